@@ -1,0 +1,2 @@
+//! The blkmq program.
+fn main() {}

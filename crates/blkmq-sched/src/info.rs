@@ -1,0 +1,146 @@
+//! What a scheduler knows of a request: a copy of the few fields it decides on.
+
+/// A point in time in nanoseconds since an origin that the embedder chooses. Never wall-clock time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// This time plus `ns` nanoseconds, held at the last representable time.
+    #[must_use]
+    pub const fn after(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
+
+    /// This time minus `ns` nanoseconds, held at the origin.
+    #[must_use]
+    pub const fn before(self, ns: u64) -> Self {
+        Self(self.0.saturating_sub(ns))
+    }
+
+    /// Nanoseconds from `earlier` to this time, zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// The embedder's name for a request. A scheduler stores it, hands it back and never looks inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct RqId(pub u64);
+
+/// Who is asking: the index of a client in the embedder's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ClientId(pub u32);
+
+/// What a request asks the device to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Read sectors into buffers.
+    Read,
+    /// Write buffers to sectors.
+    Write,
+    /// Make the volatile cache durable. Never reaches a scheduler: the flush machine takes it aside.
+    Flush,
+    /// Declare sectors unused.
+    Discard,
+    /// Make sectors read as zeroes, without a buffer.
+    WriteZeroes,
+}
+
+impl Op {
+    /// True for the one direction that schedulers call "read"; everything else counts as a write, as in Linux.
+    #[must_use]
+    pub const fn is_read(self) -> bool {
+        matches!(self, Self::Read)
+    }
+}
+
+/// The I/O priority class, highest first. A request without one counts as best-effort.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Class {
+    /// Served before all others.
+    RealTime,
+    /// The default.
+    #[default]
+    BestEffort,
+    /// Served when nobody else asks.
+    Idle,
+}
+
+impl Class {
+    /// All classes, highest first; a class's place is its [`index`](Self::index).
+    pub const ALL: [Self; 3] = [Self::RealTime, Self::BestEffort, Self::Idle];
+
+    /// 0 for real-time, 1 for best-effort, 2 for idle.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// A class and, within it, a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct IoPriority {
+    /// The class.
+    pub class: Class,
+    /// 0 (highest) to 7 (lowest).
+    pub level: u8,
+}
+
+impl Default for IoPriority {
+    /// Best-effort, level 4.
+    fn default() -> Self {
+        Self { class: Class::BestEffort, level: 4 }
+    }
+}
+
+/// How hard to look for a request to merge with; the `nomerges` knob of a queue, per request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MergeLevel {
+    /// This request neither merges nor is merged into (`nomerges` 2, or a request that must stay alone).
+    Never,
+    /// Only the request that was inserted or merged into last is tried (`nomerges` 1).
+    LastOnly,
+    /// Every look-up (`nomerges` 0).
+    Full,
+}
+
+/// Where an inserted request goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InsertAt {
+    /// In front of everything that waits; the latest such request first.
+    Head,
+    /// Where the policy wants it.
+    Sorted,
+}
+
+/// The copy of a request that a scheduler decides on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Info {
+    /// First sector, in units of 512 bytes.
+    pub sector: u64,
+    /// Length in sectors of 512 bytes.
+    pub nr_sectors: u32,
+    /// Scatter-list segments; for a discard, ranges.
+    pub nr_segments: u16,
+    /// What is asked.
+    pub op: Op,
+    /// Someone waits for it (a read, or a write marked so).
+    pub sync: bool,
+    /// Its priority.
+    pub priority: IoPriority,
+    /// Who asks.
+    pub client: ClientId,
+    /// How hard to look for a merge.
+    pub merge: MergeLevel,
+    /// Only requests with equal keys may merge. The embedder packs into it every flag that must agree.
+    pub merge_key: u64,
+}
+
+impl Info {
+    /// The sector after the last one.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.sector + self.nr_sectors as u64
+    }
+}

@@ -1,0 +1,88 @@
+//! Tunables by name: the kernel's names, units, defaults and ranges.
+
+use core::fmt;
+
+/// The unit of a knob's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A plain count.
+    Count,
+    /// 0 or 1.
+    Switch,
+    /// Milliseconds.
+    Milliseconds,
+    /// Kibibytes.
+    Kibibytes,
+}
+
+impl Unit {
+    /// The unit as people write it, empty for counts and switches.
+    #[must_use]
+    pub const fn symbol(self) -> &'static str {
+        match self {
+            Self::Count | Self::Switch => "",
+            Self::Milliseconds => "ms",
+            Self::Kibibytes => "KiB",
+        }
+    }
+}
+
+/// What can be tuned, for help texts and checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Knob {
+    /// The kernel's name.
+    pub name: &'static str,
+    /// The unit of its value.
+    pub unit: Unit,
+    /// The default; `None` where it follows from the queue, as `about` then says.
+    pub default: Option<i64>,
+    /// The smallest accepted value.
+    pub min: i64,
+    /// The largest accepted value.
+    pub max: i64,
+    /// One sentence on what it does.
+    pub about: &'static str,
+}
+
+impl Knob {
+    /// Checks a value against the range.
+    ///
+    /// # Errors
+    /// [`KnobError::OutOfRange`] with the accepted range.
+    pub fn check(&self, value: i64) -> Result<i64, KnobError> {
+        if (self.min..=self.max).contains(&value) {
+            Ok(value)
+        } else {
+            Err(KnobError::OutOfRange { name: self.name, value, min: self.min, max: self.max })
+        }
+    }
+}
+
+/// Why a knob was not set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KnobError {
+    /// The scheduler has no knob of this name.
+    Unknown,
+    /// The value is outside the range.
+    OutOfRange {
+        /// The knob.
+        name: &'static str,
+        /// What was asked.
+        value: i64,
+        /// The smallest accepted value.
+        min: i64,
+        /// The largest accepted value.
+        max: i64,
+    },
+}
+
+impl fmt::Display for KnobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => write!(f, "no such knob"),
+            Self::OutOfRange { name, value, min, max } => write!(f, "{name}: {value} is not within {min}..{max}"),
+        }
+    }
+}
+
+impl core::error::Error for KnobError {}

@@ -1,0 +1,129 @@
+//! The contract between a scheduler and whoever embeds it.
+
+use core::fmt;
+
+use crate::{Info, InsertAt, Knob, KnobError, RqId, Time};
+
+/// How big a request may become by merging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MergeLimits {
+    /// Largest read or write, in sectors of 512 bytes.
+    pub max_sectors: u32,
+    /// Most scatter-list segments of a read or write.
+    pub max_segments: u16,
+    /// No request may cross a multiple of this many sectors; 0 for no boundary.
+    pub boundary_sectors: u32,
+    /// Largest discard, in sectors.
+    pub max_discard_sectors: u32,
+    /// Most ranges of one discard. Above 1, discards merge as ranges and need not be contiguous.
+    pub max_discard_segments: u16,
+    /// Largest write-zeroes, in sectors.
+    pub max_write_zeroes_sectors: u32,
+}
+
+/// Where a newcomer's data went within the request that took it in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MergeHow {
+    /// Behind its last sector.
+    Back,
+    /// Before its first sector.
+    Front,
+    /// As a further range of a discard.
+    Discard,
+}
+
+/// A newcomer joined a request that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "the embedder must hang the newcomer's data onto the request that took it in"]
+pub struct Merge {
+    /// The request that took the newcomer in.
+    pub into: RqId,
+    /// Where the newcomer went.
+    pub how: MergeHow,
+    /// The grown request touched a neighbour, and these two became one.
+    pub joined: Option<Join>,
+}
+
+/// Two waiting requests became one: `absorbed` now stands behind the last sector of `survivor`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Join {
+    /// The request that goes on waiting.
+    pub survivor: RqId,
+    /// The request that is no longer known to the scheduler.
+    pub absorbed: RqId,
+}
+
+/// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads only
+/// when [`Scheduler::wants_tally`] says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Dispatched requests that completed, by [`Class::index`](crate::Class::index).
+    pub completed: [u64; 3],
+}
+
+/// A policy: which request next?
+///
+/// Every method takes constant or logarithmic time in the number of waiting requests and allocates nothing, but for
+/// [`reserve`](Self::reserve), knobs and [`show`](Self::show), which are for the control path.
+pub trait Scheduler: Send + fmt::Debug {
+    /// The kernel's name of the policy.
+    fn name(&self) -> &'static str;
+
+    /// Makes room for `capacity` waiting requests; never forgets one that waits. May allocate.
+    fn reserve(&mut self, capacity: usize);
+
+    /// Sets the limits that merging respects from now on.
+    fn set_merge_limits(&mut self, limits: MergeLimits);
+
+    /// Tries to join the newcomer `info` to a request that waits. `None`: nothing fits, and nothing has changed.
+    /// The newcomer needs no id: if it merges, it lives on as a part of [`Merge::into`].
+    fn merge(&mut self, info: &Info) -> Option<Merge>;
+
+    /// Takes a request in, without looking for a merge. The embedder keeps the number of waiting requests within
+    /// what it reserved.
+    fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time);
+
+    /// Chooses the next request and forgets it. `None`: nothing waits, or nothing may go yet ([`Self::next_wakeup`]).
+    fn dispatch(&mut self, now: Time) -> Option<RqId>;
+
+    /// Requests that wait here.
+    fn len(&self) -> usize;
+
+    /// True if nothing waits here.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// True if the next [`dispatch`](Self::dispatch) needs a fresh [`fold`](Self::fold) to decide right.
+    fn wants_tally(&self) -> bool;
+
+    /// Learns what completed so far. Sums may lag behind, and never fall.
+    fn fold(&mut self, tally: &Tally);
+
+    /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go though nothing else happens.
+    fn next_wakeup(&self) -> Option<Time>;
+
+    /// How many requests other than synchronous reads may be queued or with the driver at once; `None`: no such limit.
+    fn async_depth(&self) -> Option<u32>;
+
+    /// Sets the default of depth knobs from the queue's `nr_requests`.
+    fn set_nr_requests(&mut self, nr_requests: u32);
+
+    /// The knobs, in the kernel's order.
+    fn knobs(&self) -> &'static [Knob];
+
+    /// A knob's value; `None` if there is no such knob.
+    fn knob(&self, name: &str) -> Option<i64>;
+
+    /// Sets a knob.
+    ///
+    /// # Errors
+    /// The name is unknown or the value out of range; nothing has changed then.
+    fn set_knob(&mut self, name: &str, value: i64) -> Result<(), KnobError>;
+
+    /// Writes every list and counter in readable form, as debugfs does.
+    ///
+    /// # Errors
+    /// Only those of `out`.
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result;
+}
