@@ -1,0 +1,93 @@
+//! An ordered list that whoever comes first works off for all.
+//!
+//! Everybody appends and then tries the lock. Who fails leaves: the holder looks again after unlocking. Two fences make
+//! that certain. The appender's stands between its append and its look at the lock, the holder's between its unlocking
+//! and its look at the list. Whichever comes first, either the appender sees the lock free and takes it, or the holder
+//! sees the append.
+
+use crate::stack::{Chain, SlotStack};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{Line, TryLock, fence_at, kept, order};
+
+/// A hand-over list with the state `T` that only the holder touches, such as the requests that the driver refused and
+/// that stay at the head.
+#[derive(Debug)]
+pub struct Handover<T> {
+    incoming: SlotStack,
+    again: Line<AtomicBool>,
+    holder: TryLock<T>,
+}
+
+impl<T> Handover<T> {
+    /// An empty list.
+    #[must_use]
+    pub fn new(state: T) -> Self {
+        Self {
+            incoming: SlotStack::new("issue.incoming"),
+            again: Line::new("issue.again", AtomicBool::new(false)),
+            holder: TryLock::new("issue.lock", state),
+        }
+    }
+
+    /// Appends a chain, linked as [`SlotStack::push_chain`] wants it. Owes a [`drain`](Self::drain). Returns whether
+    /// nothing else was incoming.
+    #[inline]
+    pub fn append_chain<'a>(&self, first: u32, last: u32, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+        self.incoming.push_chain(first, last, link_of)
+    }
+
+    /// Appends `slots` in order, as one chain. Owes a [`drain`](Self::drain). Returns whether nothing else was incoming.
+    #[inline]
+    pub fn append<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+        self.incoming.push(slots, link_of)
+    }
+
+    /// Asks that what the holder kept be tried once more, because something it waits for may have come. Owes a
+    /// [`drain`](Self::drain).
+    #[inline]
+    pub fn kick(&self) {
+        // Release publishes what has come to the swap in `drain`; a swap, so that several kicks all hand on theirs.
+        self.again.swap(true, order("handover.kick", Ordering::Release));
+    }
+
+    /// Whether something has been appended or asked for that no holder has taken.
+    #[inline]
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        !self.incoming.is_empty() || self.again.load(Ordering::Relaxed)
+    }
+
+    /// Works the list off through `work`, which gets the holder's state and the next chain in order (the first chain
+    /// may be empty: then there is only what was kept). After the first, up to `rounds` more for what others append
+    /// meanwhile.
+    ///
+    /// Returns true if nobody needs to come again: everything has been through `work`, or another holder is certain to
+    /// look. False if `rounds` ran out; then the caller sees to it that somebody drains again.
+    ///
+    /// COST: a fence and a load for who comes second; for the holder two fences, a swap of the lock, and a swap of the
+    /// list if it is not empty, per round.
+    pub fn drain<'a>(
+        &self,
+        rounds: u32,
+        link_of: impl Fn(u32) -> &'a AtomicU32,
+        mut work: impl FnMut(&mut T, Chain),
+    ) -> bool {
+        // Between the append (or kick) and the look at the lock; pairs with the holder's fence below.
+        fence_at("handover.append_fence");
+        for _ in 0..=rounds {
+            let Some(mut state) = self.holder.try_lock() else { return true };
+            if self.again.load(Ordering::Relaxed) {
+                // Acquire pairs with the Release of `kick`.
+                self.again.swap(false, order("handover.again", Ordering::Acquire));
+            }
+            work(&mut state, self.incoming.take_all(&link_of));
+            drop(state);
+            // Between the unlocking and the look at the list; pairs with the appender's fence above.
+            fence_at("handover.look_fence");
+            if !kept("handover.look") || !self.is_pending() {
+                return true;
+            }
+        }
+        false
+    }
+}

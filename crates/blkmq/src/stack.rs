@@ -1,0 +1,111 @@
+//! A stack of slot indices that many threads push to and one empties: completion ring and issue list.
+
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Line, order};
+
+/// The index that ends a chain; no slot has it.
+pub const NIL: u32 = u32::MAX;
+
+/// An intrusive stack: the links lie with the slots, and every operation is told where (`link_of`).
+///
+/// Elements are only ever taken all at once, so an index that returns to the top between a pusher's read and its
+/// exchange does no harm: the pusher linked to the index, not to what was behind it.
+#[derive(Debug)]
+pub struct SlotStack {
+    newest: Line<AtomicU32>,
+}
+
+impl SlotStack {
+    /// An empty stack, on a line called `name`.
+    #[must_use]
+    pub fn new(name: &'static str) -> Self {
+        Self { newest: Line::new(name, AtomicU32::new(NIL)) }
+    }
+
+    /// Whether there was nothing when it was read.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.newest.load(Ordering::Relaxed) == NIL
+    }
+
+    /// Publishes a chain from `first`, the oldest, to `last`, the newest. Each element's link names the element *before*
+    /// it; the link of `first` is written here. Returns whether the stack was empty.
+    ///
+    /// COST: one compare-exchange on the shared line, however long the chain.
+    #[inline]
+    pub fn push_chain<'a>(&self, first: u32, last: u32, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+        let mut before = self.newest.load(Ordering::Relaxed);
+        loop {
+            link_of(first).store(before, Ordering::Relaxed);
+            // Release publishes the links and what the slots hold to the Acquire of `take_all`. Later pushes are
+            // read-modify-writes too, so they hand it on.
+            let release = order("stack.push", Ordering::Release);
+            match self.newest.compare_exchange_weak(before, last, release, Ordering::Relaxed) {
+                Ok(_) => return before == NIL,
+                Err(now) => before = now,
+            }
+        }
+    }
+
+    /// Links `slots`, oldest first, and publishes them as one chain. Returns whether the stack was empty; nothing is
+    /// done for no slots.
+    #[inline]
+    pub fn push<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+        let mut slots = slots.into_iter();
+        let Some(first) = slots.next() else { return self.is_empty() };
+        let mut last = first;
+        for slot in slots {
+            link_of(slot).store(last, Ordering::Relaxed);
+            last = slot;
+        }
+        self.push_chain(first, last, link_of)
+    }
+
+    /// Takes everything, first pushed first.
+    ///
+    /// COST: of an empty stack one load; else one swap and a walk that turns the links around.
+    #[inline]
+    pub fn take_all<'a>(&self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Chain {
+        if self.is_empty() {
+            return Chain { first: NIL };
+        }
+        // Acquire pairs with the Release of every push whose elements are taken.
+        let mut slot = self.newest.swap(NIL, order("stack.take", Ordering::Acquire));
+        let mut first = NIL;
+        while slot != NIL {
+            let older = link_of(slot).load(Ordering::Relaxed);
+            link_of(slot).store(first, Ordering::Relaxed);
+            first = slot;
+            slot = older;
+        }
+        Chain { first }
+    }
+}
+
+/// What was taken from a [`SlotStack`]: owned by the taker, linked first pushed first.
+#[derive(Debug)]
+#[must_use = "slots that were taken are in no list any more"]
+pub struct Chain {
+    first: u32,
+}
+
+impl Chain {
+    /// Whether nothing is left in it.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.first == NIL
+    }
+
+    /// Takes the first slot off. Its link is read before it is returned, so the slot may be reused at once.
+    #[inline]
+    pub fn pop<'a>(&mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
+        let slot = self.first;
+        if slot == NIL {
+            return None;
+        }
+        self.first = link_of(slot).load(Ordering::Relaxed);
+        Some(slot)
+    }
+}

@@ -1,0 +1,44 @@
+//! A named cache line.
+
+use std::fmt;
+use std::ops::Deref;
+
+/// A value alone on its cache lines, with a name.
+///
+/// 128 bytes, because the adjacent-line prefetcher of common processors fetches lines in pairs. The name says which
+/// shared line it is to a rig that preempts after each operation on one, or counts them; a product build drops it.
+#[repr(align(128))]
+pub struct Line<T> {
+    value: T,
+    #[cfg(any(loom, shuttle, test))]
+    name: &'static str,
+}
+
+impl<T> Line<T> {
+    /// `value` on a line called `name`, by convention `owner.what`.
+    #[cfg_attr(not(any(loom, shuttle, test)), expect(unused_variables, reason = "a product build drops the name"))]
+    pub const fn new(name: &'static str, value: T) -> Self {
+        Self {
+            value,
+            #[cfg(any(loom, shuttle, test))]
+            name,
+        }
+    }
+}
+
+impl<T> Deref for Line<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Line<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[cfg(any(loom, shuttle, test))]
+        write!(f, "{} ", self.name)?;
+        self.value.fmt(f)
+    }
+}

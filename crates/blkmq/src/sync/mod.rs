@@ -1,0 +1,43 @@
+//! The only place from which atomics, locks, cells, threads and parking come.
+//!
+//! A product build gets std, `--cfg loom` the exhaustive model checker, `--cfg shuttle` the randomized one. What
+//! several threads write lies in a named [`Line`] or a [`TryLock`], so that a test rig can find it.
+//!
+//! loom takes accesses marked `SeqCst` as `AcqRel`. So a store-load argument here rests on a `SeqCst` *fence* or on a
+//! read-modify-write, never on a `SeqCst` access.
+
+mod cell;
+mod line;
+mod mutex;
+mod parker;
+mod site;
+mod try_lock;
+
+#[cfg(loom)]
+use ::loom as backend;
+#[cfg(shuttle)]
+use ::shuttle as backend;
+#[cfg(not(any(loom, shuttle)))]
+use ::std as backend;
+
+pub use backend::sync::Arc;
+pub use cell::UnsafeCell;
+pub use line::Line;
+pub use mutex::{Mutex, MutexGuard};
+pub use parker::Parker;
+#[cfg(loom)]
+pub use site::weaken;
+pub use site::{fence_at, kept, order};
+pub use try_lock::{TryGuard, TryLock};
+
+/// Atomic integers and fences of the build's backend.
+pub mod atomic {
+    pub use super::backend::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+}
+
+/// Threads of the build's backend.
+pub mod thread {
+    pub use super::backend::thread::{JoinHandle, Thread, ThreadId, current, park, spawn, yield_now};
+}

@@ -1,0 +1,66 @@
+//! Putting a thread to sleep until another has something for it.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::Mutex;
+use super::backend::sync::Condvar;
+
+/// One token and whoever sleeps for it.
+///
+/// [`unpark`](Self::unpark) leaves the token, at most one; [`park_until`](Self::park_until) takes it and sleeps while
+/// there is none. So a wake-up that comes before the sleeper is not lost, and what the waker did before it is visible
+/// after: the lock orders the two.
+#[derive(Debug, Default)]
+pub struct Parker {
+    token: Mutex<bool>,
+    left: Condvar,
+}
+
+impl Parker {
+    /// A parker without a token.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { token: Mutex::new(false), left: Condvar::new() }
+    }
+
+    /// Sleeps until there is a token, and takes it; or until `timeout` from now has passed, if one is given. Returns
+    /// whether it took the token.
+    ///
+    /// The model checkers know no time; there a timeout passes after one yield.
+    pub fn park_until(&self, timeout: Option<Duration>) -> bool {
+        match timeout {
+            None => self.park(),
+            Some(timeout) => self.park_timeout(timeout),
+        }
+    }
+
+    /// Leaves the token and wakes the sleeper.
+    pub fn unpark(&self) {
+        *self.token.lock() = true;
+        self.left.notify_one();
+    }
+
+    fn park(&self) -> bool {
+        let mut token = self.token.lock();
+        while !*token {
+            token = self.left.wait(token).unwrap_or_else(PoisonError::into_inner);
+        }
+        std::mem::take(&mut *token)
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    fn park_timeout(&self, timeout: Duration) -> bool {
+        let (mut token, _) = self
+            .left
+            .wait_timeout_while(self.token.lock(), timeout, |token| !*token)
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *token)
+    }
+
+    #[cfg(any(loom, shuttle))]
+    fn park_timeout(&self, _timeout: Duration) -> bool {
+        super::thread::yield_now();
+        std::mem::take(&mut *self.token.lock())
+    }
+}

@@ -1,0 +1,46 @@
+//! Orderings, fences and second looks by name, so that a model can take one away and show that it is needed.
+//!
+//! A product build compiles each of these to its argument. Under loom [`weaken`] names the site whose protection the
+//! running model goes without.
+
+use super::atomic::{Ordering, fence};
+
+#[cfg(loom)]
+thread_local! {
+    // loom runs all threads of a model on the thread that started it, and the test harness gives each test its own.
+    static WEAKENED: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on the models started by this thread run without what `site` protects.
+#[cfg(loom)]
+pub fn weaken(site: &'static str) {
+    WEAKENED.set(Some(site));
+}
+
+/// Whether the step called `site` is to be taken. Always, outside a model that asked for its absence.
+#[inline(always)]
+#[must_use]
+pub fn kept(site: &'static str) -> bool {
+    #[cfg(loom)]
+    return WEAKENED.get() != Some(site);
+    #[cfg(not(loom))]
+    {
+        let _ = site;
+        true
+    }
+}
+
+/// `order`, unless a model weakens `site`: then `Relaxed`.
+#[inline(always)]
+#[must_use]
+pub fn order(site: &'static str, order: Ordering) -> Ordering {
+    if kept(site) { order } else { Ordering::Relaxed }
+}
+
+/// A `SeqCst` fence, unless a model weakens `site`: then nothing.
+#[inline(always)]
+pub fn fence_at(site: &'static str) {
+    if kept(site) {
+        fence(Ordering::SeqCst);
+    }
+}

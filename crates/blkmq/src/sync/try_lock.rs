@@ -1,0 +1,81 @@
+//! A lock that nobody waits for.
+#![expect(unsafe_code, reason = "a lock lends its content mutably, which only the lock itself can justify")]
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::atomic::{AtomicBool, Ordering};
+use super::{Line, UnsafeCell, order};
+
+/// A value that one thread at a time may use; the others turn back at once.
+pub struct TryLock<T> {
+    held: Line<AtomicBool>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the content is reached only through a `TryGuard`, of which `held` lets one exist at a time, so sharing the lock
+// moves the content between threads but never shares it.
+unsafe impl<T: Send> Sync for TryLock<T> {}
+
+/// The hold of a [`TryLock`]; dropping it lets go.
+pub struct TryGuard<'a, T> {
+    lock: &'a TryLock<T>,
+}
+
+impl<T> TryLock<T> {
+    /// A free lock around `value`, on a line called `name`.
+    pub fn new(name: &'static str, value: T) -> Self {
+        Self { held: Line::new(name, AtomicBool::new(false)), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock if it is free. Never spins.
+    ///
+    /// COST: of a held lock one load, which leaves the line shared; of a free one a load and a swap.
+    #[inline]
+    pub fn try_lock(&self) -> Option<TryGuard<'_, T>> {
+        // Acquire pairs with the Release of the last holder's drop: its changes to the content are visible here.
+        if self.held.load(Ordering::Relaxed) || self.held.swap(true, order("try_lock.acquire", Ordering::Acquire)) {
+            return None;
+        }
+        Some(TryGuard { lock: self })
+    }
+}
+
+impl<T> Deref for TryGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the only one (`held` was false when it was made and stays true until it is dropped), and
+        // the reference cannot outlive it.
+        self.lock.value.with(|value| unsafe { &*value })
+    }
+}
+
+impl<T> DerefMut for TryGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and `&mut self` keeps every other reference through this guard away.
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
+    }
+}
+
+impl<T> Drop for TryGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release publishes this holder's changes to the content to the swap of the next.
+        self.lock.held.store(false, order("try_lock.release", Ordering::Release));
+    }
+}
+
+impl<T> fmt::Debug for TryLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TryLock").field("held", &self.held).finish_non_exhaustive()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for TryGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

@@ -1,0 +1,336 @@
+//! Tags: the numbers under which a driver knows requests, from a scalable bitmap.
+//!
+//! The bits are spread over words, each on its own line, and small maps over several words too, so that submitters meet
+//! less. Each submitter has a [`Hint`] that leads it to its word. Putting a tag back sets a bit in the word's `cleared`
+//! companion only (deferred clear); the next search that finds a word full folds `cleared` back in one go.
+//!
+//! A search may come up empty while another is in the middle of folding back: that other one then takes a tag, or
+//! finds that yet another took it, and whoever took one will put it back. So whoever sets the queue's WAITING mark and
+//! then finds no tag is woken by a completion that is certain to come.
+
+use std::fmt;
+
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Line, order};
+
+/// The number of a request in flight, unique in its map while it is out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Tag(pub u16);
+
+/// Where a submitter looks first. It belongs to one submitter, and only speeds its search up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hint(u32);
+
+impl Hint {
+    /// A first hint for the submitter with this number, such that neighbours start far apart.
+    #[must_use]
+    pub const fn new(submitter: u32) -> Self {
+        // 2^32 divided by the golden ratio: consecutive multiples fall evenly into any range.
+        Self(submitter.wrapping_mul(0x9E37_79B1))
+    }
+}
+
+/// Number of tags, and how many (2^shift) lie in a word. Packed into 32 bits, so that both change at once.
+#[derive(Clone, Copy)]
+struct Geometry {
+    depth: u32,
+    shift: u32,
+}
+
+impl Geometry {
+    /// Whole words of 64, but halved until there are at least four words; fewer than four tags share one.
+    const fn of(depth: u32) -> Self {
+        let mut shift = 6;
+        while depth >= 4 && (4 << shift) > depth {
+            shift -= 1;
+        }
+        Self { depth, shift }
+    }
+
+    const fn pack(self) -> u32 {
+        self.depth | self.shift << 24
+    }
+
+    const fn unpack(packed: u32) -> Self {
+        Self { depth: packed & 0xFF_FFFF, shift: packed >> 24 }
+    }
+
+    const fn words(self) -> u32 {
+        self.depth.div_ceil(1 << self.shift)
+    }
+
+    /// The bits of word `index` that are tags.
+    const fn mask(self, index: u32) -> u64 {
+        let bits = self.depth - (index << self.shift);
+        let bits = if bits < 1 << self.shift { bits } else { 1 << self.shift };
+        u64::MAX >> (64 - bits)
+    }
+
+    const fn place(self, tag: Tag) -> (u32, u64) {
+        let tag = tag.0 as u32;
+        (tag >> self.shift, 1 << (tag & ((1 << self.shift) - 1)))
+    }
+
+    const fn tag(self, index: u32, bit: u32) -> Tag {
+        Tag(((index << self.shift) + bit) as u16)
+    }
+}
+
+/// A word of tags. A tag is out if its bit is set in `taken` and not in `cleared`.
+#[derive(Debug)]
+struct Word {
+    taken: AtomicU64,
+    cleared: AtomicU64,
+}
+
+impl Word {
+    /// Claims up to `count` of the bits in `mask`, lowest first. Zero if none is free.
+    #[inline]
+    fn claim(&self, mask: u64, count: usize) -> u64 {
+        let mut taken = self.taken.load(Ordering::Relaxed);
+        loop {
+            let free = mask & !taken;
+            if free == 0 {
+                if !self.fold() {
+                    return 0;
+                }
+                taken = self.taken.load(Ordering::Relaxed);
+                continue;
+            }
+            let want = lowest(free, count);
+            // Acquire pairs with the Release of `fold`: what the tag's last owner did before putting it back is visible.
+            taken = self.taken.fetch_or(want, order("tags.get", Ordering::Acquire));
+            let got = want & !taken;
+            if got != 0 {
+                return got;
+            }
+        }
+    }
+
+    /// Makes the bits in `cleared` free again. Returns whether there were any.
+    #[inline]
+    fn fold(&self) -> bool {
+        if self.cleared.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        // Acquire pairs with the Release of `put`; Release hands that on to the next `claim`.
+        let cleared = self.cleared.swap(0, order("tags.fold_acquire", Ordering::Acquire));
+        self.taken.fetch_and(!cleared, order("tags.fold_release", Ordering::Release));
+        cleared != 0
+    }
+
+    #[inline]
+    fn put(&self, bits: u64) {
+        // Release publishes what the owner did under the tag to its next owner, by way of `fold`, and to `busy`.
+        let before = self.cleared.fetch_or(bits, order("tags.put", Ordering::Release));
+        debug_assert!(before & bits == 0, "tags put back twice: bits {:#x}", before & bits);
+    }
+
+    /// The bits that are out. A bit that is being folded back may still count.
+    fn busy(&self) -> u64 {
+        // Acquire pairs with the Release of `fold` and of `put`: who finds a tag back sees what its owner did.
+        let taken = self.taken.load(order("tags.busy", Ordering::Acquire));
+        taken & !self.cleared.load(order("tags.busy", Ordering::Acquire))
+    }
+}
+
+/// The lowest `count` bits of `bits`.
+#[inline]
+fn lowest(bits: u64, count: usize) -> u64 {
+    if bits.count_ones() as usize <= count {
+        return bits;
+    }
+    let mut rest = bits;
+    for _ in 0..count {
+        rest &= rest - 1;
+    }
+    bits & !rest
+}
+
+/// A map of tags.
+#[derive(Debug)]
+pub struct Tags {
+    words: Box<[Line<Word>]>,
+    geometry: AtomicU32,
+    max_depth: u32,
+}
+
+impl Tags {
+    /// The most tags that any map can have.
+    pub const MAX_DEPTH: u32 = 1 << 16;
+
+    /// A map of `depth` tags, all free, that can be resized up to `max_depth`.
+    ///
+    /// # Panics
+    /// Unless `1 <= depth <= max_depth <= MAX_DEPTH`.
+    #[must_use]
+    pub fn new(max_depth: u32, depth: u32) -> Self {
+        assert!(max_depth <= Self::MAX_DEPTH, "max_depth {max_depth} is above {}", Self::MAX_DEPTH);
+        // Below 256 tags there are up to 8 words, since the spreading stops as soon as there are four.
+        let words = max_depth.div_ceil(64).max(max_depth.min(8));
+        let word = |_| Line::new("tags.word", Word { taken: AtomicU64::new(0), cleared: AtomicU64::new(0) });
+        let tags = Self { words: (0..words).map(word).collect(), geometry: AtomicU32::new(0), max_depth };
+        tags.resize(depth);
+        tags
+    }
+
+    /// Changes the number of tags. The caller has frozen the queue: no tag is out and nobody gets one meanwhile; the
+    /// unfreezing publishes the new number.
+    ///
+    /// # Panics
+    /// Unless `1 <= depth <= max_depth` and no tag is out.
+    pub fn resize(&self, depth: u32) {
+        assert!((1..=self.max_depth).contains(&depth), "depth {depth} is not in 1..={}", self.max_depth);
+        for word in &self.words {
+            word.fold();
+            assert!(word.busy() == 0, "resized while tags are out");
+        }
+        self.geometry.store(Geometry::of(depth).pack(), Ordering::Relaxed);
+    }
+
+    /// How many tags there are.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.geometry().depth
+    }
+
+    #[inline]
+    fn geometry(&self) -> Geometry {
+        Geometry::unpack(self.geometry.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn word(&self, index: u32) -> &Word {
+        &self.words[index as usize]
+    }
+
+    /// Takes a tag, or returns `None` if none is free.
+    ///
+    /// COST: one load and one read-modify-write of a word that the hint chose; more words only while they are full.
+    #[inline]
+    pub fn get(&self, hint: &mut Hint) -> Option<Tag> {
+        let mut tag = [Tag(0)];
+        (self.get_batch(hint, &mut tag) == 1).then_some(tag[0])
+    }
+
+    /// Takes up to `out.len()` tags into the front of `out`, and returns how many.
+    ///
+    /// COST: one read-modify-write per word that has some free.
+    #[inline]
+    pub fn get_batch(&self, hint: &mut Hint, out: &mut [Tag]) -> usize {
+        let geometry = self.geometry();
+        let words = geometry.words();
+        let start = hint.0 % geometry.depth;
+        let mut index = start >> geometry.shift;
+        let mut count = 0;
+        for _ in 0..words {
+            let mask = geometry.mask(index);
+            while count < out.len() {
+                let mut got = self.word(index).claim(mask, out.len() - count);
+                if got == 0 {
+                    break;
+                }
+                while got != 0 {
+                    out[count] = geometry.tag(index, got.trailing_zeros());
+                    got &= got - 1;
+                    count += 1;
+                }
+            }
+            if count == out.len() {
+                break;
+            }
+            index = if index + 1 == words { 0 } else { index + 1 };
+        }
+        hint.0 = match out[..count] {
+            [] => 0,
+            [first, .., last] | [first @ last] if u32::from(first.0) == start => u32::from(last.0) + 1,
+            _ => start,
+        };
+        count
+    }
+
+    /// Puts a tag back.
+    ///
+    /// COST: one read-modify-write.
+    #[inline]
+    pub fn put(&self, tag: Tag, hint: &mut Hint) {
+        let (index, bit) = self.place_of_busy(self.geometry(), tag);
+        self.word(index).put(bit);
+        hint.0 = u32::from(tag.0);
+    }
+
+    /// Puts tags back.
+    ///
+    /// COST: one read-modify-write per word that the tags lie in, as long as those are within 8 neighbouring words.
+    pub fn put_batch(&self, tags: &[Tag], hint: &mut Hint) {
+        let geometry = self.geometry();
+        let mut gathered = [(0, 0); 8];
+        for &tag in tags {
+            let (index, bit) = self.place_of_busy(geometry, tag);
+            let slot = &mut gathered[index as usize % 8];
+            if slot.0 != index && slot.1 != 0 {
+                self.word(slot.0).put(slot.1);
+                slot.1 = 0;
+            }
+            debug_assert!(slot.1 & bit == 0, "{tag:?} put back twice in one batch");
+            *slot = (index, slot.1 | bit);
+        }
+        for (index, bits) in gathered.into_iter().filter(|gathered| gathered.1 != 0) {
+            self.word(index).put(bits);
+        }
+        if let Some(last) = tags.last() {
+            hint.0 = u32::from(last.0);
+        }
+    }
+
+    #[inline]
+    fn place_of_busy(&self, geometry: Geometry, tag: Tag) -> (u32, u64) {
+        let place = geometry.place(tag);
+        debug_assert!(u32::from(tag.0) < geometry.depth, "{tag:?} of a map of {}", geometry.depth);
+        debug_assert!(self.word(place.0).taken.load(Ordering::Relaxed) & place.1 != 0, "{tag:?} put back but not out");
+        place
+    }
+
+    /// How many tags are out. While others get and put, a number between the least and the most of the time of the
+    /// call, or higher by those being folded back; exact once nobody does.
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        (0..self.geometry().words()).map(|index| self.word(index).busy().count_ones()).sum()
+    }
+
+    /// Whether this tag is out.
+    #[must_use]
+    pub fn is_busy(&self, tag: Tag) -> bool {
+        let geometry = self.geometry();
+        let (index, bit) = geometry.place(tag);
+        u32::from(tag.0) < geometry.depth && self.word(index).busy() & bit != 0
+    }
+
+    /// Calls `visit` with each tag that is out, lowest first.
+    pub fn for_each_busy(&self, mut visit: impl FnMut(Tag)) {
+        let geometry = self.geometry();
+        for index in 0..geometry.words() {
+            let mut busy = self.word(index).busy();
+            while busy != 0 {
+                visit(geometry.tag(index, busy.trailing_zeros()));
+                busy &= busy - 1;
+            }
+        }
+    }
+
+    /// Writes the state for people: a line of numbers, then a line per word in hexadecimal.
+    ///
+    /// # Errors
+    /// What `out` returns.
+    pub fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let geometry = self.geometry();
+        let (depth, words, bits) = (geometry.depth, geometry.words(), 1 << geometry.shift);
+        writeln!(out, "depth={depth} busy={} words={words} bits_per_word={bits}", self.weight())?;
+        for index in 0..words {
+            let Word { taken, cleared } = self.word(index);
+            let (taken, cleared) = (taken.load(Ordering::Relaxed), cleared.load(Ordering::Relaxed));
+            writeln!(out, "word {index}: taken={taken:#x} cleared={cleared:#x}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! The one word of a queue: what every submission, completion and control operation reads first.
+//!
+//! Low half: flags. High half: the count of stagings, which only grows and wraps off the top. A compare-exchange from a
+//! value read earlier therefore fails if anything was staged since; it would be fooled only by exactly 2^32 stagings
+//! in between. Bits 4 to 31 are free, for the hold and the class that may pass.
+
+use std::fmt;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Line, fence_at, order};
+
+const WAITING: u64 = 1 << 0;
+const FROZEN: u64 = 1 << 1;
+const SWITCHING: u64 = 1 << 2;
+const QUIESCED: u64 = 1 << 3;
+const STAGING: u64 = 1 << 32;
+
+/// The word as it was when it was read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Snapshot(u64);
+
+impl Snapshot {
+    /// Something waits: staged, in a scheduler, in a software queue, or on a dispatch list.
+    #[inline]
+    #[must_use]
+    pub const fn is_waiting(self) -> bool {
+        self.0 & WAITING != 0
+    }
+
+    /// No new request may enter.
+    #[inline]
+    #[must_use]
+    pub const fn is_frozen(self) -> bool {
+        self.0 & FROZEN != 0
+    }
+
+    /// The scheduler is being exchanged.
+    #[inline]
+    #[must_use]
+    pub const fn is_switching(self) -> bool {
+        self.0 & SWITCHING != 0
+    }
+
+    /// Nothing may be dispatched to the driver.
+    #[inline]
+    #[must_use]
+    pub const fn is_quiesced(self) -> bool {
+        self.0 & QUIESCED != 0
+    }
+
+    /// How often something was staged, modulo 2^32.
+    #[inline]
+    #[must_use]
+    pub const fn stagings(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = [
+            (self.is_waiting(), "WAITING"),
+            (self.is_frozen(), "FROZEN"),
+            (self.is_switching(), "SWITCHING"),
+            (self.is_quiesced(), "QUIESCED"),
+        ];
+        for (_, name) in flags.iter().filter(|(set, _)| *set) {
+            write!(f, "{name} ")?;
+        }
+        write!(f, "stagings={}", self.stagings())
+    }
+}
+
+/// The word itself, on a line of its own. It changes only by the named transitions below.
+#[derive(Debug)]
+pub struct Word(Line<AtomicU64>);
+
+impl Default for Word {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Word {
+    /// A word with no flag set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Line::new("queue.word", AtomicU64::new(0)))
+    }
+
+    /// Reads the word.
+    #[inline]
+    #[must_use]
+    pub fn load(&self) -> Snapshot {
+        // Acquire pairs with the Release half of every transition: who reads a staging in the count sees what was
+        // staged, and who reads a flag gone sees what was done under it.
+        Snapshot(self.0.load(order("word.load", Ordering::Acquire)))
+    }
+
+    /// Counts a staging and sets WAITING, in one operation; returns the word as it was before.
+    ///
+    /// Called after the thing that waits is where the dispatcher will look for it. Who sets WAITING for lack of a tag
+    /// then owes a `SeqCst` fence and another look at every tag word: see [`wait_fence`](Self::wait_fence).
+    #[inline]
+    pub fn set_waiting(&self) -> Snapshot {
+        // Release publishes what was staged to whoever reads the count. Acquire: a caller that finds the queue free
+        // continues the work of the one who let it go.
+        let order = order("word.set_waiting", Ordering::AcqRel);
+        let before = self.0.fetch_update(order, Ordering::Relaxed, |word| Some(word.wrapping_add(STAGING) | WAITING));
+        Snapshot(before.unwrap_or_else(|word| word))
+    }
+
+    /// The fence between setting WAITING for lack of a tag and the last look at the tags. Pairs with
+    /// [`completed_fence`](Self::completed_fence): either the look finds the tag, or the completer reads WAITING.
+    #[inline]
+    pub fn wait_fence(&self) {
+        fence_at("word.wait_fence");
+    }
+
+    /// The fence between putting tags back, once a batch, and reading WAITING. Pairs with
+    /// [`wait_fence`](Self::wait_fence).
+    #[inline]
+    pub fn completed_fence(&self) {
+        fence_at("word.completed_fence");
+    }
+
+    /// Clears WAITING unless the word changed since `seen`, which the caller read before its last look at everything
+    /// that may wait. Returns whether it did; if not, the caller looks again.
+    #[inline]
+    #[must_use]
+    pub fn clear_waiting(&self, seen: Snapshot) -> bool {
+        // Release: who reads WAITING gone and passes sees what the clearer dispatched. Every staging is a
+        // read-modify-write of this word, so one that this exchange does not see comes after it and finds WAITING gone.
+        let order = order("word.clear_waiting", Ordering::Release);
+        self.0.compare_exchange(seen.0, seen.0 & !WAITING, order, Ordering::Relaxed).is_ok()
+    }
+
+    /// Sets FROZEN and fences; returns the word as it was before. The caller then waits for every
+    /// [`Activity`](crate::grace::Activity) and for the tags.
+    pub fn freeze(&self) -> Snapshot {
+        self.close(FROZEN)
+    }
+
+    /// Clears FROZEN; returns the word as it was before.
+    pub fn unfreeze(&self) -> Snapshot {
+        self.open(FROZEN)
+    }
+
+    /// Sets QUIESCED and fences; returns the word as it was before. The caller then waits for every
+    /// [`Activity`](crate::grace::Activity).
+    pub fn quiesce(&self) -> Snapshot {
+        self.close(QUIESCED)
+    }
+
+    /// Clears QUIESCED; returns the word as it was before.
+    pub fn unquiesce(&self) -> Snapshot {
+        self.open(QUIESCED)
+    }
+
+    /// Sets SWITCHING and fences; returns the word as it was before.
+    pub fn begin_switch(&self) -> Snapshot {
+        self.close(SWITCHING)
+    }
+
+    /// Clears SWITCHING; returns the word as it was before.
+    pub fn end_switch(&self) -> Snapshot {
+        self.open(SWITCHING)
+    }
+
+    fn close(&self, flag: u64) -> Snapshot {
+        // Acquire: two who close and find the flag set continue after the first. The fence orders the flag before the
+        // look at the activities, and pairs with the fence of `Activity::enter`.
+        let before = Snapshot(self.0.fetch_or(flag, Ordering::Acquire));
+        fence_at("word.close_fence");
+        before
+    }
+
+    fn open(&self, flag: u64) -> Snapshot {
+        // Release: who reads the flag gone sees what was changed under it.
+        Snapshot(self.0.fetch_and(!flag, order("word.open", Ordering::Release)))
+    }
+}
