@@ -1,0 +1,221 @@
+//! Memory for data, owned by the operation until it completes.
+#![expect(unsafe_code, reason = "aligned memory, and views of it that outlive the borrow of their owner")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Alignment of owned buffers in bytes: what direct I/O on any common device asks for.
+pub const BUFFER_ALIGN: usize = 4096;
+
+/// A piece of memory that an operation owns.
+///
+/// # Invariants
+/// 1. `start` is valid for reads and writes of `len` bytes, all initialised, for as long as this value lives.
+/// 2. While this value lives nobody else reads or writes these bytes, but through views made from it.
+/// 3. If `owned`, the memory came from [`layout`] of `len`.
+pub struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+    owned: bool,
+}
+
+// SAFETY: by Invariant 2 the value is the only way to its bytes, so it may move to another thread like a `Box<[u8]>`.
+unsafe impl Send for Buffer {}
+// SAFETY: a shared `Buffer` only gives out shared slices.
+unsafe impl Sync for Buffer {}
+
+fn layout(len: usize) -> Layout {
+    Layout::from_size_align(len.max(1), BUFFER_ALIGN).expect("a buffer is smaller than half the address space")
+}
+
+impl Buffer {
+    /// Zeroed memory of `len` bytes, aligned to [`BUFFER_ALIGN`].
+    ///
+    /// # Panics
+    /// If `len` exceeds half the address space.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let layout = layout(len);
+        // SAFETY: the layout has a non-zero size.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Self { start, len, owned: true }
+    }
+
+    /// A buffer of memory that belongs to the caller.
+    ///
+    /// # Safety
+    /// Until the operation that carries this buffer has completed, or the buffer is dropped without having been
+    /// submitted: `start` stays valid for reads and writes of `len` initialised bytes, and nobody else reads or writes
+    /// them. Forgetting the submitter does not end the operation.
+    #[must_use]
+    pub unsafe fn borrowed(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len, owned: false }
+    }
+
+    pub(crate) fn view(&self, offset: usize, len: usize) -> Segment<'_> {
+        assert!(offset <= self.len && len <= self.len - offset, "a segment lies within its buffer");
+        // SAFETY: `offset` is within the allocation, as just checked (Invariant 1).
+        let start = unsafe { self.start.add(offset) };
+        Segment { start, len, buffer: PhantomData }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.owned {
+            // SAFETY: Invariant 3.
+            unsafe { dealloc(self.start.as_ptr(), layout(self.len)) };
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: Invariants 1 and 2.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: Invariants 1 and 2.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl From<&[u8]> for Buffer {
+    fn from(bytes: &[u8]) -> Self {
+        let mut buffer = Self::zeroed(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+/// The scatter list of an operation.
+#[derive(Debug, Default)]
+pub enum Buffers {
+    /// No data.
+    #[default]
+    None,
+    /// One piece.
+    One(Buffer),
+    /// Several pieces, in the order of the sectors.
+    Many(Vec<Buffer>),
+}
+
+impl Buffers {
+    /// The pieces in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Buffer> {
+        match self {
+            Self::None => [].iter(),
+            Self::One(buffer) => std::slice::from_ref(buffer).iter(),
+            Self::Many(buffers) => buffers.iter(),
+        }
+    }
+
+    /// The pieces in order, for writing.
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Buffer> {
+        match self {
+            Self::None => [].iter_mut(),
+            Self::One(buffer) => std::slice::from_mut(buffer).iter_mut(),
+            Self::Many(buffers) => buffers.iter_mut(),
+        }
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.iter().map(|buffer| buffer.len()).sum()
+    }
+
+    /// True if there is no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The segments that cover `len` bytes from `offset`.
+    pub(crate) fn segments(&self, mut offset: usize, mut len: usize) -> impl Iterator<Item = Segment<'_>> {
+        self.iter().filter_map(move |buffer| {
+            let skipped = offset.min(buffer.len());
+            let taken = len.min(buffer.len() - skipped);
+            offset -= skipped;
+            len -= taken;
+            (taken > 0).then(|| buffer.view(skipped, taken))
+        })
+    }
+}
+
+impl From<Buffer> for Buffers {
+    fn from(buffer: Buffer) -> Self {
+        Self::One(buffer)
+    }
+}
+
+impl From<Vec<Buffer>> for Buffers {
+    fn from(buffers: Vec<Buffer>) -> Self {
+        Self::Many(buffers)
+    }
+}
+
+/// A contiguous piece of a request's data, as the driver that holds the request sees it.
+///
+/// # Invariants
+/// The bytes belong to one request. Whoever has the segment has it from that request, which has one holder at a time;
+/// requests never overlap in the buffers they came from.
+pub struct Segment<'a> {
+    start: NonNull<u8>,
+    len: usize,
+    buffer: PhantomData<&'a Buffer>,
+}
+
+impl Segment<'_> {
+    /// Bytes in this segment.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there is no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the bytes are, for system calls. They stay there until the request completes.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// The bytes, to be written to the device.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the buffer's Invariant 1, and this segment's invariant: nobody writes to the bytes meanwhile.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The bytes, to be filled from the device.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the buffer's Invariant 1, and this segment's invariant: nobody else sees the bytes meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Segment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({} bytes)", self.len)
+    }
+}

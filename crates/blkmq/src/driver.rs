@@ -1,0 +1,215 @@
+//! The contract between the block layer and a device.
+
+use std::fmt;
+
+use blkmq_sched::Time;
+
+use crate::Status;
+use crate::limits::Limits;
+use crate::request::{Place, RqList, Slots};
+pub use crate::request::{Request, RqId};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::tags::Tag;
+
+/// How many hardware queues a device has, of which type, and how deep each is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Topology {
+    /// Queues for everything that the other types do not take; at least one.
+    pub default_queues: u16,
+    /// Queues for plain reads; none sends reads to the default queues.
+    pub read_queues: u16,
+    /// Queues for polled operations; none sends those to the default queues.
+    pub poll_queues: u16,
+    /// Tags of each queue, 1 to [`MAX_DEPTH`](crate::MAX_DEPTH).
+    pub depth: u16,
+}
+
+impl Topology {
+    /// Queues of all types.
+    #[must_use]
+    pub const fn nr_queues(&self) -> usize {
+        self.default_queues as usize + self.read_queues as usize + self.poll_queues as usize
+    }
+}
+
+/// What a driver says about a request that it has had for too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeoutAction {
+    /// It has given the request up: it will not touch its buffers or complete it any more.
+    Done,
+    /// It needs more time.
+    ResetTimer,
+}
+
+/// A device.
+///
+/// Requests come by [`queue_rqs`](Self::queue_rqs) in the order in which the scheduler chose them. A driver either
+/// finishes a request there and then ([`Batch::finish`]), starts it ([`Batch::start`]) and completes it later from
+/// [`poll`](Self::poll), sends it back ([`Batch::requeue`]), or refuses it and all behind it ([`Batch::refuse`]).
+pub trait Driver: Send + Sync + fmt::Debug {
+    /// The name in device specs.
+    fn name(&self) -> &'static str;
+
+    /// What the device accepts. Fixed while the queue exists.
+    fn limits(&self) -> Limits;
+
+    /// Its hardware queues at the start.
+    fn topology(&self) -> Topology;
+
+    /// Prepares for another number of hardware queues; nothing is in flight then.
+    ///
+    /// # Errors
+    /// Why the device cannot have that many, in one sentence.
+    fn set_topology(&self, topology: Topology) -> Result<(), String>;
+
+    /// True if [`queue_rqs`](Self::queue_rqs) may be called by several threads for one hardware queue at once; the
+    /// block layer then takes no lock around it.
+    fn is_concurrent(&self) -> bool;
+
+    /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused.
+    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time);
+
+    /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, several at once.
+    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time);
+
+    /// When [`poll`](Self::poll) will next find something on `hctx`, as far as the driver knows; `None`: no telling, or
+    /// nothing is in flight.
+    fn next_event(&self, hctx: u16) -> Option<Time>;
+
+    /// A request that was started has not completed in time. Not called for one that is completing.
+    fn timeout(&self, hctx: u16, id: RqId, now: Time) -> TimeoutAction;
+
+    /// Writes the driver's state in readable form.
+    ///
+    /// # Errors
+    /// Only those of `out`.
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result;
+}
+
+/// Which request has a tag of a hardware queue; read by the timeout scan.
+#[derive(Debug)]
+pub(crate) struct StartedTable(Box<[AtomicU64]>);
+
+impl StartedTable {
+    const NOBODY: u64 = u64::MAX;
+
+    pub(crate) fn new(depth: usize) -> Self {
+        Self((0..depth).map(|_| AtomicU64::new(Self::NOBODY)).collect())
+    }
+
+    fn set(&self, tag: Tag, id: RqId) {
+        self.0[usize::from(tag.0)].store(id.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self, tag: Tag) -> Option<RqId> {
+        let id = self.0[usize::from(tag.0)].load(Ordering::Relaxed);
+        (id != Self::NOBODY).then_some(RqId(id))
+    }
+}
+
+/// Requests on their way to a driver, and what it does with them.
+#[derive(Debug)]
+pub struct Batch<'q> {
+    pub(crate) slots: &'q Slots,
+    pub(crate) started: &'q StartedTable,
+    pub(crate) pending: &'q mut RqList,
+    pub(crate) finished: RqList,
+    pub(crate) requeued: RqList,
+    pub(crate) now: Time,
+    pub(crate) timeout_ns: u64,
+    pub(crate) nr_started: usize,
+    /// The driver refused one; it wants to be asked again later.
+    pub(crate) refused: bool,
+}
+
+impl<'q> Batch<'q> {
+    /// The next request; `None` when there is no more.
+    pub fn next(&mut self) -> Option<Request<'q>> {
+        if self.refused { None } else { self.pending.pop_front(self.slots) }
+    }
+
+    /// Requests still to come.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// True if no request is to come.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The request is done already.
+    pub fn finish(&mut self, mut rq: Request<'q>, status: Status) {
+        rq.body_mut().status = status;
+        rq.body_mut().issued = self.now;
+        self.finished.push_back(self.slots, rq, Place::Held);
+    }
+
+    /// The device works on the request from now on. Note the id before anyone can complete it: the driver hands it to
+    /// [`Done::complete`] later, and must touch the request's data no more after that.
+    #[must_use = "the id is the only way to complete the request"]
+    pub fn start(&mut self, mut rq: Request<'q>) -> RqId {
+        self.nr_started += 1;
+        rq.body_mut().issued = self.now;
+        let tag = rq.body().tag.expect("what is issued has a tag");
+        self.started.set(tag, rq.id());
+        rq.issue(self.now.after(self.timeout_ns))
+    }
+
+    /// The device cannot take the request at present. It comes first when the driver is asked again; the batch ends.
+    pub fn refuse(&mut self, rq: Request<'q>) {
+        self.pending.push_front(self.slots, rq, Place::IssueList);
+        self.refused = true;
+    }
+
+    /// The device gives the request back for another try: it loses its tag and waits in front of the scheduler.
+    pub fn requeue(&mut self, rq: Request<'q>) {
+        self.requeued.push_back(self.slots, rq, Place::Held);
+    }
+}
+
+/// An id names no request that the driver has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StaleRequest(pub RqId);
+
+impl fmt::Display for StaleRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {:#x} is not with the driver", self.0.0)
+    }
+}
+
+impl std::error::Error for StaleRequest {}
+
+/// Where a driver puts what has finished.
+#[derive(Debug)]
+pub struct Done<'q> {
+    pub(crate) slots: &'q Slots,
+    pub(crate) finished: RqList,
+}
+
+impl Done<'_> {
+    /// A request that was started has finished.
+    ///
+    /// # Errors
+    /// The driver has no such request: it was completed before, or given up to a timeout.
+    pub fn complete(&mut self, id: RqId, status: Status) -> Result<(), StaleRequest> {
+        if let Some(rq) = self.slots.complete(id, status).map_err(|()| StaleRequest(id))? {
+            self.finished.push_back(self.slots, rq, Place::Held);
+        }
+        Ok(())
+    }
+
+    /// Requests completed so far in this call.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.finished.len()
+    }
+
+    /// True if none was completed so far in this call.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.finished.is_empty()
+    }
+}

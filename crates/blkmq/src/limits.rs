@@ -1,0 +1,108 @@
+//! What a device accepts, and the checks that every operation passes first.
+
+use blkmq_sched::{MergeLimits, Op};
+
+use crate::Status;
+
+/// Bytes of a sector, the unit of every address here whatever the device's block size.
+pub const SECTOR_SIZE: usize = 512;
+
+/// What a device accepts. Names follow the kernel's queue limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Size of the device in sectors of 512 bytes.
+    pub capacity_sectors: u64,
+    /// Smallest unit of I/O in bytes; a power of two from 512 to 65536.
+    pub logical_block_size: u32,
+    /// Unit that the device writes without a read-modify-write, in bytes.
+    pub physical_block_size: u32,
+    /// Largest read or write, in sectors.
+    pub max_sectors: u32,
+    /// Most scatter-list segments of a request.
+    pub max_segments: u16,
+    /// Largest segment in bytes.
+    pub max_segment_size: u32,
+    /// No request crosses a multiple of this many sectors (the kernel's `chunk_sectors`); 0 for none.
+    pub boundary_sectors: u32,
+    /// Largest discard in sectors; 0 if the device cannot discard.
+    pub max_discard_sectors: u32,
+    /// Most ranges of one discard.
+    pub max_discard_segments: u16,
+    /// Largest write-zeroes in sectors; 0 if the device cannot do it.
+    pub max_write_zeroes_sectors: u32,
+    /// The device has a volatile write cache, so flushes and FUA mean something.
+    pub write_cache: bool,
+    /// The device honours FUA itself.
+    pub fua: bool,
+    /// Seeks cost.
+    pub rotational: bool,
+}
+
+impl Default for Limits {
+    /// The kernel's defaults for a device that says nothing: 512-byte blocks, 1280 KiB, 128 segments, no extras.
+    fn default() -> Self {
+        Self {
+            capacity_sectors: 0,
+            logical_block_size: 512,
+            physical_block_size: 512,
+            max_sectors: 2560,
+            max_segments: 128,
+            max_segment_size: 65536,
+            boundary_sectors: 0,
+            max_discard_sectors: 0,
+            max_discard_segments: 1,
+            max_write_zeroes_sectors: 0,
+            write_cache: false,
+            fua: false,
+            rotational: false,
+        }
+    }
+}
+
+impl Limits {
+    /// Checks address and length of an operation of `nr_sectors` sectors.
+    ///
+    /// # Errors
+    /// The status that says what is wrong with it.
+    pub fn check(&self, op: Op, sector: u64, nr_sectors: u64) -> Result<(), Status> {
+        if matches!(op, Op::Flush) {
+            return if nr_sectors == 0 { Ok(()) } else { Err(Status::BadBuffer) };
+        }
+        let block = u64::from(self.logical_block_size) / SECTOR_SIZE as u64;
+        if nr_sectors == 0 || !sector.is_multiple_of(block) || !nr_sectors.is_multiple_of(block) {
+            return Err(Status::Misaligned);
+        }
+        if sector.checked_add(nr_sectors).is_none_or(|end| end > self.capacity_sectors) {
+            return Err(Status::BeyondEnd);
+        }
+        if self.max_op_sectors(op) == 0 {
+            return Err(Status::Unsupported);
+        }
+        Ok(())
+    }
+
+    /// The largest single request of this operation, in sectors and in whole logical blocks.
+    #[must_use]
+    pub fn max_op_sectors(&self, op: Op) -> u32 {
+        let most = match op {
+            Op::Read | Op::Write => self.max_sectors,
+            Op::Discard => self.max_discard_sectors,
+            Op::WriteZeroes => self.max_write_zeroes_sectors,
+            Op::Flush => 0,
+        };
+        most - most % (self.logical_block_size / SECTOR_SIZE as u32)
+    }
+
+    /// The limits that merging respects.
+    #[must_use]
+    pub fn merge_limits(&self) -> MergeLimits {
+        MergeLimits {
+            max_sectors: self.max_op_sectors(Op::Read),
+            max_segments: self.max_segments,
+            boundary_sectors: self.boundary_sectors,
+            max_discard_sectors: self.max_discard_sectors,
+            max_discard_segments: self.max_discard_segments,
+            max_write_zeroes_sectors: self.max_write_zeroes_sectors,
+        }
+    }
+}

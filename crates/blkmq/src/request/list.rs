@@ -1,0 +1,122 @@
+//! Lists of requests, linked through their slots: no allocation, constant time, no lock of their own.
+#![expect(unsafe_code, reason = "tokens are made again from the addresses on a list")]
+
+use super::slot::{NIL, Request, SlotIndex, Slots};
+use super::state::Place;
+use crate::sync::atomic::Ordering;
+
+/// A first-in first-out list of requests.
+///
+/// # Invariants
+/// Every address on the list was left there by a token that [`push_back`](Self::push_back) or
+/// [`push_front`](Self::push_front) consumed, or came over a chain whose owner gave it up; none is on another list.
+#[derive(Debug)]
+pub(crate) struct RqList {
+    head: SlotIndex,
+    tail: SlotIndex,
+    len: usize,
+}
+
+impl Default for RqList {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RqList {
+    pub(crate) const fn new() -> Self {
+        Self { head: NIL, tail: NIL, len: 0 }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn push_back(&mut self, slots: &Slots, rq: Request<'_>, place: Place) {
+        let index = rq.leave_at(place);
+        set_next(slots, index, NIL);
+        match self.len {
+            0 => self.head = index,
+            _ => set_next(slots, self.tail, index),
+        }
+        self.tail = index;
+        self.len += 1;
+    }
+
+    pub(crate) fn push_front(&mut self, slots: &Slots, rq: Request<'_>, place: Place) {
+        let index = rq.leave_at(place);
+        set_next(slots, index, self.head);
+        if self.len == 0 {
+            self.tail = index;
+        }
+        self.head = index;
+        self.len += 1;
+    }
+
+    pub(crate) fn pop_front<'q>(&mut self, slots: &'q Slots) -> Option<Request<'q>> {
+        if self.len == 0 {
+            return None;
+        }
+        let index = self.head;
+        self.head = next(slots, index);
+        self.len -= 1;
+        // SAFETY: by the list's invariant the address stands for a token, and it is on no list any more.
+        Some(unsafe { slots.adopt(index) })
+    }
+
+    /// Moves everything from `other` behind what is here.
+    pub(crate) fn append(&mut self, slots: &Slots, other: &mut Self) {
+        let other = std::mem::take(other);
+        if other.len == 0 {
+            return;
+        }
+        match self.len {
+            0 => self.head = other.head,
+            _ => set_next(slots, self.tail, other.head),
+        }
+        self.tail = other.tail;
+        self.len += other.len;
+    }
+
+    /// The addresses on the list, for dumps by the list's owner.
+    pub(crate) fn indices<'a>(&'a self, slots: &'a Slots) -> impl Iterator<Item = SlotIndex> + 'a {
+        let mut at = self.head;
+        (0..self.len).map(move |_| {
+            let index = at;
+            at = next(slots, index);
+            index
+        })
+    }
+
+    /// Gives the whole list up as a chain in pushing order: first, last, length. `None` if empty.
+    pub(crate) fn into_chain(self) -> Option<(SlotIndex, SlotIndex, usize)> {
+        (self.len > 0).then_some((self.head, self.tail, self.len))
+    }
+
+    /// Takes a chain over, in order, that ends with a link to nothing.
+    ///
+    /// # Safety
+    /// The chain was given up by [`into_chain`](Self::into_chain), and nobody else took it over.
+    pub(crate) unsafe fn from_chain(slots: &Slots, first: SlotIndex) -> Self {
+        let mut list = Self { head: first, tail: first, len: 0 };
+        let mut at = first;
+        while at != NIL {
+            list.len += 1;
+            list.tail = at;
+            at = next(slots, at);
+        }
+        list
+    }
+}
+
+fn next(slots: &Slots, index: SlotIndex) -> SlotIndex {
+    SlotIndex(slots.slot(index).next.load(Ordering::Relaxed))
+}
+
+fn set_next(slots: &Slots, index: SlotIndex, next: SlotIndex) {
+    slots.slot(index).next.store(next.0, Ordering::Relaxed);
+}

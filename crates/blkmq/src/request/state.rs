@@ -1,0 +1,223 @@
+//! The state word of a slot: where its request rests, which generation it is, and who may take it next.
+//!
+//! ```text
+//!  63            32 31    16 15     8 7      0
+//! +----------------+--------+--------+--------+
+//! |   generation   |   0    | status | place  |
+//! +----------------+--------+--------+--------+
+//! ```
+//!
+//! A place says who may move the request on. `Held` and the list places belong to one thread at a time by other means
+//! (a token, a list behind a lock, a chain published by a stack), so their changes are plain stores. Only `Issued` has
+//! two possible takers, the driver's completion and the timeout scan; they settle it by compare-exchange.
+
+use blkmq_sched::Time;
+
+use crate::Status;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Where a request rests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Place {
+    /// In its submitter's pool, without an operation.
+    Free,
+    /// In the hands of one thread, or on a list that one thread owns.
+    Held,
+    /// In its submitter's plug.
+    Plugged,
+    /// In its submitter's software queue.
+    SoftwareQueue,
+    /// In the scheduler.
+    Scheduler,
+    /// Part of another request.
+    Merged,
+    /// On a hardware queue's dispatch list.
+    DispatchList,
+    /// With the flush machine.
+    Flush,
+    /// On a hardware queue's issue list, with a tag.
+    IssueList,
+    /// With the driver.
+    Issued,
+    /// With the driver, and the timeout scan is asking the driver about it.
+    TimingOut,
+    /// The driver completed it while the timeout scan was asking.
+    LateDone,
+    /// On its way to the submitter's completion ring, or in it.
+    Completed,
+}
+
+impl Place {
+    const ALL: [Self; 13] = [
+        Self::Free,
+        Self::Held,
+        Self::Plugged,
+        Self::SoftwareQueue,
+        Self::Scheduler,
+        Self::Merged,
+        Self::DispatchList,
+        Self::Flush,
+        Self::IssueList,
+        Self::Issued,
+        Self::TimingOut,
+        Self::LateDone,
+        Self::Completed,
+    ];
+
+    const fn from_word(word: u64) -> Self {
+        Self::ALL[(word & 0xff) as usize]
+    }
+}
+
+/// What became of a completion that met the timeout scan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Late {
+    /// The request is the completer's.
+    Taken,
+    /// The timeout scan has it and will complete it with the driver's status.
+    LeftToScan,
+    /// No such request is with the driver: completed before, or never issued.
+    Stale,
+}
+
+/// What the timeout scan finds when it is done with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum TimeoutVerdict {
+    /// It goes on waiting for the driver.
+    StillIssued,
+    /// The scan owns it now and must complete it with this status.
+    Finish(Status),
+}
+
+/// The state word. See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct State(AtomicU64);
+
+const GENERATION_SHIFT: u32 = 32;
+const STATUS_SHIFT: u32 = 8;
+
+const fn pack(generation: u32, place: Place) -> u64 {
+    (generation as u64) << GENERATION_SHIFT | place as u64
+}
+
+impl State {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(pack(0, Place::Free)))
+    }
+
+    /// A racy look, for dumps and assertions.
+    pub(crate) fn look(&self) -> (u32, Place) {
+        let word = self.0.load(Ordering::Relaxed);
+        ((word >> GENERATION_SHIFT) as u32, Place::from_word(word))
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.look().0
+    }
+
+    /// The owner moves the request between places that have one possible taker. Lists, locks and stacks publish the
+    /// move; the word only tells where to look.
+    pub(crate) fn rest_at(&self, place: Place) {
+        debug_assert!(!matches!(place, Place::Issued | Place::Free), "these places have transitions of their own");
+        self.0.store(pack(self.generation(), place), Ordering::Relaxed);
+    }
+
+    /// The owner ends the operation. Ids of it are stale from here on.
+    pub(crate) fn free(&self) {
+        self.0.store(pack(self.generation().wrapping_add(1), Place::Free), Ordering::Relaxed);
+    }
+
+    /// The owner gives the request to the driver.
+    pub(crate) fn issue(&self) {
+        // ORDERING: Release publishes the request's body to whoever completes it; pairs with the Acquire in
+        // `complete` and `begin_timeout`.
+        self.0.store(pack(self.generation(), Place::Issued), Ordering::Release);
+    }
+
+    /// A request leaves the scheduler. Only the holder of the scheduler calls this, so load and store suffice.
+    /// False if the scheduler named a request it does not have.
+    #[must_use]
+    pub(crate) fn leave_scheduler(&self, generation: u32) -> bool {
+        let has = self.0.load(Ordering::Relaxed) == pack(generation, Place::Scheduler);
+        if has {
+            self.0.store(pack(generation, Place::Held), Ordering::Relaxed);
+        }
+        has
+    }
+
+    /// The driver completes the request.
+    pub(crate) fn complete(&self, generation: u32, status: Status) -> Late {
+        let issued = pack(generation, Place::Issued);
+        // ORDERING: Acquire sees the body that `issue` published; Release orders nothing here that the completion
+        // stack does not order again, but on failure below `end_timeout` must see the driver's writes to the buffers.
+        match self.0.compare_exchange(issued, pack(generation, Place::Held), Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => Late::Taken,
+            Err(word) if word == pack(generation, Place::TimingOut) => self.complete_late(generation, status),
+            Err(_) => Late::Stale,
+        }
+    }
+
+    fn complete_late(&self, generation: u32, status: Status) -> Late {
+        let late = pack(generation, Place::LateDone) | (status as u64) << STATUS_SHIFT;
+        // ORDERING: Release publishes what the driver wrote into the buffers; pairs with the Acquire in `end_timeout`.
+        let swap =
+            self.0.compare_exchange(pack(generation, Place::TimingOut), late, Ordering::Release, Ordering::Relaxed);
+        match swap {
+            Ok(_) => Late::LeftToScan,
+            // The scan let it go in between: it is an ordinary completion again, or a stale one.
+            Err(word) if word == pack(generation, Place::Issued) => self.complete(generation, status),
+            Err(_) => Late::Stale,
+        }
+    }
+
+    /// The timeout scan reserves an issued request while it asks the driver. False if it is no longer there.
+    #[must_use]
+    pub(crate) fn begin_timeout(&self, generation: u32) -> bool {
+        // ORDERING: Acquire sees the body that `issue` published.
+        self.0
+            .compare_exchange(
+                pack(generation, Place::Issued),
+                pack(generation, Place::TimingOut),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+
+    /// The timeout scan is done. `expired`: the driver gave the request up, and no completion of it will come.
+    pub(crate) fn end_timeout(&self, generation: u32, expired: bool) -> TimeoutVerdict {
+        let next = if expired { Place::Held } else { Place::Issued };
+        let waiting = pack(generation, Place::TimingOut);
+        // ORDERING: Release hands the body on to a completer, as `issue` does; on failure Acquire sees what a late
+        // completion's driver wrote, published in `complete_late`.
+        match self.0.compare_exchange(waiting, pack(generation, next), Ordering::Release, Ordering::Acquire) {
+            Ok(_) if expired => TimeoutVerdict::Finish(Status::Timeout),
+            Ok(_) => TimeoutVerdict::StillIssued,
+            Err(word) => {
+                self.rest_at(Place::Held);
+                TimeoutVerdict::Finish(Status::from_code((word >> STATUS_SHIFT) as u8))
+            }
+        }
+    }
+}
+
+/// When a request that the driver has is overdue; read by the timeout scan while others own the request.
+#[derive(Debug)]
+pub(crate) struct Deadline(AtomicU64);
+
+impl Deadline {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+
+    pub(crate) fn set(&self, time: Time) {
+        self.0.store(time.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Time {
+        Time(self.0.load(Ordering::Relaxed))
+    }
+}
