@@ -139,24 +139,24 @@ impl<P: Probe> MqDeadline<P> {
 
     /// The candidate of one level. A new batch has then begun, even if the candidate turns out not to go: so does Linux.
     fn try_level(&mut self, class: Class, now: Time) -> Option<Index> {
-        let candidate = self.candidate(class, now)?;
+        let candidate = self.candidate(self.pace, class, now)?;
         if let Some(pace) = candidate.new_batch {
             self.pace = pace;
         }
         Some(candidate.item)
     }
 
-    /// Which request of a level would go at `now`.
-    fn candidate(&self, class: Class, now: Time) -> Option<Candidate> {
+    /// Which request of a level would go at `now`, if the choosing stood at `pace`.
+    fn candidate(&self, pace: Pace, class: Class, now: Time) -> Option<Candidate> {
         let level = &self.levels[class.index()];
-        if self.pace.batching < self.tunables.fifo_batch
-            && let Some(item) = level.queue(self.pace.direction).next_in_order(&self.requests)
+        if pace.batching < self.tunables.fifo_batch
+            && let Some(item) = level.queue(pace.direction).next_in_order(&self.requests)
         {
             return Some(Candidate { item, new_batch: None });
         }
         let reads = !level.queue(Direction::Read).fifo.is_empty();
         let writes = !level.queue(Direction::Write).fifo.is_empty();
-        let pace = self.new_batch(reads, writes)?;
+        let pace = self.new_batch(pace.starved, reads, writes)?;
         let queue = level.queue(pace.direction);
         let oldest = queue.fifo.head()?;
         let expired = self.requests.get(oldest).deadline <= now;
@@ -165,8 +165,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 
     /// The direction of a new batch: reads, unless they have passed waiting writes too often.
-    fn new_batch(&self, reads: bool, writes: bool) -> Option<Pace> {
-        let starved = self.pace.starved;
+    fn new_batch(&self, starved: i64, reads: bool, writes: bool) -> Option<Pace> {
         let (direction, starved) = match (reads, writes) {
             (false, false) => return None,
             (true, true) if starved < self.tunables.writes_starved => (Direction::Read, starved + 1),
@@ -224,18 +223,19 @@ impl<P: Probe> MqDeadline<P> {
         request.id
     }
 
-    /// When the ageing of one level would next let a request go, if nothing else happens.
-    fn level_wakeup(&self, class: Class) -> Option<Time> {
+    /// When ageing would let a request of this level go, if nothing else happens; and where the choosing stands until then
+    /// once this level has been tried in vain.
+    fn level_wakeup(&self, pace: Pace, class: Class) -> Option<(Time, Pace)> {
         // With no deadline passed yet, this is the candidate by sector; in a new batch the oldest may later take its place.
-        let candidate = self.candidate(class, Time(0))?;
+        let candidate = self.candidate(pace, class, Time(0))?;
         let by_sector = self.ages_at(candidate.item);
-        let Some(pace) = candidate.new_batch else { return Some(by_sector) };
+        let Some(pace) = candidate.new_batch else { return Some((by_sector, pace)) };
         let oldest = self.levels[class.index()].queue(pace.direction).fifo.head()?;
         let deadline = self.requests.get(oldest).deadline;
-        if by_sector < deadline && self.asked < deadline {
-            return Some(by_sector);
+        if by_sector.max(self.asked) < deadline {
+            return Some((by_sector, pace));
         }
-        Some(deadline.max(self.ages_at(oldest)))
+        Some((deadline.max(self.ages_at(oldest)), pace))
     }
 }
 
@@ -334,7 +334,14 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         if !self.at_head.is_empty() || first.waits() || !self.wants_tally() {
             return None;
         }
-        [Class::BestEffort, Class::Idle].into_iter().filter_map(|class| self.level_wakeup(class)).min()
+        let (mut pace, mut wakeup) = (self.pace, None);
+        for class in [Class::BestEffort, Class::Idle] {
+            if let Some((time, pace_after)) = self.level_wakeup(pace, class) {
+                wakeup = Some(wakeup.map_or(time, |earlier: Time| earlier.min(time)));
+                pace = pace_after;
+            }
+        }
+        wakeup
     }
 
     fn async_depth(&self) -> Option<u32> {
