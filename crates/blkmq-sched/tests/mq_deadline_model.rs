@@ -208,7 +208,7 @@ impl Run {
 
     /// Lets everything out: nothing may be lost, and nothing may be left behind once all has completed.
     fn drain(&mut self) {
-        while self.scheduler.len() > 0 {
+        while !self.scheduler.is_empty() {
             while self.dispatch() {}
             for (_, info) in self.in_driver.drain(..) {
                 self.completed.completed[info.priority.class.index()] += 1;
@@ -248,7 +248,7 @@ fn info(shape: u64, sector: u64, nr_sectors: u64, class: u64) -> Info {
         priority: IoPriority { class: model::class(class), level: 4 },
         client: ClientId(0),
         merge,
-        merge_key: u64::from(shape / 512 % 8 == 0),
+        merge_key: u64::from((shape / 512).is_multiple_of(8)),
     }
 }
 
@@ -298,7 +298,7 @@ impl Random {
             467..474 => Step::Force { which },
             474..480 => Step::Requeue { which: which % 40 },
             480..481 => Step::Reserve { capacity: which % 200 },
-            481..520 => Step::Fold { lag: which % 3 == 0 },
+            481..520 => Step::Fold { lag: which.is_multiple_of(3) },
             roll if roll < 660 + load => Step::Complete { which },
             _ => Step::Dispatch,
         }
