@@ -138,9 +138,9 @@ pub struct Info {
 }
 
 impl Info {
-    /// The sector after the last one.
+    /// The sector after the last one, held at the last representable sector.
     #[must_use]
     pub const fn end(&self) -> u64 {
-        self.sector + self.nr_sectors as u64
+        self.sector.saturating_add(self.nr_sectors as u64)
     }
 }

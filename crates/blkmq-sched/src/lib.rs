@@ -10,11 +10,22 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
+mod hash;
 mod info;
 mod knob;
+mod list;
+mod mq_deadline;
+mod registry;
 mod scheduler;
+mod slab;
+mod tree;
 
 pub use info::{Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Time};
 pub use knob::{Knob, KnobError, Unit};
+pub use mq_deadline::MqDeadline;
+pub use registry::{Description, SCHEDULERS, scheduler};
 pub use scheduler::{Join, Merge, MergeHow, MergeLimits, Scheduler, Tally};
+pub use slab::{Access, Probe};

@@ -4,8 +4,8 @@ use core::fmt;
 
 use crate::{Info, InsertAt, Knob, KnobError, RqId, Time};
 
-/// How big a request may become by merging.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How big a request may become by merging. The default lets nothing merge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MergeLimits {
     /// Largest read or write, in sectors of 512 bytes.
     pub max_sectors: u32,
@@ -57,14 +57,16 @@ pub struct Join {
 /// when [`Scheduler::wants_tally`] says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Dispatched requests that completed, by [`Class::index`](crate::Class::index).
+    /// Dispatched requests that completed, by [`Class::index`](crate::Class::index). A request that another one absorbed
+    /// is not among them.
     pub completed: [u64; 3],
 }
 
 /// A policy: which request next?
 ///
 /// Every method takes constant or logarithmic time in the number of waiting requests and allocates nothing, but for
-/// [`reserve`](Self::reserve), knobs and [`show`](Self::show), which are for the control path.
+/// [`reserve`](Self::reserve), [`force`](Self::force), [`requeue`](Self::requeue), knobs and [`show`](Self::show), which
+/// are for the control path.
 pub trait Scheduler: Send + fmt::Debug {
     /// The kernel's name of the policy.
     fn name(&self) -> &'static str;
@@ -85,6 +87,14 @@ pub trait Scheduler: Send + fmt::Debug {
 
     /// Chooses the next request and forgets it. `None`: nothing waits, or nothing may go yet ([`Self::next_wakeup`]).
     fn dispatch(&mut self, now: Time) -> Option<RqId>;
+
+    /// Dispatches this very request, as if the policy had chosen it; false if it does not wait here. For a replay that
+    /// follows the choices of another. Takes linear time.
+    fn force(&mut self, rq: RqId) -> bool;
+
+    /// Takes back, sorted, a request that [`dispatch`](Self::dispatch) handed out and that did not complete. It is not
+    /// counted as a new one, and is as old as a request inserted at `since`. Takes linear time.
+    fn requeue(&mut self, rq: RqId, info: &Info, since: Time);
 
     /// Requests that wait here.
     fn len(&self) -> usize;

@@ -1,0 +1,36 @@
+//! Embedding a scheduler: three threads' worth of requests on a device that does one thing at a time.
+
+use blkmq_sched::{
+    Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Tally, Time, scheduler,
+};
+
+fn main() {
+    let mut scheduler = scheduler("mq-deadline").expect("this scheduler exists");
+    scheduler.reserve(64);
+    scheduler.set_merge_limits(MergeLimits { max_sectors: 256, max_segments: 64, ..MergeLimits::default() });
+    scheduler.set_knob("fifo_batch", 4).expect("4 is within the range");
+
+    let (mut now, mut completed) = (Time(0), Tally::default());
+    let mut classes = Vec::new();
+    for (sector, class) in [(64, Class::Idle), (8, Class::BestEffort), (16, Class::BestEffort), (0, Class::RealTime)] {
+        let priority = IoPriority { class, level: 4 };
+        let (op, merge, client) = (Op::Read, MergeLevel::Full, ClientId(0));
+        let info =
+            Info { sector, nr_sectors: 8, nr_segments: 1, op, sync: true, priority, client, merge, merge_key: 0 };
+        if let Some(merge) = scheduler.merge(&info) {
+            println!("sector {sector} joins request {}", merge.into.0);
+            continue;
+        }
+        scheduler.insert(RqId(classes.len() as u64), &info, InsertAt::Sorted, now);
+        classes.push(class);
+    }
+    while let Some(rq) = scheduler.dispatch(now) {
+        let class = classes[rq.0 as usize];
+        println!("at {} ns the device does request {} ({class:?})", now.0, rq.0);
+        now = now.after(100_000);
+        completed.completed[class.index()] += 1;
+        if scheduler.wants_tally() {
+            scheduler.fold(&completed);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Finds the requests that end at a given sector, latest first.
+
+use alloc::vec::Vec;
+
+use crate::list::{Chain, List};
+use crate::slab::{Index, Probe, Slab};
+
+/// An item with the sector under which it is found. That must not change while the item is in the table.
+pub(crate) trait Ending {
+    fn end(&self) -> u64;
+}
+
+/// Buckets of items by their end.
+#[derive(Debug)]
+pub(crate) struct Hash<C> {
+    buckets: Vec<List<C>>,
+    /// The number of buckets is two to this power.
+    bits: u32,
+}
+
+/// As many buckets as Linux has, before anything is reserved.
+const LEAST_BITS: u32 = 6;
+
+impl<C> Hash<C> {
+    pub(crate) fn new() -> Self {
+        let mut buckets = Vec::new();
+        buckets.resize_with(1 << LEAST_BITS, List::default);
+        Self { buckets, bits: LEAST_BITS }
+    }
+
+    /// Makes at least as many buckets as `capacity`, keeping what is in them. Allocates.
+    pub(crate) fn reserve<T: Ending, P: Probe>(&mut self, slab: &mut Slab<T, P>, capacity: usize)
+    where
+        C: Chain<T>,
+    {
+        let bits = capacity.next_power_of_two().trailing_zeros();
+        if bits <= self.bits {
+            return;
+        }
+        let mut grown = Self { buckets: Vec::new(), bits };
+        grown.buckets.resize_with(1 << bits, List::default);
+        for old in &mut self.buckets {
+            while let Some(item) = old.head() {
+                old.remove(slab, item);
+                // A new bucket is fed by one old bucket only, so appending keeps the latest first.
+                let bucket = grown.bucket(slab.get(item).end());
+                bucket.push_back(slab, item);
+            }
+        }
+        *self = grown;
+    }
+
+    /// COST: three slots at most, and the bucket.
+    pub(crate) fn insert<T: Ending, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
+    where
+        C: Chain<T>,
+    {
+        let end = slab.get(item).end();
+        self.bucket(end).push_front(slab, item);
+    }
+
+    /// COST: three slots at most, and the bucket.
+    pub(crate) fn remove<T: Ending, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
+    where
+        C: Chain<T>,
+    {
+        let end = slab.get(item).end();
+        self.bucket(end).remove(slab, item);
+    }
+
+    /// The items that end at `end`, the latest first.
+    pub(crate) fn find<'a, T: Ending, P: Probe>(
+        &self,
+        slab: &'a Slab<T, P>,
+        end: u64,
+    ) -> impl Iterator<Item = (Index, &'a T)>
+    where
+        C: Chain<T>,
+    {
+        self.buckets[self.number(end)].iter(slab).filter(move |(_, item)| item.end() == end)
+    }
+
+    fn bucket(&mut self, end: u64) -> &mut List<C> {
+        let number = self.number(end);
+        &mut self.buckets[number]
+    }
+
+    fn number(&self, end: u64) -> usize {
+        // Multiplying by 2^64 over the golden ratio spreads neighboring sectors; the upper bits are the good ones.
+        (end.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - self.bits)) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::list::Links;
+
+    #[derive(Debug)]
+    struct Item {
+        name: u32,
+        end: u64,
+        links: Links,
+    }
+
+    #[derive(Debug)]
+    struct ByEnd;
+
+    impl Chain<Item> for ByEnd {
+        fn links(item: &mut Item) -> &mut Links {
+            &mut item.links
+        }
+        fn next(item: &Item) -> Option<Index> {
+            item.links.next()
+        }
+    }
+
+    impl Ending for Item {
+        fn end(&self) -> u64 {
+            self.end
+        }
+    }
+
+    #[test]
+    fn the_latest_comes_first_and_growing_keeps_that() {
+        let mut slab = Slab::new(());
+        let mut hash = Hash::<ByEnd>::new();
+        let mut indices = Vec::new();
+        for name in 0..1000 {
+            let index = slab.insert(Item { name, end: u64::from(name % 100), links: Links::default() });
+            hash.insert(&mut slab, index);
+            indices.push(index);
+        }
+        hash.remove(&mut slab, indices[507]);
+        for capacity in [0, 10, 1000, 5000] {
+            hash.reserve(&mut slab, capacity);
+            let found: Vec<u32> = hash.find(&slab, 7).map(|(_, item)| item.name).collect();
+            assert_eq!(found, [907, 807, 707, 607, 407, 307, 207, 107, 7]);
+        }
+        assert_eq!(hash.buckets.len(), 8192);
+        assert_eq!(hash.find(&slab, 100).count(), 0);
+    }
+}

@@ -1,0 +1,174 @@
+//! A doubly linked list of items in a slab.
+
+use core::marker::PhantomData;
+
+use crate::slab::{Index, Probe, Slab};
+
+/// An item's neighbours in a list.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Links {
+    prev: Option<Index>,
+    next: Option<Index>,
+}
+
+/// Says which of an item's links a list uses: an item may be in one list of each chain.
+pub(crate) trait Chain<T> {
+    fn links(item: &mut T) -> &mut Links;
+    fn next(item: &T) -> Option<Index>;
+}
+
+impl Links {
+    pub(crate) const fn next(&self) -> Option<Index> {
+        self.next
+    }
+}
+
+/// The two ends of a list. It owns nothing: items live in the slab that is passed to each method.
+/// COST: each method touches the item and at most two neighbours.
+#[derive(Debug)]
+pub(crate) struct List<C> {
+    head: Option<Index>,
+    tail: Option<Index>,
+    chain: PhantomData<C>,
+}
+
+impl<C> Default for List<C> {
+    fn default() -> Self {
+        Self { head: None, tail: None, chain: PhantomData }
+    }
+}
+
+impl<C> List<C> {
+    pub(crate) const fn head(&self) -> Option<Index> {
+        self.head
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+
+    pub(crate) fn push_front<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
+    where
+        C: Chain<T>,
+    {
+        self.link(slab, item, Links { prev: None, next: self.head });
+    }
+
+    pub(crate) fn push_back<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
+    where
+        C: Chain<T>,
+    {
+        self.link(slab, item, Links { prev: self.tail, next: None });
+    }
+
+    /// Puts `item` just before `place`, which is in this list.
+    pub(crate) fn insert_before<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, place: Index, item: Index)
+    where
+        C: Chain<T>,
+    {
+        let prev = C::links(slab.get_mut(place)).prev;
+        self.link(slab, item, Links { prev, next: Some(place) });
+    }
+
+    pub(crate) fn remove<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
+    where
+        C: Chain<T>,
+    {
+        let Links { prev, next } = core::mem::take(C::links(slab.get_mut(item)));
+        self.set_next(slab, prev, next);
+        self.set_prev(slab, next, prev);
+    }
+
+    /// The items from head to tail.
+    pub(crate) fn iter<'a, T, P: Probe>(&self, slab: &'a Slab<T, P>) -> impl Iterator<Item = (Index, &'a T)>
+    where
+        C: Chain<T>,
+    {
+        let mut at = self.head;
+        core::iter::from_fn(move || {
+            let index = at?;
+            let item = slab.get(index);
+            at = C::next(item);
+            Some((index, item))
+        })
+    }
+
+    fn link<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index, links: Links)
+    where
+        C: Chain<T>,
+    {
+        *C::links(slab.get_mut(item)) = links;
+        self.set_next(slab, links.prev, Some(item));
+        self.set_prev(slab, links.next, Some(item));
+    }
+
+    fn set_next<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, of: Option<Index>, next: Option<Index>)
+    where
+        C: Chain<T>,
+    {
+        match of {
+            Some(item) => C::links(slab.get_mut(item)).next = next,
+            None => self.head = next,
+        }
+    }
+
+    fn set_prev<T, P: Probe>(&mut self, slab: &mut Slab<T, P>, of: Option<Index>, prev: Option<Index>)
+    where
+        C: Chain<T>,
+    {
+        match of {
+            Some(item) => C::links(slab.get_mut(item)).prev = prev,
+            None => self.tail = prev,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Only;
+
+    impl Chain<(char, Links)> for Only {
+        fn links(item: &mut (char, Links)) -> &mut Links {
+            &mut item.1
+        }
+        fn next(item: &(char, Links)) -> Option<Index> {
+            item.1.next()
+        }
+    }
+
+    fn forward(list: &List<Only>, slab: &Slab<(char, Links)>) -> Vec<char> {
+        list.iter(slab).map(|(_, item)| item.0).collect()
+    }
+
+    fn backward(list: &List<Only>, slab: &Slab<(char, Links)>) -> Vec<char> {
+        core::iter::successors(list.tail, |index| slab.get(*index).1.prev).map(|index| slab.get(index).0).collect()
+    }
+
+    #[test]
+    fn items_keep_their_order_in_both_directions() {
+        let mut slab = Slab::new(());
+        let mut list = List::<Only>::default();
+        let [a, b, c, d] = ['a', 'b', 'c', 'd'].map(|name| slab.insert((name, Links::default())));
+        list.push_back(&mut slab, b);
+        list.push_back(&mut slab, d);
+        list.push_front(&mut slab, a);
+        list.insert_before(&mut slab, d, c);
+        assert_eq!(forward(&list, &slab), ['a', 'b', 'c', 'd']);
+        assert_eq!(backward(&list, &slab), ['d', 'c', 'b', 'a']);
+        list.remove(&mut slab, b);
+        assert_eq!(forward(&list, &slab), ['a', 'c', 'd']);
+        list.remove(&mut slab, a);
+        list.remove(&mut slab, d);
+        assert_eq!((forward(&list, &slab), backward(&list, &slab)), (Vec::from(['c']), Vec::from(['c'])));
+        list.insert_before(&mut slab, c, a);
+        assert_eq!(backward(&list, &slab), ['c', 'a']);
+        list.remove(&mut slab, c);
+        list.remove(&mut slab, a);
+        assert!(list.is_empty() && list.tail.is_none());
+    }
+}

@@ -1,0 +1,370 @@
+//! `mq-deadline`: sector order in batches, a deadline per request, reads before writes, three strict priority classes.
+//!
+//! A request waits in two places at once: in a tree sorted by sector and in a list in order of arrival. Choosing follows
+//! the tree from where the last request ended, [`fifo_batch`](Tunables::fifo_batch) requests at a time. Each time a batch
+//! ends, the direction is chosen anew (reads first, but only `writes_starved` times in a row past waiting writes), and
+//! only then the oldest request of that direction may jump the queue, if its deadline has passed.
+//!
+//! A class is served only while no higher one has requests queued, be it only inside the driver. Those completions the
+//! scheduler does not see as they happen: it learns them by [`Scheduler::fold`], and asks for that only while two classes
+//! are queued. A request that waited `prio_aging_expire` passes higher classes.
+//!
+//! In one point it differs from Linux. There a request is also held back while its start (deadline minus expiry) lies in
+//! the future, which happens only when an expiry knob has been lowered, or when threads read the clock in another order
+//! than they insert. Here such a request goes out: holding it would stall an idle device.
+
+mod level;
+mod merge;
+mod request;
+mod show;
+mod tunables;
+
+use core::fmt;
+
+use level::{Direction, Level};
+use request::{ByAge, ByEnd, Request};
+use tunables::Tunables;
+
+use crate::hash::Hash;
+use crate::list::List;
+use crate::slab::{Index, Probe, Slab};
+use crate::{Class, Info, InsertAt, Knob, KnobError, Merge, MergeLevel, MergeLimits, RqId, Scheduler, Tally, Time};
+
+/// The kernel's name of the policy.
+pub(crate) const NAME: &str = "mq-deadline";
+pub(crate) use tunables::KNOBS;
+
+/// Where the choosing stands. Shared by all classes, as in Linux.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// The direction of the running batch.
+    direction: Direction,
+    /// Requests taken from the running batch.
+    batching: i64,
+    /// Batches of reads that passed waiting writes since the last batch of writes.
+    starved: i64,
+}
+
+/// What a level would give.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    item: Index,
+    /// Where the choosing then stands, if this request begins a new batch.
+    new_batch: Option<Pace>,
+}
+
+/// The scheduler `mq-deadline`.
+///
+/// `P` watches the slots in which requests are kept; `()` costs nothing.
+#[derive(Debug)]
+pub struct MqDeadline<P: Probe = ()> {
+    requests: Slab<Request, P>,
+    levels: [Level; 3],
+    /// Requests that go before all others, whatever their class; the latest first.
+    at_head: List<ByAge>,
+    /// Mergeable requests by the sector behind them.
+    ends: Hash<ByEnd>,
+    /// The request that was inserted or merged into last, while it waits and may merge.
+    last_merge: Option<Index>,
+    pace: Pace,
+    /// When a choice was asked for last.
+    asked: Time,
+    tunables: Tunables,
+    limits: MergeLimits,
+}
+
+impl<P: Probe> MqDeadline<P> {
+    /// An empty scheduler with default knobs, which merges nothing until it is told the limits.
+    #[must_use]
+    pub fn new(probe: P) -> Self {
+        Self {
+            requests: Slab::new(probe),
+            levels: Default::default(),
+            at_head: List::default(),
+            ends: Hash::new(),
+            last_merge: None,
+            pace: Pace { direction: Direction::Write, batching: 0, starved: 0 },
+            asked: Time::default(),
+            tunables: Tunables::default(),
+            limits: MergeLimits::default(),
+        }
+    }
+
+    /// Makes a sorted request known to the tree and to merging; its place in the list of arrivals is the caller's.
+    fn sort(&mut self, item: Index) {
+        let request = self.requests.get(item);
+        let (class, direction, merge) = (request.class(), request.direction(), request.info.merge);
+        self.levels[class.index()].queue_mut(direction).sorted.insert(&mut self.requests, item);
+        if merge == MergeLevel::Full {
+            self.ends.insert(&mut self.requests, item);
+        }
+    }
+
+    /// Takes a sorted request out of the tree, the list of arrivals and merging.
+    fn unsort(&mut self, item: Index) {
+        let request = self.requests.get(item);
+        let (class, direction, merge) = (request.class(), request.direction(), request.info.merge);
+        let queue = self.levels[class.index()].queue_mut(direction);
+        queue.sorted.remove(&mut self.requests, item);
+        queue.fifo.remove(&mut self.requests, item);
+        if merge == MergeLevel::Full {
+            self.ends.remove(&mut self.requests, item);
+        }
+        if self.last_merge == Some(item) {
+            self.last_merge = None;
+        }
+    }
+
+    /// The first of a lower class that waited so long that it passes the higher ones.
+    fn choose_aged(&mut self, now: Time) -> Option<Index> {
+        if !self.wants_tally() {
+            return None;
+        }
+        [Class::BestEffort, Class::Idle].into_iter().find_map(|class| {
+            let item = self.try_level(class, now)?;
+            (self.ages_at(item) <= now).then_some(item)
+        })
+    }
+
+    /// The next of the highest class that has anything queued; nothing if all of that is inside the driver.
+    fn choose_strict(&mut self, now: Time) -> Option<Index> {
+        for class in Class::ALL {
+            let found = self.try_level(class, now);
+            if found.is_some() || self.levels[class.index()].queued() > 0 {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// The candidate of one level. A new batch has then begun, even if the candidate turns out not to go: so does Linux.
+    fn try_level(&mut self, class: Class, now: Time) -> Option<Index> {
+        let candidate = self.candidate(self.pace, class, now)?;
+        if let Some(pace) = candidate.new_batch {
+            self.pace = pace;
+        }
+        Some(candidate.item)
+    }
+
+    /// Which request of a level would go at `now`, if the choosing stood at `pace`.
+    fn candidate(&self, pace: Pace, class: Class, now: Time) -> Option<Candidate> {
+        let level = &self.levels[class.index()];
+        if pace.batching < self.tunables.fifo_batch
+            && let Some(item) = level.queue(pace.direction).next_in_order(&self.requests)
+        {
+            return Some(Candidate { item, new_batch: None });
+        }
+        let reads = !level.queue(Direction::Read).fifo.is_empty();
+        let writes = !level.queue(Direction::Write).fifo.is_empty();
+        let pace = self.new_batch(pace.starved, reads, writes)?;
+        let queue = level.queue(pace.direction);
+        let oldest = queue.fifo.head()?;
+        let expired = self.requests.get(oldest).deadline <= now;
+        let in_order = if expired { None } else { queue.next_in_order(&self.requests) };
+        Some(Candidate { item: in_order.unwrap_or(oldest), new_batch: Some(pace) })
+    }
+
+    /// The direction of a new batch: reads, unless they have passed waiting writes too often.
+    fn new_batch(&self, starved: i64, reads: bool, writes: bool) -> Option<Pace> {
+        let (direction, starved) = match (reads, writes) {
+            (false, false) => return None,
+            (true, true) if starved < self.tunables.writes_starved => (Direction::Read, starved + 1),
+            (true, false) => (Direction::Read, starved),
+            (_, true) => (Direction::Write, 0),
+        };
+        Some(Pace { direction, batching: 0, starved })
+    }
+
+    /// When a waiting request has waited so long that it passes higher classes.
+    fn ages_at(&self, item: Index) -> Time {
+        let request = self.requests.get(item);
+        request.deadline.after(self.tunables.prio_aging_expire).before(self.tunables.expire(request.direction()))
+    }
+
+    fn find(&self, list: &List<ByAge>, rq: RqId) -> Option<Index> {
+        let found = list.iter(&self.requests).find(|(_, request)| request.id == rq);
+        found.map(|(item, _)| item)
+    }
+
+    /// Brings the choosing to where a choice of `item` must have found it: in the running batch if it is next there.
+    fn follow(&mut self, item: Index) {
+        let request = self.requests.get(item);
+        let (level, direction) = (&self.levels[request.class().index()], request.direction());
+        let Pace { direction: running, batching, starved } = self.pace;
+        let next = level.queue(direction).next_in_order(&self.requests);
+        if running == direction && batching < self.tunables.fifo_batch && next == Some(item) {
+            return;
+        }
+        let starved = match direction {
+            Direction::Write => 0,
+            Direction::Read => starved + i64::from(!level.queue(Direction::Write).fifo.is_empty()),
+        };
+        self.pace = Pace { direction, batching: 0, starved };
+    }
+
+    /// Takes a sorted request out as the next of the running batch.
+    fn start_sorted(&mut self, item: Index) -> RqId {
+        self.pace.batching += 1;
+        self.unsort(item);
+        self.start(item)
+    }
+
+    fn start_at_head(&mut self, item: Index) -> RqId {
+        self.at_head.remove(&mut self.requests, item);
+        self.start(item)
+    }
+
+    /// Counts and forgets a request that is in no list any more.
+    fn start(&mut self, item: Index) -> RqId {
+        let request = self.requests.remove(item);
+        let level = &mut self.levels[request.class().index()];
+        level.dispatched += 1;
+        level.queue_mut(request.direction()).latest_pos = request.info.end();
+        request.id
+    }
+
+    /// When ageing would let a request of this level go, if nothing else happens; and where the choosing stands until then
+    /// once this level has been tried in vain.
+    fn level_wakeup(&self, pace: Pace, class: Class) -> Option<(Time, Pace)> {
+        // With no deadline passed yet, this is the candidate by sector; in a new batch the oldest may later take its place.
+        let candidate = self.candidate(pace, class, Time(0))?;
+        let by_sector = self.ages_at(candidate.item);
+        let Some(pace) = candidate.new_batch else { return Some((by_sector, pace)) };
+        let oldest = self.levels[class.index()].queue(pace.direction).fifo.head()?;
+        let deadline = self.requests.get(oldest).deadline;
+        if by_sector.max(self.asked) < deadline {
+            return Some((by_sector, pace));
+        }
+        Some((deadline.max(self.ages_at(oldest)), pace))
+    }
+}
+
+impl<P: Probe> Scheduler for MqDeadline<P> {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        self.requests.reserve(capacity);
+        self.ends.reserve(&mut self.requests, capacity);
+    }
+
+    fn set_merge_limits(&mut self, limits: MergeLimits) {
+        self.limits = limits;
+    }
+
+    fn merge(&mut self, info: &Info) -> Option<Merge> {
+        self.merge_newcomer(info)
+    }
+
+    /// COST: one slot and, if sorted, its neighbors in tree, list and hash bucket.
+    fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
+        let mut request = Request::new(rq, *info, now);
+        self.levels[request.class().index()].inserted += 1;
+        if at == InsertAt::Head {
+            let item = self.requests.insert(request);
+            self.at_head.push_front(&mut self.requests, item);
+            return;
+        }
+        let (class, direction) = (request.class(), request.direction());
+        request.deadline = now.after(self.tunables.expire(direction));
+        let item = self.requests.insert(request);
+        self.levels[class.index()].queue_mut(direction).fifo.push_back(&mut self.requests, item);
+        self.sort(item);
+        if info.merge != MergeLevel::Never {
+            self.last_merge = Some(item);
+        }
+    }
+
+    /// COST: a walk down one tree, then the same slots as insertion.
+    fn dispatch(&mut self, now: Time) -> Option<RqId> {
+        self.asked = now;
+        if let Some(item) = self.at_head.head() {
+            return Some(self.start_at_head(item));
+        }
+        let item = self.choose_aged(now).or_else(|| self.choose_strict(now))?;
+        Some(self.start_sorted(item))
+    }
+
+    fn force(&mut self, rq: RqId) -> bool {
+        if let Some(item) = self.find(&self.at_head, rq) {
+            self.start_at_head(item);
+            return true;
+        }
+        let sorted = self.levels.iter().flat_map(Level::queues).find_map(|queue| self.find(&queue.fifo, rq));
+        let Some(item) = sorted else { return false };
+        self.follow(item);
+        self.start_sorted(item);
+        true
+    }
+
+    fn requeue(&mut self, rq: RqId, info: &Info, since: Time) {
+        let mut request = Request::new(rq, *info, since);
+        let (class, direction) = (request.class(), request.direction());
+        request.deadline = since.after(self.tunables.expire(direction));
+        let deadline = request.deadline;
+        let item = self.requests.insert(request);
+        let level = &mut self.levels[class.index()];
+        level.dispatched = level.dispatched.saturating_sub(1);
+        let fifo = &mut level.queue_mut(direction).fifo;
+        let later = fifo.iter(&self.requests).find(|(_, other)| other.deadline > deadline);
+        match later.map(|(place, _)| place) {
+            Some(place) => fifo.insert_before(&mut self.requests, place, item),
+            None => fifo.push_back(&mut self.requests, item),
+        }
+        self.sort(item);
+    }
+
+    fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    fn wants_tally(&self) -> bool {
+        self.levels.iter().filter(|level| level.queued() > 0).count() >= 2
+    }
+
+    fn fold(&mut self, tally: &Tally) {
+        for (level, completed) in self.levels.iter_mut().zip(tally.completed) {
+            level.completed = level.completed.max(completed);
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<Time> {
+        let first = self.levels.iter().find(|level| level.waits() || level.queued() > 0)?;
+        if !self.at_head.is_empty() || first.waits() || !self.wants_tally() {
+            return None;
+        }
+        let (mut pace, mut wakeup) = (self.pace, None);
+        for class in [Class::BestEffort, Class::Idle] {
+            if let Some((time, pace_after)) = self.level_wakeup(pace, class) {
+                wakeup = Some(wakeup.map_or(time, |earlier: Time| earlier.min(time)));
+                pace = pace_after;
+            }
+        }
+        wakeup
+    }
+
+    fn async_depth(&self) -> Option<u32> {
+        Some(self.tunables.async_depth)
+    }
+
+    fn set_nr_requests(&mut self, nr_requests: u32) {
+        self.tunables.set_nr_requests(nr_requests);
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        KNOBS
+    }
+
+    fn knob(&self, name: &str) -> Option<i64> {
+        self.tunables.get(name)
+    }
+
+    fn set_knob(&mut self, name: &str, value: i64) -> Result<(), KnobError> {
+        self.tunables.set(name, value)
+    }
+
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        self.show_all(out)
+    }
+}

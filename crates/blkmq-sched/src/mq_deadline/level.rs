@@ -1,0 +1,83 @@
+//! A priority level: what waits in it, and what went through it.
+
+use super::request::{ByAge, Request};
+use crate::Op;
+use crate::list::List;
+use crate::slab::{Index, Probe, Slab};
+use crate::tree::Tree;
+
+/// The direction of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+impl Direction {
+    pub(super) const ALL: [Self; 2] = [Self::Read, Self::Write];
+
+    pub(super) const fn of(op: Op) -> Self {
+        if op.is_read() { Self::Read } else { Self::Write }
+    }
+}
+
+/// What waits of one class in one direction.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// By first sector.
+    pub(super) sorted: Tree,
+    /// In order of arrival.
+    pub(super) fifo: List<ByAge>,
+    /// Where the last dispatched request ended.
+    pub(super) latest_pos: u64,
+}
+
+impl Queue {
+    /// The first waiting request at or behind the end of the last one.
+    pub(super) fn next_in_order<P: Probe>(&self, requests: &Slab<Request, P>) -> Option<Index> {
+        self.sorted.first_from(requests, self.latest_pos)
+    }
+}
+
+/// One priority level.
+#[derive(Debug, Default)]
+pub(super) struct Level {
+    queues: [Queue; 2],
+    /// Requests that came in.
+    pub(super) inserted: u64,
+    /// Of these, absorbed by another one.
+    pub(super) merged: u64,
+    /// Of these, handed out.
+    pub(super) dispatched: u64,
+    /// Of the dispatched ones, completed as far as is known.
+    pub(super) completed: u64,
+}
+
+impl Level {
+    pub(super) const fn queue(&self, direction: Direction) -> &Queue {
+        &self.queues[direction as usize]
+    }
+
+    pub(super) const fn queue_mut(&mut self, direction: Direction) -> &mut Queue {
+        &mut self.queues[direction as usize]
+    }
+
+    pub(super) const fn queues(&self) -> &[Queue; 2] {
+        &self.queues
+    }
+
+    /// True if a sorted request waits.
+    pub(super) fn waits(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.fifo.is_empty())
+    }
+
+    /// Requests that wait or are with the driver. An absorbed request counts as completed at that moment.
+    pub(super) const fn queued(&self) -> u64 {
+        self.inserted.saturating_sub(self.merged).saturating_sub(self.completed)
+    }
+
+    /// Requests that are with the driver.
+    pub(super) const fn owned_by_driver(&self) -> u64 {
+        self.dispatched.saturating_sub(self.completed)
+    }
+}

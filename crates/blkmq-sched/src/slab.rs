@@ -1,0 +1,174 @@
+//! Storage of a scheduler's requests: slots sized once, named by index, reused through a free list.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::num::NonZeroU32;
+
+/// What was done to a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Its content was looked at.
+    Read,
+    /// Its content may have changed.
+    Write,
+}
+
+/// Watches the slots of a slab, so that a model of a multicore machine can count the cache lines a policy moves.
+/// Products use `()`, which costs nothing.
+pub trait Probe: Send + fmt::Debug {
+    /// Called at each access to the slot with this number.
+    fn access(&self, slot: usize, access: Access);
+}
+
+impl Probe for () {
+    #[inline]
+    fn access(&self, _slot: usize, _access: Access) {}
+}
+
+/// Names a used slot. One more than the slot's number, so that `Option<Index>` is no larger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Index(NonZeroU32);
+
+impl Index {
+    fn of_slot(slot: usize) -> Self {
+        let number = u32::try_from(slot + 1).ok().and_then(NonZeroU32::new);
+        Self(number.expect("a slab holds fewer than 2^32 requests"))
+    }
+
+    fn slot(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+#[derive(Debug)]
+enum Slot<T> {
+    Free { next: Option<Index> },
+    Used(T),
+}
+
+/// A fixed set of slots. `get` and `get_mut` of a slot that is not in use are bugs of the caller and panic.
+#[derive(Debug)]
+pub(crate) struct Slab<T, P = ()> {
+    slots: Vec<Slot<T>>,
+    free: Option<Index>,
+    len: usize,
+    probe: P,
+}
+
+impl<T, P: Probe> Slab<T, P> {
+    pub(crate) const fn new(probe: P) -> Self {
+        Self { slots: Vec::new(), free: None, len: 0, probe }
+    }
+
+    /// Makes room for `capacity` items in all; never shrinks. Indices stay valid.
+    pub(crate) fn reserve(&mut self, capacity: usize) {
+        self.slots.reserve_exact(capacity.saturating_sub(self.slots.len()));
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// COST: one slot written. Allocates only beyond what was reserved.
+    pub(crate) fn insert(&mut self, item: T) -> Index {
+        self.len += 1;
+        let Some(index) = self.free else {
+            self.slots.push(Slot::Used(item));
+            let index = Index::of_slot(self.slots.len() - 1);
+            self.probe.access(index.slot(), Access::Write);
+            return index;
+        };
+        self.probe.access(index.slot(), Access::Write);
+        let slot = &mut self.slots[index.slot()];
+        let Slot::Free { next } = *slot else { unreachable!("the free list names only free slots") };
+        self.free = next;
+        *slot = Slot::Used(item);
+        index
+    }
+
+    /// COST: one slot written.
+    pub(crate) fn remove(&mut self, index: Index) -> T {
+        self.probe.access(index.slot(), Access::Write);
+        let slot = core::mem::replace(&mut self.slots[index.slot()], Slot::Free { next: self.free });
+        self.free = Some(index);
+        self.len -= 1;
+        match slot {
+            Slot::Used(item) => item,
+            Slot::Free { .. } => unreachable!("slot {} is not in use", index.slot()),
+        }
+    }
+
+    pub(crate) fn get(&self, index: Index) -> &T {
+        self.probe.access(index.slot(), Access::Read);
+        match &self.slots[index.slot()] {
+            Slot::Used(item) => item,
+            Slot::Free { .. } => unreachable!("slot {} is not in use", index.slot()),
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, index: Index) -> &mut T {
+        self.probe.access(index.slot(), Access::Write);
+        match &mut self.slots[index.slot()] {
+            Slot::Used(item) => item,
+            Slot::Free { .. } => unreachable!("slot {} is not in use", index.slot()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Count {
+        reads: Cell<u32>,
+        writes: Cell<u32>,
+    }
+
+    impl Probe for Count {
+        fn access(&self, _slot: usize, access: Access) {
+            let counter = if access == Access::Read { &self.reads } else { &self.writes };
+            counter.set(counter.get() + 1);
+        }
+    }
+
+    #[test]
+    fn freed_slots_are_used_again_before_new_ones() {
+        let mut slab = Slab::new(());
+        let [a, b, c] = [1, 2, 3].map(|item| slab.insert(item));
+        assert_eq!((slab.remove(a), slab.remove(c)), (1, 3));
+        assert_eq!((slab.insert(4), slab.insert(5)), (c, a));
+        assert_eq!([a, b, c].map(|index| *slab.get(index)), [5, 2, 4]);
+        assert_eq!(slab.len(), 3);
+    }
+
+    #[test]
+    fn nothing_is_allocated_within_what_was_reserved() {
+        let mut slab = Slab::new(());
+        slab.insert(0);
+        slab.reserve(100);
+        let capacity = slab.slots.capacity();
+        assert!(capacity >= 100);
+        for item in 1..100 {
+            slab.insert(item);
+        }
+        assert_eq!(slab.slots.capacity(), capacity);
+    }
+
+    #[test]
+    fn the_probe_sees_each_access() {
+        let mut slab = Slab::new(Count::default());
+        let index = slab.insert(1);
+        *slab.get_mut(index) += 1;
+        assert_eq!(*slab.get(index), 2);
+        slab.remove(index);
+        assert_eq!((slab.probe.reads.get(), slab.probe.writes.get()), (1, 3));
+    }
+
+    #[test]
+    fn an_optional_index_is_no_larger_than_an_index() {
+        assert_eq!(size_of::<Option<Index>>(), 4);
+    }
+}

@@ -1,0 +1,134 @@
+//! A scheduler on a bench: short words for what the tests of its rules do.
+#![allow(dead_code, reason = "each test file uses the words that it needs")]
+
+use blkmq_sched::{
+    Class, ClientId, Info, InsertAt, IoPriority, Merge, MergeLevel, MergeLimits, Op, RqId, Scheduler, Tally, Time,
+    scheduler,
+};
+
+/// Nanoseconds in a millisecond.
+pub(crate) const MS: u64 = 1_000_000;
+
+/// What [`Bench::dispatch`] gives when the scheduler gives nothing.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// Limits that stop none of the merges that a test does not mean to stop.
+pub(crate) const ROOMY: MergeLimits = MergeLimits {
+    max_sectors: 1024,
+    max_segments: 128,
+    boundary_sectors: 0,
+    max_discard_sectors: 1024,
+    max_discard_segments: 1,
+    max_write_zeroes_sectors: 1024,
+};
+
+pub(crate) struct Bench {
+    pub(crate) scheduler: Box<dyn Scheduler>,
+    next_id: u64,
+    completed: Tally,
+}
+
+impl Bench {
+    pub(crate) fn new(knobs: &[(&str, i64)]) -> Self {
+        let mut scheduler = scheduler("mq-deadline").expect("there is a scheduler of this name");
+        scheduler.set_merge_limits(ROOMY);
+        for (name, value) in knobs {
+            scheduler.set_knob(name, *value).expect("the test sets accepted values");
+        }
+        Self { scheduler, next_id: 0, completed: Tally::default() }
+    }
+
+    pub(crate) fn insert(&mut self, info: Info, now: u64) -> u64 {
+        self.insert_at(info, InsertAt::Sorted, now)
+    }
+
+    pub(crate) fn insert_at(&mut self, info: Info, at: InsertAt, now: u64) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.scheduler.insert(RqId(id), &info, at, Time(now));
+        id
+    }
+
+    /// Inserts and dispatches a read of sector 0, so that a batch of reads runs and one of its requests has gone.
+    pub(crate) fn begin_reads(&mut self) {
+        let id = self.insert(read(0), 0);
+        assert_eq!(self.dispatch(0), id);
+    }
+
+    pub(crate) fn dispatch(&mut self, now: u64) -> u64 {
+        self.scheduler.dispatch(Time(now)).map_or(NEVER, |rq| rq.0)
+    }
+
+    pub(crate) fn dispatch_all(&mut self, now: u64) -> Vec<u64> {
+        std::iter::from_fn(|| self.scheduler.dispatch(Time(now))).map(|rq| rq.0).collect()
+    }
+
+    pub(crate) fn complete(&mut self, class: usize) {
+        self.completed.completed[class] += 1;
+    }
+
+    pub(crate) fn fold(&mut self) {
+        self.scheduler.fold(&self.completed);
+    }
+
+    pub(crate) fn merge(&mut self, info: Info) -> Option<Merge> {
+        self.scheduler.merge(&info)
+    }
+
+    pub(crate) fn force(&mut self, id: u64) -> bool {
+        self.scheduler.force(RqId(id))
+    }
+
+    pub(crate) fn requeue(&mut self, id: u64, info: Info, since: u64) {
+        self.scheduler.requeue(RqId(id), &info, Time(since));
+    }
+
+    pub(crate) fn show(&self) -> String {
+        let mut shown = String::new();
+        self.scheduler.show(&mut shown).expect("a string takes everything");
+        shown
+    }
+
+    pub(crate) fn shows(&self, text: &str) -> bool {
+        self.show().contains(text)
+    }
+}
+
+/// Eight sectors in best-effort.
+pub(crate) fn of(op: Op, sector: u64) -> Info {
+    Info {
+        sector,
+        nr_sectors: 8,
+        nr_segments: 1,
+        op,
+        sync: true,
+        priority: IoPriority::default(),
+        client: ClientId(0),
+        merge: MergeLevel::Full,
+        merge_key: 0,
+    }
+}
+
+pub(crate) fn read(sector: u64) -> Info {
+    of(Op::Read, sector)
+}
+
+pub(crate) fn write(sector: u64) -> Info {
+    of(Op::Write, sector)
+}
+
+pub(crate) fn in_class(class: Class, sector: u64) -> Info {
+    Info { priority: IoPriority { class, level: 4 }, ..read(sector) }
+}
+
+pub(crate) fn real_time(sector: u64) -> Info {
+    in_class(Class::RealTime, sector)
+}
+
+pub(crate) fn best_effort(sector: u64) -> Info {
+    in_class(Class::BestEffort, sector)
+}
+
+pub(crate) fn idle(sector: u64) -> Info {
+    in_class(Class::Idle, sector)
+}

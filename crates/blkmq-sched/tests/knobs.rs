@@ -1,0 +1,68 @@
+//! The knobs of mq-deadline are the kernel's.
+
+use blkmq_sched::{KnobError, SCHEDULERS, Unit, scheduler};
+
+#[test]
+fn names_units_defaults_and_ranges_are_linux_s() {
+    let int_max = i64::from(i32::MAX);
+    let expected = [
+        ("read_expire", Unit::Milliseconds, Some(500), 0, int_max),
+        ("write_expire", Unit::Milliseconds, Some(5000), 0, int_max),
+        ("writes_starved", Unit::Count, Some(2), i64::from(i32::MIN), int_max),
+        ("front_merges", Unit::Switch, Some(1), 0, 1),
+        ("async_depth", Unit::Count, None, 1, int_max),
+        ("fifo_batch", Unit::Count, Some(16), 0, int_max),
+        ("prio_aging_expire", Unit::Milliseconds, Some(10_000), 0, int_max),
+    ];
+    let scheduler = scheduler("mq-deadline").unwrap();
+    let knobs = scheduler.knobs();
+    let actual: Vec<_> = knobs.iter().map(|knob| (knob.name, knob.unit, knob.default, knob.min, knob.max)).collect();
+    assert_eq!(actual, expected);
+    for knob in knobs {
+        assert_eq!(scheduler.knob(knob.name), knob.default.or(Some(256)), "{}", knob.name);
+    }
+}
+
+#[test]
+fn every_value_of_a_range_is_kept_and_none_outside() {
+    let mut scheduler = scheduler("mq-deadline").unwrap();
+    for knob in scheduler.knobs() {
+        for value in [knob.min, knob.max, knob.min] {
+            assert_eq!(scheduler.set_knob(knob.name, value), Ok(()));
+            assert_eq!(scheduler.knob(knob.name), Some(value), "{}", knob.name);
+        }
+        for value in [knob.min - 1, knob.max + 1, i64::MIN, i64::MAX] {
+            let error = KnobError::OutOfRange { name: knob.name, value, min: knob.min, max: knob.max };
+            assert_eq!(scheduler.set_knob(knob.name, value), Err(error));
+            assert_eq!(scheduler.knob(knob.name), Some(knob.min), "a refused value changes nothing");
+        }
+    }
+    assert_eq!(scheduler.set_knob("fifo_batches", 1), Err(KnobError::Unknown));
+    assert_eq!(scheduler.knob("fifo_batches"), None);
+}
+
+#[test]
+fn async_depth_is_nr_requests_and_scales_with_it() {
+    let mut scheduler = scheduler("mq-deadline").unwrap();
+    scheduler.set_nr_requests(64);
+    assert_eq!((scheduler.async_depth(), scheduler.knob("async_depth")), (Some(64), Some(64)));
+    scheduler.set_knob("async_depth", 48).unwrap();
+    scheduler.set_nr_requests(128);
+    assert_eq!(scheduler.async_depth(), Some(96));
+    scheduler.set_nr_requests(1);
+    assert_eq!(scheduler.async_depth(), Some(1), "never none");
+    for nr_requests in [0, u32::MAX, 0, u32::MAX] {
+        scheduler.set_nr_requests(nr_requests);
+    }
+    assert_eq!(scheduler.knob("async_depth"), Some(i64::from(i32::MAX)));
+}
+
+#[test]
+fn every_scheduler_is_described_under_its_name() {
+    for description in SCHEDULERS {
+        let scheduler = scheduler(description.name).expect("what is described exists");
+        assert_eq!((scheduler.name(), scheduler.knobs()), (description.name, description.knobs));
+        assert!(scheduler.is_empty());
+    }
+    assert!(scheduler("deadline").is_none());
+}

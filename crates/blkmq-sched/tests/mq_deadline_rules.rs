@@ -1,0 +1,346 @@
+//! Each rule by which mq-deadline chooses, alone.
+
+mod bench;
+
+use bench::{Bench, MS, NEVER, best_effort, idle, read, real_time, write};
+use blkmq_sched::{InsertAt, Time};
+
+#[test]
+fn a_batch_follows_sector_order_and_not_arrival() {
+    let mut bench = Bench::new(&[]);
+    let ids = [24, 8, 16].map(|sector| bench.insert(read(sector), 0));
+    assert_eq!(bench.dispatch_all(0), [ids[1], ids[2], ids[0]]);
+}
+
+#[test]
+fn equal_sectors_go_in_order_of_arrival() {
+    let mut bench = Bench::new(&[]);
+    let ids = [8, 8, 8].map(|sector| bench.insert(read(sector), 0));
+    assert_eq!(bench.dispatch_all(0), ids);
+}
+
+#[test]
+fn sector_order_goes_on_from_the_end_of_the_last_request() {
+    let mut bench = Bench::new(&[]);
+    let first = bench.insert(read(100), 0);
+    assert_eq!(bench.dispatch(0), first);
+    let [below, within, behind] = [92, 104, 108].map(|sector| bench.insert(read(sector), 0));
+    assert_eq!(bench.dispatch(0), behind);
+    assert_eq!(bench.dispatch_all(0), [below, within]);
+}
+
+/// Each direction of each class remembers its own place on the disk.
+#[test]
+fn writes_do_not_move_the_place_of_reads() {
+    let mut bench = Bench::new(&[("fifo_batch", 1), ("writes_starved", 0)]);
+    let first = bench.insert(read(100), 0);
+    assert_eq!(bench.dispatch(0), first);
+    let far = bench.insert(write(500), 0);
+    assert_eq!(bench.dispatch(0), far);
+    let [low, high] = [8, 200].map(|sector| bench.insert(read(sector), 0));
+    assert_eq!([bench.dispatch(0), bench.dispatch(0)], [high, low]);
+}
+
+#[test]
+fn at_the_end_of_the_disk_a_new_batch_starts_with_the_oldest() {
+    let mut bench = Bench::new(&[]);
+    let top = bench.insert(read(1000), 0);
+    assert_eq!(bench.dispatch(0), top);
+    let [oldest, lower] = [64, 8].map(|sector| bench.insert(read(sector), 0));
+    assert_eq!([bench.dispatch(0), bench.dispatch(0)], [oldest, lower]);
+}
+
+#[test]
+fn reads_go_before_writes() {
+    let mut bench = Bench::new(&[]);
+    let [a_write, a_read] = [write(0), read(0)].map(|info| bench.insert(info, 0));
+    // The first batch is one of writes until another begins: Linux starts with that direction too.
+    assert_eq!(bench.dispatch(0), a_write);
+    let second_write = bench.insert(write(0), 0);
+    assert_eq!([bench.dispatch(0), bench.dispatch(0)], [a_read, second_write]);
+}
+
+#[test]
+fn a_batch_ends_after_fifo_batch_requests() {
+    let mut bench = Bench::new(&[("fifo_batch", 3), ("writes_starved", 0)]);
+    bench.begin_reads();
+    let reads = [8, 16, 24, 32].map(|sector| bench.insert(read(sector), 0));
+    let a_write = bench.insert(write(0), 0);
+    // One read of the batch has gone; two more belong to it; then it is the turn of writes.
+    assert_eq!(bench.dispatch_all(0), [reads[0], reads[1], a_write, reads[2], reads[3]]);
+}
+
+#[test]
+fn a_fifo_batch_of_zero_makes_each_request_a_batch() {
+    let mut bench = Bench::new(&[("fifo_batch", 0), ("writes_starved", 1)]);
+    let reads = [0, 8, 16].map(|sector| bench.insert(read(sector), 0));
+    let writes = [0, 8].map(|sector| bench.insert(write(sector), 0));
+    assert_eq!(bench.dispatch_all(0), [reads[0], writes[0], reads[1], writes[1], reads[2]]);
+}
+
+#[test]
+fn writes_pass_after_writes_starved_read_batches() {
+    let mut bench = Bench::new(&[("fifo_batch", 2), ("writes_starved", 2)]);
+    bench.begin_reads();
+    let reads = [8, 16, 24, 32, 40, 48, 56].map(|sector| bench.insert(read(sector), 0));
+    let writes = [0, 8, 16].map(|sector| bench.insert(write(sector), 0));
+    // The begun batch, two batches of reads, then one of writes; it is batches that count, not requests.
+    let expected =
+        [reads[0], reads[1], reads[2], reads[3], reads[4], writes[0], writes[1], reads[5], reads[6], writes[2]];
+    assert_eq!(bench.dispatch_all(0), expected);
+}
+
+#[test]
+fn batches_of_reads_count_only_while_writes_wait() {
+    let mut bench = Bench::new(&[("fifo_batch", 1), ("writes_starved", 1)]);
+    bench.begin_reads();
+    for sector in [8, 16, 24] {
+        let alone = bench.insert(read(sector), 0);
+        assert_eq!(bench.dispatch(0), alone);
+    }
+    let [a_write, first, second] = [write(0), read(32), read(40)].map(|info| bench.insert(info, 0));
+    assert_eq!(bench.dispatch_all(0), [first, a_write, second]);
+}
+
+#[test]
+fn a_negative_writes_starved_lets_writes_always_pass() {
+    let mut bench = Bench::new(&[("fifo_batch", 1), ("writes_starved", -1)]);
+    let reads = [0, 8].map(|sector| bench.insert(read(sector), 0));
+    let writes = [0, 8].map(|sector| bench.insert(write(sector), 0));
+    assert_eq!(bench.dispatch_all(0), [writes[0], writes[1], reads[0], reads[1]]);
+}
+
+#[test]
+fn expired_head_is_looked_at_only_when_a_batch_starts() {
+    let mut bench = Bench::new(&[("fifo_batch", 3), ("read_expire", 10)]);
+    bench.begin_reads();
+    let old = bench.insert(read(900), 0);
+    let [a, b, c] = [8, 16, 24].map(|sector| bench.insert(read(sector), 0));
+    // All have expired, yet the begun batch ends first; the new one starts with the oldest and goes on behind it.
+    assert_eq!([bench.dispatch(11 * MS), bench.dispatch(11 * MS)], [a, b]);
+    assert_eq!([bench.dispatch(11 * MS), bench.dispatch(11 * MS)], [old, c]);
+}
+
+#[test]
+fn a_request_expires_at_its_deadline_and_not_before() {
+    for (now, oldest_first) in [(10 * MS - 1, false), (10 * MS, true)] {
+        let mut bench = Bench::new(&[("fifo_batch", 1), ("read_expire", 10)]);
+        bench.begin_reads();
+        let oldest = bench.insert(read(900), 0);
+        let next = bench.insert(read(8), 0);
+        assert_eq!(bench.dispatch(now), if oldest_first { oldest } else { next }, "at {now} ns");
+    }
+}
+
+#[test]
+fn each_direction_has_its_own_expiry() {
+    let mut bench = Bench::new(&[("fifo_batch", 1), ("read_expire", 1000), ("write_expire", 10)]);
+    let first = bench.insert(write(0), 0);
+    assert_eq!(bench.dispatch(0), first);
+    let [oldest, next] = [900, 8].map(|sector| bench.insert(write(sector), 0));
+    assert_eq!([bench.dispatch(10 * MS), bench.dispatch(10 * MS)], [oldest, next]);
+}
+
+#[test]
+fn a_lower_class_waits_while_a_higher_one_is_inside_the_driver() {
+    let mut bench = Bench::new(&[]);
+    let [high, middle, low] = [real_time(0), best_effort(8), idle(16)].map(|info| bench.insert(info, 0));
+    assert_eq!(bench.dispatch_all(0), [high]);
+    bench.complete(0);
+    assert_eq!(bench.dispatch(0), NEVER, "a completion counts once it is folded in");
+    bench.fold();
+    assert_eq!(bench.dispatch_all(0), [middle]);
+    bench.complete(1);
+    bench.fold();
+    assert_eq!(bench.dispatch_all(0), [low]);
+}
+
+#[test]
+fn a_higher_class_goes_first_whatever_the_running_batch() {
+    let mut bench = Bench::new(&[]);
+    bench.begin_reads();
+    let [next, high] = [best_effort(8), real_time(0)].map(|info| bench.insert(info, 0));
+    assert_eq!(bench.dispatch(0), high);
+    bench.complete(0);
+    bench.fold();
+    assert_eq!(bench.dispatch(0), next);
+}
+
+/// The batch that class real-time begins goes on in class best-effort, in the same direction and up to the same length.
+#[test]
+fn all_classes_share_one_batch() {
+    let mut bench = Bench::new(&[("fifo_batch", 2), ("writes_starved", 0)]);
+    let first = bench.insert(real_time(0), 0);
+    assert_eq!(bench.dispatch(0), first);
+    bench.complete(0);
+    bench.fold();
+    let [a_write, a_read, next] = [write(0), read(8), read(16)].map(|info| bench.insert(info, 0));
+    assert_eq!(bench.dispatch_all(0), [a_read, a_write, next]);
+}
+
+#[test]
+fn sums_that_fall_are_not_believed() {
+    let mut bench = Bench::new(&[]);
+    let first = bench.insert(real_time(0), 0);
+    assert_eq!(bench.dispatch(0), first);
+    bench.complete(0);
+    bench.fold();
+    bench.scheduler.fold(&blkmq_sched::Tally::default());
+    let low = bench.insert(idle(0), 0);
+    assert_eq!(bench.dispatch(0), low);
+}
+
+#[test]
+fn sums_that_are_too_large_strand_nothing() {
+    let mut bench = Bench::new(&[]);
+    bench.scheduler.fold(&blkmq_sched::Tally { completed: [u64::MAX; 3] });
+    let ids = [real_time(0), best_effort(8), idle(16)].map(|info| bench.insert(info, 0));
+    assert_eq!(bench.dispatch_all(0), ids);
+}
+
+#[test]
+fn a_tally_is_wanted_only_while_two_classes_are_queued() {
+    let mut bench = Bench::new(&[]);
+    assert!(!bench.scheduler.wants_tally());
+    let high = bench.insert(real_time(0), 0);
+    bench.insert(real_time(8), 0);
+    assert!(!bench.scheduler.wants_tally());
+    bench.insert(best_effort(0), 0);
+    assert!(bench.scheduler.wants_tally());
+    assert_eq!(bench.dispatch(0), high);
+    assert_ne!(bench.dispatch(0), NEVER);
+    assert!(bench.scheduler.wants_tally(), "what is inside the driver counts");
+    bench.complete(0);
+    bench.complete(0);
+    bench.fold();
+    assert!(!bench.scheduler.wants_tally());
+}
+
+#[test]
+fn a_request_that_waited_prio_aging_expire_passes_higher_classes() {
+    for (now, passes) in [(150 * MS - 1, false), (150 * MS, true)] {
+        let mut bench = Bench::new(&[("prio_aging_expire", 100)]);
+        let low = bench.insert(idle(0), 50 * MS);
+        let high = bench.insert(real_time(0), 50 * MS);
+        assert_eq!(bench.dispatch(now), if passes { low } else { high }, "at {now} ns");
+    }
+}
+
+#[test]
+fn best_effort_ages_before_idle() {
+    let mut bench = Bench::new(&[("prio_aging_expire", 100)]);
+    let [low, middle, high] = [idle(0), best_effort(0), real_time(0)].map(|info| bench.insert(info, 0));
+    assert_eq!(bench.dispatch_all(100 * MS), [middle, low, high]);
+}
+
+/// Linux begins the batch before it looks whether its first request has aged.
+#[test]
+fn trying_in_vain_to_age_begins_a_batch() {
+    let mut bench = Bench::new(&[("fifo_batch", 1), ("writes_starved", 1)]);
+    bench.begin_reads();
+    bench.complete(1);
+    bench.fold();
+    let [a_read, a_write] = [read(8), write(0)].map(|info| bench.insert(info, 0));
+    bench.insert(real_time(0), 0);
+    // Best-effort is tried for its age, its reads win against its writes, and that uses up what writes_starved allows.
+    assert_ne!(bench.dispatch(0), NEVER);
+    bench.complete(0);
+    bench.fold();
+    assert_eq!(bench.dispatch_all(0), [a_write, a_read]);
+}
+
+#[test]
+fn what_is_inserted_at_the_head_goes_first_and_the_latest_before() {
+    let mut bench = Bench::new(&[]);
+    let sorted = bench.insert(real_time(0), 0);
+    let [first, second] = [idle(8), best_effort(16)].map(|info| bench.insert_at(info, InsertAt::Head, 0));
+    assert_eq!(bench.dispatch_all(0), [second, first, sorted]);
+}
+
+#[test]
+fn what_goes_from_the_head_is_not_counted_in_the_batch() {
+    let mut bench = Bench::new(&[("fifo_batch", 2), ("writes_starved", 0)]);
+    bench.begin_reads();
+    let [second, third] = [8, 16].map(|sector| bench.insert(read(sector), 0));
+    let a_write = bench.insert(write(0), 0);
+    let at_head = bench.insert_at(write(0), InsertAt::Head, 0);
+    assert_eq!(bench.dispatch_all(0), [at_head, second, a_write, third]);
+}
+
+#[test]
+fn a_lowered_expiry_and_a_clock_that_steps_back_hold_nothing_up() {
+    let mut bench = Bench::new(&[("read_expire", 500)]);
+    let id = bench.insert(read(0), 100 * MS);
+    bench.scheduler.set_knob("read_expire", 0).unwrap();
+    assert_eq!(bench.dispatch(50 * MS), id);
+}
+
+#[test]
+fn the_wake_up_is_when_the_held_back_request_has_aged() {
+    let mut bench = Bench::new(&[("prio_aging_expire", 100)]);
+    assert_eq!(bench.scheduler.next_wakeup(), None);
+    let high = bench.insert(real_time(0), 0);
+    let low = bench.insert(idle(0), 30 * MS);
+    assert_eq!(bench.scheduler.next_wakeup(), None, "dispatch has something to give");
+    assert_eq!(bench.dispatch_all(40 * MS), [high]);
+    assert_eq!(bench.scheduler.next_wakeup(), Some(Time(130 * MS)));
+    assert_eq!(bench.dispatch(130 * MS - 1), NEVER);
+    assert_eq!(bench.dispatch(130 * MS), low);
+    assert_eq!(bench.scheduler.next_wakeup(), None, "nothing waits");
+}
+
+#[test]
+fn a_requeued_request_is_as_old_as_it_was_and_not_counted_again() {
+    let mut bench = Bench::new(&[("fifo_batch", 1), ("read_expire", 10)]);
+    bench.begin_reads();
+    let first = bench.insert(read(8), 0);
+    assert_eq!(bench.dispatch(0), first);
+    let second = bench.insert(read(900), 2 * MS);
+    bench.insert(read(100), 2 * MS);
+    bench.requeue(first, read(8), MS);
+    assert!(bench.shows("queued: 0 4 0") && bench.shows("owned_by_driver: 0 1 0"), "{}", bench.show());
+    assert_eq!([bench.dispatch(12 * MS), bench.dispatch(12 * MS)], [first, second]);
+}
+
+#[test]
+fn a_forced_choice_moves_the_batch_as_if_it_had_been_made() {
+    let mut bench = Bench::new(&[("fifo_batch", 2), ("writes_starved", 5)]);
+    bench.begin_reads();
+    let [a_read, a_write, next_write] = [read(8), write(50), write(60)].map(|info| bench.insert(info, 0));
+    assert!(bench.force(a_write));
+    assert!(!bench.force(a_write), "it does not wait any more");
+    assert_eq!(bench.dispatch_all(0), [next_write, a_read]);
+}
+
+#[test]
+fn reserving_more_room_forgets_nothing() {
+    let mut bench = Bench::new(&[]);
+    let mut ids = Vec::new();
+    for step in 0..500 {
+        ids.push(bench.insert(read(step * 8), 0));
+        if step % 100 == 50 {
+            bench.scheduler.reserve(step as usize * 4);
+        }
+    }
+    assert_eq!(bench.dispatch_all(0), ids);
+}
+
+#[test]
+fn every_list_and_counter_is_shown() {
+    let mut bench = Bench::new(&[]);
+    bench.begin_reads();
+    bench.insert(read(8), 0);
+    bench.insert(idle(16), 0);
+    bench.insert_at(real_time(24), InsertAt::Head, 0);
+    let lines = [
+        "read1_fifo_list:\n  rq 1 Read sector 8 + 8 fifo_time 500000000 ns\n",
+        "read2_next_rq:\n  rq 2 Read sector 16 + 8",
+        "batching: 1\nstarved: 0\nlast_dir: read\n",
+        "dispatch:\n  rq 3 Read sector 24 + 8 fifo_time 0 ns\n",
+        "owned_by_driver: 0 1 0\nqueued: 1 2 1\n",
+        "level1: inserted 2 merged 0 dispatched 1 completed 0\n",
+    ];
+    for line in lines {
+        assert!(bench.shows(line), "{line} is not in\n{}", bench.show());
+    }
+}
