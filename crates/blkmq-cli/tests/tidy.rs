@@ -77,20 +77,20 @@ fn unexplained_orderings(text: &str) -> Vec<Finding> {
             .iter()
             .any(|word| comment.contains(word))
     };
+    // The orderings of one exchange may stand on lines of their own: what counts is where the statement begins.
+    let begins_here = |index: usize| {
+        let above = split(source[index - 1]).0.trim_end();
+        above.is_empty() || above.ends_with([';', '{', '}'])
+    };
     let mut findings = Vec::new();
-    let mut explained_until = None;
     for (index, &line) in source.iter().enumerate() {
         let code = split(line).0;
         let imports = code.trim_start().starts_with("use ") && (is_strong(line) || code.contains("atomic::Ordering::"));
         if imports {
             findings.push((index + 1, "an ordering is written in full where it is used, not imported".into()));
         } else if is_strong(line) {
-            let first = index.saturating_sub(ORDERING_REASON_LINES);
-            // The two orderings of one exchange may stand on lines of their own under one comment.
-            let continues = index.checked_sub(1).is_some_and(|above| explained_until == Some(above));
-            if continues || source[first..=index].iter().any(is_reason) {
-                explained_until = Some(index);
-            } else {
+            let begin = (1..=index).rev().find(|&index| begins_here(index)).unwrap_or(0);
+            if !source[begin.saturating_sub(ORDERING_REASON_LINES)..=index].iter().any(is_reason) {
                 findings.push((
                     index + 1,
                     "an ordering without a comment: what does it publish, with what does it pair?".into(),
@@ -260,6 +260,7 @@ fn every_ordering_says_why() {
         "a.load(Ordering::Acquire);",
         "// The next word.\na.store(1, Ordering::Release);",
         "// Release: too far away.\n\n\n\n\na.store(1, Ordering::Release);",
+        "// Acquire: of another.\n\n\n\na.load(Ordering::Relaxed);\na.load(Ordering::Acquire);",
         "a.load(Ordering::Acquire);\na.load(Ordering::Acquire); // Acquire pairs with put.",
         "use std::sync::atomic::Ordering::*;",
         "use std::sync::atomic::Ordering::{Acquire, Relaxed};",
@@ -273,6 +274,7 @@ fn every_ordering_says_why() {
         "// Acquire pairs with the Release of put.\na.load(Ordering::Acquire);",
         "// Release publishes.\n\n\n\na.swap(\n1,\nOrdering::Relaxed)",
         "// AcqRel: pairs with itself.\na.compare_exchange(\n1,\n2,\nOrdering::AcqRel,\nOrdering::Acquire,\n);",
+        "// Acquire sees the body.\na.b\n.compare_exchange(\n1,\n2,\n3,\nOrdering::Acquire,\n);",
         "fn f() {}\n\n#[cfg(test)]\nmod tests {\na.load(Ordering::SeqCst);\n}\n",
         "/// Not `Ordering::SeqCst`.\nfn f() {}",
     ] {
