@@ -1,0 +1,41 @@
+# Every command a person needs. The work is in scripts/, so that each also runs without make.
+export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+STEPS := lint loom shuttle miri fuzz deny doc examples stress
+.PHONY: help build demo test soak cost tools fmt clean $(STEPS)
+
+help: ## Lists these commands
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
+	@echo
+	@echo "One step of the tests alone: make $(STEPS)" | fold -s -w 100
+
+build: ## Builds the program: target/release/blkmq
+	@scripts/tools rust cc
+	cargo build --release --locked -p blkmq-cli
+
+demo: ## Agreement with Linux's recorded decisions, then one load through none and mq-deadline; under a minute
+	@scripts/demo
+
+test: ## Everything that guards the main branch; under 15 minutes
+	@scripts/test
+
+soak: ## The long forms for MINUTES (default 60), and a record of what ran under docs/records/
+	@scripts/soak
+
+cost: ## Instructions per request, counted by valgrind
+	@scripts/cost
+
+tools: ## Installs whatever the other commands would install when they first need it
+	@scripts/tools
+
+fmt: ## Formats the sources
+	@scripts/tools rustfmt
+	cargo fmt --all
+	cargo fmt --manifest-path fuzz/Cargo.toml
+
+clean: ## Removes everything that was built
+	rm -rf target fuzz/target fuzz/corpus fuzz/artifacts
+
+$(STEPS):
+	@scripts/test $@
