@@ -120,7 +120,7 @@ impl Bio {
                 self.buffers.len() as u64 == self.nr_sectors.saturating_mul(SECTOR_SIZE as u64)
                     && self.buffers.iter().all(|buffer| buffer.len() % SECTOR_SIZE == 0)
             }
-            Op::Flush | Op::Discard | Op::WriteZeroes => self.buffers.len() == 0,
+            Op::Flush | Op::Discard | Op::WriteZeroes => self.buffers.is_empty(),
         }
     }
 }

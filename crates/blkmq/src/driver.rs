@@ -5,6 +5,7 @@ use std::fmt;
 use blkmq_sched::Time;
 
 use crate::Status;
+use crate::issue::Foreign;
 use crate::limits::Limits;
 use crate::request::{Place, RqList, Slots};
 pub use crate::request::{Request, RqId};
@@ -117,17 +118,23 @@ pub struct Batch<'q> {
     pub(crate) requeued: RqList,
     pub(crate) now: Time,
     pub(crate) timeout_ns: u64,
-    pub(crate) nr_started: usize,
+    /// The thread that issues, and whose requests it starts beside its own.
+    pub(crate) member: u16,
+    pub(crate) foreign: Foreign,
     /// The driver refused one; it wants to be asked again later.
     pub(crate) refused: bool,
 }
 
-impl<'q> Batch<'q> {
-    /// The next request; `None` when there is no more.
-    pub fn next(&mut self) -> Option<Request<'q>> {
+/// The requests in order; none after one was refused.
+impl<'q> Iterator for Batch<'q> {
+    type Item = Request<'q>;
+
+    fn next(&mut self) -> Option<Request<'q>> {
         if self.refused { None } else { self.pending.pop_front(self.slots) }
     }
+}
 
+impl<'q> Batch<'q> {
     /// Requests still to come.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -151,7 +158,10 @@ impl<'q> Batch<'q> {
     /// [`Done::complete`] later, and must touch the request's data no more after that.
     #[must_use = "the id is the only way to complete the request"]
     pub fn start(&mut self, mut rq: Request<'q>) -> RqId {
-        self.nr_started += 1;
+        let owner = rq.index().pool();
+        if owner != self.member {
+            self.foreign.note(owner);
+        }
         rq.body_mut().issued = self.now;
         let tag = rq.body().tag.expect("what is issued has a tag");
         self.started.set(tag, rq.id());

@@ -3,6 +3,8 @@
 
 use super::slot::{NIL, Request, SlotIndex, Slots};
 use super::state::Place;
+use crate::handover::Handover;
+use crate::stack::{Chain, SlotStack};
 use crate::sync::atomic::Ordering;
 
 /// A first-in first-out list of requests.
@@ -92,24 +94,35 @@ impl RqList {
         })
     }
 
-    /// Gives the whole list up as a chain in pushing order: first, last, length. `None` if empty.
-    pub(crate) fn into_chain(self) -> Option<(SlotIndex, SlotIndex, usize)> {
-        (self.len > 0).then_some((self.head, self.tail, self.len))
+    /// Gives the whole list to an issue list, in order. Owes a drain of it.
+    pub(crate) fn hand_over(self, slots: &Slots, issue: &Handover<RqList>) {
+        issue.append(self.indices(slots).map(|index| index.0), |index| slots.link(index));
     }
 
-    /// Takes a chain over, in order, that ends with a link to nothing.
-    ///
-    /// # Safety
-    /// The chain was given up by [`into_chain`](Self::into_chain), and nobody else took it over.
-    pub(crate) unsafe fn from_chain(slots: &Slots, first: SlotIndex) -> Self {
-        let mut list = Self { head: first, tail: first, len: 0 };
-        let mut at = first;
-        while at != NIL {
-            list.len += 1;
-            list.tail = at;
-            at = next(slots, at);
+    /// Gives the whole list to a completion ring, in order.
+    pub(crate) fn deliver(self, slots: &Slots, completions: &SlotStack) {
+        completions.push(self.indices(slots).map(|index| index.0), |index| slots.link(index));
+    }
+
+    /// Takes over, in order and behind what is here, what [`hand_over`](Self::hand_over) or [`deliver`](Self::deliver)
+    /// gave away. Nothing else puts addresses on issue lists and completion rings.
+    pub(crate) fn take_over(&mut self, slots: &Slots, mut chain: Chain, place: Place) {
+        while let Some(index) = chain.pop(|index| slots.link(index)) {
+            // SAFETY: a list gave the address up, the stack gives each address out once, and the stack's Release and
+            // Acquire publish what the giver wrote into the request.
+            let rq = unsafe { slots.adopt(SlotIndex(index)) };
+            self.push_back(slots, rq, place);
         }
-        list
+    }
+
+    /// Shows the last request to `look`, which may change it.
+    pub(crate) fn with_last<'q, R>(&mut self, slots: &'q Slots, look: impl FnOnce(&mut Request<'q>) -> R) -> Option<R> {
+        if self.len == 0 {
+            return None;
+        }
+        // SAFETY: the list owns the request; the token ends with this call and is not given away.
+        let mut rq = unsafe { slots.adopt(self.tail) };
+        Some(look(&mut rq))
     }
 }
 

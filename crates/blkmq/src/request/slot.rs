@@ -102,6 +102,10 @@ pub(crate) struct Body {
     pub(crate) tag: Option<Tag>,
     pub(crate) status: Status,
     pub(crate) flush: FlushStep,
+    /// The flush machine sends a flush behind this request's data.
+    pub(crate) post_flush: bool,
+    /// The scheduler dispatched it, and counts it until it completes.
+    pub(crate) ordered: bool,
     /// When the operation was submitted, and when the driver got it.
     pub(crate) submitted: Time,
     pub(crate) issued: Time,
@@ -135,6 +139,8 @@ impl Body {
         tag: None,
         status: Status::Ok,
         flush: FlushStep::None,
+        post_flush: false,
+        ordered: false,
         submitted: Time(0),
         issued: Time(0),
     };
@@ -166,7 +172,7 @@ impl Body {
 /// A place for one request.
 ///
 /// # Invariants
-/// 1. `body` is reached only through the one [`Request`] token of the slot. Tokens are made by [`Slots::take`] for the
+/// 1. `body` is reached only through the one [`Request`] token of the slot. Tokens are made by [`Slots::take_own`] for the
 ///    slot's submitter when the slot is free, and by [`Slots::adopt`] from an address that a token left behind.
 /// 2. `bio` is written only by the slot's submitter while no part of it is in flight, and read by the holders of its
 ///    parts' tokens.
@@ -245,15 +251,43 @@ impl Slots {
         &self.slot(SlotIndex(index)).next
     }
 
-    /// Begins an operation in a free slot.
+    /// Begins an operation in a slot of the caller's own pool.
     ///
-    /// # Safety
-    /// The caller is the slot's submitter, and the slot is free.
-    pub(crate) unsafe fn take(&self, index: SlotIndex) -> Request<'_> {
+    /// # Panics
+    /// If the slot is in use: its submitter has lost count.
+    pub(crate) fn take_own(&self, index: SlotIndex) -> Request<'_> {
         let slot = self.slot(index);
-        debug_assert_eq!(slot.state.look().1, Place::Free, "a slot in use is not taken again");
+        assert_eq!(slot.state.look().1, Place::Free, "a slot in use is not taken again");
         slot.state.rest_at(Place::Held);
-        Request { slots: self, index }
+        // SAFETY: a free slot has no token, and only its pool's submitter takes from the pool.
+        unsafe { self.adopt(index) }
+    }
+
+    /// Takes a slot back whose parts have all come home.
+    ///
+    /// # Panics
+    /// If the slot is elsewhere.
+    pub(crate) fn take_back(&self, index: SlotIndex) -> Request<'_> {
+        let slot = self.slot(index);
+        assert_eq!(slot.state.look().1, Place::Completed, "a part came home twice");
+        // SAFETY: the submitter took the slot's own part off its completion ring, and left it there until now.
+        unsafe { self.adopt(index) }
+    }
+
+    /// Stores the operation whose parts were just put in the plug. Called by their submitter before they leave it.
+    pub(crate) fn store_bio(&self, parent: SlotIndex, bio: Bio) {
+        let slot = self.slot(parent);
+        debug_assert!(matches!(slot.state.look().1, Place::Plugged | Place::Merged | Place::Completed));
+        // SAFETY: Invariant 2: the parts are in the submitter's hands.
+        unsafe { *slot.bio.get() = Some(bio) };
+    }
+
+    /// Begins a flush of the queue's own. Called under the hardware queue's flush lock when none is running.
+    ///
+    /// # Panics
+    /// If the slot is in use: the flush machine has lost count.
+    pub(crate) fn take_flush(&self, index: SlotIndex) -> Request<'_> {
+        self.take_own(index)
     }
 
     /// Makes the token of a request again from the address that [`Request::leave_at`] left on a list.
@@ -299,7 +333,7 @@ impl Slots {
     ///
     /// # Panics
     /// If the scheduler names a request that it does not have: its books are broken, and going on would lose data.
-    pub(crate) fn from_scheduler(&self, id: RqId) -> Request<'_> {
+    pub(crate) fn leave_scheduler(&self, id: RqId) -> Request<'_> {
         let found = self.find(id);
         let (slot, generation) = found.expect("a scheduler hands back ids it was given");
         assert!(slot.state.leave_scheduler(generation), "{id:?} left the scheduler twice: {:?}", slot.state.look());
@@ -425,15 +459,9 @@ impl<'q> Request<'q> {
         unsafe { &mut *self.slot().body.get() }
     }
 
-    /// Stores the bio that this slot's parts belong to.
-    pub(crate) fn set_bio(&mut self, bio: Option<Bio>) {
-        // SAFETY: slot Invariant 2: the submitter calls this before the first part leaves and after the last is back.
-        unsafe { *self.slot().bio.get() = bio };
-    }
-
     /// Takes the bio out again when all its parts are back.
     pub(crate) fn take_bio(&mut self) -> Option<Bio> {
-        // SAFETY: slot Invariant 2, as in `set_bio`.
+        // SAFETY: slot Invariant 2, all parts are back with the submitter.
         unsafe { (*self.slot().bio.get()).take() }
     }
 

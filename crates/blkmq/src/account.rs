@@ -1,0 +1,146 @@
+//! Counting without a shared line: every thread adds to a line of its own, readers sum.
+
+use std::ops::AddAssign;
+
+use blkmq_sched::{Class, Tally};
+
+use crate::sync::Line;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// One thread's counters. Only that thread writes them; a reader may see some of a batch and not the rest.
+#[derive(Debug)]
+pub(crate) struct Counters(Line<Cells>);
+
+#[derive(Debug, Default)]
+struct Cells {
+    entered: AtomicU64,
+    completed: AtomicU64,
+    ordered: [AtomicU64; 3],
+    limited: AtomicU64,
+    merges_plug: AtomicU64,
+    merges_insert: AtomicU64,
+    issued: AtomicU64,
+    requeued: AtomicU64,
+    timeouts: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// What the threads of a queue have counted since it was built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Operations, after splitting, that left a plug.
+    pub entered: u64,
+    /// Operations, after splitting, that were handed to their submitter's completion ring.
+    pub completed: u64,
+    /// Operations that joined another one in a plug.
+    pub merges_plug: u64,
+    /// Operations and requests that joined another one in the scheduler.
+    pub merges_insert: u64,
+    /// Requests offered to the driver, each time one was.
+    pub issued: u64,
+    /// Requests that the driver gave back for another try.
+    pub requeued: u64,
+    /// Requests completed because the driver gave them up to a timeout.
+    pub timeouts: u64,
+    /// Operations that completed with an error.
+    pub errors: u64,
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.entered += other.entered;
+        self.completed += other.completed;
+        self.merges_plug += other.merges_plug;
+        self.merges_insert += other.merges_insert;
+        self.issued += other.issued;
+        self.requeued += other.requeued;
+        self.timeouts += other.timeouts;
+        self.errors += other.errors;
+    }
+}
+
+/// COST: a load and a store of the thread's own line; no read-modify-write.
+fn add(cell: &AtomicU64, n: u64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+fn get(cell: &AtomicU64) -> u64 {
+    cell.load(Ordering::Relaxed)
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self(Line::new("submitter.counters", Cells::default()))
+    }
+
+    pub(crate) fn entered(&self, n: u64) {
+        add(&self.0.entered, n);
+    }
+
+    pub(crate) fn completed(&self, n: u64) {
+        add(&self.0.completed, n);
+    }
+
+    /// A request that the scheduler had dispatched completed.
+    pub(crate) fn ordered(&self, class: Class, limited: bool) {
+        add(&self.0.ordered[class.index()], 1);
+        if limited {
+            add(&self.0.limited, 1);
+        }
+    }
+
+    pub(crate) fn merged_in_plug(&self) {
+        add(&self.0.merges_plug, 1);
+    }
+
+    pub(crate) fn merged_at_insert(&self, n: u64) {
+        add(&self.0.merges_insert, n);
+    }
+
+    pub(crate) fn issued(&self, n: u64) {
+        add(&self.0.issued, n);
+    }
+
+    pub(crate) fn requeued(&self, n: u64) {
+        add(&self.0.requeued, n);
+    }
+
+    pub(crate) fn timed_out(&self) {
+        add(&self.0.timeouts, 1);
+    }
+
+    pub(crate) fn failed(&self, n: u64) {
+        add(&self.0.errors, n);
+    }
+
+    pub(crate) fn nr_entered(&self) -> u64 {
+        get(&self.0.entered)
+    }
+
+    pub(crate) fn nr_completed(&self) -> u64 {
+        get(&self.0.completed)
+    }
+
+    pub(crate) fn nr_limited(&self) -> u64 {
+        get(&self.0.limited)
+    }
+
+    pub(crate) fn add_tally(&self, tally: &mut Tally) {
+        for (sum, cell) in tally.completed.iter_mut().zip(&self.0.ordered) {
+            *sum += get(cell);
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            entered: get(&self.0.entered),
+            completed: get(&self.0.completed),
+            merges_plug: get(&self.0.merges_plug),
+            merges_insert: get(&self.0.merges_insert),
+            issued: get(&self.0.issued),
+            requeued: get(&self.0.requeued),
+            timeouts: get(&self.0.timeouts),
+            errors: get(&self.0.errors),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Completing: tags go back, the flush machine takes its steps, and every operation is handed to its submitter.
+
+use blkmq_sched::{Op, Time};
+
+use crate::flush::Steps;
+use crate::queue::RequestQueue;
+use crate::request::{FlushStep, Place, Request, RqList};
+use crate::runner::Runner;
+use crate::sync::atomic::Ordering;
+use crate::tags::{Hint, Tag};
+
+/// Tags of one hardware queue on their way back, so that a batch of them costs one operation on each tag word.
+struct TagBatch {
+    hctx: u16,
+    tags: [Tag; 32],
+    len: usize,
+}
+
+impl TagBatch {
+    const fn new() -> Self {
+        Self { hctx: 0, tags: [Tag(0); 32], len: 0 }
+    }
+
+    fn add(&mut self, q: &RequestQueue, hint: &mut Hint, hctx: u16, tag: Tag) {
+        if self.len == self.tags.len() || self.hctx != hctx {
+            self.put(q, hint);
+            self.hctx = hctx;
+        }
+        self.tags[self.len] = tag;
+        self.len += 1;
+    }
+
+    fn put(&mut self, q: &RequestQueue, hint: &mut Hint) {
+        if self.len > 0 {
+            q.hctxs.get(self.hctx).tags.put_batch(&self.tags[..self.len], hint);
+            self.len = 0;
+        }
+    }
+}
+
+/// Operations of one submitter on their way to its completion ring.
+struct Delivery {
+    member: u16,
+    list: RqList,
+}
+
+impl Delivery {
+    fn add(&mut self, q: &RequestQueue, part: Request<'_>) {
+        let member = part.index().pool();
+        if member != self.member {
+            self.send(q);
+            self.member = member;
+        }
+        self.list.push_back(&q.slots, part, Place::Completed);
+    }
+
+    fn send(&mut self, q: &RequestQueue) {
+        if !self.list.is_empty() {
+            let member = q.members.get(self.member);
+            std::mem::take(&mut self.list).deliver(&q.slots, &member.completions);
+            member.wake.wake();
+        }
+    }
+}
+
+impl Runner {
+    /// Completes what has finished. Afterwards [`parked`](Self::parked) says whether flush steps wait for dispatch.
+    ///
+    /// COST: per batch one operation on each tag word concerned, one on each other submitter's completion ring, one
+    /// fence; per operation its slot's two lines and this thread's counters.
+    pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
+        let mut tags = TagBatch::new();
+        let mut delivery = Delivery { member: self.member, list: RqList::new() };
+        while let Some(mut rq) = self.finished.pop_front(&q.slots) {
+            let hctx = rq.body().hctx;
+            if rq.body().ordered {
+                self.member(q).counters.ordered(rq.body().priority.class, rq.body().op != Op::Read);
+            }
+            if let Some(tag) = rq.body_mut().tag.take() {
+                tags.add(q, &mut self.hint, hctx, tag);
+            }
+            if rq.body().flush == FlushStep::None {
+                self.deliver(q, rq, &mut delivery);
+            } else {
+                let steps = q.hctxs.get(hctx).flush.lock().complete(&q.slots, hctx, rq, now);
+                self.take_steps(q, steps, &mut delivery);
+            }
+        }
+        tags.put(q, &mut self.hint);
+        delivery.send(q);
+        // Between the tags going back and the look at WAITING, which the caller takes; pairs with the fence of who
+        // lacked a tag.
+        q.word.completed_fence();
+        if q.room_wanted.load(Ordering::Relaxed) {
+            q.room_wanted.store(false, Ordering::Relaxed);
+            q.wake_sleepers();
+        }
+    }
+
+    /// Does what the flush machine asks for.
+    fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, delivery: &mut Delivery) {
+        while let Some(rq) = steps.dispatch.pop_front(&q.slots) {
+            q.hctxs.get(rq.body().hctx).park(&q.slots, rq, false);
+            self.parked = true;
+        }
+        while let Some(rq) = steps.finished.pop_front(&q.slots) {
+            self.deliver(q, rq, delivery);
+        }
+    }
+
+    /// A request enters the flush machine.
+    pub(crate) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
+        let hctx = rq.body().hctx;
+        let steps = q.hctxs.get(hctx).flush.lock().insert(&q.slots, hctx, rq, now);
+        let mut delivery = Delivery { member: self.member, list: RqList::new() };
+        self.take_steps(q, steps, &mut delivery);
+        debug_assert!(delivery.list.is_empty(), "nothing finishes on entering the flush machine");
+    }
+
+    /// Hands each operation of a request to the submitter that asked: its own to this thread, others' to their rings.
+    fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, delivery: &mut Delivery) {
+        let failed = !rq.body().status.is_ok();
+        let mut parts = 0;
+        rq.into_parts(|part| {
+            parts += 1;
+            if part.index().pool() == self.member {
+                self.completed.push_back(&q.slots, part, Place::Completed);
+            } else {
+                delivery.add(q, part);
+            }
+        });
+        let counters = &self.member(q).counters;
+        counters.completed(parts);
+        if failed {
+            counters.failed(parts);
+        }
+    }
+}

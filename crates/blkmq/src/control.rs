@@ -1,0 +1,288 @@
+//! The control path: joining and leaving, freezing, quiescing, and changing a queue while I/O runs.
+//!
+//! What several threads rely on at once changes only while the queue is frozen and drained: the scheduler, the number of
+//! hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may have
+//! submitters of its own, which it must go on polling for the queue to drain.
+
+use blkmq_sched::{ClientId, KnobError};
+
+use crate::client::Client;
+use crate::driver::Topology;
+use crate::grace::Observed;
+use crate::hctx::Layout;
+use crate::queue::{Control, QueueError, RequestQueue, scheduler_by_name};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, thread};
+
+/// Smallest and largest `nr_requests` with a scheduler; without one it ends at the hardware queue's depth.
+const NR_REQUESTS: std::ops::RangeInclusive<u32> = 1..=2048;
+
+/// A queue that lets nothing new in. Dropping it lets the queue go on. Freezes nest.
+#[derive(Debug)]
+#[must_use = "dropping the handle ends the freeze"]
+pub struct Freeze {
+    q: Arc<RequestQueue>,
+    /// Threads that were inside when the freeze began and have not been seen outside since.
+    inside: Vec<(u16, Observed)>,
+    is_drained: bool,
+}
+
+impl Freeze {
+    fn new(q: &Arc<RequestQueue>) -> Self {
+        {
+            let mut control = q.control.lock();
+            control.freezes += 1;
+            q.word.freeze();
+        }
+        let inside = observe(q);
+        Self { q: Arc::clone(q), inside, is_drained: false }
+    }
+
+    /// Whether everything that was let in has completed. While threads own submitters with operations outstanding,
+    /// these must go on polling for this to become true.
+    pub fn poll(&mut self) -> bool {
+        if self.is_drained {
+            return true;
+        }
+        self.inside.retain(|(member, seen)| !self.q.members.get(*member).activity.has_left(*seen));
+        self.is_drained = self.inside.is_empty() && self.q.is_drained();
+        self.is_drained
+    }
+
+    /// Waits until [`poll`](Self::poll) is true. For threads without submitters on this queue.
+    pub fn wait(&mut self) {
+        while !self.poll() {
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Freeze {
+    fn drop(&mut self) {
+        let mut control = self.q.control.lock();
+        control.freezes -= 1;
+        if control.freezes == 0 {
+            self.q.word.unfreeze();
+            self.q.room_wanted.store(false, Ordering::Relaxed);
+            self.q.wake_sleepers();
+        }
+    }
+}
+
+/// A queue that gives nothing to its driver; requests stay queued. Dropping it lets the queue go on. Quiescences nest.
+#[derive(Debug)]
+#[must_use = "dropping the handle ends the quiescence"]
+pub struct Quiesce(Arc<RequestQueue>);
+
+impl Drop for Quiesce {
+    fn drop(&mut self) {
+        let mut control = self.0.control.lock();
+        control.quiesces -= 1;
+        if control.quiesces == 0 {
+            self.0.word.unquiesce();
+            // Threads that sleep look again, and find WAITING set if anything was left.
+            self.0.wake_sleepers();
+        }
+    }
+}
+
+/// What a [`Change`] will do once the queue is drained.
+#[derive(Debug)]
+enum What {
+    Scheduler(Option<Box<dyn blkmq_sched::Scheduler>>),
+    NrRequests(u32),
+    Topology(Topology),
+}
+
+/// A change that needs a drained queue. It happens in [`poll`](Self::poll) or [`wait`](Self::wait).
+#[derive(Debug)]
+#[must_use = "the change happens when this is polled"]
+pub struct Change {
+    freeze: Freeze,
+    what: Option<What>,
+}
+
+impl Change {
+    /// Makes the change if the queue has drained; `None` if it has not. Afterwards drop this to let the queue go on.
+    ///
+    /// # Errors
+    /// The change was refused, and the queue is as before.
+    pub fn poll(&mut self) -> Option<Result<(), QueueError>> {
+        if !self.freeze.poll() {
+            return None;
+        }
+        Some(self.what.take().map_or(Ok(()), |what| self.freeze.q.apply(what)))
+    }
+
+    /// Waits for the queue to drain and makes the change. For threads without submitters on this queue.
+    ///
+    /// # Errors
+    /// The change was refused, and the queue is as before.
+    pub fn wait(mut self) -> Result<(), QueueError> {
+        self.freeze.wait();
+        self.poll().unwrap_or(Ok(()))
+    }
+}
+
+/// The marks of all threads that are inside just now.
+fn observe(q: &RequestQueue) -> Vec<(u16, Observed)> {
+    let marks = q.members.iter().map(|(index, member)| (index, member.activity.observe()));
+    marks.filter(|(index, seen)| !q.members.get(*index).activity.has_left(*seen)).collect()
+}
+
+impl RequestQueue {
+    /// Stops new operations from entering; they stay in their submitters' plugs.
+    pub fn freeze(self: &Arc<Self>) -> Freeze {
+        Freeze::new(self)
+    }
+
+    /// Stops the driver from being given requests, and waits until no thread is about to. Must not be called by a thread
+    /// that is inside the queue, such as a driver.
+    pub fn quiesce(self: &Arc<Self>) -> Quiesce {
+        {
+            let mut control = self.control.lock();
+            control.quiesces += 1;
+            self.word.quiesce();
+        }
+        for (member, seen) in observe(self) {
+            while !self.members.get(member).activity.has_left(seen) {
+                thread::yield_now();
+            }
+        }
+        Quiesce(Arc::clone(self))
+    }
+
+    /// Begins to change the scheduler.
+    ///
+    /// # Errors
+    /// No scheduler has this name.
+    pub fn set_scheduler(self: &Arc<Self>, name: &str) -> Result<Change, QueueError> {
+        let scheduler = scheduler_by_name(name)?;
+        Ok(self.change(What::Scheduler(scheduler)))
+    }
+
+    /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver.
+    ///
+    /// # Errors
+    /// The number is out of range.
+    pub fn set_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
+        if NR_REQUESTS.contains(&nr_requests) {
+            Ok(self.change(What::NrRequests(nr_requests)))
+        } else {
+            let (min, max) = NR_REQUESTS.into_inner();
+            Err(QueueError::BadValue(format!("nr_requests: {nr_requests} is not within {min}..{max}")))
+        }
+    }
+
+    /// Begins to change the number of hardware queues; their depth stays.
+    ///
+    /// # Errors
+    /// The numbers make no sense. What the device says of them is known when the change is made.
+    pub fn set_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
+        let topology = Topology { depth: self.hctxs.depth(), ..topology };
+        if topology.default_queues == 0 || topology.nr_queues() > crate::hctx::MAX_HW_QUEUES {
+            let text = "a device has 1 to 1024 hardware queues, at least one of them of the default type";
+            return Err(QueueError::BadTopology(text.to_owned()));
+        }
+        Ok(self.change(What::Topology(topology)))
+    }
+
+    fn change(self: &Arc<Self>, what: What) -> Change {
+        Change { freeze: self.freeze(), what: Some(what) }
+    }
+
+    /// Makes a change on a drained queue.
+    fn apply(&self, what: What) -> Result<(), QueueError> {
+        match what {
+            What::Scheduler(scheduler) => self.install(scheduler),
+            What::NrRequests(nr_requests) => {
+                let mut hold = self.held.lock.lock();
+                let depth = u32::from(self.hctxs.depth());
+                if hold.scheduler.is_none() && nr_requests > depth {
+                    let text = format!("nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler");
+                    return Err(QueueError::BadValue(text));
+                }
+                self.apply_nr_requests(&mut hold, nr_requests);
+            }
+            What::Topology(topology) => {
+                self.driver.set_topology(topology).map_err(QueueError::BadTopology)?;
+                self.hctxs.set_layout(Layout::of(&topology));
+                let mut hold = self.held.lock.lock();
+                hold.queued = vec![0; topology.nr_queues()];
+                let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
+                self.apply_nr_requests(&mut hold, nr_requests);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all that entered has completed. Exact once no thread is inside and none can enter.
+    fn is_drained(&self) -> bool {
+        // Completions first: what completes between the two sums can only make the queue look busier than it is.
+        let completed: u64 = self.members.iter().map(|(_, member)| member.counters.nr_completed()).sum();
+        let entered: u64 = self.members.iter().map(|(_, member)| member.counters.nr_entered()).sum();
+        entered == completed
+    }
+
+    /// The scheduler's name, or `none`.
+    #[must_use]
+    pub fn scheduler(&self) -> &'static str {
+        self.held.lock.lock().scheduler.as_ref().map_or("none", |scheduler| scheduler.name())
+    }
+
+    /// A knob of the scheduler.
+    ///
+    /// # Errors
+    /// There is no such knob.
+    pub fn scheduler_knob(&self, name: &str) -> Result<i64, QueueError> {
+        let hold = self.held.lock.lock();
+        let value = hold.scheduler.as_ref().and_then(|scheduler| scheduler.knob(name));
+        value.ok_or_else(|| unknown_knob(name, hold.scheduler.as_deref()))
+    }
+
+    /// Sets a knob of the scheduler, at once.
+    ///
+    /// # Errors
+    /// There is no such knob, or the value is out of range; nothing has changed then.
+    pub fn set_scheduler_knob(&self, name: &str, value: i64) -> Result<(), QueueError> {
+        let mut hold = self.held.lock.lock();
+        let Some(scheduler) = &mut hold.scheduler else { return Err(unknown_knob(name, None)) };
+        match scheduler.set_knob(name, value) {
+            Ok(()) => Ok(()),
+            Err(KnobError::Unknown) => Err(unknown_knob(name, hold.scheduler.as_deref())),
+            Err(error) => Err(QueueError::BadValue(error.to_string())),
+        }
+    }
+
+    /// Registers a thread, and its client if it submits.
+    pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
+        let mut control = self.control.lock();
+        let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
+        let client = client.map_or(ClientId(0), |client| control.client_id(client));
+        Ok((member, client))
+    }
+
+    /// Ends a thread's membership. Nothing of it is outstanding.
+    pub(crate) fn leave(&self, member: u16) {
+        let _control = self.control.lock();
+        self.members.leave(member);
+    }
+}
+
+impl Control {
+    /// The number of a client; equal clients are one.
+    fn client_id(&mut self, client: &Client) -> ClientId {
+        let known = self.clients.iter().position(|known| known == client);
+        let index = known.unwrap_or_else(|| {
+            self.clients.push(client.clone());
+            self.clients.len() - 1
+        });
+        ClientId(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+}
+
+fn unknown_knob(name: &str, scheduler: Option<&dyn blkmq_sched::Scheduler>) -> QueueError {
+    let names: Vec<_> = scheduler.map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect();
+    let known = if names.is_empty() { "none, without a scheduler".to_owned() } else { names.join(", ") };
+    QueueError::UnknownKnob(name.to_owned(), known)
+}

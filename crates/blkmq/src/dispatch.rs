@@ -1,0 +1,216 @@
+//! Choosing: from the dispatch lists, then from the scheduler or, without one, from the software queues.
+//!
+//! # Liveness
+//! A request that stays behind for lack of a tag is found by the completion that brings the tag back: who lacks a tag sets
+//! WAITING, fences, and tries every tag again; who completes puts tags back, fences, and reads WAITING. Of the two fences
+//! one comes first, so either the tag is seen or WAITING is. The same holds for a request that the scheduler holds back
+//! until others complete, with the tallies in the place of the tags.
+//!
+//! WAITING is cleared only by who looked everywhere and found nothing, by a compare-exchange from the word read before
+//! the look; a request left behind meanwhile has changed the word.
+
+use blkmq_sched::Time;
+
+use crate::hctx::HwCtx;
+use crate::queue::{Hold, RequestQueue};
+use crate::request::Request;
+use crate::runner::Runner;
+use crate::sync::atomic::Ordering;
+use crate::tags::Tag;
+
+/// What came of asking the scheduler.
+enum Choice<'q> {
+    Chosen(Request<'q>),
+    /// The scheduler has requests, but none may go now; how many insertions it had seen.
+    HeldBack(u32),
+    Empty,
+}
+
+impl Runner {
+    /// Chooses up to `bound` requests and makes them ready. Returns how many.
+    pub(crate) fn dispatch(&mut self, q: &RequestQueue, now: Time, bound: usize) -> usize {
+        let seen = q.word.load();
+        let mut chosen = if seen.is_waiting() || self.parked { self.dispatch_parked(q) } else { 0 };
+        self.parked = false;
+        if q.settings.has_scheduler() {
+            chosen += if q.hctxs.layout().len() == 1 {
+                self.dispatch_one_hctx(q, now, bound)
+            } else {
+                self.dispatch_many_hctxs(q, now, bound)
+            };
+        } else if seen.is_waiting() {
+            chosen += self.dispatch_software(q, bound);
+        }
+        if seen.is_waiting() && nothing_waits(q) {
+            let _ = q.word.clear_waiting(seen);
+        }
+        chosen
+    }
+
+    /// What stands in front of the scheduler, as far as there are tags.
+    fn dispatch_parked(&mut self, q: &RequestQueue) -> usize {
+        let mut chosen = 0;
+        for (_, hctx) in q.hctxs.iter() {
+            while hctx.nr_parked() > 0 {
+                let Some(tag) = self.tag_or_wait(q, hctx) else { break };
+                match hctx.unpark(&q.slots) {
+                    Some(rq) => {
+                        self.make_ready(q, rq, tag);
+                        chosen += 1;
+                    }
+                    None => self.put_unused(q, hctx, tag),
+                }
+            }
+        }
+        chosen
+    }
+
+    /// With one hardware queue: a tag first, then the choice, so that nothing is chosen before it can go.
+    ///
+    /// COST: per request one tag (a compare-exchange on a tag word), one lock and unlock of the hold, the scheduler's
+    /// own work, and the slot's two lines.
+    fn dispatch_one_hctx(&mut self, q: &RequestQueue, now: Time, bound: usize) -> usize {
+        let hctx = q.hctxs.get(0);
+        let mut chosen = 0;
+        while chosen < bound && q.held.nr_waiting() > 0 {
+            let Some(tag) = self.tag_or_wait(q, hctx) else { break };
+            match choose_or_wait(q, now) {
+                Choice::Chosen(rq) => {
+                    self.make_ready(q, rq, tag);
+                    chosen += 1;
+                }
+                // Somebody may insert, and lack the tag that was held here, before it is back: look again after putting
+                // it back, by the count of waiting requests or, if some are held back, of insertions.
+                Choice::Empty => self.put_unused(q, hctx, tag),
+                Choice::HeldBack(insertions) => {
+                    self.put_unused(q, hctx, tag);
+                    if q.held.insertions() == insertions {
+                        break;
+                    }
+                }
+            }
+        }
+        chosen
+    }
+
+    /// With several: the choice first, since it decides whose tag is needed. A request whose queue has no tag is put
+    /// aside and the next is chosen, until a queue would have a second one aside.
+    fn dispatch_many_hctxs(&mut self, q: &RequestQueue, now: Time, bound: usize) -> usize {
+        let mut chosen = 0;
+        while chosen < bound && q.held.nr_waiting() > 0 {
+            if q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() > 0) {
+                break;
+            }
+            let Choice::Chosen(rq) = choose_or_wait(q, now) else { break };
+            let hctx = q.hctxs.get(rq.body().hctx);
+            let has_aside = hctx.nr_parked() > 0;
+            if !has_aside && let Some(tag) = hctx.tags.get(&mut self.hint) {
+                self.make_ready(q, rq, tag);
+                chosen += 1;
+                continue;
+            }
+            hctx.park(&q.slots, rq, false);
+            // The request is on the list, so from here on this is the ordinary lack of a tag.
+            q.word.set_waiting();
+            q.word.wait_fence();
+            chosen += self.dispatch_parked(q);
+            if has_aside {
+                break;
+            }
+        }
+        chosen
+    }
+
+    /// Without a scheduler: one request per software queue in turn, as far as there are tags.
+    fn dispatch_software(&mut self, q: &RequestQueue, bound: usize) -> usize {
+        let layout = q.hctxs.layout();
+        let mut chosen = 0;
+        for (index, hctx) in q.hctxs.iter() {
+            while chosen < bound && hctx.has_marked_ctx() {
+                let Some(tag) = self.tag_or_wait(q, hctx) else { break };
+                let taken = hctx.next_ctx().and_then(|member| {
+                    let ctx = &q.members.get(member).ctx;
+                    ctx.take(&q.slots, layout.kind_of(index), || hctx.unmark_ctx(member))
+                });
+                match taken {
+                    Some(rq) => {
+                        self.make_ready(q, rq, tag);
+                        chosen += 1;
+                    }
+                    // Another thread was faster; look at the map again.
+                    None => self.put_unused(q, hctx, tag),
+                }
+            }
+        }
+        chosen
+    }
+
+    /// A tag, or WAITING set for whoever brings one back.
+    fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx) -> Option<Tag> {
+        hctx.tags.get(&mut self.hint).or_else(|| {
+            q.word.set_waiting();
+            q.word.wait_fence();
+            hctx.tags.get(&mut self.hint)
+        })
+    }
+
+    /// Puts a tag back that was taken for nothing, as a completer does: somebody may have lacked it meanwhile.
+    fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tag: Tag) {
+        hctx.tags.put(tag, &mut self.hint);
+        q.word.completed_fence();
+    }
+}
+
+/// Asks the scheduler once; if it holds requests back, once more with WAITING set and the tallies read after it.
+fn choose_or_wait(q: &RequestQueue, now: Time) -> Choice<'_> {
+    let choice = choose(q, now);
+    if !matches!(choice, Choice::HeldBack(_)) {
+        return choice;
+    }
+    q.word.set_waiting();
+    q.word.wait_fence();
+    choose(q, now)
+}
+
+/// One choice under one hold.
+fn choose(q: &RequestQueue, now: Time) -> Choice<'_> {
+    let mut hold = q.held.lock.lock();
+    let choice = choose_held(q, &mut hold, now);
+    q.held.note_waiting(&hold);
+    let wakeup = match (&choice, &hold.scheduler) {
+        (Choice::HeldBack(_), Some(scheduler)) => scheduler.next_wakeup().map_or(u64::MAX, |time| time.0),
+        _ => u64::MAX,
+    };
+    let planned = q.policy_wakeup.load(Ordering::Relaxed);
+    if planned != wakeup {
+        q.policy_wakeup.store(wakeup, Ordering::Relaxed);
+    }
+    drop(hold);
+    if wakeup < planned {
+        q.wake_sleepers();
+    }
+    choice
+}
+
+fn choose_held<'q>(q: &'q RequestQueue, hold: &mut Hold, now: Time) -> Choice<'q> {
+    let base = hold.base;
+    let Some(scheduler) = &mut hold.scheduler else { return Choice::Empty };
+    if scheduler.wants_tally() {
+        scheduler.fold(&q.tally(&base));
+    }
+    match scheduler.dispatch(now) {
+        Some(id) => {
+            let rq = q.slots.leave_scheduler(id);
+            hold.queued[usize::from(rq.body().hctx)] -= 1;
+            Choice::Chosen(rq)
+        }
+        None if scheduler.is_empty() => Choice::Empty,
+        None => Choice::HeldBack(q.held.insertions()),
+    }
+}
+
+/// Whether no request waits for a tag or for the scheduler, anywhere. The scheduler is looked at under its lock.
+fn nothing_waits(q: &RequestQueue) -> bool {
+    let scheduler_empty = || q.held.lock.lock().scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty());
+    q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx()) && scheduler_empty()
+}

@@ -1,0 +1,140 @@
+//! The flush machine: what a volatile write cache needs before and after a request's data.
+//!
+//! A flush, or a write that wants one, becomes steps: a flush before the data, the data, a flush after it. The device
+//! decides which are needed: without a write cache none, with FUA of its own no flush after the data. Each hardware queue
+//! has one machine. Requests that wait for a flush while one is running share the next one, whatever their number: what
+//! completed before they came may be newer than the running flush.
+//!
+//! The machine's requests bypass the scheduler: their steps wait on the hardware queue's dispatch list.
+
+use blkmq_sched::{Op, Time};
+
+use crate::bio::Flags;
+use crate::limits::Limits;
+use crate::request::{Body, FlushStep, Place, Request, RqList, SlotIndex, Slots};
+
+/// How long a waiting flush lets data of other flush sequences go first, in ns. Letting it finish saves flushes; letting
+/// it go on for ever would starve the waiting.
+pub(crate) const FLUSH_PENDING_TIMEOUT_NS: u64 = 5_000_000_000;
+
+/// The pool whose slots are the queue's own flushes, one per hardware queue.
+pub(crate) const FLUSH_POOL: u16 = 0;
+
+/// The first step that an operation needs on a device, and whether its data needs a flush behind it. Flags that mean
+/// nothing to the device are taken off.
+pub(crate) fn first_step(limits: &Limits, op: Op, flags: &mut Flags) -> (FlushStep, bool) {
+    let preflush = limits.write_cache && (flags.preflush || op == Op::Flush);
+    let fua = limits.write_cache && flags.fua && op != Op::Read;
+    let post_flush = fua && !limits.fua;
+    flags.preflush = false;
+    flags.fua = fua && limits.fua;
+    let step = match (preflush, post_flush) {
+        (true, _) => FlushStep::PreFlush,
+        (false, true) => FlushStep::Data,
+        (false, false) => FlushStep::None,
+    };
+    (step, post_flush)
+}
+
+/// One hardware queue's flush machine.
+#[derive(Debug, Default)]
+pub(crate) struct FlushQueue {
+    /// Requests that need a flush that has not begun.
+    waiting: RqList,
+    /// When the oldest of them came.
+    waiting_since: Time,
+    /// Requests that the running flush serves.
+    running: RqList,
+    is_running: bool,
+    /// Data of flush sequences on its way.
+    data_in_flight: usize,
+}
+
+/// What the machine wants done after a step; the caller does it under no lock.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    /// Requests for the dispatch list.
+    pub(crate) dispatch: RqList,
+    /// Requests that are through.
+    pub(crate) finished: RqList,
+}
+
+impl FlushQueue {
+    /// A request with a first step comes in.
+    pub(crate) fn insert(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
+        let mut steps = Steps::default();
+        match rq.body().flush {
+            FlushStep::Data => self.send_data(slots, rq, &mut steps),
+            _ => self.wait(slots, rq, now),
+        }
+        self.kick(slots, hctx, now, &mut steps);
+        steps
+    }
+
+    /// A step of the machine completed; its status is in the request.
+    pub(crate) fn complete(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
+        let mut steps = Steps::default();
+        match rq.body().flush {
+            FlushStep::Flush => self.flush_done(slots, rq, &mut steps),
+            _ => self.data_done(slots, rq, now, &mut steps),
+        }
+        self.kick(slots, hctx, now, &mut steps);
+        steps
+    }
+
+    /// Requests that wait for, or are served by, a flush, and whether one is running; for dumps.
+    pub(crate) fn state(&self) -> (usize, usize, bool, usize) {
+        (self.waiting.len(), self.running.len(), self.is_running, self.data_in_flight)
+    }
+
+    fn wait(&mut self, slots: &Slots, rq: Request<'_>, now: Time) {
+        if self.waiting.is_empty() {
+            self.waiting_since = now;
+        }
+        self.waiting.push_back(slots, rq, Place::Flush);
+    }
+
+    fn send_data(&mut self, slots: &Slots, mut rq: Request<'_>, steps: &mut Steps) {
+        rq.body_mut().flush = FlushStep::Data;
+        self.data_in_flight += 1;
+        steps.dispatch.push_back(slots, rq, Place::Held);
+    }
+
+    fn flush_done(&mut self, slots: &Slots, flush: Request<'_>, steps: &mut Steps) {
+        let status = flush.body().status;
+        flush.free();
+        self.is_running = false;
+        while let Some(mut rq) = self.running.pop_front(slots) {
+            rq.body_mut().status = status;
+            let has_data = rq.body().flush == FlushStep::PreFlush && rq.body().op != Op::Flush;
+            if status.is_ok() && has_data {
+                self.send_data(slots, rq, steps);
+            } else {
+                steps.finished.push_back(slots, rq, Place::Held);
+            }
+        }
+    }
+
+    fn data_done(&mut self, slots: &Slots, mut rq: Request<'_>, now: Time, steps: &mut Steps) {
+        self.data_in_flight -= 1;
+        if rq.body().post_flush && rq.body().status.is_ok() {
+            rq.body_mut().flush = FlushStep::PostFlush;
+            self.wait(slots, rq, now);
+        } else {
+            steps.finished.push_back(slots, rq, Place::Held);
+        }
+    }
+
+    /// Starts the next flush if one is wanted, none runs, and no data is worth waiting for.
+    fn kick(&mut self, slots: &Slots, hctx: u16, now: Time, steps: &mut Steps) {
+        let overdue = now.since(self.waiting_since) >= FLUSH_PENDING_TIMEOUT_NS;
+        if self.is_running || self.waiting.is_empty() || (self.data_in_flight > 0 && !overdue) {
+            return;
+        }
+        self.is_running = true;
+        self.running = std::mem::take(&mut self.waiting);
+        let mut flush = slots.take_flush(SlotIndex::new(FLUSH_POOL, hctx));
+        *flush.body_mut() = Body { op: Op::Flush, flush: FlushStep::Flush, hctx, submitted: now, ..Body::EMPTY };
+        steps.dispatch.push_front(slots, flush, Place::Held);
+    }
+}

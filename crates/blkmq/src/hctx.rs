@@ -1,0 +1,241 @@
+//! Hardware queues: tags, the list of what is to be issued, and what waits in front of the scheduler.
+
+use std::sync::OnceLock;
+
+use blkmq_sched::Op;
+
+use crate::driver::{StartedTable, Topology};
+use crate::flush::FlushQueue;
+use crate::handover::Handover;
+use crate::member::MAX_MEMBERS;
+use crate::request::{Place, Request, RqList, Slots};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Line, Mutex};
+use crate::tags::Tags;
+use crate::bio::Flags;
+
+/// Hardware queues that a device can have.
+pub const MAX_HW_QUEUES: usize = 1024;
+
+/// Tags that a hardware queue can have.
+pub const MAX_DEPTH: u16 = 10240;
+
+/// What kind of requests a hardware queue takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum HctxType {
+    Default = 0,
+    Read = 1,
+    Poll = 2,
+}
+
+impl HctxType {
+    pub(crate) const COUNT: usize = 3;
+}
+
+/// How many hardware queues of each type there are, and so which one a submitter's request goes to. Queues of the
+/// default type come first, then those for reads, then polled ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    nr: [u16; HctxType::COUNT],
+}
+
+impl Layout {
+    pub(crate) const fn of(topology: &Topology) -> Self {
+        Self { nr: [topology.default_queues, topology.read_queues, topology.poll_queues] }
+    }
+
+    const fn pack(self) -> u64 {
+        self.nr[0] as u64 | (self.nr[1] as u64) << 16 | (self.nr[2] as u64) << 32
+    }
+
+    const fn unpack(word: u64) -> Self {
+        Self { nr: [word as u16, (word >> 16) as u16, (word >> 32) as u16] }
+    }
+
+    /// Hardware queues in all.
+    pub(crate) const fn len(self) -> u16 {
+        self.nr[0] + self.nr[1] + self.nr[2]
+    }
+
+    /// The type a request goes to; a type without queues falls back to the default.
+    pub(crate) const fn kind(self, op: Op, flags: Flags) -> HctxType {
+        if flags.polled && self.nr[HctxType::Poll as usize] > 0 {
+            HctxType::Poll
+        } else if matches!(op, Op::Read) && !flags.polled && self.nr[HctxType::Read as usize] > 0 {
+            HctxType::Read
+        } else {
+            HctxType::Default
+        }
+    }
+
+    /// The hardware queue of a type that a member's requests go to.
+    pub(crate) const fn hctx(self, kind: HctxType, member: u16) -> u16 {
+        // Member 0 is the queue itself, so the first submitter is number 1.
+        let place = member.wrapping_sub(1);
+        match kind {
+            HctxType::Default => place % self.nr[0],
+            HctxType::Read => self.nr[0] + place % self.nr[1],
+            HctxType::Poll => self.nr[0] + self.nr[1] + place % self.nr[2],
+        }
+    }
+
+    /// The type of a hardware queue.
+    pub(crate) const fn kind_of(self, hctx: u16) -> HctxType {
+        if hctx < self.nr[0] {
+            HctxType::Default
+        } else if hctx < self.nr[0] + self.nr[1] {
+            HctxType::Read
+        } else {
+            HctxType::Poll
+        }
+    }
+
+    /// The hardware queues that a member's requests may go to.
+    pub(crate) fn mapped(self, member: u16) -> impl Iterator<Item = u16> + Clone {
+        [HctxType::Default, HctxType::Read, HctxType::Poll]
+            .into_iter()
+            .filter(move |kind| self.nr[*kind as usize] > 0)
+            .map(move |kind| self.hctx(kind, member))
+    }
+}
+
+/// A hardware queue.
+#[derive(Debug)]
+pub(crate) struct HwCtx {
+    pub(crate) tags: Tags,
+    /// Which request has which tag, of those that the driver works on.
+    pub(crate) started: StartedTable,
+    /// The issue list. Its holder keeps what the driver refused, in order.
+    pub(crate) issue: Handover<RqList>,
+    /// The issue list needs another try: the driver refused, or whoever drained it had done its share.
+    pub(crate) stalled: Line<AtomicBool>,
+    dispatch: DispatchList,
+    /// Which members' software queues hold requests for this hardware queue.
+    ctx_map: Box<[Line<AtomicU64>]>,
+    /// The member whose turn is next.
+    dispatch_from: AtomicU32,
+    pub(crate) flush: Mutex<FlushQueue>,
+}
+
+/// What waits in front of the scheduler: flush steps, requests that the driver gave back, and those whose tag is missing.
+#[derive(Debug)]
+struct DispatchList {
+    list: Mutex<RqList>,
+    len: AtomicU32,
+}
+
+impl HwCtx {
+    fn new(depth: u16) -> Self {
+        let depth = u32::from(depth);
+        Self {
+            tags: Tags::new(depth, depth),
+            started: StartedTable::new(depth as usize),
+            issue: Handover::new(RqList::new()),
+            stalled: Line::new("hctx.stalled", AtomicBool::new(false)),
+            dispatch: DispatchList { list: Mutex::new(RqList::new()), len: AtomicU32::new(0) },
+            ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
+            dispatch_from: AtomicU32::new(0),
+            flush: Mutex::new(FlushQueue::default()),
+        }
+    }
+
+    /// Puts a request on the dispatch list: behind what is there, or before it.
+    pub(crate) fn park(&self, slots: &Slots, rq: Request<'_>, in_front: bool) {
+        let mut list = self.dispatch.list.lock();
+        if in_front {
+            list.push_front(slots, rq, Place::DispatchList);
+        } else {
+            list.push_back(slots, rq, Place::DispatchList);
+        }
+        self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
+    }
+
+    /// Takes the first request of the dispatch list.
+    pub(crate) fn unpark<'q>(&self, slots: &'q Slots) -> Option<Request<'q>> {
+        let mut list = self.dispatch.list.lock();
+        let rq = list.pop_front(slots);
+        self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
+        rq
+    }
+
+    /// Requests on the dispatch list, as of a moment ago.
+    pub(crate) fn nr_parked(&self) -> u32 {
+        self.dispatch.len.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn mark_ctx(&self, member: u16) {
+        self.ctx_map[usize::from(member / 64)].fetch_or(1 << (member % 64), Ordering::Relaxed);
+    }
+
+    pub(crate) fn unmark_ctx(&self, member: u16) {
+        self.ctx_map[usize::from(member / 64)].fetch_and(!(1 << (member % 64)), Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_marked_ctx(&self) -> bool {
+        self.ctx_map.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// The next member, round-robin, whose software queue has something for this hardware queue.
+    pub(crate) fn next_ctx(&self) -> Option<u16> {
+        let from = self.dispatch_from.load(Ordering::Relaxed) as usize % MAX_MEMBERS;
+        let found = (0..=self.ctx_map.len()).find_map(|step| {
+            let at = (from / 64 + step) % self.ctx_map.len();
+            let mut word = self.ctx_map[at].load(Ordering::Relaxed);
+            if step == 0 {
+                word &= u64::MAX << (from % 64);
+            } else if step == self.ctx_map.len() {
+                word &= !(u64::MAX << (from % 64));
+            }
+            (word != 0).then(|| at * 64 + word.trailing_zeros() as usize)
+        })?;
+        self.dispatch_from.store(found as u32 + 1, Ordering::Relaxed);
+        u16::try_from(found).ok()
+    }
+}
+
+/// All hardware queues a device ever had. Made when first needed; none goes before the queue.
+#[derive(Debug)]
+pub(crate) struct HwCtxTable {
+    entries: Box<[OnceLock<HwCtx>]>,
+    layout: AtomicU64,
+    depth: u16,
+}
+
+impl HwCtxTable {
+    pub(crate) fn new(topology: &Topology) -> Self {
+        let table = Self {
+            entries: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
+            layout: AtomicU64::new(0),
+            depth: topology.depth,
+        };
+        table.set_layout(Layout::of(topology));
+        table
+    }
+
+    /// Changes the number of queues. Nothing is in flight then, so Relaxed readers cannot mix old and new numbers: they
+    /// read the queue's word first, which is published after this.
+    pub(crate) fn set_layout(&self, layout: Layout) {
+        for entry in &self.entries[..usize::from(layout.len())] {
+            let _ = entry.get_or_init(|| HwCtx::new(self.depth));
+        }
+        self.layout.store(layout.pack(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        Layout::unpack(self.layout.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn get(&self, index: u16) -> &HwCtx {
+        self.entries[usize::from(index)].get().expect("a hardware queue of the layout was made")
+    }
+
+    /// Every hardware queue in use, with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &HwCtx)> {
+        (0..self.layout().len()).map(|index| (index, self.get(index)))
+    }
+
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth
+    }
+}

@@ -1,0 +1,218 @@
+//! Inserting: a plug's requests go into the scheduler, merging with what waits there, or without one straight to the
+//! driver.
+
+use blkmq_sched::{Class, InsertAt, Merge, MergeHow, MergeLevel, Op, Time};
+
+use crate::Status;
+use crate::hctx::{HwCtx, Layout};
+use crate::queue::{Hold, RequestQueue};
+use crate::request::{FlushStep, Place, Request, RqList};
+use crate::runner::Runner;
+use crate::sync::atomic::Ordering;
+use crate::tags::Tag;
+
+/// Tags taken in one go.
+const TAG_BATCH: usize = 32;
+
+/// Kinds of requests that found no room: those behind them of the same kind must not pass them.
+#[derive(Debug, Default)]
+struct Blocked([[bool; 2]; Class::ALL.len()]);
+
+impl Blocked {
+    fn kind(&mut self, rq: &Request<'_>) -> &mut bool {
+        &mut self.0[rq.body().priority.class.index()][usize::from(rq.body().sync)]
+    }
+}
+
+impl Runner {
+    /// Inserts what a plug holds. What finds no room stays there. Requests of the flush machine go to it, operations that
+    /// must not wait and would have to are finished with [`Status::Again`].
+    pub(crate) fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time) {
+        let before = plug.len();
+        let layout = q.hctxs.layout();
+        if q.settings.has_scheduler() {
+            self.insert_ordered(q, layout, plug, now);
+        } else {
+            self.insert_direct(q, layout, plug, now);
+        }
+        self.member(q).counters.entered((before - plug.len()) as u64);
+    }
+
+    /// One hold for the whole plug.
+    ///
+    /// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion.
+    fn insert_ordered(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time) {
+        let (mut rest, mut flushes) = (RqList::new(), RqList::new());
+        let mut blocked = Blocked::default();
+        let mut guard = q.held.lock.lock();
+        let hold = &mut *guard;
+        while let Some(mut rq) = plug.pop_front(&q.slots) {
+            self.map(&mut rq, layout);
+            if rq.body().flush != FlushStep::None {
+                flushes.push_back(&q.slots, rq, Place::Held);
+            } else if *blocked.kind(&rq) {
+                rest.push_back(&q.slots, rq, Place::Plugged);
+            } else if let Err(mut rq) = self.insert_one(q, hold, rq, now) {
+                if rq.body().flags.nowait {
+                    rq.body_mut().status = Status::Again;
+                    self.finished.push_back(&q.slots, rq, Place::Held);
+                } else {
+                    *blocked.kind(&rq) = true;
+                    rest.push_back(&q.slots, rq, Place::Plugged);
+                }
+            }
+        }
+        q.held.note_insertion();
+        q.held.note_waiting(hold);
+        drop(guard);
+        *plug = rest;
+        while let Some(rq) = flushes.pop_front(&q.slots) {
+            self.insert_flush(q, rq, now);
+        }
+    }
+
+    /// Merges or inserts one request; gives it back if the scheduler is full.
+    fn insert_one<'q>(
+        &self,
+        q: &'q RequestQueue,
+        hold: &mut Hold,
+        mut rq: Request<'q>,
+        now: Time,
+    ) -> Result<(), Request<'q>> {
+        let info = rq.body().info();
+        let Some(scheduler) = &mut hold.scheduler else { return Err(rq) };
+        if info.merge != MergeLevel::Never
+            && let Some(merge) = scheduler.merge(&info)
+        {
+            self.merge(q, hold, merge, rq);
+            return Ok(());
+        }
+        let hctx = rq.body().hctx;
+        let limited = info.op != Op::Read;
+        if !has_room(q, hold, hctx, limited) {
+            return Err(rq);
+        }
+        let Some(scheduler) = &mut hold.scheduler else { return Err(rq) };
+        let at = if rq.body().flags.at_head { InsertAt::Head } else { InsertAt::Sorted };
+        rq.body_mut().ordered = true;
+        let id = rq.id();
+        let _ = rq.leave_at(Place::Scheduler);
+        scheduler.insert(id, &info, at, now);
+        hold.queued[usize::from(hctx)] += 1;
+        hold.limited += u64::from(limited);
+        Ok(())
+    }
+
+    /// Hangs a newcomer onto the request that takes it in, and joins that with its neighbour if they touch now.
+    fn merge(&self, q: &RequestQueue, hold: &mut Hold, merge: Merge, newcomer: Request<'_>) {
+        let mut into = q.slots.leave_scheduler(merge.into);
+        into.absorb(newcomer, merge.how);
+        let _ = into.leave_at(Place::Scheduler);
+        let mut merges = 1;
+        if let Some(join) = merge.joined {
+            let mut survivor = q.slots.leave_scheduler(join.survivor);
+            let absorbed = q.slots.leave_scheduler(join.absorbed);
+            hold.queued[usize::from(absorbed.body().hctx)] -= 1;
+            hold.limited -= u64::from(absorbed.body().op != Op::Read);
+            survivor.absorb(absorbed, MergeHow::Back);
+            let _ = survivor.leave_at(Place::Scheduler);
+            merges += 1;
+        }
+        self.member(q).counters.merged_at_insert(merges);
+    }
+
+    /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue.
+    fn insert_direct(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time) {
+        let mut run = RqList::new();
+        let mut run_hctx = 0;
+        while let Some(mut rq) = plug.pop_front(&q.slots) {
+            self.map(&mut rq, layout);
+            if rq.body().flush != FlushStep::None {
+                self.insert_flush(q, rq, now);
+                continue;
+            }
+            if rq.body().hctx != run_hctx {
+                self.start(q, layout, run_hctx, &mut run, now);
+                run_hctx = rq.body().hctx;
+            }
+            run.push_back(&q.slots, rq, Place::Held);
+        }
+        self.start(q, layout, run_hctx, &mut run, now);
+    }
+
+    /// Starts requests of one hardware queue, in order. If something waits already they queue up behind it.
+    fn start(&mut self, q: &RequestQueue, layout: Layout, index: u16, run: &mut RqList, now: Time) {
+        let hctx = q.hctxs.get(index);
+        if !q.word.load().is_waiting() {
+            self.start_with_tags(q, hctx, run);
+            if q.is_concurrent {
+                self.issue_directly(q, now);
+            }
+        }
+        if run.is_empty() {
+            return;
+        }
+        self.refuse_nowait(q, run);
+        let member = self.member(q);
+        member.ctx.append(&q.slots, layout.kind_of(index), run, || hctx.mark_ctx(self.member));
+        // The run that follows looks for tags again, with WAITING set.
+        q.word.set_waiting();
+    }
+
+    fn start_with_tags(&mut self, q: &RequestQueue, hctx: &HwCtx, run: &mut RqList) {
+        let mut tags = [Tag(0); TAG_BATCH];
+        while !run.is_empty() {
+            let wanted = run.len().min(TAG_BATCH);
+            let got = hctx.tags.get_batch(&mut self.hint, &mut tags[..wanted]);
+            for tag in &tags[..got] {
+                let rq = run.pop_front(&q.slots).expect("no more tags than requests were asked for");
+                self.make_ready(q, rq, *tag);
+            }
+            if got == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Finishes the operations that must not wait.
+    fn refuse_nowait(&mut self, q: &RequestQueue, run: &mut RqList) {
+        for _ in 0..run.len() {
+            let Some(mut rq) = run.pop_front(&q.slots) else { return };
+            if rq.body().flags.nowait {
+                rq.body_mut().status = Status::Again;
+                self.finished.push_back(&q.slots, rq, Place::Held);
+            } else {
+                run.push_back(&q.slots, rq, Place::Held);
+            }
+        }
+    }
+
+    /// Which hardware queue the request goes to.
+    fn map(&self, rq: &mut Request<'_>, layout: Layout) {
+        let body = rq.body_mut();
+        body.hctx = layout.hctx(layout.kind(body.op, body.flags), self.member);
+    }
+}
+
+/// Whether the scheduler may take one more request for this hardware queue, by `nr_requests` and the scheduler's limit
+/// on requests other than reads. What the driver has is only looked up near the bound.
+fn has_room(q: &RequestQueue, hold: &Hold, hctx: u16, limited: bool) -> bool {
+    let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
+    let queued = hold.queued[usize::from(hctx)];
+    let hctx = q.hctxs.get(hctx);
+    if queued + u32::from(q.hctxs.depth()) + hctx.nr_parked() >= nr_requests
+        && queued + hctx.tags.weight() + hctx.nr_parked() >= nr_requests
+    {
+        return false;
+    }
+    let async_depth = hold.scheduler.as_ref().and_then(|scheduler| scheduler.async_depth());
+    match async_depth {
+        Some(depth) if limited && depth < nr_requests => {
+            // Counters lag, so `completed` may be too small, which errs on the side of waiting.
+            let completed = q.nr_limited_completed() - hold.base_limited;
+            let outstanding = hold.limited.saturating_sub(completed);
+            outstanding < u64::from(depth) * u64::from(q.hctxs.layout().len())
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,131 @@
+//! Issuing: from a hardware queue's issue list, in order, into the driver.
+//!
+//! # Liveness
+//! Who appends to an issue list drains it, or finds it being drained; the drainer looks again after unlocking (see
+//! `handover`). What the driver refuses stays at the head and marks the hardware queue as stalled, which every thread
+//! that polls the queue retries; threads that sleep are woken so that they plan for the retry.
+
+use blkmq_sched::Time;
+
+use crate::driver::Batch;
+use crate::hctx::HwCtx;
+use crate::queue::RequestQueue;
+use crate::request::{Place, RqList};
+use crate::runner::Runner;
+use crate::sync::atomic::Ordering;
+
+/// How often a drainer looks again for what others appended before it leaves the rest to them.
+const DRAIN_ROUNDS: u32 = 64;
+
+/// Members whose requests a thread started for them; they may sleep and must plan for the completion.
+#[derive(Debug, Default)]
+pub(crate) struct Foreign {
+    members: [u16; 8],
+    len: usize,
+    overflow: bool,
+}
+
+impl Foreign {
+    pub(crate) fn note(&mut self, member: u16) {
+        if self.overflow || self.members[..self.len].contains(&member) {
+            return;
+        }
+        // A flush of the queue's own has no owner; whoever waits for it is among the sleepers.
+        if self.len == self.members.len() || member == crate::flush::FLUSH_POOL {
+            self.overflow = true;
+            return;
+        }
+        self.members[self.len] = member;
+        self.len += 1;
+    }
+
+    /// Wakes those that sleep. Called when the driver has the requests, so that a look at its next event counts them.
+    fn wake(&self, q: &RequestQueue) {
+        if self.overflow {
+            return q.wake_sleepers();
+        }
+        if self.len > 0 && q.anybody_sleeps() {
+            for member in &self.members[..self.len] {
+                q.members.get(*member).wake.rouse();
+            }
+        }
+    }
+}
+
+impl Runner {
+    /// Drains a hardware queue's issue list, or leaves it to the thread that is draining it.
+    pub(crate) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
+        let hctx = q.hctxs.get(index);
+        let mut refused = false;
+        let drained = hctx.issue.drain(DRAIN_ROUNDS, |index| q.slots.link(index), |pending, chain| {
+            pending.take_over(&q.slots, chain, Place::IssueList);
+            refused = !pending.is_empty() && self.offer(q, index, pending, now);
+            // Only the holder writes it, so it says what the holder left behind.
+            if hctx.stalled.load(Ordering::Relaxed) != refused {
+                hctx.stalled.store(refused, Ordering::Relaxed);
+            }
+        });
+        if !drained {
+            hctx.stalled.store(true, Ordering::Relaxed);
+        }
+        if refused || !drained {
+            q.wake_sleepers();
+        }
+    }
+
+    /// Issues what is ready without the issue list: for drivers that take concurrent calls, when no order is kept.
+    pub(crate) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
+        let mut pending = std::mem::take(&mut self.ready);
+        let index = self.ready_hctx;
+        if !pending.is_empty() && self.offer(q, index, &mut pending, now) {
+            pending.hand_over(&q.slots, &q.hctxs.get(index).issue);
+            self.touch(index);
+        }
+    }
+
+    /// Offers requests to the driver. Returns whether it refused one; that one and those behind it stay in `pending`.
+    fn offer(&mut self, q: &RequestQueue, index: u16, pending: &mut RqList, now: Time) -> bool {
+        let hctx: &HwCtx = q.hctxs.get(index);
+        let offered = pending.len();
+        let mut batch = Batch {
+            slots: &q.slots,
+            started: &hctx.started,
+            pending,
+            finished: std::mem::take(&mut self.finished),
+            requeued: std::mem::take(&mut self.requeued),
+            now,
+            timeout_ns: q.settings.timeout_ns(),
+            member: self.member,
+            foreign: Foreign::default(),
+            refused: false,
+        };
+        q.driver.queue_rqs(index, &mut batch, now);
+        let Batch { finished, requeued, foreign, refused, .. } = batch;
+        self.finished = finished;
+        self.requeued = requeued;
+        self.member(q).counters.issued((offered - pending.len()) as u64);
+        foreign.wake(q);
+        debug_assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
+        refused || !pending.is_empty()
+    }
+
+    /// Puts what the driver gave back on the dispatch lists, without a tag. It is tried again when something completes,
+    /// or at the next poll.
+    pub(crate) fn park_requeued(&mut self, q: &RequestQueue) {
+        if self.requeued.is_empty() {
+            return;
+        }
+        self.member(q).counters.requeued(self.requeued.len() as u64);
+        while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
+            let hctx = q.hctxs.get(rq.body().hctx);
+            let tag = rq.body_mut().tag.take();
+            hctx.park(&q.slots, rq, false);
+            q.word.set_waiting();
+            if let Some(tag) = tag {
+                hctx.tags.put(tag, &mut self.hint);
+            }
+        }
+        q.word.completed_fence();
+        q.wake_sleepers();
+    }
+}

@@ -1,0 +1,79 @@
+//! What a queue keeps for each thread that works with it: submitters and background threads.
+
+use std::sync::OnceLock;
+
+use crate::account::Counters;
+use crate::ctx::SwCtx;
+use crate::grace::Activity;
+use crate::stack::SlotStack;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::wake::Wake;
+
+/// Threads that a queue can work with at once, the queue's own pool included.
+pub(crate) const MAX_MEMBERS: usize = 1024;
+
+/// The shared side of one thread. Each field lies on lines of its own.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Whether the thread is inside the queue just now.
+    pub(crate) activity: Activity,
+    pub(crate) counters: Counters,
+    /// The completion ring: what others completed for this thread.
+    pub(crate) completions: SlotStack,
+    pub(crate) wake: Wake,
+    pub(crate) ctx: SwCtx,
+    taken: AtomicBool,
+}
+
+/// All members. An entry is made once, used again by later threads, and never goes before the queue.
+#[derive(Debug)]
+pub(crate) struct Members {
+    entries: Box<[OnceLock<Member>]>,
+    /// Entries in use have lower numbers than this.
+    high: AtomicUsize,
+}
+
+impl Members {
+    /// Entry 0 stands for the queue's own requests and is never taken by a thread.
+    pub(crate) fn new() -> Self {
+        let members =
+            Self { entries: (0..MAX_MEMBERS).map(|_| OnceLock::new()).collect(), high: AtomicUsize::new(0) };
+        let _ = members.join();
+        members
+    }
+
+    /// Takes an entry for a thread; `None` if there are none left. Called under the control lock.
+    pub(crate) fn join(&self) -> Option<u16> {
+        for (index, entry) in self.entries.iter().enumerate() {
+            let member = entry.get_or_init(|| Member {
+                activity: Activity::new(),
+                counters: Counters::new(),
+                completions: SlotStack::new("submitter.completions"),
+                wake: Wake::new(),
+                ctx: SwCtx::new(),
+                taken: AtomicBool::new(false),
+            });
+            // Relaxed: the control lock orders joining and leaving.
+            if !member.taken.swap(true, Ordering::Relaxed) {
+                self.high.fetch_max(index + 1, Ordering::Relaxed);
+                return u16::try_from(index).ok();
+            }
+        }
+        None
+    }
+
+    /// Gives an entry back. Called under the control lock, when the thread has nothing outstanding.
+    pub(crate) fn leave(&self, index: u16) {
+        self.get(index).taken.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self, index: u16) -> &Member {
+        self.entries[usize::from(index)].get().expect("a member was made before its number was given out")
+    }
+
+    /// Every entry that was ever in use, with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> {
+        let high = self.high.load(Ordering::Relaxed);
+        (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, entry.get()?)))
+    }
+}

@@ -1,0 +1,433 @@
+//! The request queue: everything that the threads of one device share.
+
+use std::fmt;
+
+use blkmq_sched::{MergeLevel, Scheduler, Tally};
+
+use crate::client::Client;
+use crate::clock::Clock;
+use crate::driver::Driver;
+use crate::flush::FLUSH_POOL;
+use crate::hctx::{HwCtxTable, MAX_DEPTH, MAX_HW_QUEUES};
+use crate::limits::Limits;
+use crate::member::{MAX_MEMBERS, Members};
+use crate::request::Slots;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{Arc, Line, Mutex};
+use crate::word::Word;
+use crate::{Stats, Submitter};
+
+/// Why a queue could not be built or changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueError {
+    /// No scheduler has this name.
+    UnknownScheduler(String),
+    /// The queue, or its scheduler, has no knob of this name; the second part names those it has.
+    UnknownKnob(String, String),
+    /// A knob's value is not what it takes; the text says what it takes.
+    BadValue(String),
+    /// The device's description of itself makes no sense.
+    BadDevice(String),
+    /// Every place for a thread is taken.
+    TooManySubmitters,
+    /// The device cannot have that many hardware queues.
+    BadTopology(String),
+}
+
+impl fmt::Display for QueueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownScheduler(name) => {
+                write!(f, "unknown scheduler '{name}'; there are: {}", scheduler_names().join(", "))
+            }
+            Self::UnknownKnob(name, known) => write!(f, "unknown knob '{name}'; there are: {known}"),
+            Self::BadValue(text) | Self::BadDevice(text) | Self::BadTopology(text) => f.write_str(text),
+            Self::TooManySubmitters => write!(f, "a queue takes at most {} threads", MAX_MEMBERS - 1),
+        }
+    }
+}
+
+impl std::error::Error for QueueError {}
+
+/// The names that [`Builder::scheduler`] and [`RequestQueue::set_scheduler`] take.
+#[must_use]
+pub fn scheduler_names() -> Vec<&'static str> {
+    std::iter::once("none").chain(blkmq_sched::SCHEDULERS.iter().map(|known| known.name)).collect()
+}
+
+/// Looks a scheduler up; `None` stands for `none`.
+pub(crate) fn scheduler_by_name(name: &str) -> Result<Option<Box<dyn Scheduler>>, QueueError> {
+    match name {
+        "none" => Ok(None),
+        _ => blkmq_sched::scheduler(name).map(Some).ok_or_else(|| QueueError::UnknownScheduler(name.to_owned())),
+    }
+}
+
+/// The scheduler and what is counted with it, under one lock: the `single` locking.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) scheduler: Option<Box<dyn Scheduler>>,
+    /// Requests in the scheduler, by the hardware queue they will go to.
+    pub(crate) queued: Vec<u32>,
+    /// Requests other than reads that entered the scheduler since it was installed.
+    pub(crate) limited: u64,
+    /// What had completed when the scheduler was installed.
+    pub(crate) base: Tally,
+    pub(crate) base_limited: u64,
+}
+
+/// The hold on a line of its own, with a count that lets others see without locking whether there is work.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) lock: Mutex<Hold>,
+    /// Requests in the scheduler, as of the last unlock.
+    nr_waiting: AtomicU32,
+    /// How often something was inserted, wrapping.
+    insertions: AtomicU32,
+}
+
+/// Knobs that the path of a request reads; on a line that is written only when one is set.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    has_scheduler: AtomicBool,
+    pub(crate) nr_requests: AtomicU32,
+    pub(crate) nomerges: AtomicU32,
+    pub(crate) io_timeout_ms: AtomicU32,
+}
+
+impl Settings {
+    pub(crate) fn has_scheduler(&self) -> bool {
+        self.has_scheduler.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn merge_level(&self) -> MergeLevel {
+        match self.nomerges.load(Ordering::Relaxed) {
+            0 => MergeLevel::Full,
+            1 => MergeLevel::LastOnly,
+            _ => MergeLevel::Never,
+        }
+    }
+
+    pub(crate) fn timeout_ns(&self) -> u64 {
+        u64::from(self.io_timeout_ms.load(Ordering::Relaxed)) * 1_000_000
+    }
+}
+
+/// State of the control path, under one lock; see `control`.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    pub(crate) freezes: u32,
+    pub(crate) quiesces: u32,
+    pub(crate) clients: Vec<Client>,
+}
+
+/// A device with its software queues, hardware queues, tags and scheduler.
+///
+/// Threads work with it through a [`Submitter`] each. Control operations take `&Arc<RequestQueue>` and may come from any
+/// thread.
+#[derive(Debug)]
+pub struct RequestQueue {
+    pub(crate) word: Word,
+    pub(crate) settings: Line<Settings>,
+    pub(crate) held: Line<Held>,
+    pub(crate) hctxs: HwCtxTable,
+    pub(crate) members: Members,
+    pub(crate) slots: Slots,
+    pub(crate) limits: Limits,
+    pub(crate) driver: Arc<dyn Driver>,
+    /// The driver takes calls for one hardware queue from several threads at once.
+    pub(crate) is_concurrent: bool,
+    pub(crate) clock: Clock,
+    pub(crate) nr_slots: u16,
+    pub(crate) control: Mutex<Control>,
+    /// Somebody has bios in a plug for want of room, and sleeps or will.
+    pub(crate) room_wanted: Line<AtomicBool>,
+    /// Threads that sleep or are about to.
+    pub(crate) nr_sleepers: Line<AtomicU32>,
+    /// When the timeout scan is due, and when the scheduler would let go what it holds back; nanoseconds.
+    pub(crate) timeout_scan: Line<AtomicU64>,
+    pub(crate) policy_wakeup: Line<AtomicU64>,
+    /// Background threads that drive the queue.
+    pub(crate) nr_background: AtomicU32,
+}
+
+/// What a queue is built from.
+#[derive(Debug)]
+pub struct Builder {
+    driver: Arc<dyn Driver>,
+    clock: Clock,
+    scheduler: Option<String>,
+    slots: u16,
+    io_timeout_ms: u32,
+}
+
+/// Slots of a submitter unless the builder says otherwise.
+const DEFAULT_SLOTS: u16 = 256;
+
+/// Milliseconds that a driver may keep a request unless the builder or the knob `io_timeout` says otherwise.
+const DEFAULT_IO_TIMEOUT_MS: u32 = 30_000;
+
+impl Builder {
+    /// The scheduler's name. Default, as in Linux: `mq-deadline` for one hardware queue, else `none`.
+    #[must_use]
+    pub fn scheduler(mut self, name: &str) -> Self {
+        self.scheduler = Some(name.to_owned());
+        self
+    }
+
+    /// The clock; the machine's by default.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Requests that each submitter can have outstanding, 1 to 32768; 256 by default.
+    #[must_use]
+    pub fn slots(mut self, slots: u16) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// Milliseconds before a request that the driver keeps is overdue; 30000 by default.
+    #[must_use]
+    pub fn io_timeout_ms(mut self, ms: u32) -> Self {
+        self.io_timeout_ms = ms;
+        self
+    }
+
+    /// Builds the queue.
+    ///
+    /// # Errors
+    /// The scheduler is unknown, or the driver's description of the device makes no sense.
+    pub fn build(self) -> Result<Arc<RequestQueue>, QueueError> {
+        let (topology, limits) = (self.driver.topology(), self.driver.limits());
+        check_device(&topology, &limits)?;
+        if self.slots == 0 || self.slots > 32768 {
+            return Err(QueueError::BadValue(format!("slots: {} is not within 1..32768", self.slots)));
+        }
+        let single = topology.default_queues == 1 && topology.read_queues == 0;
+        let name = self.scheduler.unwrap_or_else(|| if single { "mq-deadline" } else { "none" }.to_owned());
+        let scheduler = scheduler_by_name(&name)?;
+        let slots = Slots::new(MAX_MEMBERS);
+        slots.make_pool(FLUSH_POOL, MAX_HW_QUEUES as u16);
+        let now = self.clock.now();
+        let q = Arc::new(RequestQueue {
+            word: Word::new(),
+            settings: Line::new(
+                "queue.settings",
+                Settings {
+                    has_scheduler: AtomicBool::new(false),
+                    nr_requests: AtomicU32::new(0),
+                    nomerges: AtomicU32::new(0),
+                    io_timeout_ms: AtomicU32::new(self.io_timeout_ms),
+                },
+            ),
+            held: Line::new("queue.hold", Held {
+                    lock: Mutex::new(Hold::empty()),
+                    nr_waiting: AtomicU32::new(0),
+                    insertions: AtomicU32::new(0),
+                }),
+            hctxs: HwCtxTable::new(&topology),
+            members: Members::new(),
+            slots,
+            limits,
+            is_concurrent: self.driver.is_concurrent(),
+            driver: self.driver,
+            clock: self.clock,
+            nr_slots: self.slots,
+            control: Mutex::new(Control::default()),
+            room_wanted: Line::new("queue.room_wanted", AtomicBool::new(false)),
+            nr_sleepers: Line::new("queue.nr_sleepers", AtomicU32::new(0)),
+            timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
+            policy_wakeup: Line::new("queue.policy_wakeup", AtomicU64::new(u64::MAX)),
+            nr_background: AtomicU32::new(0),
+        });
+        q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
+        q.install(scheduler);
+        Ok(q)
+    }
+}
+
+fn check_device(topology: &crate::driver::Topology, limits: &Limits) -> Result<(), QueueError> {
+    let bad = |text: &str| Err(QueueError::BadDevice(text.to_owned()));
+    let block = limits.logical_block_size;
+    if topology.default_queues == 0 || topology.nr_queues() > MAX_HW_QUEUES {
+        return bad("a device has 1 to 1024 hardware queues, at least one of them of the default type");
+    }
+    if topology.depth == 0 || topology.depth > MAX_DEPTH {
+        return bad("a hardware queue has 1 to 10240 tags");
+    }
+    if !block.is_power_of_two() || !(512..=65536).contains(&block) {
+        return bad("the logical block size is a power of two from 512 to 65536");
+    }
+    let sectors = block / 512;
+    if limits.max_sectors < sectors || limits.max_segments == 0 || limits.max_segment_size < block {
+        return bad("a request takes at least one logical block in one segment");
+    }
+    if !limits.boundary_sectors.is_multiple_of(sectors) {
+        return bad("the boundary is a multiple of the logical block size");
+    }
+    Ok(())
+}
+
+impl Hold {
+    fn empty() -> Self {
+        Self { scheduler: None, queued: Vec::new(), limited: 0, base: Tally::default(), base_limited: 0 }
+    }
+}
+
+impl Held {
+    /// Requests in the scheduler, as of a moment ago. Who inserted and then asks sees at least its own.
+    pub(crate) fn nr_waiting(&self) -> u32 {
+        self.nr_waiting.load(Ordering::Relaxed)
+    }
+
+    /// How often something was inserted, wrapping.
+    pub(crate) fn insertions(&self) -> u32 {
+        self.insertions.load(Ordering::Relaxed)
+    }
+
+    /// Called under the lock by who inserted.
+    pub(crate) fn note_insertion(&self) {
+        self.insertions.store(self.insertions().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Called before unlocking.
+    pub(crate) fn note_waiting(&self, hold: &Hold) {
+        let waiting = hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len() as u32);
+        if waiting != self.nr_waiting() {
+            self.nr_waiting.store(waiting, Ordering::Relaxed);
+        }
+    }
+}
+
+impl RequestQueue {
+    /// Starts building a queue in front of a device.
+    #[must_use]
+    pub fn builder(driver: Arc<dyn Driver>) -> Builder {
+        Builder {
+            driver,
+            clock: Clock::real(),
+            scheduler: None,
+            slots: DEFAULT_SLOTS,
+            io_timeout_ms: DEFAULT_IO_TIMEOUT_MS,
+        }
+    }
+
+    /// A new submitter for one thread, serving `client`.
+    ///
+    /// # Errors
+    /// The queue has as many threads as it can.
+    pub fn submitter(self: &Arc<Self>, client: &Client) -> Result<Submitter, QueueError> {
+        Submitter::join(Arc::clone(self), client)
+    }
+
+    /// What the device accepts.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    /// The queue's clock.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// What was counted so far, summed over all threads. Sums taken while I/O runs may be off by what is in motion.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        for (_, member) in self.members.iter() {
+            stats += member.counters.stats();
+        }
+        stats
+    }
+
+    /// Requests that the driver has, or is about to get: the tags that are out.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.hctxs.iter().map(|(_, hctx)| hctx.tags.weight()).sum()
+    }
+
+    /// What the scheduler needs to know of completions, since it was installed.
+    pub(crate) fn tally(&self, base: &Tally) -> Tally {
+        let mut tally = Tally::default();
+        for (_, member) in self.members.iter() {
+            member.counters.add_tally(&mut tally);
+        }
+        for (sum, base) in tally.completed.iter_mut().zip(base.completed) {
+            *sum -= base;
+        }
+        tally
+    }
+
+    /// Completed requests other than reads that a scheduler had dispatched.
+    pub(crate) fn nr_limited_completed(&self) -> u64 {
+        self.members.iter().map(|(_, member)| member.counters.nr_limited()).sum()
+    }
+
+    /// Puts a scheduler in place. Nothing is in flight, or nothing has begun.
+    pub(crate) fn install(&self, scheduler: Option<Box<dyn Scheduler>>) {
+        let mut hold = self.held.lock.lock();
+        let nr_hctxs = u32::from(self.hctxs.layout().len());
+        let depth = u32::from(self.hctxs.depth());
+        let nr_requests = if scheduler.is_some() { 2 * depth.min(128) } else { depth };
+        *hold = Hold {
+            scheduler,
+            queued: vec![0; nr_hctxs as usize],
+            limited: 0,
+            base: self.tally(&Tally::default()),
+            base_limited: self.nr_limited_completed(),
+        };
+        if let Some(scheduler) = &mut hold.scheduler {
+            scheduler.set_merge_limits(self.limits.merge_limits());
+        }
+        self.settings.has_scheduler.store(hold.scheduler.is_some(), Ordering::Relaxed);
+        self.apply_nr_requests(&mut hold, nr_requests);
+        self.held.note_waiting(&hold);
+        self.policy_wakeup.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Sizes what depends on `nr_requests`. Nothing is in flight.
+    pub(crate) fn apply_nr_requests(&self, hold: &mut Hold, nr_requests: u32) {
+        let depth = u32::from(self.hctxs.depth());
+        let tags = if hold.scheduler.is_some() { depth } else { nr_requests };
+        for (_, hctx) in self.hctxs.iter() {
+            if hctx.tags.depth() != tags {
+                hctx.tags.resize(tags);
+            }
+        }
+        if let Some(scheduler) = &mut hold.scheduler {
+            scheduler.reserve(nr_requests as usize * usize::from(self.hctxs.layout().len()));
+            scheduler.set_nr_requests(nr_requests);
+        }
+        self.settings.nr_requests.store(nr_requests, Ordering::Relaxed);
+    }
+
+    /// Wakes every thread that sleeps, so that it looks again. Called after what it should see was made visible.
+    ///
+    /// COST: a fence and a load while nobody sleeps.
+    pub(crate) fn wake_sleepers(&self) {
+        if self.anybody_sleeps() {
+            for (_, member) in self.members.iter() {
+                member.wake.rouse();
+            }
+        }
+    }
+
+    /// Fences, and looks whether any thread sleeps or is about to.
+    pub(crate) fn anybody_sleeps(&self) -> bool {
+        // ORDERING: pairs with the fence in `Wake::sleep`, which stands behind the count of sleepers going up: either
+        // the count is seen here, or the sleeper's last look sees what the caller did before.
+        fence(Ordering::SeqCst);
+        self.nr_sleepers.load(Ordering::Relaxed) > 0
+    }
+}

@@ -1,0 +1,167 @@
+//! One thread's way through a queue: dispatch, issue and complete, again and again until there is nothing to do.
+//!
+//! A submitter has a runner, and so has a background thread. What a runner does not finish it leaves where another is
+//! certain to find it: see the liveness notes in `dispatch` and `issue`.
+
+use blkmq_sched::Time;
+
+use crate::driver::Done;
+use crate::member::Member;
+use crate::queue::RequestQueue;
+use crate::request::{Place, Request, RqList};
+use crate::sync::atomic::Ordering;
+use crate::tags::{Hint, Tag};
+
+/// Requests that a runner takes through in one go before it goes back to its own business.
+const RUN_BOUND: usize = 64;
+
+/// Hardware queues that hold something to be issued, noted as a set.
+#[derive(Debug)]
+struct Touched(Box<[u64]>);
+
+/// A thread's private state: lists in its hands, and the tag it would like next.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    /// Its number among the queue's members.
+    pub(crate) member: u16,
+    pub(crate) hint: Hint,
+    /// Chosen requests with tags, on their way to the issue list of `ready_hctx`.
+    pub(crate) ready: RqList,
+    pub(crate) ready_hctx: u16,
+    touched: Touched,
+    /// Finished requests that are to be completed.
+    pub(crate) finished: RqList,
+    /// Requests that the driver gave back.
+    pub(crate) requeued: RqList,
+    /// Completed operations of this very thread, not yet reaped.
+    pub(crate) completed: RqList,
+    /// Requests put aside in this run.
+    pub(crate) parked: bool,
+}
+
+impl Touched {
+    fn add(&mut self, hctx: u16) {
+        self.0[usize::from(hctx / 64)] |= 1 << (hctx % 64);
+    }
+
+    fn take(&mut self) -> Option<u16> {
+        let (at, word) = (0u16..).zip(self.0.iter_mut()).find(|(_, word)| **word != 0)?;
+        let bit = word.trailing_zeros() as u16;
+        *word &= *word - 1;
+        Some(at * 64 + bit)
+    }
+}
+
+impl Runner {
+    pub(crate) fn new(member: u16) -> Self {
+        Self {
+            member,
+            hint: Hint::new(u32::from(member)),
+            ready: RqList::new(),
+            ready_hctx: 0,
+            touched: Touched(vec![0; crate::hctx::MAX_HW_QUEUES / 64].into_boxed_slice()),
+            finished: RqList::new(),
+            requeued: RqList::new(),
+            completed: RqList::new(),
+            parked: false,
+        }
+    }
+
+    pub(crate) fn member<'q>(&self, q: &'q RequestQueue) -> &'q Member {
+        q.members.get(self.member)
+    }
+
+    /// Takes a chosen request with its tag along to the issue list, in the order of the calls.
+    pub(crate) fn make_ready(&mut self, q: &RequestQueue, mut rq: Request<'_>, tag: Tag) {
+        rq.body_mut().tag = Some(tag);
+        let hctx = rq.body().hctx;
+        if hctx != self.ready_hctx {
+            self.append_ready(q);
+            self.ready_hctx = hctx;
+        }
+        self.ready.push_back(&q.slots, rq, Place::IssueList);
+    }
+
+    /// Appends what is ready to the issue list it belongs to.
+    fn append_ready(&mut self, q: &RequestQueue) {
+        if !self.ready.is_empty() {
+            std::mem::take(&mut self.ready).hand_over(&q.slots, &q.hctxs.get(self.ready_hctx).issue);
+            self.touched.add(self.ready_hctx);
+        }
+    }
+
+    /// Notes that a hardware queue's issue list is to be drained in this run.
+    pub(crate) fn touch(&mut self, hctx: u16) {
+        self.touched.add(hctx);
+    }
+
+    /// Dispatches, issues and completes until nothing can go on, or this thread has done its share (`own`, or
+    /// [`RUN_BOUND`], requests) and others must do theirs. The caller is inside the queue ([`Member::activity`]).
+    pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time) {
+        let bound = own.max(RUN_BOUND);
+        let mut now = now;
+        let mut taken = 0;
+        loop {
+            let chosen = self.dispatch(q, now, bound);
+            self.append_ready(q);
+            taken += chosen;
+            while let Some(hctx) = self.touched.take() {
+                self.issue(q, hctx, now);
+            }
+            self.park_requeued(q);
+            if self.finished.is_empty() {
+                break;
+            }
+            now = q.clock.now();
+            self.complete(q, now);
+            if !self.goes_on(q) {
+                break;
+            }
+            if taken >= bound {
+                // Others must go on: those with something outstanding are awake and bound to poll, or woken here.
+                q.wake_sleepers();
+                break;
+            }
+        }
+    }
+
+    /// Whether what this thread completed may have made room for something that waits.
+    fn goes_on(&self, q: &RequestQueue) -> bool {
+        self.parked || q.word.load().is_waiting() || (q.settings.has_scheduler() && q.held.nr_waiting() > 0)
+    }
+
+    /// Asks the driver what has finished on a hardware queue.
+    pub(crate) fn poll_hctx(&mut self, q: &RequestQueue, hctx: u16, now: Time) {
+        let mut done = Done { slots: &q.slots, finished: std::mem::take(&mut self.finished) };
+        q.driver.poll(hctx, &mut done, now);
+        self.finished = done.finished;
+    }
+
+    /// Polls, completes and runs once: all that a thread owes the queue when it has time. Returns false if the queue is
+    /// quiesced, when nothing but reaping may happen.
+    pub(crate) fn drive(&mut self, q: &RequestQueue, hctxs: impl Iterator<Item = u16> + Clone, now: Time) {
+        let activity = &self.member(q).activity;
+        activity.enter();
+        if !q.word.load().is_quiesced() {
+            for index in hctxs.clone() {
+                self.poll_hctx(q, index, now);
+            }
+            self.scan_timeouts(q, now);
+            if !self.finished.is_empty() {
+                self.complete(q, now);
+            }
+            let mut again = self.parked || q.word.load().is_waiting();
+            for index in hctxs {
+                let hctx = q.hctxs.get(index);
+                if hctx.stalled.load(Ordering::Relaxed) {
+                    self.touch(index);
+                    again = true;
+                }
+            }
+            if again {
+                self.run(q, 0, now);
+            }
+        }
+        activity.leave();
+    }
+}

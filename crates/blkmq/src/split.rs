@@ -1,0 +1,97 @@
+//! Cutting an operation into requests that the device accepts.
+
+use blkmq_sched::Op;
+
+use crate::bio::Bio;
+use crate::limits::{Limits, SECTOR_SIZE};
+
+/// One request's share of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) sector: u64,
+    pub(crate) nr_sectors: u32,
+    /// Where its data begins in the operation's buffers, in bytes.
+    pub(crate) offset: usize,
+    pub(crate) nr_segments: u16,
+}
+
+/// The pieces of an operation that passed [`Limits::check`], in order. They cover it without gap or overlap, and each
+/// is a multiple of the logical block size.
+#[derive(Debug)]
+pub(crate) struct Pieces<'a> {
+    limits: &'a Limits,
+    bio: &'a Bio,
+    done: u64,
+}
+
+impl<'a> Pieces<'a> {
+    pub(crate) const fn new(limits: &'a Limits, bio: &'a Bio) -> Self {
+        Self { limits, bio, done: 0 }
+    }
+
+    /// Sectors until the next line that no request may cross.
+    fn until_boundary(&self, sector: u64) -> u64 {
+        match u64::from(self.limits.boundary_sectors) {
+            0 => u64::MAX,
+            boundary => boundary - sector % boundary,
+        }
+    }
+
+    /// Cuts `most` bytes from `offset` down to what fits into `max_segments`, and counts the segments.
+    fn fit_segments(&self, offset: usize, most: usize) -> (usize, u16) {
+        let max_segment = self.limits.max_segment_size as usize;
+        let (mut bytes, mut segments) = (0, 0_u16);
+        for segment in self.bio.buffers.segments(offset, most) {
+            let mut left = segment.len();
+            while left > 0 && segments < self.limits.max_segments {
+                let taken = left.min(max_segment);
+                left -= taken;
+                bytes += taken;
+                segments += 1;
+            }
+            if left > 0 {
+                break;
+            }
+        }
+        (bytes, segments)
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        let bio = self.bio;
+        let sector = bio.sector + self.done;
+        let offset = self.done as usize * SECTOR_SIZE;
+        let first_flush = bio.op == Op::Flush && self.done == 0;
+        if first_flush {
+            self.done = u64::MAX;
+            return Some(Piece { sector: 0, nr_sectors: 0, offset: 0, nr_segments: 0 });
+        }
+        let left = bio.nr_sectors.saturating_sub(self.done);
+        if left == 0 {
+            return None;
+        }
+        let most = left.min(u64::from(self.limits.max_op_sectors(bio.op))).min(self.until_boundary(sector));
+        let (nr_sectors, nr_segments) = match bio.op {
+            Op::Read | Op::Write => {
+                let (bytes, segments) = self.fit_segments(offset, most as usize * SECTOR_SIZE);
+                let block = u64::from(self.limits.logical_block_size) / SECTOR_SIZE as u64;
+                let sectors = (bytes / SECTOR_SIZE) as u64;
+                // A block of more segments than the device takes goes as it is: the driver sees what it can do with it.
+                ((sectors - sectors % block).max(block.min(most)), segments)
+            }
+            Op::Flush | Op::Discard | Op::WriteZeroes => (most, 1),
+        };
+        self.done += nr_sectors;
+        let nr_sectors = u32::try_from(nr_sectors).expect("a request's length fits its limits");
+        let offset = if bio.buffers.is_empty() { 0 } else { offset };
+        Some(Piece { sector, nr_sectors, offset, nr_segments })
+    }
+}
+
+/// How many requests an operation needs. COST: for one buffer within the limits, no loop.
+pub(crate) fn count(limits: &Limits, bio: &Bio) -> usize {
+    Pieces::new(limits, bio).count()
+}

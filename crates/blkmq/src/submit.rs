@@ -1,0 +1,473 @@
+//! Submitting: one thread's door to a queue.
+
+use std::fmt;
+use std::time::Duration;
+
+use blkmq_sched::{ClientId, IoPriority, MergeLevel, Op, Time};
+
+use crate::bio::Bio;
+use crate::client::Client;
+use crate::flush;
+use crate::merge;
+use crate::queue::{QueueError, RequestQueue};
+use crate::request::{Body, FlushStep, NIL, Part, Place, Request, RqId, RqList, SlotIndex};
+use crate::runner::Runner;
+use crate::split::{self, Piece, Pieces};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::wake::Notify;
+use crate::Status;
+
+/// A plug with this many requests is flushed.
+const PLUG_MAX: usize = 32;
+
+/// A plug whose newest request has this many sectors (128 KiB) is flushed.
+const PLUG_FLUSH_SECTORS: u32 = 256;
+
+/// How long to wait before trying again what the driver refused or gave back, in ns.
+const RETRY_NS: u64 = 3_000_000;
+
+/// An operation that was not taken, with the reason.
+#[derive(Debug)]
+pub struct Rejected {
+    /// The operation, as it was handed in.
+    pub bio: Bio,
+    /// Why.
+    pub reason: RejectReason,
+}
+
+/// Why an operation was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RejectReason {
+    /// All slots are in use: reap completions first.
+    Full,
+    /// The operation can never succeed.
+    Bad(Status),
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason {
+            RejectReason::Full => f.write_str("every slot of the submitter is in use"),
+            RejectReason::Bad(status) => status.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Rejected {}
+
+/// An operation that is over.
+#[derive(Debug)]
+pub struct Completion {
+    /// The id that [`Submitter::submit`] returned.
+    pub id: RqId,
+    /// How it ended.
+    pub status: Status,
+    /// The operation, with its buffers.
+    pub bio: Bio,
+}
+
+/// What is still to come of a bio that was split.
+#[derive(Debug, Clone, Copy, Default)]
+struct Outstanding {
+    parts: u16,
+    status: Status,
+}
+
+/// One thread's door to a queue, serving one client.
+///
+/// [`submit`](Self::submit) gathers operations in a plug; [`poll`](Self::poll) and [`wait`](Self::wait) pass the plug on
+/// and drive the queue; [`reap`](Self::reap) hands out what is over. A thread with operations outstanding must poll or
+/// wait: others may depend on it.
+pub struct Submitter {
+    q: Arc<RequestQueue>,
+    runner: Runner,
+    client: ClientId,
+    priority: IoPriority,
+    plug: RqList,
+    /// When the oldest request in the plug came.
+    plug_time: Time,
+    /// Free slots, the one used last on top.
+    free: Vec<u16>,
+    outstanding: Box<[Outstanding]>,
+}
+
+impl fmt::Debug for Submitter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submitter")
+            .field("member", &self.runner.member)
+            .field("plugged", &self.plug.len())
+            .field("outstanding", &self.nr_outstanding())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Submitter {
+    pub(crate) fn join(q: Arc<RequestQueue>, client: &Client) -> Result<Self, QueueError> {
+        let (member, client_id) = q.join(Some(client))?;
+        q.slots.make_pool(member, q.nr_slots);
+        Ok(Self {
+            runner: Runner::new(member),
+            client: client_id,
+            priority: client.priority,
+            plug: RqList::new(),
+            plug_time: Time(0),
+            free: (0..q.nr_slots).rev().collect(),
+            outstanding: vec![Outstanding::default(); usize::from(q.nr_slots)].into_boxed_slice(),
+            q,
+        })
+    }
+
+    /// The queue.
+    #[must_use]
+    pub fn queue(&self) -> &Arc<RequestQueue> {
+        &self.q
+    }
+
+    /// Operations taken and not yet reaped, split ones counted by their parts.
+    #[must_use]
+    pub fn nr_outstanding(&self) -> usize {
+        usize::from(self.q.nr_slots) - self.free.len()
+    }
+
+    /// Takes an operation. It waits in the plug, where it may merge with the operation before it, until the plug is full,
+    /// or [`flush_plug`](Self::flush_plug), [`poll`](Self::poll) or [`wait`](Self::wait) passes it on. Never blocks.
+    ///
+    /// # Errors
+    /// The operation comes back if there is no free slot, or if it can never succeed; nothing has happened then.
+    pub fn submit(&mut self, mut bio: Bio) -> Result<RqId, Rejected> {
+        if let Err(status) = self.check(&bio) {
+            return Err(Rejected { bio, reason: RejectReason::Bad(status) });
+        }
+        let nr_parts = split::count(&self.q.limits, &bio);
+        if nr_parts > self.free.len() {
+            let too_large = nr_parts > self.outstanding.len();
+            let reason = if too_large { RejectReason::Bad(Status::TooLarge) } else { RejectReason::Full };
+            return Err(Rejected { bio, reason });
+        }
+        if self.plug.is_empty() {
+            self.plug_time = self.q.clock.now();
+        }
+        let asked = bio.flags;
+        let (step, post_flush) = flush::first_step(&self.q.limits, bio.op, &mut bio.flags);
+        let body = Body {
+            op: bio.op,
+            flags: bio.flags,
+            sync: bio.op == Op::Read || asked.sync || asked.fua || asked.preflush,
+            priority: bio.priority.unwrap_or(self.priority),
+            client: self.client,
+            merge: self.merge_level(&bio, step != FlushStep::None),
+            flush: step,
+            post_flush,
+            submitted: self.plug_time,
+            ..Body::EMPTY
+        };
+        bio.flags = asked;
+        let id = self.plug_parts(bio, nr_parts, body);
+        if self.plug.len() >= PLUG_MAX || self.newest_is_large() {
+            self.flush_plug();
+        }
+        Ok(id)
+    }
+
+    /// Takes operations from the front of `bios` until one is rejected or none is left, and passes the plug on. Returns
+    /// how many it took; a rejected operation stays in `bios`, at the front, with the reason returned beside it.
+    pub fn submit_batch(&mut self, bios: &mut std::collections::VecDeque<Bio>) -> (usize, Option<RejectReason>) {
+        let mut taken = 0;
+        let mut rejected = None;
+        while let Some(bio) = bios.pop_front() {
+            match self.submit(bio) {
+                Ok(_) => taken += 1,
+                Err(Rejected { bio, reason }) => {
+                    bios.push_front(bio);
+                    rejected = Some(reason);
+                    break;
+                }
+            }
+        }
+        self.flush_plug();
+        (taken, rejected)
+    }
+
+    /// Passes on what is in the plug. What finds no room, or comes while the queue is frozen, stays there and is tried
+    /// again at each poll.
+    pub fn flush_plug(&mut self) {
+        if !self.plug.is_empty() {
+            let now = self.plug_time;
+            self.flush_plug_at(now);
+        }
+    }
+
+    /// Passes on the plug and drives the queue: completes what the driver has finished, dispatches what waits. Returns
+    /// true if there is something to [`reap`](Self::reap).
+    pub fn poll(&mut self) -> bool {
+        let now = self.q.clock.now();
+        if !self.plug.is_empty() {
+            self.flush_plug_at(now);
+        }
+        let hctxs = self.q.hctxs.layout().mapped(self.runner.member);
+        self.runner.drive(&self.q, hctxs, now);
+        self.collect();
+        if !self.plug.is_empty() {
+            self.retry_plug(now);
+        }
+        !self.runner.completed.is_empty()
+    }
+
+    /// The next operation that is over, if any.
+    pub fn reap(&mut self) -> Option<Completion> {
+        loop {
+            if self.runner.completed.is_empty() {
+                self.collect();
+            }
+            let part = self.runner.completed.pop_front(&self.q.slots)?;
+            let (parent, status) = (part.body().part.parent, part.body().status);
+            let whole = &mut self.outstanding[usize::from(parent.slot())];
+            whole.parts -= 1;
+            whole.status = whole.status.and(status);
+            let (left, status) = (whole.parts, whole.status);
+            if part.index() != parent {
+                self.free.push(part.free());
+            }
+            if left == 0 {
+                let mut rq = self.q.slots.take_back(parent);
+                let id = rq.id();
+                let bio = rq.take_bio().expect("the parent's slot keeps the bio until all parts are back");
+                self.free.push(rq.free());
+                return Some(Completion { id, status, bio });
+            }
+        }
+    }
+
+    /// Polls until something can be reaped or `deadline` has passed, sleeping in between; `None` waits for ever. Returns
+    /// true if there is something to reap; false also if nothing is outstanding.
+    ///
+    /// On a virtual clock sleeping means moving the clock to the next event.
+    pub fn wait(&mut self, deadline: Option<Time>) -> bool {
+        loop {
+            if self.poll() {
+                return true;
+            }
+            let now = self.q.clock.now();
+            if self.nr_outstanding() == 0 || deadline.is_some_and(|deadline| now >= deadline) {
+                return false;
+            }
+            self.sleep(now, deadline);
+        }
+    }
+
+    /// When to poll next though nobody wakes this thread: the driver's next event for it, a retry, the end of what the
+    /// scheduler holds back, an overdue request. `None` if nothing is outstanding.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Option<Time> {
+        if self.nr_outstanding() == 0 {
+            return None;
+        }
+        let q = &self.q;
+        let now = q.clock.now();
+        let mut earliest = Time(q.timeout_scan.load(Ordering::Relaxed));
+        // A time that has passed is no reason to wake: the poll at that time found the request free but no tag.
+        let policy = Time(q.policy_wakeup.load(Ordering::Relaxed));
+        if policy > now {
+            earliest = earliest.min(policy);
+        }
+        if q.nr_background.load(Ordering::Relaxed) > 0 {
+            return Some(earliest);
+        }
+        for index in q.hctxs.layout().mapped(self.runner.member) {
+            let hctx = q.hctxs.get(index);
+            if hctx.stalled.load(Ordering::Relaxed) || hctx.nr_parked() > 0 {
+                earliest = earliest.min(now.after(RETRY_NS));
+            }
+            if let Some(event) = q.driver.next_event(index) {
+                earliest = earliest.min(event);
+            }
+        }
+        Some(earliest)
+    }
+
+    /// Whom to tell, beside this thread, when something completes here or needs this thread to poll.
+    pub fn set_notify(&mut self, notify: Option<Arc<dyn Notify>>) {
+        let wake = &self.runner.member(&self.q).wake;
+        // Who is told counts as asleep: it may be waiting elsewhere for the news.
+        if let Some(change) = wake.set_notify(notify) {
+            self.q.nr_sleepers.fetch_add(change.cast_unsigned(), Ordering::Relaxed);
+        }
+    }
+
+    /// Leaves the queue when everything outstanding has completed; returns what still was in the plug because the queue
+    /// is frozen or full.
+    #[must_use = "these operations were not done"]
+    pub fn leave(mut self) -> Vec<Bio> {
+        self.flush_plug();
+        let bios = self.unplug();
+        drop(self);
+        bios
+    }
+
+    /// Takes the operations of the plug back. Parts of a split operation that are on their way already are waited for.
+    fn unplug(&mut self) -> Vec<Bio> {
+        let mut bios = Vec::new();
+        let mut plugged = std::mem::take(&mut self.plug);
+        while let Some(mut rq) = plugged.pop_front(&self.q.slots) {
+            rq.body_mut().status = Status::Gone;
+            let completed = &mut self.runner.completed;
+            rq.into_parts(|part| completed.push_back(&self.q.slots, part, Place::Completed));
+        }
+        while let Some(completion) = self.reap() {
+            if completion.status == Status::Gone {
+                bios.push(completion.bio);
+            }
+        }
+        bios
+    }
+
+    fn check(&self, bio: &Bio) -> Result<(), Status> {
+        self.q.limits.check(bio.op, bio.sector, bio.nr_sectors)?;
+        if bio.buffers_fit() { Ok(()) } else { Err(Status::BadBuffer) }
+    }
+
+    fn merge_level(&self, bio: &Bio, has_flush_steps: bool) -> MergeLevel {
+        let alone = bio.flags.nomerge || bio.flags.fua || has_flush_steps;
+        if alone { MergeLevel::Never } else { self.q.settings.merge_level() }
+    }
+
+    /// Takes slots for the parts of an operation and puts them in the plug, merging where they fit.
+    fn plug_parts(&mut self, bio: Bio, nr_parts: usize, body: Body) -> RqId {
+        let Self { q, runner, plug, free, outstanding, .. } = self;
+        let pool = runner.member;
+        let mut next_slot = || SlotIndex::new(pool, free.pop().expect("there is a slot for each part"));
+        let parent = next_slot();
+        outstanding[usize::from(parent.slot())] = Outstanding { parts: nr_parts as u16, status: Status::Ok };
+        let limits = q.limits.merge_limits();
+        let mut id = None;
+        for (at, piece) in Pieces::new(&q.limits, &bio).enumerate() {
+            let mut rq = q.slots.take_own(if at == 0 { parent } else { next_slot() });
+            fill(&mut rq, &body, parent, piece);
+            id.get_or_insert(rq.id());
+            if done_at_once(q, &rq) {
+                runner.completed.push_back(&q.slots, rq, Place::Completed);
+            } else if plug_or_merge(q, &limits, plug, rq) {
+                let counters = &runner.member(q).counters;
+                counters.merged_in_plug();
+                counters.entered(1);
+            }
+        }
+        q.slots.store_bio(parent, bio);
+        id.expect("an operation has at least one part")
+    }
+
+    fn newest_is_large(&mut self) -> bool {
+        let q = &self.q;
+        self.plug.with_last(&q.slots, |rq| rq.body().nr_sectors >= PLUG_FLUSH_SECTORS).unwrap_or(false)
+    }
+
+    fn flush_plug_at(&mut self, now: Time) {
+        let Self { q, runner, plug, .. } = self;
+        let own = plug.len();
+        let activity = &runner.member(q).activity;
+        activity.enter();
+        let seen = q.word.load();
+        if !seen.is_frozen() {
+            runner.insert(q, plug, now);
+            if seen.is_quiesced() {
+                // Whoever ends the quiescence sees to it that somebody looks.
+                q.word.set_waiting();
+            } else {
+                runner.run(q, own, now);
+            }
+        }
+        activity.leave();
+    }
+
+    /// Something was left in the plug: asks to be woken when there is room, and tries once more.
+    fn retry_plug(&mut self, now: Time) {
+        self.q.room_wanted.store(true, Ordering::Relaxed);
+        self.q.word.wait_fence();
+        self.flush_plug_at(now);
+        self.collect();
+    }
+
+    /// Takes over what others completed for this thread.
+    fn collect(&mut self) {
+        let q = &self.q;
+        let chain = self.runner.member(q).completions.take_all(|index| q.slots.link(index));
+        self.runner.completed.take_over(&q.slots, chain, Place::Completed);
+    }
+
+    fn sleep(&mut self, now: Time, deadline: Option<Time>) {
+        let until = match (self.next_wakeup(), deadline) {
+            (Some(wakeup), Some(deadline)) => Some(wakeup.min(deadline)),
+            (wakeup, deadline) => wakeup.or(deadline),
+        };
+        if let crate::clock::Clock::Virtual(clock) = &self.q.clock {
+            return clock.advance_to(until.unwrap_or(now));
+        }
+        let q = &self.q;
+        let member = self.runner.member(q);
+        q.nr_sleepers.fetch_add(1, Ordering::Relaxed);
+        member.wake.sleep(
+            // Or what keeps the plug from going on may be over: who ends it takes the mark off, then wakes sleepers.
+            || !member.completions.is_empty() || (!self.plug.is_empty() && !q.room_wanted.load(Ordering::Relaxed)),
+            // Looked up again behind the fence: requests of this thread may have been started by another meanwhile.
+            || {
+                let wakeup = self.next_wakeup().map_or(u64::MAX, |time| time.0);
+                let until = wakeup.min(deadline.map_or(u64::MAX, |time| time.0));
+                Some(Duration::from_nanos(until.saturating_sub(now.0)))
+            },
+        );
+        q.nr_sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Submitter {
+    /// Waits for what is outstanding, so that no request outlives its submitter. Operations still in the plug because
+    /// the queue is frozen or full are dropped undone; see [`Submitter::leave`].
+    fn drop(&mut self) {
+        let _ = self.unplug();
+        while self.nr_outstanding() > 0 {
+            self.wait(None);
+            while self.reap().is_some() {}
+        }
+        self.set_notify(None);
+        self.q.leave(self.runner.member);
+    }
+}
+
+fn fill(rq: &mut Request<'_>, body: &Body, parent: SlotIndex, piece: Piece) {
+    let index = rq.index();
+    debug_assert_ne!(index, NIL, "the address of no slot");
+    *rq.body_mut() = Body {
+        sector: piece.sector,
+        nr_sectors: piece.nr_sectors,
+        nr_segments: piece.nr_segments,
+        first: index,
+        last: index,
+        part: Part { parent, sector: piece.sector, nr_sectors: piece.nr_sectors, offset: piece.offset },
+        ..*body
+    };
+}
+
+/// A flush means nothing to a device without a volatile cache.
+fn done_at_once(q: &RequestQueue, rq: &Request<'_>) -> bool {
+    rq.body().op == Op::Flush && !q.limits.write_cache
+}
+
+/// Puts a request in the plug, or joins it to the newest one there. Returns whether it merged.
+fn plug_or_merge(q: &RequestQueue, limits: &blkmq_sched::MergeLimits, plug: &mut RqList, rq: Request<'_>) -> bool {
+    let mut rq = Some(rq);
+    let merged = plug.with_last(&q.slots, |newest| {
+        let newcomer = rq.take().expect("the request is here until it merges");
+        match merge::into_newest(limits, newest, newcomer) {
+            Ok(()) => true,
+            Err(newcomer) => {
+                rq = Some(newcomer);
+                false
+            }
+        }
+    });
+    if let Some(rq) = rq {
+        plug.push_back(&q.slots, rq, Place::Plugged);
+    }
+    merged.unwrap_or(false)
+}

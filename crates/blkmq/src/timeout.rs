@@ -1,0 +1,67 @@
+//! Requests that the driver has had for too long.
+//!
+//! One thread at a time scans the busy tags, at most once per timeout period or when the earliest deadline has come. It
+//! reserves an overdue request, asks the driver, and then either completes it or lets it go on. A completion that comes
+//! meanwhile is not lost: it leaves its status with the scan (see `request::state`).
+
+use blkmq_sched::{RqId, Time};
+
+use crate::driver::TimeoutAction;
+use crate::queue::RequestQueue;
+use crate::request::Place;
+use crate::runner::Runner;
+use crate::sync::atomic::Ordering;
+
+impl Runner {
+    /// Scans if it is time. Requests that expired are then among the finished ones.
+    ///
+    /// COST: a load of a line that is written once per timeout period.
+    pub(crate) fn scan_timeouts(&mut self, q: &RequestQueue, now: Time) {
+        let due = q.timeout_scan.load(Ordering::Relaxed);
+        let next = now.after(q.settings.timeout_ns()).0;
+        if now.0 < due || q.timeout_scan.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let mut earliest = next;
+        for (index, hctx) in q.hctxs.iter() {
+            hctx.tags.for_each_busy(|tag| {
+                if let Some(id) = hctx.started.get(tag) {
+                    earliest = earliest.min(self.check_deadline(q, index, id, now).0);
+                }
+            });
+        }
+        // A request issued after the scan has a deadline no earlier than `next`, so the scan never comes too late.
+        q.timeout_scan.fetch_min(earliest, Ordering::Relaxed);
+    }
+
+    /// Handles one request that the driver was given. Returns when it must be looked at again.
+    fn check_deadline(&mut self, q: &RequestQueue, hctx: u16, id: RqId, now: Time) -> Time {
+        let never = Time(u64::MAX);
+        let Some((slot, generation)) = q.slots.find(id) else { return never };
+        if slot.state.look() != (generation, Place::Issued) {
+            return never;
+        }
+        let deadline = slot.deadline.get();
+        if now < deadline {
+            return deadline;
+        }
+        if !slot.state.begin_timeout(generation) {
+            return never;
+        }
+        let again = now.after(q.settings.timeout_ns());
+        let expired = q.driver.timeout(hctx, id, now) == TimeoutAction::Done;
+        if !expired {
+            slot.deadline.set(again);
+        }
+        match q.slots.end_timeout(id, expired) {
+            Some(rq) => {
+                if rq.body().status == crate::Status::Timeout {
+                    self.member(q).counters.timed_out();
+                }
+                self.finished.push_back(&q.slots, rq, Place::Held);
+                never
+            }
+            None => again,
+        }
+    }
+}
