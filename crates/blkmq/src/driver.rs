@@ -1,6 +1,9 @@
 //! The contract between the block layer and a device.
 
+#[cfg(test)]
+mod harness;
 pub mod null;
+pub mod ram;
 pub mod spec;
 mod store;
 

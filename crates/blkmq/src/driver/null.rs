@@ -3,6 +3,8 @@
 
 mod config;
 mod injection;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;

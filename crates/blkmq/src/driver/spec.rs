@@ -6,7 +6,7 @@ mod value;
 
 use std::fmt;
 
-use crate::driver::{Driver, null};
+use crate::driver::{Driver, null, ram};
 use crate::sync::Arc;
 pub use value::{Accepts, Fault, Value};
 
@@ -36,12 +36,20 @@ pub struct DeviceDescription {
 }
 
 /// Every device of this crate.
-pub const DEVICES: &[DeviceDescription] = &[DeviceDescription {
-    name: "null",
-    about: "completes every request without doing anything, at once or after a fixed time; may keep the data",
-    parameters: null::PARAMETERS,
-    open: |values| Ok(Arc::new(null::Null::new(null::Config::from_values(values)?))),
-}];
+pub const DEVICES: &[DeviceDescription] = &[
+    DeviceDescription {
+        name: "null",
+        about: "completes every request without doing anything, at once or after a fixed time; may keep the data",
+        parameters: null::PARAMETERS,
+        open: |values| Ok(Arc::new(null::Null::new(null::Config::from_values(values)?))),
+    },
+    DeviceDescription {
+        name: "ram",
+        about: "a RAM disk: keeps the data and completes every request at once",
+        parameters: ram::PARAMETERS,
+        open: |values| Ok(Arc::new(ram::Ram::from_values(values)?)),
+    },
+];
 
 /// Opens the device that `spec` describes.
 ///
@@ -166,8 +174,8 @@ mod tests {
 
     #[test]
     fn an_error_names_the_offending_word_and_what_would_be_right() {
-        assert_eq!(error_of(""), "a device spec begins with the name of a device: null");
-        assert_eq!(error_of("nul,bs=512"), "there is no device \"nul\"; there are: null");
+        assert_eq!(error_of(""), "a device spec begins with the name of a device: null, ram");
+        assert_eq!(error_of("nul,bs=512"), "there is no device \"nul\"; there are: null, ram");
         assert_eq!(error_of("null,"), "device null: \"\" is not of the form name=value");
         assert_eq!(error_of("null,bs"), "device null: \"bs\" is not of the form name=value");
         assert!(

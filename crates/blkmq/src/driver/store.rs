@@ -19,6 +19,23 @@ use crate::sync::{Line, Mutex};
 const PAGE_SIZE: usize = 4096;
 const NR_SHARDS: usize = 64;
 
+/// The largest device in bytes: sums of byte addresses stay far from overflow.
+pub(crate) const MAX_SIZE: u64 = 1 << 62;
+
+/// The largest operation without data, in sectors: just under 4 GiB, as null_blk has it.
+pub(crate) const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
+
+/// Checks block size and size of a device, both in bytes.
+pub(crate) fn check_geometry(bs: u32, size: u64) -> Result<(), String> {
+    if !bs.is_power_of_two() {
+        return Err(format!("bs={bs} is not one of 512, 1024, 2048, 4096"));
+    }
+    if !size.is_multiple_of(u64::from(bs)) {
+        return Err(format!("a size of {size} bytes is no multiple of bs={bs}"));
+    }
+    Ok(())
+}
+
 type PageData = Box<[u8; PAGE_SIZE]>;
 
 fn zero_page() -> PageData {
@@ -292,3 +309,6 @@ impl<'a, I: Iterator<Item = Segment<'a>>> Cursor<I, Segment<'a>> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

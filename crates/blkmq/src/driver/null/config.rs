@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::driver::spec::{Accepts, Fault, Parameter, Value, Values};
+use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
 use crate::driver::{MAX_DEPTH, MAX_HW_QUEUES, Topology, check_topology};
 use crate::limits::{Limits, SECTOR_SIZE};
 
@@ -46,8 +47,6 @@ pub struct Config {
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
-/// The largest device in bytes: sector numbers stay far from overflow.
-const MAX_SIZE: u64 = 1 << 62;
 
 const fn count(max: u64) -> Accepts {
     Accepts::Count { unit: "", min: 0, max }
@@ -224,20 +223,6 @@ impl Config {
             ..usual
         }
     }
-}
-
-/// The largest operation without data, in sectors: just under 4 GiB, as null_blk has it.
-pub(crate) const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
-
-/// Checks block size and size of a device, both in bytes.
-pub(crate) fn check_geometry(bs: u32, size: u64) -> Result<(), String> {
-    if !bs.is_power_of_two() {
-        return Err(format!("bs={bs} is not one of 512, 1024, 2048, 4096"));
-    }
-    if !size.is_multiple_of(u64::from(bs)) {
-        return Err(format!("a size of {size} bytes is no multiple of bs={bs}"));
-    }
-    Ok(())
 }
 
 impl fmt::Display for Config {
