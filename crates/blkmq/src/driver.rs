@@ -1,5 +1,12 @@
 //! The contract between the block layer and a device.
 
+#[cfg(test)]
+mod harness;
+pub mod null;
+pub mod ram;
+pub mod spec;
+mod store;
+
 use std::fmt;
 
 use blkmq_sched::Time;
@@ -11,6 +18,12 @@ use crate::request::{Place, RqList, Slots};
 pub use crate::request::{Request, RqId};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tags::Tag;
+
+/// Hardware queues that a device can have.
+pub(crate) const MAX_HW_QUEUES: usize = 1024;
+
+/// Tags that a hardware queue can have.
+pub(crate) const MAX_DEPTH: u16 = 10240;
 
 /// How many hardware queues a device has, of which type, and how deep each is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +44,24 @@ impl Topology {
     pub const fn nr_queues(&self) -> usize {
         self.default_queues as usize + self.read_queues as usize + self.poll_queues as usize
     }
+}
+
+/// Checks that a device made of memory can have these hardware queues.
+pub(crate) fn check_topology(topology: Topology) -> Result<(), String> {
+    let Topology { default_queues, read_queues, poll_queues, depth } = topology;
+    if default_queues == 0 {
+        return Err("there must be a hardware queue of the default type".to_owned());
+    }
+    if topology.nr_queues() > MAX_HW_QUEUES {
+        return Err(format!(
+            "{default_queues} default, {read_queues} read and {poll_queues} polled hardware queues are more than \
+             {MAX_HW_QUEUES}"
+        ));
+    }
+    if !(1..=MAX_DEPTH).contains(&depth) {
+        return Err(format!("a hardware queue has 1 to {MAX_DEPTH} tags, not {depth}"));
+    }
+    Ok(())
 }
 
 /// What a driver says about a request that it has had for too long.

@@ -1,0 +1,228 @@
+//! Device specs: `null,submit_queues=4,irqmode=2`, a device's name and then its parameters.
+//!
+//! The tables that the parser reads are public, so that a program can print them.
+
+mod value;
+
+use std::fmt;
+
+use crate::driver::{Driver, null, ram};
+use crate::sync::Arc;
+pub use value::{Accepts, Fault, Value};
+
+/// A parameter of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameter {
+    /// The name; the kernel's, where the kernel has the parameter.
+    pub name: &'static str,
+    /// What a value looks like.
+    pub accepts: Accepts,
+    /// The value of a spec that does not give one, as it would be written there; empty for none.
+    pub default: &'static str,
+    /// One sentence on what it does.
+    pub about: &'static str,
+}
+
+/// A device that a spec can name.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceDescription {
+    /// The name, which begins the spec.
+    pub name: &'static str,
+    /// One sentence on what it is.
+    pub about: &'static str,
+    /// Its parameters.
+    pub parameters: &'static [Parameter],
+    open: fn(&Values) -> Result<Arc<dyn Driver>, String>,
+}
+
+/// Every device of this crate.
+pub const DEVICES: &[DeviceDescription] = &[
+    DeviceDescription {
+        name: "null",
+        about: "completes every request without doing anything, at once or after a fixed time; may keep the data",
+        parameters: null::PARAMETERS,
+        open: |values| Ok(Arc::new(null::Null::new(null::Config::from_values(values)?))),
+    },
+    DeviceDescription {
+        name: "ram",
+        about: "a RAM disk: keeps the data and completes every request at once",
+        parameters: ram::PARAMETERS,
+        open: |values| Ok(Arc::new(ram::Ram::from_values(values)?)),
+    },
+];
+
+/// Opens the device that `spec` describes.
+///
+/// # Errors
+/// What is wrong with the spec.
+pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
+    let (name, parameters) = spec.split_once(',').map_or((spec, None), |(name, rest)| (name, Some(rest)));
+    let Some(device) = DEVICES.iter().find(|device| device.name == name) else {
+        let known = join(DEVICES.iter().map(|device| device.name));
+        return Err(SpecError(match name {
+            "" => format!("a device spec begins with the name of a device: {known}"),
+            _ => format!("there is no device {name:?}; there are: {known}"),
+        }));
+    };
+    Values::parse(device.parameters, parameters)
+        .and_then(|values| (device.open)(&values))
+        .map_err(|error| SpecError(format!("device {name}: {error}")))
+}
+
+/// Why a spec describes no device: one line that names the offending word and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecError(String);
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// The value of each parameter of a device, given or default.
+#[derive(Debug)]
+pub(crate) struct Values {
+    parameters: &'static [Parameter],
+    given: Vec<Option<Value>>,
+}
+
+impl Values {
+    /// Reads `name=value,name=value`; `None` leaves everything at its default.
+    pub(crate) fn parse(parameters: &'static [Parameter], text: Option<&str>) -> Result<Self, String> {
+        let mut values = Self { parameters, given: vec![None; parameters.len()] };
+        let mut words = text.into_iter().flat_map(|text| text.split(',')).peekable();
+        while let Some(word) = words.next() {
+            let Some((name, value)) = word.split_once('=') else {
+                return Err(format!("{word:?} is not of the form name=value"));
+            };
+            let Some(place) = parameters.iter().position(|parameter| parameter.name == name) else {
+                let known = join(parameters.iter().map(|parameter| parameter.name));
+                return Err(format!("there is no parameter {name:?}; there are: {known}"));
+            };
+            let accepts = parameters[place].accepts;
+            let mut value = value.to_owned();
+            // The parts of a fault's description are separated by commas too; a parameter always has its name before it.
+            while let Some(part) = words.next_if(|next| matches!(accepts, Accepts::Fault) && !next.contains('=')) {
+                value.push(',');
+                value.push_str(part);
+            }
+            let value = accepts.parse(&value).map_err(|error| format!("{name}={value:?}: {error}"))?;
+            if values.given[place].replace(value).is_some() {
+                return Err(format!("{name} is given twice"));
+            }
+        }
+        Ok(values)
+    }
+
+    fn place(&self, name: &str) -> usize {
+        let place = self.parameters.iter().position(|parameter| parameter.name == name);
+        place.expect("a device asks for the parameters of its own table")
+    }
+
+    /// Whether the spec gives the parameter.
+    pub(crate) fn is_given(&self, name: &str) -> bool {
+        self.given[self.place(name)].is_some()
+    }
+
+    /// The value of a parameter; `None` if it is not given and has no default.
+    pub(crate) fn get(&self, name: &str) -> Option<Value> {
+        let place = self.place(name);
+        let Parameter { accepts, default, .. } = self.parameters[place];
+        self.given[place]
+            .or_else(|| (!default.is_empty()).then(|| accepts.parse(default).expect("a table's default is acceptable")))
+    }
+
+    /// The value of a parameter that is a number and has a default; sizes in bytes, times in nanoseconds.
+    pub(crate) fn number<T: TryFrom<u64>>(&self, name: &str) -> T {
+        let Some(Value::Number(number)) = self.get(name) else {
+            unreachable!("{name} is a number and has a default");
+        };
+        T::try_from(number).ok().expect("a table's range fits the type it is read as")
+    }
+
+    /// The value of a switch.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.number::<u64>(name) == 1
+    }
+}
+
+fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn error_of(spec: &str) -> String {
+        open(spec).expect_err("the spec is wrong").to_string()
+    }
+
+    #[test]
+    fn every_default_is_acceptable_and_every_device_opens_without_parameters() {
+        for device in DEVICES {
+            for Parameter { name, accepts, default, .. } in device.parameters {
+                assert!(default.is_empty() || accepts.parse(default).is_ok(), "{} {name}={default}", device.name);
+            }
+            assert_eq!(open(device.name).unwrap().name(), device.name);
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_offending_word_and_what_would_be_right() {
+        assert_eq!(error_of(""), "a device spec begins with the name of a device: null, ram");
+        assert_eq!(error_of("nul,bs=512"), "there is no device \"nul\"; there are: null, ram");
+        assert_eq!(error_of("null,"), "device null: \"\" is not of the form name=value");
+        assert_eq!(error_of("null,bs"), "device null: \"bs\" is not of the form name=value");
+        assert!(
+            error_of("null,depth=1").starts_with("device null: there is no parameter \"depth\"; there are: submit_q")
+        );
+        assert_eq!(error_of("null,irqmode=1,irqmode=1"), "device null: irqmode is given twice");
+        assert_eq!(error_of("null,irqmode="), "device null: irqmode=\"\": a number is missing");
+        assert_eq!(error_of("null,irqmode=3"), "device null: irqmode=\"3\": give a number from 0 to 2");
+        assert_eq!(error_of("null,irqmode=1,x=\n"), error_of("null,x=1"), "names are checked before values");
+        assert!(!error_of("null,bs=5\n12").contains('\n'));
+        assert_eq!(
+            error_of("null,submit_queues=99999999999999999999"),
+            "device null: submit_queues=\"99999999999999999999\": give a number from 1 to 1024"
+        );
+        assert_eq!(
+            error_of("null,completion_nsec=1h"),
+            "device null: completion_nsec=\"1h\": \"h\" is no unit; there are: ns, us, ms, s"
+        );
+    }
+
+    #[test]
+    fn the_commas_of_a_fault_belong_to_it() {
+        let driver = open("null,timeout=1,50,0,-1,irqmode=2,requeue=2,100,3,4").unwrap();
+        let mut shown = String::new();
+        driver.show(&mut shown).unwrap();
+        assert!(shown.contains("timeout=1,50,0,-1"), "{shown}");
+        assert!(shown.contains("requeue=2,100,3,4"), "{shown}");
+        assert_eq!(error_of("null,bs=512,1,2"), "device null: \"1\" is not of the form name=value");
+    }
+
+    /// Specs that are almost right: words from the tables, with values from all over.
+    fn almost_spec() -> impl Strategy<Value = String> {
+        let names: Vec<_> =
+            DEVICES.iter().flat_map(|device| device.parameters).map(|parameter| parameter.name).collect();
+        let value = prop_oneof!["[0-9]{1,3}", "[0-9]{1,20}[KMGTnus]{0,2}", "[0-9,-]{0,9}", "\\PC{0,4}"];
+        let word = (prop::sample::select(names), value).prop_map(|(name, value)| format!(",{name}={value}"));
+        (prop_oneof!["null", "ram", "[a-z]{0,4}"], prop::collection::vec(word, 0..6))
+            .prop_map(|(device, words)| device + &words.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_panics_and_every_error_is_one_line(spec in prop_oneof!["\\PC*", almost_spec()]) {
+            if let Err(error) = open(&spec) {
+                let text = error.to_string();
+                prop_assert!(!text.is_empty() && !text.contains('\n'), "{text:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Data in memory: pages that exist once they are written, behind a volatile cache if the device has one.
+//!
+//! A page has its durable content and, while it is dirty, a whole second content that supersedes it. Pages are spread
+//! over shards, each behind its own lock, so requests of different hardware queues seldom meet. A page, and so a
+//! logical block, changes under one lock hold: neither a reader nor a power loss finds half of a block.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use blkmq_sched::Op;
+
+use super::Request;
+use crate::Status;
+use crate::buffer::Segment;
+use crate::limits::SECTOR_SIZE;
+use crate::sync::{Line, Mutex};
+
+/// Bytes of a page; no logical block is larger.
+const PAGE_SIZE: usize = 4096;
+const NR_SHARDS: usize = 64;
+
+/// The largest device in bytes: sums of byte addresses stay far from overflow.
+pub(crate) const MAX_SIZE: u64 = 1 << 62;
+
+/// The largest operation without data, in sectors: just under 4 GiB, as null_blk has it.
+pub(crate) const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
+
+/// Checks block size and size of a device, both in bytes.
+pub(crate) fn check_geometry(bs: u32, size: u64) -> Result<(), String> {
+    if !bs.is_power_of_two() {
+        return Err(format!("bs={bs} is not one of 512, 1024, 2048, 4096"));
+    }
+    if !size.is_multiple_of(u64::from(bs)) {
+        return Err(format!("a size of {size} bytes is no multiple of bs={bs}"));
+    }
+    Ok(())
+}
+
+type PageData = Box<[u8; PAGE_SIZE]>;
+
+fn zero_page() -> PageData {
+    Box::new([0; PAGE_SIZE])
+}
+
+/// What a page holds; nothing reads as zeroes.
+#[derive(Default)]
+struct Page {
+    durable: Option<PageData>,
+    /// The content while it differs from what is durable.
+    cached: Option<PageData>,
+}
+
+/// Some of the pages.
+struct Shard {
+    pages: BTreeMap<u64, Page>,
+    /// The pages that have cached content, the one that has had it longest first.
+    dirty: VecDeque<u64>,
+    is_powered: bool,
+}
+
+/// The device has no power.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoPower;
+
+impl Shard {
+    fn clean(&mut self, page: u64) {
+        let content = self.pages.get_mut(&page).expect("a dirty page exists");
+        content.durable = content.cached.take();
+    }
+
+    /// Makes a part of a page that which `fill` writes. `max_dirty`: pages that the cache holds, if it takes this data.
+    fn write(
+        &mut self,
+        page: u64,
+        part: std::ops::Range<usize>,
+        max_dirty: Option<usize>,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        let content = self.pages.entry(page).or_default();
+        let Some(max_dirty) = max_dirty else {
+            let durable = content.durable.get_or_insert_with(zero_page);
+            fill(&mut durable[part.clone()]);
+            if let Some(cached) = &mut content.cached {
+                cached[part.clone()].copy_from_slice(&durable[part]);
+            }
+            return;
+        };
+        let cached = content.cached.get_or_insert_with(|| {
+            self.dirty.push_back(page);
+            content.durable.clone().unwrap_or_else(zero_page)
+        });
+        fill(&mut cached[part]);
+        if self.dirty.len() > max_dirty {
+            let oldest = self.dirty.pop_front().expect("there are more than max_dirty");
+            self.clean(oldest);
+        }
+    }
+
+    /// Zeroes the bytes from `start` to `end` of the device, as far as they lie in this shard.
+    fn zero(&mut self, start: u64, end: u64) {
+        let (first, last) = (start / PAGE_SIZE as u64, end.div_ceil(PAGE_SIZE as u64));
+        let whole = |page: &u64, content: &mut Page| {
+            let from = page * PAGE_SIZE as u64;
+            let part = (start.max(from) - from) as usize..(end - from).min(PAGE_SIZE as u64) as usize;
+            for data in [&mut content.durable, &mut content.cached].into_iter().flatten() {
+                data[part.clone()].fill(0);
+            }
+            part.len() == PAGE_SIZE
+        };
+        self.pages.extract_if(first..last, whole).for_each(drop);
+        self.dirty.retain(|page| self.pages.contains_key(page));
+    }
+}
+
+/// The data of a device.
+pub(crate) struct Store {
+    shards: Box<[Line<Mutex<Shard>>]>,
+    /// Dirty pages that each shard keeps; `None` if everything is durable at once.
+    max_dirty: Option<usize>,
+}
+
+impl Store {
+    /// A store of zeroes. `cache_size`: bytes of the volatile cache, which the shards share out evenly; at least a page
+    /// each.
+    pub(crate) fn new(cache_size: Option<u64>) -> Self {
+        let shard = || Shard { pages: BTreeMap::new(), dirty: VecDeque::new(), is_powered: true };
+        let max_dirty = cache_size.map(|bytes| bytes as usize / PAGE_SIZE / NR_SHARDS);
+        Self {
+            shards: (0..NR_SHARDS).map(|_| Line::new("store.shard", Mutex::new(shard()))).collect(),
+            max_dirty: max_dirty.map(|pages| pages.max(1)),
+        }
+    }
+
+    fn shard(&self, page: u64) -> &Mutex<Shard> {
+        &self.shards[(page % NR_SHARDS as u64) as usize]
+    }
+
+    /// Writes `len` bytes at byte `start` of the device. `fill` is asked for the bytes in order. `fua`: past the cache.
+    ///
+    /// COST: a lock and a look-up per page; allocates a page the first time, or when it becomes dirty.
+    pub(crate) fn write(
+        &self,
+        start: u64,
+        len: usize,
+        fua: bool,
+        mut fill: impl FnMut(&mut [u8]),
+    ) -> Result<(), NoPower> {
+        let max_dirty = self.max_dirty.filter(|_| !fua);
+        for (page, part) in parts(start, len) {
+            let mut shard = self.shard(page).lock();
+            if !shard.is_powered {
+                return Err(NoPower);
+            }
+            shard.write(page, part, max_dirty, &mut fill);
+        }
+        Ok(())
+    }
+
+    /// Reads `len` bytes at byte `start` of the device. `take` gets the bytes in order.
+    ///
+    /// COST: a lock and a look-up per page.
+    pub(crate) fn read(&self, start: u64, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), NoPower> {
+        const ZEROES: &[u8; PAGE_SIZE] = &[0; PAGE_SIZE];
+        for (page, part) in parts(start, len) {
+            let shard = self.shard(page).lock();
+            if !shard.is_powered {
+                return Err(NoPower);
+            }
+            let data = shard.pages.get(&page).and_then(|page| page.cached.as_ref().or(page.durable.as_ref()));
+            take(&data.map_or(ZEROES, |data| data)[part]);
+        }
+        Ok(())
+    }
+
+    /// Makes `len` bytes from byte `start` read as zeroes, durably, and gives their memory back.
+    pub(crate) fn zero(&self, start: u64, len: u64) -> Result<(), NoPower> {
+        let (first, end) = (start / PAGE_SIZE as u64, (start + len).div_ceil(PAGE_SIZE as u64));
+        // Neighbouring pages lie in different shards, so the first ones lead to every shard once.
+        for page in (first..end).take(NR_SHARDS) {
+            let mut shard = self.shard(page).lock();
+            if !shard.is_powered {
+                return Err(NoPower);
+            }
+            shard.zero(start, start + len);
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable that was written before the call.
+    ///
+    /// A power loss meanwhile is found out here, since it marks each shard in the hold that drops the shard's cached
+    /// content: so a flush that succeeds has found everything.
+    pub(crate) fn flush(&self) -> Result<(), NoPower> {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            if !shard.is_powered {
+                return Err(NoPower);
+            }
+            while let Some(page) = shard.dirty.pop_front() {
+                shard.clean(page);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops what is not durable, and fails everything from now on.
+    pub(crate) fn lose_power(&self) {
+        for shard in &self.shards {
+            let shard = &mut *shard.lock();
+            shard.is_powered = false;
+            for page in shard.dirty.drain(..) {
+                shard.pages.get_mut(&page).expect("a dirty page exists").cached = None;
+            }
+        }
+    }
+
+    /// Ends what [`lose_power`](Self::lose_power) began.
+    pub(crate) fn restore_power(&self) {
+        for shard in &self.shards {
+            shard.lock().is_powered = true;
+        }
+    }
+
+    /// Does what a request asks for. `honour_fua`: a FUA write is durable when this returns.
+    pub(crate) fn execute(&self, rq: &mut Request<'_>, honour_fua: bool) -> Status {
+        let (start, len) = (rq.sector() * SECTOR_SIZE as u64, rq.nr_sectors() as usize * SECTOR_SIZE);
+        let done = match rq.op() {
+            Op::Read => {
+                let mut data = Cursor::new(rq.segments());
+                self.read(start, len, |from| {
+                    data.pieces(from.len(), |segment, at, part| {
+                        segment.bytes_mut()[at..at + part.len()].copy_from_slice(&from[part]);
+                    });
+                })
+            }
+            Op::Write => {
+                let fua = honour_fua && rq.flags().fua;
+                let mut data = Cursor::new(rq.segments());
+                self.write(start, len, fua, |to| {
+                    data.pieces(to.len(), |segment, at, part| {
+                        to[part.clone()].copy_from_slice(&segment.bytes()[at..at + part.len()]);
+                    });
+                })
+            }
+            Op::Flush => self.flush(),
+            Op::Discard | Op::WriteZeroes => rq.ranges().try_for_each(|(sector, nr)| {
+                self.zero(sector * SECTOR_SIZE as u64, u64::from(nr) * SECTOR_SIZE as u64)
+            }),
+        };
+        if done.is_ok() { Status::Ok } else { Status::IoError }
+    }
+
+    /// Writes a line of totals.
+    pub(crate) fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let (mut pages, mut dirty) = (0, 0);
+        for shard in &self.shards {
+            let shard = shard.lock();
+            pages += shard.pages.len();
+            dirty += shard.dirty.len();
+        }
+        writeln!(out, "store: pages={pages} dirty={dirty}")
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("max_dirty", &self.max_dirty).finish_non_exhaustive()
+    }
+}
+
+/// The pages that `len` bytes from `start` lie in, each with the part of it.
+fn parts(start: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = start + done as u64;
+        let from = (at % PAGE_SIZE as u64) as usize;
+        let size = (PAGE_SIZE - from).min(len - done);
+        done += size;
+        (size > 0).then(|| (at / PAGE_SIZE as u64, from..from + size))
+    })
+}
+
+/// A place in a scatter list.
+struct Cursor<I, S> {
+    rest: I,
+    current: Option<S>,
+    /// Where in the current segment.
+    at: usize,
+}
+
+impl<'a, I: Iterator<Item = Segment<'a>>> Cursor<I, Segment<'a>> {
+    fn new(segments: I) -> Self {
+        Self { rest: segments, current: None, at: 0 }
+    }
+
+    /// Goes over the next `len` bytes: `each` gets a segment, a place in it, and which of the `len` bytes belong there.
+    fn pieces(&mut self, len: usize, mut each: impl FnMut(&mut Segment<'a>, usize, std::ops::Range<usize>)) {
+        let mut done = 0;
+        while done < len {
+            if self.current.as_ref().is_none_or(|segment| self.at == segment.len()) {
+                self.current = self.rest.next();
+                self.at = 0;
+            }
+            let segment = self.current.as_mut().expect("a request has data for each of its sectors");
+            let size = (segment.len() - self.at).min(len - done);
+            each(segment, self.at, done..done + size);
+            self.at += size;
+            done += size;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! The store against the simplest thing that could be right.
+
+use std::ops::Range;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::{NR_SHARDS, PAGE_SIZE, Store};
+
+const SECTOR: usize = 512;
+/// Four pages of each shard.
+const SECTORS: usize = 4 * NR_SHARDS * PAGE_SIZE / SECTOR;
+
+#[derive(Debug, Clone)]
+enum Action {
+    Write { at: Range<usize>, fua: bool },
+    Zero(Range<usize>),
+    Flush,
+    LosePower,
+}
+
+/// Ranges of sectors that meet often: near the pages of the first shards, or long.
+fn range() -> impl Strategy<Value = Range<usize>> {
+    let near = (0..4usize, 0..24usize).prop_map(|(row, sector)| row * NR_SHARDS * PAGE_SIZE / SECTOR + sector);
+    (near, prop_oneof![8 => 1..20usize, 1 => 1..SECTORS]).prop_map(|(start, len)| start..(start + len).min(SECTORS))
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        8 => (range(), any::<bool>(), any::<bool>()).prop_map(|(at, a, b)| Action::Write { at, fua: a && b }),
+        2 => range().prop_map(Action::Zero),
+        1 => Just(Action::Flush),
+        1 => Just(Action::LosePower),
+    ]
+}
+
+fn bytes(sectors: &Range<usize>) -> Range<usize> {
+    sectors.start * SECTOR..sectors.end * SECTOR
+}
+
+fn write(store: &Store, at: &Range<usize>, data: &[u8], fua: bool) {
+    let mut rest = data;
+    store
+        .write((at.start * SECTOR) as u64, data.len(), fua, |to| {
+            to.copy_from_slice(rest.split_off(..to.len()).unwrap())
+        })
+        .unwrap();
+}
+
+fn read(store: &Store, at: &Range<usize>) -> Vec<u8> {
+    let mut data = Vec::new();
+    store.read((at.start * SECTOR) as u64, at.len() * SECTOR, |from| data.extend_from_slice(from)).unwrap();
+    data
+}
+
+fn zero(store: &Store, at: &Range<usize>) {
+    store.zero((at.start * SECTOR) as u64, (at.len() * SECTOR) as u64).unwrap();
+}
+
+fn lose_and_restore(store: &Store) {
+    store.lose_power();
+    store.restore_power();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A cache that never fills holds exactly what was written since the last flush.
+    #[test]
+    fn the_store_is_a_durable_and_a_current_array(actions in prop::collection::vec(action(), 1..60)) {
+        let store = Store::new(Some(1 << 30));
+        let mut durable = vec![0u8; SECTORS * SECTOR];
+        let mut current = durable.clone();
+        for (number, action) in actions.iter().enumerate() {
+            match action {
+                Action::Write { at, fua } => {
+                    let data: Vec<u8> = bytes(at).map(|byte| (byte / SECTOR * 7 + number + 1) as u8).collect();
+                    write(&store, at, &data, *fua);
+                    current[bytes(at)].copy_from_slice(&data);
+                    if *fua {
+                        durable[bytes(at)].copy_from_slice(&data);
+                    }
+                }
+                Action::Zero(at) => {
+                    zero(&store, at);
+                    current[bytes(at)].fill(0);
+                    durable[bytes(at)].fill(0);
+                }
+                Action::Flush => {
+                    store.flush().unwrap();
+                    durable.copy_from_slice(&current);
+                }
+                Action::LosePower => {
+                    lose_and_restore(&store);
+                    current.copy_from_slice(&durable);
+                }
+            }
+            prop_assert!(read(&store, &(0..SECTORS)) == current, "after action {number}, {action:?}");
+        }
+        lose_and_restore(&store);
+        prop_assert!(read(&store, &(0..SECTORS)) == durable, "after the last power loss");
+    }
+
+    /// A cache of one page per shard writes back when it likes. After a power loss each page then holds one of the
+    /// versions written since it was durable last, whole.
+    #[test]
+    fn a_full_cache_loses_no_more_than_what_is_not_durable(actions in prop::collection::vec(action(), 1..120)) {
+        const PAGES: usize = SECTORS * SECTOR / PAGE_SIZE;
+        let store = Store::new(Some(1));
+        // The versions that each page may hold after a power loss; the last one is the current one.
+        let mut versions = vec![vec![0u8]; PAGES];
+        for (number, action) in actions.iter().enumerate() {
+            let version = (number + 1) as u8;
+            match action {
+                // Whole pages: a range stands for pages here, by the sectors' numbers.
+                Action::Write { at, fua } => {
+                    for page in pages(at) {
+                        write(&store, &(page * 8..page * 8 + 8), &[version; PAGE_SIZE], *fua);
+                        if *fua {
+                            versions[page].clear();
+                        }
+                        versions[page].push(version);
+                    }
+                }
+                Action::Zero(at) => {
+                    for page in pages(at) {
+                        zero(&store, &(page * 8..page * 8 + 8));
+                        versions[page] = vec![0];
+                    }
+                }
+                Action::Flush => {
+                    store.flush().unwrap();
+                    versions.iter_mut().for_each(|page| *page = page.split_off(page.len() - 1));
+                }
+                Action::LosePower => lose_and_restore(&store),
+            }
+            for (page, allowed) in versions.iter_mut().enumerate() {
+                let data = read(&store, &(page * 8..page * 8 + 8));
+                prop_assert!(data.iter().all(|&byte| byte == data[0]), "page {page} is torn after action {number}");
+                if matches!(action, Action::LosePower) {
+                    prop_assert!(allowed.contains(&data[0]), "page {page} holds {} of {allowed:?}", data[0]);
+                    *allowed = vec![data[0]];
+                }
+                prop_assert_eq!(data[0], allowed[allowed.len() - 1], "page {} after action {}", page, number);
+            }
+        }
+    }
+}
+
+/// The pages that a range of sectors names: up to 20 of them, all in the first shards.
+fn pages(at: &Range<usize>) -> impl Iterator<Item = usize> {
+    at.clone().take(20).map(|sector| sector % 4 * NR_SHARDS + sector / 4 % 3)
+}
+
+#[test]
+fn a_discard_gives_memory_back_and_costs_nothing_where_nothing_is() {
+    let store = Store::new(None);
+    write(&store, &(0..80), &[1; 80 * SECTOR], false);
+    let shown = |store: &Store| {
+        let mut text = String::new();
+        store.show(&mut text).unwrap();
+        text
+    };
+    assert_eq!(shown(&store), "store: pages=10 dirty=0\n");
+    store.zero(0, 1 << 50).unwrap();
+    assert_eq!(shown(&store), "store: pages=0 dirty=0\n");
+}
+
+/// Goes red if a write takes the lock once per piece of a page instead of once per page.
+#[test]
+fn readers_and_power_losses_never_see_half_a_block() {
+    let store = Store::new(Some(1));
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for writer in 1..=2u8 {
+            let (store, stop) = (&store, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    // Fails while the power is off.
+                    let _ = store.write(0, 2 * PAGE_SIZE, false, |to| to.fill(writer));
+                }
+            });
+        }
+        for round in 0..20_000 {
+            if round % 100 == 0 {
+                lose_and_restore(&store);
+            }
+            let data = read(&store, &(0..8));
+            assert!(data.iter().all(|&byte| byte == data[0]), "round {round}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Goes red if `flush` does not look whether there is power, or `lose_power` marks a shard in another hold than the
+/// one in which it drops the content.
+#[test]
+fn what_a_flush_acknowledged_survives_a_power_loss_in_its_midst() {
+    const WRITERS: usize = 3;
+    for round in 0..300u32 {
+        let store = Store::new(Some(1 << 20));
+        let start = Barrier::new(WRITERS + 1);
+        let acknowledged: Vec<u8> = thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| {
+                    let (store, start) = (&store, &start);
+                    // The last page that a flush reaches.
+                    let page = writer * NR_SHARDS + NR_SHARDS - 1;
+                    scope.spawn(move || {
+                        start.wait();
+                        let mut acknowledged = 0;
+                        for version in 1..=255 {
+                            let written =
+                                store.write((page * PAGE_SIZE) as u64, PAGE_SIZE, false, |to| to.fill(version));
+                            if written.and_then(|()| store.flush()).is_err() {
+                                break;
+                            }
+                            acknowledged = version;
+                        }
+                        acknowledged
+                    })
+                })
+                .collect();
+            start.wait();
+            (0..round % 60 * 50).for_each(|_| std::hint::spin_loop());
+            store.lose_power();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        store.restore_power();
+        for (writer, acknowledged) in acknowledged.into_iter().enumerate() {
+            let page = writer * NR_SHARDS + NR_SHARDS - 1;
+            let found = read(&store, &(page * 8..page * 8 + 8))[0];
+            assert!(found >= acknowledged, "round {round}: {found} found, {acknowledged} acknowledged");
+        }
+    }
+}
