@@ -62,13 +62,12 @@ impl Iterator for Pieces<'_> {
 
     fn next(&mut self) -> Option<Piece> {
         let bio = self.bio;
+        if bio.op == Op::Flush {
+            let first = std::mem::replace(&mut self.done, 1) == 0;
+            return first.then_some(Piece { sector: 0, nr_sectors: 0, offset: 0, nr_segments: 0 });
+        }
         let sector = bio.sector + self.done;
         let offset = self.done as usize * SECTOR_SIZE;
-        let first_flush = bio.op == Op::Flush && self.done == 0;
-        if first_flush {
-            self.done = u64::MAX;
-            return Some(Piece { sector: 0, nr_sectors: 0, offset: 0, nr_segments: 0 });
-        }
         let left = bio.nr_sectors.saturating_sub(self.done);
         if left == 0 {
             return None;

@@ -1,0 +1,123 @@
+//! The way of a request, end to end, in one thread.
+
+use std::sync::Arc;
+
+use blkmq::driver::spec;
+use blkmq::{Bio, Buffer, Client, Clock, Flags, RequestQueue, Status, Submitter, Time, VirtualClock};
+
+fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
+    let driver = spec::open(device).expect("the spec is good");
+    RequestQueue::builder(driver).scheduler(scheduler).build().expect("the queue is good")
+}
+
+fn finish(submitter: &mut Submitter) -> Vec<blkmq::Completion> {
+    let mut done = Vec::new();
+    while submitter.nr_outstanding() > 0 {
+        submitter.wait(None);
+        done.extend(std::iter::from_fn(|| submitter.reap()));
+    }
+    done
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    for scheduler in ["none", "mq-deadline"] {
+        for irqmode in 0..3 {
+            let q = queue(&format!("null,memory_backed=1,size=64M,irqmode={irqmode},hw_queue_depth=4"), scheduler);
+            let mut submitter = q.submitter(&Client::new("test")).unwrap();
+            for block in 0..100_u64 {
+                let data = Buffer::from(&[block as u8 + 1; 4096][..]);
+                submitter.submit(Bio::write(block * 16, data).with_user_data(block)).unwrap();
+            }
+            let done = finish(&mut submitter);
+            assert_eq!(done.len(), 100);
+            assert!(done.iter().all(|completion| completion.status == Status::Ok));
+            for block in 0..100 {
+                submitter.submit(Bio::read(block * 16, Buffer::zeroed(4096)).with_user_data(block)).unwrap();
+            }
+            for completion in finish(&mut submitter) {
+                let expected = completion.bio.user_data as u8 + 1;
+                let buffer = completion.bio.buffers.iter().next().unwrap();
+                assert!(buffer.iter().all(|byte| *byte == expected), "{scheduler} irqmode {irqmode}");
+            }
+            assert_eq!(q.in_flight(), 0);
+            assert_eq!(q.stats().entered, q.stats().completed);
+        }
+    }
+}
+
+#[test]
+fn contiguous_writes_in_a_plug_merge_and_each_completes() {
+    let q = queue("null,memory_backed=1,size=64M", "mq-deadline");
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    for block in 0..16_u64 {
+        submitter.submit(Bio::write(block * 8, Buffer::from(&[block as u8; 4096][..]))).unwrap();
+    }
+    assert_eq!(finish(&mut submitter).len(), 16);
+    assert_eq!(q.stats().merges_plug, 15);
+    assert_eq!(q.stats().issued, 1);
+    submitter.submit(Bio::read(0, Buffer::zeroed(16 * 4096))).unwrap();
+    let read = finish(&mut submitter).pop().unwrap();
+    let bytes = read.bio.buffers.iter().next().unwrap();
+    assert!((0..16).all(|block| bytes[block * 4096..][..4096].iter().all(|byte| *byte == block as u8)));
+}
+
+#[test]
+fn a_large_bio_is_split_and_completes_once() {
+    let q = queue("null,memory_backed=1,size=64M,max_sectors=8", "mq-deadline");
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let data: Vec<u8> = (0..100_000 / 512 * 512).map(|at| (at / 512) as u8).collect();
+    submitter.submit(Bio::write(8, Buffer::from(&data[..]))).unwrap();
+    assert_eq!(finish(&mut submitter).len(), 1);
+    submitter.submit(Bio::read(8, Buffer::zeroed(data.len()))).unwrap();
+    let done = finish(&mut submitter);
+    assert_eq!(done.len(), 1);
+    assert_eq!(&done[0].bio.buffers.iter().next().unwrap()[..], &data[..]);
+    assert!(q.stats().issued >= 48);
+}
+
+#[test]
+fn a_flush_and_a_fua_write_complete_on_a_cached_device() {
+    for (scheduler, fua) in [("none", 0), ("none", 1), ("mq-deadline", 0), ("mq-deadline", 1)] {
+        let q = queue(&format!("null,memory_backed=1,size=64M,cache_size=1,fua={fua}"), scheduler);
+        let mut submitter = q.submitter(&Client::new("test")).unwrap();
+        submitter.submit(Bio::write(0, Buffer::zeroed(4096))).unwrap();
+        submitter.submit(Bio::flush()).unwrap();
+        let flags = Flags { fua: true, preflush: true, ..Flags::default() };
+        submitter.submit(Bio::write(64, Buffer::zeroed(4096)).with_flags(flags)).unwrap();
+        let done = finish(&mut submitter);
+        assert_eq!(done.len(), 3);
+        assert!(done.iter().all(|completion| completion.status == Status::Ok));
+    }
+}
+
+#[test]
+fn virtual_time_passes_while_waiting() {
+    let clock = VirtualClock::new();
+    let driver = spec::open("null,irqmode=2,completion_nsec=500000,hw_queue_depth=1").unwrap();
+    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    for block in 0..10 {
+        submitter.submit(Bio::read(block * 80, Buffer::zeroed(4096))).unwrap();
+    }
+    assert_eq!(finish(&mut submitter).len(), 10);
+    assert_eq!(clock.now(), Time(5_000_000));
+}
+
+#[test]
+fn the_scheduler_changes_between_requests() {
+    let q = queue("null,irqmode=2,completion_nsec=10000", "mq-deadline");
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    for name in ["none", "mq-deadline", "none"] {
+        for block in 0..40 {
+            submitter.submit(Bio::read(block * 80, Buffer::zeroed(4096))).unwrap();
+        }
+        let mut change = q.set_scheduler(name).unwrap();
+        while change.poll().is_none() {
+            submitter.poll();
+        }
+        drop(change);
+        assert_eq!(finish(&mut submitter).len(), 40);
+        assert_eq!(q.scheduler(), name);
+    }
+}
