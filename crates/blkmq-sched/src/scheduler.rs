@@ -111,6 +111,7 @@ pub trait Scheduler: Send + fmt::Debug {
     fn fold(&mut self, tally: &Tally);
 
     /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go though nothing else happens.
+    /// A time that has passed means at once. Valid until anything else is called.
     fn next_wakeup(&self) -> Option<Time>;
 
     /// How many requests other than synchronous reads may be queued or with the driver at once; `None`: no such limit.

@@ -136,7 +136,8 @@ fn nothing_merges_before_limits_are_set() {
 
 #[test]
 fn discards_merge_as_ranges_wherever_they_are() {
-    let limits = MergeLimits { max_discard_segments: 3, ..ROOMY };
+    // Ranges that lie apart cross no boundary by being one request.
+    let limits = MergeLimits { max_discard_segments: 3, boundary_sectors: 8, ..ROOMY };
     let mut bench = Bench::new(&[]);
     bench.scheduler.set_merge_limits(limits);
     let id = bench.insert(of(Op::Discard, 0), 0);
@@ -183,10 +184,12 @@ fn last_only_tries_the_last_request_and_no_look_up() {
     assert_eq!(bench.merge(last_only(8)), None, "the newcomer does not look");
     let mut bench = bench_with(&[last_only(0)], ROOMY);
     assert_eq!((bench.merge(read(8)), bench.merge(read(1000))), (None, None), "a waiting one is not found");
-    let mut bench = Bench::new(&[]);
-    bench.insert(read(16), 0);
-    let last = bench.insert(last_only(0), 0);
-    assert_eq!(bench.merge(last_only(8)), merged(last, MergeHow::Back), "and it joins no neighbor");
+    for (waiting, newcomer) in [(last_only(0), read(8)), (read(0), last_only(8))] {
+        let mut bench = Bench::new(&[]);
+        bench.insert(read(16), 0);
+        let last = bench.insert(waiting, 0);
+        assert_eq!(bench.merge(newcomer), merged(last, MergeHow::Back), "and nobody looks for a neighbor");
+    }
 }
 
 #[test]
@@ -281,4 +284,13 @@ fn sectors_at_the_end_of_the_number_range_do_no_harm() {
             assert_eq!(ids.len(), 3, "{ids:?}");
         }
     }
+}
+
+/// Red when requests count as touching because both ends are held at the last sector.
+#[test]
+fn requests_that_only_seem_to_end_at_the_last_sector_do_not_touch() {
+    let overflowing = read(u64::MAX - 4);
+    assert_eq!(bench_with(&[overflowing], ROOMY).merge(read(u64::MAX)), None);
+    assert_eq!(bench_with(&[read(u64::MAX)], ROOMY).merge(overflowing), None);
+    assert_eq!(bench_with(&[read(u64::MAX - 8)], ROOMY).merge(read(u64::MAX)), merged(0, MergeHow::Back));
 }

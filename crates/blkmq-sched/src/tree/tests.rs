@@ -137,6 +137,7 @@ fn every_order_of_six_insertions_and_removals() {
 }
 
 proptest::proptest! {
+    #![proptest_config(proptest::test_runner::Config { failure_persistence: None, ..Default::default() })]
     #[test]
     fn any_operations_leave_a_sorted_balanced_tree(
         operations in proptest::collection::vec((proptest::bool::weighted(0.6), 0_u64..60), 0..300),
