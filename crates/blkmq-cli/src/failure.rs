@@ -36,7 +36,8 @@ impl Failure {
             Self::Input(text) => (text, 2),
             Self::Running(text) => (text, 1),
         };
-        eprintln!("blkmq: {text}");
+        // One line, whatever the words it quotes contain.
+        eprintln!("blkmq: {}", text.replace(['\n', '\r'], " "));
         ExitCode::from(code)
     }
 }

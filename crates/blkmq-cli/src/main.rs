@@ -10,7 +10,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done

@@ -40,7 +40,7 @@ fn commands() -> String {
 /// What the command that was called accepts; what every command accepts if none was.
 fn arguments() -> String {
     let program = crate::Cli::command();
-    let called = std::env::args().skip(1).find_map(|word| program.find_subcommand(&word).cloned());
+    let called = std::env::args_os().skip(1).find_map(|word| program.find_subcommand(&word).cloned());
     let mut names: Vec<String> = match &called {
         Some(command) => command.get_arguments().map(name).collect(),
         None => program.get_subcommands().map(|command| command.get_name().to_owned()).collect(),

@@ -98,13 +98,16 @@ impl<'a> Replay<'a> {
     }
 
     fn step(&mut self, event: &Event<'_>, later: &[Event<'_>]) {
-        if event.action == Action::Notify || event.sector.checked_add(u64::from(event.nr_sectors())).is_none() {
+        if event.action == Action::Notify {
             return;
         }
         if let Some(emptied) = self.plugs.closed_by(event) {
             self.look_ahead(emptied);
         }
+        let beyond = event.sector.checked_add(u64::from(event.nr_sectors())).is_none();
         match event.action {
+            // No device reaches that far: the record is broken, and nothing can start or end there.
+            Action::GetRequest | Action::Insert | Action::BackMerge | Action::FrontMerge if beyond => {}
             Action::GetRequest => self.plugs.hold(event),
             Action::Insert => {
                 self.insert(event);
