@@ -77,6 +77,14 @@ fn a_choice_is_made_after_the_first_plug_and_kept() {
     assert_eq!(trace.add(1, "D", 100, 8).add(1, "D", 8, 8).choices(), "100R 8R");
 }
 
+/// The insertions of a plug hold the scheduler's lock, so the look-ahead of an issue in their midst comes after them.
+#[test]
+fn an_issue_amid_insertions_looks_ahead_after_them() {
+    let trace = Trace::default().add(1, "U", 0, 1).add(1, "I", 0, 8).add(1, "U", 0, 2).add(1, "I", 100, 8);
+    let trace = trace.add(2, "D", 0, 8).add(1, "I", 8, 8).add(2, "D", 8, 8).add(2, "D", 100, 8);
+    assert_eq!(trace.choices(), "0R 8R 100R");
+}
+
 /// A plug that announced two requests, of which one merged while it was inserted: the task's next step ends it.
 #[test]
 fn a_plug_ends_when_its_task_does_something_else() {
@@ -111,14 +119,54 @@ fn back_and_front_merges_move_the_ends_of_a_waiting_request() {
     assert_eq!(trace.choices(), "0R 92R 120R 112R");
 }
 
-/// The merge of a request that its task still has plugged must not move the waiting one that ends at the same place.
+/// The merge of a request that its task still has plugged must not move the waiting one that ends at the same place:
+/// from 116 the next one is 118, while from 124 it would be the oldest, 108.
 #[test]
 fn a_merge_into_a_plugged_request_is_none_of_the_schedulers() {
-    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 16).add(1, "I", 118, 4);
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 16);
     let trace = trace.add(2, "Q", 108, 8).add(2, "G", 108, 8).add(2, "Q", 116, 8).add(2, "M", 116, 8);
-    let trace = trace.add(2, "U", 0, 1).add(2, "I", 108, 16);
+    let trace = trace.add(2, "U", 0, 1).add(2, "I", 108, 16).add(1, "I", 118, 4);
     let trace = trace.add(1, "D", 0, 8).add(1, "D", 100, 16).add(1, "D", 118, 4).add(1, "D", 108, 16);
     assert_eq!(trace.choices(), "0R 100R 118R 108R");
+}
+
+/// A request that left its plug without being inserted takes no later merge: that of 108 goes to the waiting request,
+/// which then ends at 116, beyond 110.
+#[test]
+fn what_was_issued_from_a_plug_is_no_longer_in_it() {
+    let trace = Trace::default().add(1, "Gw", 100, 8).add(1, "Dw", 100, 8);
+    let trace = trace.add(2, "Iw", 0, 8).add(2, "Q", 0, 0).add(2, "Iw", 100, 8).add(1, "Mw", 108, 8);
+    let trace = trace.add(2, "Dw", 0, 8).add(2, "Iw", 90, 4).add(2, "Iw", 110, 4);
+    let trace = trace.add(2, "Dw", 100, 16).add(2, "Dw", 90, 4).add(2, "Dw", 110, 4);
+    assert_eq!(trace.choices(), "- 0W 100W 90W 110W");
+}
+
+/// A request merged as it left its plug; the bio behind it finds it in the waiting one, which then ends beyond 118.
+#[test]
+fn what_merged_out_of_a_plug_is_no_longer_in_it() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8);
+    let trace = trace.add(1, "G", 108, 8).add(1, "U", 0, 1).add(1, "M", 108, 8).add(1, "Q", 116, 8);
+    let trace = trace.add(1, "M", 116, 8).add(1, "D", 0, 8).add(1, "I", 90, 4).add(1, "I", 118, 4);
+    assert_eq!(trace.add(1, "D", 100, 24).add(1, "D", 90, 4).add(1, "D", 118, 4).choices(), "0R 100R 90R 118R");
+}
+
+/// Of two requests that end where a bio begins, the younger one takes it, and then ends at 116, beyond 110.
+#[test]
+fn a_bio_joins_the_youngest_request_that_fits() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 92, 16);
+    let trace = trace.add(1, "Q", 108, 8).add(1, "M", 108, 8).add(1, "I", 110, 4);
+    let trace = trace.add(1, "D", 0, 8).add(1, "D", 92, 24).add(1, "D", 100, 8).add(1, "D", 110, 4);
+    assert_eq!(trace.choices(), "0R 92R 100R 110R");
+}
+
+/// We keep 8 aside while Linux takes 100, so a bio can still join 8, which then ends at 24, beyond 20.
+#[test]
+fn a_merge_into_what_only_we_chose_is_kept_for_when_it_is_taken_back() {
+    let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 8, 8);
+    let trace = trace.add(1, "Q", 16, 8).add(1, "M", 16, 8).add(1, "D", 100, 8);
+    let trace = trace.add(1, "I", 4, 2).add(1, "I", 20, 2);
+    let trace = trace.add(1, "D", 8, 16).add(1, "D", 4, 2).add(1, "D", 20, 2);
+    assert_eq!(trace.choices(), "8R 8R 4R 20R");
 }
 
 #[test]
