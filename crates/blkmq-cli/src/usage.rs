@@ -1,0 +1,65 @@
+//! Says in one line what is wrong with a command line.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Error};
+
+use crate::failure::Failure;
+
+/// Turns what the parser of the command line found into one line that names the offending word and the accepted ones.
+pub(crate) fn explain(error: &Error) -> Failure {
+    let text = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Failure::Asked(error.render().to_string()),
+        ErrorKind::InvalidSubcommand => {
+            format!("'{}' is not a command; accepted: {}", word(error, ContextKind::InvalidSubcommand), commands())
+        }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            format!("a command is missing; accepted: {}", commands())
+        }
+        ErrorKind::UnknownArgument => {
+            let word = word(error, ContextKind::InvalidArg);
+            format!("'{word}' is not accepted here; accepted: {}", arguments())
+        }
+        _ => first_lines(error),
+    };
+    Failure::Input(text)
+}
+
+fn word(error: &Error, kind: ContextKind) -> String {
+    match error.get(kind) {
+        Some(ContextValue::String(word)) => word.clone(),
+        _ => String::new(),
+    }
+}
+
+fn commands() -> String {
+    let command = crate::Cli::command();
+    let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    names.join(", ")
+}
+
+/// What the command that was called accepts; what every command accepts if none was.
+fn arguments() -> String {
+    let program = crate::Cli::command();
+    let called = std::env::args_os().skip(1).find_map(|word| program.find_subcommand(&word).cloned());
+    let mut names: Vec<String> = match &called {
+        Some(command) => command.get_arguments().map(name).collect(),
+        None => program.get_subcommands().map(|command| command.get_name().to_owned()).collect(),
+    };
+    names.push("--help".to_owned());
+    names.join(", ")
+}
+
+fn name(argument: &clap::Arg) -> String {
+    match (argument.get_long(), argument.get_value_names()) {
+        (Some(long), _) => format!("--{long}"),
+        (None, Some([name, ..])) => name.to_string(),
+        (None, _) => argument.get_id().to_string(),
+    }
+}
+
+/// What the parser says before it begins to explain usage, on one line.
+fn first_lines(error: &Error) -> String {
+    let text = error.render().to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    lines.join(" ").trim_start_matches("error: ").to_owned()
+}

@@ -1,0 +1,305 @@
+//! Replays a trace of Linux on virtual time and asks our scheduler for every choice that Linux's scheduler made.
+//!
+//! The scheduler sees the insertions and completions of the trace at the trace's times, rounded down to Linux's jiffies.
+//! Linux asks its scheduler for one request more than the driver has tags for, and keeps that one aside until a tag comes
+//! free. So a choice is made long before the device takes the request:
+//! - right after each issue, for the issue that comes next;
+//! - if that found nothing, when a plug has been emptied into the scheduler ([`plug`] knows when that is);
+//! - if that found nothing either, at the issue itself.
+//!
+//! What joined what is Linux's own finding: merges are applied as recorded, and not looked for. After a disagreement our
+//! scheduler takes its own choice back, is made to choose as Linux did, and the replay goes on.
+
+mod agreement;
+mod plug;
+
+use std::collections::{BTreeMap, HashMap};
+
+use blkmq_sched::{
+    Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, SCHEDULERS, Scheduler, Tally, Time,
+};
+
+pub use self::agreement::{Agreement, Choice, Request};
+use self::plug::Plugs;
+use crate::blktrace::{Action, Category, Event};
+use crate::{Classes, Settings, TextError};
+
+/// One tick of Linux's timer, in nanoseconds: 250 a second.
+const JIFFY: u64 = 4_000_000;
+
+/// Replays `events`, ordered by time, on a scheduler set up as `settings` says.
+///
+/// # Errors
+/// The settings name a scheduler other than mq-deadline, or a knob or value that it does not have.
+pub fn replay(events: &[Event<'_>], settings: &Settings, classes: &Classes) -> Result<Agreement, TextError> {
+    let mut replay = Replay::new(scheduler(settings)?, classes);
+    for (index, event) in events.iter().enumerate() {
+        replay.step(event, &events[index + 1..]);
+    }
+    Ok(Agreement { choices: replay.choices })
+}
+
+fn scheduler(settings: &Settings) -> Result<Box<dyn Scheduler>, TextError> {
+    let mut scheduler = blkmq_sched::scheduler(settings.scheduler()).ok_or_else(|| {
+        let accepted: Vec<&str> = SCHEDULERS.iter().map(|scheduler| scheduler.name).collect();
+        settings.fault(format!(
+            "'{}' makes no choices that can be replayed; accepted: {}",
+            settings.scheduler(),
+            accepted.join(", ")
+        ))
+    })?;
+    settings.apply(&mut *scheduler)?;
+    // Front merges are applied as Linux found them, whatever the knob says.
+    if scheduler.knob("front_merges").is_some() {
+        scheduler.set_knob("front_merges", 1).expect("1 is within the range of a switch");
+    }
+    Ok(scheduler)
+}
+
+/// The state of a replay between two events.
+struct Replay<'a> {
+    scheduler: Box<dyn Scheduler>,
+    classes: &'a Classes,
+    plugs: Plugs,
+    /// What was inserted and not yet issued, the chosen request included.
+    waiting: BTreeMap<RqId, Waiting>,
+    /// The request that our scheduler chose for the next issue.
+    kept: Option<RqId>,
+    /// The classes of issued requests, by first sector and direction.
+    in_driver: HashMap<(u64, bool), Vec<Class>>,
+    tally: Tally,
+    next_id: u64,
+    /// For how many waiting requests the scheduler has room.
+    capacity: usize,
+    choices: Vec<Choice>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    info: Info,
+    /// When it was inserted, in nanoseconds.
+    since: u64,
+}
+
+impl<'a> Replay<'a> {
+    fn new(scheduler: Box<dyn Scheduler>, classes: &'a Classes) -> Self {
+        Self {
+            scheduler,
+            classes,
+            plugs: Plugs::default(),
+            waiting: BTreeMap::new(),
+            kept: None,
+            in_driver: HashMap::new(),
+            tally: Tally::default(),
+            next_id: 0,
+            capacity: 0,
+            choices: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, event: &Event<'_>, later: &[Event<'_>]) {
+        if event.action == Action::Notify {
+            return;
+        }
+        if let Some(emptied) = self.plugs.closed_by(event) {
+            self.look_ahead(emptied);
+        }
+        let beyond = event.sector.checked_add(u64::from(event.nr_sectors())).is_none();
+        match event.action {
+            // No device reaches that far: the record is broken, and nothing can start or end there.
+            Action::GetRequest | Action::Insert | Action::BackMerge | Action::FrontMerge if beyond => {}
+            Action::GetRequest => self.plugs.hold(event),
+            Action::Insert => {
+                self.insert(event);
+                if self.plugs.insert(event) {
+                    self.look_ahead(event.time);
+                }
+            }
+            Action::BackMerge | Action::FrontMerge => self.merge(event, later),
+            Action::Issue => self.issue(event),
+            Action::Complete | Action::Requeue => self.leave_driver(event),
+            Action::Unplug | Action::UnplugTimer => self.plugs.announce(event),
+            _ => {}
+        }
+    }
+
+    /// A request enters the scheduler.
+    fn insert(&mut self, event: &Event<'_>) {
+        let id = RqId(self.next_id);
+        self.next_id += 1;
+        let info = self.info(event);
+        if self.waiting.len() >= self.capacity {
+            self.capacity = (2 * self.capacity).max(64);
+            self.scheduler.reserve(self.capacity);
+        }
+        self.waiting.insert(id, Waiting { info, since: event.time });
+        self.scheduler.insert(id, &info, InsertAt::Sorted, jiffies(event.time));
+    }
+
+    /// A bio or request joins a request that waits; or one that is still in its submitter's plug, which is not our concern.
+    fn merge(&mut self, event: &Event<'_>, later: &[Event<'_>]) {
+        if self.plugs.grow(event) {
+            return;
+        }
+        let Some((id, target)) = self.target(event) else { return };
+        let newcomer = self.info(event);
+        // The limit admits this merge and no more, so that two waiting requests become one only if Linux says so next.
+        let joined = self.join_follows(event, later).unwrap_or(0);
+        let Some(sectors) =
+            target.info.nr_sectors.checked_add(newcomer.nr_sectors).and_then(|sum| sum.checked_add(joined))
+        else {
+            return;
+        };
+        if self.kept == Some(id) {
+            // What Linux keeps aside cannot grow: it chose another one, and ours grows before it is taken back.
+            self.enlarge(id, &newcomer);
+            return;
+        }
+        self.scheduler.set_merge_limits(limits(sectors));
+        let Some(merge) = self.scheduler.merge(&newcomer) else { return };
+        self.enlarge(merge.into, &newcomer);
+        if let Some(join) = merge.joined
+            && let Some(absorbed) = self.waiting.remove(&join.absorbed)
+        {
+            self.enlarge(join.survivor, &absorbed.info);
+        }
+    }
+
+    /// The device takes a request: Linux's choice shows.
+    fn issue(&mut self, event: &Event<'_>) {
+        let Some(linux) = self.find(event) else {
+            // It never was in the scheduler: a flush, or it was inserted before the recording began.
+            self.plugs.forget(event);
+            let linux = Request { sector: event.sector, write: event.is_write(), class: None, waited: 0 };
+            self.choices.push(Choice { time: event.time, linux, ours: None });
+            return;
+        };
+        self.look_ahead(event.time);
+        let ours = self.kept.take();
+        self.choices.push(Choice {
+            time: event.time,
+            linux: self.describe(linux, event.time),
+            ours: ours.map(|id| self.describe(id, event.time)),
+        });
+        if ours != Some(linux) {
+            if let Some((id, rq)) = ours.and_then(|id| Some((id, self.waiting.get(&id)?))) {
+                self.scheduler.requeue(id, &rq.info, jiffies(rq.since));
+            }
+            self.scheduler.force(linux);
+        }
+        if let Some(rq) = self.waiting.remove(&linux) {
+            self.in_driver.entry((event.sector, event.is_write())).or_default().push(rq.info.priority.class);
+        }
+        if !self.plugs.postpone(event) {
+            self.look_ahead(event.time);
+        }
+    }
+
+    /// A request completes, or the driver gives it back; either way it no longer counts as queued.
+    fn leave_driver(&mut self, event: &Event<'_>) {
+        let key = (event.sector, event.is_write());
+        if let Some(class) = self.in_driver.get_mut(&key).and_then(Vec::pop) {
+            self.tally.completed[class.index()] += 1;
+        }
+    }
+
+    /// Lets the scheduler choose the request of the next issue, unless it has chosen already.
+    fn look_ahead(&mut self, time: u64) {
+        if self.kept.is_some() || self.scheduler.is_empty() {
+            return;
+        }
+        if self.scheduler.wants_tally() {
+            self.scheduler.fold(&self.tally);
+        }
+        self.kept = self.scheduler.dispatch(jiffies(time));
+    }
+
+    /// The waiting request that the merge of `event` enlarges: the youngest where several fit, as in Linux's hash.
+    fn target(&self, event: &Event<'_>) -> Option<(RqId, Waiting)> {
+        let end = event.sector + u64::from(event.nr_sectors());
+        let fits = |rq: &Waiting| {
+            let touches =
+                if event.action == Action::BackMerge { rq.info.end() == event.sector } else { rq.info.sector == end };
+            touches && rq.info.op == op(event)
+        };
+        self.waiting.iter().rev().find(|(_, rq)| fits(rq)).map(|(id, rq)| (*id, *rq))
+    }
+
+    /// The sectors of the waiting request that the merge of `event` made a part of another, as the next event of the
+    /// same task says.
+    fn join_follows(&self, event: &Event<'_>, later: &[Event<'_>]) -> Option<u32> {
+        let own =
+            |next: &&Event<'_>| next.pid == event.pid && !matches!(next.action, Action::Notify | Action::Complete);
+        let next = later.iter().find(own).filter(|next| next.action == Action::BackMerge)?;
+        self.waiting
+            .values()
+            .any(|rq| (rq.info.sector, rq.info.nr_sectors, rq.info.op) == (next.sector, next.nr_sectors(), op(next)))
+            .then(|| next.nr_sectors())
+    }
+
+    /// Keeps the copy of a request in step with what the scheduler knows of it.
+    fn enlarge(&mut self, id: RqId, newcomer: &Info) {
+        if let Some(rq) = self.waiting.get_mut(&id) {
+            rq.info.sector = rq.info.sector.min(newcomer.sector);
+            rq.info.nr_sectors = rq.info.nr_sectors.saturating_add(newcomer.nr_sectors);
+        }
+    }
+
+    /// The request that the device takes: ours if it may be that one, else the oldest that starts there.
+    fn find(&self, event: &Event<'_>) -> Option<RqId> {
+        let fits = |rq: &Waiting| rq.info.sector == event.sector && rq.info.op.is_read() != event.is_write();
+        let ours = self.kept.filter(|id| self.waiting.get(id).is_some_and(fits));
+        ours.or_else(|| self.waiting.iter().find(|(_, rq)| fits(rq)).map(|(id, _)| *id))
+    }
+
+    fn describe(&self, id: RqId, now: u64) -> Request {
+        let rq = &self.waiting[&id];
+        Request {
+            sector: rq.info.sector,
+            write: !rq.info.op.is_read(),
+            class: Some(rq.info.priority.class),
+            waited: now.saturating_sub(rq.since),
+        }
+    }
+
+    /// What a scheduler would know of the bio or request of an event.
+    fn info(&self, event: &Event<'_>) -> Info {
+        let op = op(event);
+        Info {
+            sector: event.sector,
+            nr_sectors: event.nr_sectors(),
+            nr_segments: 1,
+            op,
+            sync: op.is_read() || event.category.contains(Category::SYNC),
+            priority: IoPriority { class: self.classes.of(event.sector), ..IoPriority::default() },
+            client: ClientId(0),
+            merge: MergeLevel::Full,
+            merge_key: 0,
+        }
+    }
+}
+
+fn op(event: &Event<'_>) -> Op {
+    match (event.category.contains(Category::DISCARD), event.is_write()) {
+        (true, _) => Op::Discard,
+        (false, true) => Op::Write,
+        (false, false) => Op::Read,
+    }
+}
+
+/// Limits that admit a request of so many sectors.
+const fn limits(sectors: u32) -> MergeLimits {
+    MergeLimits {
+        max_sectors: sectors,
+        max_segments: u16::MAX,
+        boundary_sectors: 0,
+        max_discard_sectors: sectors,
+        max_discard_segments: 1,
+        max_write_zeroes_sectors: sectors,
+    }
+}
+
+/// The time as Linux's scheduler sees it.
+fn jiffies(time: u64) -> Time {
+    Time(time - time % JIFFY)
+}

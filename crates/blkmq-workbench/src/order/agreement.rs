@@ -1,0 +1,118 @@
+//! Where our scheduler and Linux's chose alike, and where they did not.
+
+use std::fmt;
+use std::io;
+
+use blkmq_sched::Class;
+
+/// A request as a choice shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// First sector, in units of 512 bytes.
+    pub sector: u64,
+    /// A write, or anything else that is no read.
+    pub write: bool,
+    /// Its priority class; `None` if it never was in the scheduler.
+    pub class: Option<Class>,
+    /// Nanoseconds since its insertion.
+    pub waited: u64,
+}
+
+impl Request {
+    /// `R` or `W`.
+    #[must_use]
+    pub const fn direction(&self) -> char {
+        if self.write { 'W' } else { 'R' }
+    }
+}
+
+/// One choice: what the device took, and what our scheduler had chosen for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    /// When the device took the request, in nanoseconds.
+    pub time: u64,
+    /// What Linux chose.
+    pub linux: Request,
+    /// What our scheduler chose; `None` if nothing waited or nothing might go.
+    pub ours: Option<Request>,
+}
+
+impl Choice {
+    /// True if both chose alike.
+    #[must_use]
+    pub fn agrees(&self) -> bool {
+        let place = |rq: Request| (rq.sector, rq.write);
+        self.ours.map(place) == Some(place(self.linux))
+    }
+}
+
+/// Every choice of a trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agreement {
+    /// One for each request that the device took, in order.
+    pub choices: Vec<Choice>,
+}
+
+impl Agreement {
+    /// The number of choices on which both agree.
+    #[must_use]
+    pub fn agree(&self) -> usize {
+        self.choices.len() - self.disagreements().count()
+    }
+
+    /// The choices on which they do not, in order.
+    pub fn disagreements(&self) -> impl Iterator<Item = &Choice> {
+        self.choices.iter().filter(|choice| !choice.agrees())
+    }
+
+    /// The share of choices on which both agree, in percent; 100 where there were none to make.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        if self.choices.is_empty() { 100.0 } else { 100.0 * self.agree() as f64 / self.choices.len() as f64 }
+    }
+
+    /// Writes a line for each choice: the time in nanoseconds at which the device took the request, then the sector and
+    /// `R` or `W` of what our scheduler had chosen for it, or `- -`.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_choices(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        for choice in &self.choices {
+            match choice.ours {
+                Some(rq) => writeln!(out, "{} {} {}", choice.time, rq.sector, rq.direction())?,
+                None => writeln!(out, "{} - -", choice.time)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of a class in a file of classes.
+fn name(class: Class) -> &'static str {
+    match class {
+        Class::RealTime => "rt",
+        Class::BestEffort => "be",
+        Class::Idle => "idle",
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", if self.write { "write" } else { "read" }, self.sector)?;
+        match self.class {
+            Some(class) => write!(f, " ({}, waited {:.1} ms)", name(class), self.waited as f64 / 1e6),
+            None => write!(f, " (never inserted)"),
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09} s: Linux took {}, ", self.time / 1_000_000_000, self.time % 1_000_000_000, self.linux)?;
+        match self.ours {
+            Some(_) if self.agrees() => write!(f, "and so did we"),
+            Some(rq) => write!(f, "we chose {rq}"),
+            None => write!(f, "we chose nothing"),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! When a plug has been emptied into the scheduler, and what is still in one.
+
+use std::collections::HashMap;
+
+use crate::blktrace::{Action, Event};
+
+/// The plugs of all tasks.
+///
+/// Linux inserts the requests of a plug under one hold of the scheduler's lock and asks for a choice after it. A trace
+/// announces a plug's number of requests (`U`) before it shows their insertions (`I`).
+#[derive(Debug, Default)]
+pub(super) struct Plugs {
+    /// Requests that were allocated and not yet inserted, by task.
+    held: HashMap<u32, Vec<Held>>,
+    /// The number of requests in the plug that a task is about to insert.
+    announced: HashMap<u32, u64>,
+    /// The plug whose requests are being inserted.
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Held {
+    sector: u64,
+    end: u64,
+    write: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    pid: u32,
+    /// How many of its requests are still to come; `None` if nobody said.
+    left: Option<u64>,
+    /// The last time something happened that a choice must wait for.
+    time: u64,
+}
+
+impl Plugs {
+    /// A request was allocated for a bio and waits in its task's plug.
+    pub(super) fn hold(&mut self, event: &Event<'_>) {
+        let end = event.sector + u64::from(event.nr_sectors());
+        let held = Held { sector: event.sector, end, write: event.is_write() };
+        self.held.entry(event.pid).or_default().push(held);
+    }
+
+    /// A task says how many requests it is about to insert.
+    pub(super) fn announce(&mut self, event: &Event<'_>) {
+        if let Some(count) = event.plugged() {
+            self.announced.insert(event.pid, count);
+        }
+    }
+
+    /// A merge goes into a request that is still in its task's plug, which no scheduler has seen: true. A request that
+    /// leaves its plug by merging into one that waits: false, and the plug forgets it.
+    pub(super) fn grow(&mut self, event: &Event<'_>) -> bool {
+        let Some(held) = self.held.get_mut(&event.pid) else { return false };
+        let end = event.sector + u64::from(event.nr_sectors());
+        for rq in held.iter_mut().filter(|rq| rq.write == event.is_write()) {
+            if event.action == Action::BackMerge && rq.end == event.sector {
+                rq.end = end;
+                return true;
+            }
+            if event.action == Action::FrontMerge && rq.sector == end {
+                rq.sector = event.sector;
+                return true;
+            }
+        }
+        held.retain(|rq| (rq.sector, rq.end, rq.write) != (event.sector, end, event.is_write()));
+        false
+    }
+
+    /// A request was issued that was never inserted.
+    pub(super) fn forget(&mut self, event: &Event<'_>) {
+        for held in self.held.values_mut() {
+            if let Some(at) = held.iter().position(|rq| rq.sector == event.sector && rq.write == event.is_write()) {
+                held.swap_remove(at);
+                return;
+            }
+        }
+    }
+
+    /// A request was inserted. True if it was the last one of its plug.
+    pub(super) fn insert(&mut self, event: &Event<'_>) -> bool {
+        if let Some(held) = self.held.get_mut(&event.pid)
+            && let Some(at) = held.iter().position(|rq| rq.sector == event.sector && rq.write == event.is_write())
+        {
+            held.swap_remove(at);
+        }
+        let left = match &self.open {
+            Some(open) if open.pid == event.pid => open.left,
+            _ => self.announced.remove(&event.pid),
+        };
+        let left = left.map(|left| left.saturating_sub(1));
+        self.open = (left != Some(0)).then_some(Open { pid: event.pid, left, time: event.time });
+        left == Some(0)
+    }
+
+    /// The time of the last insertion of the plug that `event` shows to be empty.
+    ///
+    /// Announced insertions are all made before the task does anything else, and before another task inserts. A
+    /// completion may come in between, since it interrupts, and so may what runs on another CPU. Where no number was
+    /// announced, whatever is not a further insertion by the same task ends the run.
+    pub(super) fn closed_by(&mut self, event: &Event<'_>) -> Option<u64> {
+        let open = self.open.as_ref()?;
+        let own = open.pid == event.pid;
+        let goes_on = match event.action {
+            Action::Insert => own,
+            Action::BackMerge | Action::FrontMerge | Action::Complete => open.left.is_some(),
+            _ => open.left.is_some() && !own,
+        };
+        if goes_on { None } else { self.open.take().map(|open| open.time) }
+    }
+
+    /// After an issue: true if the next choice has to wait for insertions under way, which hold the scheduler's lock.
+    pub(super) fn postpone(&mut self, event: &Event<'_>) -> bool {
+        if let Some(open) = &mut self.open {
+            open.time = event.time;
+        }
+        self.open.is_some()
+    }
+}

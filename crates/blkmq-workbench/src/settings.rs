@@ -1,0 +1,239 @@
+//! The settings of a queue and its scheduler, as a recording lists them: kernel names and units, one a line.
+
+use blkmq_sched::Scheduler;
+
+use crate::TextError;
+
+/// The files of Linux's `queue/` directory.
+const QUEUE_ATTRIBUTES: &[&str] = &[
+    "add_random",
+    "async_depth",
+    "atomic_write_boundary_bytes",
+    "atomic_write_max_bytes",
+    "atomic_write_unit_max_bytes",
+    "atomic_write_unit_min_bytes",
+    "chunk_sectors",
+    "dax",
+    "discard_granularity",
+    "discard_max_bytes",
+    "discard_max_hw_bytes",
+    "discard_zeroes_data",
+    "dma_alignment",
+    "fua",
+    "hw_sector_size",
+    "io_poll",
+    "io_poll_delay",
+    "io_timeout",
+    "iostats",
+    "iostats_passthrough",
+    "logical_block_size",
+    "max_active_zones",
+    "max_discard_segments",
+    "max_hw_sectors_kb",
+    "max_integrity_segments",
+    "max_open_zones",
+    "max_sectors_kb",
+    "max_segment_size",
+    "max_segments",
+    "minimum_io_size",
+    "nomerges",
+    "nr_requests",
+    "nr_zones",
+    "optimal_io_size",
+    "physical_block_size",
+    "read_ahead_kb",
+    "rotational",
+    "rq_affinity",
+    "scheduler",
+    "stable_writes",
+    "throttle_sample_time",
+    "virt_boundary_mask",
+    "wbt_lat_usec",
+    "write_cache",
+    "write_same_max_bytes",
+    "write_zeroes_max_bytes",
+    "write_zeroes_unmap_max_bytes",
+    "write_zeroes_unmap_max_hw_bytes",
+    "zone_append_max_bytes",
+    "zone_write_granularity",
+    "zoned",
+];
+
+/// The parameters of Linux's null_blk, and the line that names the kernel.
+const RECORDING_ATTRIBUTES: &[&str] = &[
+    "badblocks",
+    "blocking",
+    "blocksize",
+    "bs",
+    "cache_size",
+    "completion_nsec",
+    "discard",
+    "fua",
+    "gb",
+    "home_node",
+    "hw_queue_depth",
+    "irqmode",
+    "kernel",
+    "max_sectors",
+    "mbps",
+    "memory_backed",
+    "no_sched",
+    "nr_devices",
+    "poll_queues",
+    "queue_mode",
+    "requeue",
+    "shared_tag_bitmap",
+    "shared_tags",
+    "size",
+    "submit_queues",
+    "timeout",
+    "use_per_node_hctx",
+    "virt_boundary",
+];
+
+/// What a recording lists, and what the command line changed of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// What errors call the text.
+    file: String,
+    /// The scheduler that was active.
+    scheduler: String,
+    /// Every other setting, in the order of the file.
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    /// Where it was set, for errors.
+    place: String,
+    name: String,
+    value: String,
+    /// Only a knob of the scheduler will do, as `iosched/` says on the command line.
+    knob_only: bool,
+}
+
+impl Settings {
+    /// Reads lines of the form `NAME VALUE`. The line `scheduler` lists the schedulers with the active one in brackets.
+    /// Empty lines and lines that start with `#` are skipped. `file` is the name that errors give the text.
+    ///
+    /// # Errors
+    /// The line that is not of this form; or there is no line `scheduler`.
+    pub fn parse(file: &str, text: &str) -> Result<Self, TextError> {
+        let mut scheduler = None;
+        let mut entries = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let fault = |what| TextError::in_line(file, index + 1, what);
+            let Some((name, value)) = line.split_once(char::is_whitespace) else {
+                return Err(fault(format!("'{line}' is not of the form NAME VALUE, as in 'nr_requests 64'")));
+            };
+            let value = value.trim();
+            if name == "scheduler" {
+                scheduler = Some(active(value).ok_or_else(|| {
+                    fault(format!("'{value}' does not say which scheduler is active, as 'none [mq-deadline]' does"))
+                })?);
+            } else {
+                let place = format!("{file}: line {}", index + 1);
+                entries.push(Entry { place, name: name.to_owned(), value: value.to_owned(), knob_only: false });
+            }
+        }
+        let scheduler = scheduler.ok_or_else(|| TextError {
+            place: file.to_owned(),
+            what: "there is no line 'scheduler', as in 'scheduler none [mq-deadline]'".to_owned(),
+        })?;
+        Ok(Self { file: file.to_owned(), scheduler, entries })
+    }
+
+    /// The scheduler that was active.
+    #[must_use]
+    pub fn scheduler(&self) -> &str {
+        &self.scheduler
+    }
+
+    /// An error about the scheduler that was active.
+    pub(crate) fn fault(&self, what: String) -> TextError {
+        TextError { place: format!("{}: scheduler", self.file), what }
+    }
+
+    /// Changes a setting: `NAME=VALUE` for the queue, `iosched/NAME=VALUE` for the scheduler.
+    ///
+    /// # Errors
+    /// The word is not of this form. Whether there is such a setting shows when it is [applied](Self::apply).
+    pub fn set(&mut self, assignment: &str) -> Result<(), TextError> {
+        let place = format!("--set {assignment}");
+        let Some((name, value)) =
+            assignment.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty())
+        else {
+            let what = format!("'{assignment}' is not of the form NAME=VALUE, as in 'iosched/fifo_batch=16'");
+            return Err(TextError { place, what });
+        };
+        let (name, knob_only) = name.strip_prefix("iosched/").map_or((name, false), |knob| (knob, true));
+        self.entries.push(Entry { place, name: name.to_owned(), value: value.to_owned(), knob_only });
+        Ok(())
+    }
+
+    /// The queue's `nr_requests`; 256, Linux's default with a scheduler, where nothing is said.
+    ///
+    /// # Errors
+    /// The value is not a number from 1 to 65536.
+    pub fn nr_requests(&self) -> Result<u32, TextError> {
+        let Some(entry) = self.entries.iter().rfind(|entry| entry.name == "nr_requests" && !entry.knob_only) else {
+            return Ok(256);
+        };
+        entry
+            .value
+            .parse()
+            .ok()
+            .filter(|value| (1..=65536).contains(value))
+            .ok_or_else(|| entry.fault(format!("nr_requests: '{}' is not a number from 1 to 65536", entry.value)))
+    }
+
+    /// Sets the scheduler's knobs. Settings of the queue are accepted, and left to whoever has a queue.
+    ///
+    /// # Errors
+    /// A name that is neither a knob nor a setting of a queue, or a value outside its range.
+    pub fn apply(&self, scheduler: &mut dyn Scheduler) -> Result<(), TextError> {
+        scheduler.set_nr_requests(self.nr_requests()?);
+        for entry in &self.entries {
+            let name = entry.name.as_str();
+            let knobs = scheduler.knobs();
+            if knobs.iter().any(|knob| knob.name == name) {
+                let value = entry
+                    .value
+                    .parse()
+                    .map_err(|_| entry.fault(format!("{name}: '{}' is not a whole number", entry.value)))?;
+                scheduler.set_knob(name, value).map_err(|error| entry.fault(error.to_string()))?;
+            } else if entry.knob_only || !(QUEUE_ATTRIBUTES.contains(&name) || RECORDING_ATTRIBUTES.contains(&name)) {
+                let accepted: Vec<&str> = knobs.iter().map(|knob| knob.name).collect();
+                let kind = if entry.knob_only { "knob" } else { "setting" };
+                let others =
+                    if entry.knob_only { "" } else { ", the files of Linux's queue/, the parameters of null_blk" };
+                return Err(entry.fault(format!(
+                    "'{name}' is no {kind} of {}; accepted: {}{others}",
+                    scheduler.name(),
+                    accepted.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn fault(&self, what: String) -> TextError {
+        TextError { place: self.place.clone(), what }
+    }
+}
+
+/// The word in brackets, or the only word there is.
+fn active(list: &str) -> Option<String> {
+    let mut bracketed = list.split_whitespace().filter_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    match (bracketed.next(), bracketed.next()) {
+        (Some(name), None) if !name.is_empty() => Some(name.to_owned()),
+        (None, _) if !list.contains(char::is_whitespace) && !list.is_empty() => Some(list.to_owned()),
+        _ => None,
+    }
+}

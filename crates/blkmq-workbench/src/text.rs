@@ -1,0 +1,27 @@
+//! What is wrong with a text that a person wrote.
+
+use std::fmt;
+
+/// A text that cannot be read: where, what is wrong, and what would be right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextError {
+    /// Where: a file and line, or an option of the command line.
+    pub place: String,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+impl TextError {
+    /// An error in the line of that number, counted from 1, of a file.
+    pub(crate) fn in_line(file: &str, number: usize, what: String) -> Self {
+        Self { place: format!("{file}: line {number}"), what }
+    }
+}
+
+impl fmt::Display for TextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+impl std::error::Error for TextError {}

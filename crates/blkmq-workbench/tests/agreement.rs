@@ -1,0 +1,142 @@
+//! How far mq-deadline chooses as Linux's own did, on recordings of it.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use blkmq_workbench::order::{self, Agreement};
+use blkmq_workbench::{Classes, Settings, TraceFiles, blktrace};
+
+/// The share of choices, in percent, that must agree on each recording.
+const MARKS: [(&str, f64); 5] = [("mixed", 99.5), ("expiry", 99.5), ("depth4", 99.5), ("merge", 99.5), ("prio", 96.0)];
+
+struct Recording {
+    trace: Vec<u8>,
+    queue: String,
+    classes: Classes,
+}
+
+impl Recording {
+    fn open(name: &str) -> Self {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/linux-6.12-mq-deadline").join(name);
+        let classes = fs::read_to_string(folder.join("classes.txt")).unwrap_or_default();
+        Self {
+            trace: fs::read(folder.join("trace.blktrace.0")).expect("the trace is in the repository"),
+            queue: fs::read_to_string(folder.join("queue.txt")).expect("the settings are in the repository"),
+            classes: Classes::parse("classes.txt", &classes).expect("the recording's classes are well formed"),
+        }
+    }
+
+    fn settings(&self, changes: &[&str]) -> Settings {
+        let mut settings = Settings::parse("queue.txt", &self.queue).expect("the recording's settings are well formed");
+        for change in changes {
+            settings.set(change).expect("the change is well formed");
+        }
+        settings
+    }
+
+    fn replay(&self, changes: &[&str]) -> Agreement {
+        let events = blktrace::merge(vec![blktrace::read(&self.trace).expect("the recording is whole")]);
+        order::replay(&events, &self.settings(changes), &self.classes).expect("the settings are accepted")
+    }
+}
+
+/// The records of a trace by a reader of its own: offset by offset, with nothing of the one under test.
+fn records(trace: &[u8]) -> Vec<&[u8]> {
+    let mut records = Vec::new();
+    let mut rest = trace;
+    while !rest.is_empty() {
+        let (record, behind) = rest.split_at(48 + usize::from(rest[46]) + 256 * usize::from(rest[47]));
+        records.push(record);
+        rest = behind;
+    }
+    records
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+#[test]
+fn recorded_choices_are_ours_too() {
+    for (name, mark) in MARKS {
+        let agreement = Recording::open(name).replay(&[]);
+        println!("{name}: {} of {}, {:.2} %", agreement.agree(), agreement.choices.len(), agreement.percent());
+        assert!(agreement.choices.len() > 700, "{name}: the recording holds too few choices to judge by");
+        assert!(agreement.percent() >= mark, "{name}: {:.2} % is below {mark} %", agreement.percent());
+    }
+}
+
+#[test]
+fn agreement_falls_under_knobs_that_are_not_the_recordings() {
+    let wrong: [(&str, &[&str]); 9] = [
+        ("mixed", &["iosched/fifo_batch=1"]),
+        ("mixed", &["iosched/writes_starved=0"]),
+        ("mixed", &["iosched/read_expire=20"]),
+        ("depth4", &["iosched/fifo_batch=32"]),
+        ("expiry", &["iosched/read_expire=500"]),
+        ("expiry", &["iosched/write_expire=500", "iosched/writes_starved=2"]),
+        ("merge", &["iosched/writes_starved=0"]),
+        ("prio", &["iosched/prio_aging_expire=10000"]),
+        ("prio", &["iosched/fifo_batch=1"]),
+    ];
+    for (name, changes) in wrong {
+        let recording = Recording::open(name);
+        let (right, wrong) = (recording.replay(&[]).percent(), recording.replay(changes).percent());
+        assert!(wrong < right - 1.0, "{name} {changes:?}: {wrong:.2} % instead of {right:.2} %");
+    }
+}
+
+#[test]
+fn agreement_falls_without_the_classes() {
+    let mut recording = Recording::open("prio");
+    let right = recording.replay(&[]).percent();
+    recording.classes = Classes::default();
+    assert!(recording.replay(&[]).percent() < right - 10.0);
+}
+
+/// Counted by another reader of the trace: one line for each issue, at its time, agreeing as often as is claimed.
+#[test]
+fn choices_list_one_line_for_each_issue() {
+    for (name, _) in MARKS {
+        let recording = Recording::open(name);
+        let agreement = recording.replay(&[]);
+        let mut text = Vec::new();
+        agreement.write_choices(&mut text).expect("memory takes every write");
+        let text = String::from_utf8(text).expect("a list of choices is plain text");
+        let issues: Vec<&[u8]> = records(&recording.trace).into_iter().filter(|record| record[28] == 7).collect();
+        assert_eq!(text.lines().count(), issues.len(), "{name}");
+        let mut same = 0;
+        for (line, issue) in text.lines().zip(issues) {
+            let letter = if issue[30] & 2 == 0 { 'R' } else { 'W' };
+            let (time, sector) = (number(&issue[8..16]), number(&issue[16..24]));
+            assert!(line.starts_with(&format!("{time} ")), "{name}: '{line}' is not the line of the issue at {time}");
+            same += usize::from(line == format!("{time} {sector} {letter}"));
+        }
+        assert_eq!(same, agreement.agree(), "{name}");
+    }
+}
+
+/// The records of one recording dealt out to three files in turn read as the one they came from.
+#[test]
+fn per_cpu_files_are_one_trace() {
+    let recording = Recording::open("prio");
+    let base = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dealt");
+    let mut files: HashMap<usize, Vec<u8>> = HashMap::new();
+    for (index, record) in records(&recording.trace).into_iter().enumerate() {
+        files.entry(index % 3).or_default().extend_from_slice(record);
+    }
+    // CPU 1 was idle: its file is empty.
+    files.insert(3, files[&1].clone());
+    files.insert(1, Vec::new());
+    let path = |cpu: usize| PathBuf::from(format!("{}.blktrace.{cpu}", base.display()));
+    for (cpu, content) in &files {
+        fs::write(path(*cpu), content).expect("the folder for tests is writable");
+    }
+    for name in [base.clone(), path(2)] {
+        let trace = TraceFiles::read(&name).expect("the files were just written");
+        let events = trace.events().expect("the files are whole");
+        let dealt = order::replay(&events, &recording.settings(&[]), &recording.classes).expect("as before");
+        assert_eq!(dealt, recording.replay(&[]), "{}", name.display());
+    }
+}

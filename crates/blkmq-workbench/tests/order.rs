@@ -1,0 +1,206 @@
+//! The fine print of a replay, on traces written by hand: when a choice is made, and what it is made from.
+
+use blkmq_workbench::{Classes, Settings, blktrace, order};
+
+const SETTINGS: &str = "scheduler none [mq-deadline]\nnr_requests 64\n";
+
+/// A trace under construction, a microsecond between two records.
+#[derive(Default)]
+struct Trace {
+    bytes: Vec<u8>,
+    records: u32,
+}
+
+impl Trace {
+    /// Adds the record that blkparse would print as `what sector + sectors`, of task `pid`. `what` is the action's
+    /// letter; a `w` behind it makes it a write. For `U`, `sectors` counts the requests in the plug.
+    fn add(mut self, pid: u32, what: &str, sector: u64, sectors: u32) -> Self {
+        let action = match &what[..1] {
+            "Q" => 1,
+            "M" => 2,
+            "F" => 3,
+            "G" => 4,
+            "D" => 7,
+            "C" => 8,
+            "P" => 9,
+            "U" => 10,
+            "I" => 12,
+            other => panic!("no action {other}"),
+        };
+        let category = if what.ends_with('w') { 2 } else { 1 };
+        let payload = if action == 10 { u64::from(sectors).to_be_bytes().to_vec() } else { Vec::new() };
+        self.records += 1;
+        for word in [0x6561_7407, self.records] {
+            self.bytes.extend(u32::to_le_bytes(word));
+        }
+        for long in [u64::from(self.records) * 1000, sector] {
+            self.bytes.extend(u64::to_le_bytes(long));
+        }
+        let bytes = if action == 10 { 0 } else { sectors * 512 };
+        for word in [bytes, category << 16 | action, pid, 0, 0, (payload.len() as u32) << 16] {
+            self.bytes.extend(u32::to_le_bytes(word));
+        }
+        self.bytes.extend(payload);
+        self
+    }
+
+    /// Our choices, without their times: `8R 100R` or `-`.
+    fn choices(&self) -> String {
+        let events = blktrace::read(&self.bytes).expect("the trace is well formed");
+        let settings = Settings::parse("queue.txt", SETTINGS).expect("the settings are well formed");
+        let agreement = order::replay(&events, &settings, &Classes::default()).expect("the settings are accepted");
+        let words = agreement.choices.iter().map(|choice| match choice.ours {
+            Some(rq) => format!("{}{}", rq.sector, rq.direction()),
+            None => "-".to_owned(),
+        });
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The choice is made from all that the plug held: the lower sector is first though it was inserted last.
+#[test]
+fn a_plug_is_inserted_whole_before_the_choice() {
+    let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 8, 8);
+    assert_eq!(trace.add(1, "D", 8, 8).add(1, "D", 100, 8).choices(), "8R 100R");
+}
+
+#[test]
+fn a_completion_and_another_cpu_do_not_cut_a_plug_in_two() {
+    let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "C", 900, 8).add(2, "Q", 300, 8);
+    assert_eq!(trace.add(1, "I", 8, 8).add(1, "D", 8, 8).add(1, "D", 100, 8).choices(), "8R 100R");
+}
+
+/// The first plug's request is kept aside, and the second plug cannot take its place.
+#[test]
+fn a_choice_is_made_after_the_first_plug_and_kept() {
+    let trace = Trace::default().add(1, "U", 0, 1).add(1, "I", 100, 8).add(1, "U", 0, 1).add(1, "I", 8, 8);
+    assert_eq!(trace.add(1, "D", 100, 8).add(1, "D", 8, 8).choices(), "100R 8R");
+}
+
+/// The insertions of a plug hold the scheduler's lock, so the look-ahead of an issue in their midst comes after them.
+#[test]
+fn an_issue_amid_insertions_looks_ahead_after_them() {
+    let trace = Trace::default().add(1, "U", 0, 1).add(1, "I", 0, 8).add(1, "U", 0, 2).add(1, "I", 100, 8);
+    let trace = trace.add(2, "D", 0, 8).add(1, "I", 8, 8).add(2, "D", 8, 8).add(2, "D", 100, 8);
+    assert_eq!(trace.choices(), "0R 8R 100R");
+}
+
+/// A plug that announced two requests, of which one merged while it was inserted: the task's next step ends it.
+#[test]
+fn a_plug_ends_when_its_task_does_something_else() {
+    let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "Q", 8, 8);
+    let trace = trace.add(1, "U", 0, 1).add(1, "I", 8, 8);
+    assert_eq!(trace.add(1, "D", 100, 8).add(1, "D", 8, 8).choices(), "100R 8R");
+}
+
+#[test]
+fn unannounced_insertions_in_a_row_are_one_plug_of_their_task() {
+    let one = Trace::default().add(1, "I", 100, 8).add(1, "I", 8, 8).add(1, "D", 8, 8).add(1, "D", 100, 8);
+    assert_eq!(one.choices(), "8R 100R");
+    let two = Trace::default().add(1, "I", 100, 8).add(2, "I", 8, 8).add(1, "D", 100, 8).add(1, "D", 8, 8);
+    assert_eq!(two.choices(), "100R 8R");
+}
+
+/// The look-ahead is made right after an issue: what is inserted later comes too late for it.
+#[test]
+fn the_next_choice_is_made_right_after_an_issue() {
+    let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 300, 8).add(1, "D", 100, 8);
+    let trace = trace.add(1, "U", 0, 1).add(1, "I", 200, 8);
+    assert_eq!(trace.add(1, "D", 300, 8).add(1, "D", 200, 8).choices(), "100R 300R 200R");
+}
+
+#[test]
+fn back_and_front_merges_move_the_ends_of_a_waiting_request() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8);
+    let trace = trace.add(1, "Q", 108, 8).add(1, "M", 108, 8).add(1, "Q", 92, 8).add(1, "F", 92, 8);
+    // From the end of the first request, 112 is passed over by the second one, which ends at 116, and comes last.
+    let trace = trace.add(1, "I", 112, 8).add(1, "I", 120, 8);
+    let trace = trace.add(1, "D", 0, 8).add(1, "D", 92, 24).add(1, "D", 120, 8).add(1, "D", 112, 8);
+    assert_eq!(trace.choices(), "0R 92R 120R 112R");
+}
+
+/// The merge of a request that its task still has plugged must not move the waiting one that ends at the same place:
+/// from 116 the next one is 118, while from 124 it would be the oldest, 108.
+#[test]
+fn a_merge_into_a_plugged_request_is_none_of_the_schedulers() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 16);
+    let trace = trace.add(2, "Q", 108, 8).add(2, "G", 108, 8).add(2, "Q", 116, 8).add(2, "M", 116, 8);
+    let trace = trace.add(2, "U", 0, 1).add(2, "I", 108, 16).add(1, "I", 118, 4);
+    let trace = trace.add(1, "D", 0, 8).add(1, "D", 100, 16).add(1, "D", 118, 4).add(1, "D", 108, 16);
+    assert_eq!(trace.choices(), "0R 100R 118R 108R");
+}
+
+/// A request that left its plug without being inserted takes no later merge: that of 108 goes to the waiting request,
+/// which then ends at 116, beyond 110.
+#[test]
+fn what_was_issued_from_a_plug_is_no_longer_in_it() {
+    let trace = Trace::default().add(1, "Gw", 100, 8).add(1, "Dw", 100, 8);
+    let trace = trace.add(2, "Iw", 0, 8).add(2, "Q", 0, 0).add(2, "Iw", 100, 8).add(1, "Mw", 108, 8);
+    let trace = trace.add(2, "Dw", 0, 8).add(2, "Iw", 90, 4).add(2, "Iw", 110, 4);
+    let trace = trace.add(2, "Dw", 100, 16).add(2, "Dw", 90, 4).add(2, "Dw", 110, 4);
+    assert_eq!(trace.choices(), "- 0W 100W 90W 110W");
+}
+
+/// A request merged as it left its plug; the bio behind it finds it in the waiting one, which then ends beyond 118.
+#[test]
+fn what_merged_out_of_a_plug_is_no_longer_in_it() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8);
+    let trace = trace.add(1, "G", 108, 8).add(1, "U", 0, 1).add(1, "M", 108, 8).add(1, "Q", 116, 8);
+    let trace = trace.add(1, "M", 116, 8).add(1, "D", 0, 8).add(1, "I", 90, 4).add(1, "I", 118, 4);
+    assert_eq!(trace.add(1, "D", 100, 24).add(1, "D", 90, 4).add(1, "D", 118, 4).choices(), "0R 100R 90R 118R");
+}
+
+/// Of two requests that end where a bio begins, the younger one takes it, and then ends at 116, beyond 110.
+#[test]
+fn a_bio_joins_the_youngest_request_that_fits() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 92, 16);
+    let trace = trace.add(1, "Q", 108, 8).add(1, "M", 108, 8).add(1, "I", 110, 4);
+    let trace = trace.add(1, "D", 0, 8).add(1, "D", 92, 24).add(1, "D", 100, 8).add(1, "D", 110, 4);
+    assert_eq!(trace.choices(), "0R 92R 100R 110R");
+}
+
+/// We keep 8 aside while Linux takes 100, so a bio can still join 8, which then ends at 24, beyond 20.
+#[test]
+fn a_merge_into_what_only_we_chose_is_kept_for_when_it_is_taken_back() {
+    let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 8, 8);
+    let trace = trace.add(1, "Q", 16, 8).add(1, "M", 16, 8).add(1, "D", 100, 8);
+    let trace = trace.add(1, "I", 4, 2).add(1, "I", 20, 2);
+    let trace = trace.add(1, "D", 8, 16).add(1, "D", 4, 2).add(1, "D", 20, 2);
+    assert_eq!(trace.choices(), "8R 8R 4R 20R");
+}
+
+#[test]
+fn two_waiting_requests_become_one_only_if_the_trace_says_so() {
+    let gap = || {
+        let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0);
+        trace.add(1, "I", 116, 8).add(1, "I", 100, 8).add(1, "Q", 108, 8).add(1, "M", 108, 8)
+    };
+    let apart = gap().add(1, "D", 0, 8).add(1, "D", 100, 16).add(1, "D", 116, 8);
+    assert_eq!(apart.choices(), "0R 100R 116R");
+    // The second merge carries the place of the request that was absorbed; what is issued next is inserted later.
+    let joined = gap().add(1, "M", 116, 8).add(1, "D", 0, 8).add(1, "D", 100, 24).add(1, "I", 50, 8).add(1, "D", 50, 8);
+    assert_eq!(joined.choices(), "0R 100R 50R");
+}
+
+/// A scheduler begins in a batch of writes, so the write goes first though the read is older.
+#[test]
+fn reads_and_writes_at_the_same_sector_are_told_apart() {
+    let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "Iw", 100, 8);
+    assert_eq!(trace.add(1, "Dw", 100, 8).add(1, "D", 100, 8).choices(), "100W 100R");
+}
+
+/// What never was in the scheduler is no choice of it, and does not take the place of the one it made.
+#[test]
+fn an_issue_that_was_never_inserted_leaves_the_choice_standing() {
+    let trace = Trace::default().add(1, "I", 100, 8).add(1, "Dw", 0, 0).add(1, "D", 100, 8);
+    assert_eq!(trace.choices(), "- 100R");
+}
+
+/// Linux takes another than the lowest sector. Our own choice is taken back, and is chosen when its turn comes: at the
+/// end of the tree, as it lies before the request that Linux took.
+#[test]
+fn after_a_disagreement_the_replay_follows_linux() {
+    let trace = Trace::default().add(1, "U", 0, 3).add(1, "I", 8, 8).add(1, "I", 200, 8).add(1, "I", 300, 8);
+    let trace = trace.add(1, "D", 200, 8).add(1, "D", 300, 8).add(1, "D", 8, 8);
+    assert_eq!(trace.choices(), "8R 300R 8R");
+}
