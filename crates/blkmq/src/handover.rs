@@ -64,8 +64,8 @@ impl<T> Handover<T> {
     /// Returns true if nobody needs to come again: everything has been through `work`, or another holder is certain to
     /// look. False if `rounds` ran out; then the caller sees to it that somebody drains again.
     ///
-    /// COST: a fence and a load for who comes second; for the holder two fences, a swap of the lock, and a swap of the
-    /// list if it is not empty, per round.
+    /// COST: a fence and a load for who comes second; for the holder two fences, an exchange of the lock, and a swap of
+    /// the list if it is not empty, per round.
     pub fn drain<'a>(
         &self,
         rounds: u32,

@@ -30,14 +30,16 @@ impl<T> TryLock<T> {
 
     /// Takes the lock if it is free. Never spins.
     ///
-    /// COST: of a held lock one load, which leaves the line shared; of a free one a load and a swap.
+    /// COST: of a held lock one load, which leaves the line shared; of a free one a load and a compare-exchange.
     #[inline]
     pub fn try_lock(&self) -> Option<TryGuard<'_, T>> {
-        // Acquire pairs with the Release of the last holder's drop: its changes to the content are visible here.
-        if self.held.load(Ordering::Relaxed) || self.held.swap(true, order("try_lock.acquire", Ordering::Acquire)) {
+        if self.held.load(Ordering::Relaxed) {
             return None;
         }
-        Some(TryGuard { lock: self })
+        // Acquire pairs with the Release of the last holder's drop: its changes to the content are visible here.
+        let acquire = order("try_lock.acquire", Ordering::Acquire);
+        let taken = self.held.compare_exchange(false, true, acquire, Ordering::Relaxed);
+        taken.is_ok().then_some(TryGuard { lock: self })
     }
 }
 
