@@ -335,3 +335,6 @@ impl Tags {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -6,7 +6,7 @@ mod model;
 use blkmq::handover::Handover;
 use blkmq::stack::Chain;
 use blkmq::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use blkmq::sync::{Arc, thread};
+use blkmq::sync::{Arc, TryLock, thread};
 use model::{Exclusive, fails, fails_without, holds};
 
 /// More rounds than any model needs.
@@ -69,6 +69,29 @@ impl Issue {
     }
 }
 
+/// Two threads try the lock twice: an attempt that fails half-way must leave the lock with its holder.
+fn two_attempts() {
+    let lock = Arc::new(TryLock::new("test.lock", 0));
+    let other = {
+        let lock = lock.clone();
+        thread::spawn(move || attempts(&lock))
+    };
+    let done = attempts(&lock) + other.join().unwrap();
+    assert_eq!(*lock.try_lock().unwrap(), done);
+}
+
+/// Adds one under the lock, up to twice; the lock is held over an access to something else, as in use.
+fn attempts(lock: &TryLock<u64>) -> u64 {
+    let step = |_| {
+        let Some(mut count) = lock.try_lock() else { return 0 };
+        let before = *count;
+        thread::yield_now();
+        *count = before + 1;
+        1
+    };
+    (0..2).map(step).sum()
+}
+
 /// Two threads append and drain.
 fn two_appenders() {
     let issue = Issue::new(true);
@@ -119,6 +142,11 @@ fn refusal(kick: bool) {
     assert!(issue.drain(ENDLESS));
     completer.join().unwrap();
     assert_eq!(issue.issued(), [0]);
+}
+
+#[test]
+fn a_failed_attempt_leaves_the_lock_to_its_holder() {
+    holds(two_attempts);
 }
 
 #[test]

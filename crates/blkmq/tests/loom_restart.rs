@@ -7,28 +7,21 @@ use blkmq::sync::atomic::{AtomicUsize, Ordering};
 use blkmq::sync::{Arc, thread};
 use blkmq::tags::{Hint, Tags};
 use blkmq::word::Word;
-use model::{Exclusive, fails, fails_without, holds};
-
-/// Which step of the protocol a broken variant leaves out.
-#[derive(Clone, Copy, PartialEq)]
-enum Without {
-    Nothing,
-    SecondTry,
-    ReadBeforeLook,
-}
+use model::{Exclusive, fails, fails_without, holds, holds_within};
 
 struct Queue {
     word: Word,
     tags: Tags,
     /// How many requests wait. Relaxed, so that only the word orders it.
     waiting: AtomicUsize,
-    without: Without,
+    /// Whether a search that found no tag is repeated after WAITING was set; false breaks the protocol.
+    try_again: bool,
 }
 
 impl Queue {
-    fn new(depth: u32, without: Without) -> Arc<Self> {
+    fn new(depth: u32, try_again: bool) -> Arc<Self> {
         let tags = Tags::new(depth, depth);
-        Arc::new(Self { word: Word::new(), tags, waiting: AtomicUsize::new(0), without })
+        Arc::new(Self { word: Word::new(), tags, waiting: AtomicUsize::new(0), try_again })
     }
 
     fn submit(&self) {
@@ -46,20 +39,18 @@ impl Queue {
     fn run(&self) {
         let mut hint = Hint::default();
         loop {
-            let mut seen = self.word.load();
+            let seen = self.word.load();
             if self.waiting.load(Ordering::Relaxed) == 0 {
-                if self.without == Without::ReadBeforeLook {
-                    seen = self.word.load();
-                }
                 if !seen.is_waiting() || self.word.clear_waiting(seen) {
                     return;
                 }
+                thread::yield_now();
                 continue;
             }
             let Some(tag) = self.tags.get(&mut hint).or_else(|| {
                 self.word.set_waiting();
                 self.word.wait_fence();
-                if self.without == Without::SecondTry { None } else { self.tags.get(&mut hint) }
+                if self.try_again { self.tags.get(&mut hint) } else { None }
             }) else {
                 return;
             };
@@ -73,23 +64,21 @@ impl Queue {
     }
 }
 
-/// As many threads as given submit one request each.
-fn submitters(threads: usize, depth: u32, without: Without) {
-    let queue = Queue::new(depth, without);
-    let others: Vec<_> = (1..threads)
-        .map(|_| {
-            let queue = queue.clone();
-            thread::spawn(move || queue.submit())
-        })
-        .collect();
+/// Two threads submit one request each and share the only tag.
+fn two_submitters() {
+    let queue = Queue::new(1, true);
+    let other = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.submit())
+    };
     queue.submit();
-    others.into_iter().for_each(|other| other.join().unwrap());
+    other.join().unwrap();
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
 /// One thread completes what held the only tag while another wants it.
-fn lack(without: Without) {
-    let queue = Queue::new(1, without);
+fn lack(try_again: bool) {
+    let queue = Queue::new(1, try_again);
     let tag = queue.tags.get(&mut Hint::default()).unwrap();
     let submitter = {
         let queue = queue.clone();
@@ -106,7 +95,7 @@ fn lack(without: Without) {
 
 /// Both tags lie in `cleared`, so one searcher may come up empty while the other is folding both back.
 fn folding() {
-    let queue = Queue::new(2, Without::Nothing);
+    let queue = Queue::new(2, true);
     let mut hint = Hint::default();
     let both = [0; 2].map(|_| queue.tags.get(&mut hint).unwrap());
     queue.tags.put_batch(&both, &mut hint);
@@ -117,6 +106,36 @@ fn folding() {
     queue.submit();
     submitter.join().unwrap();
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
+}
+
+/// Who finds WAITING set on staging relies on the one who will clear it; who finds it clear works off what is staged and
+/// clears it, from the word as it was before or, broken, after its last look.
+fn staging(read_before_look: bool) {
+    let shared = Arc::new((Word::new(), AtomicUsize::new(0)));
+    fn stage((word, staged): &(Word, AtomicUsize), read_before_look: bool) {
+        staged.fetch_add(1, Ordering::Relaxed);
+        if word.set_waiting().is_waiting() {
+            return;
+        }
+        loop {
+            let mut seen = word.load();
+            staged.swap(0, Ordering::Relaxed);
+            if !read_before_look {
+                seen = word.load();
+            }
+            if word.clear_waiting(seen) {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+    let other = {
+        let shared = shared.clone();
+        thread::spawn(move || stage(&shared, read_before_look))
+    };
+    stage(&shared, read_before_look);
+    other.join().unwrap();
+    assert_eq!(shared.1.load(Ordering::Relaxed), 0, "forgotten");
 }
 
 /// A staging that is in the count comes with what was staged; a word that was cleared, with what the clearer did.
@@ -147,17 +166,22 @@ fn published() {
 
 #[test]
 fn two_submitters_share_a_tag() {
-    holds(|| submitters(2, 1, Without::Nothing));
+    holds_within(2, two_submitters);
 }
 
 #[test]
 fn a_completion_restarts_who_lacks_a_tag() {
-    holds(|| lack(Without::Nothing));
+    holds(|| lack(true));
 }
 
 #[test]
 fn a_search_beside_a_fold_is_not_forgotten() {
-    holds(folding);
+    holds_within(2, folding);
+}
+
+#[test]
+fn what_is_staged_is_worked_off_by_who_clears() {
+    holds(|| staging(true));
 }
 
 #[test]
@@ -167,22 +191,22 @@ fn the_word_publishes_what_was_staged_and_what_was_cleared() {
 
 #[test]
 fn the_second_try_is_needed() {
-    fails(|| lack(Without::SecondTry));
+    fails(|| lack(false));
 }
 
 #[test]
-fn the_word_is_read_before_the_last_look() {
-    fails(|| submitters(2, 1, Without::ReadBeforeLook));
+fn the_word_has_to_be_read_before_the_last_look() {
+    fails(|| staging(false));
 }
 
 #[test]
 fn the_searchers_fence_is_needed() {
-    fails_without("word.wait_fence", || lack(Without::Nothing));
+    fails_without("word.wait_fence", || lack(true));
 }
 
 #[test]
 fn the_completers_fence_is_needed() {
-    fails_without("word.completed_fence", || lack(Without::Nothing));
+    fails_without("word.completed_fence", || lack(true));
 }
 
 #[test]

@@ -5,10 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use blkmq::sync::weaken;
 
-/// Runs `model` in every interleaving with at most `LOOM_MAX_PREEMPTIONS` (by default 3) preemptions.
+/// Runs `model` in every interleaving with at most 3 preemptions, or `LOOM_MAX_PREEMPTIONS`.
 pub(crate) fn holds(model: fn()) {
+    holds_within(3, model);
+}
+
+/// Runs `model` in every interleaving with at most `preemptions` preemptions, or `LOOM_MAX_PREEMPTIONS`.
+pub(crate) fn holds_within(preemptions: usize, model: fn()) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound.get_or_insert(3);
+    builder.preemption_bound.get_or_insert(preemptions);
     builder.check(model);
 }
 
