@@ -168,8 +168,8 @@ impl Word {
     }
 
     fn close(&self, flag: u64) -> Snapshot {
-        // Acquire: two who close and find the flag set continue after the first. The fence orders the flag before the
-        // look at the activities, and pairs with the fence of `Activity::enter`.
+        // Acquire pairs with the Release of `open`: who closes again sees what was done while it was closed before. The
+        // fence orders the flag before the look at the activities, and pairs with the fence of `Activity::enter`.
         let before = Snapshot(self.0.fetch_or(flag, Ordering::Acquire));
         fence_at("word.close_fence");
         before

@@ -111,12 +111,13 @@ fn folding() {
 /// Who finds WAITING set on staging relies on the one who will clear it; who finds it clear works off what is staged and
 /// clears it, from the word as it was before or, broken, after its last look.
 fn staging(read_before_look: bool) {
-    let shared = Arc::new((Word::new(), AtomicUsize::new(0)));
-    fn stage((word, staged): &(Word, AtomicUsize), read_before_look: bool) {
+    let shared = Arc::new((Word::new(), AtomicUsize::new(0), Exclusive::default()));
+    fn stage((word, staged, worked): &(Word, AtomicUsize, Exclusive), read_before_look: bool) {
         staged.fetch_add(1, Ordering::Relaxed);
         if word.set_waiting().is_waiting() {
             return;
         }
+        worked.touch();
         loop {
             let mut seen = word.load();
             staged.swap(0, Ordering::Relaxed);
@@ -207,6 +208,11 @@ fn the_searchers_fence_is_needed() {
 #[test]
 fn the_completers_fence_is_needed() {
     fails_without("word.completed_fence", || lack(true));
+}
+
+#[test]
+fn staging_needs_acquire() {
+    fails_without("word.set_waiting", || staging(true));
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn batches() {
     map.is_whole();
 }
 
-/// Two tags in two... one word: one thread owns both in turn while another watches the weight fall to zero.
+/// One thread puts the only tag back, another folds it back and takes it, a third watches the weight fall to zero.
 fn watched() {
     let map = Map::new(1);
     let tag = map.tags.get(&mut Hint::default()).unwrap();
@@ -80,7 +80,6 @@ fn watched() {
         owner.owned[0].touch();
         owner.tags.put(tag, &mut Hint::default());
     });
-    // It finds the word full, or folds the tag back without taking another.
     let getter = thread::spawn(move || {
         if let Some(tag) = getter.tags.get(&mut Hint::default()) {
             getter.tags.put(tag, &mut Hint::default());

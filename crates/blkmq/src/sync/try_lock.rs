@@ -36,8 +36,10 @@ impl<T> TryLock<T> {
         if self.held.load(Ordering::Relaxed) {
             return None;
         }
+        // Not a swap: so only holders ever write, which is also what the models can follow exactly.
         // Acquire pairs with the Release of the last holder's drop: its changes to the content are visible here.
         let acquire = order("try_lock.acquire", Ordering::Acquire);
+        // No guard may come to be on failure, not even for a moment: dropping it would free another's hold.
         match self.held.compare_exchange(false, true, acquire, Ordering::Relaxed) {
             Ok(_) => Some(TryGuard { lock: self }),
             Err(_) => None,
