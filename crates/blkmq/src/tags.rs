@@ -128,9 +128,9 @@ impl Word {
 
     /// The bits that are out. A bit that is being folded back may still count.
     fn busy(&self) -> u64 {
-        // Acquire pairs with the Release of `fold` and of `put`: who finds a tag back sees what its owner did.
-        let taken = self.taken.load(order("tags.busy", Ordering::Acquire));
-        taken & !self.cleared.load(order("tags.busy", Ordering::Acquire))
+        // Acquire pairs with the Release of `fold` and of `put`: who finds a tag back, by either, sees what its owner did.
+        let taken = self.taken.load(order("tags.busy_taken", Ordering::Acquire));
+        taken & !self.cleared.load(order("tags.busy_cleared", Ordering::Acquire))
     }
 }
 
@@ -220,7 +220,8 @@ impl Tags {
     pub fn get_batch(&self, hint: &mut Hint, out: &mut [Tag]) -> usize {
         let geometry = self.geometry();
         let words = geometry.words();
-        let start = hint.0 % geometry.depth;
+        // The division is for fresh hints and shrunken maps only.
+        let start = if hint.0 < geometry.depth { hint.0 } else { hint.0 % geometry.depth };
         let mut index = start >> geometry.shift;
         let mut count = 0;
         for _ in 0..words {
@@ -334,3 +335,6 @@ impl Tags {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

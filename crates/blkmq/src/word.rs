@@ -168,8 +168,8 @@ impl Word {
     }
 
     fn close(&self, flag: u64) -> Snapshot {
-        // Acquire: two who close and find the flag set continue after the first. The fence orders the flag before the
-        // look at the activities, and pairs with the fence of `Activity::enter`.
+        // Acquire pairs with the Release of `open`: who closes again sees what was done while it was closed before. The
+        // fence orders the flag before the look at the activities, and pairs with the fence of `Activity::enter`.
         let before = Snapshot(self.0.fetch_or(flag, Ordering::Acquire));
         fence_at("word.close_fence");
         before
@@ -178,5 +178,43 @@ impl Word {
     fn open(&self, flag: u64) -> Snapshot {
         // Release: who reads the flag gone sees what was changed under it.
         Snapshot(self.0.fetch_and(!flag, order("word.open", Ordering::Release)))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn word_is_cleared_only_if_nothing_was_staged_since() {
+        let word = Word::new();
+        assert!(!word.set_waiting().is_waiting());
+        let seen = word.load();
+        assert!(seen.is_waiting() && seen.stagings() == 1);
+        assert!(word.set_waiting().is_waiting());
+        assert!(!word.clear_waiting(seen));
+        assert!(word.clear_waiting(word.load()));
+        assert_eq!(format!("{:?}", word.load()), "stagings=2");
+    }
+
+    #[test]
+    fn word_flags_are_independent() {
+        let word = Word::new();
+        word.set_waiting();
+        assert!(!word.freeze().is_frozen());
+        word.quiesce();
+        word.begin_switch();
+        assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN SWITCHING QUIESCED stagings=1");
+        assert!(word.unfreeze().is_frozen());
+        word.end_switch();
+        assert_eq!(format!("{:?}", word.unquiesce()), "WAITING QUIESCED stagings=1");
+        assert_eq!(format!("{:?}", word.load()), "WAITING stagings=1");
+    }
+
+    #[test]
+    fn word_count_wraps_without_touching_the_flags() {
+        let word = Word(Line::new("test.word", AtomicU64::new(u64::from(u32::MAX) << 32 | FROZEN)));
+        word.set_waiting();
+        assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN stagings=0");
     }
 }

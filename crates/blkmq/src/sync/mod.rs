@@ -7,6 +7,8 @@
 //! read-modify-write, never on a `SeqCst` access.
 
 mod cell;
+#[cfg(loom)]
+mod explored;
 mod line;
 mod mutex;
 mod parker;
@@ -32,9 +34,12 @@ pub use try_lock::{TryGuard, TryLock};
 
 /// Atomic integers and fences of the build's backend.
 pub mod atomic {
+    #[cfg(not(loom))]
     pub use super::backend::sync::atomic::{
         AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
+    #[cfg(loom)]
+    pub use super::explored::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 }
 
 /// Threads of the build's backend.

@@ -64,3 +64,27 @@ impl Parker {
         std::mem::take(&mut *self.token.lock())
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::sync::{Arc, thread};
+
+    #[test]
+    fn parker_keeps_one_token() {
+        let parker = Parker::new();
+        parker.unpark();
+        parker.unpark();
+        assert!(parker.park_until(None));
+        assert!(!parker.park_until(Some(Duration::ZERO)));
+    }
+
+    #[test]
+    fn parker_wakes_a_sleeper() {
+        let parker = Arc::new(Parker::new());
+        let waker = parker.clone();
+        let waker = thread::spawn(move || waker.unpark());
+        assert!(parker.park_until(None));
+        waker.join().unwrap();
+    }
+}

@@ -11,10 +11,10 @@ thread_local! {
     static WEAKENED: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on the models started by this thread run without what `site` protects.
+/// From now on the models started by this thread run without what `site` protects; `None` restores it.
 #[cfg(loom)]
-pub fn weaken(site: &'static str) {
-    WEAKENED.set(Some(site));
+pub fn weaken(site: Option<&'static str>) {
+    WEAKENED.set(site);
 }
 
 /// Whether the step called `site` is to be taken. Always, outside a model that asked for its absence.

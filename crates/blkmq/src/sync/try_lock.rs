@@ -30,14 +30,20 @@ impl<T> TryLock<T> {
 
     /// Takes the lock if it is free. Never spins.
     ///
-    /// COST: of a held lock one load, which leaves the line shared; of a free one a load and a swap.
+    /// COST: of a held lock one load, which leaves the line shared; of a free one a load and a compare-exchange.
     #[inline]
     pub fn try_lock(&self) -> Option<TryGuard<'_, T>> {
-        // Acquire pairs with the Release of the last holder's drop: its changes to the content are visible here.
-        if self.held.load(Ordering::Relaxed) || self.held.swap(true, order("try_lock.acquire", Ordering::Acquire)) {
+        if self.held.load(Ordering::Relaxed) {
             return None;
         }
-        Some(TryGuard { lock: self })
+        // Not a swap: so only holders ever write, which is also what the models can follow exactly.
+        // Acquire pairs with the Release of the last holder's drop: its changes to the content are visible here.
+        let acquire = order("try_lock.acquire", Ordering::Acquire);
+        // No guard may come to be on failure, not even for a moment: dropping it would free another's hold.
+        match self.held.compare_exchange(false, true, acquire, Ordering::Relaxed) {
+            Ok(_) => Some(TryGuard { lock: self }),
+            Err(_) => None,
+        }
     }
 }
 
@@ -77,5 +83,41 @@ impl<T> fmt::Debug for TryLock<T> {
 impl<T: fmt::Debug> fmt::Debug for TryGuard<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::TryLock;
+    use crate::sync::{Arc, thread};
+
+    #[test]
+    fn try_lock_turns_the_second_back_until_the_first_lets_go() {
+        let lock = TryLock::new("test.lock", 1);
+        let mut first = lock.try_lock().unwrap();
+        *first += 1;
+        assert!(lock.try_lock().is_none());
+        drop(first);
+        assert_eq!(*lock.try_lock().unwrap(), 2);
+    }
+
+    #[test]
+    fn try_lock_lets_one_in_at_a_time() {
+        let lock = Arc::new(TryLock::new("test.lock", 0));
+        let threads = [(); 3].map(|()| {
+            let lock = lock.clone();
+            thread::spawn(move || {
+                (0..1000)
+                    .filter(|_| {
+                        lock.try_lock().is_some_and(|mut count| {
+                            *count += 1;
+                            true
+                        })
+                    })
+                    .count()
+            })
+        });
+        let counted: usize = threads.map(|thread| thread.join().unwrap()).into_iter().sum();
+        assert_eq!(*lock.try_lock().unwrap(), counted);
     }
 }

@@ -1,0 +1,205 @@
+//! Models of the hand-over: what is appended is worked off in order, by whoever holds the lock, and never left behind.
+#![cfg(loom)]
+
+mod model;
+
+use blkmq::handover::Handover;
+use blkmq::stack::Chain;
+use blkmq::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use blkmq::sync::{Arc, TryLock, thread};
+use model::{Exclusive, fails, fails_without, holds};
+
+/// More rounds than any model needs.
+const ENDLESS: u32 = 100;
+
+struct Issue {
+    list: Handover<Driver>,
+    links: [AtomicU32; 3],
+    slots: [Exclusive; 3],
+    /// Whether the driver has room. Relaxed, so that only the hand-over orders it.
+    room: AtomicBool,
+}
+
+#[derive(Default)]
+struct Driver {
+    refused: Vec<u32>,
+    issued: Vec<u32>,
+}
+
+impl Issue {
+    fn new(room: bool) -> Arc<Self> {
+        Arc::new(Self {
+            list: Handover::new(Driver::default()),
+            links: std::array::from_fn(|_| AtomicU32::new(77)),
+            slots: Default::default(),
+            room: AtomicBool::new(room),
+        })
+    }
+
+    fn link(&self, slot: u32) -> &AtomicU32 {
+        &self.links[slot as usize]
+    }
+
+    fn append(&self, slots: std::ops::Range<u32>) {
+        for slot in slots.clone() {
+            self.slots[slot as usize].touch();
+        }
+        self.list.append(slots, |slot| self.link(slot));
+    }
+
+    fn work(&self, driver: &mut Driver, mut chain: Chain) {
+        while let Some(slot) = chain.pop(|slot| self.link(slot)) {
+            self.slots[slot as usize].touch();
+            driver.refused.push(slot);
+        }
+        if self.room.load(Ordering::Relaxed) {
+            driver.issued.append(&mut driver.refused);
+        }
+    }
+
+    fn drain(&self, rounds: u32) -> bool {
+        self.list.drain(rounds, |slot| self.link(slot), |driver, chain| self.work(driver, chain))
+    }
+
+    fn issued(&self) -> Vec<u32> {
+        assert!(!self.list.is_pending(), "left behind");
+        let mut issued = Vec::new();
+        self.list.drain(0, |slot| self.link(slot), |driver, _| issued.append(&mut driver.issued));
+        issued
+    }
+}
+
+/// Two threads try the lock twice: an attempt that fails half-way must leave the lock with its holder.
+fn two_attempts() {
+    let lock = Arc::new(TryLock::new("test.lock", 0));
+    let other = {
+        let lock = lock.clone();
+        thread::spawn(move || attempts(&lock))
+    };
+    let done = attempts(&lock) + other.join().unwrap();
+    assert_eq!(*lock.try_lock().unwrap(), done);
+}
+
+/// Adds one under the lock, up to twice; the lock is held over an access to something else, as in use.
+fn attempts(lock: &TryLock<u64>) -> u64 {
+    let step = |_| {
+        let Some(mut count) = lock.try_lock() else { return 0 };
+        let before = *count;
+        thread::yield_now();
+        *count = before + 1;
+        1
+    };
+    (0..2).map(step).sum()
+}
+
+/// Two threads append and drain.
+fn two_appenders() {
+    let issue = Issue::new(true);
+    let other = {
+        let issue = issue.clone();
+        thread::spawn(move || {
+            issue.append(0..2);
+            assert!(issue.drain(ENDLESS));
+        })
+    };
+    issue.append(2..3);
+    assert!(issue.drain(ENDLESS));
+    other.join().unwrap();
+    let issued = issue.issued();
+    assert!([[0, 1, 2], [2, 0, 1]].contains(&issued.clone().try_into().unwrap()), "{issued:?}");
+}
+
+/// No rounds for others: who gets false comes again, and then nothing is left either.
+fn bounded() {
+    let issue = Issue::new(true);
+    let other = {
+        let issue = issue.clone();
+        thread::spawn(move || {
+            issue.append(0..1);
+            while !issue.drain(0) {}
+        })
+    };
+    issue.append(1..2);
+    while !issue.drain(0) {}
+    other.join().unwrap();
+    assert_eq!(issue.issued().len(), 2);
+}
+
+/// The driver refuses until a completion makes room; the completer asks for another try, or does not.
+fn refusal(kick: bool) {
+    let issue = Issue::new(false);
+    let completer = {
+        let issue = issue.clone();
+        thread::spawn(move || {
+            issue.room.store(true, Ordering::Relaxed);
+            if kick {
+                issue.list.kick();
+            }
+            assert!(issue.drain(ENDLESS));
+        })
+    };
+    issue.append(0..1);
+    assert!(issue.drain(ENDLESS));
+    completer.join().unwrap();
+    assert_eq!(issue.issued(), [0]);
+}
+
+#[test]
+fn a_failed_attempt_leaves_the_lock_to_its_holder() {
+    holds(two_attempts);
+}
+
+#[test]
+fn everything_is_worked_off_in_order() {
+    holds(two_appenders);
+}
+
+#[test]
+fn who_runs_out_of_rounds_comes_again() {
+    holds(bounded);
+}
+
+#[test]
+fn what_was_refused_is_tried_again() {
+    holds(|| refusal(true));
+}
+
+#[test]
+fn a_completion_without_a_kick_is_lost() {
+    fails(|| refusal(false));
+}
+
+#[test]
+fn the_second_look_is_needed() {
+    fails_without("handover.look", two_appenders);
+}
+
+#[test]
+fn the_appenders_fence_is_needed() {
+    fails_without("handover.append_fence", two_appenders);
+}
+
+#[test]
+fn the_holders_fence_is_needed() {
+    fails_without("handover.look_fence", two_appenders);
+}
+
+#[test]
+fn locking_needs_acquire() {
+    fails_without("try_lock.acquire", two_appenders);
+}
+
+#[test]
+fn unlocking_needs_release() {
+    fails_without("try_lock.release", two_appenders);
+}
+
+#[test]
+fn kick_needs_release() {
+    fails_without("handover.kick", || refusal(true));
+}
+
+#[test]
+fn taking_a_kick_needs_acquire() {
+    fails_without("handover.again", || refusal(true));
+}

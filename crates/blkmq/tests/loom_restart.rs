@@ -1,0 +1,231 @@
+//! Models of the WAITING mark: what waits for a tag, or for the one who dispatches, is never forgotten.
+#![cfg(loom)]
+
+mod model;
+
+use blkmq::sync::atomic::{AtomicUsize, Ordering};
+use blkmq::sync::{Arc, thread};
+use blkmq::tags::{Hint, Tags};
+use blkmq::word::Word;
+use model::{Exclusive, fails, fails_without, holds, holds_within};
+
+struct Queue {
+    word: Word,
+    tags: Tags,
+    /// How many requests wait. Relaxed, so that only the word orders it.
+    waiting: AtomicUsize,
+    /// Whether a search that found no tag is repeated after WAITING was set; false breaks the protocol.
+    try_again: bool,
+}
+
+impl Queue {
+    fn new(depth: u32, try_again: bool) -> Arc<Self> {
+        let tags = Tags::new(depth, depth);
+        Arc::new(Self { word: Word::new(), tags, waiting: AtomicUsize::new(0), try_again })
+    }
+
+    fn submit(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.word.set_waiting();
+        self.run();
+    }
+
+    /// Takes a request that waits, if one does.
+    fn take(&self) -> bool {
+        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1)).is_ok()
+    }
+
+    /// Dispatches and completes until nothing waits or no tag is free.
+    fn run(&self) {
+        let mut hint = Hint::default();
+        loop {
+            let seen = self.word.load();
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                if !seen.is_waiting() || self.word.clear_waiting(seen) {
+                    return;
+                }
+                thread::yield_now();
+                continue;
+            }
+            let Some(tag) = self.tags.get(&mut hint).or_else(|| {
+                self.word.set_waiting();
+                self.word.wait_fence();
+                if self.try_again { self.tags.get(&mut hint) } else { None }
+            }) else {
+                return;
+            };
+            self.take();
+            self.tags.put(tag, &mut hint);
+            self.word.completed_fence();
+            if !self.word.load().is_waiting() {
+                return;
+            }
+        }
+    }
+}
+
+/// Two threads submit one request each and share the only tag.
+fn two_submitters() {
+    let queue = Queue::new(1, true);
+    let other = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.submit())
+    };
+    queue.submit();
+    other.join().unwrap();
+    assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
+}
+
+/// One thread completes what held the only tag while another wants it.
+fn lack(try_again: bool) {
+    let queue = Queue::new(1, try_again);
+    let tag = queue.tags.get(&mut Hint::default()).unwrap();
+    let submitter = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.submit())
+    };
+    queue.tags.put(tag, &mut Hint::default());
+    queue.word.completed_fence();
+    if queue.word.load().is_waiting() {
+        queue.run();
+    }
+    submitter.join().unwrap();
+    assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
+}
+
+/// Both tags lie in `cleared`, so one searcher may come up empty while the other is folding both back.
+fn folding() {
+    let queue = Queue::new(2, true);
+    let mut hint = Hint::default();
+    let both = [0; 2].map(|_| queue.tags.get(&mut hint).unwrap());
+    queue.tags.put_batch(&both, &mut hint);
+    let submitter = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.submit())
+    };
+    queue.submit();
+    submitter.join().unwrap();
+    assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
+}
+
+/// Who finds WAITING set on staging relies on the one who will clear it; who finds it clear works off what is staged and
+/// clears it, from the word as it was before or, broken, after its last look.
+fn staging(read_before_look: bool) {
+    let shared = Arc::new((Word::new(), AtomicUsize::new(0), Exclusive::default()));
+    fn stage((word, staged, worked): &(Word, AtomicUsize, Exclusive), read_before_look: bool) {
+        staged.fetch_add(1, Ordering::Relaxed);
+        if word.set_waiting().is_waiting() {
+            return;
+        }
+        worked.touch();
+        loop {
+            let mut seen = word.load();
+            staged.swap(0, Ordering::Relaxed);
+            if !read_before_look {
+                seen = word.load();
+            }
+            if word.clear_waiting(seen) {
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+    let other = {
+        let shared = shared.clone();
+        thread::spawn(move || stage(&shared, read_before_look))
+    };
+    stage(&shared, read_before_look);
+    other.join().unwrap();
+    assert_eq!(shared.1.load(Ordering::Relaxed), 0, "forgotten");
+}
+
+/// A staging that is in the count comes with what was staged; a word that was cleared, with what the clearer did.
+fn published() {
+    let shared = Arc::new((Word::new(), Exclusive::default()));
+    let stager = {
+        let shared = shared.clone();
+        thread::spawn(move || {
+            let (word, staged) = &*shared;
+            staged.touch();
+            word.set_waiting();
+            let seen = word.load();
+            if seen.stagings() == 1 && !seen.is_waiting() {
+                staged.touch();
+            }
+        })
+    };
+    let (word, staged) = &*shared;
+    let seen = word.load();
+    if seen.stagings() == 1 {
+        staged.touch();
+        assert!(word.clear_waiting(seen));
+    }
+    stager.join().unwrap();
+    let word = word.load();
+    assert_eq!(word.is_waiting(), seen.stagings() == 0);
+}
+
+#[test]
+fn two_submitters_share_a_tag() {
+    holds_within(2, two_submitters);
+}
+
+#[test]
+fn a_completion_restarts_who_lacks_a_tag() {
+    holds(|| lack(true));
+}
+
+#[test]
+fn a_search_beside_a_fold_is_not_forgotten() {
+    holds_within(2, folding);
+}
+
+#[test]
+fn what_is_staged_is_worked_off_by_who_clears() {
+    holds(|| staging(true));
+}
+
+#[test]
+fn the_word_publishes_what_was_staged_and_what_was_cleared() {
+    holds(published);
+}
+
+#[test]
+fn the_second_try_is_needed() {
+    fails(|| lack(false));
+}
+
+#[test]
+fn the_word_has_to_be_read_before_the_last_look() {
+    fails(|| staging(false));
+}
+
+#[test]
+fn the_searchers_fence_is_needed() {
+    fails_without("word.wait_fence", || lack(true));
+}
+
+#[test]
+fn the_completers_fence_is_needed() {
+    fails_without("word.completed_fence", || lack(true));
+}
+
+#[test]
+fn staging_needs_acquire() {
+    fails_without("word.set_waiting", || staging(true));
+}
+
+#[test]
+fn staging_needs_release() {
+    fails_without("word.set_waiting", published);
+}
+
+#[test]
+fn reading_a_staging_needs_acquire() {
+    fails_without("word.load", published);
+}
+
+#[test]
+fn clearing_needs_release() {
+    fails_without("word.clear_waiting", published);
+}
