@@ -1,11 +1,11 @@
 //! Drives a driver without the block layer, for tests.
-#![expect(unsafe_code, reason = "slots are taken by their submitter, which the harness plays")]
 
 use blkmq_sched::{RqId, Time};
 
 use super::{Batch, Done, Driver, StartedTable};
 use crate::Status;
 use crate::bio::Bio;
+use crate::issue::Foreign;
 use crate::request::{Body, Part, Place, Request, RqList, SlotIndex, Slots};
 use crate::tags::Tag;
 
@@ -46,8 +46,7 @@ impl<'d> Harness<'d> {
     pub(super) fn push(&mut self, bio: Bio) {
         let slot = self.free.pop().expect("a test has few bios in flight");
         let index = SlotIndex::new(0, slot);
-        // SAFETY: the slot was on the free list, and the harness is its only submitter.
-        let mut rq = unsafe { self.slots.take(index) };
+        let mut rq = self.slots.take_own(index);
         let nr_sectors = u32::try_from(bio.nr_sectors).expect("a test's bios are small");
         *rq.body_mut() = Body {
             op: bio.op,
@@ -60,12 +59,13 @@ impl<'d> Harness<'d> {
             tag: Some(Tag(slot)),
             ..Body::EMPTY
         };
-        rq.set_bio(Some(bio));
-        self.waiting.push_back(&self.slots, rq, Place::IssueList);
+        self.waiting.push_back(&self.slots, rq, Place::Plugged);
+        self.slots.store_bio(index, bio);
     }
 
     /// Asks the driver once to take what waits; returns what it finished at once.
     pub(super) fn issue(&mut self, now: Time) -> Vec<(Bio, Status)> {
+        let offered = self.waiting.len();
         let mut batch = Batch {
             slots: &self.slots,
             started: &self.started,
@@ -74,12 +74,13 @@ impl<'d> Harness<'d> {
             requeued: RqList::new(),
             now,
             timeout_ns: 0,
-            nr_started: 0,
+            member: 0,
+            foreign: Foreign::default(),
             refused: false,
         };
         self.driver.queue_rqs(self.hctx, &mut batch, now);
-        let Batch { finished, mut requeued, nr_started, refused, .. } = batch;
-        self.nr_started += nr_started;
+        let Batch { finished, mut requeued, refused, .. } = batch;
+        self.nr_started += offered - self.waiting.len() - finished.len() - requeued.len();
         self.nr_refused += usize::from(refused);
         self.nr_requeued += requeued.len();
         requeued.append(&self.slots, &mut self.waiting);

@@ -71,6 +71,7 @@ impl RqList {
     }
 
     /// Moves everything from `other` behind what is here.
+    #[cfg(test)]
     pub(crate) fn append(&mut self, slots: &Slots, other: &mut Self) {
         let other = std::mem::take(other);
         if other.len == 0 {
