@@ -50,7 +50,7 @@ fn freeze() {
     queue.freeze();
     queue.guarded.touch();
     queue.word.unfreeze();
-    submitter.join().unwrap();
+    submitter.join().expect("the thread ran to its end");
     assert!(!queue.activity.is_active());
 }
 
@@ -63,7 +63,7 @@ fn freeze_without_waiting() {
     };
     queue.word.freeze();
     queue.guarded.touch();
-    submitter.join().unwrap();
+    submitter.join().expect("the thread ran to its end");
 }
 
 /// A request keeps its tag after the submitter has left; the freezer waits for both and then resizes the map.
@@ -93,7 +93,7 @@ fn resize(wait_for_submitter: bool) {
     queue.guarded.touch();
     queue.tags.resize(2);
     assert_eq!(queue.tags.depth(), 2);
-    submitter.join().unwrap();
+    submitter.join().expect("the thread ran to its end");
 }
 
 #[test]

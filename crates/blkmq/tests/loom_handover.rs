@@ -76,8 +76,8 @@ fn two_attempts() {
         let lock = lock.clone();
         thread::spawn(move || attempts(&lock))
     };
-    let done = attempts(&lock) + other.join().unwrap();
-    assert_eq!(*lock.try_lock().unwrap(), done);
+    let done = attempts(&lock) + other.join().expect("the thread ran to its end");
+    assert_eq!(*lock.try_lock().expect("nobody holds it"), done);
 }
 
 /// Adds one under the lock, up to twice; the lock is held over an access to something else, as in use.
@@ -104,9 +104,9 @@ fn two_appenders() {
     };
     issue.append(2..3);
     assert!(issue.drain(ENDLESS));
-    other.join().unwrap();
+    other.join().expect("the thread ran to its end");
     let issued = issue.issued();
-    assert!([[0, 1, 2], [2, 0, 1]].contains(&issued.clone().try_into().unwrap()), "{issued:?}");
+    assert!([[0, 1, 2], [2, 0, 1]].contains(&issued.clone().try_into().expect("three slots")), "{issued:?}");
 }
 
 /// No rounds for others: who gets false comes again, and then nothing is left either.
@@ -121,7 +121,7 @@ fn bounded() {
     };
     issue.append(1..2);
     while !issue.drain(0) {}
-    other.join().unwrap();
+    other.join().expect("the thread ran to its end");
     assert_eq!(issue.issued().len(), 2);
 }
 
@@ -140,7 +140,7 @@ fn refusal(kick: bool) {
     };
     issue.append(0..1);
     assert!(issue.drain(ENDLESS));
-    completer.join().unwrap();
+    completer.join().expect("the thread ran to its end");
     assert_eq!(issue.issued(), [0]);
 }
 

@@ -72,14 +72,14 @@ fn two_submitters() {
         thread::spawn(move || queue.submit())
     };
     queue.submit();
-    other.join().unwrap();
+    other.join().expect("the thread ran to its end");
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
 /// One thread completes what held the only tag while another wants it.
 fn lack(try_again: bool) {
     let queue = Queue::new(1, try_again);
-    let tag = queue.tags.get(&mut Hint::default()).unwrap();
+    let tag = queue.tags.get(&mut Hint::default()).expect("a tag is free");
     let submitter = {
         let queue = queue.clone();
         thread::spawn(move || queue.submit())
@@ -89,7 +89,7 @@ fn lack(try_again: bool) {
     if queue.word.load().is_waiting() {
         queue.run();
     }
-    submitter.join().unwrap();
+    submitter.join().expect("the thread ran to its end");
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
@@ -97,14 +97,14 @@ fn lack(try_again: bool) {
 fn folding() {
     let queue = Queue::new(2, true);
     let mut hint = Hint::default();
-    let both = [0; 2].map(|_| queue.tags.get(&mut hint).unwrap());
+    let both = [0; 2].map(|_| queue.tags.get(&mut hint).expect("a tag is free"));
     queue.tags.put_batch(&both, &mut hint);
     let submitter = {
         let queue = queue.clone();
         thread::spawn(move || queue.submit())
     };
     queue.submit();
-    submitter.join().unwrap();
+    submitter.join().expect("the thread ran to its end");
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
@@ -135,7 +135,7 @@ fn staging(read_before_look: bool) {
         thread::spawn(move || stage(&shared, read_before_look))
     };
     stage(&shared, read_before_look);
-    other.join().unwrap();
+    other.join().expect("the thread ran to its end");
     assert_eq!(shared.1.load(Ordering::Relaxed), 0, "forgotten");
 }
 
@@ -160,7 +160,7 @@ fn published() {
         staged.touch();
         assert!(word.clear_waiting(seen));
     }
-    stager.join().unwrap();
+    stager.join().expect("the thread ran to its end");
     let word = word.load();
     assert_eq!(word.is_waiting(), seen.stagings() == 0);
 }

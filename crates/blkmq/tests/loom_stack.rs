@@ -54,7 +54,7 @@ fn ring() {
         assert!(slot != 1, "1 before 0");
     }
     let again = seen.len();
-    pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
+    pushers.into_iter().for_each(|pusher| pusher.join().expect("the thread ran to its end"));
     ring.take(&mut seen);
     let mut sorted = seen.clone();
     sorted.sort_unstable();

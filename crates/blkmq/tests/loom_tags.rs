@@ -54,7 +54,7 @@ fn one_tag() {
         })
         .collect();
     map.turn();
-    others.into_iter().for_each(|other| other.join().unwrap());
+    others.into_iter().for_each(|other| other.join().expect("the thread ran to its end"));
     map.is_whole();
 }
 
@@ -67,14 +67,14 @@ fn batches() {
     };
     map.turn_of_two();
     map.turn();
-    other.join().unwrap();
+    other.join().expect("the thread ran to its end");
     map.is_whole();
 }
 
 /// One thread puts the only tag back, another folds it back and takes it, a third watches the weight fall to zero.
 fn watched() {
     let map = Map::new(1);
-    let tag = map.tags.get(&mut Hint::default()).unwrap();
+    let tag = map.tags.get(&mut Hint::default()).expect("a tag is free");
     let (owner, getter) = (map.clone(), map.clone());
     let owner = thread::spawn(move || {
         owner.owned[0].touch();
@@ -88,8 +88,8 @@ fn watched() {
     if map.tags.weight() == 0 {
         map.owned[0].touch();
     }
-    owner.join().unwrap();
-    getter.join().unwrap();
+    owner.join().expect("the thread ran to its end");
+    getter.join().expect("the thread ran to its end");
     assert!(!map.tags.is_busy(Tag(0)));
 }
 

@@ -92,7 +92,7 @@ fn everything_returns_to_its_owner() {
         })
         .collect();
     device.complete();
-    submitters.into_iter().for_each(|submitter| submitter.join().unwrap());
+    submitters.into_iter().for_each(|submitter| submitter.join().expect("the thread ran to its end"));
     assert_eq!(device.tags.weight(), 0);
     let mut all = [Tag(0); DEPTH as usize + 1];
     assert_eq!(device.tags.get_batch(&mut Hint::default(), &mut all), DEPTH as usize);
