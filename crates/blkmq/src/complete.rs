@@ -73,6 +73,7 @@ impl Runner {
         let mut delivery = Delivery { member: self.member, list: RqList::new() };
         while let Some(mut rq) = self.finished.pop_front(&q.slots) {
             let hctx = rq.body().hctx;
+            rq.body_mut().completed = now;
             if rq.body().ordered {
                 self.member(q).counters.ordered(rq.body().priority.class, rq.body().op != Op::Read);
             }

@@ -10,12 +10,10 @@ use crate::client::Client;
 use crate::driver::Topology;
 use crate::grace::Observed;
 use crate::hctx::Layout;
+use crate::knobs::QUEUE_KNOBS;
 use crate::queue::{Control, QueueError, RequestQueue, scheduler_by_name};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, thread};
-
-/// Smallest and largest `nr_requests` with a scheduler; without one it ends at the hardware queue's depth.
-const NR_REQUESTS: std::ops::RangeInclusive<u32> = 1..=2048;
 
 /// A queue that lets nothing new in. Dropping it lets the queue go on. Freezes nest.
 #[derive(Debug)]
@@ -98,7 +96,9 @@ enum What {
 #[derive(Debug)]
 #[must_use = "the change happens when this is polled"]
 pub struct Change {
-    freeze: Freeze,
+    q: Arc<RequestQueue>,
+    /// What keeps the queue drained while the change is made; none is needed for a change that was made at once.
+    freeze: Option<Freeze>,
     what: Option<What>,
 }
 
@@ -108,10 +108,10 @@ impl Change {
     /// # Errors
     /// The change was refused, and the queue is as before.
     pub fn poll(&mut self) -> Option<Result<(), QueueError>> {
-        if !self.freeze.poll() {
+        if self.freeze.as_mut().is_some_and(|freeze| !freeze.poll()) {
             return None;
         }
-        Some(self.what.take().map_or(Ok(()), |what| self.freeze.q.apply(what)))
+        Some(self.what.take().map_or(Ok(()), |what| self.q.apply(what)))
     }
 
     /// Waits for the queue to drain and makes the change. For threads without submitters on this queue.
@@ -119,8 +119,17 @@ impl Change {
     /// # Errors
     /// The change was refused, and the queue is as before.
     pub fn wait(mut self) -> Result<(), QueueError> {
-        self.freeze.wait();
-        self.poll().unwrap_or(Ok(()))
+        loop {
+            if let Some(result) = self.poll() {
+                return result;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// A change that needed no drained queue and has been made.
+    pub(crate) fn made(q: &Arc<RequestQueue>) -> Self {
+        Self { q: Arc::clone(q), freeze: None, what: None }
     }
 }
 
@@ -166,12 +175,9 @@ impl RequestQueue {
     /// # Errors
     /// The number is out of range.
     pub fn set_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
-        if NR_REQUESTS.contains(&nr_requests) {
-            Ok(self.change(What::NrRequests(nr_requests)))
-        } else {
-            let (min, max) = NR_REQUESTS.into_inner();
-            Err(QueueError::BadValue(format!("nr_requests: {nr_requests} is not within {min}..{max}")))
-        }
+        let knob = QUEUE_KNOBS[0];
+        knob.check(i64::from(nr_requests)).map_err(|error| QueueError::BadValue(error.to_string()))?;
+        Ok(self.change(What::NrRequests(nr_requests)))
     }
 
     /// Begins to change the number of hardware queues; their depth stays.
@@ -188,7 +194,7 @@ impl RequestQueue {
     }
 
     fn change(self: &Arc<Self>, what: What) -> Change {
-        Change { freeze: self.freeze(), what: Some(what) }
+        Change { q: Arc::clone(self), freeze: Some(self.freeze()), what: Some(what) }
     }
 
     /// Makes a change on a drained queue.

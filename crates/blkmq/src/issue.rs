@@ -86,7 +86,8 @@ impl Runner {
     /// Offers requests to the driver. Returns whether it refused one; that one and those behind it stay in `pending`.
     fn offer(&mut self, q: &RequestQueue, index: u16, pending: &mut RqList, now: Time) -> bool {
         let hctx: &HwCtx = q.hctxs.get(index);
-        let offered = pending.len();
+        let offered_here = pending.len();
+        let offered = pending.len() + self.finished.len() + self.requeued.len();
         let mut batch = Batch {
             slots: &q.slots,
             started: &hctx.started,
@@ -101,10 +102,14 @@ impl Runner {
         };
         q.driver.queue_rqs(index, &mut batch, now);
         let Batch { finished, requeued, foreign, refused, .. } = batch;
+        let is_started = offered > pending.len() + finished.len() + requeued.len();
         self.finished = finished;
         self.requeued = requeued;
-        self.member(q).counters.issued((offered - pending.len()) as u64);
+        self.member(q).counters.issued((offered_here - pending.len()) as u64);
         foreign.wake(q);
+        if is_started {
+            q.wake_background();
+        }
         debug_assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
         refused || !pending.is_empty()
     }

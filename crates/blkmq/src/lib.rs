@@ -12,8 +12,12 @@ macro_rules! not_under_loom {
     ($($item:item)*) => { $(#[cfg(not(loom))] $item)* };
 }
 
+#[cfg(all(feature = "eventfd", not(loom)))]
+pub mod event;
+
 not_under_loom! {
     mod account;
+    mod background;
     pub mod bio;
     pub mod buffer;
     pub mod client;
@@ -23,10 +27,13 @@ not_under_loom! {
     mod ctx;
     mod dispatch;
     pub mod driver;
+    mod dump;
     mod flush;
+    pub mod future;
     mod hctx;
     mod insert;
     mod issue;
+    mod knobs;
     pub mod limits;
     mod member;
     mod merge;
@@ -40,12 +47,14 @@ not_under_loom! {
     mod wake;
 
     pub use account::Stats;
+    pub use background::Background;
     pub use bio::{Bio, Flags};
     pub use buffer::{Buffer, Buffers};
     pub use client::Client;
     pub use clock::{Clock, VirtualClock};
     pub use control::{Change, Freeze, Quiesce};
     pub use hctx::{MAX_DEPTH, MAX_HW_QUEUES};
+    pub use knobs::QUEUE_KNOBS;
     pub use limits::Limits;
     pub use queue::{Builder, QueueError, RequestQueue, scheduler_names};
     pub use request::RqId;

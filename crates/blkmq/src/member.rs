@@ -23,6 +23,18 @@ pub(crate) struct Member {
     pub(crate) wake: Wake,
     pub(crate) ctx: SwCtx,
     taken: AtomicBool,
+    is_background: AtomicBool,
+}
+
+impl Member {
+    /// Whether the thread drives the queue for others.
+    pub(crate) fn is_background(&self) -> bool {
+        self.is_background.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_background(&self, is_background: bool) {
+        self.is_background.store(is_background, Ordering::Relaxed);
+    }
 }
 
 /// All members. An entry is made once, used again by later threads, and never goes before the queue.
@@ -52,6 +64,7 @@ impl Members {
                 wake: Wake::new(),
                 ctx: SwCtx::new(),
                 taken: AtomicBool::new(false),
+                is_background: AtomicBool::new(false),
             });
             // Relaxed: the control lock orders joining and leaving.
             if !member.taken.swap(true, Ordering::Relaxed) {

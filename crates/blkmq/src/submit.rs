@@ -25,7 +25,7 @@ const PLUG_MAX: usize = 32;
 const PLUG_FLUSH_SECTORS: u32 = 256;
 
 /// How long to wait before trying again what the driver refused or gave back, in ns.
-const RETRY_NS: u64 = 3_000_000;
+pub(crate) const RETRY_NS: u64 = 3_000_000;
 
 /// An operation that was not taken, with the reason.
 #[derive(Debug)]
@@ -63,6 +63,13 @@ pub struct Completion {
     pub id: RqId,
     /// How it ended.
     pub status: Status,
+    /// When it was submitted, when the driver got the last of it, and when that was completed; by the clock readings of
+    /// the batches it went with. Operations that never reached the driver have zeroes.
+    pub submitted: Time,
+    /// See [`submitted`](Self::submitted).
+    pub issued: Time,
+    /// See [`submitted`](Self::submitted).
+    pub completed: Time,
     /// The operation, with its buffers.
     pub bio: Bio,
 }
@@ -124,10 +131,16 @@ impl Submitter {
         &self.q
     }
 
+    /// Slots: the most operations, split ones counted by their parts, that can be outstanding.
+    #[must_use]
+    pub fn nr_slots(&self) -> usize {
+        self.outstanding.len()
+    }
+
     /// Operations taken and not yet reaped, split ones counted by their parts.
     #[must_use]
     pub fn nr_outstanding(&self) -> usize {
-        usize::from(self.q.nr_slots) - self.free.len()
+        self.nr_slots() - self.free.len()
     }
 
     /// Takes an operation. It waits in the plug, where it may merge with the operation before it, until the plug is full,
@@ -221,7 +234,7 @@ impl Submitter {
                 self.collect();
             }
             let part = self.runner.completed.pop_front(&self.q.slots)?;
-            let (parent, status) = (part.body().part.parent, part.body().status);
+            let Body { status, submitted, issued, completed, part: Part { parent, .. }, .. } = *part.body();
             let whole = &mut self.outstanding[usize::from(parent.slot())];
             whole.parts -= 1;
             whole.status = whole.status.and(status);
@@ -234,7 +247,7 @@ impl Submitter {
                 let id = rq.id();
                 let bio = rq.take_bio().expect("the parent's slot keeps the bio until all parts are back");
                 self.free.push(rq.free());
-                return Some(Completion { id, status, bio });
+                return Some(Completion { id, status, submitted, issued, completed, bio });
             }
         }
     }
@@ -265,22 +278,10 @@ impl Submitter {
         }
         let q = &self.q;
         let now = q.clock.now();
-        let mut earliest = Time(q.timeout_scan.load(Ordering::Relaxed));
-        // A time that has passed is no reason to wake: the poll at that time found the request free but no tag.
-        let policy = Time(q.policy_wakeup.load(Ordering::Relaxed));
-        if policy > now {
-            earliest = earliest.min(policy);
-        }
-        if q.nr_background.load(Ordering::Relaxed) > 0 {
-            return Some(earliest);
-        }
-        for index in q.hctxs.layout().mapped(self.runner.member) {
-            let hctx = q.hctxs.get(index);
-            if hctx.stalled.load(Ordering::Relaxed) || hctx.nr_parked() > 0 {
-                earliest = earliest.min(now.after(RETRY_NS));
-            }
-            if let Some(event) = q.driver.next_event(index) {
-                earliest = earliest.min(event);
+        let mut earliest = q.next_deadline(now);
+        if q.nr_background.load(Ordering::Relaxed) == 0 {
+            for index in q.hctxs.layout().mapped(self.runner.member) {
+                earliest = earliest.min(q.next_event(index, now).unwrap_or(Time(u64::MAX)));
             }
         }
         Some(earliest)

@@ -2,7 +2,7 @@
 //!
 //! Low half: flags. High half: the count of stagings, which only grows and wraps off the top. A compare-exchange from a
 //! value read earlier therefore fails if anything was staged since; it would be fooled only by exactly 2^32 stagings
-//! in between. Bits 4 to 31 are free, for the hold and the class that may pass.
+//! in between. Bits 3 to 31 are free, for the hold and the class that may pass.
 
 use std::fmt;
 
@@ -11,8 +11,7 @@ use crate::sync::{Line, fence_at, order};
 
 const WAITING: u64 = 1 << 0;
 const FROZEN: u64 = 1 << 1;
-const SWITCHING: u64 = 1 << 2;
-const QUIESCED: u64 = 1 << 3;
+const QUIESCED: u64 = 1 << 2;
 const STAGING: u64 = 1 << 32;
 
 /// The word as it was when it was read.
@@ -34,13 +33,6 @@ impl Snapshot {
         self.0 & FROZEN != 0
     }
 
-    /// The scheduler is being exchanged.
-    #[inline]
-    #[must_use]
-    pub const fn is_switching(self) -> bool {
-        self.0 & SWITCHING != 0
-    }
-
     /// Nothing may be dispatched to the driver.
     #[inline]
     #[must_use]
@@ -58,12 +50,7 @@ impl Snapshot {
 
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags = [
-            (self.is_waiting(), "WAITING"),
-            (self.is_frozen(), "FROZEN"),
-            (self.is_switching(), "SWITCHING"),
-            (self.is_quiesced(), "QUIESCED"),
-        ];
+        let flags = [(self.is_waiting(), "WAITING"), (self.is_frozen(), "FROZEN"), (self.is_quiesced(), "QUIESCED")];
         for (_, name) in flags.iter().filter(|(set, _)| *set) {
             write!(f, "{name} ")?;
         }
@@ -157,16 +144,6 @@ impl Word {
         self.open(QUIESCED)
     }
 
-    /// Sets SWITCHING and fences; returns the word as it was before.
-    pub fn begin_switch(&self) -> Snapshot {
-        self.close(SWITCHING)
-    }
-
-    /// Clears SWITCHING; returns the word as it was before.
-    pub fn end_switch(&self) -> Snapshot {
-        self.open(SWITCHING)
-    }
-
     fn close(&self, flag: u64) -> Snapshot {
         // Acquire pairs with the Release of `open`: who closes again sees what was done while it was closed before. The
         // fence orders the flag before the look at the activities, and pairs with the fence of `Activity::enter`.
@@ -203,10 +180,8 @@ mod tests {
         word.set_waiting();
         assert!(!word.freeze().is_frozen());
         word.quiesce();
-        word.begin_switch();
-        assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN SWITCHING QUIESCED stagings=1");
+        assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN QUIESCED stagings=1");
         assert!(word.unfreeze().is_frozen());
-        word.end_switch();
         assert_eq!(format!("{:?}", word.unquiesce()), "WAITING QUIESCED stagings=1");
         assert_eq!(format!("{:?}", word.load()), "WAITING stagings=1");
     }

@@ -106,9 +106,10 @@ pub(crate) struct Body {
     pub(crate) post_flush: bool,
     /// The scheduler dispatched it, and counts it until it completes.
     pub(crate) ordered: bool,
-    /// When the operation was submitted, and when the driver got it.
+    /// When the operation was submitted, when the driver got it, and when it was completed.
     pub(crate) submitted: Time,
     pub(crate) issued: Time,
+    pub(crate) completed: Time,
 }
 
 impl Body {
@@ -143,6 +144,7 @@ impl Body {
         ordered: false,
         submitted: Time(0),
         issued: Time(0),
+        completed: Time(0),
     };
 
     /// Requests whose keys differ must not merge: another client, priority, or way of completion.
@@ -511,7 +513,7 @@ impl<'q> Request<'q> {
     /// Takes the request apart: `each` gets the token of every part's slot, this request's own among them.
     pub(crate) fn into_parts(self, mut each: impl FnMut(Request<'q>)) {
         let slots = self.slots;
-        let status = self.body().status;
+        let Body { status, issued, completed, .. } = *self.body();
         let mut at = self.body().first;
         while at != NIL {
             let link = &slots.slot(at).next_part;
@@ -519,7 +521,8 @@ impl<'q> Request<'q> {
             link.store(NIL.0, Ordering::Relaxed);
             // SAFETY: the slot is a part of this request, which is consumed here; each part is visited once.
             let mut part = unsafe { slots.adopt(at) };
-            part.body_mut().status = status;
+            let body = part.body_mut();
+            (body.status, body.issued, body.completed) = (status, issued, completed);
             each(part);
             at = next;
         }

@@ -1,0 +1,127 @@
+//! Threads that drive a queue when its submitters' own threads do not want to.
+
+use std::time::Duration;
+
+use blkmq_sched::Time;
+
+use crate::clock::Clock;
+use crate::queue::{QueueError, RequestQueue};
+use crate::runner::Runner;
+use crate::submit::RETRY_NS;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::thread;
+
+/// How long a background thread sleeps on a virtual clock, which somebody else moves.
+const VIRTUAL_NAP: Duration = Duration::from_millis(1);
+
+/// Background threads of a queue. Dropping this stops them; submitters then poll for themselves again.
+#[derive(Debug)]
+#[must_use = "dropping the handle stops the threads"]
+pub struct Background {
+    q: Arc<RequestQueue>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl RequestQueue {
+    /// Starts `nr_threads` threads that poll the driver, complete, dispatch and issue, so that submitters need not poll
+    /// for others to go on, and completions come while they do something else. Each thread takes its share of the
+    /// hardware queues.
+    ///
+    /// # Errors
+    /// The queue has as many threads as it can.
+    pub fn start_threads(self: &Arc<Self>, nr_threads: u16) -> Result<Background, QueueError> {
+        let mut background =
+            Background { q: Arc::clone(self), stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
+        for share in 0..nr_threads {
+            let (member, _) = self.join(None)?;
+            self.members.get(member).set_background(true);
+            self.nr_background.fetch_add(1, Ordering::Relaxed);
+            let (q, stop) = (Arc::clone(self), Arc::clone(&background.stop));
+            background.threads.push(thread::spawn(move || {
+                let mut runner = Runner::new(member);
+                while !stop.load(Ordering::Relaxed) {
+                    drive_share(&q, &mut runner, share, nr_threads, &stop);
+                }
+                q.nr_background.fetch_sub(1, Ordering::Relaxed);
+                q.members.get(member).set_background(false);
+                q.leave(member);
+            }));
+        }
+        Ok(background)
+    }
+
+    /// Wakes the background threads, after something was started that they must plan for.
+    pub(crate) fn wake_background(&self) {
+        if self.nr_background.load(Ordering::Relaxed) > 0 && self.anybody_sleeps() {
+            for (_, member) in self.members.iter().filter(|(_, member)| member.is_background()) {
+                member.wake.rouse();
+            }
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.q.wake_sleepers();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so; the queue goes on without it.
+            let _ = thread.join();
+        }
+        // Those who relied on the threads plan for themselves now.
+        self.q.wake_sleepers();
+    }
+}
+
+/// Drives the queue once and sleeps if there was nothing to do.
+fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16, stop: &AtomicBool) {
+    let hctxs = || (share..q.hctxs.layout().len()).step_by(usize::from(nr_shares));
+    let member = runner.member(q);
+    let before = member.counters.nr_completed();
+    let now = q.clock.now();
+    runner.drive(q, hctxs(), now);
+    if member.counters.nr_completed() != before {
+        return;
+    }
+    q.nr_sleepers.fetch_add(1, Ordering::Relaxed);
+    member.wake.sleep(
+        || stop.load(Ordering::Relaxed),
+        || match &q.clock {
+            Clock::Virtual(_) => Some(VIRTUAL_NAP),
+            Clock::Real(_) => Some(Duration::from_nanos(next_event(q, hctxs(), now).since(now))),
+        },
+    );
+    q.nr_sleepers.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// When a background thread must look again though nobody wakes it.
+fn next_event(q: &RequestQueue, hctxs: impl Iterator<Item = u16>, now: Time) -> Time {
+    let mut earliest = q.next_deadline(now);
+    for index in hctxs {
+        earliest = earliest.min(q.next_event(index, now).unwrap_or(Time(u64::MAX)));
+    }
+    earliest
+}
+
+impl RequestQueue {
+    /// When the timeout scan is due, or the scheduler lets go what it holds back.
+    pub(crate) fn next_deadline(&self, now: Time) -> Time {
+        let scan = Time(self.timeout_scan.load(Ordering::Relaxed));
+        // A time that has passed is no reason to wake: the poll at that time found the request free but no tag.
+        let policy = Time(self.policy_wakeup.load(Ordering::Relaxed));
+        if policy > now { scan.min(policy) } else { scan }
+    }
+
+    /// When a hardware queue wants to be polled, or what the driver refused or gave back to be tried again.
+    pub(crate) fn next_event(&self, index: u16, now: Time) -> Option<Time> {
+        let hctx = self.hctxs.get(index);
+        let retry = hctx.stalled.load(Ordering::Relaxed) || hctx.nr_parked() > 0;
+        let retry = retry.then(|| now.after(RETRY_NS));
+        match (self.driver.next_event(index), retry) {
+            (Some(event), Some(retry)) => Some(event.min(retry)),
+            (event, retry) => event.or(retry),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Everything a queue holds, in readable form: what debugfs shows of a kernel queue.
+
+use std::fmt::{self, Write};
+
+use crate::flush::FLUSH_POOL;
+use crate::queue::RequestQueue;
+use crate::request::Place;
+use crate::sync::atomic::Ordering;
+
+impl RequestQueue {
+    /// Every list, tag and counter. Taken while I/O runs it is a picture of several moments, each line right by itself.
+    #[must_use]
+    pub fn dump(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.show(&mut text);
+        text
+    }
+
+    fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        let (_, settings) = (writeln!(out, "word {:?}", self.word.load())?, &self.settings);
+        writeln!(
+            out,
+            "nr_requests {} nomerges {} io_timeout {} ms scheduler {}",
+            settings.nr_requests.load(Ordering::Relaxed),
+            settings.nomerges.load(Ordering::Relaxed),
+            settings.io_timeout_ms.load(Ordering::Relaxed),
+            self.scheduler(),
+        )?;
+        writeln!(out, "stats {:?}", self.stats())?;
+        let room = self.room_wanted.load(Ordering::Relaxed);
+        let (sleepers, background) =
+            (self.nr_sleepers.load(Ordering::Relaxed), self.nr_background.load(Ordering::Relaxed));
+        writeln!(out, "sleepers {sleepers} background {background} room_wanted {room}")?;
+        self.show_hctxs(out)?;
+        self.show_scheduler(out)?;
+        self.show_members(out)?;
+        writeln!(out, "driver {}", self.driver.name())?;
+        self.driver.show(out)
+    }
+
+    fn show_hctxs(&self, out: &mut dyn Write) -> fmt::Result {
+        for (index, hctx) in self.hctxs.iter() {
+            let (waiting, running, is_running, data) = hctx.flush.lock().state();
+            let stalled = hctx.stalled.load(Ordering::Relaxed);
+            let (parked, incoming) = (hctx.nr_parked(), hctx.issue.is_pending());
+            writeln!(out, "hctx {index}: dispatch list {parked} issue list incoming {incoming} stalled {stalled}")?;
+            writeln!(out, "  flush: waiting {waiting} served {running} running {is_running} data in flight {data}")?;
+            write!(out, "  tags: ")?;
+            hctx.tags.show(out)?;
+            writeln!(out)?;
+            let mut busy = Vec::new();
+            hctx.tags.for_each_busy(|tag| busy.push(tag));
+            for tag in busy {
+                let id = hctx.started.get(tag);
+                writeln!(out, "  tag {} last started {:x?}", tag.0, id.map(|id| id.0))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn show_scheduler(&self, out: &mut dyn Write) -> fmt::Result {
+        let hold = self.held.lock.lock();
+        match &hold.scheduler {
+            Some(scheduler) => {
+                writeln!(out, "scheduler {} holds {} queued per hctx {:?}", scheduler.name(), scheduler.len(), hold.queued)?;
+                scheduler.show(out)
+            }
+            None => writeln!(out, "no scheduler"),
+        }
+    }
+
+    fn show_members(&self, out: &mut dyn Write) -> fmt::Result {
+        for (index, member) in self.members.iter() {
+            let (active, rings) = (member.activity.is_active(), !member.completions.is_empty());
+            let software = member.ctx.lens();
+            writeln!(out, "member {index}: inside {active} software queues {software:?} completions waiting {rings}")?;
+        }
+        for (pool, slots) in self.slots.pools() {
+            let kind = if pool == FLUSH_POOL { "flush" } else { "member" };
+            for (index, slot) in slots.iter().enumerate() {
+                let (generation, place) = slot.state.look();
+                if place != Place::Free {
+                    writeln!(out, "{kind} {pool} slot {index} generation {generation}: {place:?}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! The queue's own knobs by name, beside its scheduler's.
+
+use blkmq_sched::{Knob, Unit};
+
+use crate::control::Change;
+use crate::queue::{QueueError, RequestQueue, scheduler_names};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+
+/// The prefix of the scheduler's knobs among the queue's.
+const SCHEDULER_PREFIX: &str = "iosched/";
+
+/// The knobs of every queue that have a number for a value. `scheduler` has a name, and `iosched/...` are the
+/// scheduler's.
+pub const QUEUE_KNOBS: &[Knob] = &[
+    Knob {
+        name: "nr_requests",
+        unit: Unit::Count,
+        default: None,
+        min: 1,
+        max: 2048,
+        about: "Requests each hardware queue may have, queued and with the driver; by default twice the depth, counted as \
+                at most 128, with a scheduler, and the depth, which it cannot exceed, without.",
+    },
+    Knob {
+        name: "nomerges",
+        unit: Unit::Count,
+        default: Some(0),
+        min: 0,
+        max: 2,
+        about: "0 looks for every merge, 1 only for one with the request that was inserted last, 2 for none.",
+    },
+    Knob {
+        name: "io_timeout",
+        unit: Unit::Milliseconds,
+        default: Some(30_000),
+        min: 1,
+        max: u32::MAX as i64,
+        about: "How long the driver may keep a request before it is asked about it.",
+    },
+];
+
+impl RequestQueue {
+    /// The value of a knob as text; `scheduler` shows all, the chosen one in brackets.
+    ///
+    /// # Errors
+    /// There is no such knob.
+    pub fn knob(&self, name: &str) -> Result<String, QueueError> {
+        let number = |cell: &crate::sync::atomic::AtomicU32| Ok(cell.load(Ordering::Relaxed).to_string());
+        match name {
+            "scheduler" => {
+                let chosen = self.scheduler();
+                let mark = |name: &&str| if *name == chosen { format!("[{name}]") } else { (*name).to_owned() };
+                Ok(scheduler_names().iter().map(mark).collect::<Vec<_>>().join(" "))
+            }
+            "nr_requests" => number(&self.settings.nr_requests),
+            "nomerges" => number(&self.settings.nomerges),
+            "io_timeout" => number(&self.settings.io_timeout_ms),
+            _ => match name.strip_prefix(SCHEDULER_PREFIX) {
+                Some(knob) => self.scheduler_knob(knob).map(|value| value.to_string()),
+                None => Err(unknown(name)),
+            },
+        }
+    }
+
+    /// Sets a knob from text. `scheduler` and `nr_requests` need a drained queue: the change is made when the returned
+    /// value is polled or waited for. All others take effect at once.
+    ///
+    /// # Errors
+    /// There is no such knob, or the value is not what it takes; nothing has changed then.
+    pub fn set_knob(self: &Arc<Self>, name: &str, value: &str) -> Result<Change, QueueError> {
+        if name == "scheduler" {
+            return self.set_scheduler(value);
+        }
+        let number = parse(name, value);
+        if let Some(knob) = name.strip_prefix(SCHEDULER_PREFIX) {
+            self.scheduler_knob(knob)?;
+            self.set_scheduler_knob(knob, number?)?;
+            return Ok(Change::made(self));
+        }
+        let knob = QUEUE_KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| unknown(name))?;
+        let number = knob.check(number?).map_err(|error| QueueError::BadValue(error.to_string()))?;
+        let number = u32::try_from(number).expect("the ranges of these knobs lie within u32");
+        match name {
+            "nr_requests" => return self.set_nr_requests(number),
+            "nomerges" => self.settings.nomerges.store(number, Ordering::Relaxed),
+            _ => self.set_io_timeout(number),
+        }
+        Ok(Change::made(self))
+    }
+
+    /// The timeout scan is set forward, or it would come too late for requests issued under the new, shorter time.
+    fn set_io_timeout(&self, ms: u32) {
+        self.settings.io_timeout_ms.store(ms, Ordering::Relaxed);
+        let next = self.clock.now().after(self.settings.timeout_ns());
+        self.timeout_scan.fetch_min(next.0, Ordering::Relaxed);
+        self.wake_sleepers();
+    }
+}
+
+fn parse(name: &str, value: &str) -> Result<i64, QueueError> {
+    value.parse().map_err(|_| QueueError::BadValue(format!("{name}: '{value}' is not a whole number")))
+}
+
+fn unknown(name: &str) -> QueueError {
+    let names: Vec<_> = QUEUE_KNOBS.iter().map(|knob| knob.name).collect();
+    QueueError::UnknownKnob(name.to_owned(), format!("scheduler, {}, {SCHEDULER_PREFIX}...", names.join(", ")))
+}

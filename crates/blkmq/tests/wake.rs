@@ -1,0 +1,133 @@
+//! Being told of completions: background threads, eventfd, futures.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use blkmq::driver::spec;
+use blkmq::future::AsyncSubmitter;
+use blkmq::{Bio, Buffer, Client, RequestQueue, Status};
+
+fn queue(device: &str) -> Arc<RequestQueue> {
+    RequestQueue::builder(spec::open(device).unwrap()).build().unwrap()
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Sleeps between polls until woken, with no timer: if nobody wakes it, it hangs.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+const DEVICES: [&str; 5] = [
+    "null,irqmode=0,hw_queue_depth=2",
+    "null,irqmode=1,hw_queue_depth=2",
+    "null,irqmode=2,completion_nsec=50000,hw_queue_depth=2",
+    "null,irqmode=2,completion_nsec=50000,submit_queues=3,hw_queue_depth=1",
+    "ram,size=64M",
+];
+
+#[test]
+fn background_threads_complete_for_a_submitter_that_only_sleeps() {
+    for device in DEVICES {
+        for nr_threads in [1, 2] {
+            let q = queue(device);
+            let background = q.start_threads(nr_threads).unwrap();
+            let mut submitter = q.submitter(&Client::new("sleeper")).unwrap();
+            for round in 0..50_u64 {
+                for block in 0..20 {
+                    submitter.submit(Bio::read((round + block) * 100, Buffer::zeroed(512))).unwrap();
+                }
+                let mut reaped = 0;
+                while reaped < 20 {
+                    assert!(submitter.wait(None), "something is outstanding");
+                    reaped += std::iter::from_fn(|| submitter.reap()).count();
+                }
+            }
+            drop(submitter);
+            drop(background);
+            assert_eq!(q.stats().completed, 1000, "{device}");
+        }
+    }
+}
+
+#[test]
+fn futures_resolve_on_an_executor_that_knows_no_timer() {
+    for device in DEVICES {
+        let q = queue(device);
+        let _background = q.start_threads(1).unwrap();
+        let submitter = AsyncSubmitter::new(q.submitter(&Client::new("tasks")).unwrap());
+        let tasks: Vec<_> = (0..4)
+            .map(|task| {
+                let submitter = submitter.clone();
+                thread::spawn(move || {
+                    block_on(async move {
+                        for round in 0..50_u64 {
+                            let bio = Bio::read((task * 50 + round) * 8, Buffer::zeroed(512)).with_user_data(round);
+                            let completion = submitter.submit(bio).unwrap().await;
+                            assert_eq!((completion.status, completion.bio.user_data), (Status::Ok, round));
+                        }
+                    });
+                })
+            })
+            .collect();
+        tasks.into_iter().for_each(|task| task.join().unwrap());
+        assert_eq!(q.stats().completed, 200, "{device}");
+    }
+}
+
+#[test]
+fn an_operation_outlives_its_dropped_future() {
+    let q = queue("null,irqmode=2,completion_nsec=1000,memory_backed=1,size=1M");
+    let submitter = AsyncSubmitter::new(q.submitter(&Client::new("tasks")).unwrap());
+    drop(submitter.submit(Bio::write(0, Buffer::from(&[7; 512][..]))).unwrap());
+    drop(submitter);
+    assert_eq!((q.stats().entered, q.stats().completed), (0, 0), "it was in the plug, undone, when its submitter left");
+    let submitter = AsyncSubmitter::new(q.submitter(&Client::new("tasks")).unwrap());
+    let _background = q.start_threads(1).unwrap();
+    drop(submitter.submit(Bio::write(0, Buffer::from(&[7; 512][..]))).unwrap());
+    let read = block_on(submitter.submit(Bio::read(8, Buffer::zeroed(512))).unwrap());
+    assert!(read.status.is_ok());
+    drop(submitter);
+    assert_eq!(q.stats().completed, 2);
+}
+
+#[test]
+fn an_eventfd_becomes_readable_when_something_completes() {
+    for device in DEVICES {
+        let q = queue(device);
+        let _background = q.start_threads(1).unwrap();
+        let mut submitter = q.submitter(&Client::new("loop")).unwrap();
+        let event = submitter.eventfd().unwrap();
+        for round in 0..20 {
+            submitter.submit(Bio::read(round * 8, Buffer::zeroed(512))).unwrap();
+            let mut reaped = 0;
+            while reaped == 0 {
+                event.drain();
+                submitter.poll();
+                reaped = std::iter::from_fn(|| submitter.reap()).count();
+                if reaped == 0 {
+                    // Sleeps with no timeout: only the descriptor ends it.
+                    let mut fds = [rustix::event::PollFd::new(&*event, rustix::event::PollFlags::IN)];
+                    rustix::event::poll(&mut fds, None).unwrap();
+                }
+            }
+        }
+        assert_eq!(q.stats().completed, 20);
+    }
+}
