@@ -6,8 +6,9 @@ use blkmq_sched::{RqId, Time};
 
 use super::spec::{Accepts, Parameter, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
-use super::{Batch, Done, Driver, MAX_DEPTH, MAX_HW_QUEUES, TimeoutAction, Topology, check_topology};
+use super::{Batch, Done, Driver, TimeoutAction, Topology, check_topology};
 use crate::limits::{Limits, SECTOR_SIZE};
+use crate::{MAX_DEPTH, MAX_HW_QUEUES};
 
 /// The parameters of the RAM disk.
 pub const PARAMETERS: &[Parameter] = &[
