@@ -208,9 +208,7 @@ impl Driver for Null {
     /// Gives every request up, those that it swallowed and those that would finish later.
     fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
         if let Some(pending) = self.pending(hctx) {
-            let mut queue = pending.queue.lock();
-            queue.retain(|started| started.id != id);
-            pending.note_next_due(&queue);
+            pending.queue.lock().retain(|started| started.id != id);
         }
         TimeoutAction::Done
     }
