@@ -11,19 +11,13 @@ use std::fmt;
 
 use blkmq_sched::Time;
 
-use crate::Status;
 use crate::issue::Foreign;
 use crate::limits::Limits;
 use crate::request::{Place, RqList, Slots};
 pub use crate::request::{Request, RqId};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tags::Tag;
-
-/// Hardware queues that a device can have.
-pub(crate) const MAX_HW_QUEUES: usize = 1024;
-
-/// Tags that a hardware queue can have.
-pub(crate) const MAX_DEPTH: u16 = 10240;
+use crate::{MAX_DEPTH, MAX_HW_QUEUES, Status};
 
 /// How many hardware queues a device has, of which type, and how deep each is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

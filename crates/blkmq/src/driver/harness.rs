@@ -9,6 +9,18 @@ use crate::issue::Foreign;
 use crate::request::{Body, Part, Place, Request, RqList, SlotIndex, Slots};
 use crate::tags::Tag;
 
+/// How many cases a property test tries, from a seed that it prints and that `BLKMQ_SEED` sets.
+pub(super) fn random_cases(cases: u32) -> proptest::test_runner::Config {
+    let seed = std::env::var("BLKMQ_SEED").map_or(0x5eed, |seed| seed.parse().expect("BLKMQ_SEED is a number"));
+    println!("BLKMQ_SEED={seed}");
+    proptest::test_runner::Config {
+        cases,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(seed),
+        failure_persistence: None,
+        ..Default::default()
+    }
+}
+
 const NR_SLOTS: u16 = 64;
 
 /// One submitter on one hardware queue.

@@ -13,11 +13,11 @@ use std::sync::OnceLock;
 use blkmq_sched::{RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, MAX_HW_QUEUES, Request, TimeoutAction, Topology, check_topology};
-use crate::Status;
+use super::{Batch, Done, Driver, Request, TimeoutAction, Topology, check_topology};
 use crate::limits::Limits;
 use crate::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use crate::sync::{Line, Mutex};
+use crate::{MAX_HW_QUEUES, Status};
 pub use config::{Config, IrqMode, PARAMETERS};
 use injection::{Injection, Strike};
 
@@ -208,9 +208,7 @@ impl Driver for Null {
     /// Gives every request up, those that it swallowed and those that would finish later.
     fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
         if let Some(pending) = self.pending(hctx) {
-            let mut queue = pending.queue.lock();
-            queue.retain(|started| started.id != id);
-            pending.note_next_due(&queue);
+            pending.queue.lock().retain(|started| started.id != id);
         }
         TimeoutAction::Done
     }

@@ -6,8 +6,9 @@ use blkmq_sched::{RqId, Time};
 
 use super::spec::{Accepts, Parameter, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
-use super::{Batch, Done, Driver, MAX_DEPTH, MAX_HW_QUEUES, TimeoutAction, Topology, check_topology};
+use super::{Batch, Done, Driver, TimeoutAction, Topology, check_topology};
 use crate::limits::{Limits, SECTOR_SIZE};
+use crate::{MAX_DEPTH, MAX_HW_QUEUES};
 
 /// The parameters of the RAM disk.
 pub const PARAMETERS: &[Parameter] = &[
@@ -111,5 +112,29 @@ impl Driver for Ram {
         let Limits { capacity_sectors, logical_block_size, .. } = self.limits;
         writeln!(out, "ram size={} bs={logical_block_size}", capacity_sectors * SECTOR_SIZE as u64)?;
         self.store.show(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::bio::Bio;
+    use crate::buffer::Buffer;
+    use crate::driver::harness::Harness;
+    use crate::driver::spec;
+
+    #[test]
+    fn data_is_kept_until_it_is_discarded_or_zeroed() {
+        let ram = spec::open("ram,size=1M,bs=4K").unwrap();
+        assert_eq!((ram.limits().capacity_sectors, ram.limits().logical_block_size), (2048, 4096));
+        let mut queue = Harness::new(&*ram, 0);
+        assert!(queue.run(Bio::write(8, Buffer::from(&[9; 3 * 4096][..]))).1.is_ok());
+        assert!(queue.run(Bio::discard(8, 8)).1.is_ok());
+        assert!(queue.run(Bio::write_zeroes(24, 8)).1.is_ok());
+        let (bio, status) = queue.run(Bio::read(0, Buffer::from(&[1; 5 * 4096][..])));
+        assert!(status.is_ok());
+        let data = bio.buffers.iter().next().unwrap();
+        let blocks: Vec<_> = data.chunks(4096).map(|block| (block[0], block[4095])).collect();
+        assert_eq!(blocks, [(0, 0), (0, 0), (9, 9), (0, 0), (0, 0)]);
+        assert_eq!(queue.nr_started, 0, "everything is done at once");
     }
 }

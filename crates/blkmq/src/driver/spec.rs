@@ -217,6 +217,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::driver::harness::random_cases(512))]
+
         #[test]
         fn no_input_panics_and_every_error_is_one_line(spec in prop_oneof!["\\PC*", almost_spec()]) {
             if let Err(error) = open(&spec) {
