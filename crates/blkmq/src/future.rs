@@ -1,11 +1,11 @@
 //! Operations as futures, for any executor.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::bio::Bio;
-use crate::request::SlotIndex;
 use crate::submit::{Completion, Rejected, Submitter};
 use crate::sync::{Arc, Mutex};
 use crate::wake::Notify;
@@ -31,25 +31,27 @@ pub struct Operation {
     is_over: bool,
 }
 
-/// What is known of the operation in a slot.
-#[derive(Debug)]
-enum Entry {
-    /// No future waits for it.
-    Unwatched,
-    Waiting,
-    Done(Completion),
-}
-
 #[derive(Debug)]
 struct Inner {
     submitter: Submitter,
-    entries: Vec<Entry>,
+    /// Operations whose future lives, and what it will resolve to once that is known. By id and not by slot: a slot is
+    /// free again when its operation is reaped, which may be long before the future is polled.
+    watched: HashMap<RqId, Option<Completion>>,
     wakers: Arc<Wakers>,
 }
 
 /// The tasks that wait, all of which look when anything completes.
 #[derive(Debug, Default)]
 struct Wakers(Mutex<Vec<Waker>>);
+
+impl Wakers {
+    fn register(&self, waker: &Waker) {
+        let mut wakers = self.0.lock();
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+}
 
 impl Notify for Wakers {
     fn notify(&self) {
@@ -64,8 +66,8 @@ impl AsyncSubmitter {
     pub fn new(mut submitter: Submitter) -> Self {
         let wakers = Arc::new(Wakers::default());
         submitter.set_notify(Some(wakers.clone()));
-        let entries = (0..submitter.nr_slots()).map(|_| Entry::Unwatched).collect();
-        Self { inner: Arc::new(Mutex::new(Inner { submitter, entries, wakers })) }
+        let watched = HashMap::with_capacity(submitter.nr_slots());
+        Self { inner: Arc::new(Mutex::new(Inner { submitter, watched, wakers })) }
     }
 
     /// Takes an operation; it is passed on when its future, or another of this submitter, is polled.
@@ -75,7 +77,7 @@ impl AsyncSubmitter {
     pub fn submit(&self, bio: Bio) -> Result<Operation, Rejected> {
         let mut inner = self.inner.lock();
         let id = inner.submitter.submit(bio)?;
-        inner.entries[slot(id)] = Entry::Waiting;
+        inner.watched.insert(id, None);
         Ok(Operation { inner: Arc::clone(&self.inner), id, is_over: false })
     }
 
@@ -86,22 +88,16 @@ impl AsyncSubmitter {
     }
 }
 
-fn slot(id: RqId) -> usize {
-    usize::from(SlotIndex::of(id).slot())
-}
-
 impl Inner {
     /// Reaps what is over. Returns whether other futures than the one of `id` have something to look at.
     fn reap(&mut self, id: RqId) -> bool {
         self.submitter.poll();
         let mut others = false;
         while let Some(completion) = self.submitter.reap() {
-            let entry = &mut self.entries[slot(completion.id)];
             others |= completion.id != id;
-            *entry = match entry {
-                Entry::Unwatched => Entry::Unwatched,
-                Entry::Waiting | Entry::Done(_) => Entry::Done(completion),
-            };
+            if let Some(watched) = self.watched.get_mut(&completion.id) {
+                *watched = Some(completion);
+            }
         }
         others
     }
@@ -115,17 +111,13 @@ impl Future for Operation {
         let shared = Arc::clone(&self.inner);
         let mut inner = shared.lock();
         // Registered first, so that what completes from here on wakes this task.
-        inner.wakers.0.lock().push(context.waker().clone());
+        inner.wakers.register(context.waker());
         let others = inner.reap(self.id);
         let wakers = Arc::clone(&inner.wakers);
-        let entry = &mut inner.entries[slot(self.id)];
-        let done = match std::mem::replace(entry, Entry::Unwatched) {
-            Entry::Done(completion) => Some(completion),
-            waiting => {
-                *entry = waiting;
-                None
-            }
-        };
+        let done = inner.watched.get_mut(&self.id).and_then(Option::take);
+        if done.is_some() {
+            inner.watched.remove(&self.id);
+        }
         drop(inner);
         if others {
             wakers.notify();
@@ -143,10 +135,7 @@ impl Future for Operation {
 impl Drop for Operation {
     fn drop(&mut self) {
         if !self.is_over {
-            let done = {
-                let entry = &mut self.inner.lock().entries[slot(self.id)];
-                std::mem::replace(entry, Entry::Unwatched)
-            };
+            let done = self.inner.lock().watched.remove(&self.id);
             // A completion with its buffers is dropped here, outside the lock.
             drop(done);
         }
