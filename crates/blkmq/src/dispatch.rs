@@ -33,7 +33,7 @@ impl Runner {
         let mut chosen = if seen.is_waiting() || self.parked { self.dispatch_parked(q) } else { 0 };
         self.parked = false;
         if q.settings.has_scheduler() {
-            chosen += if q.hctxs.layout().len() == 1 {
+            chosen += if q.held.is_for_first_hctx() {
                 self.dispatch_one_hctx(q, now, bound)
             } else {
                 self.dispatch_many_hctxs(q, now, bound)
@@ -65,7 +65,8 @@ impl Runner {
         chosen
     }
 
-    /// With one hardware queue: a tag first, then the choice, so that nothing is chosen before it can go.
+    /// While all that waits goes to one hardware queue: a tag first, then the choice, so that nothing is chosen before it
+    /// can go.
     ///
     /// COST: per request one tag (a compare-exchange on a tag word), one lock and unlock of the hold, the scheduler's
     /// own work, and the slot's two lines.
@@ -75,9 +76,14 @@ impl Runner {
         while chosen < bound && q.held.nr_waiting() > 0 {
             let Some(tag) = self.tag_or_wait(q, hctx) else { break };
             match choose_or_wait(q, now) {
-                Choice::Chosen(rq) => {
+                Choice::Chosen(rq) if rq.body().hctx == 0 => {
                     self.make_ready(q, rq, tag);
                     chosen += 1;
+                }
+                // Somebody inserted for another queue meanwhile.
+                Choice::Chosen(rq) => {
+                    self.put_unused(q, hctx, tag);
+                    chosen += self.give_tag(q, rq).0;
                 }
                 // Somebody may insert, and lack the tag that was held here, before it is back: look again after putting
                 // it back, by the count of waiting requests or, if some are held back, of insertions.
@@ -102,23 +108,29 @@ impl Runner {
                 break;
             }
             let Choice::Chosen(rq) = choose_or_wait(q, now) else { break };
-            let hctx = q.hctxs.get(rq.body().hctx);
-            let has_aside = hctx.nr_parked() > 0;
-            if !has_aside && let Some(tag) = hctx.tags.get(&mut self.hint) {
-                self.make_ready(q, rq, tag);
-                chosen += 1;
-                continue;
-            }
-            hctx.park(&q.slots, rq, false);
-            // The request is on the list, so from here on this is the ordinary lack of a tag.
-            q.word.set_waiting();
-            q.word.wait_fence();
-            chosen += self.dispatch_parked(q);
-            if has_aside {
+            let (got, goes_on) = self.give_tag(q, rq);
+            chosen += got;
+            if !goes_on {
                 break;
             }
         }
         chosen
+    }
+
+    /// Makes a chosen request ready, or puts it aside for lack of a tag. Returns how many requests became ready, and
+    /// whether to go on choosing.
+    fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>) -> (usize, bool) {
+        let hctx = q.hctxs.get(rq.body().hctx);
+        let has_aside = hctx.nr_parked() > 0;
+        if !has_aside && let Some(tag) = hctx.tags.get(&mut self.hint) {
+            self.make_ready(q, rq, tag);
+            return (1, true);
+        }
+        hctx.park(&q.slots, rq, false);
+        // The request is on the list, so from here on this is the ordinary lack of a tag.
+        q.word.set_waiting();
+        q.word.wait_fence();
+        (self.dispatch_parked(q), !has_aside)
     }
 
     /// Without a scheduler: one request per software queue in turn, as far as there are tags.
@@ -201,7 +213,7 @@ fn choose_held<'q>(q: &'q RequestQueue, hold: &mut Hold, now: Time) -> Choice<'q
     match scheduler.dispatch(now) {
         Some(id) => {
             let rq = q.slots.leave_scheduler(id);
-            hold.queued[usize::from(rq.body().hctx)] -= 1;
+            hold.count_out(rq.body().hctx);
             Choice::Chosen(rq)
         }
         None if scheduler.is_empty() => Choice::Empty,

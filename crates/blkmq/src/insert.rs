@@ -98,7 +98,7 @@ impl Runner {
         let id = rq.id();
         let _ = rq.leave_at(Place::Scheduler);
         scheduler.insert(id, &info, at, now);
-        hold.queued[usize::from(hctx)] += 1;
+        hold.count_in(hctx);
         hold.limited += u64::from(limited);
         Ok(())
     }
@@ -112,7 +112,7 @@ impl Runner {
         if let Some(join) = merge.joined {
             let mut survivor = q.slots.leave_scheduler(join.survivor);
             let absorbed = q.slots.leave_scheduler(join.absorbed);
-            hold.queued[usize::from(absorbed.body().hctx)] -= 1;
+            hold.count_out(absorbed.body().hctx);
             hold.limited -= u64::from(absorbed.body().op != Op::Read);
             survivor.absorb(absorbed, MergeHow::Back);
             let _ = survivor.leave_at(Place::Scheduler);

@@ -67,8 +67,9 @@ pub(crate) fn scheduler_by_name(name: &str) -> Result<Option<Box<dyn Scheduler>>
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) scheduler: Option<Box<dyn Scheduler>>,
-    /// Requests in the scheduler, by the hardware queue they will go to.
+    /// Requests in the scheduler, by the hardware queue they will go to, and those for another than the first.
     pub(crate) queued: Vec<u32>,
+    pub(crate) elsewhere: u32,
     /// Requests other than reads that entered the scheduler since it was installed.
     pub(crate) limited: u64,
     /// What had completed when the scheduler was installed.
@@ -82,6 +83,8 @@ pub(crate) struct Held {
     pub(crate) lock: Mutex<Hold>,
     /// Requests in the scheduler, as of the last unlock.
     nr_waiting: AtomicU32,
+    /// Of these, those for another hardware queue than the first.
+    nr_elsewhere: AtomicU32,
     /// How often something was inserted, wrapping.
     insertions: AtomicU32,
 }
@@ -226,6 +229,7 @@ impl Builder {
             held: Line::new("queue.hold", Held {
                     lock: Mutex::new(Hold::empty()),
                     nr_waiting: AtomicU32::new(0),
+                    nr_elsewhere: AtomicU32::new(0),
                     insertions: AtomicU32::new(0),
                 }),
             hctxs: HwCtxTable::new(&topology),
@@ -272,8 +276,20 @@ fn check_device(topology: &crate::driver::Topology, limits: &Limits) -> Result<(
 }
 
 impl Hold {
+    /// A request for a hardware queue enters the scheduler.
+    pub(crate) fn count_in(&mut self, hctx: u16) {
+        self.queued[usize::from(hctx)] += 1;
+        self.elsewhere += u32::from(hctx != 0);
+    }
+
+    /// It leaves the scheduler.
+    pub(crate) fn count_out(&mut self, hctx: u16) {
+        self.queued[usize::from(hctx)] -= 1;
+        self.elsewhere -= u32::from(hctx != 0);
+    }
+
     fn empty() -> Self {
-        Self { scheduler: None, queued: Vec::new(), limited: 0, base: Tally::default(), base_limited: 0 }
+        Self { scheduler: None, queued: Vec::new(), elsewhere: 0, limited: 0, base: Tally::default(), base_limited: 0 }
     }
 }
 
@@ -281,6 +297,11 @@ impl Held {
     /// Requests in the scheduler, as of a moment ago. Who inserted and then asks sees at least its own.
     pub(crate) fn nr_waiting(&self) -> u32 {
         self.nr_waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether all that waits goes to the first hardware queue, as of a moment ago.
+    pub(crate) fn is_for_first_hctx(&self) -> bool {
+        self.nr_elsewhere.load(Ordering::Relaxed) == 0
     }
 
     /// How often something was inserted, wrapping.
@@ -298,6 +319,9 @@ impl Held {
         let waiting = hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len() as u32);
         if waiting != self.nr_waiting() {
             self.nr_waiting.store(waiting, Ordering::Relaxed);
+        }
+        if hold.elsewhere != self.nr_elsewhere.load(Ordering::Relaxed) {
+            self.nr_elsewhere.store(hold.elsewhere, Ordering::Relaxed);
         }
     }
 }
@@ -383,6 +407,7 @@ impl RequestQueue {
         *hold = Hold {
             scheduler,
             queued: vec![0; nr_hctxs as usize],
+            elsewhere: 0,
             limited: 0,
             base: self.tally(&Tally::default()),
             base_limited: self.nr_limited_completed(),

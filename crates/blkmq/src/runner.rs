@@ -109,16 +109,19 @@ impl Runner {
                 self.issue(q, hctx, now);
             }
             self.park_requeued(q);
-            if self.finished.is_empty() {
+            if !self.finished.is_empty() {
+                now = q.clock.now();
+                self.complete(q, now);
+            } else if chosen < bound {
+                // Dispatching went as far as it could, and nothing came back.
                 break;
             }
-            now = q.clock.now();
-            self.complete(q, now);
             if !self.goes_on(q) {
                 break;
             }
             if taken >= bound {
                 // Others must go on: those with something outstanding are awake and bound to poll, or woken here.
+                q.word.set_waiting();
                 q.wake_sleepers();
                 break;
             }

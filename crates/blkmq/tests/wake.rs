@@ -11,7 +11,7 @@ use blkmq::future::AsyncSubmitter;
 use blkmq::{Bio, Buffer, Client, RequestQueue, Status};
 
 fn queue(device: &str) -> Arc<RequestQueue> {
-    RequestQueue::builder(spec::open(device).unwrap()).build().unwrap()
+    RequestQueue::builder(spec::open(device).expect("the spec is good")).build().expect("the queue is good")
 }
 
 struct Unpark(Thread);
