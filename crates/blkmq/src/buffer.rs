@@ -219,3 +219,50 @@ impl fmt::Debug for Segment<'_> {
         write!(f, "Segment({} bytes)", self.len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owned_memory_is_zeroed_and_aligned() {
+        for len in [0, 1, 512, 10_000] {
+            let buffer = Buffer::zeroed(len);
+            assert_eq!(buffer.as_ptr() as usize % BUFFER_ALIGN, 0);
+            assert!(buffer.len() == len && buffer.iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn a_borrowed_buffer_writes_where_it_was_told_to() {
+        let mut memory = [0_u8; 64];
+        {
+            // SAFETY: the array outlives the buffer, which is dropped before the array is looked at.
+            let mut buffer = unsafe { Buffer::borrowed(NonNull::from(&mut memory).cast(), 64) };
+            buffer[10..20].fill(7);
+        }
+        assert_eq!(memory.iter().map(|byte| usize::from(*byte)).sum::<usize>(), 70);
+    }
+
+    #[test]
+    fn segments_cover_a_range_across_buffers_without_gap_or_overlap() {
+        let buffers = Buffers::from(vec![Buffer::from(&[1; 10][..]), Buffer::zeroed(0), Buffer::from(&[2; 10][..])]);
+        for offset in 0..=20 {
+            for len in 0..=20 - offset {
+                let bytes: Vec<u8> = buffers.segments(offset, len).flat_map(|part| part.bytes().to_vec()).collect();
+                let expected: Vec<u8> = (offset..offset + len).map(|at| if at < 10 { 1 } else { 2 }).collect();
+                assert_eq!(bytes, expected);
+            }
+        }
+        for mut segment in buffers.segments(5, 10) {
+            segment.bytes_mut().fill(9);
+        }
+        assert_eq!(buffers.iter().flat_map(|buffer| buffer.iter()).filter(|byte| **byte == 9).count(), 10);
+    }
+
+    #[test]
+    #[should_panic(expected = "within its buffer")]
+    fn a_segment_cannot_leave_its_buffer() {
+        let _ = Buffer::zeroed(8).view(4, usize::MAX);
+    }
+}

@@ -160,6 +160,11 @@ impl<'q> Iterator for Batch<'q> {
 }
 
 impl<'q> Batch<'q> {
+    /// Addresses mean something in their own queue only.
+    fn check(&self, rq: &Request<'_>) {
+        assert!(rq.is_of(self.slots), "a driver hands back requests to the queue they came from");
+    }
+
     /// Requests still to come.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -174,6 +179,7 @@ impl<'q> Batch<'q> {
 
     /// The request is done already.
     pub fn finish(&mut self, mut rq: Request<'q>, status: Status) {
+        self.check(&rq);
         rq.body_mut().status = status;
         rq.body_mut().issued = self.now;
         self.finished.push_back(self.slots, rq, Place::Held);
@@ -183,6 +189,7 @@ impl<'q> Batch<'q> {
     /// [`Done::complete`] later, and must touch the request's data no more after that.
     #[must_use = "the id is the only way to complete the request"]
     pub fn start(&mut self, mut rq: Request<'q>) -> RqId {
+        self.check(&rq);
         let owner = rq.index().pool();
         if owner != self.member {
             self.foreign.note(owner);
@@ -195,12 +202,14 @@ impl<'q> Batch<'q> {
 
     /// The device cannot take the request at present. It comes first when the driver is asked again; the batch ends.
     pub fn refuse(&mut self, rq: Request<'q>) {
+        self.check(&rq);
         self.pending.push_front(self.slots, rq, Place::IssueList);
         self.refused = true;
     }
 
     /// The device gives the request back for another try: it loses its tag and waits in front of the scheduler.
     pub fn requeue(&mut self, rq: Request<'q>) {
+        self.check(&rq);
         self.requeued.push_back(self.slots, rq, Place::Held);
     }
 }

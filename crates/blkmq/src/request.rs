@@ -3,13 +3,51 @@
 //! A request lives in a slot of its submitter, from a pool sized once. Whoever holds the [`Request`] value of a slot, or
 //! a list that it was put on, owns the request and nobody else touches it; so there is no lock per request.
 
+mod body;
 mod list;
 mod slot;
 mod state;
+mod token;
 
 pub use blkmq_sched::RqId;
-pub use slot::Request;
+pub use token::Request;
 
+pub(crate) use body::{Body, FlushStep, Part};
 pub(crate) use list::RqList;
-pub(crate) use slot::{Body, FlushStep, NIL, Part, SlotIndex, Slots};
+pub(crate) use slot::{NIL, SlotIndex, Slots};
 pub(crate) use state::Place;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bio::{Bio, Op};
+    use crate::buffer::Buffer;
+
+    /// One pool of slots.
+    pub(super) fn slots(nr_slots: u16) -> Slots {
+        let slots = Slots::new(1);
+        slots.make_pool(0, nr_slots);
+        slots
+    }
+
+    /// A write of `data` in a slot of the pool, in the caller's hands.
+    pub(super) fn plugged<'q>(slots: &'q Slots, slot: u16, sector: u64, data: &[u8]) -> Request<'q> {
+        let index = SlotIndex::new(0, slot);
+        let mut rq = slots.take_own(index);
+        let nr_sectors = (data.len() / 512) as u32;
+        *rq.body_mut() = Body {
+            op: Op::Write,
+            sector,
+            nr_sectors,
+            nr_segments: 1,
+            first: index,
+            last: index,
+            part: Part { parent: index, sector, nr_sectors, offset: 0 },
+            ..Body::EMPTY
+        };
+        let mut list = RqList::new();
+        list.push_back(slots, rq, Place::Plugged);
+        slots.store_bio(index, Bio::write(sector, Buffer::from(data)));
+        list.pop_front(slots).expect("it was just put there")
+    }
+}

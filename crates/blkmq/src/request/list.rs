@@ -1,7 +1,8 @@
 //! Lists of requests, linked through their slots: no allocation, constant time, no lock of their own.
 #![expect(unsafe_code, reason = "tokens are made again from the addresses on a list")]
 
-use super::slot::{NIL, Request, SlotIndex, Slots};
+use super::slot::{NIL, SlotIndex, Slots};
+use super::token::Request;
 use super::state::Place;
 use crate::handover::Handover;
 use crate::stack::{Chain, SlotStack};
@@ -133,4 +134,52 @@ fn next(slots: &Slots, index: SlotIndex) -> SlotIndex {
 
 fn set_next(slots: &Slots, index: SlotIndex, next: SlotIndex) {
     slots.slot(index).next.store(next.0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{plugged, slots};
+    use super::*;
+
+    #[test]
+    fn requests_come_off_in_the_order_they_went_on() {
+        let slots = slots(4);
+        let mut list = RqList::new();
+        for slot in 0..3 {
+            list.push_back(&slots, plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
+        }
+        list.push_front(&slots, plugged(&slots, 3, 3, &[0; 512]), Place::Held);
+        list.with_last(&slots, |rq| rq.body_mut().sector = 77);
+        let order: Vec<_> = std::iter::from_fn(|| list.pop_front(&slots)).map(|rq| (rq.sector(), rq.free())).collect();
+        assert_eq!(order, [(3, 3), (0, 0), (1, 1), (77, 2)]);
+        assert!(list.is_empty());
+    }
+
+    #[test]
+    fn what_is_delivered_to_another_thread_arrives_whole_and_in_order() {
+        let slots = slots(8);
+        let ring = SlotStack::new("test.ring");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for half in 0..2 {
+                    let mut list = RqList::new();
+                    for slot in half * 4..half * 4 + 4 {
+                        list.push_back(&slots, plugged(&slots, slot, u64::from(slot), &[slot as u8; 512]), Place::Completed);
+                    }
+                    list.deliver(&slots, &ring);
+                }
+            });
+            let mut arrived = RqList::new();
+            while arrived.len() < 8 {
+                arrived.take_over(&slots, ring.take_all(|index| slots.link(index)), Place::Completed);
+                std::thread::yield_now();
+            }
+            for slot in 0..8_u8 {
+                let mut rq = arrived.pop_front(&slots).unwrap();
+                assert_eq!(rq.sector(), u64::from(slot));
+                assert!(rq.segments().all(|segment| segment.bytes().iter().all(|byte| *byte == slot)));
+                rq.free();
+            }
+        });
+    }
 }

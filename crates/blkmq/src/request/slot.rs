@@ -1,19 +1,18 @@
-//! Slots, the tokens that own what is in them, and the table that finds them.
-#![expect(unsafe_code, reason = "a request's body is reached through its token, not through a lock")]
+//! Slots, and the table that finds them.
+#![expect(unsafe_code, reason = "slots hand out the tokens that own them, and share their cells between threads")]
 
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::OnceLock;
 
-use blkmq_sched::{ClientId, Info, IoPriority, MergeHow, MergeLevel, Op, RqId, Time};
+use blkmq_sched::RqId;
 
+use super::body::Body;
 use super::state::{Deadline, Late, Place, State, TimeoutVerdict};
+use super::token::Request;
 use crate::Status;
-use crate::bio::{Bio, Flags};
-use crate::buffer::Segment;
-use crate::limits::SECTOR_SIZE;
-use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::tags::Tag;
+use crate::bio::Bio;
+use crate::sync::atomic::AtomicU32;
 
 /// The address of a slot: its pool in the upper half, its place there in the lower half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,129 +47,6 @@ pub(crate) const fn generation_of(id: RqId) -> u32 {
     (id.0 >> 32) as u32
 }
 
-/// The steps a request has before it in the flush machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum FlushStep {
-    /// It is no business of the flush machine.
-    #[default]
-    None,
-    /// It waits for a flush before its data.
-    PreFlush,
-    /// Its data is on the way to the device.
-    Data,
-    /// It waits for a flush after its data.
-    PostFlush,
-    /// It is the flush itself, the queue's own.
-    Flush,
-}
-
-/// The piece of a bio that a slot stands for. A bio that fits the limits has one, a split one has several.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
-    /// The slot that holds the bio; of the same submitter.
-    pub(crate) parent: SlotIndex,
-    /// First sector of this part alone.
-    pub(crate) sector: u64,
-    /// Sectors of this part alone.
-    pub(crate) nr_sectors: u32,
-    /// Where this part's data begins in the bio's buffers, in bytes.
-    pub(crate) offset: usize,
-}
-
-/// A request, owned by whoever has its token.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Body {
-    pub(crate) op: Op,
-    pub(crate) flags: Flags,
-    pub(crate) sync: bool,
-    pub(crate) priority: IoPriority,
-    pub(crate) client: ClientId,
-    pub(crate) merge: MergeLevel,
-    /// First sector of the whole request.
-    pub(crate) sector: u64,
-    /// Sectors of the whole request.
-    pub(crate) nr_sectors: u32,
-    /// Segments of the whole request; ranges, for a discard.
-    pub(crate) nr_segments: u16,
-    /// The parts of the whole request in the order of their sectors, beginning with this slot until something merges
-    /// in front of it.
-    pub(crate) first: SlotIndex,
-    pub(crate) last: SlotIndex,
-    /// This slot's own part.
-    pub(crate) part: Part,
-    pub(crate) hctx: u16,
-    pub(crate) tag: Option<Tag>,
-    pub(crate) status: Status,
-    pub(crate) flush: FlushStep,
-    /// The flush machine sends a flush behind this request's data.
-    pub(crate) post_flush: bool,
-    /// The scheduler dispatched it, and counts it until it completes.
-    pub(crate) ordered: bool,
-    /// When the operation was submitted, when the driver got it, and when it was completed.
-    pub(crate) submitted: Time,
-    pub(crate) issued: Time,
-    pub(crate) completed: Time,
-}
-
-impl Body {
-    pub(crate) const EMPTY: Self = Self {
-        op: Op::Flush,
-        flags: Flags {
-            sync: false,
-            preflush: false,
-            fua: false,
-            readahead: false,
-            meta: false,
-            nowait: false,
-            polled: false,
-            at_head: false,
-            nomerge: false,
-        },
-        sync: false,
-        priority: IoPriority { class: blkmq_sched::Class::BestEffort, level: 4 },
-        client: ClientId(0),
-        merge: MergeLevel::Never,
-        sector: 0,
-        nr_sectors: 0,
-        nr_segments: 0,
-        first: NIL,
-        last: NIL,
-        part: Part { parent: NIL, sector: 0, nr_sectors: 0, offset: 0 },
-        hctx: 0,
-        tag: None,
-        status: Status::Ok,
-        flush: FlushStep::None,
-        post_flush: false,
-        ordered: false,
-        submitted: Time(0),
-        issued: Time(0),
-        completed: Time(0),
-    };
-
-    /// Requests whose keys differ must not merge: another client, priority, or way of completion.
-    pub(crate) fn merge_key(&self) -> u64 {
-        u64::from(self.client.0) << 32
-            | (self.priority.class.index() as u64) << 16
-            | u64::from(self.priority.level) << 8
-            | u64::from(self.flags.nowait) << 1
-            | u64::from(self.flags.polled)
-    }
-
-    pub(crate) fn info(&self) -> Info {
-        Info {
-            sector: self.sector,
-            nr_sectors: self.nr_sectors,
-            nr_segments: self.nr_segments,
-            op: self.op,
-            sync: self.sync,
-            priority: self.priority,
-            client: self.client,
-            merge: self.merge,
-            merge_key: self.merge_key(),
-        }
-    }
-}
-
 /// A place for one request.
 ///
 /// # Invariants
@@ -185,9 +61,9 @@ pub(crate) struct Slot {
     /// Link of the list or stack that the request is on.
     pub(crate) next: AtomicU32,
     /// The part behind this one in the same request; touched only by the holder of that request's token.
-    next_part: AtomicU32,
-    body: UnsafeCell<Body>,
-    bio: UnsafeCell<Option<Bio>>,
+    pub(super) next_part: AtomicU32,
+    pub(super) body: UnsafeCell<Body>,
+    pub(super) bio: UnsafeCell<Option<Bio>>,
 }
 
 // SAFETY: Invariants 1 and 2: cells have one writer at a time, and tokens move between threads only over lists, locks
@@ -344,187 +220,57 @@ impl Slots {
     }
 }
 
-/// A request in the hands of one thread. There is at most one value of this kind per request; giving it away gives the
-/// request away.
-pub struct Request<'q> {
-    slots: &'q Slots,
-    index: SlotIndex,
-}
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{plugged, slots};
+    use super::*;
+    use blkmq_sched::Time;
 
-impl fmt::Debug for Request<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let body = self.body();
-        write!(f, "{:?} {:?} {}+{} tag {:?}", self.id(), body.op, body.sector, body.nr_sectors, body.tag)
-    }
-}
-
-impl<'q> Request<'q> {
-    /// Its id: unique among all operations of the queue until the slot has been used 2^32 times more.
-    #[must_use]
-    pub fn id(&self) -> RqId {
-        self.index.with_generation(self.slot().state.generation())
+    #[test]
+    fn a_request_completes_once_and_its_id_goes_stale() {
+        let slots = slots(1);
+        let id = plugged(&slots, 0, 5, &[0; 512]).issue(Time(9));
+        let rq = slots.complete(id, Status::Ok).unwrap().expect("nobody else completes it");
+        assert!(slots.complete(id, Status::Ok).is_err(), "a second completion is refused");
+        rq.free();
+        assert!(slots.complete(id, Status::Ok).is_err(), "the id is of an earlier operation");
+        assert!(slots.complete(RqId(u64::MAX), Status::Ok).is_err(), "there is no such slot");
     }
 
-    /// What to do.
-    #[must_use]
-    pub fn op(&self) -> Op {
-        self.body().op
-    }
-
-    /// First sector, in units of 512 bytes.
-    #[must_use]
-    pub fn sector(&self) -> u64 {
-        self.body().sector
-    }
-
-    /// Length in sectors of 512 bytes; of a discard of several ranges, all of them together.
-    #[must_use]
-    pub fn nr_sectors(&self) -> u32 {
-        self.body().nr_sectors
-    }
-
-    /// How to do it. `preflush` is never set: the block layer sends flushes of its own.
-    #[must_use]
-    pub fn flags(&self) -> Flags {
-        self.body().flags
-    }
-
-    /// The priority.
-    #[must_use]
-    pub fn priority(&self) -> IoPriority {
-        self.body().priority
-    }
-
-    /// The tag: below the hardware queue's depth, and unique among the requests that the driver has from it.
-    #[must_use]
-    pub fn tag(&self) -> u16 {
-        self.body().tag.map_or(0, |tag| tag.0)
-    }
-
-    /// The hardware queue it was issued to.
-    #[must_use]
-    pub fn hctx(&self) -> u16 {
-        self.body().hctx
-    }
-
-    /// The data in the order of the sectors; nothing for operations without data.
-    pub fn segments(&mut self) -> impl Iterator<Item = Segment<'_>> {
-        self.parts().flat_map(|part| {
-            let bio = self.slots.slot(part.parent).bio.get();
-            // SAFETY: slot Invariant 2: this token's parts are in flight, so nobody writes the bio.
-            let bio = unsafe { &*bio };
-            bio.iter().flat_map(move |bio| bio.buffers.segments(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
-        })
-    }
-
-    /// The ranges of a discard, or the one range of anything else: first sector and length in sectors.
-    pub fn ranges(&self) -> impl Iterator<Item = (u64, u32)> {
-        let mut parts = self.parts().peekable();
-        std::iter::from_fn(move || {
-            let Part { sector, mut nr_sectors, .. } = parts.next()?;
-            while let Some(part) = parts.next_if(|part| part.sector == sector + u64::from(nr_sectors)) {
-                nr_sectors += part.nr_sectors;
-            }
-            Some((sector, nr_sectors))
-        })
-    }
-
-    /// The parts of the whole request.
-    fn parts(&self) -> impl Iterator<Item = Part> {
-        let mut at = self.body().first;
-        std::iter::from_fn(move || {
-            if at == NIL {
-                return None;
-            }
-            let slot = self.slots.slot(at);
-            at = SlotIndex(slot.next_part.load(Ordering::Relaxed));
-            // SAFETY: merging gave this token the bodies of its parts (slot Invariant 1), and no `&mut` to one lives.
-            Some(unsafe { (*slot.body.get()).part })
-        })
-    }
-
-    pub(crate) fn index(&self) -> SlotIndex {
-        self.index
-    }
-
-    pub(crate) fn slot(&self) -> &'q Slot {
-        self.slots.slot(self.index)
-    }
-
-    pub(crate) fn body(&self) -> &Body {
-        // SAFETY: slot Invariant 1.
-        unsafe { &*self.slot().body.get() }
-    }
-
-    pub(crate) fn body_mut(&mut self) -> &mut Body {
-        // SAFETY: slot Invariant 1.
-        unsafe { &mut *self.slot().body.get() }
-    }
-
-    /// Takes the bio out again when all its parts are back.
-    pub(crate) fn take_bio(&mut self) -> Option<Bio> {
-        // SAFETY: slot Invariant 2, all parts are back with the submitter.
-        unsafe { (*self.slot().bio.get()).take() }
-    }
-
-    /// Puts the request down at a place and leaves its address, from which [`Slots::adopt`] makes the token again.
-    #[must_use]
-    pub(crate) fn leave_at(self, place: Place) -> SlotIndex {
-        self.slot().state.rest_at(place);
-        self.index
-    }
-
-    /// Gives the request to the driver; only its completion or the timeout scan makes the token again.
-    pub(crate) fn issue(self, deadline: Time) -> RqId {
-        let slot = self.slot();
-        slot.deadline.set(deadline);
-        let id = self.id();
-        slot.state.issue();
-        id
-    }
-
-    /// Ends the operation; the slot is free.
-    pub(crate) fn free(self) -> u16 {
-        self.slot().state.free();
-        self.index.slot()
-    }
-
-    /// Takes the other request's parts in, behind or in front of its own. The caller has checked that they fit.
-    pub(crate) fn absorb(&mut self, other: Self, how: MergeHow) {
-        debug_assert_ne!(other.index, self.index, "a request does not merge with itself");
-        let theirs = *other.body();
-        let _ = other.leave_at(Place::Merged);
-        let slots = self.slots;
-        let ours = self.body_mut();
-        ours.nr_sectors += theirs.nr_sectors;
-        ours.nr_segments += theirs.nr_segments;
-        let before = match how {
-            MergeHow::Back | MergeHow::Discard => std::mem::replace(&mut ours.last, theirs.last),
-            MergeHow::Front => {
-                ours.sector = theirs.sector;
-                theirs.last
-            }
-        };
-        let behind =
-            if how == MergeHow::Front { std::mem::replace(&mut ours.first, theirs.first) } else { theirs.first };
-        slots.slot(before).next_part.store(behind.0, Ordering::Relaxed);
-    }
-
-    /// Takes the request apart: `each` gets the token of every part's slot, this request's own among them.
-    pub(crate) fn into_parts(self, mut each: impl FnMut(Request<'q>)) {
-        let slots = self.slots;
-        let Body { status, issued, completed, .. } = *self.body();
-        let mut at = self.body().first;
-        while at != NIL {
-            let link = &slots.slot(at).next_part;
-            let next = SlotIndex(link.load(Ordering::Relaxed));
-            link.store(NIL.0, Ordering::Relaxed);
-            // SAFETY: the slot is a part of this request, which is consumed here; each part is visited once.
-            let mut part = unsafe { slots.adopt(at) };
-            let body = part.body_mut();
-            (body.status, body.issued, body.completed) = (status, issued, completed);
-            each(part);
-            at = next;
+    /// Goes red if `State::complete` or `State::end_timeout` stores instead of exchanging: both then take the request.
+    #[test]
+    fn of_completion_and_timeout_scan_exactly_one_gets_the_request() {
+        let rounds = if cfg!(miri) { 30 } else { 3000 };
+        let slots = slots(1);
+        for round in 0..rounds {
+            let expired = round % 2 == 0;
+            let id = plugged(&slots, 0, round, &[0; 512]).issue(Time(0));
+            let taken = std::thread::scope(|scope| {
+                let scan = scope.spawn(|| {
+                    let (slot, generation) = slots.find(id).unwrap();
+                    let rq = if slot.state.begin_timeout(generation) { slots.end_timeout(id, expired) } else { None };
+                    rq.map(|rq| rq.body().status)
+                });
+                let done = slots.complete(id, Status::Medium);
+                let done = done.ok().flatten().map(|rq| rq.body().status);
+                [scan.join().unwrap(), done]
+            });
+            let [scanned, completed] = taken;
+            assert!(scanned.is_some() != completed.is_some(), "round {round}: {taken:?}");
+            assert!(completed.is_none_or(|status| status == Status::Medium));
+            // SAFETY: one of the two threads took the token and dropped it; both have ended.
+            unsafe { slots.adopt(SlotIndex::of(id)) }.free();
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "left the scheduler twice")]
+    fn a_scheduler_that_names_a_request_twice_is_caught() {
+        let slots = slots(1);
+        let rq = plugged(&slots, 0, 5, &[0; 512]);
+        let id = rq.id();
+        let _ = rq.leave_at(Place::Scheduler);
+        let _first = slots.leave_scheduler(id);
+        let _second = slots.leave_scheduler(id);
     }
 }

@@ -1,0 +1,131 @@
+//! What a request asks for, and how far it has come.
+
+use blkmq_sched::{ClientId, Info, IoPriority, MergeLevel, Op, Time};
+
+use super::slot::{NIL, SlotIndex};
+use crate::Status;
+use crate::bio::Flags;
+use crate::tags::Tag;
+
+/// The steps a request has before it in the flush machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum FlushStep {
+    /// It is no business of the flush machine.
+    #[default]
+    None,
+    /// It waits for a flush before its data.
+    PreFlush,
+    /// Its data is on the way to the device.
+    Data,
+    /// It waits for a flush after its data.
+    PostFlush,
+    /// It is the flush itself, the queue's own.
+    Flush,
+}
+
+/// The piece of a bio that a slot stands for. A bio that fits the limits has one, a split one has several.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    /// The slot that holds the bio; of the same submitter.
+    pub(crate) parent: SlotIndex,
+    /// First sector of this part alone.
+    pub(crate) sector: u64,
+    /// Sectors of this part alone.
+    pub(crate) nr_sectors: u32,
+    /// Where this part's data begins in the bio's buffers, in bytes.
+    pub(crate) offset: usize,
+}
+
+/// A request, owned by whoever has its token.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Body {
+    pub(crate) op: Op,
+    pub(crate) flags: Flags,
+    pub(crate) sync: bool,
+    pub(crate) priority: IoPriority,
+    pub(crate) client: ClientId,
+    pub(crate) merge: MergeLevel,
+    /// First sector of the whole request.
+    pub(crate) sector: u64,
+    /// Sectors of the whole request.
+    pub(crate) nr_sectors: u32,
+    /// Segments of the whole request; ranges, for a discard.
+    pub(crate) nr_segments: u16,
+    /// The parts of the whole request in the order of their sectors, beginning with this slot until something merges
+    /// in front of it.
+    pub(crate) first: SlotIndex,
+    pub(crate) last: SlotIndex,
+    /// This slot's own part.
+    pub(crate) part: Part,
+    pub(crate) hctx: u16,
+    pub(crate) tag: Option<Tag>,
+    pub(crate) status: Status,
+    pub(crate) flush: FlushStep,
+    /// The flush machine sends a flush behind this request's data.
+    pub(crate) post_flush: bool,
+    /// The scheduler dispatched it, and counts it until it completes.
+    pub(crate) ordered: bool,
+    /// When the operation was submitted, when the driver got it, and when it was completed.
+    pub(crate) submitted: Time,
+    pub(crate) issued: Time,
+    pub(crate) completed: Time,
+}
+
+impl Body {
+    pub(crate) const EMPTY: Self = Self {
+        op: Op::Flush,
+        flags: Flags {
+            sync: false,
+            preflush: false,
+            fua: false,
+            readahead: false,
+            meta: false,
+            nowait: false,
+            polled: false,
+            at_head: false,
+            nomerge: false,
+        },
+        sync: false,
+        priority: IoPriority { class: blkmq_sched::Class::BestEffort, level: 4 },
+        client: ClientId(0),
+        merge: MergeLevel::Never,
+        sector: 0,
+        nr_sectors: 0,
+        nr_segments: 0,
+        first: NIL,
+        last: NIL,
+        part: Part { parent: NIL, sector: 0, nr_sectors: 0, offset: 0 },
+        hctx: 0,
+        tag: None,
+        status: Status::Ok,
+        flush: FlushStep::None,
+        post_flush: false,
+        ordered: false,
+        submitted: Time(0),
+        issued: Time(0),
+        completed: Time(0),
+    };
+
+    /// Requests whose keys differ must not merge: another client, priority, or way of completion.
+    pub(crate) fn merge_key(&self) -> u64 {
+        u64::from(self.client.0) << 32
+            | (self.priority.class.index() as u64) << 16
+            | u64::from(self.priority.level) << 8
+            | u64::from(self.flags.nowait) << 1
+            | u64::from(self.flags.polled)
+    }
+
+    pub(crate) fn info(&self) -> Info {
+        Info {
+            sector: self.sector,
+            nr_sectors: self.nr_sectors,
+            nr_segments: self.nr_segments,
+            op: self.op,
+            sync: self.sync,
+            priority: self.priority,
+            client: self.client,
+            merge: self.merge,
+            merge_key: self.merge_key(),
+        }
+    }
+}

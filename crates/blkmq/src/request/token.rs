@@ -1,0 +1,248 @@
+//! The token of a request: having it is owning the request.
+#![expect(unsafe_code, reason = "a request's body is reached through its token, not through a lock")]
+
+use std::fmt;
+
+use blkmq_sched::{IoPriority, MergeHow, Op, RqId, Time};
+
+use super::body::{Body, Part};
+use super::slot::{NIL, Slot, SlotIndex, Slots};
+use super::state::Place;
+use crate::bio::{Bio, Flags};
+use crate::buffer::Segment;
+use crate::limits::SECTOR_SIZE;
+use crate::sync::atomic::Ordering;
+
+/// A request in the hands of one thread. There is at most one value of this kind per request; giving it away gives the
+/// request away.
+pub struct Request<'q> {
+    pub(super) slots: &'q Slots,
+    pub(super) index: SlotIndex,
+}
+
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let body = self.body();
+        write!(f, "{:?} {:?} {}+{} tag {:?}", self.id(), body.op, body.sector, body.nr_sectors, body.tag)
+    }
+}
+
+impl<'q> Request<'q> {
+    /// Its id: unique among all operations of the queue until the slot has been used 2^32 times more.
+    #[must_use]
+    pub fn id(&self) -> RqId {
+        self.index.with_generation(self.slot().state.generation())
+    }
+
+    /// What to do.
+    #[must_use]
+    pub fn op(&self) -> Op {
+        self.body().op
+    }
+
+    /// First sector, in units of 512 bytes.
+    #[must_use]
+    pub fn sector(&self) -> u64 {
+        self.body().sector
+    }
+
+    /// Length in sectors of 512 bytes; of a discard of several ranges, all of them together.
+    #[must_use]
+    pub fn nr_sectors(&self) -> u32 {
+        self.body().nr_sectors
+    }
+
+    /// How to do it. `preflush` is never set: the block layer sends flushes of its own.
+    #[must_use]
+    pub fn flags(&self) -> Flags {
+        self.body().flags
+    }
+
+    /// The priority.
+    #[must_use]
+    pub fn priority(&self) -> IoPriority {
+        self.body().priority
+    }
+
+    /// The tag: below the hardware queue's depth, and unique among the requests that the driver has from it.
+    #[must_use]
+    pub fn tag(&self) -> u16 {
+        self.body().tag.map_or(0, |tag| tag.0)
+    }
+
+    /// The hardware queue it was issued to.
+    #[must_use]
+    pub fn hctx(&self) -> u16 {
+        self.body().hctx
+    }
+
+    /// The data in the order of the sectors; nothing for operations without data.
+    pub fn segments(&mut self) -> impl Iterator<Item = Segment<'_>> {
+        self.parts().flat_map(|part| {
+            let bio = self.slots.slot(part.parent).bio.get();
+            // SAFETY: slot Invariant 2: this token's parts are in flight, so nobody writes the bio.
+            let bio = unsafe { &*bio };
+            bio.iter().flat_map(move |bio| bio.buffers.segments(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
+        })
+    }
+
+    /// The ranges of a discard, or the one range of anything else: first sector and length in sectors.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u32)> {
+        let mut parts = self.parts().peekable();
+        std::iter::from_fn(move || {
+            let Part { sector, mut nr_sectors, .. } = parts.next()?;
+            while let Some(part) = parts.next_if(|part| part.sector == sector + u64::from(nr_sectors)) {
+                nr_sectors += part.nr_sectors;
+            }
+            Some((sector, nr_sectors))
+        })
+    }
+
+    /// The parts of the whole request.
+    fn parts(&self) -> impl Iterator<Item = Part> {
+        let mut at = self.body().first;
+        std::iter::from_fn(move || {
+            if at == NIL {
+                return None;
+            }
+            let slot = self.slots.slot(at);
+            at = SlotIndex(slot.next_part.load(Ordering::Relaxed));
+            // SAFETY: merging gave this token the bodies of its parts (slot Invariant 1), and no `&mut` to one lives.
+            Some(unsafe { (*slot.body.get()).part })
+        })
+    }
+
+    pub(crate) fn is_of(&self, slots: &Slots) -> bool {
+        std::ptr::eq(self.slots, slots)
+    }
+
+    pub(crate) fn index(&self) -> SlotIndex {
+        self.index
+    }
+
+    pub(crate) fn slot(&self) -> &'q Slot {
+        self.slots.slot(self.index)
+    }
+
+    pub(crate) fn body(&self) -> &Body {
+        // SAFETY: slot Invariant 1.
+        unsafe { &*self.slot().body.get() }
+    }
+
+    pub(crate) fn body_mut(&mut self) -> &mut Body {
+        // SAFETY: slot Invariant 1.
+        unsafe { &mut *self.slot().body.get() }
+    }
+
+    /// Takes the bio out again when all its parts are back.
+    pub(crate) fn take_bio(&mut self) -> Option<Bio> {
+        // SAFETY: slot Invariant 2, all parts are back with the submitter.
+        unsafe { (*self.slot().bio.get()).take() }
+    }
+
+    /// Puts the request down at a place and leaves its address, from which [`Slots::adopt`] makes the token again.
+    #[must_use]
+    pub(crate) fn leave_at(self, place: Place) -> SlotIndex {
+        self.slot().state.rest_at(place);
+        self.index
+    }
+
+    /// Gives the request to the driver; only its completion or the timeout scan makes the token again.
+    pub(crate) fn issue(self, deadline: Time) -> RqId {
+        let slot = self.slot();
+        slot.deadline.set(deadline);
+        let id = self.id();
+        slot.state.issue();
+        id
+    }
+
+    /// Ends the operation; the slot is free.
+    pub(crate) fn free(self) -> u16 {
+        self.slot().state.free();
+        self.index.slot()
+    }
+
+    /// Takes the other request's parts in, behind or in front of its own. The caller has checked that they fit.
+    pub(crate) fn absorb(&mut self, other: Self, how: MergeHow) {
+        debug_assert_ne!(other.index, self.index, "a request does not merge with itself");
+        let theirs = *other.body();
+        let _ = other.leave_at(Place::Merged);
+        let slots = self.slots;
+        let ours = self.body_mut();
+        ours.nr_sectors += theirs.nr_sectors;
+        ours.nr_segments += theirs.nr_segments;
+        let before = match how {
+            MergeHow::Back | MergeHow::Discard => std::mem::replace(&mut ours.last, theirs.last),
+            MergeHow::Front => {
+                ours.sector = theirs.sector;
+                theirs.last
+            }
+        };
+        let behind =
+            if how == MergeHow::Front { std::mem::replace(&mut ours.first, theirs.first) } else { theirs.first };
+        slots.slot(before).next_part.store(behind.0, Ordering::Relaxed);
+    }
+
+    /// Takes the request apart: `each` gets the token of every part's slot, this request's own among them.
+    pub(crate) fn into_parts(self, mut each: impl FnMut(Request<'q>)) {
+        let slots = self.slots;
+        let Body { status, issued, completed, .. } = *self.body();
+        let mut at = self.body().first;
+        while at != NIL {
+            let link = &slots.slot(at).next_part;
+            let next = SlotIndex(link.load(Ordering::Relaxed));
+            link.store(NIL.0, Ordering::Relaxed);
+            // SAFETY: the slot is a part of this request, which is consumed here; each part is visited once.
+            let mut part = unsafe { slots.adopt(at) };
+            let body = part.body_mut();
+            (body.status, body.issued, body.completed) = (status, issued, completed);
+            each(part);
+            at = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{plugged, slots};
+    use super::*;
+    use crate::Status;
+
+    #[test]
+    fn a_merged_request_shows_all_data_in_the_order_of_sectors() {
+        let slots = slots(4);
+        let mut middle = plugged(&slots, 0, 16, &[2; 512]);
+        middle.absorb(plugged(&slots, 1, 17, &[3; 1024]), MergeHow::Back);
+        middle.absorb(plugged(&slots, 2, 14, &[1; 1024]), MergeHow::Front);
+        assert_eq!((middle.sector(), middle.nr_sectors()), (14, 5));
+        assert_eq!(middle.ranges().collect::<Vec<_>>(), [(14, 5)]);
+        let bytes: Vec<u8> = middle.segments().flat_map(|segment| segment.bytes().to_vec()).collect();
+        let expected: Vec<u8> = [vec![1; 1024], vec![2; 512], vec![3; 1024]].concat();
+        assert_eq!(bytes, expected);
+        for mut segment in middle.segments() {
+            segment.bytes_mut().fill(9);
+        }
+        let mut parts = Vec::new();
+        middle.body_mut().status = Status::Medium;
+        middle.into_parts(|mut part| {
+            assert_eq!(part.body().status, Status::Medium);
+            let bio = part.take_bio().expect("each part has its own bio here");
+            assert!(bio.buffers.iter().all(|buffer| buffer.iter().all(|byte| *byte == 9)));
+            parts.push(part.free());
+        });
+        assert_eq!(parts, [2, 0, 1]);
+    }
+
+    #[test]
+    fn a_request_that_took_in_a_merged_request_has_all_parts() {
+        let slots = slots(4);
+        let mut first = plugged(&slots, 0, 0, &[0; 512]);
+        let mut third = plugged(&slots, 2, 2, &[2; 512]);
+        third.absorb(plugged(&slots, 3, 3, &[3; 512]), MergeHow::Back);
+        first.absorb(plugged(&slots, 1, 1, &[1; 512]), MergeHow::Back);
+        first.absorb(third, MergeHow::Back);
+        let mut parts = Vec::new();
+        first.into_parts(|part| parts.push(part.free()));
+        assert_eq!(parts, [0, 1, 2, 3]);
+    }
+}
