@@ -1,0 +1,53 @@
+//! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH]]]`, by default
+//! `none`, 100000 and 1. `scripts/cost` counts its instructions.
+
+use blkmq::driver::spec;
+use blkmq::{Bio, Buffer, Client, RequestQueue, Submitter};
+
+/// Sectors between requests: far enough apart that none merge.
+const STRIDE: u64 = 64;
+
+fn argument<T: std::str::FromStr>(place: usize, default: T) -> T {
+    match std::env::args().nth(place) {
+        None => default,
+        Some(text) => text
+            .parse()
+            .unwrap_or_else(|_| fail(&format!("{text:?} is not what cost takes: cost [SCHEDULER [REQUESTS [BATCH]]]"))),
+    }
+}
+
+fn fail(text: &str) -> ! {
+    eprintln!("cost: {text}");
+    std::process::exit(2)
+}
+
+/// Submits everything in `bios`, and puts the operations back there as they complete.
+fn pass_through(submitter: &mut Submitter, bios: &mut Vec<Bio>, batch: usize) {
+    for _ in 0..batch {
+        let Some(bio) = bios.pop() else { break };
+        submitter.submit(bio).expect("the queue has room for a batch");
+    }
+    while submitter.nr_outstanding() > 0 {
+        submitter.poll();
+        while let Some(completion) = submitter.reap() {
+            assert!(completion.status.is_ok(), "{}", completion.status);
+            bios.push(completion.bio);
+        }
+    }
+}
+
+fn main() {
+    let (scheduler, requests, batch) = (argument(1, "none".to_owned()), argument(2, 100_000), argument(3, 1_usize));
+    let driver = spec::open("null,irqmode=0,poll_queues=0").unwrap_or_else(|error| fail(&error.to_string()));
+    let q =
+        RequestQueue::builder(driver).scheduler(&scheduler).build().unwrap_or_else(|error| fail(&error.to_string()));
+    let mut submitter = q.submitter(&Client::new("cost")).unwrap_or_else(|error| fail(&error.to_string()));
+    let mut bios: Vec<Bio> = (0..batch as u64).map(|at| Bio::read(at * STRIDE, Buffer::zeroed(4096))).collect();
+    if !(1..=256).contains(&batch) {
+        fail("BATCH is from 1 to 256");
+    }
+    for _ in 0..requests / batch {
+        pass_through(&mut submitter, &mut bios, batch);
+    }
+    println!("{scheduler}: {} requests", q.stats().completed);
+}
