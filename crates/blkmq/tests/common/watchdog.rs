@@ -79,7 +79,7 @@ impl Shared {
     }
 
     fn give_up(&self) -> ! {
-        eprintln!("no progress; the queue: {:#?}", self.q);
+        eprintln!("no progress; the queue:\n{}", self.q.dump());
         for (thread, doing) in self.doing.lock().unwrap().iter().enumerate() {
             eprintln!("thread {thread}: {doing}");
         }

@@ -261,7 +261,7 @@ impl Worker {
 
     /// Each operation comes back once, to the thread that submitted it, with its own buffers and the right data.
     fn check(&mut self, completion: &Completion) {
-        let Completion { id, status, bio } = completion;
+        let Completion { id, status, bio, .. } = completion;
         let pending = self.pending.remove(&bio.user_data);
         let pending = pending.unwrap_or_else(|| panic!("{bio:?} came back twice, or to another thread"));
         assert_eq!((*id, bio.op), (pending.id, pending.op), "{bio:?}");
