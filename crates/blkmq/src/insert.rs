@@ -10,6 +10,7 @@ use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
+use crate::word::Snapshot;
 
 /// Tags taken in one go.
 const TAG_BATCH: usize = 32;
@@ -26,13 +27,14 @@ impl Blocked {
 
 impl Runner {
     /// Inserts what a plug holds. What finds no room stays there. Requests of the flush machine go to it, operations that
-    /// must not wait and would have to are finished with [`Status::Again`].
-    pub(crate) fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time) {
+    /// must not wait and would have to are finished with [`Status::Again`]. `seen` is the queue's word as the caller read
+    /// it inside: if that says quiesced, the caller does not run, so nothing may be started here.
+    pub(crate) fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) {
         let layout = q.hctxs.layout();
         let entered = if q.settings.has_scheduler() {
             self.insert_ordered(q, layout, plug, now)
         } else {
-            self.insert_direct(q, layout, plug, now)
+            self.insert_direct(q, layout, plug, now, seen)
         };
         self.member(q).counters.entered(entered);
     }
@@ -129,7 +131,14 @@ impl Runner {
 
     /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue. Returns how many
     /// operations there were.
-    fn insert_direct(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time) -> u64 {
+    fn insert_direct(
+        &mut self,
+        q: &RequestQueue,
+        layout: Layout,
+        plug: &mut RqList,
+        now: Time,
+        seen: Snapshot,
+    ) -> u64 {
         let mut entered = 0;
         let mut run = RqList::new();
         let mut run_hctx = 0;
@@ -141,19 +150,27 @@ impl Runner {
                 continue;
             }
             if rq.body().hctx != run_hctx {
-                self.start(q, layout, run_hctx, &mut run, now);
+                self.start(q, layout, run_hctx, &mut run, now, seen);
                 run_hctx = rq.body().hctx;
             }
             run.push_back(&q.slots, rq, Place::Held);
         }
-        self.start(q, layout, run_hctx, &mut run, now);
+        self.start(q, layout, run_hctx, &mut run, now, seen);
         entered
     }
 
     /// Starts requests of one hardware queue, in order. If something waits already they queue up behind it.
-    fn start(&mut self, q: &RequestQueue, layout: Layout, index: u16, run: &mut RqList, now: Time) {
+    fn start(
+        &mut self,
+        q: &RequestQueue,
+        layout: Layout,
+        index: u16,
+        run: &mut RqList,
+        now: Time,
+        seen: Snapshot,
+    ) {
         let hctx = q.hctxs.get(index);
-        if !q.word.load().is_waiting() {
+        if !seen.is_quiesced() && !q.word.load().is_waiting() {
             self.start_with_tags(q, hctx, run);
             if q.is_concurrent {
                 self.issue_directly(q, now);

@@ -368,7 +368,7 @@ impl Submitter {
         activity.enter();
         let seen = q.word.load();
         if !seen.is_frozen() {
-            runner.insert(q, plug, now);
+            runner.insert(q, plug, now, seen);
             if seen.is_quiesced() {
                 // Whoever ends the quiescence sees to it that somebody looks.
                 q.word.set_waiting();
