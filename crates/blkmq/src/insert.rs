@@ -10,6 +10,7 @@ use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
+use crate::word::Snapshot;
 
 /// Tags taken in one go.
 const TAG_BATCH: usize = 32;
@@ -26,31 +27,36 @@ impl Blocked {
 
 impl Runner {
     /// Inserts what a plug holds. What finds no room stays there. Requests of the flush machine go to it, operations that
-    /// must not wait and would have to are finished with [`Status::Again`].
-    pub(crate) fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time) {
-        let before = plug.len();
+    /// must not wait and would have to are finished with [`Status::Again`]. `seen` is the queue's word as the caller read
+    /// it inside: if that says quiesced, the caller does not run, so nothing may be started here.
+    pub(crate) fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) {
         let layout = q.hctxs.layout();
-        if q.settings.has_scheduler() {
-            self.insert_ordered(q, layout, plug, now);
+        let entered = if q.settings.has_scheduler() {
+            self.insert_ordered(q, layout, plug, now)
         } else {
-            self.insert_direct(q, layout, plug, now);
-        }
-        self.member(q).counters.entered((before - plug.len()) as u64);
+            self.insert_direct(q, layout, plug, now, seen)
+        };
+        self.member(q).counters.entered(entered);
     }
 
-    /// One hold for the whole plug.
+    /// One hold for the whole plug. Returns how many operations left it: what merged in the plug counts when the request
+    /// it merged into leaves, for it must not keep a frozen queue from draining before.
     ///
     /// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion.
-    fn insert_ordered(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time) {
+    fn insert_ordered(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time) -> u64 {
         let (mut rest, mut flushes) = (RqList::new(), RqList::new());
         let mut blocked = Blocked::default();
+        let mut entered = 0;
         let mut guard = q.held.lock.lock();
         let hold = &mut *guard;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             self.map(&mut rq, layout);
+            let nr_parts = u64::from(rq.body().nr_parts);
+            entered += nr_parts;
             if rq.body().flush != FlushStep::None {
                 flushes.push_back(&q.slots, rq, Place::Held);
             } else if *blocked.kind(&rq) {
+                entered -= nr_parts;
                 rest.push_back(&q.slots, rq, Place::Plugged);
             } else if let Err(mut rq) = self.insert_one(q, hold, rq, now) {
                 if rq.body().flags.nowait {
@@ -58,6 +64,7 @@ impl Runner {
                     self.finished.push_back(&q.slots, rq, Place::Held);
                 } else {
                     *blocked.kind(&rq) = true;
+                    entered -= nr_parts;
                     rest.push_back(&q.slots, rq, Place::Plugged);
                 }
             }
@@ -69,6 +76,7 @@ impl Runner {
         while let Some(rq) = flushes.pop_front(&q.slots) {
             self.insert_flush(q, rq, now);
         }
+        entered
     }
 
     /// Merges or inserts one request; gives it back if the scheduler is full.
@@ -121,29 +129,48 @@ impl Runner {
         self.member(q).counters.merged_at_insert(merges);
     }
 
-    /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue.
-    fn insert_direct(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time) {
+    /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue. Returns how many
+    /// operations there were.
+    fn insert_direct(
+        &mut self,
+        q: &RequestQueue,
+        layout: Layout,
+        plug: &mut RqList,
+        now: Time,
+        seen: Snapshot,
+    ) -> u64 {
+        let mut entered = 0;
         let mut run = RqList::new();
         let mut run_hctx = 0;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             self.map(&mut rq, layout);
+            entered += u64::from(rq.body().nr_parts);
             if rq.body().flush != FlushStep::None {
                 self.insert_flush(q, rq, now);
                 continue;
             }
             if rq.body().hctx != run_hctx {
-                self.start(q, layout, run_hctx, &mut run, now);
+                self.start(q, layout, run_hctx, &mut run, now, seen);
                 run_hctx = rq.body().hctx;
             }
             run.push_back(&q.slots, rq, Place::Held);
         }
-        self.start(q, layout, run_hctx, &mut run, now);
+        self.start(q, layout, run_hctx, &mut run, now, seen);
+        entered
     }
 
     /// Starts requests of one hardware queue, in order. If something waits already they queue up behind it.
-    fn start(&mut self, q: &RequestQueue, layout: Layout, index: u16, run: &mut RqList, now: Time) {
+    fn start(
+        &mut self,
+        q: &RequestQueue,
+        layout: Layout,
+        index: u16,
+        run: &mut RqList,
+        now: Time,
+        seen: Snapshot,
+    ) {
         let hctx = q.hctxs.get(index);
-        if !q.word.load().is_waiting() {
+        if !seen.is_quiesced() && !q.word.load().is_waiting() {
             self.start_with_tags(q, hctx, run);
             if q.is_concurrent {
                 self.issue_directly(q, now);

@@ -349,9 +349,7 @@ impl Submitter {
             if done_at_once(q, &rq) {
                 runner.completed.push_back(&q.slots, rq, Place::Completed);
             } else if plug_or_merge(q, &limits, plug, rq) {
-                let counters = &runner.member(q).counters;
-                counters.merged_in_plug();
-                counters.entered(1);
+                runner.member(q).counters.merged_in_plug();
             }
         }
         q.slots.store_bio(parent, bio);
@@ -370,7 +368,7 @@ impl Submitter {
         activity.enter();
         let seen = q.word.load();
         if !seen.is_frozen() {
-            runner.insert(q, plug, now);
+            runner.insert(q, plug, now, seen);
             if seen.is_quiesced() {
                 // Whoever ends the quiescence sees to it that somebody looks.
                 q.word.set_waiting();

@@ -51,6 +51,8 @@ pub(crate) struct Body {
     pub(crate) nr_sectors: u32,
     /// Segments of the whole request; ranges, for a discard.
     pub(crate) nr_segments: u16,
+    /// Operations, after splitting, that the whole request stands for: more than one once something merged into it.
+    pub(crate) nr_parts: u32,
     /// The parts of the whole request in the order of their sectors, beginning with this slot until something merges
     /// in front of it.
     pub(crate) first: SlotIndex,
@@ -92,6 +94,7 @@ impl Body {
         sector: 0,
         nr_sectors: 0,
         nr_segments: 0,
+        nr_parts: 1,
         first: NIL,
         last: NIL,
         part: Part { parent: NIL, sector: 0, nr_sectors: 0, offset: 0 },

@@ -171,6 +171,7 @@ impl<'q> Request<'q> {
         let ours = self.body_mut();
         ours.nr_sectors += theirs.nr_sectors;
         ours.nr_segments += theirs.nr_segments;
+        ours.nr_parts += theirs.nr_parts;
         let before = match how {
             MergeHow::Back | MergeHow::Discard => std::mem::replace(&mut ours.last, theirs.last),
             MergeHow::Front => {

@@ -1,0 +1,177 @@
+//! What the device holds, as far as one thread knows it: of its own sectors everything, of shared ones only that each
+//! sector tells its own number and who wrote it.
+
+use std::ops::Range;
+
+use blkmq::{Buffer, Buffers};
+
+use super::random::Random;
+
+pub(crate) const SECTOR: usize = 512;
+/// Sectors that each thread owns in one piece, at the front of the device.
+const OWN: u64 = 512;
+/// Behind them, units that belong to the threads in turn: neighbours of different threads, which merge.
+const INTERLEAVED: u64 = 2048;
+const UNIT: u64 = 8;
+/// Behind those, sectors that everybody writes.
+const SHARED: u64 = 256;
+
+/// Sectors of the device that tests with this many threads use.
+pub(crate) const fn nr_sectors(nr_threads: u64) -> u64 {
+    nr_threads * OWN + INTERLEAVED + SHARED
+}
+
+/// What an operation covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Area {
+    pub(crate) sectors: Range<u64>,
+    pub(crate) is_shared: bool,
+}
+
+/// What a sector may hold: a stamp, or another one if a write to it failed and may have happened.
+#[derive(Debug, Clone, Default)]
+struct Sector {
+    stamps: Vec<u64>,
+    is_busy: bool,
+}
+
+/// One thread's view of the device.
+#[derive(Debug)]
+pub(crate) struct Content {
+    thread: u64,
+    nr_threads: u64,
+    sectors: Vec<Sector>,
+}
+
+impl Content {
+    pub(crate) fn new(thread: u64, nr_threads: u64) -> Self {
+        let zeroed = Sector { stamps: vec![0], is_busy: false };
+        Self { thread, nr_threads, sectors: vec![zeroed; nr_sectors(nr_threads) as usize] }
+    }
+
+    /// A place for an operation that meets no other of this thread, and marks it busy. `None` if luck fails.
+    pub(crate) fn claim(&mut self, random: &mut Random, most: u64) -> Option<Area> {
+        let interleaved = self.nr_threads * OWN;
+        let (start, end, is_shared) = match random.below(8) {
+            0 => (interleaved + INTERLEAVED, nr_sectors(self.nr_threads), true),
+            1..=3 => {
+                let unit = random.below(INTERLEAVED / UNIT / self.nr_threads) * self.nr_threads + self.thread;
+                let start = interleaved + unit * UNIT;
+                (start, start + UNIT, false)
+            }
+            _ => (self.thread * OWN, (self.thread + 1) * OWN, false),
+        };
+        // Whole units now and then, at the front of their place: only such touch their neighbours.
+        let length = if random.one_in(3) { UNIT } else { 1 + random.below(most) }.min(end - start);
+        let slack = end - start - length;
+        let first = start + if slack == 0 { 0 } else { random.below(slack + 1) };
+        let sectors = first..first + length;
+        if !is_shared {
+            let own = &mut self.sectors[sectors.start as usize..sectors.end as usize];
+            if own.iter().any(|sector| sector.is_busy) {
+                return None;
+            }
+            own.iter_mut().for_each(|sector| sector.is_busy = true);
+        }
+        Some(Area { sectors, is_shared })
+    }
+
+    /// The operation on `area` is over, or was never taken.
+    pub(crate) fn release(&mut self, area: &Area) {
+        if !area.is_shared {
+            for sector in &mut self.sectors[area.sectors.start as usize..area.sectors.end as usize] {
+                assert!(sector.is_busy, "an operation is over that had not begun");
+                sector.is_busy = false;
+            }
+        }
+    }
+
+    /// A write of `stamp` (0: of zeroes) is over. If it is uncertain, both contents are possible until a read decides.
+    pub(crate) fn wrote(&mut self, area: &Area, stamp: u64, is_certain: bool) {
+        if area.is_shared {
+            return;
+        }
+        for sector in &mut self.sectors[area.sectors.start as usize..area.sectors.end as usize] {
+            if is_certain {
+                sector.stamps.clear();
+            }
+            if !sector.stamps.contains(&stamp) {
+                sector.stamps.push(stamp);
+            }
+        }
+    }
+
+    /// Checks what a read returned.
+    pub(crate) fn check_read(&mut self, area: &Area, buffers: &Buffers) {
+        let data: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+        for (sector, bytes) in area.sectors.clone().zip(data.chunks_exact(SECTOR)) {
+            let stamp = read_stamp(sector, bytes);
+            if area.is_shared {
+                assert!(stamp == 0 || thread_of(stamp) < self.nr_threads, "sector {sector} holds {stamp:#x}");
+                continue;
+            }
+            let known = &mut self.sectors[sector as usize].stamps;
+            assert!(known.contains(&stamp), "sector {sector} holds {stamp:#x}, not one of {known:x?}");
+            known.clear();
+            known.push(stamp);
+        }
+    }
+}
+
+/// A stamp that no other write has: the thread and the number of its operation.
+pub(crate) const fn stamp(thread: u64, number: u64) -> u64 {
+    (thread + 1) << 48 | number
+}
+
+const fn thread_of(stamp: u64) -> u64 {
+    (stamp >> 48) - 1
+}
+
+/// The word that a sector written with `stamp` holds in each second place.
+const fn word(sector: u64, stamp: u64) -> u64 {
+    sector.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ stamp
+}
+
+/// Fills the buffers of a write.
+pub(crate) fn fill(buffers: &mut Buffers, first: u64, stamp: u64) {
+    let mut at = 0;
+    for buffer in buffers.iter_mut() {
+        for pair in buffer.chunks_exact_mut(16) {
+            pair[..8].copy_from_slice(&stamp.to_le_bytes());
+            pair[8..].copy_from_slice(&word(first + at / SECTOR as u64, stamp).to_le_bytes());
+            at += 16;
+        }
+    }
+}
+
+/// Fills the buffers of a read with what no sector holds, so that one left out shows.
+pub(crate) fn poison(buffers: &mut Buffers) {
+    buffers.iter_mut().for_each(|buffer| buffer.fill(0xA5));
+}
+
+/// The stamp of a sector that is all of one piece, and that sector's; 0 for zeroes.
+fn read_stamp(sector: u64, bytes: &[u8]) -> u64 {
+    let word_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let stamp = word_at(0);
+    let expected = if stamp == 0 { 0 } else { word(sector, stamp) };
+    for at in (0..SECTOR).step_by(16) {
+        assert!(
+            word_at(at) == stamp && word_at(at + 8) == expected,
+            "sector {sector} byte {at}: {:#x} {:#x}, expected {stamp:#x} {expected:#x}",
+            word_at(at),
+            word_at(at + 8)
+        );
+    }
+    stamp
+}
+
+/// Buffers for so many sectors, in one to three pieces.
+pub(crate) fn buffers(random: &mut Random, nr_sectors: u64) -> Buffers {
+    let pieces = 1 + random.below(3).min(nr_sectors - 1);
+    if pieces == 1 {
+        return Buffer::zeroed(nr_sectors as usize * SECTOR).into();
+    }
+    let each = nr_sectors / pieces;
+    let length = |piece| if piece == 0 { nr_sectors - each * (pieces - 1) } else { each };
+    (0..pieces).map(|piece| Buffer::zeroed(length(piece) as usize * SECTOR)).collect::<Vec<_>>().into()
+}
