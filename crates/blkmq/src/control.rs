@@ -11,9 +11,17 @@ use crate::driver::Topology;
 use crate::grace::Observed;
 use crate::hctx::Layout;
 use crate::knobs::QUEUE_KNOBS;
-use crate::queue::{Control, QueueError, RequestQueue, scheduler_by_name};
+use crate::queue::{QueueError, RequestQueue, scheduler_by_name};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, thread};
+
+/// State of the control path, under one lock.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    freezes: u32,
+    quiesces: u32,
+    clients: Vec<Client>,
+}
 
 /// A queue that lets nothing new in. Dropping it lets the queue go on. Freezes nest.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ not_under_loom! {
     mod background;
     pub mod bio;
     pub mod buffer;
+    mod builder;
     pub mod client;
     pub mod clock;
     mod complete;
@@ -56,7 +57,8 @@ not_under_loom! {
     pub use hctx::{MAX_DEPTH, MAX_HW_QUEUES};
     pub use knobs::QUEUE_KNOBS;
     pub use limits::Limits;
-    pub use queue::{Builder, QueueError, RequestQueue, scheduler_names};
+    pub use builder::Builder;
+    pub use queue::{QueueError, RequestQueue, scheduler_names};
     pub use request::RqId;
     pub use status::Status;
     pub use submit::{Completion, RejectReason, Rejected, Submitter};

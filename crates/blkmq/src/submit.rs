@@ -367,7 +367,9 @@ impl Submitter {
         let activity = &runner.member(q).activity;
         activity.enter();
         let seen = q.word.load();
-        if !seen.is_frozen() {
+        if seen.is_frozen() {
+            refuse_nowait(q, runner, plug);
+        } else {
             runner.insert(q, plug, now, seen);
             if seen.is_quiesced() {
                 // Whoever ends the quiescence sees to it that somebody looks.
@@ -445,6 +447,24 @@ fn fill(rq: &mut Request<'_>, body: &Body, parent: SlotIndex, piece: Piece) {
         part: Part { parent, sector: piece.sector, nr_sectors: piece.nr_sectors, offset: piece.offset },
         ..*body
     };
+}
+
+/// Ends the operations of the plug that must not wait for a frozen queue.
+fn refuse_nowait(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList) {
+    for _ in 0..plug.len() {
+        let Some(mut rq) = plug.pop_front(&q.slots) else { return };
+        if rq.body().flags.nowait {
+            rq.body_mut().status = Status::Again;
+            let nr_parts = u64::from(rq.body().nr_parts);
+            let counters = &runner.member(q).counters;
+            counters.entered(nr_parts);
+            counters.completed(nr_parts);
+            counters.failed(nr_parts);
+            rq.into_parts(|part| runner.completed.push_back(&q.slots, part, Place::Completed));
+        } else {
+            plug.push_back(&q.slots, rq, Place::Plugged);
+        }
+    }
 }
 
 /// A flush means nothing to a device without a volatile cache.

@@ -1,0 +1,136 @@
+//! Building a queue in front of a device.
+
+use crate::clock::Clock;
+use crate::control::Control;
+use crate::driver::{Driver, Topology};
+use crate::flush::FLUSH_POOL;
+use crate::hctx::{HwCtxTable, MAX_DEPTH, MAX_HW_QUEUES};
+use crate::limits::Limits;
+use crate::member::{MAX_MEMBERS, Members};
+use crate::queue::{Held, QueueError, RequestQueue, Settings, scheduler_by_name};
+use crate::request::Slots;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Arc, Line, Mutex};
+use crate::word::Word;
+
+/// What a queue is built from.
+#[derive(Debug)]
+pub struct Builder {
+    driver: Arc<dyn Driver>,
+    clock: Clock,
+    scheduler: Option<String>,
+    slots: u16,
+    io_timeout_ms: u32,
+}
+
+/// Slots of a submitter unless the builder says otherwise.
+const DEFAULT_SLOTS: u16 = 256;
+
+/// Milliseconds that a driver may keep a request unless the builder or the knob `io_timeout` says otherwise.
+const DEFAULT_IO_TIMEOUT_MS: u32 = 30_000;
+
+impl RequestQueue {
+    /// Starts building a queue in front of a device.
+    #[must_use]
+    pub fn builder(driver: Arc<dyn Driver>) -> Builder {
+        Builder {
+            driver,
+            clock: Clock::real(),
+            scheduler: None,
+            slots: DEFAULT_SLOTS,
+            io_timeout_ms: DEFAULT_IO_TIMEOUT_MS,
+        }
+    }
+}
+
+impl Builder {
+    /// The scheduler's name. Default, as in Linux: `mq-deadline` for one hardware queue, else `none`.
+    #[must_use]
+    pub fn scheduler(mut self, name: &str) -> Self {
+        self.scheduler = Some(name.to_owned());
+        self
+    }
+
+    /// The clock; the machine's by default.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Requests that each submitter can have outstanding, 1 to 32768; 256 by default.
+    #[must_use]
+    pub fn slots(mut self, slots: u16) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// Milliseconds before a request that the driver keeps is overdue; 30000 by default.
+    #[must_use]
+    pub fn io_timeout_ms(mut self, ms: u32) -> Self {
+        self.io_timeout_ms = ms;
+        self
+    }
+
+    /// Builds the queue.
+    ///
+    /// # Errors
+    /// The scheduler is unknown, or the driver's description of the device makes no sense.
+    pub fn build(self) -> Result<Arc<RequestQueue>, QueueError> {
+        let (topology, limits) = (self.driver.topology(), self.driver.limits());
+        check_device(&topology, &limits)?;
+        if self.slots == 0 || self.slots > 32768 {
+            return Err(QueueError::BadValue(format!("slots: {} is not within 1..32768", self.slots)));
+        }
+        let single = topology.default_queues == 1 && topology.read_queues == 0;
+        let name = self.scheduler.unwrap_or_else(|| if single { "mq-deadline" } else { "none" }.to_owned());
+        let scheduler = scheduler_by_name(&name)?;
+        let slots = Slots::new(MAX_MEMBERS);
+        slots.make_pool(FLUSH_POOL, MAX_HW_QUEUES as u16);
+        let now = self.clock.now();
+        let q = Arc::new(RequestQueue {
+            word: Word::new(),
+            settings: Line::new("queue.settings", Settings::new(self.io_timeout_ms)),
+            held: Line::new("queue.hold", Held::new()),
+            hctxs: HwCtxTable::new(&topology),
+            members: Members::new(),
+            slots,
+            limits,
+            is_concurrent: self.driver.is_concurrent(),
+            driver: self.driver,
+            clock: self.clock,
+            nr_slots: self.slots,
+            control: Mutex::new(Control::default()),
+            room_wanted: Line::new("queue.room_wanted", AtomicBool::new(false)),
+            nr_sleepers: Line::new("queue.nr_sleepers", AtomicU32::new(0)),
+            timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
+            policy_wakeup: Line::new("queue.policy_wakeup", AtomicU64::new(u64::MAX)),
+            nr_background: AtomicU32::new(0),
+        });
+        q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
+        q.install(scheduler);
+        Ok(q)
+    }
+}
+
+fn check_device(topology: &Topology, limits: &Limits) -> Result<(), QueueError> {
+    let bad = |text: &str| Err(QueueError::BadDevice(text.to_owned()));
+    let block = limits.logical_block_size;
+    if topology.default_queues == 0 || topology.nr_queues() > MAX_HW_QUEUES {
+        return bad("a device has 1 to 1024 hardware queues, at least one of them of the default type");
+    }
+    if topology.depth == 0 || topology.depth > MAX_DEPTH {
+        return bad("a hardware queue has 1 to 10240 tags");
+    }
+    if !block.is_power_of_two() || !(512..=65536).contains(&block) {
+        return bad("the logical block size is a power of two from 512 to 65536");
+    }
+    let sectors = block / 512;
+    if limits.max_sectors < sectors || limits.max_segments == 0 || limits.max_segment_size < block {
+        return bad("a request takes at least one logical block in one segment");
+    }
+    if !limits.boundary_sectors.is_multiple_of(sectors) {
+        return bad("the boundary is a multiple of the logical block size");
+    }
+    Ok(())
+}
