@@ -223,6 +223,7 @@ fn choose_held<'q>(q: &'q RequestQueue, hold: &mut Hold, now: Time) -> Choice<'q
 
 /// Whether no request waits for a tag or for the scheduler, anywhere. The scheduler is looked at under its lock.
 fn nothing_waits(q: &RequestQueue) -> bool {
-    let scheduler_empty = || q.held.lock.lock().scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty());
-    q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx()) && scheduler_empty()
+    q.held.nr_waiting() == 0
+        && q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx())
+        && q.held.lock.lock().scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty())
 }

@@ -113,6 +113,8 @@ pub(crate) struct HwCtx {
     dispatch: DispatchList,
     /// Which members' software queues hold requests for this hardware queue.
     ctx_map: Box<[Line<AtomicU64>]>,
+    /// How many they are.
+    nr_marked: AtomicU32,
     /// The member whose turn is next.
     dispatch_from: AtomicU32,
     pub(crate) flush: Mutex<FlushQueue>,
@@ -135,6 +137,7 @@ impl HwCtx {
             stalled: Line::new("hctx.stalled", AtomicBool::new(false)),
             dispatch: DispatchList { list: Mutex::new(RqList::new()), len: AtomicU32::new(0) },
             ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
+            nr_marked: AtomicU32::new(0),
             dispatch_from: AtomicU32::new(0),
             flush: Mutex::new(FlushQueue::default()),
         }
@@ -164,16 +167,24 @@ impl HwCtx {
         self.dispatch.len.load(Ordering::Relaxed)
     }
 
+    /// A member's software queue holds requests for this hardware queue. Called under the software queue's lock.
     pub(crate) fn mark_ctx(&self, member: u16) {
-        self.ctx_map[usize::from(member / 64)].fetch_or(1 << (member % 64), Ordering::Relaxed);
+        let bit = 1 << (member % 64);
+        if self.ctx_map[usize::from(member / 64)].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            self.nr_marked.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
+    /// It holds none any more. Called under the software queue's lock.
     pub(crate) fn unmark_ctx(&self, member: u16) {
-        self.ctx_map[usize::from(member / 64)].fetch_and(!(1 << (member % 64)), Ordering::Relaxed);
+        let bit = 1 << (member % 64);
+        if self.ctx_map[usize::from(member / 64)].fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
+            self.nr_marked.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn has_marked_ctx(&self) -> bool {
-        self.ctx_map.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+        self.nr_marked.load(Ordering::Relaxed) > 0
     }
 
     /// The next member, round-robin, whose software queue has something for this hardware queue.
