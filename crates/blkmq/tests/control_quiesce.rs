@@ -3,6 +3,9 @@
 mod common;
 
 use blkmq::{Bio, Buffer, Client};
+use common::control::quiesce;
+use common::random::{Random, operations, seed};
+use common::worker::Load;
 use common::{assert_balanced, queue};
 
 /// Red if a submitter without a scheduler starts requests, or hands them to a driver that takes concurrent calls, though
@@ -30,6 +33,18 @@ fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
                 while submitter.reap().is_some() {}
             }
             assert_balanced(&q);
+        }
+    }
+}
+
+/// Red, now and then, if a thread that saw the queue quiesced goes to sleep without a last look at whether it still is.
+#[test]
+fn sleepers_go_on_after_each_of_many_quiescences() {
+    let random = Random::new(seed());
+    for device in ["null,irqmode=1,hw_queue_depth=2", "null,irqmode=0,submit_queues=2,hw_queue_depth=1"] {
+        for scheduler in ["none", "mq-deadline"] {
+            let q = queue(device, scheduler);
+            Load { sleeps: 100, ..Load::new(&q, operations(3_000)) }.run(&random, 3, quiesce);
         }
     }
 }
