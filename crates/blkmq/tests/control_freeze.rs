@@ -32,12 +32,15 @@ fn a_frozen_queue_drains_although_operations_merged_in_a_plug() {
 #[test]
 fn sleepers_go_on_when_the_freeze_ends() {
     let mut random = Random::new(seed());
-    for (device, scheduler) in [("null,irqmode=1", "none"), ("null,irqmode=1", "mq-deadline"), ("null,irqmode=0", "none")]
+    for (device, scheduler) in
+        [("null,irqmode=1", "none"), ("null,irqmode=1", "mq-deadline"), ("null,irqmode=0", "none")]
     {
         let q = queue(device, scheduler);
-        rounds(&q, 2, operations(10_000), &mut random, RequestQueue::freeze, |thread, submitter| {
-            submitter.submit(Bio::write(thread * 80, Buffer::zeroed(512))).unwrap();
-        });
+        for nr_threads in [1, 2] {
+            rounds(&q, nr_threads, operations(5_000), &mut random, RequestQueue::freeze, |thread, submitter| {
+                submitter.submit(Bio::write(thread * 80, Buffer::zeroed(512))).unwrap();
+            });
+        }
         assert_balanced(&q);
     }
 }

@@ -50,13 +50,15 @@ fn sleepers_go_on_when_the_quiescence_ends() {
         ("null,irqmode=0,submit_queues=2", "mq-deadline"),
     ] {
         let q = queue(device, scheduler);
-        rounds(&q, 2, operations(10_000), &mut random, RequestQueue::quiesce, |thread, submitter| {
-            for number in 0..2 {
-                let flags = Flags { nowait: number == 1, ..Flags::default() };
-                let bio = Bio::read(thread * 800 + number * 80, Buffer::zeroed(512));
-                submitter.submit(bio.with_flags(flags)).unwrap();
-            }
-        });
+        for nr_threads in [1, 2] {
+            rounds(&q, nr_threads, operations(5_000), &mut random, RequestQueue::quiesce, |thread, submitter| {
+                for number in 0..2 {
+                    let flags = Flags { nowait: number == 1, ..Flags::default() };
+                    let bio = Bio::read(thread * 800 + number * 80, Buffer::zeroed(512));
+                    submitter.submit(bio.with_flags(flags)).unwrap();
+                }
+            });
+        }
         assert_balanced(&q);
     }
 }

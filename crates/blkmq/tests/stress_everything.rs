@@ -24,9 +24,11 @@ const DEVICES: &[Device] = &[
     ),
     Device("null,memory_backed=1,size=64M,cache_size=1,fua=0,irqmode=1,submit_queues=2,hw_queue_depth=2", 64, &[]),
     Device("null,memory_backed=1,size=64M,cache_size=1,fua=1,irqmode=0,hw_queue_depth=8,requeue=1,10,0,-1", 64, &[]),
-    Device("null,memory_backed=1,size=64M,irqmode=2,submit_queues=4,badblocks=700-701,hw_queue_depth=8", 64, &[
-        Status::Medium,
-    ]),
+    Device(
+        "null,memory_backed=1,size=64M,irqmode=2,submit_queues=4,badblocks=700-701,hw_queue_depth=8",
+        64,
+        &[Status::Medium],
+    ),
     Device("null,irqmode=0,submit_queues=4,hw_queue_depth=2", 64, &[]),
     Device("null,irqmode=1,submit_queues=2,read_queues=2,poll_queues=2,hw_queue_depth=1,requeue=1,5,0,-1", 64, &[]),
     Device("null,irqmode=2,completion_nsec=1000,hw_queue_depth=32,max_sectors=16", 256, &[]),
@@ -34,12 +36,16 @@ const DEVICES: &[Device] = &[
 ];
 
 const FAULTY: &[Device] = &[
-    Device("null,memory_backed=1,size=64M,irqmode=1,hw_queue_depth=8,timeout=1,1,0,-1,requeue=1,5,0,-1", 64, &[
-        Status::Timeout,
-    ]),
-    Device("null,memory_backed=1,size=64M,cache_size=1,fua=0,submit_queues=2,hw_queue_depth=2,timeout=1,1,0,-1", 64, &[
-        Status::Timeout,
-    ]),
+    Device(
+        "null,memory_backed=1,size=64M,irqmode=1,hw_queue_depth=8,timeout=1,1,0,-1,requeue=1,5,0,-1",
+        64,
+        &[Status::Timeout],
+    ),
+    Device(
+        "null,memory_backed=1,size=64M,cache_size=1,fua=0,submit_queues=2,hw_queue_depth=2,timeout=1,1,0,-1",
+        64,
+        &[Status::Timeout],
+    ),
     Device("null,irqmode=0,submit_queues=3,hw_queue_depth=4,timeout=1,1,0,-1,requeue=1,5,0,-1", 64, &[Status::Timeout]),
 ];
 

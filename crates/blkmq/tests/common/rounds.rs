@@ -41,8 +41,10 @@ pub(crate) fn rounds<G>(
         for number in 1..=nr_rounds {
             let guard = close(q);
             round.store(number, Ordering::Release);
-            let least = random.below(2_000);
-            (0..least).for_each(|_| std::hint::spin_loop());
+            // Mostly about as long as it takes to fall asleep.
+            let most = 1 << random.below(12);
+            let spins = random.below(most);
+            (0..spins).for_each(|_| std::hint::spin_loop());
             if random.one_in(8) {
                 std::thread::yield_now();
             }
