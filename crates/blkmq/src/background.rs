@@ -87,7 +87,7 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
     }
     q.nr_sleepers.fetch_add(1, Ordering::Relaxed);
     member.wake.sleep(
-        || stop.load(Ordering::Relaxed),
+        || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
         || match &q.clock {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
             Clock::Real(_) => Some(Duration::from_nanos(next_event(q, hctxs(), now).since(now))),

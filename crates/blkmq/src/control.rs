@@ -12,7 +12,7 @@ use crate::grace::Observed;
 use crate::hctx::Layout;
 use crate::knobs::QUEUE_KNOBS;
 use crate::queue::{QueueError, RequestQueue, scheduler_by_name};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, thread};
 
 /// State of the control path, under one lock.
@@ -28,8 +28,10 @@ pub(crate) struct Control {
 #[must_use = "dropping the handle ends the freeze"]
 pub struct Freeze {
     q: Arc<RequestQueue>,
-    /// Threads that were inside when the freeze began and have not been seen outside since.
+    /// Threads that were inside when the freeze began, or later when the queue had drained, and have not been seen
+    /// outside since.
     inside: Vec<(u16, Observed)>,
+    /// All that entered has completed; but who completed the last of it may still be putting its tags back.
     is_drained: bool,
 }
 
@@ -47,12 +49,20 @@ impl Freeze {
     /// Whether everything that was let in has completed. While threads own submitters with operations outstanding,
     /// these must go on polling for this to become true.
     pub fn poll(&mut self) -> bool {
-        if self.is_drained {
-            return true;
+        loop {
+            self.inside.retain(|(member, seen)| !self.q.members.get(*member).activity.has_left(*seen));
+            if !self.inside.is_empty() || self.is_drained {
+                return self.inside.is_empty();
+            }
+            if !self.q.is_drained() {
+                return false;
+            }
+            // Threads that drive the queue come in although it is frozen. One that comes in from here on finds nothing
+            // to do and touches no tag; the others are waited for. The fence pairs with that of `Activity::enter`.
+            fence(Ordering::SeqCst);
+            self.inside = observe(&self.q);
+            self.is_drained = true;
         }
-        self.inside.retain(|(member, seen)| !self.q.members.get(*member).activity.has_left(*seen));
-        self.is_drained = self.inside.is_empty() && self.q.is_drained();
-        self.is_drained
     }
 
     /// Waits until [`poll`](Self::poll) is true. For threads without submitters on this queue.

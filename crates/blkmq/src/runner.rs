@@ -37,6 +37,8 @@ pub(crate) struct Runner {
     pub(crate) completed: RqList,
     /// Requests put aside in this run.
     pub(crate) parked: bool,
+    /// The queue was quiesced at the last look, which left things undone.
+    pub(crate) saw_quiesced: bool,
 }
 
 impl Touched {
@@ -64,6 +66,7 @@ impl Runner {
             requeued: RqList::new(),
             completed: RqList::new(),
             parked: false,
+            saw_quiesced: false,
         }
     }
 
@@ -140,12 +143,19 @@ impl Runner {
         self.finished = done.finished;
     }
 
-    /// Polls, completes and runs once: all that a thread owes the queue when it has time. Returns false if the queue is
-    /// quiesced, when nothing but reaping may happen.
+    /// Whether a quiescence that held this thread up is over. Who sleeps looks at this last, behind its fence: whoever
+    /// ended the quiescence fenced too, and then either saw the sleeper or has its change seen here.
+    pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
+        self.saw_quiesced && !q.word.load().is_quiesced()
+    }
+
+    /// Polls, completes and runs once: all that a thread owes the queue when it has time; nothing while the queue is
+    /// quiesced.
     pub(crate) fn drive(&mut self, q: &RequestQueue, hctxs: impl Iterator<Item = u16> + Clone, now: Time) {
         let activity = &self.member(q).activity;
         activity.enter();
-        if !q.word.load().is_quiesced() {
+        self.saw_quiesced = q.word.load().is_quiesced();
+        if !self.saw_quiesced {
             for index in hctxs.clone() {
                 self.poll_hctx(q, index, now);
             }

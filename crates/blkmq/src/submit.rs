@@ -374,6 +374,7 @@ impl Submitter {
             if seen.is_quiesced() {
                 // Whoever ends the quiescence sees to it that somebody looks.
                 q.word.set_waiting();
+                runner.saw_quiesced = true;
             } else {
                 runner.run(q, own, now);
             }
@@ -409,7 +410,11 @@ impl Submitter {
         q.nr_sleepers.fetch_add(1, Ordering::Relaxed);
         member.wake.sleep(
             // Or what keeps the plug from going on may be over: who ends it takes the mark off, then wakes sleepers.
-            || !member.completions.is_empty() || (!self.plug.is_empty() && !q.room_wanted.load(Ordering::Relaxed)),
+            || {
+                !member.completions.is_empty()
+                    || (!self.plug.is_empty() && !q.room_wanted.load(Ordering::Relaxed))
+                    || self.runner.may_go_on(q)
+            },
             // Looked up again behind the fence: requests of this thread may have been started by another meanwhile.
             || {
                 let wakeup = self.next_wakeup().map_or(u64::MAX, |time| time.0);

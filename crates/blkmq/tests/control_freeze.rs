@@ -2,7 +2,11 @@
 
 mod common;
 
-use blkmq::{Bio, Buffer, Client};
+use blkmq::{Bio, Buffer, Client, RequestQueue};
+use common::control::freeze;
+use common::random::{Random, operations, seed};
+use common::rounds::rounds;
+use common::worker::Load;
 use common::{assert_balanced, queue};
 
 /// Red if operations that merged in a plug count as entered before they leave it.
@@ -20,5 +24,34 @@ fn a_frozen_queue_drains_although_operations_merged_in_a_plug() {
         assert_eq!(submitter.leave().len(), 2);
         drop(freeze);
         assert_balanced(&q);
+    }
+}
+
+/// Red if ending a freeze wakes nobody, or if a thread whose plug was held back goes to sleep without a last look at the
+/// mark that the end of the freeze takes off.
+#[test]
+fn sleepers_go_on_when_the_freeze_ends() {
+    let mut random = Random::new(seed());
+    for (device, scheduler) in
+        [("null,irqmode=1", "none"), ("null,irqmode=1", "mq-deadline"), ("null,irqmode=0", "none")]
+    {
+        let q = queue(device, scheduler);
+        for nr_threads in [1, 2] {
+            rounds(&q, nr_threads, operations(5_000), &mut random, RequestQueue::freeze, |thread, submitter| {
+                submitter.submit(Bio::write(thread * 80, Buffer::zeroed(512))).unwrap();
+            });
+        }
+        assert_balanced(&q);
+    }
+}
+
+/// The twin of blktests block/022: freezes and their ends under load.
+#[test]
+fn freezing_and_unfreezing_under_load_loses_nothing() {
+    let random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline"] {
+        let q = queue("null,memory_backed=1,size=64M,submit_queues=2,hw_queue_depth=4", scheduler);
+        let load = Load { leaves: 100, ..Load::new(&q, operations(5_000)).with_data() };
+        load.run(&random, 3, freeze);
     }
 }

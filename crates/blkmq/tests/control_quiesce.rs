@@ -2,7 +2,11 @@
 
 mod common;
 
-use blkmq::{Bio, Buffer, Client};
+use blkmq::{Bio, Buffer, Client, Flags, RequestQueue};
+use common::control::quiesce;
+use common::random::{Random, operations, seed};
+use common::rounds::rounds;
+use common::worker::Load;
 use common::{assert_balanced, queue};
 
 /// Red if a submitter without a scheduler starts requests, or hands them to a driver that takes concurrent calls, though
@@ -30,6 +34,43 @@ fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
                 while submitter.reap().is_some() {}
             }
             assert_balanced(&q);
+        }
+    }
+}
+
+/// Red if a thread that saw the queue quiesced goes to sleep without a last look at whether it still is: what it holds
+/// then waits for ever, and who ended the quiescence saw nobody asleep.
+#[test]
+fn sleepers_go_on_when_the_quiescence_ends() {
+    let mut random = Random::new(seed());
+    for (device, scheduler) in [
+        ("null,irqmode=1,hw_queue_depth=1", "none"),
+        ("null,irqmode=1,hw_queue_depth=1", "mq-deadline"),
+        ("null,irqmode=0,submit_queues=2", "none"),
+        ("null,irqmode=0,submit_queues=2", "mq-deadline"),
+    ] {
+        let q = queue(device, scheduler);
+        for nr_threads in [1, 2] {
+            rounds(&q, nr_threads, operations(5_000), &mut random, RequestQueue::quiesce, |thread, submitter| {
+                for number in 0..2 {
+                    let flags = Flags { nowait: number == 1, ..Flags::default() };
+                    let bio = Bio::read(thread * 800 + number * 80, Buffer::zeroed(512));
+                    submitter.submit(bio.with_flags(flags)).unwrap();
+                }
+            });
+        }
+        assert_balanced(&q);
+    }
+}
+
+/// The driver gets nothing of a quiesced queue, whatever load there is.
+#[test]
+fn a_quiesced_driver_is_left_alone_under_load() {
+    let random = Random::new(seed());
+    for device in ["null,irqmode=1,hw_queue_depth=2", "null,irqmode=0,submit_queues=2,hw_queue_depth=1"] {
+        for scheduler in ["none", "mq-deadline"] {
+            let q = queue(device, scheduler);
+            Load { sleeps: 100, ..Load::new(&q, operations(3_000)) }.run(&random, 3, quiesce);
         }
     }
 }

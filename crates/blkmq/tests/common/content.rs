@@ -41,12 +41,16 @@ pub(crate) struct Content {
     thread: u64,
     nr_threads: u64,
     sectors: Vec<Sector>,
+    nr_claims: u64,
+    /// Where the last operation ended: the next one may go on there, and merge.
+    last_end: u64,
 }
 
 impl Content {
     pub(crate) fn new(thread: u64, nr_threads: u64) -> Self {
         let zeroed = Sector { stamps: vec![0], is_busy: false };
-        Self { thread, nr_threads, sectors: vec![zeroed; nr_sectors(nr_threads) as usize] }
+        let sectors = vec![zeroed; nr_sectors(nr_threads) as usize];
+        Self { thread, nr_threads, sectors, nr_claims: 0, last_end: 0 }
     }
 
     /// A place for an operation that meets no other of this thread, and marks it busy. `None` if luck fails.
@@ -55,7 +59,10 @@ impl Content {
         let (start, end, is_shared) = match random.below(8) {
             0 => (interleaved + INTERLEAVED, nr_sectors(self.nr_threads), true),
             1..=3 => {
-                let unit = random.below(INTERLEAVED / UNIT / self.nr_threads) * self.nr_threads + self.thread;
+                // All threads walk over the units at about the same pace, so that neighbours are there at a time.
+                let nr_own = INTERLEAVED / UNIT / self.nr_threads;
+                let own = (self.nr_claims / 8 + random.below(4)) % nr_own;
+                let unit = own * self.nr_threads + self.thread;
                 let start = interleaved + unit * UNIT;
                 (start, start + UNIT, false)
             }
@@ -64,8 +71,11 @@ impl Content {
         // Whole units now and then, at the front of their place: only such touch their neighbours.
         let length = if random.one_in(3) { UNIT } else { 1 + random.below(most) }.min(end - start);
         let slack = end - start - length;
-        let first = start + if slack == 0 { 0 } else { random.below(slack + 1) };
+        let goes_on = random.one_in(2) && (start..=start + slack).contains(&self.last_end);
+        let first = if goes_on { self.last_end } else { start + random.below(slack + 1) };
         let sectors = first..first + length;
+        self.nr_claims += 1;
+        self.last_end = sectors.end;
         if !is_shared {
             let own = &mut self.sectors[sectors.start as usize..sectors.end as usize];
             if own.iter().any(|sector| sector.is_busy) {

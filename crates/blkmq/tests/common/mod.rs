@@ -4,6 +4,7 @@
 pub(crate) mod content;
 pub(crate) mod control;
 pub(crate) mod random;
+pub(crate) mod rounds;
 pub(crate) mod watchdog;
 pub(crate) mod worker;
 

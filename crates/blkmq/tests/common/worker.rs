@@ -87,8 +87,9 @@ pub(crate) struct Worker {
     counts: Counts,
 }
 
-fn join(load: &Load, thread: u64) -> Submitter {
-    load.q.submitter(&Client::new(format!("thread {thread}"))).expect("there is room for a few threads")
+/// All threads serve one client, so that their operations may merge.
+fn join(load: &Load) -> Submitter {
+    load.q.submitter(&Client::new("all")).expect("there is room for a few threads")
 }
 
 fn places(buffers: &Buffers) -> Vec<usize> {
@@ -98,7 +99,7 @@ fn places(buffers: &Buffers) -> Vec<usize> {
 impl Worker {
     pub(crate) fn new(load: Arc<Load>, thread: u64, random: Random, progress: Progress) -> Self {
         let content = Content::new(thread, load.nr_threads);
-        let submitter = join(&load, thread);
+        let submitter = join(&load);
         let (pending, counts) = (HashMap::new(), Counts::default());
         Self { load, thread, random, progress, content, submitter, pending, counts }
     }
@@ -191,7 +192,7 @@ impl Worker {
             at_head: random.one_in(16),
             nomerge: random.one_in(16),
         };
-        let priority = random.one_in(2).then(|| IoPriority {
+        let priority = random.one_in(6).then(|| IoPriority {
             class: *random.pick(&[Class::RealTime, Class::BestEffort, Class::Idle]),
             level: random.below(8) as u8,
         });
@@ -291,7 +292,7 @@ impl Worker {
             self.drain();
         }
         self.progress.doing("leave");
-        let next = join(&self.load, self.thread);
+        let next = join(&self.load);
         let left = std::mem::replace(&mut self.submitter, next);
         if self.random.one_in(2) {
             for bio in left.leave() {

@@ -1,0 +1,54 @@
+//! Devices that do not answer, that give requests back, and that fail.
+
+mod common;
+
+use blkmq::Status;
+use common::random::{Random, operations, seed};
+use common::worker::Load;
+use common::{control, queue, queue_with};
+
+/// The twin of blktests block/014.
+#[test]
+fn half_of_the_requests_timing_out_all_complete() {
+    let random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline"] {
+        for irqmode in 0..3 {
+            let device = format!("null,memory_backed=1,size=64M,irqmode={irqmode},hw_queue_depth=16,timeout=1,50,0,-1");
+            let q = queue_with(&device, scheduler, 64, 5);
+            let load = Load::new(&q, operations(1_000)).with_data().with_failures(&[Status::Timeout]);
+            let counts = load.run(&random, 0, control::quiesce);
+            let timed_out = counts.by_status[&Status::Timeout];
+            // One request may stand for several operations, and several parts of an operation may time out.
+            assert!(timed_out > 0 && q.stats().timeouts > 0, "{counts:?} {:?}", q.stats());
+            assert!(counts.by_status[&Status::Ok] > 0, "{counts:?}");
+        }
+    }
+}
+
+/// The twin of blktests block/015. Red if requests that were given back are not tried again.
+#[test]
+fn requeued_requests_complete_under_each_scheduler() {
+    let random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline"] {
+        for device in ["irqmode=1,hw_queue_depth=4", "irqmode=0,submit_queues=3,hw_queue_depth=2"] {
+            let device = format!("null,memory_backed=1,size=64M,{device},requeue=1,10,0,-1");
+            let q = queue(&device, scheduler);
+            let counts = Load::new(&q, operations(5_000)).with_data().run(&random, 0, control::quiesce);
+            assert!(q.stats().requeued > 0, "{:?}", q.stats());
+            assert!(counts.by_status.keys().all(|status| matches!(status, Status::Ok | Status::Again)), "{counts:?}");
+        }
+    }
+}
+
+/// A request that is struck fails alone, or with what merged into it.
+#[test]
+fn medium_errors_reach_the_operations_that_met_them() {
+    let random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline"] {
+        let device = "null,memory_backed=1,size=64M,hw_queue_depth=4,max_sectors=16,badblocks=100-101";
+        let q = queue(device, scheduler);
+        let load = Load::new(&q, operations(10_000)).with_data().with_failures(&[Status::Medium]);
+        let counts = load.run(&random, 0, control::quiesce);
+        assert!(counts.by_status[&Status::Medium] > 0, "{counts:?}");
+    }
+}
