@@ -3,6 +3,7 @@
 use blkmq_sched::Op;
 
 use crate::bio::Bio;
+use crate::buffer::Buffers;
 use crate::limits::{Limits, SECTOR_SIZE};
 
 /// One request's share of an operation.
@@ -37,6 +38,16 @@ impl<'a> Pieces<'a> {
         }
     }
 
+    /// An operation of one buffer that is one segment, and one request: the common case, without a loop.
+    fn whole(&self) -> Option<Piece> {
+        let Bio { op: Op::Read | Op::Write, sector, nr_sectors, buffers: Buffers::One(buffer), .. } = self.bio else {
+            return None;
+        };
+        let most = u64::from(self.limits.max_op_sectors(self.bio.op)).min(self.until_boundary(*sector));
+        let fits = *nr_sectors <= most && buffer.len() <= self.limits.max_segment_size as usize;
+        fits.then_some(Piece { sector: *sector, nr_sectors: *nr_sectors as u32, offset: 0, nr_segments: 1 })
+    }
+
     /// Cuts `most` bytes from `offset` down to what fits into `max_segments`, and counts the segments.
     fn fit_segments(&self, offset: usize, most: usize) -> (usize, u16) {
         let max_segment = self.limits.max_segment_size as usize;
@@ -66,6 +77,12 @@ impl Iterator for Pieces<'_> {
             let first = std::mem::replace(&mut self.done, 1) == 0;
             return first.then_some(Piece { sector: 0, nr_sectors: 0, offset: 0, nr_segments: 0 });
         }
+        if self.done == 0
+            && let Some(piece) = self.whole()
+        {
+            self.done = bio.nr_sectors;
+            return Some(piece);
+        }
         let sector = bio.sector + self.done;
         let offset = self.done as usize * SECTOR_SIZE;
         let left = bio.nr_sectors.saturating_sub(self.done);
@@ -90,7 +107,8 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// How many requests an operation needs. COST: for one buffer within the limits, no loop.
+/// How many requests an operation needs.
 pub(crate) fn count(limits: &Limits, bio: &Bio) -> usize {
-    Pieces::new(limits, bio).count()
+    let pieces = Pieces::new(limits, bio);
+    if pieces.whole().is_some() { 1 } else { pieces.count() }
 }
