@@ -4,7 +4,7 @@
 //! Linux asks its scheduler for one request more than the driver has tags for, and keeps that one aside until a tag comes
 //! free. So a choice is made long before the device takes the request:
 //! - right after each issue, for the issue that comes next;
-//! - if that found nothing, when a plug has been emptied into the scheduler ([`plug`] knows when that is);
+//! - if that found nothing, when a plug has been emptied into the scheduler (the module `plug` knows when that is);
 //! - if that found nothing either, at the issue itself.
 //!
 //! What joined what is Linux's own finding: merges are applied as recorded, and not looked for. After a disagreement our
