@@ -1,8 +1,11 @@
-//! Whatever can be read of any bytes as a trace can be replayed, with one choice for each issue.
+//! Whatever can be read of any bytes as a trace can be replayed: one choice for each issue, and played through a queue each
+//! operation is done or refused.
 #![no_main]
 
+use blkmq::driver::spec;
+use blkmq::{Clock, RequestQueue, VirtualClock};
 use blkmq_workbench::blktrace::{self, Action};
-use blkmq_workbench::{Classes, Settings, order};
+use blkmq_workbench::{Classes, Load, Settings, Speed, order, play};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,4 +18,11 @@ fuzz_target!(|bytes: &[u8]| {
     let agreement = order::replay(&events, &settings, &classes).expect("these settings are accepted");
     let issues = events.iter().filter(|event| event.action == Action::Issue).count();
     assert_eq!(agreement.choices.len(), issues);
+
+    let driver = spec::open("null,irqmode=2,completion_nsec=1ms,hw_queue_depth=2").expect("this device is right");
+    let q = RequestQueue::builder(driver).clock(Clock::Virtual(VirtualClock::new())).build().expect("so is its queue");
+    let load = Load::new(&events, &classes);
+    let outcome = play(&load, &q, Speed::Scaled(1.0), &mut |_| ()).expect("the queue is empty");
+    let refused: u64 = outcome.refused.iter().map(|(_, n)| n).sum();
+    assert_eq!(outcome.completed + refused, load.operations.len() as u64);
 });

@@ -1,6 +1,8 @@
 //! The blkmq program.
 
+mod devices;
 mod failure;
+mod json;
 mod replay;
 mod schedulers;
 mod usage;
@@ -16,9 +18,17 @@ Exit codes:
   1  something failed while running
   2  bad usage or bad input; one line on standard error says what was wrong and what would be right";
 
-/// The multi-queue block layer for user space: replays Linux traces and explains its schedulers.
+const EXAMPLES: &str = "\
+Examples:
+  blkmq replay trace.blktrace.0 --device null,irqmode=2,hw_queue_depth=1 --scheduler mq-deadline
+  blkmq replay --order trace.blktrace.0 --queue queue.txt
+  blkmq devices
+  blkmq schedulers --json
+  blkmq replay --help";
+
+/// The multi-queue block layer for user space: replays Linux traces, and explains its devices and schedulers.
 #[derive(Debug, Parser)]
-#[command(name = "blkmq", version, after_help = EXIT_CODES)]
+#[command(name = "blkmq", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -26,7 +36,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Replay(replay::Replay),
+    Replay(Box<replay::Replay>),
+    Devices(devices::Devices),
     Schedulers(schedulers::Schedulers),
 }
 
@@ -35,6 +46,7 @@ fn main() -> ExitCode {
         let out = &mut io::stdout().lock();
         match cli.command {
             Command::Replay(replay) => replay.run(out),
+            Command::Devices(devices) => devices.run(out),
             Command::Schedulers(schedulers) => schedulers.run(out),
         }
     });

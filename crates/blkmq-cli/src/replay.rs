@@ -1,24 +1,31 @@
 //! `blkmq replay`: feeds a recorded trace to blkmq.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+mod order;
+mod play;
+
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use blkmq_workbench::order::{self, Agreement, Choice, Request};
-use blkmq_workbench::{Classes, Settings, TextError, TraceFiles};
-use clap::Args;
-use serde::Serialize;
+use blkmq_workbench::{Classes, Settings, Speed, TextError, TraceFiles};
+use clap::{Args, ValueEnum};
 
 use crate::failure::Failure;
 
-/// So many disagreements are told in words.
-const TOLD: usize = 5;
-
 const EXAMPLES: &str = "\
 Examples:
+  blkmq replay trace.blktrace.0 --device null,irqmode=2,completion_nsec=500us,hw_queue_depth=1 --scheduler mq-deadline
+  blkmq replay trace --device ram,size=1G --scheduler none --speed max --json
+  blkmq replay trace --device null --clock virtual --set nr_requests=128 --set iosched/fifo_batch=1
   blkmq replay --order trace.blktrace.0 --queue queue.txt
   blkmq replay --order trace --queue queue.txt --classes classes.txt --choices choices.txt --json
-  blkmq replay --order trace --queue queue.txt --set iosched/fifo_batch=1
+
+With --device the operations of the trace go through the whole block layer, a submitter for each traced process and a
+plug for each traced plug. What is counted and how long reads and writes took is printed beside what the trace says of
+itself. A latency runs from the moment at which an operation was to be submitted (with --speed max: was submitted) to
+its completion; latencies have four digits. Data is not in a trace: zeroes are written.
+
+With --order the scheduler alone sees what Linux's scheduler saw, and each of its choices is compared with Linux's.
 
 Files:
   TRACE    as blktrace writes it, little-endian: NAME stands for NAME.blktrace.0, NAME.blktrace.1 and so on,
@@ -27,56 +34,88 @@ Files:
            'scheduler none [mq-deadline]' with the active one in brackets
   classes  lines 'FIRST END CLASS': the sectors from FIRST to before END were used under CLASS: rt, be or idle
   choices  a line for each request that the device took: the time in ns, then the sector and R or W of the
-           request that our scheduler had chosen for it, or '- -' if it had chosen none";
+           request that our scheduler had chosen for it, or '- -' if it had chosen none
 
-/// Feed a Linux trace to a scheduler and compare its choices with those that Linux made.
+'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
+
+/// Play a Linux trace through a device, or compare a scheduler's choices with those that Linux made.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
 pub(crate) struct Replay {
     /// The trace, as blktrace writes it.
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
+    /// Play the trace on this device: a name, then parameters, as in null,hw_queue_depth=4.
+    #[arg(long, value_name = "SPEC", required_unless_present = "order", conflicts_with = "order")]
+    device: Option<String>,
+    /// The scheduler in front of the device [default, as in Linux: mq-deadline for one hardware queue, else none].
+    #[arg(long, value_name = "NAME", conflicts_with = "order")]
+    scheduler: Option<String>,
+    /// So many times as fast as traced; 0 or max for as fast as the device takes it, with as many outstanding as traced.
+    #[arg(long, value_name = "FACTOR", default_value = "1", allow_hyphen_values = true, conflicts_with = "order")]
+    speed: Speed,
+    /// Real is the machine's time; virtual time takes none to pass, and gives the same result each time.
+    #[arg(long, value_name = "CLOCK", default_value = "real", conflicts_with = "order")]
+    clock: Time,
+    /// How threads share the scheduler: one lock around each use of it.
+    #[arg(long, value_name = "LOCKING", default_value = "single", value_parser = ["single"], conflicts_with = "order")]
+    locking: String,
     /// Compare the order of dispatch with Linux's, on virtual time.
-    #[arg(long, required = true)]
+    #[arg(long, requires = "queue")]
     order: bool,
     /// The settings under which the trace was recorded.
-    #[arg(long, value_name = "FILE")]
-    queue: PathBuf,
+    #[arg(long, value_name = "FILE", requires = "order")]
+    queue: Option<PathBuf>,
+    /// Write our choices, one line for each request that the device took.
+    #[arg(long, value_name = "FILE", requires = "order")]
+    choices: Option<PathBuf>,
     /// The priority classes of sector ranges; best-effort where nothing is said.
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
-    /// Write our choices, one line for each request that the device took.
-    #[arg(long, value_name = "FILE")]
-    choices: Option<PathBuf>,
-    /// Print counts and the first disagreement as one JSON object.
-    #[arg(long)]
-    json: bool,
     /// Change a setting: NAME=VALUE for the queue, iosched/NAME=VALUE for the scheduler. May be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
+    /// Print one JSON object instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The time that a replay runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Time {
+    Real,
+    Virtual,
 }
 
 impl Replay {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        let mut settings = Settings::parse(&self.queue.display().to_string(), &read(&self.queue)?)?;
-        for assignment in &self.set {
-            settings.set(assignment)?;
-        }
         let classes = match &self.classes {
             Some(path) => Classes::parse(&path.display().to_string(), &read(path)?)?,
             None => Classes::default(),
         };
+        match (&self.device, &self.queue) {
+            (Some(device), _) => self.play(device, &classes, out),
+            (None, Some(queue)) => self.compare(queue, &classes, out),
+            (None, None) => unreachable!("the parser demands a device or, with --order, a queue"),
+        }
+    }
+
+    /// Compares the choices of the scheduler with Linux's.
+    fn compare(&self, queue: &Path, classes: &Classes, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut settings = Settings::parse(&queue.display().to_string(), &read(queue)?)?;
+        for assignment in &self.set {
+            settings.set(assignment)?;
+        }
         let trace = TraceFiles::read(&self.trace)?;
-        let agreement = order::replay(&trace.events()?, &settings, &classes)?;
+        let agreement = blkmq_workbench::order::replay(&trace.events()?, &settings, classes)?;
         if let Some(path) = &self.choices {
-            write_choices(path, &agreement)?;
+            order::write_choices(path, &agreement)?;
         }
         if self.json {
-            writeln!(out, "{}", Summary::of(&agreement).json())?;
+            order::tell_programs(&agreement, out)
         } else {
-            tell(&agreement, settings.scheduler(), out)?;
+            order::tell(&agreement, settings.scheduler(), out)
         }
-        Ok(())
     }
 }
 
@@ -86,83 +125,4 @@ fn read(path: &Path) -> Result<String, Failure> {
     Ok(String::from_utf8(bytes).map_err(|error| {
         fault(format!("byte {} is not UTF-8; a text is wanted here", error.utf8_error().valid_up_to()))
     })?)
-}
-
-fn write_choices(path: &Path, agreement: &Agreement) -> Result<(), Failure> {
-    let write = || {
-        let mut out = BufWriter::new(File::create(path)?);
-        agreement.write_choices(&mut out)?;
-        out.flush()
-    };
-    write().map_err(|error| Failure::writing(path.display(), &error))
-}
-
-/// The comparison in words.
-fn tell(agreement: &Agreement, scheduler: &str, out: &mut dyn Write) -> Result<(), Failure> {
-    let (choices, agree) = (agreement.choices.len(), agreement.agree());
-    if choices == 0 {
-        writeln!(out, "The device took no request in this trace: there is nothing to compare.")?;
-        return Ok(());
-    }
-    let disagree = choices - agree;
-    writeln!(
-        out,
-        "{scheduler}: {choices} choices, {agree} as Linux, {disagree} otherwise: {:.2} % agreement",
-        agreement.percent()
-    )?;
-    for choice in agreement.disagreements().take(TOLD) {
-        writeln!(out, "  {choice}")?;
-    }
-    if disagree > TOLD {
-        writeln!(out, "  and {} more", disagree - TOLD)?;
-    }
-    Ok(())
-}
-
-/// The comparison for programs.
-#[derive(Debug, Serialize)]
-struct Summary {
-    choices: usize,
-    agree: usize,
-    disagree: usize,
-    first: Option<Disagreement>,
-}
-
-/// A choice on which Linux and we differ.
-#[derive(Debug, Serialize)]
-struct Disagreement {
-    time_ns: u64,
-    linux: Chosen,
-    ours: Option<Chosen>,
-}
-
-#[derive(Debug, Serialize)]
-struct Chosen {
-    sector: u64,
-    direction: char,
-    waited_ns: u64,
-}
-
-impl Summary {
-    fn of(agreement: &Agreement) -> Self {
-        let (choices, agree) = (agreement.choices.len(), agreement.agree());
-        let first = agreement.disagreements().next().map(Disagreement::of);
-        Self { choices, agree, disagree: choices - agree, first }
-    }
-
-    fn json(&self) -> String {
-        serde_json::to_string(self).expect("numbers and strings are always valid JSON")
-    }
-}
-
-impl Disagreement {
-    fn of(choice: &Choice) -> Self {
-        Self { time_ns: choice.time, linux: Chosen::of(choice.linux), ours: choice.ours.map(Chosen::of) }
-    }
-}
-
-impl Chosen {
-    fn of(rq: Request) -> Self {
-        Self { sector: rq.sector, direction: rq.direction(), waited_ns: rq.waited }
-    }
 }

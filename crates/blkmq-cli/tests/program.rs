@@ -98,9 +98,10 @@ fn a_broken_trace_is_refused_in_one_line() {
 fn bad_words_are_named_beside_the_accepted_ones() {
     let (trace, queue) = (recording("mixed", "trace.blktrace.0"), recording("mixed", "queue.txt"));
     let order = ["replay", "--order", &trace, "--queue", &queue];
+    let play = ["replay", &trace, "--device", "null"];
     for (arguments, word, accepted) in [
-        (vec![], "command", "replay, schedulers"),
-        (vec!["repay"], "'repay'", "replay, schedulers"),
+        (vec![], "command", "replay, devices, schedulers"),
+        (vec!["repay"], "'repay'", "replay, devices, schedulers"),
         (vec!["--jsn"], "'--jsn'", "--help"),
         ([&order[..], &["--jsn"]].concat(), "'--jsn'", "--json"),
         ([&order[..], &["--set"]].concat(), "--set", "NAME=VALUE"),
@@ -111,6 +112,25 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         ([&order[..], &["--classes", &queue]].concat(), "'kernel 6.12", "FIRST END CLASS"),
         (vec!["replay", "--order", &trace, "--queue", &trace], "byte", "text"),
         (vec!["replay", "--order", &trace], "--queue", "required"),
+        (vec!["replay", &trace], "--device", "required"),
+        (vec!["replay", &trace, "--device", "null", "--order", "--queue", &queue], "--device", "cannot be used with"),
+        (vec!["replay", &trace, "--device", "null", "--choices", "x"], "--order", "required"),
+        ([&play[..], &["--locking", "staged"]].concat(), "'staged'", "single"),
+        ([&play[..], &["--clock", "wall"]].concat(), "'wall'", "real, virtual"),
+        ([&play[..], &["--speed", "-1"]].concat(), "'-1'", "a number above 0"),
+        ([&play[..], &["--speed", "fast"]].concat(), "'fast'", "0 or max"),
+        ([&play[..], &["--scheduler", "cfq"]].concat(), "'cfq'", "none, mq-deadline"),
+        ([&play[..], &["--set", "nr_request=1"]].concat(), "'nr_request'", "nr_requests"),
+        ([&play[..], &["--set", "nr_requests=0"]].concat(), "0", "1..2048"),
+        ([&play[..], &["--set", "nomerges=x"]].concat(), "'x'", "whole number"),
+        ([&play[..], &["--set", "iosched/fifo=1"]].concat(), "'fifo'", "fifo_batch"),
+        ([&play[..], &["--set", "scheduler=cfq"]].concat(), "'cfq'", "none, mq-deadline"),
+        ([&play[..], &["--set", "scheduler"]].concat(), "'scheduler'", "NAME=VALUE"),
+        (vec!["replay", &trace, "--device", "nul"], "\"nul\"", "null, ram"),
+        (vec!["replay", &trace, "--device", "null,depth=1"], "\"depth\"", "hw_queue_depth"),
+        (vec!["replay", &trace, "--device", "null,irqmode=3"], "\"3\"", "0 to 2"),
+        (vec!["replay", &queue, "--device", "null"], "not a blktrace record", "0x65617407"),
+        (vec!["devices", "--jsn"], "'--jsn'", "--json"),
         (vec!["replay", "--order", &trace, "--queue", "/nowhere"], "/nowhere", "No such file"),
     ] {
         let text = refused(&arguments);
@@ -125,6 +145,117 @@ fn choices_that_cannot_be_written_are_a_failure_while_running() {
     assert!(text.starts_with("blkmq: /nowhere/choices: "), "{text}");
 }
 
+/// A device that takes one request at a time, on time that passes for it alone.
+const SLOW: [&str; 4] = ["--device", "null,irqmode=2,completion_nsec=700us,hw_queue_depth=1", "--clock", "virtual"];
+
+fn json(arguments: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&printed(&[arguments, &["--json"]].concat())).expect("the program prints JSON")
+}
+
+#[test]
+fn a_replay_counts_and_times_in_words_and_as_json() {
+    let trace = recording("merge", "trace.blktrace.0");
+    let arguments = [&["replay", &trace, "--scheduler", "mq-deadline", "--set", "nr_requests=64"], &SLOW[..]].concat();
+    let (words, json) = (printed(&arguments), json(&arguments));
+    assert_eq!((json["source"].as_str(), json["operations"].as_u64()), (Some("Q"), Some(5931)));
+    let count = |part: &str, name: &str| json[part][name].as_u64().unwrap();
+    assert_eq!((count("trace", "completed"), count("trace", "merges"), count("trace", "requests")), (5931, 5202, 729));
+    assert_eq!(count("replay", "completed"), 5931);
+    assert_eq!(count("replay", "merges"), count("replay", "merges_plug") + count("replay", "merges_scheduler"));
+    assert_eq!(count("replay", "requests") + count("replay", "merges"), 5931);
+    let row = |name: &str| {
+        let line = words.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {words}"));
+        line[name.len()..].split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(row("completed"), ["5931", "5931"]);
+    assert_eq!(row("merges"), ["5202".to_owned(), count("replay", "merges").to_string()]);
+    for kind in ["read", "write"] {
+        for part in ["trace", "replay"] {
+            let latency = &json[part]["latency_ns"][kind];
+            let columns = ["p50", "p90", "p99", "p99.9", "max"].map(|name| latency[name].as_u64().unwrap());
+            assert!(columns.is_sorted() && columns[0] > 0, "{latency}");
+            let shown = columns.map(|ns| format!("{:.1}", ns as f64 / 1e3));
+            assert_eq!(row(&format!("{kind:8}{part}")), shown);
+        }
+    }
+}
+
+#[test]
+fn virtual_time_prints_the_same_twice() {
+    let (trace, classes) = (recording("prio", "trace.blktrace.0"), recording("prio", "classes.txt"));
+    let arguments = [&["replay", &trace, "--classes", &classes, "--set", "nr_requests=64"], &SLOW[..]].concat();
+    let words = printed(&arguments);
+    assert_eq!(words, printed(&arguments));
+    // Nothing is chance, and the classes are not for nothing.
+    let without = printed(&[&["replay", &trace, "--set", "nr_requests=64"], &SLOW[..]].concat());
+    assert_ne!(words, without);
+}
+
+/// Each setting shows in what is counted.
+#[test]
+fn settings_reach_the_queue_and_its_scheduler() {
+    let trace = recording("merge", "trace.blktrace.0");
+    let replay = |settings: &[&str]| {
+        let json = json(&[&["replay", &trace], &SLOW[..], settings].concat());
+        let merges = json["replay"]["merges_scheduler"].as_u64().unwrap();
+        (merges, json["replay"]["latency_ns"]["read"]["p99"].as_u64().unwrap(), json["scheduler"].clone())
+    };
+    let (merges, p99, scheduler) = replay(&["--set", "nr_requests=64"]);
+    assert!(merges > 5000 && scheduler == "mq-deadline", "{merges} {scheduler}");
+    assert_eq!(replay(&["--set", "nomerges=2", "--set", "nr_requests=64"]).0, 0);
+    assert_ne!(replay(&["--set", "nr_requests=2"]).0, merges);
+    assert_ne!(replay(&["--set", "nr_requests=64", "--set", "iosched/fifo_batch=1"]).1, p99);
+    assert_eq!(replay(&["--set", "scheduler=none"]).2, "none");
+}
+
+#[test]
+fn operations_beyond_the_devices_end_are_counted_and_told() {
+    let trace = recording("mixed", "trace.blktrace.0");
+    let arguments = ["replay", &trace, "--device", "ram,size=256M", "--speed", "max"];
+    let (words, json) = (printed(&arguments), json(&arguments));
+    // The recording reads in the first 256 MiB and writes behind them.
+    assert_eq!(
+        (json["replay"]["completed"].as_u64(), json["replay"]["refused"]["BeyondEnd"].as_u64()),
+        (Some(952), Some(439))
+    );
+    assert!(words.contains("439 operations were not played: the operation reaches beyond the end of the device"));
+    assert!(words.contains("the trace reaches to sector 1048376, the device to sector 524288"), "{words}");
+    let text = refused(&["replay", &trace, "--device", "ram,size=4K"]);
+    assert!(text.contains("takes none of its operations; 1391: ") && text.contains("the device to sector 8"), "{text}");
+}
+
+#[test]
+fn a_trace_without_operations_is_refused() {
+    // The first record of a recording is a notice.
+    let trace = fs::read(recording("mixed", "trace.blktrace.0")).unwrap();
+    let first = 48 + usize::from(u16::from_le_bytes([trace[46], trace[47]]));
+    let path = temporary("notice.blktrace.0", &trace[..first]);
+    assert!(refused(&["replay", &path, "--device", "null"]).contains("no event is a Q, I or D"));
+}
+
+#[test]
+fn devices_lists_every_parameter_with_its_default_and_range() {
+    let text = printed(&["devices"]);
+    let json = json(&["devices"]);
+    for (device, shown) in blkmq::driver::spec::DEVICES.iter().zip(json.as_array().unwrap()) {
+        let head = format!("\n{}\n    {}\n", device.name, device.about);
+        let section = text.split_once(&head).unwrap_or_else(|| panic!("{head}: {text}")).1;
+        let section = section.split("\n\n").next().unwrap();
+        assert_eq!(shown["name"], device.name);
+        for (parameter, shown) in device.parameters.iter().zip(shown["parameters"].as_array().unwrap()) {
+            let begin = |line: &&str| {
+                line.strip_prefix("      ")
+                    .and_then(|line| line.strip_prefix(parameter.name))
+                    .is_some_and(|rest| rest.starts_with(['=', ' ']))
+            };
+            let line = section.lines().find(begin).unwrap_or_else(|| panic!("{}: {section}", parameter.name));
+            assert!(line.contains(&parameter.accepts.to_string()) && section.contains(parameter.about), "{line}");
+            assert!(parameter.default.is_empty() || line.contains(&format!("={}", parameter.default)), "{line}");
+            assert_eq!(shown["default"].as_str().unwrap_or(""), parameter.default);
+        }
+    }
+}
+
 #[test]
 fn schedulers_lists_every_knob_with_its_default_and_range() {
     let text = printed(&["schedulers"]);
@@ -135,15 +266,28 @@ fn schedulers_lists_every_knob_with_its_default_and_range() {
             assert!(line.contains(&format!("{}..{}", knob.min, knob.max)) && line.contains(knob.about), "{line}");
         }
     }
+    for knob in blkmq::QUEUE_KNOBS {
+        assert!(text.contains(&format!("\n      {} ", knob.name)) && text.contains(knob.about), "{text}");
+    }
     assert!(text.starts_with("none\n"));
+    let json = json(&["schedulers"]);
+    assert_eq!(
+        (json["schedulers"][0]["name"].as_str(), json["queue"][0]["name"].as_str()),
+        (Some("none"), Some("nr_requests"))
+    );
+    assert_eq!(json["schedulers"][1]["knobs"].as_array().unwrap().len(), blkmq_sched::SCHEDULERS[0].knobs.len());
 }
 
 #[test]
 fn help_tells_examples_and_exit_codes() {
-    for arguments in [&["--help"][..], &["replay", "--help"], &["schedulers", "--help"], &["help", "replay"]] {
+    for arguments in
+        [&["--help"][..], &["replay", "--help"], &["devices", "--help"], &["schedulers", "--help"], &["help", "replay"]]
+    {
         let text = printed(arguments);
         assert!(text.contains("Exit codes:") && text.contains("Usage: blkmq"), "{text}");
     }
-    assert!(printed(&["replay", "--help"]).contains("Examples:"));
+    for command in ["replay", "devices", "schedulers"] {
+        assert!(printed(&[command, "--help"]).contains("Examples:"));
+    }
     assert!(printed(&["--version"]).starts_with("blkmq "));
 }

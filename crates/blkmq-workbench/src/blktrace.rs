@@ -88,6 +88,8 @@ impl Category {
     pub const FLUSH: Self = Self(1 << 2);
     /// Someone waits for it.
     pub const SYNC: Self = Self(1 << 3);
+    /// A command that a program hands to the device past the block layer's own operations.
+    pub const PASSTHROUGH: Self = Self(1 << 9);
     /// The record is a notice, not an event of I/O.
     pub const NOTIFY: Self = Self(1 << 10);
     /// Read-ahead.

@@ -2,12 +2,18 @@
 
 pub mod blktrace;
 mod classes;
+mod latency;
+mod load;
 pub mod order;
+mod play;
 mod settings;
 mod text;
 mod trace_files;
 
 pub use classes::Classes;
-pub use settings::Settings;
+pub use latency::{Latencies, Percentiles};
+pub use load::{Load, Operation, Source, Traced};
+pub use play::{Outcome, Speed, play};
+pub use settings::{Settings, assignment};
 pub use text::TextError;
 pub use trace_files::TraceFiles;

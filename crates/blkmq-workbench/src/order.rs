@@ -4,7 +4,7 @@
 //! Linux asks its scheduler for one request more than the driver has tags for, and keeps that one aside until a tag comes
 //! free. So a choice is made long before the device takes the request:
 //! - right after each issue, for the issue that comes next;
-//! - if that found nothing, when a plug has been emptied into the scheduler ([`plug`] knows when that is);
+//! - if that found nothing, when a plug has been emptied into the scheduler (the module `plug` knows when that is);
 //! - if that found nothing either, at the issue itself.
 //!
 //! What joined what is Linux's own finding: merges are applied as recorded, and not looked for. After a disagreement our
@@ -32,9 +32,9 @@ const JIFFY: u64 = 4_000_000;
 /// # Errors
 /// The settings name a scheduler other than mq-deadline, or a knob or value that it does not have.
 pub fn replay(events: &[Event<'_>], settings: &Settings, classes: &Classes) -> Result<Agreement, TextError> {
-    let mut replay = Replay::new(scheduler(settings)?, classes);
-    for (index, event) in events.iter().enumerate() {
-        replay.step(event, &events[index + 1..]);
+    let mut replay = Replay::new(scheduler(settings)?, classes, Plugs::new(events));
+    for index in 0..events.len() {
+        replay.step(index, events);
     }
     Ok(Agreement { choices: replay.choices })
 }
@@ -82,11 +82,11 @@ struct Waiting {
 }
 
 impl<'a> Replay<'a> {
-    fn new(scheduler: Box<dyn Scheduler>, classes: &'a Classes) -> Self {
+    fn new(scheduler: Box<dyn Scheduler>, classes: &'a Classes, plugs: Plugs) -> Self {
         Self {
             scheduler,
             classes,
-            plugs: Plugs::default(),
+            plugs,
             waiting: BTreeMap::new(),
             kept: None,
             in_driver: HashMap::new(),
@@ -97,7 +97,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn step(&mut self, event: &Event<'_>, later: &[Event<'_>]) {
+    fn step(&mut self, index: usize, events: &[Event<'_>]) {
+        let (event, later) = (&events[index], &events[index + 1..]);
         if event.action == Action::Notify {
             return;
         }
@@ -115,10 +116,15 @@ impl<'a> Replay<'a> {
                     self.look_ahead(event.time);
                 }
             }
-            Action::BackMerge | Action::FrontMerge => self.merge(event, later),
+            Action::BackMerge | Action::FrontMerge => {
+                self.merge(event, later);
+                if self.plugs.merge(event) {
+                    self.look_ahead(event.time);
+                }
+            }
             Action::Issue => self.issue(event),
             Action::Complete | Action::Requeue => self.leave_driver(event),
-            Action::Unplug | Action::UnplugTimer => self.plugs.announce(event),
+            Action::Unplug | Action::UnplugTimer => self.plugs.announce(index, event),
             _ => {}
         }
     }

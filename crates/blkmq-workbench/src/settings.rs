@@ -162,14 +162,9 @@ impl Settings {
     ///
     /// # Errors
     /// The word is not of this form. Whether there is such a setting shows when it is [applied](Self::apply).
-    pub fn set(&mut self, assignment: &str) -> Result<(), TextError> {
-        let place = format!("--set {assignment}");
-        let Some((name, value)) =
-            assignment.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty())
-        else {
-            let what = format!("'{assignment}' is not of the form NAME=VALUE, as in 'iosched/fifo_batch=16'");
-            return Err(TextError { place, what });
-        };
+    pub fn set(&mut self, text: &str) -> Result<(), TextError> {
+        let place = format!("--set {text}");
+        let (name, value) = assignment(text)?;
         let (name, knob_only) = name.strip_prefix("iosched/").map_or((name, false), |knob| (knob, true));
         self.entries.push(Entry { place, name: name.to_owned(), value: value.to_owned(), knob_only });
         Ok(())
@@ -220,6 +215,17 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// Takes `NAME=VALUE` apart, as the option `--set` gives it.
+///
+/// # Errors
+/// The text is not of this form.
+pub fn assignment(text: &str) -> Result<(&str, &str), TextError> {
+    text.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty()).ok_or_else(|| TextError {
+        place: format!("--set {text}"),
+        what: format!("'{text}' is not of the form NAME=VALUE, as in 'iosched/fifo_batch=16'"),
+    })
 }
 
 impl Entry {

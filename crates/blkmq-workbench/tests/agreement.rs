@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use blkmq_workbench::blktrace::{Action, Event};
 use blkmq_workbench::order::{self, Agreement};
 use blkmq_workbench::{Classes, Settings, TraceFiles, blktrace};
 
@@ -64,6 +65,35 @@ fn recorded_choices_are_ours_too() {
         println!("{name}: {} of {}, {:.2} %", agreement.agree(), agreement.choices.len(), agreement.percent());
         assert!(agreement.choices.len() > 700, "{name}: the recording holds too few choices to judge by");
         assert!(agreement.percent() >= mark, "{name}: {:.2} % is below {mark} %", agreement.percent());
+    }
+}
+
+/// What a plug announces is a help, not a need: the marks hold without it, and with numbers that are wrong.
+#[test]
+fn announcements_that_are_missing_or_wrong_cost_nothing() {
+    static NUMBERS: [[u8; 8]; 5] =
+        [0_u64.to_be_bytes(), 1_u64.to_be_bytes(), 2_u64.to_be_bytes(), 3_u64.to_be_bytes(), 4_u64.to_be_bytes()];
+    for (name, mark) in MARKS {
+        let recording = Recording::open(name);
+        let events = blktrace::read(&recording.trace).expect("the recording is whole");
+        let right = recording.replay(&[]);
+        let replay = |payload: &dyn Fn(usize) -> Option<&'static [u8]>| {
+            let changed = events.iter().enumerate().filter_map(|(index, event)| match event.action {
+                Action::Unplug => Some(Event { payload: payload(index)?, ..*event }),
+                _ => Some(*event),
+            });
+            let changed: Vec<Event<'_>> = changed.collect();
+            order::replay(&changed, &recording.settings(&[]), &recording.classes).expect("the settings are accepted")
+        };
+        for (what, agreement) in [
+            ("no events", replay(&|_| None)),
+            ("no numbers", replay(&|_| Some(&[]))),
+            ("too large", replay(&|_| Some(&NUMBERS[4]))),
+            ("any", replay(&|index| Some(&NUMBERS[index % 5]))),
+        ] {
+            assert!(agreement.percent() >= mark, "{name}, {what}: {:.2} %", agreement.percent());
+            assert_eq!(agreement.agree(), right.agree(), "{name}, {what}");
+        }
     }
 }
 

@@ -4,9 +4,12 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use blkmq::driver::spec;
+use blkmq::{Clock, RequestQueue, VirtualClock};
 use blkmq_workbench::blktrace::{self, Action, TraceFault};
-use blkmq_workbench::{Classes, Settings, order};
+use blkmq_workbench::{Classes, Load, Settings, Speed, order};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
 
@@ -33,6 +36,12 @@ fn runner() -> TestRunner {
         failure_persistence: None,
         ..Config::default()
     })
+}
+
+fn virtual_queue() -> Arc<RequestQueue> {
+    let driver =
+        spec::open("null,irqmode=2,completion_nsec=1ms,hw_queue_depth=2").expect("the device is well described");
+    RequestQueue::builder(driver).clock(Clock::Virtual(VirtualClock::new())).build().expect("it makes sense")
 }
 
 /// The message of the reader of traces, which must be a single line.
@@ -157,7 +166,8 @@ fn classes_that_cannot_be_read_name_the_line_and_the_word() {
 }
 
 /// Words of a recording with a few of them overwritten by others: the reader must take or refuse it, and a replay of
-/// whatever it takes must make one choice for each issue.
+/// whatever it takes must make one choice for each issue. Played, each operation is
+/// either done or refused.
 #[test]
 fn spoilt_traces_are_refused_or_replayed() {
     let trace = recording("trace.blktrace.0")[..40_000].to_vec();
@@ -178,6 +188,10 @@ fn spoilt_traces_are_refused_or_replayed() {
             let agreement = order::replay(&events, &settings, &Classes::default()).unwrap();
             let issues = events.iter().filter(|event| event.action == Action::Issue).count();
             prop_assert_eq!(agreement.choices.len(), issues);
+            let load = Load::new(&events, &Classes::default());
+            let outcome = blkmq_workbench::play(&load, &virtual_queue(), Speed::Scaled(1.0), &mut |_| ()).unwrap();
+            let refused: u64 = outcome.refused.iter().map(|(_, n)| n).sum();
+            prop_assert_eq!(outcome.completed + refused, load.operations.len() as u64);
             Ok(())
         })
         .unwrap();

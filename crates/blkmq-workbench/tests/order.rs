@@ -2,48 +2,17 @@
 
 use blkmq_workbench::{Classes, Settings, blktrace, order};
 
+mod written;
+
+use written::Trace;
+
 const SETTINGS: &str = "scheduler none [mq-deadline]\nnr_requests 64\n";
 
-/// A trace under construction, a microsecond between two records.
-#[derive(Default)]
-struct Trace {
-    bytes: Vec<u8>,
-    records: u32,
+trait Choices {
+    fn choices(&self) -> String;
 }
 
-impl Trace {
-    /// Adds the record that blkparse would print as `what sector + sectors`, of task `pid`. `what` is the action's
-    /// letter; a `w` behind it makes it a write. For `U`, `sectors` counts the requests in the plug.
-    fn add(mut self, pid: u32, what: &str, sector: u64, sectors: u32) -> Self {
-        let action = match &what[..1] {
-            "Q" => 1,
-            "M" => 2,
-            "F" => 3,
-            "G" => 4,
-            "D" => 7,
-            "C" => 8,
-            "P" => 9,
-            "U" => 10,
-            "I" => 12,
-            other => panic!("no action {other}"),
-        };
-        let category = if what.ends_with('w') { 2 } else { 1 };
-        let payload = if action == 10 { u64::from(sectors).to_be_bytes().to_vec() } else { Vec::new() };
-        self.records += 1;
-        for word in [0x6561_7407, self.records] {
-            self.bytes.extend(u32::to_le_bytes(word));
-        }
-        for long in [u64::from(self.records) * 1000, sector] {
-            self.bytes.extend(u64::to_le_bytes(long));
-        }
-        let bytes = if action == 10 { 0 } else { sectors * 512 };
-        for word in [bytes, category << 16 | action, pid, 0, 0, (payload.len() as u32) << 16] {
-            self.bytes.extend(u32::to_le_bytes(word));
-        }
-        self.bytes.extend(payload);
-        self
-    }
-
+impl Choices for Trace {
     /// Our choices, without their times: `8R 100R` or `-`.
     fn choices(&self) -> String {
         let events = blktrace::read(&self.bytes).expect("the trace is well formed");
@@ -55,6 +24,26 @@ impl Trace {
         });
         words.collect::<Vec<_>>().join(" ")
     }
+}
+
+/// Of four announced requests one merges, so the plug is done with the third insertion. The choice behind the first issue
+/// is made then, before a bio moves the last request to 150: without counting the merge, 150 would be chosen.
+#[test]
+fn a_request_that_merges_as_its_plug_is_emptied_counts_as_inserted() {
+    let trace = Trace::default().add(1, "U", 0, 4).add(1, "I", 100, 8).add(1, "M", 108, 8);
+    let trace = trace.add(1, "I", 200, 8).add(1, "I", 300, 8).add(3, "D", 100, 16);
+    let trace = trace.add(2, "Q", 150, 150).add(2, "F", 150, 150).add(3, "D", 200, 8).add(3, "D", 150, 158);
+    assert_eq!(trace.choices(), "100R 200R 150R");
+}
+
+/// More requests are announced than are inserted before the task does something else: the announcement is none, and the
+/// plug ends with the issue. If it were believed, the choice behind that would wait until 150 is there.
+#[test]
+fn an_announcement_that_the_trace_contradicts_is_none() {
+    let trace = Trace::default().add(1, "U", 0, 9).add(1, "I", 100, 8).add(1, "I", 200, 8).add(1, "I", 300, 8);
+    let trace = trace.add(3, "D", 100, 8).add(2, "Q", 150, 150).add(2, "F", 150, 150);
+    let trace = trace.add(3, "D", 200, 8).add(3, "D", 150, 158).add(1, "Q", 0, 8);
+    assert_eq!(trace.choices(), "100R 200R 150R");
 }
 
 /// The choice is made from all that the plug held: the lower sector is first though it was inserted last.

@@ -7,12 +7,14 @@ use crate::blktrace::{Action, Event};
 /// The plugs of all tasks.
 ///
 /// Linux inserts the requests of a plug under one hold of the scheduler's lock and asks for a choice after it. A trace
-/// announces a plug's number of requests (`U`) before it shows their insertions (`I`).
-#[derive(Debug, Default)]
+/// announces a plug's number of requests (`U`) before it shows their insertions (`I`), or that they merged (`M`).
+#[derive(Debug)]
 pub(super) struct Plugs {
+    /// How many insertions and merges each announcement is followed by, for those that the trace bears out.
+    believed: HashMap<usize, u64>,
     /// Requests that were allocated and not yet inserted, by task.
     held: HashMap<u32, Vec<Held>>,
-    /// The number of requests in the plug that a task is about to insert.
+    /// How many insertions and merges a task is about to make.
     announced: HashMap<u32, u64>,
     /// The plug whose requests are being inserted.
     open: Option<Open>,
@@ -28,13 +30,39 @@ struct Held {
 #[derive(Debug)]
 struct Open {
     pid: u32,
-    /// How many of its requests are still to come; `None` if nobody said.
+    /// How many insertions and merges are still to come; `None` if nobody said.
     left: Option<u64>,
     /// The last time something happened that a choice must wait for.
     time: u64,
 }
 
 impl Plugs {
+    /// The plugs of a trace. An announcement that its task's next events contradict is taken for none: the plug then ends
+    /// where the unbroken run of its insertions does.
+    pub(super) fn new(events: &[Event<'_>]) -> Self {
+        let mut believed = HashMap::new();
+        // By task, looking back: the insertions and merges until it does anything else.
+        let mut runs: HashMap<u32, (u64, u64)> = HashMap::new();
+        for (index, event) in events.iter().enumerate().rev() {
+            let (inserted, merged) = runs.entry(event.pid).or_default();
+            match event.action {
+                Action::Insert => *inserted += 1,
+                Action::BackMerge | Action::FrontMerge => *merged += 1,
+                // An interrupt; and what is about no I/O.
+                Action::Complete | Action::Notify => {}
+                _ => {
+                    // A request can merge, and what it merged into can merge on.
+                    let fits = |count: u64| *inserted > 0 && (*inserted..=*inserted + *merged).contains(&count);
+                    if event.plugged().is_some_and(fits) {
+                        believed.insert(index, *inserted + *merged);
+                    }
+                    (*inserted, *merged) = (0, 0);
+                }
+            }
+        }
+        Self { believed, held: HashMap::new(), announced: HashMap::new(), open: None }
+    }
+
     /// A request was allocated for a bio and waits in its task's plug.
     pub(super) fn hold(&mut self, event: &Event<'_>) {
         let end = event.sector + u64::from(event.nr_sectors());
@@ -42,9 +70,9 @@ impl Plugs {
         self.held.entry(event.pid).or_default().push(held);
     }
 
-    /// A task says how many requests it is about to insert.
-    pub(super) fn announce(&mut self, event: &Event<'_>) {
-        if let Some(count) = event.plugged() {
+    /// A task says, with the event of this number, how many requests it is about to insert.
+    pub(super) fn announce(&mut self, index: usize, event: &Event<'_>) {
+        if let Some(count) = self.believed.remove(&index) {
             self.announced.insert(event.pid, count);
         }
     }
@@ -85,13 +113,24 @@ impl Plugs {
         {
             held.swap_remove(at);
         }
-        let left = match &self.open {
-            Some(open) if open.pid == event.pid => open.left,
-            _ => self.announced.remove(&event.pid),
-        };
-        let left = left.map(|left| left.saturating_sub(1));
+        let left = self.left(event).map(|left| left.saturating_sub(1));
         self.open = (left != Some(0)).then_some(Open { pid: event.pid, left, time: event.time });
         left == Some(0)
+    }
+
+    /// A request or bio merged into one that waits. True if it was a request, and the last one of its plug.
+    pub(super) fn merge(&mut self, event: &Event<'_>) -> bool {
+        let Some(left) = self.left(event).map(|left| left.saturating_sub(1)) else { return false };
+        self.open = (left > 0).then_some(Open { pid: event.pid, left: Some(left), time: event.time });
+        left == 0
+    }
+
+    /// How many insertions and merges of the plug that a task empties are still to come, if anybody said.
+    fn left(&mut self, event: &Event<'_>) -> Option<u64> {
+        match &self.open {
+            Some(open) if open.pid == event.pid => open.left,
+            _ => self.announced.remove(&event.pid),
+        }
     }
 
     /// The time of the last insertion of the plug that `event` shows to be empty.

@@ -1,0 +1,75 @@
+//! `blkmq devices`: what each device is, and its parameters.
+
+use std::io::Write;
+
+use blkmq::driver::spec::DEVICES;
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq devices
+  blkmq replay trace --device null,submit_queues=4,hw_queue_depth=64
+  blkmq replay trace --device ram,size=1G";
+
+/// Explain each device and its parameters.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+pub(crate) struct Devices {
+    /// Print one JSON object instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Device {
+    name: &'static str,
+    about: &'static str,
+    parameters: Vec<Parameter>,
+}
+
+#[derive(Debug, Serialize)]
+struct Parameter {
+    name: &'static str,
+    /// What a value looks like, with its unit and range.
+    accepts: String,
+    /// As it is written in a spec; `None` if nothing is set by default.
+    default: Option<&'static str>,
+    about: &'static str,
+}
+
+fn devices() -> Vec<Device> {
+    let parameter = |parameter: &blkmq::driver::spec::Parameter| Parameter {
+        name: parameter.name,
+        accepts: parameter.accepts.to_string(),
+        default: Some(parameter.default).filter(|default| !default.is_empty()),
+        about: parameter.about,
+    };
+    let device = |device: &blkmq::driver::spec::DeviceDescription| Device {
+        name: device.name,
+        about: device.about,
+        parameters: device.parameters.iter().map(parameter).collect(),
+    };
+    DEVICES.iter().map(device).collect()
+}
+
+impl Devices {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let devices = devices();
+        if self.json {
+            return json::print(&devices, out);
+        }
+        writeln!(out, "A spec names a device and then its parameters: null,hw_queue_depth=1,irqmode=2")?;
+        for device in devices {
+            writeln!(out, "\n{}\n    {}", device.name, device.about)?;
+            for Parameter { name, accepts, default, about } in device.parameters {
+                let default = default.map_or_else(String::new, |value| format!("={value}"));
+                writeln!(out, "      {:24} {accepts}\n          {about}", format!("{name}{default}"))?;
+            }
+        }
+        Ok(())
+    }
+}

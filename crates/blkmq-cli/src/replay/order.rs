@@ -1,0 +1,94 @@
+//! What a replay in order of dispatch prints: the choices of our scheduler beside those of Linux.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use blkmq_workbench::order::{Agreement, Choice, Request};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::json;
+
+/// So many disagreements are told in words.
+const TOLD: usize = 5;
+
+/// Writes our choices to a file.
+pub(super) fn write_choices(path: &Path, agreement: &Agreement) -> Result<(), Failure> {
+    let write = || {
+        let mut out = BufWriter::new(File::create(path)?);
+        agreement.write_choices(&mut out)?;
+        out.flush()
+    };
+    write().map_err(|error| Failure::writing(path.display(), &error))
+}
+
+/// The comparison in words.
+pub(super) fn tell(agreement: &Agreement, scheduler: &str, out: &mut dyn Write) -> Result<(), Failure> {
+    let (choices, agree) = (agreement.choices.len(), agreement.agree());
+    if choices == 0 {
+        writeln!(out, "The device took no request in this trace: there is nothing to compare.")?;
+        return Ok(());
+    }
+    let disagree = choices - agree;
+    writeln!(
+        out,
+        "{scheduler}: {choices} choices, {agree} as Linux, {disagree} otherwise: {:.2} % agreement",
+        agreement.percent()
+    )?;
+    for choice in agreement.disagreements().take(TOLD) {
+        writeln!(out, "  {choice}")?;
+    }
+    if disagree > TOLD {
+        writeln!(out, "  and {} more", disagree - TOLD)?;
+    }
+    Ok(())
+}
+
+/// The comparison for programs.
+pub(super) fn tell_programs(agreement: &Agreement, out: &mut dyn Write) -> Result<(), Failure> {
+    json::print(&Summary::of(agreement), out)
+}
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    choices: usize,
+    agree: usize,
+    disagree: usize,
+    first: Option<Disagreement>,
+}
+
+/// A choice on which Linux and we differ.
+#[derive(Debug, Serialize)]
+struct Disagreement {
+    time_ns: u64,
+    linux: Chosen,
+    ours: Option<Chosen>,
+}
+
+#[derive(Debug, Serialize)]
+struct Chosen {
+    sector: u64,
+    direction: char,
+    waited_ns: u64,
+}
+
+impl Summary {
+    fn of(agreement: &Agreement) -> Self {
+        let (choices, agree) = (agreement.choices.len(), agreement.agree());
+        let first = agreement.disagreements().next().map(Disagreement::of);
+        Self { choices, agree, disagree: choices - agree, first }
+    }
+}
+
+impl Disagreement {
+    fn of(choice: &Choice) -> Self {
+        Self { time_ns: choice.time, linux: Chosen::of(choice.linux), ours: choice.ours.map(Chosen::of) }
+    }
+}
+
+impl Chosen {
+    fn of(rq: Request) -> Self {
+        Self { sector: rq.sector, direction: rq.direction(), waited_ns: rq.waited }
+    }
+}

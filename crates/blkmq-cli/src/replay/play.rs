@@ -1,0 +1,278 @@
+//! A replay through a device, and what it prints.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+
+use blkmq::driver::spec;
+use blkmq::{Clock, RequestQueue, Status, VirtualClock};
+use blkmq_workbench::{
+    Classes, Latencies, Load, Outcome, Percentiles, Source, Speed, TextError, TraceFiles, assignment,
+};
+use serde::Serialize;
+
+use super::{Replay, Time};
+use crate::failure::Failure;
+use crate::json;
+
+/// Requests that each submitter can have outstanding: more than anything but a hopelessly late device leaves behind.
+const SLOTS: u16 = 1024;
+
+impl Replay {
+    /// Plays the trace on a device.
+    pub(super) fn play(&self, device: &str, classes: &Classes, out: &mut dyn Write) -> Result<(), Failure> {
+        let q = self.open(device)?;
+        let trace = TraceFiles::read(&self.trace)?;
+        let load = Load::new(&trace.events()?, classes);
+        let nr = load.operations.len() as u64;
+        if nr == 0 {
+            return Err(self.fault("the trace holds no operation: no event is a Q, I or D".to_owned()).into());
+        }
+        let mut bar = Progress { total: nr, shown: false };
+        let outcome = blkmq_workbench::play(&load, &q, self.speed, &mut |done| bar.show(done))
+            .map_err(|error| Failure::Running(error.to_string()))?;
+        bar.clear();
+        if outcome.completed == 0 {
+            let reasons: Vec<String> = outcome.refused.iter().map(|(status, n)| format!("{n}: {status}")).collect();
+            let (reasons, ends) = (reasons.join("; "), ends(&load, &q));
+            return Err(self.fault(format!("the device takes none of its operations; {reasons}; {ends}")).into());
+        }
+        let report = Report { load: &load, outcome: &outcome, device, q: &q, replay: self };
+        if self.json { json::print(&report.summary(), out) } else { Ok(report.write(out)?) }
+    }
+
+    /// The queue that the trace is played through, with its settings.
+    fn open(&self, device: &str) -> Result<Arc<RequestQueue>, Failure> {
+        let fault = |option: &str, what: String| Failure::Input(format!("{option}: {what}"));
+        let driver = spec::open(device).map_err(|error| fault("--device", error.to_string()))?;
+        let clock = match self.clock {
+            Time::Real => Clock::real(),
+            Time::Virtual => Clock::Virtual(VirtualClock::new()),
+        };
+        let mut builder = RequestQueue::builder(driver).clock(clock).slots(SLOTS);
+        if let Some(scheduler) = &self.scheduler {
+            builder = builder.scheduler(scheduler);
+        }
+        let q = builder.build().map_err(|error| fault("--scheduler", error.to_string()))?;
+        for text in &self.set {
+            let (name, value) = assignment(text)?;
+            q.set_knob(name, value)
+                .and_then(|change| change.wait())
+                .map_err(|error| fault(&format!("--set {text}"), error.to_string()))?;
+        }
+        Ok(q)
+    }
+
+    fn fault(&self, what: String) -> TextError {
+        TextError { place: self.trace.display().to_string(), what }
+    }
+}
+
+/// Where the trace and where the device ends.
+fn ends(load: &Load, q: &RequestQueue) -> String {
+    let end = load.operations.iter().map(|operation| operation.sector.saturating_add(operation.nr_sectors)).max();
+    let capacity = q.limits().capacity_sectors;
+    format!("the trace reaches to sector {}, the device to sector {capacity}", end.unwrap_or(0))
+}
+
+/// Says on a terminal how far a replay has come.
+struct Progress {
+    total: u64,
+    shown: bool,
+}
+
+impl Progress {
+    fn show(&mut self, done: u64) {
+        if io::stderr().is_terminal() {
+            eprint!("\r{done} of {} operations ", self.total);
+            self.shown = true;
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown {
+            eprint!("\r{:60}\r", "");
+        }
+    }
+}
+
+/// All that a report is made from.
+struct Report<'a> {
+    load: &'a Load,
+    outcome: &'a Outcome,
+    device: &'a str,
+    q: &'a RequestQueue,
+    replay: &'a Replay,
+}
+
+const fn letter(source: Source) -> char {
+    match source {
+        Source::Bios => 'Q',
+        Source::Insertions => 'I',
+        Source::Issues => 'D',
+    }
+}
+
+const fn noun(source: Source) -> &'static str {
+    match source {
+        Source::Bios => "bios as applications submitted them",
+        Source::Insertions => "requests as they were inserted, since the trace has no Q",
+        Source::Issues => "requests as the device took them, since the trace has neither Q nor I",
+    }
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{:.3} s", ns as f64 / 1e9)
+}
+
+impl Report<'_> {
+    /// For people.
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (load, outcome, traced) = (self.load, self.outcome, &self.load.traced);
+        let (source, nr) = (load.source, load.operations.len());
+        writeln!(out, "trace      {nr} {} ({}), by {} processes", noun(source), letter(source), load.nr_processes())?;
+        writeln!(out, "device     {}, scheduler {}", self.device, self.q.scheduler())?;
+        let speed = match self.replay.speed {
+            Speed::Scaled(1.0) => "at the traced times".to_owned(),
+            Speed::Scaled(factor) => format!("{factor} times as fast as traced"),
+            Speed::Max => "as fast as the device takes it, as many outstanding as traced".to_owned(),
+        };
+        let clock = if self.replay.clock == Time::Real { "the machine's time" } else { "virtual time" };
+        writeln!(out, "played     {speed}, on {clock}")?;
+        let row = |out: &mut dyn Write, name: &str, trace: &str, ours: &str| {
+            writeln!(out, "{name:20} {trace:>11} {ours:>11}")
+        };
+        let stats = outcome.stats;
+        writeln!(out)?;
+        row(out, "", "trace", "replay")?;
+        row(out, "completed", &traced.completed.to_string(), &outcome.completed.to_string())?;
+        row(out, "requests issued", &traced.requests.to_string(), &stats.issued.to_string())?;
+        let merges = stats.merges_plug + stats.merges_insert;
+        row(out, "merges", &traced.merges.to_string(), &merges.to_string())?;
+        row(out, "  in a plug", "", &stats.merges_plug.to_string())?;
+        row(out, "  in the scheduler", "", &stats.merges_insert.to_string())?;
+        for (name, count) in [("requeued", stats.requeued), ("timed out", stats.timeouts)] {
+            if count > 0 {
+                row(out, name, "", &count.to_string())?;
+            }
+        }
+        row(out, "duration", &seconds(traced.duration), &seconds(outcome.duration))?;
+        self.write_latencies(out)?;
+        for (status, n) in &outcome.failed {
+            writeln!(out, "{n} operations failed: {status}")?;
+        }
+        for (status, n) in &outcome.refused {
+            writeln!(out, "{n} operations were not played: {status}")?;
+        }
+        if outcome.refused.iter().any(|(status, _)| *status == Status::BeyondEnd) {
+            writeln!(out, "{}", ends(load, self.q))?;
+        }
+        Ok(())
+    }
+
+    fn write_latencies(&self, out: &mut dyn Write) -> io::Result<()> {
+        let titles = ["p50", "p90", "p99", "p99.9", "max"].map(|title| format!("{title:>11}")).concat();
+        writeln!(out, "\n{:20}{titles}", "latency in us")?;
+        for kind in Latencies::KINDS {
+            for (name, latencies) in [("trace", &self.load.traced.latencies), ("replay", &self.outcome.latencies)] {
+                if let Some(Percentiles { p50, p90, p99, p99_9, max, .. }) = latencies.percentiles(kind) {
+                    let cells = [p50, p90, p99, p99_9, max].map(|ns| format!("{:>11.1}", ns as f64 / 1e3)).concat();
+                    writeln!(out, "{:20}{cells}", format!("{kind:8}{name}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// For programs.
+    fn summary(&self) -> Summary<'_> {
+        let (traced, outcome) = (&self.load.traced, self.outcome);
+        let stats = outcome.stats;
+        Summary {
+            source: letter(self.load.source),
+            operations: self.load.operations.len(),
+            processes: self.load.nr_processes(),
+            device: self.device,
+            scheduler: self.q.scheduler(),
+            trace: Traced {
+                completed: traced.completed,
+                requests: traced.requests,
+                merges: traced.merges,
+                duration_ns: traced.duration,
+                latency_ns: by_kind(&traced.latencies),
+            },
+            replay: Played {
+                completed: outcome.completed,
+                requests: stats.issued,
+                merges: stats.merges_plug + stats.merges_insert,
+                merges_plug: stats.merges_plug,
+                merges_scheduler: stats.merges_insert,
+                requeued: stats.requeued,
+                timed_out: stats.timeouts,
+                failed: by_status(&outcome.failed),
+                refused: by_status(&outcome.refused),
+                duration_ns: outcome.duration,
+                latency_ns: by_kind(&outcome.latencies),
+            },
+        }
+    }
+}
+
+fn by_kind(latencies: &Latencies) -> BTreeMap<&'static str, Latency> {
+    let found = Latencies::KINDS.into_iter().filter_map(|kind| Some((kind, latencies.percentiles(kind)?)));
+    found
+        .map(|(kind, Percentiles { count, p50, p90, p99, p99_9, max })| {
+            (kind, Latency { count, p50, p90, p99, p99_9, max })
+        })
+        .collect()
+}
+
+fn by_status(counts: &[(Status, u64)]) -> BTreeMap<String, u64> {
+    counts.iter().map(|(status, n)| (format!("{status:?}"), *n)).collect()
+}
+
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    source: char,
+    operations: usize,
+    processes: usize,
+    device: &'a str,
+    scheduler: &'a str,
+    trace: Traced,
+    replay: Played,
+}
+
+#[derive(Debug, Serialize)]
+struct Traced {
+    completed: u64,
+    requests: u64,
+    merges: u64,
+    duration_ns: u64,
+    latency_ns: BTreeMap<&'static str, Latency>,
+}
+
+#[derive(Debug, Serialize)]
+struct Played {
+    completed: u64,
+    requests: u64,
+    merges: u64,
+    merges_plug: u64,
+    merges_scheduler: u64,
+    requeued: u64,
+    timed_out: u64,
+    failed: BTreeMap<String, u64>,
+    refused: BTreeMap<String, u64>,
+    duration_ns: u64,
+    latency_ns: BTreeMap<&'static str, Latency>,
+}
+
+#[derive(Debug, Serialize)]
+struct Latency {
+    count: u64,
+    p50: u64,
+    p90: u64,
+    p99: u64,
+    #[serde(rename = "p99.9")]
+    p99_9: u64,
+    max: u64,
+}

@@ -1,0 +1,268 @@
+//! Plays the operations of a trace through a queue, in one thread, a submitter for each process.
+
+use std::collections::{HashMap, VecDeque};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkmq::{
+    Bio, Buffer, Buffers, Client, Clock, IoPriority, Op, QueueError, RejectReason, Rejected, RequestQueue, Stats,
+    Status, Submitter, Time,
+};
+
+use crate::{Latencies, Load, Operation};
+
+/// So many submitters at most; of more processes several share one.
+const MAX_LANES: usize = 128;
+
+/// A sleep on the machine's clock ends this much before it has to, since waking takes time.
+const WAKING_NS: u64 = 200_000;
+
+/// The longest data of an operation, in sectors (64 MiB): what a trace states beyond that is no transfer of data, and would
+/// take memory at the trace's will.
+const MAX_DATA_SECTORS: u64 = 131_072;
+
+/// Between two reports of progress.
+const REPORT_NS: u64 = 250_000_000;
+
+/// How fast operations are played.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Speed {
+    /// So many times as fast as they were traced.
+    Scaled(f64),
+    /// As fast as the device takes them: each process keeps as many outstanding as it had at most in the trace.
+    Max,
+}
+
+impl Speed {
+    /// When something happens that happened `ns` nanoseconds after the first operation of the trace.
+    fn scale(self, ns: u64) -> u64 {
+        match self {
+            Self::Scaled(factor) => (ns as f64 / factor) as u64,
+            Self::Max => 0,
+        }
+    }
+}
+
+impl FromStr for Speed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<f64>() {
+            _ if text == "max" => Ok(Self::Max),
+            Ok(0.0) => Ok(Self::Max),
+            Ok(factor) if factor.is_finite() && factor > 0.0 => Ok(Self::Scaled(factor)),
+            _ => Err("accepted: a number above 0, such as 1 or 2.5; 0 or max for no waiting".to_owned()),
+        }
+    }
+}
+
+/// What became of the operations.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outcome {
+    /// Operations that were submitted and are over, failed ones included.
+    pub completed: u64,
+    /// Of these the failed ones, by status.
+    pub failed: Vec<(Status, u64)>,
+    /// Operations that the queue did not take, by status.
+    pub refused: Vec<(Status, u64)>,
+    /// Nanoseconds from the beginning to the last completion.
+    pub duration: u64,
+    /// From the moment at which an operation was to be submitted (with [`Speed::Max`]: was submitted) to its completion.
+    pub latencies: Latencies,
+    /// What the queue counted.
+    pub stats: Stats,
+}
+
+/// Plays `load` through `q`, which nobody else uses meanwhile. On a virtual clock the result depends on nothing else.
+/// `progress` is told now and then how many operations are over.
+///
+/// # Errors
+/// The queue takes no further submitter.
+pub fn play(
+    load: &Load,
+    q: &Arc<RequestQueue>,
+    speed: Speed,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Outcome, QueueError> {
+    let start = q.clock().now();
+    let mut player = Player { start, speed, spare: HashMap::new(), outcome: Outcome::default() };
+    let mut lanes = lanes(load, q, speed)?;
+    let mut report = start.after(REPORT_NS);
+    loop {
+        let mut moved = false;
+        for lane in &mut lanes {
+            moved |= player.submit(lane, q.clock().now());
+            if lane.submitter.nr_outstanding() > 0 {
+                moved |= player.reap(lane, q.clock());
+            }
+        }
+        if lanes.iter().all(Lane::is_over) {
+            break;
+        }
+        let now = q.clock().now();
+        if now >= report {
+            progress(player.outcome.completed);
+            report = now.after(REPORT_NS);
+        }
+        if !moved {
+            rest(&lanes, q.clock(), now, &player);
+        }
+    }
+    let mut outcome = player.outcome;
+    outcome.stats = q.stats();
+    Ok(outcome)
+}
+
+/// One submitter and what it is still to submit.
+struct Lane<'l> {
+    submitter: Submitter,
+    coming: VecDeque<&'l Operation>,
+    /// How many requests it may have outstanding.
+    most: usize,
+}
+
+impl Lane<'_> {
+    fn is_over(&self) -> bool {
+        self.coming.is_empty() && self.submitter.nr_outstanding() == 0
+    }
+}
+
+fn lanes<'l>(load: &'l Load, q: &Arc<RequestQueue>, speed: Speed) -> Result<Vec<Lane<'l>>, QueueError> {
+    let mut lanes = Vec::new();
+    for number in 0..load.nr_processes().min(MAX_LANES) {
+        let own = |process: usize| process % MAX_LANES == number;
+        let mut coming: Vec<&Operation> = load.operations.iter().filter(|operation| own(operation.process)).collect();
+        coming.sort_by_key(|operation| operation.unplugged);
+        let peaks = load.traced.peaks.iter().enumerate();
+        let peak: usize = peaks.filter(|(process, _)| own(*process)).map(|(_, peak)| peak).sum();
+        lanes.push(Lane {
+            submitter: q.submitter(&Client::new(format!("process {number}")))?,
+            coming: coming.into(),
+            most: if speed == Speed::Max { peak.max(1) } else { usize::MAX },
+        });
+    }
+    Ok(lanes)
+}
+
+struct Player {
+    start: Time,
+    speed: Speed,
+    /// Buffers that are not in use, by length.
+    spare: HashMap<usize, Vec<Buffer>>,
+    outcome: Outcome,
+}
+
+impl Player {
+    /// When something is due that happened `ns` nanoseconds after the first operation of the trace.
+    fn due(&self, ns: u64) -> Time {
+        self.start.after(self.speed.scale(ns))
+    }
+
+    /// Submits what is due and finds room; false if that is nothing.
+    fn submit(&mut self, lane: &mut Lane<'_>, now: Time) -> bool {
+        let mut moved = false;
+        while let Some(operation) = lane.coming.front().copied()
+            && self.due(operation.unplugged) <= now
+            && lane.submitter.nr_outstanding() < lane.most
+        {
+            let since = if self.speed == Speed::Max { now } else { self.due(operation.time) };
+            if !self.submit_one(&mut lane.submitter, operation, since) {
+                break;
+            }
+            moved = true;
+            lane.coming.pop_front();
+            // A plug of the trace is a plug here.
+            if lane.coming.front().is_none_or(|next| next.unplugged != operation.unplugged) {
+                lane.submitter.flush_plug();
+            }
+        }
+        moved
+    }
+
+    /// Submits one operation, or notes why it cannot be done; false if there is no room.
+    fn submit_one(&mut self, submitter: &mut Submitter, operation: &Operation, since: Time) -> bool {
+        let Operation { op, sector, nr_sectors, flags, class, .. } = *operation;
+        let has_data = matches!(op, Op::Read | Op::Write);
+        let checked = match submitter.queue().limits().check(op, sector, nr_sectors) {
+            Ok(()) if has_data && nr_sectors > MAX_DATA_SECTORS => Err(Status::TooLarge),
+            checked => checked,
+        };
+        if let Err(status) = checked {
+            count(&mut self.outcome.refused, status);
+            return true;
+        }
+        let buffers = if has_data { self.buffer(nr_sectors).into() } else { Buffers::None };
+        let bio = Bio::new(op, sector, nr_sectors, buffers)
+            .with_flags(flags)
+            .with_priority(IoPriority { class, ..IoPriority::default() })
+            .with_user_data(since.0);
+        match submitter.submit(bio) {
+            Ok(_) => true,
+            Err(Rejected { bio, reason }) => {
+                self.keep(bio.buffers);
+                match reason {
+                    RejectReason::Full => false,
+                    RejectReason::Bad(status) => {
+                        count(&mut self.outcome.refused, status);
+                        true
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what is over; false if that is nothing.
+    fn reap(&mut self, lane: &mut Lane<'_>, clock: &Clock) -> bool {
+        if !lane.submitter.poll() {
+            return false;
+        }
+        let now = clock.now();
+        while let Some(completion) = lane.submitter.reap() {
+            let Bio { op, user_data: since, buffers, .. } = completion.bio;
+            self.outcome.completed += 1;
+            self.outcome.latencies.record(op, now.0.saturating_sub(since));
+            if !completion.status.is_ok() {
+                count(&mut self.outcome.failed, completion.status);
+            }
+            self.keep(buffers);
+        }
+        self.outcome.duration = now.0 - self.start.0;
+        true
+    }
+
+    fn buffer(&mut self, nr_sectors: u64) -> Buffer {
+        let len = usize::try_from(nr_sectors * 512).expect("a trace states lengths in 32 bits");
+        self.spare.get_mut(&len).and_then(Vec::pop).unwrap_or_else(|| Buffer::zeroed(len))
+    }
+
+    fn keep(&mut self, buffers: Buffers) {
+        if let Buffers::One(buffer) = buffers {
+            self.spare.entry(buffer.len()).or_default().push(buffer);
+        }
+    }
+}
+
+fn count(counts: &mut Vec<(Status, u64)>, status: Status) {
+    match counts.iter_mut().find(|(known, _)| *known == status) {
+        Some((_, n)) => *n += 1,
+        None => counts.push((status, 1)),
+    }
+}
+
+/// Lets time pass until something happens, or a part of it.
+fn rest(lanes: &[Lane<'_>], clock: &Clock, now: Time, player: &Player) {
+    // What was due and is still here waits for room, which a completion makes.
+    let due = |lane: &Lane<'_>| lane.coming.front().map(|next| player.due(next.unplugged)).filter(|due| *due > now);
+    let events = lanes.iter().flat_map(|lane| [due(lane), lane.submitter.next_wakeup()]).flatten();
+    let Some(until) = events.min() else { return };
+    match clock {
+        Clock::Virtual(clock) => clock.advance_to(until),
+        // A device answers in less time than it takes to wake up, so there is no sleep while it works.
+        Clock::Real(_) if lanes.iter().any(|lane| lane.submitter.nr_outstanding() > 0) => std::hint::spin_loop(),
+        Clock::Real(_) => {
+            let ns = until.0.saturating_sub(now.0).min(REPORT_NS);
+            std::thread::sleep(Duration::from_nanos(ns.saturating_sub(WAKING_NS)));
+        }
+    }
+}
