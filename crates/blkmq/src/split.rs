@@ -90,7 +90,11 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// How many requests an operation needs. COST: for one buffer within the limits, no loop.
-pub(crate) fn count(limits: &Limits, bio: &Bio) -> usize {
-    Pieces::new(limits, bio).count()
+/// How many requests an operation needs, counted no further than one above `most`: an operation without data may be as
+/// large as the device. COST: for one buffer within the limits, no loop.
+pub(crate) fn count(limits: &Limits, bio: &Bio, most: usize) -> usize {
+    Pieces::new(limits, bio).take(most + 1).count()
 }
+
+#[cfg(test)]
+mod tests;
