@@ -107,8 +107,12 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// How many requests an operation needs.
-pub(crate) fn count(limits: &Limits, bio: &Bio) -> usize {
+/// How many requests an operation needs, counted no further than one above `most`: an operation without data may be as
+/// large as the device.
+pub(crate) fn count(limits: &Limits, bio: &Bio, most: usize) -> usize {
     let pieces = Pieces::new(limits, bio);
-    if pieces.whole().is_some() { 1 } else { pieces.count() }
+    if pieces.whole().is_some() { 1 } else { pieces.take(most + 1).count() }
 }
+
+#[cfg(test)]
+mod tests;

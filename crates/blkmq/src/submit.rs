@@ -152,7 +152,7 @@ impl Submitter {
         if let Err(status) = self.check(&bio) {
             return Err(Rejected { bio, reason: RejectReason::Bad(status) });
         }
-        let nr_parts = split::count(&self.q.limits, &bio);
+        let nr_parts = split::count(&self.q.limits, &bio, self.outstanding.len());
         if nr_parts > self.free.len() {
             let too_large = nr_parts > self.outstanding.len();
             let reason = if too_large { RejectReason::Bad(Status::TooLarge) } else { RejectReason::Full };

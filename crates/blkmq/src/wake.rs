@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
-use crate::sync::{Line, Mutex, Parker};
+use crate::sync::{Line, Mutex, Parker, kept};
 
 /// Something outside the queue that wants to know of completions: an eventfd, an executor.
 ///
@@ -76,7 +76,7 @@ impl Wake {
         self.sleeping.store(true, Ordering::Relaxed);
         // ORDERING: pairs with the fence in `wake`.
         fence(Ordering::SeqCst);
-        if !ready() {
+        if !(kept("wake.last_look") && ready()) {
             self.parker.park_until(timeout());
         }
         self.sleeping.store(false, Ordering::Relaxed);

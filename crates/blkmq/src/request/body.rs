@@ -65,6 +65,8 @@ pub(crate) struct Body {
     pub(crate) flush: FlushStep,
     /// The flush machine sends a flush behind this request's data.
     pub(crate) post_flush: bool,
+    /// A discard whose parts merged as ranges, which need not touch; each part is one.
+    pub(crate) has_ranges: bool,
     /// The scheduler dispatched it, and counts it until it completes.
     pub(crate) ordered: bool,
     /// When the operation was submitted, when the driver got it, and when it was completed.
@@ -103,6 +105,7 @@ impl Body {
         status: Status::Ok,
         flush: FlushStep::None,
         post_flush: false,
+        has_ranges: false,
         ordered: false,
         submitted: Time(0),
         issued: Time(0),

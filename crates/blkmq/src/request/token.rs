@@ -86,12 +86,14 @@ impl<'q> Request<'q> {
         })
     }
 
-    /// The ranges of a discard, or the one range of anything else: first sector and length in sectors.
+    /// The ranges of a discard, or the one range of anything else: first sector and length in sectors. Ranges of one
+    /// discard may touch, since together they might cross the boundary that each keeps to.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u32)> {
+        let has_ranges = self.body().has_ranges;
         let mut parts = self.parts().peekable();
         std::iter::from_fn(move || {
             let Part { sector, mut nr_sectors, .. } = parts.next()?;
-            while let Some(part) = parts.next_if(|part| part.sector == sector + u64::from(nr_sectors)) {
+            while let Some(part) = parts.next_if(|part| !has_ranges && part.sector == sector + u64::from(nr_sectors)) {
                 nr_sectors += part.nr_sectors;
             }
             Some((sector, nr_sectors))
@@ -172,6 +174,7 @@ impl<'q> Request<'q> {
         ours.nr_sectors += theirs.nr_sectors;
         ours.nr_segments += theirs.nr_segments;
         ours.nr_parts += theirs.nr_parts;
+        ours.has_ranges |= theirs.has_ranges || how == MergeHow::Discard;
         let before = match how {
             MergeHow::Back | MergeHow::Discard => std::mem::replace(&mut ours.last, theirs.last),
             MergeHow::Front => {

@@ -27,7 +27,7 @@ pub use cell::UnsafeCell;
 pub use line::Line;
 pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub use site::weaken;
 pub use site::{fence_at, kept, order};
 pub use try_lock::{TryGuard, TryLock};

@@ -27,7 +27,8 @@ impl Parker {
     /// Sleeps until there is a token, and takes it; or until `timeout` from now has passed, if one is given. Returns
     /// whether it took the token.
     ///
-    /// The model checkers know no time; there a timeout passes after one yield.
+    /// The model checkers know no time; there a timeout under a second passes after one yield, and a longer one never: a
+    /// sleep that only it would end is a lost wake-up, which they then report as a deadlock.
     pub fn park_until(&self, timeout: Option<Duration>) -> bool {
         match timeout {
             None => self.park(),
@@ -59,7 +60,10 @@ impl Parker {
     }
 
     #[cfg(any(loom, shuttle))]
-    fn park_timeout(&self, _timeout: Duration) -> bool {
+    fn park_timeout(&self, timeout: Duration) -> bool {
+        if timeout >= Duration::from_secs(1) {
+            return self.park();
+        }
         super::thread::yield_now();
         std::mem::take(&mut *self.token.lock())
     }

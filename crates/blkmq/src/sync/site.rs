@@ -1,18 +1,18 @@
 //! Orderings, fences and second looks by name, so that a model can take one away and show that it is needed.
 //!
-//! A product build compiles each of these to its argument. Under loom [`weaken`] names the site whose protection the
-//! running model goes without.
+//! A product build compiles each of these to its argument. Under loom and shuttle [`weaken`] names the site whose
+//! protection the running model goes without.
 
 use super::atomic::{Ordering, fence};
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 thread_local! {
-    // loom runs all threads of a model on the thread that started it, and the test harness gives each test its own.
+    // Both run all threads of a model on the thread that started it, and the test harness gives each test its own.
     static WEAKENED: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
 /// From now on the models started by this thread run without what `site` protects; `None` restores it.
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub fn weaken(site: Option<&'static str>) {
     WEAKENED.set(site);
 }
@@ -21,9 +21,9 @@ pub fn weaken(site: Option<&'static str>) {
 #[inline(always)]
 #[must_use]
 pub fn kept(site: &'static str) -> bool {
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     return WEAKENED.get() != Some(site);
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     {
         let _ = site;
         true

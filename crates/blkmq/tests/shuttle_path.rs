@@ -1,0 +1,117 @@
+//! The whole way of a request in random interleavings: `RUSTFLAGS="--cfg shuttle"`. Nothing is lost, nothing is doubled,
+//! and nobody sleeps for ever: here a sleep that only a far-off time would end is a deadlock.
+#![cfg(shuttle)]
+
+use std::panic::catch_unwind;
+
+use blkmq::driver::spec;
+use blkmq::sync::{Arc, thread, weaken};
+use blkmq::{Bio, Buffer, Client, Flags, RequestQueue, Status, Submitter};
+
+const SUBMITTERS: u64 = 3;
+const EACH: u64 = 4;
+
+/// Drives the submitter until nothing is outstanding. Returns what came back, as a bit for each operation.
+fn finish(submitter: &mut Submitter, waits: bool) -> u64 {
+    let mut seen = 0;
+    while submitter.nr_outstanding() > 0 {
+        if waits {
+            submitter.wait(None);
+        } else if !submitter.poll() {
+            thread::yield_now();
+        }
+        while let Some(completion) = submitter.reap() {
+            assert_eq!(completion.status, Status::Ok);
+            let bit = 1 << completion.bio.user_data;
+            assert_eq!(seen & bit, 0, "operation {} completed twice", completion.bio.user_data);
+            seen |= bit;
+        }
+    }
+    seen
+}
+
+fn bio(number: u64, at: u64) -> Bio {
+    let sector = (number * EACH + at) * 80;
+    let fua = Flags { fua: at == 1, preflush: at == 1, ..Flags::default() };
+    let bio = match at {
+        3 => Bio::flush(),
+        _ => Bio::write(sector, Buffer::zeroed(512)).with_flags(fua),
+    };
+    bio.with_user_data(at)
+}
+
+/// Submitters share what the device has, and each gets back what it gave.
+fn everything_completes(device: &str, scheduler: &str, waits: bool) {
+    let driver = spec::open(device).expect("the spec is good");
+    let q = RequestQueue::builder(driver).scheduler(scheduler).slots(8).build().expect("the queue is good");
+    let threads: Vec<_> = (0..SUBMITTERS)
+        .map(|number| {
+            let q = Arc::clone(&q);
+            thread::spawn(move || {
+                let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+                for at in 0..EACH {
+                    submitter.submit(bio(number, at)).expect("there is a slot");
+                    if at % 2 == 1 {
+                        submitter.flush_plug();
+                    }
+                }
+                assert_eq!(finish(&mut submitter, waits), (1 << EACH) - 1);
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("the thread did not panic"));
+    let stats = q.stats();
+    assert_eq!((q.in_flight(), stats.entered), (0, stats.completed));
+}
+
+const DEVICES: [&str; 4] = [
+    "null,irqmode=0,hw_queue_depth=1,poll_queues=0",
+    "null,irqmode=1,hw_queue_depth=2,poll_queues=0",
+    "null,irqmode=1,hw_queue_depth=1,submit_queues=2,poll_queues=0",
+    "null,irqmode=1,hw_queue_depth=2,poll_queues=0,memory_backed=1,size=1M,cache_size=1,fua=0",
+];
+
+fn seed() -> u64 {
+    let seed = std::env::var("BLKMQ_SEED").map_or(0x5eed_b10c, |seed| seed.parse().expect("BLKMQ_SEED is a number"));
+    println!("BLKMQ_SEED={seed}");
+    seed
+}
+
+fn explore(iterations: usize, run: impl Fn() + Send + Sync + 'static) {
+    shuttle::check_random_with_seed(run, seed(), iterations);
+}
+
+#[test]
+fn everybody_who_polls_gets_everything_back() {
+    for scheduler in ["none", "mq-deadline"] {
+        for device in DEVICES {
+            explore(600, move || everything_completes(device, scheduler, false));
+        }
+    }
+}
+
+#[test]
+fn everybody_who_waits_is_woken() {
+    for scheduler in ["none", "mq-deadline"] {
+        for device in DEVICES {
+            explore(600, move || everything_completes(device, scheduler, true));
+        }
+    }
+}
+
+/// Each of these second looks is what finds a request, or a completion, that came in between. The second look at the
+/// tags is not among them: a poll dispatches again before it sleeps, which is why only the small model of it turns red.
+#[test]
+fn without_a_last_look_somebody_sleeps_for_ever() {
+    for (site, device, scheduler) in [
+        ("handover.look", DEVICES[1], "none"),
+        ("handover.look", DEVICES[3], "mq-deadline"),
+        ("wake.last_look", DEVICES[0], "none"),
+        ("wake.last_look", DEVICES[2], "mq-deadline"),
+    ] {
+        weaken(Some(site));
+        let outcome = catch_unwind(|| explore(3000, move || everything_completes(device, scheduler, true)));
+        weaken(None);
+        assert!(outcome.is_err(), "nothing was lost without {site} on {device}");
+    }
+}
