@@ -80,7 +80,7 @@ fn allocated_in(submitter: &mut Submitter, bios: &mut VecDeque<Bio>, entry: Entr
 
 /// Two rounds to warm up, then ten that allocate nothing.
 fn assert_allocation_free(q: &Arc<RequestQueue>, make: impl Fn() -> Vec<Bio>, what: &str) {
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
     let mut bios: VecDeque<Bio> =
         make().into_iter().enumerate().map(|(at, bio)| bio.with_user_data(at as u64)).collect();
     for entry in ENTRIES {
@@ -94,7 +94,7 @@ fn assert_allocation_free(q: &Arc<RequestQueue>, make: impl Fn() -> Vec<Bio>, wh
 }
 
 fn queue(driver: Arc<dyn Driver>, scheduler: &str) -> Arc<RequestQueue> {
-    RequestQueue::builder(driver).scheduler(scheduler).build().unwrap()
+    RequestQueue::builder(driver).scheduler(scheduler).build().expect("the queue is good")
 }
 
 fn scattered(nr: u64) -> Vec<Bio> {
@@ -142,7 +142,7 @@ const DEVICES: [&str; 5] = [
 fn nothing_is_allocated_for_reads_and_writes() {
     for scheduler in SCHEDULERS {
         for device in DEVICES {
-            let q = queue(spec::open(device).unwrap(), scheduler);
+            let q = queue(spec::open(device).expect("the spec is good"), scheduler);
             assert_allocation_free(&q, || scattered(100), &format!("{scheduler} {device}"));
             assert!(q.stats().merges_plug + q.stats().merges_insert == 0);
         }
@@ -152,10 +152,10 @@ fn nothing_is_allocated_for_reads_and_writes() {
 #[test]
 fn nothing_is_allocated_on_virtual_time() {
     for scheduler in SCHEDULERS {
-        let driver = spec::open("null,irqmode=2,completion_nsec=500000,hw_queue_depth=4").unwrap();
+        let driver = spec::open("null,irqmode=2,completion_nsec=500000,hw_queue_depth=4").expect("the spec is good");
         let clock = Clock::Virtual(VirtualClock::new());
-        let q = RequestQueue::builder(driver).scheduler(scheduler).clock(clock).build().unwrap();
-        let mut submitter = q.submitter(&Client::new("test")).unwrap();
+        let q = RequestQueue::builder(driver).scheduler(scheduler).clock(clock).build().expect("the queue is good");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
         let mut bios: VecDeque<Bio> = scattered(100).into();
         for round in 0..12 {
             let allocated = allocated_in(&mut submitter, &mut bios, Entry::OneByOne, true);
@@ -168,7 +168,7 @@ fn nothing_is_allocated_on_virtual_time() {
 fn nothing_is_allocated_by_merges_in_the_plug() {
     for scheduler in SCHEDULERS {
         for device in DEVICES {
-            let q = queue(spec::open(device).unwrap(), scheduler);
+            let q = queue(spec::open(device).expect("the spec is good"), scheduler);
             assert_allocation_free(&q, || contiguous(100), &format!("{scheduler} {device}"));
             assert!(q.stats().merges_plug > 500, "{scheduler} {device}: {:?}", q.stats());
         }
@@ -178,7 +178,7 @@ fn nothing_is_allocated_by_merges_in_the_plug() {
 #[test]
 fn nothing_is_allocated_by_merges_in_the_scheduler() {
     for device in &DEVICES[..4] {
-        let q = queue(spec::open(device).unwrap(), "mq-deadline");
+        let q = queue(spec::open(device).expect("the spec is good"), "mq-deadline");
         assert_allocation_free(&q, || interleaved(100), device);
         assert!(q.stats().merges_insert > 500, "{device}: {:?}", q.stats());
     }
@@ -188,7 +188,7 @@ fn nothing_is_allocated_by_merges_in_the_scheduler() {
 fn nothing_is_allocated_by_splits() {
     for scheduler in SCHEDULERS {
         for device in ["null,irqmode=0,max_sectors=8", "null,irqmode=2,completion_nsec=1000,max_sectors=8"] {
-            let q = queue(spec::open(device).unwrap(), scheduler);
+            let q = queue(spec::open(device).expect("the spec is good"), scheduler);
             let large = || (0..8).map(|at| Bio::write(at * 1000, Buffer::zeroed(20 * 4096))).collect();
             assert_allocation_free(&q, large, &format!("{scheduler} {device}"));
             assert!(q.stats().issued > 8 * 20, "the writes are split");
@@ -202,13 +202,16 @@ fn nothing_is_allocated_by_flushes() {
     for scheduler in SCHEDULERS {
         for fua in [false, true] {
             for device in &DEVICES[..4] {
-                let inner = spec::open(device).unwrap();
+                let inner = spec::open(device).expect("the spec is good");
                 let limits = Limits { write_cache: true, fua, ..inner.limits() };
                 let q = queue(Arc::new(Claims { limits, inner }), scheduler);
                 assert_allocation_free(&q, flushing, &format!("{scheduler} fua {fua} {device}"));
             }
         }
-        let q = queue(spec::open("null,irqmode=2,memory_backed=1,cache_size=1,fua=1,size=64M").unwrap(), scheduler);
+        let q = queue(
+            spec::open("null,irqmode=2,memory_backed=1,cache_size=1,fua=1,size=64M").expect("the spec is good"),
+            scheduler,
+        );
         let durable = || {
             let fua = Flags { fua: true, preflush: true, ..Flags::default() };
             let writes = (0..20).map(|at| Bio::write(at * 100, Buffer::zeroed(4096)).with_flags(fua));
@@ -222,7 +225,10 @@ fn nothing_is_allocated_by_flushes() {
 #[test]
 fn nothing_is_allocated_by_requeues() {
     for scheduler in SCHEDULERS {
-        let q = queue(spec::open("null,irqmode=2,completion_nsec=1000,requeue=1,20,0,-1").unwrap(), scheduler);
+        let q = queue(
+            spec::open("null,irqmode=2,completion_nsec=1000,requeue=1,20,0,-1").expect("the spec is good"),
+            scheduler,
+        );
         assert_allocation_free(&q, || scattered(100), scheduler);
         assert!(q.stats().requeued > 0);
     }
@@ -231,7 +237,10 @@ fn nothing_is_allocated_by_requeues() {
 #[test]
 fn nothing_is_allocated_when_threads_share_a_hardware_queue() {
     for scheduler in SCHEDULERS {
-        let q = queue(spec::open("null,irqmode=2,completion_nsec=1000,hw_queue_depth=4").unwrap(), scheduler);
+        let q = queue(
+            spec::open("null,irqmode=2,completion_nsec=1000,hw_queue_depth=4").expect("the spec is good"),
+            scheduler,
+        );
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| assert_allocation_free(&q, || scattered(50), scheduler));
@@ -245,9 +254,9 @@ fn nothing_is_allocated_when_threads_share_a_hardware_queue() {
 fn a_driver_that_allocates_is_counted() {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
     let q = queue(device.clone(), "mq-deadline");
-    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
     let before = ALLOCATIONS.get();
-    submitter.submit(device::read(0, 8)).unwrap();
+    submitter.submit(device::read(0, 8)).expect("there is a slot");
     let with_buffer = ALLOCATIONS.get() - before;
     submitter.flush_plug();
     assert!(ALLOCATIONS.get() - before > with_buffer);

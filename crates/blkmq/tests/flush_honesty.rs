@@ -1,18 +1,18 @@
 //! Power fails at a random moment: what a flush or FUA acknowledged is there afterwards.
 //!
-//! Each block carries the version last written to it. The checker knows, block by block, the oldest version that may be
-//! found: the latest that was acknowledged as durable, by a FUA write or by a flush submitted after the write completed.
-//! Planted lies show that it would notice: with any of them it reports a loss.
+//! Each block carries the version last written to it. The checker knows, block by block, the oldest version that may
+//! be found: the latest that was acknowledged as durable, by a FUA write or by a flush submitted after the write
+//! completed. Planted lies show that it would notice: with any of them it reports a loss.
 //!
-//! Tried by hand: leaving out the flush before the data, the flush behind it, or the list of those who wait while a flush
-//! runs (so that they share the running one) in `flush.rs` turns the honest test red.
+//! Tried by hand: leaving out the flush before the data, the flush behind it, or the list of those who wait while a
+//! flush runs (so that they share the running one) in `flush.rs` turns the honest test red.
 
 mod device;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use blkmq::VirtualClock;
 use blkmq::driver::null::Null;
@@ -127,7 +127,7 @@ struct Worker {
 
 impl Worker {
     fn new(q: &Arc<RequestQueue>, number: u64, seed: u64, mix: Mix) -> Self {
-        let submitter = q.submitter(&Client::new(&format!("worker {number}"))).unwrap();
+        let submitter = q.submitter(&Client::new(&format!("worker {number}"))).expect("there is a place");
         let random = Random(seed.wrapping_mul(31).wrapping_add(number));
         Self { submitter, number, random, mix, versions: 0, promises: BTreeMap::new(), next_operation: 0 }
     }
@@ -205,18 +205,20 @@ impl Worker {
 
 /// What the device holds, read through the queue.
 fn read_back(q: &Arc<RequestQueue>) -> Vec<u64> {
-    let mut submitter = q.submitter(&Client::new("reader")).unwrap();
+    let mut submitter = q.submitter(&Client::new("reader")).expect("there is a place");
     let mut found = vec![0; NR_BLOCKS];
     for block in 0..NR_BLOCKS as u64 {
-        submitter.submit(Bio::read(block * SECTORS, Buffer::zeroed(BLOCK)).with_user_data(block)).unwrap();
+        submitter
+            .submit(Bio::read(block * SECTORS, Buffer::zeroed(BLOCK)).with_user_data(block))
+            .expect("there is a slot");
     }
     while submitter.nr_outstanding() > 0 {
         submitter.wait(None);
         while let Some(Completion { status, bio, .. }) = submitter.reap() {
             assert_eq!(status, Status::Ok);
-            let bytes = bio.buffers.iter().next().unwrap();
+            let bytes = bio.buffers.iter().next().expect("a read has a buffer");
             assert!(bytes.chunks(8).all(|chunk| chunk == &bytes[..8]), "block {} is torn", bio.user_data);
-            found[bio.user_data as usize] = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            found[bio.user_data as usize] = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes are eight"));
         }
     }
     found
@@ -292,7 +294,7 @@ fn null(random: &mut Random, fua: u64) -> Arc<Null> {
         random.pick(&[2, 16]),
         random.pick(&[0, 8, 16]),
     );
-    Arc::new(Null::new(config.parse().unwrap()))
+    Arc::new(Null::new(config.parse().expect("the spec is good")))
 }
 
 /// One run; what is broken after it.
@@ -300,10 +302,10 @@ fn run(driver: Arc<dyn Driver>, power: &dyn Power, seed: u64, mix: Mix, threads:
     let scheduler = ["none", "mq-deadline"][(seed / 2 % 2) as usize];
     let builder = RequestQueue::builder(driver).scheduler(scheduler);
     if threads {
-        return run_in_threads(&builder.build().unwrap(), power, seed, mix);
+        return run_in_threads(&builder.build().expect("the queue is good"), power, seed, mix);
     }
     let clock = VirtualClock::new();
-    let q = builder.clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let q = builder.clock(Clock::Virtual(clock.clone())).build().expect("the queue is good");
     run_in_turn(&q, &clock, power, seed, mix)
 }
 
@@ -383,17 +385,21 @@ impl Cached {
     fn new(obeys: bool, fua: bool, extra_queues: u64) -> Arc<Self> {
         Arc::new(Self { obeys, fua, extra_queues: extra_queues as u16, content: Mutex::default() })
     }
+
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().expect("no test goes on after a panic in the device")
+    }
 }
 
 impl Power for Cached {
     fn lose(&self) {
-        let mut content = self.content.lock().unwrap();
+        let mut content = self.content();
         content.cached.clear();
         content.is_off = true;
     }
 
     fn restore(&self) {
-        self.content.lock().unwrap().is_off = false;
+        self.content().is_off = false;
     }
 }
 
@@ -420,7 +426,7 @@ impl Driver for Cached {
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         while let Some(mut rq) = batch.next() {
-            let Content { durable, cached, is_off } = &mut *self.content.lock().unwrap();
+            let Content { durable, cached, is_off } = &mut *self.content();
             let (op, fua, mut sector) = (rq.op(), rq.flags().fua, rq.sector());
             if op == Op::Flush && self.obeys && !*is_off {
                 durable.append(cached);

@@ -61,14 +61,16 @@ impl Rig {
         let device = Recorder::new(limits, ONE_QUEUE);
         let clock = VirtualClock::new();
         let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).clock(Clock::Virtual(clock.clone()));
-        let q = builder.io_timeout_ms(600_000).build().unwrap();
-        let submitters = (0..3).map(|number| q.submitter(&Client::new(&format!("client {number}"))).unwrap()).collect();
+        let q = builder.io_timeout_ms(600_000).build().expect("the queue is good");
+        let submitters = (0..3)
+            .map(|number| q.submitter(&Client::new(&format!("client {number}"))).expect("there is a place"))
+            .collect();
         Self { device, clock, submitters }
     }
 
     /// Submits and passes on.
     fn submit(&mut self, number: usize, bio: Bio) {
-        self.submitters[number].submit(bio).unwrap();
+        self.submitters[number].submit(bio).expect("there is a slot");
         self.submitters[number].flush_plug();
     }
 
@@ -124,7 +126,7 @@ fn flushes_that_arrive_together_cost_two_at_most() {
     each(NATIVE, |mut rig| {
         for submitter in &mut rig.submitters {
             for _ in 0..20 {
-                submitter.submit(Bio::flush()).unwrap();
+                submitter.submit(Bio::flush()).expect("there is a slot");
             }
             submitter.flush_plug();
         }

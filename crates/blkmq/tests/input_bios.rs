@@ -18,11 +18,15 @@ const END: u64 = 128;
 const SCHEDULERS: [&str; 2] = ["none", "mq-deadline"];
 
 fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
-    RequestQueue::builder(spec::open(device).unwrap()).scheduler(scheduler).slots(16).build().unwrap()
+    RequestQueue::builder(spec::open(device).expect("the spec is good"))
+        .scheduler(scheduler)
+        .slots(16)
+        .build()
+        .expect("the queue is good")
 }
 
 fn submitter(q: &Arc<RequestQueue>) -> Submitter {
-    q.submitter(&Client::new("test")).unwrap()
+    q.submitter(&Client::new("test")).expect("there is a place")
 }
 
 fn finish(submitter: &mut Submitter) -> Vec<Completion> {
@@ -124,7 +128,7 @@ fn a_full_submitter_hands_the_operation_back_and_goes_on() {
         let q = queue(PLAIN, scheduler);
         let mut submitter = submitter(&q);
         for number in 0..16 {
-            submitter.submit(io(Op::Read, number * 8, 8, 4096).with_user_data(number)).unwrap();
+            submitter.submit(io(Op::Read, number * 8, 8, 4096).with_user_data(number)).expect("there is a slot");
         }
         let rejected = submitter.submit(io(Op::Read, 0, 8, 4096).with_user_data(99)).unwrap_err();
         assert_eq!((rejected.reason, rejected.bio.user_data), (RejectReason::Full, 99));
@@ -142,7 +146,7 @@ fn nowait_ends_with_again_instead_of_waiting() {
         let mut submitter = submitter(&q);
         let flags = Flags { nowait: true, ..Flags::default() };
         for number in 0..16 {
-            submitter.submit(io(Op::Read, number * 80, 8, 4096).with_flags(flags)).unwrap();
+            submitter.submit(io(Op::Read, number * 80, 8, 4096).with_flags(flags)).expect("there is a slot");
         }
         let done = finish(&mut submitter);
         let again = done.iter().filter(|completion| completion.status == Status::Again).count();
@@ -205,7 +209,9 @@ proptest! {
                     prop_assert!(fits, "an operation beyond the end was taken");
                     taken += 1;
                 }
-                Err(rejected) => prop_assert!(rejected.bio.op == op && rejected.reason != RejectReason::Bad(Status::Ok)),
+                Err(rejected) => {
+                    prop_assert!(rejected.bio.op == op && rejected.reason != RejectReason::Bad(Status::Ok));
+                }
             }
         }
         let done = finish(&mut submitter);

@@ -5,7 +5,9 @@ mod device;
 use std::sync::Arc;
 
 use blkmq::driver::Topology;
-use blkmq::{Bio, Class, Client, Clock, Flags, IoPriority, Limits, Op, RequestQueue, Status, Submitter, VirtualClock};
+use blkmq::{
+    Bio, Change, Class, Client, Clock, Flags, IoPriority, Limits, Op, RequestQueue, Status, Submitter, VirtualClock,
+};
 use device::{ONE_QUEUE, Recorder, reap, write};
 
 const ROOMY: Limits = Limits {
@@ -35,10 +37,14 @@ impl Rig {
     fn new(limits: Limits) -> Self {
         let device = Recorder::new(limits, Topology { depth: 1, ..ONE_QUEUE });
         let clock = Clock::Virtual(VirtualClock::new());
-        let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").clock(clock).build().unwrap();
-        q.set_nr_requests(64).unwrap().wait().unwrap();
-        let mut submitter = q.submitter(&Client::new("test")).unwrap();
-        submitter.submit(device::read((1 << 20) - 8, 8)).unwrap();
+        let q = RequestQueue::builder(device.clone())
+            .scheduler("mq-deadline")
+            .clock(clock)
+            .build()
+            .expect("the queue is good");
+        q.set_nr_requests(64).and_then(Change::wait).expect("64 is in range");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        submitter.submit(device::read((1 << 20) - 8, 8)).expect("there is a slot");
         submitter.flush_plug();
         assert_eq!(device.take_seen().len(), 1);
         Self { device, q, submitter }
@@ -47,7 +53,7 @@ impl Rig {
     /// One plug for all of them.
     fn together(&mut self, bios: impl IntoIterator<Item = Bio>) {
         for bio in bios {
-            self.submitter.submit(bio).unwrap();
+            self.submitter.submit(bio).expect("there is a slot");
         }
         self.submitter.flush_plug();
     }
@@ -58,7 +64,7 @@ impl Rig {
     }
 
     fn set_nomerges(&self, value: &str) {
-        drop(self.q.set_knob("nomerges", value).unwrap());
+        drop(self.q.set_knob("nomerges", value).expect("the knob takes this"));
     }
 
     /// Lets everything through; the sectors of each request and how its data is cut. All operations succeed.
@@ -171,7 +177,7 @@ fn requests_that_differ_do_not_merge() {
     for at in 0..different().len() {
         for apart in [false, true] {
             let mut rig = Rig::new(ROOMY);
-            let bios = [write(0, 8), different().into_iter().nth(at).unwrap(), write(16, 8)];
+            let bios = [write(0, 8), different().into_iter().nth(at).expect("it is one of them"), write(16, 8)];
             if apart {
                 rig.apart(bios)
             } else {
@@ -187,9 +193,9 @@ fn requests_that_differ_do_not_merge() {
 fn requests_of_different_clients_do_not_merge() {
     for (name, merges) in [("test", 1), ("another", 0)] {
         let mut rig = Rig::new(ROOMY);
-        let mut other = rig.q.submitter(&Client::new(name)).unwrap();
+        let mut other = rig.q.submitter(&Client::new(name)).expect("there is a place");
         rig.apart(writes(&[0]));
-        other.submit(write(8, 8)).unwrap();
+        other.submit(write(8, 8)).expect("there is a slot");
         other.flush_plug();
         assert_eq!(rig.q.stats().merges_insert, merges);
         while rig.device.nr_held() > 0 {

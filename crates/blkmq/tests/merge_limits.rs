@@ -71,7 +71,7 @@ fn check_against(limits: &Limits, seen: &Seen) {
     let within = |sector: u64, nr_sectors: u64| {
         let boundary = u64::from(limits.boundary_sectors);
         let block = u64::from(limits.logical_block_size / 512);
-        assert!(nr_sectors > 0 && sector % block == 0 && nr_sectors % block == 0, "{seen:?}");
+        assert!(nr_sectors > 0 && sector.is_multiple_of(block) && nr_sectors.is_multiple_of(block), "{seen:?}");
         assert!(boundary == 0 || sector / boundary == (sector + nr_sectors - 1) / boundary, "{seen:?}");
     };
     seen.ranges.iter().for_each(|(sector, nr_sectors)| within(*sector, u64::from(*nr_sectors)));
@@ -153,10 +153,10 @@ fn run(seed: u64) -> u64 {
     let topology = Topology { default_queues: random.pick(&[1, 1, 2]), depth: random.pick(&[1, 2, 8]), ..ONE_QUEUE };
     let device = Recorder::new(limits, topology);
     let builder = RequestQueue::builder(device.clone()).clock(Clock::Virtual(VirtualClock::new()));
-    let q = builder.scheduler(random.pick(&["none", "mq-deadline", "mq-deadline"])).build().unwrap();
-    drop(q.set_knob("nomerges", random.pick(&["0", "0", "0", "1", "2"])).unwrap());
+    let q = builder.scheduler(random.pick(&["none", "mq-deadline", "mq-deadline"])).build().expect("the queue is good");
+    drop(q.set_knob("nomerges", random.pick(&["0", "0", "0", "1", "2"])).expect("the knob takes this"));
     let mut submitters: Vec<_> =
-        (0..random.pick(&[1, 1, 2])).map(|_| q.submitter(&Client::new("test")).unwrap()).collect();
+        (0..random.pick(&[1, 1, 2])).map(|_| q.submitter(&Client::new("test")).expect("there is a place")).collect();
     let mut bios = random_bios(random, u64::from(limits.logical_block_size / 512));
     let (mut held, mut fates, mut left) = (Vec::new(), Fates::default(), bios.len());
     while left > 0 {

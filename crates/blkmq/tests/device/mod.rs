@@ -68,7 +68,7 @@ impl Recorder {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap()
+        self.kept.lock().expect("no test goes on after a panic in the device")
     }
 
     /// What came since the last call.
