@@ -1,5 +1,5 @@
-//! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH]]]`, by default
-//! `none`, 100000 and 1. `scripts/cost` counts its instructions.
+//! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH]]]`, by
+//! default `none`, 100000 and 1. `scripts/cost` counts its instructions.
 
 use blkmq::driver::spec;
 use blkmq::{Bio, Buffer, Client, RequestQueue, Submitter};

@@ -127,7 +127,7 @@ struct Worker {
 
 impl Worker {
     fn new(q: &Arc<RequestQueue>, number: u64, seed: u64, mix: Mix) -> Self {
-        let submitter = q.submitter(&Client::new(&format!("worker {number}"))).expect("there is a place");
+        let submitter = q.submitter(&Client::new(format!("worker {number}"))).expect("there is a place");
         let random = Random(seed.wrapping_mul(31).wrapping_add(number));
         Self { submitter, number, random, mix, versions: 0, promises: BTreeMap::new(), next_operation: 0 }
     }

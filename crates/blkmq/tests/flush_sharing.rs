@@ -63,7 +63,7 @@ impl Rig {
         let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).clock(Clock::Virtual(clock.clone()));
         let q = builder.io_timeout_ms(600_000).build().expect("the queue is good");
         let submitters = (0..3)
-            .map(|number| q.submitter(&Client::new(&format!("client {number}"))).expect("there is a place"))
+            .map(|number| q.submitter(&Client::new(format!("client {number}"))).expect("there is a place"))
             .collect();
         Self { device, clock, submitters }
     }

@@ -1,5 +1,5 @@
-//! The whole way of a request in random interleavings: `RUSTFLAGS="--cfg shuttle"`. Nothing is lost, nothing is doubled,
-//! and nobody sleeps for ever: here a sleep that only a far-off time would end is a deadlock.
+//! The whole way of a request in random interleavings: `RUSTFLAGS="--cfg shuttle"`. Nothing is lost, nothing is
+//! doubled, and nobody sleeps for ever: here a sleep that only a far-off time would end is a deadlock.
 #![cfg(shuttle)]
 
 use std::panic::catch_unwind;
