@@ -17,6 +17,7 @@ mod hash;
 mod info;
 mod knob;
 mod list;
+mod merge;
 mod mq_deadline;
 mod registry;
 mod scheduler;
@@ -25,7 +26,8 @@ mod tree;
 
 pub use info::{Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Time};
 pub use knob::{Knob, KnobError, Unit};
+pub use merge::{Join, Merge, MergeHow, MergeLimits};
 pub use mq_deadline::MqDeadline;
 pub use registry::{Description, SCHEDULERS, scheduler};
-pub use scheduler::{Join, Merge, MergeHow, MergeLimits, Scheduler, Tally};
+pub use scheduler::{Scheduler, Tally};
 pub use slab::{Access, Probe};

@@ -2,56 +2,7 @@
 
 use core::fmt;
 
-use crate::{Info, InsertAt, Knob, KnobError, RqId, Time};
-
-/// How big a request may become by merging. The default lets nothing merge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MergeLimits {
-    /// Largest read or write, in sectors of 512 bytes.
-    pub max_sectors: u32,
-    /// Most scatter-list segments of a read or write.
-    pub max_segments: u16,
-    /// No request may cross a multiple of this many sectors; 0 for no boundary.
-    pub boundary_sectors: u32,
-    /// Largest discard, in sectors.
-    pub max_discard_sectors: u32,
-    /// Most ranges of one discard. Above 1, discards merge as ranges and need not be contiguous.
-    pub max_discard_segments: u16,
-    /// Largest write-zeroes, in sectors.
-    pub max_write_zeroes_sectors: u32,
-}
-
-/// Where a newcomer's data went within the request that took it in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MergeHow {
-    /// Behind its last sector.
-    Back,
-    /// Before its first sector.
-    Front,
-    /// As a further range of a discard.
-    Discard,
-}
-
-/// A newcomer joined a request that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "the embedder must hang the newcomer's data onto the request that took it in"]
-pub struct Merge {
-    /// The request that took the newcomer in.
-    pub into: RqId,
-    /// Where the newcomer went.
-    pub how: MergeHow,
-    /// The grown request touched a neighbour, and these two became one.
-    pub joined: Option<Join>,
-}
-
-/// Two waiting requests became one: `absorbed` now stands behind the last sector of `survivor`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Join {
-    /// The request that goes on waiting.
-    pub survivor: RqId,
-    /// The request that is no longer known to the scheduler.
-    pub absorbed: RqId,
-}
+use crate::{Info, InsertAt, Knob, KnobError, Merge, MergeLimits, RqId, Time};
 
 /// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads only
 /// when [`Scheduler::wants_tally`] says so.

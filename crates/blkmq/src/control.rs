@@ -223,7 +223,8 @@ impl RequestQueue {
                 let mut hold = self.held.lock.lock();
                 let depth = u32::from(self.hctxs.depth());
                 if hold.scheduler.is_none() && nr_requests > depth {
-                    let text = format!("nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler");
+                    let text =
+                        format!("nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler");
                     return Err(QueueError::BadValue(text));
                 }
                 self.apply_nr_requests(&mut hold, nr_requests);

@@ -63,7 +63,13 @@ impl RequestQueue {
         let hold = self.held.lock.lock();
         match &hold.scheduler {
             Some(scheduler) => {
-                writeln!(out, "scheduler {} holds {} queued per hctx {:?}", scheduler.name(), scheduler.len(), hold.queued)?;
+                writeln!(
+                    out,
+                    "scheduler {} holds {} queued per hctx {:?}",
+                    scheduler.name(),
+                    scheduler.len(),
+                    hold.queued
+                )?;
                 scheduler.show(out)
             }
             None => writeln!(out, "no scheduler"),

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use blkmq_sched::Op;
 
+use crate::bio::Flags;
 use crate::driver::{StartedTable, Topology};
 use crate::flush::FlushQueue;
 use crate::handover::Handover;
@@ -12,7 +13,6 @@ use crate::request::{Place, Request, RqList, Slots};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Line, Mutex};
 use crate::tags::Tags;
-use crate::bio::Flags;
 
 /// Hardware queues that a device can have.
 pub const MAX_HW_QUEUES: usize = 1024;

@@ -131,14 +131,7 @@ impl Runner {
 
     /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue. Returns how many
     /// operations there were.
-    fn insert_direct(
-        &mut self,
-        q: &RequestQueue,
-        layout: Layout,
-        plug: &mut RqList,
-        now: Time,
-        seen: Snapshot,
-    ) -> u64 {
+    fn insert_direct(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time, seen: Snapshot) -> u64 {
         let mut entered = 0;
         let mut run = RqList::new();
         let mut run_hctx = 0;
@@ -160,15 +153,7 @@ impl Runner {
     }
 
     /// Starts requests of one hardware queue, in order. If something waits already they queue up behind it.
-    fn start(
-        &mut self,
-        q: &RequestQueue,
-        layout: Layout,
-        index: u16,
-        run: &mut RqList,
-        now: Time,
-        seen: Snapshot,
-    ) {
+    fn start(&mut self, q: &RequestQueue, layout: Layout, index: u16, run: &mut RqList, now: Time, seen: Snapshot) {
         let hctx = q.hctxs.get(index);
         if !seen.is_quiesced() && !q.word.load().is_waiting() {
             self.start_with_tags(q, hctx, run);

@@ -57,14 +57,18 @@ impl Runner {
     pub(crate) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
         let hctx = q.hctxs.get(index);
         let mut refused = false;
-        let drained = hctx.issue.drain(DRAIN_ROUNDS, |index| q.slots.link(index), |pending, chain| {
-            pending.take_over(&q.slots, chain, Place::IssueList);
-            refused = !pending.is_empty() && self.offer(q, index, pending, now);
-            // Only the holder writes it, so it says what the holder left behind.
-            if hctx.stalled.load(Ordering::Relaxed) != refused {
-                hctx.stalled.store(refused, Ordering::Relaxed);
-            }
-        });
+        let drained = hctx.issue.drain(
+            DRAIN_ROUNDS,
+            |index| q.slots.link(index),
+            |pending, chain| {
+                pending.take_over(&q.slots, chain, Place::IssueList);
+                refused = !pending.is_empty() && self.offer(q, index, pending, now);
+                // Only the holder writes it, so it says what the holder left behind.
+                if hctx.stalled.load(Ordering::Relaxed) != refused {
+                    hctx.stalled.store(refused, Ordering::Relaxed);
+                }
+            },
+        );
         if !drained {
             hctx.stalled.store(true, Ordering::Relaxed);
         }

@@ -1,4 +1,25 @@
 //! The multi-queue block layer for user space.
+//!
+//! An application hands operations ([`Bio`]) to a [`Submitter`], one per thread, of a [`RequestQueue`] in front of a
+//! [`driver::Driver`]. On the way they are split, merged, put in order by a scheduler, and given to the device, as in
+//! Linux. The modules are named after the steps: submit, merge, insert, dispatch, issue, complete, account.
+//!
+//! ```
+//! use blkmq::driver::spec;
+//! use blkmq::{Bio, Buffer, Client, RequestQueue};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = spec::open("null,irqmode=2,completion_nsec=20us,hw_queue_depth=32")?;
+//! let q = RequestQueue::builder(device).scheduler("mq-deadline").build()?;
+//! let mut submitter = q.submitter(&Client::new("me"))?;
+//! submitter.submit(Bio::read(0, Buffer::zeroed(4096)))?;
+//! submitter.wait(None);
+//! while let Some(done) = submitter.reap() {
+//!     assert!(done.status.is_ok());
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod grace;
 pub mod handover;
@@ -8,61 +29,100 @@ pub mod tags;
 pub mod word;
 
 // loom checks the pieces above in small models; everything below is built on them and too large for it.
-macro_rules! not_under_loom {
-    ($($item:item)*) => { $(#[cfg(not(loom))] $item)* };
-}
-
+#[cfg(not(loom))]
+mod account;
+#[cfg(not(loom))]
+mod background;
+#[cfg(not(loom))]
+pub mod bio;
+#[cfg(not(loom))]
+pub mod buffer;
+#[cfg(not(loom))]
+mod builder;
+#[cfg(not(loom))]
+pub mod client;
+#[cfg(not(loom))]
+pub mod clock;
+#[cfg(not(loom))]
+mod complete;
+#[cfg(not(loom))]
+mod control;
+#[cfg(not(loom))]
+mod ctx;
+#[cfg(not(loom))]
+mod dispatch;
+#[cfg(not(loom))]
+pub mod driver;
+#[cfg(not(loom))]
+mod dump;
 #[cfg(all(feature = "eventfd", not(loom)))]
 pub mod event;
+#[cfg(not(loom))]
+mod flush;
+#[cfg(not(loom))]
+pub mod future;
+#[cfg(not(loom))]
+mod hctx;
+#[cfg(not(loom))]
+mod insert;
+#[cfg(not(loom))]
+mod issue;
+#[cfg(not(loom))]
+mod knobs;
+#[cfg(not(loom))]
+pub mod limits;
+#[cfg(not(loom))]
+mod member;
+#[cfg(not(loom))]
+mod merge;
+#[cfg(not(loom))]
+mod queue;
+#[cfg(not(loom))]
+mod request;
+#[cfg(not(loom))]
+mod runner;
+#[cfg(not(loom))]
+mod split;
+#[cfg(not(loom))]
+mod status;
+#[cfg(not(loom))]
+mod submit;
+#[cfg(not(loom))]
+mod timeout;
+#[cfg(not(loom))]
+mod wake;
 
-not_under_loom! {
-    mod account;
-    mod background;
-    pub mod bio;
-    pub mod buffer;
-    mod builder;
-    pub mod client;
-    pub mod clock;
-    mod complete;
-    mod control;
-    mod ctx;
-    mod dispatch;
-    pub mod driver;
-    mod dump;
-    mod flush;
-    pub mod future;
-    mod hctx;
-    mod insert;
-    mod issue;
-    mod knobs;
-    pub mod limits;
-    mod member;
-    mod merge;
-    mod queue;
-    mod request;
-    mod runner;
-    mod split;
-    mod status;
-    mod submit;
-    mod timeout;
-    mod wake;
-
-    pub use account::Stats;
-    pub use background::Background;
-    pub use bio::{Bio, Flags};
-    pub use buffer::{Buffer, Buffers};
-    pub use client::Client;
-    pub use clock::{Clock, VirtualClock};
-    pub use control::{Change, Freeze, Quiesce};
-    pub use hctx::{MAX_DEPTH, MAX_HW_QUEUES};
-    pub use knobs::QUEUE_KNOBS;
-    pub use limits::Limits;
-    pub use builder::Builder;
-    pub use queue::{QueueError, RequestQueue, scheduler_names};
-    pub use request::RqId;
-    pub use status::Status;
-    pub use submit::{Completion, RejectReason, Rejected, Submitter};
-    pub use wake::Notify;
-
-    pub use blkmq_sched::{Class, IoPriority, Op, Time};
-}
+#[cfg(not(loom))]
+pub use account::Stats;
+#[cfg(not(loom))]
+pub use background::Background;
+#[cfg(not(loom))]
+pub use bio::{Bio, Flags};
+#[cfg(not(loom))]
+pub use blkmq_sched::{Class, IoPriority, Op, Time};
+#[cfg(not(loom))]
+pub use buffer::{Buffer, Buffers};
+#[cfg(not(loom))]
+pub use builder::Builder;
+#[cfg(not(loom))]
+pub use client::Client;
+#[cfg(not(loom))]
+pub use clock::{Clock, VirtualClock};
+#[cfg(not(loom))]
+pub use control::{Change, Freeze, Quiesce};
+#[cfg(not(loom))]
+pub use hctx::{MAX_DEPTH, MAX_HW_QUEUES};
+#[cfg(not(loom))]
+pub use knobs::QUEUE_KNOBS;
+#[cfg(not(loom))]
+pub use limits::Limits;
+#[cfg(not(loom))]
+pub use queue::{QueueError, RequestQueue, scheduler_names};
+#[cfg(not(loom))]
+pub use request::RqId;
+#[cfg(not(loom))]
+pub use status::Status;
+#[cfg(not(loom))]
+pub use submit::{Completion, RejectReason, Rejected, Submitter};
+#[cfg(not(loom))]
+pub use wake::Notify;

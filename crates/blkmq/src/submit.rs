@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use blkmq_sched::{ClientId, IoPriority, MergeLevel, Op, Time};
 
+use crate::Status;
 use crate::bio::Bio;
 use crate::client::Client;
 use crate::flush;
-use crate::merge;
+use crate::merge::plug_or_merge;
 use crate::queue::{QueueError, RequestQueue};
 use crate::request::{Body, FlushStep, NIL, Part, Place, Request, RqId, RqList, SlotIndex};
 use crate::runner::Runner;
@@ -16,7 +17,6 @@ use crate::split::{self, Piece, Pieces};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::wake::Notify;
-use crate::Status;
 
 /// A plug with this many requests is flushed.
 const PLUG_MAX: usize = 32;
@@ -348,7 +348,7 @@ impl Submitter {
             id.get_or_insert(rq.id());
             if done_at_once(q, &rq) {
                 runner.completed.push_back(&q.slots, rq, Place::Completed);
-            } else if plug_or_merge(q, &limits, plug, rq) {
+            } else if plug_or_merge(&q.slots, &limits, plug, rq) {
                 runner.member(q).counters.merged_in_plug();
             }
         }
@@ -475,23 +475,4 @@ fn refuse_nowait(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList) {
 /// A flush means nothing to a device without a volatile cache.
 fn done_at_once(q: &RequestQueue, rq: &Request<'_>) -> bool {
     rq.body().op == Op::Flush && !q.limits.write_cache
-}
-
-/// Puts a request in the plug, or joins it to the newest one there. Returns whether it merged.
-fn plug_or_merge(q: &RequestQueue, limits: &blkmq_sched::MergeLimits, plug: &mut RqList, rq: Request<'_>) -> bool {
-    let mut rq = Some(rq);
-    let merged = plug.with_last(&q.slots, |newest| {
-        let newcomer = rq.take().expect("the request is here until it merges");
-        match merge::into_newest(limits, newest, newcomer) {
-            Ok(()) => true,
-            Err(newcomer) => {
-                rq = Some(newcomer);
-                false
-            }
-        }
-    });
-    if let Some(rq) = rq {
-        plug.push_back(&q.slots, rq, Place::Plugged);
-    }
-    merged.unwrap_or(false)
 }

@@ -3,7 +3,7 @@
 use super::MqDeadline;
 use super::level::Direction;
 use crate::slab::{Index, Probe};
-use crate::{Info, Join, Merge, MergeHow, MergeLevel, MergeLimits, Op};
+use crate::{Info, Join, Merge, MergeHow, MergeLevel};
 
 /// How many requests that begin or end at the right sector one look-up tries: it bounds what a hostile client can cost.
 const TRIES: usize = 8;
@@ -21,7 +21,7 @@ impl<P: Probe> MqDeadline<P> {
     /// The waiting request that takes the newcomer in, and what it then is.
     fn find_host(&self, info: &Info) -> Option<(Index, MergeHow, Info)> {
         let fit = |host: Index| {
-            let (how, grown) = merged(&self.limits, &self.requests.get(host).info, info)?;
+            let (how, grown) = self.limits.merged(&self.requests.get(host).info, info)?;
             Some((host, how, grown))
         };
         if info.merge == MergeLevel::Never {
@@ -86,7 +86,7 @@ impl<P: Probe> MqDeadline<P> {
         if first.info.merge != MergeLevel::Full || second.info.merge != MergeLevel::Full {
             return None;
         }
-        let (MergeHow::Back, grown) = merged(&self.limits, &first.info, &second.info)? else { return None };
+        let (MergeHow::Back, grown) = self.limits.merged(&first.info, &second.info)? else { return None };
         let join = Join { survivor: first.id, absorbed: second.id };
         self.join(survivor, absorbed, grown);
         Some(join)
@@ -107,48 +107,4 @@ impl<P: Probe> MqDeadline<P> {
         self.requests.remove(absorbed);
         self.grow(survivor, MergeHow::Back, grown);
     }
-}
-
-/// What `host` becomes when it takes `guest` in, if it may.
-fn merged(limits: &MergeLimits, host: &Info, guest: &Info) -> Option<(MergeHow, Info)> {
-    if (host.op, host.priority.class, host.merge_key) != (guest.op, guest.priority.class, guest.merge_key) {
-        return None;
-    }
-    let touch = |first: &Info, second: &Info| {
-        first.sector.checked_add(u64::from(first.nr_sectors)).is_some_and(|end| end == second.sector)
-    };
-    let how = if host.op == Op::Discard && limits.max_discard_segments > 1 {
-        MergeHow::Discard
-    } else if touch(host, guest) {
-        MergeHow::Back
-    } else if touch(guest, host) {
-        MergeHow::Front
-    } else {
-        return None;
-    };
-    let nr_sectors = host.nr_sectors.checked_add(guest.nr_sectors)?;
-    let nr_segments = host.nr_segments.checked_add(guest.nr_segments)?;
-    let (max_sectors, max_segments, nr_segments) = match host.op {
-        Op::Read | Op::Write => (limits.max_sectors, limits.max_segments, nr_segments),
-        Op::WriteZeroes => (limits.max_write_zeroes_sectors, u16::MAX, nr_segments),
-        Op::Discard if how == MergeHow::Discard => {
-            (limits.max_discard_sectors, limits.max_discard_segments, nr_segments)
-        }
-        // Two ranges that touch are one.
-        Op::Discard => (limits.max_discard_sectors, 1, nr_segments.saturating_sub(1)),
-        Op::Flush => return None,
-    };
-    let sector = if how == MergeHow::Front { guest.sector } else { host.sector };
-    let grown = Info { sector, nr_sectors, nr_segments, ..*host };
-    let fits = nr_sectors <= max_sectors && nr_segments <= max_segments;
-    (fits && (how == MergeHow::Discard || !crosses(limits.boundary_sectors, &grown))).then_some((how, grown))
-}
-
-/// True if a multiple of `boundary` lies strictly within the request.
-fn crosses(boundary: u32, info: &Info) -> bool {
-    if boundary == 0 || info.nr_sectors == 0 {
-        return false;
-    }
-    let boundary = u64::from(boundary);
-    info.sector / boundary != (info.end() - 1) / boundary
 }

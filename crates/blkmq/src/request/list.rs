@@ -2,8 +2,8 @@
 #![expect(unsafe_code, reason = "tokens are made again from the addresses on a list")]
 
 use super::slot::{NIL, SlotIndex, Slots};
-use super::token::Request;
 use super::state::Place;
+use super::token::Request;
 use crate::handover::Handover;
 use crate::stack::{Chain, SlotStack};
 use crate::sync::atomic::Ordering;
@@ -164,7 +164,11 @@ mod tests {
                 for half in 0..2 {
                     let mut list = RqList::new();
                     for slot in half * 4..half * 4 + 4 {
-                        list.push_back(&slots, plugged(&slots, slot, u64::from(slot), &[slot as u8; 512]), Place::Completed);
+                        list.push_back(
+                            &slots,
+                            plugged(&slots, slot, u64::from(slot), &[slot as u8; 512]),
+                            Place::Completed,
+                        );
                     }
                     list.deliver(&slots, &ring);
                 }

@@ -172,7 +172,9 @@ impl<'q> Request<'q> {
         let slots = self.slots;
         let ours = self.body_mut();
         ours.nr_sectors += theirs.nr_sectors;
-        ours.nr_segments += theirs.nr_segments;
+        // Two ranges that touch are one to a device that takes no more; see `MergeLimits::merged`.
+        let touching = ours.op == Op::Discard && how != MergeHow::Discard;
+        ours.nr_segments += theirs.nr_segments - u16::from(touching);
         ours.nr_parts += theirs.nr_parts;
         ours.has_ranges |= theirs.has_ranges || how == MergeHow::Discard;
         let before = match how {
