@@ -6,7 +6,6 @@ use crate::flush::Steps;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
-use crate::sync::atomic::Ordering;
 use crate::tags::{Hint, Tag};
 
 /// Tags of one hardware queue on their way back, so that a batch of them costs one operation on each tag word.
@@ -92,10 +91,7 @@ impl Runner {
         // Between the tags going back and the look at WAITING, which the caller takes; pairs with the fence of who
         // lacked a tag.
         q.word.completed_fence();
-        if q.room_wanted.load(Ordering::Relaxed) {
-            q.room_wanted.store(false, Ordering::Relaxed);
-            q.wake_sleepers();
-        }
+        q.room_came();
     }
 
     /// Does what the flush machine asks for.

@@ -79,6 +79,9 @@ impl Drop for Freeze {
         control.freezes -= 1;
         if control.freezes == 0 {
             self.q.word.unfreeze();
+            // Pairs with the fence of who sets the mark and then reads the word: if that still says frozen, the mark was
+            // set before it is taken off here.
+            fence(Ordering::SeqCst);
             self.q.room_wanted.store(false, Ordering::Relaxed);
             self.q.wake_sleepers();
         }
@@ -217,6 +220,9 @@ impl RequestQueue {
 
     /// Makes a change on a drained queue.
     fn apply(&self, what: What) -> Result<(), QueueError> {
+        // Freezes nest, so several threads may be at this: one at a time, or the driver and the table of hardware queues
+        // end up with different numbers.
+        let _control = self.control.lock();
         match what {
             What::Scheduler(scheduler) => self.install(scheduler),
             What::NrRequests(nr_requests) => {

@@ -166,10 +166,12 @@ impl Runner {
         })
     }
 
-    /// Puts a tag back that was taken for nothing, as a completer does: somebody may have lacked it meanwhile.
+    /// Puts a tag back that was taken for nothing, as a completer does: somebody may have lacked it meanwhile, or counted
+    /// it and found no room.
     fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tag: Tag) {
         hctx.tags.put(tag, &mut self.hint);
         q.word.completed_fence();
+        q.room_came();
     }
 }
 

@@ -325,6 +325,14 @@ impl RequestQueue {
         }
     }
 
+    /// Wakes those whose plug is held back for want of room. Called behind [`Word::completed_fence`] by who put tags back.
+    pub(crate) fn room_came(&self) {
+        if self.room_wanted.load(Ordering::Relaxed) {
+            self.room_wanted.store(false, Ordering::Relaxed);
+            self.wake_sleepers();
+        }
+    }
+
     /// Fences, and looks whether any thread sleeps or is about to.
     pub(crate) fn anybody_sleeps(&self) -> bool {
         // ORDERING: pairs with the fence in `Wake::sleep`, which stands behind the count of sleepers going up: either

@@ -123,7 +123,8 @@ impl Runner {
                 break;
             }
             if taken >= bound {
-                // Others must go on: those with something outstanding are awake and bound to poll, or woken here.
+                // Others must go on: those with something outstanding are awake and bound to poll, or woken here. What
+                // they find to do they know by WAITING; this thread may have nothing outstanding and not come again.
                 q.word.set_waiting();
                 q.wake_sleepers();
                 break;

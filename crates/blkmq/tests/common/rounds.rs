@@ -25,7 +25,7 @@ pub(crate) fn rounds<G>(
         for thread in 0..nr_threads {
             let (round, done, submit) = (&round, &done, &submit);
             scope.spawn(move || {
-                let mut submitter = q.submitter(&Client::new("sleeper")).unwrap();
+                let mut submitter = q.submitter(&Client::new("sleeper")).expect("there is room for a few threads");
                 for number in 1..=nr_rounds {
                     until(|| round.load(Ordering::Acquire) >= number);
                     submit(thread, &mut submitter);

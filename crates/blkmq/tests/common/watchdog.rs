@@ -37,7 +37,7 @@ impl Progress {
 
     /// Notes what the thread is about to do, for the case that it never comes back.
     pub(crate) fn doing(&self, what: &str) {
-        let mut doing = self.0.doing.lock().unwrap();
+        let mut doing = self.0.doing.lock().expect("no thread panics while it writes a line");
         doing[self.1].clear();
         doing[self.1].push_str(what);
     }
@@ -58,7 +58,7 @@ impl Watchdog {
 
     /// A handle for one more thread.
     pub(crate) fn progress(&self) -> Progress {
-        let mut doing = self.shared.doing.lock().unwrap();
+        let mut doing = self.shared.doing.lock().expect("no thread panics while it writes a line");
         doing.push(String::new());
         Progress(Arc::clone(&self.shared), doing.len() - 1)
     }
@@ -80,7 +80,7 @@ impl Shared {
 
     fn give_up(&self) -> ! {
         eprintln!("no progress; the queue:\n{}", self.q.dump());
-        for (thread, doing) in self.doing.lock().unwrap().iter().enumerate() {
+        for (thread, doing) in self.doing.lock().expect("no thread panics while it writes a line").iter().enumerate() {
             eprintln!("thread {thread}: {doing}");
         }
         std::process::abort();

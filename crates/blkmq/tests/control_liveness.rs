@@ -1,0 +1,151 @@
+//! What one thread leaves behind another finds.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use blkmq::{Bio, Buffer, Client, Flags, Notify, Submitter};
+use common::random::{Random, operations, seed};
+use common::rounds::rounds;
+use common::{assert_balanced, queue};
+
+/// Polls as often as is far more than enough, and returns whether everything came back.
+fn finishes(mut submitter: Submitter) -> bool {
+    for _ in 0..100 {
+        submitter.poll();
+        while submitter.reap().is_some() {}
+    }
+    let is_done = submitter.nr_outstanding() == 0;
+    if !is_done {
+        // Dropping it would wait for ever.
+        std::mem::forget(submitter);
+    }
+    is_done
+}
+
+/// A thread stops after its share though what it completed made a flush step ready. Red if it does not leave word of it:
+/// that thread has nothing outstanding, so it need not come again, and who waits for the step finds nothing to do.
+#[test]
+fn a_flush_step_goes_on_although_the_thread_that_made_it_ready_has_done_its_share() {
+    // The driver refuses the flush at first, so that the other thread issues it beside as much as its share.
+    let q = queue("null,irqmode=0,memory_backed=1,cache_size=1,fua=0,hw_queue_depth=128,requeue=1,100,0,1", "none");
+    let mut waiting = q.submitter(&Client::new("waiting")).unwrap();
+    let mut busy = q.submitter(&Client::new("busy")).unwrap();
+    let flags = Flags { preflush: true, ..Flags::default() };
+    waiting.submit(Bio::write(0, Buffer::zeroed(512)).with_flags(flags)).unwrap();
+    waiting.flush_plug();
+    let quiesce = q.quiesce();
+    for number in 0..64 {
+        busy.submit(Bio::read(8000 + number * 80, Buffer::zeroed(512))).unwrap();
+    }
+    busy.flush_plug();
+    drop(quiesce);
+    busy.poll();
+    assert_eq!(std::iter::from_fn(|| busy.reap()).count(), 64);
+    assert!(finishes(waiting), "{}", q.dump());
+    assert_balanced(&q);
+}
+
+/// Rounds in which every thread submits a little and sleeps, with room for fewer requests than there are threads.
+#[test]
+fn sleepers_go_on_when_there_is_room() {
+    let mut random = Random::new(seed());
+    for (device, nr_requests) in
+        [("irqmode=1", 1), ("irqmode=0", 1), ("irqmode=0", 2), ("irqmode=0,submit_queues=2", 1)]
+    {
+        let q = queue(&format!("null,hw_queue_depth=4,poll_queues=0,{device}"), "mq-deadline");
+        q.set_nr_requests(nr_requests).unwrap().wait().unwrap();
+        rounds(
+            &q,
+            4,
+            operations(4_000),
+            &mut random,
+            |_| (),
+            |thread, submitter| {
+                submitter.submit(Bio::write(thread * 80, Buffer::zeroed(512))).unwrap();
+            },
+        );
+        assert_balanced(&q);
+    }
+}
+
+/// Counts how often its submitter is told to look.
+#[derive(Default)]
+struct Told(AtomicU32);
+
+impl Notify for Told {
+    fn notify(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Red if a completion does not wake those whose plug is held back for want of room.
+#[test]
+fn a_completion_tells_those_who_found_no_room() {
+    let q = queue("null,irqmode=1,hw_queue_depth=4,poll_queues=0", "mq-deadline");
+    q.set_nr_requests(1).unwrap().wait().unwrap();
+    let mut first = q.submitter(&Client::new("first")).unwrap();
+    let mut second = q.submitter(&Client::new("second")).unwrap();
+    let told = Arc::new(Told::default());
+    second.set_notify(Some(Arc::clone(&told) as Arc<dyn Notify>));
+    first.submit(Bio::read(0, Buffer::zeroed(512))).unwrap();
+    first.flush_plug();
+    second.submit(Bio::read(80, Buffer::zeroed(512))).unwrap();
+    second.flush_plug();
+    assert_eq!(q.stats().entered, 1, "there is room for one");
+    // Polling would complete the first one: the mark is what a look that found no room leaves behind.
+    let quiesce = q.quiesce();
+    second.poll();
+    drop(quiesce);
+    let before = told.0.load(Ordering::Relaxed);
+    first.poll();
+    assert_eq!(q.stats().completed, 1);
+    assert!(told.0.load(Ordering::Relaxed) > before, "nobody told the second submitter");
+    assert!(finishes(second) && finishes(first));
+}
+
+/// Rounds in which issuing takes long, so that threads find the issue list being drained and leave theirs there. Red if
+/// the one who drains it does not look again after unlocking.
+#[test]
+fn sleepers_go_on_when_another_thread_issues_for_them() {
+    let mut random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline"] {
+        let q = queue("null,irqmode=0,memory_backed=1,size=64M,poll_queues=0", scheduler);
+        rounds(
+            &q,
+            4,
+            operations(2_000),
+            &mut random,
+            |_| (),
+            |thread, submitter| {
+                submitter.submit(Bio::write(thread * 800, Buffer::zeroed(64 << 10))).unwrap();
+            },
+        );
+        assert_balanced(&q);
+    }
+}
+
+/// Rounds in which there are fewer tags than threads. Red if what finds no tag does not say that it waits, or if who
+/// completes or starts another's request does not wake it. (The look at the tags after that is the model's business: see
+/// `loom_restart`.)
+#[test]
+fn sleepers_go_on_when_there_is_a_tag() {
+    let mut random = Random::new(seed());
+    for scheduler in ["none", "mq-deadline"] {
+        for device in ["irqmode=1", "irqmode=0", "irqmode=0,memory_backed=1", "irqmode=0,submit_queues=2"] {
+            let q = queue(&format!("null,hw_queue_depth=1,poll_queues=0,{device}"), scheduler);
+            rounds(
+                &q,
+                4,
+                operations(4_000),
+                &mut random,
+                |_| (),
+                |thread, submitter| {
+                    submitter.submit(Bio::write(thread * 80, Buffer::zeroed(512))).unwrap();
+                },
+            );
+            assert_balanced(&q);
+        }
+    }
+}
