@@ -30,5 +30,4 @@ fn knobs_change_under_load() {
         let level = random.below(3).to_string();
         q.set_knob("nomerges", &level).unwrap().wait().unwrap();
     });
-    assert!(q.stats().merges_insert > 0);
 }
