@@ -203,7 +203,7 @@ impl<'q> Batch<'q> {
     /// The device cannot take the request at present. It comes first when the driver is asked again; the batch ends.
     pub fn refuse(&mut self, rq: Request<'q>) {
         self.check(&rq);
-        self.pending.push_front(self.slots, rq, Place::IssueList);
+        self.pending.push_front(rq, Place::IssueList);
         self.refused = true;
     }
 

@@ -135,6 +135,6 @@ impl FlushQueue {
         self.running = std::mem::take(&mut self.waiting);
         let mut flush = slots.take_flush(SlotIndex::new(FLUSH_POOL, hctx));
         *flush.body_mut() = Body { op: Op::Flush, flush: FlushStep::Flush, hctx, submitted: now, ..Body::EMPTY };
-        steps.dispatch.push_front(slots, flush, Place::Held);
+        steps.dispatch.push_front(flush, Place::Held);
     }
 }

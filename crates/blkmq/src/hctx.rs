@@ -147,7 +147,7 @@ impl HwCtx {
     pub(crate) fn park(&self, slots: &Slots, rq: Request<'_>, in_front: bool) {
         let mut list = self.dispatch.list.lock();
         if in_front {
-            list.push_front(slots, rq, Place::DispatchList);
+            list.push_front(rq, Place::DispatchList);
         } else {
             list.push_back(slots, rq, Place::DispatchList);
         }

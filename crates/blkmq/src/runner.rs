@@ -17,7 +17,10 @@ const RUN_BOUND: usize = 64;
 
 /// Hardware queues that hold something to be issued, noted as a set.
 #[derive(Debug)]
-struct Touched(Box<[u64]>);
+struct Touched {
+    set: Box<[u64]>,
+    len: usize,
+}
 
 /// A thread's private state: lists in its hands, and the tag it would like next.
 #[derive(Debug)]
@@ -42,14 +45,25 @@ pub(crate) struct Runner {
 }
 
 impl Touched {
+    fn new() -> Self {
+        Self { set: vec![0; crate::hctx::MAX_HW_QUEUES / 64].into_boxed_slice(), len: 0 }
+    }
+
     fn add(&mut self, hctx: u16) {
-        self.0[usize::from(hctx / 64)] |= 1 << (hctx % 64);
+        let word = &mut self.set[usize::from(hctx / 64)];
+        let bit = 1 << (hctx % 64);
+        self.len += usize::from(*word & bit == 0);
+        *word |= bit;
     }
 
     fn take(&mut self) -> Option<u16> {
-        let (at, word) = (0u16..).zip(self.0.iter_mut()).find(|(_, word)| **word != 0)?;
+        if self.len == 0 {
+            return None;
+        }
+        let (at, word) = (0u16..).zip(self.set.iter_mut()).find(|(_, word)| **word != 0)?;
         let bit = word.trailing_zeros() as u16;
         *word &= *word - 1;
+        self.len -= 1;
         Some(at * 64 + bit)
     }
 }
@@ -61,7 +75,7 @@ impl Runner {
             hint: Hint::new(u32::from(member)),
             ready: RqList::new(),
             ready_hctx: 0,
-            touched: Touched(vec![0; crate::hctx::MAX_HW_QUEUES / 64].into_boxed_slice()),
+            touched: Touched::new(),
             finished: RqList::new(),
             requeued: RqList::new(),
             completed: RqList::new(),

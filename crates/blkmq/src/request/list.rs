@@ -40,8 +40,8 @@ impl RqList {
     }
 
     pub(crate) fn push_back(&mut self, slots: &Slots, rq: Request<'_>, place: Place) {
+        rq.slot().next.store(NIL.0, Ordering::Relaxed);
         let index = rq.leave_at(place);
-        set_next(slots, index, NIL);
         match self.len {
             0 => self.head = index,
             _ => set_next(slots, self.tail, index),
@@ -50,9 +50,9 @@ impl RqList {
         self.len += 1;
     }
 
-    pub(crate) fn push_front(&mut self, slots: &Slots, rq: Request<'_>, place: Place) {
+    pub(crate) fn push_front(&mut self, rq: Request<'_>, place: Place) {
+        rq.slot().next.store(self.head.0, Ordering::Relaxed);
         let index = rq.leave_at(place);
-        set_next(slots, index, self.head);
         if self.len == 0 {
             self.tail = index;
         }
@@ -64,11 +64,11 @@ impl RqList {
         if self.len == 0 {
             return None;
         }
-        let index = self.head;
-        self.head = next(slots, index);
+        // SAFETY: by the list's invariant the address stands for a token; it is taken off the list here.
+        let rq = unsafe { slots.adopt(self.head) };
+        self.head = SlotIndex(rq.slot().next.load(Ordering::Relaxed));
         self.len -= 1;
-        // SAFETY: by the list's invariant the address stands for a token, and it is on no list any more.
-        Some(unsafe { slots.adopt(index) })
+        Some(rq)
     }
 
     /// Moves everything from `other` behind what is here.
@@ -148,7 +148,7 @@ mod tests {
         for slot in 0..3 {
             list.push_back(&slots, plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
         }
-        list.push_front(&slots, plugged(&slots, 3, 3, &[0; 512]), Place::Held);
+        list.push_front(plugged(&slots, 3, 3, &[0; 512]), Place::Held);
         list.with_last(&slots, |rq| rq.body_mut().sector = 77);
         let order: Vec<_> = std::iter::from_fn(|| list.pop_front(&slots)).map(|rq| (rq.sector(), rq.free())).collect();
         assert_eq!(order, [(3, 3), (0, 0), (1, 1), (77, 2)]);

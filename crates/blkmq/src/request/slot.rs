@@ -173,7 +173,7 @@ impl Slots {
     /// # Safety
     /// The caller took the address off the only list it was on, or won the transition out of its place.
     pub(crate) unsafe fn adopt(&self, index: SlotIndex) -> Request<'_> {
-        Request { slots: self, index }
+        Request { slots: self, slot: self.slot(index), index }
     }
 
     /// The driver completes a request: its token, if nobody else has completed it. `Ok(None)`: the timeout scan is

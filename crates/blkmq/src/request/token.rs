@@ -17,6 +17,8 @@ use crate::sync::atomic::Ordering;
 /// request away.
 pub struct Request<'q> {
     pub(super) slots: &'q Slots,
+    /// The slot at `index`, looked up once.
+    pub(super) slot: &'q Slot,
     pub(super) index: SlotIndex,
 }
 
@@ -123,7 +125,7 @@ impl<'q> Request<'q> {
     }
 
     pub(crate) fn slot(&self) -> &'q Slot {
-        self.slots.slot(self.index)
+        self.slot
     }
 
     pub(crate) fn body(&self) -> &Body {
