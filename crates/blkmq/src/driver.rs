@@ -11,7 +11,7 @@ use std::fmt;
 
 use blkmq_sched::Time;
 
-use crate::issue::Foreign;
+use crate::issue::Started;
 use crate::limits::Limits;
 use crate::request::{Place, RqList, Slots};
 pub use crate::request::{Request, RqId};
@@ -137,15 +137,15 @@ impl StartedTable {
 #[derive(Debug)]
 pub struct Batch<'q> {
     pub(crate) slots: &'q Slots,
-    pub(crate) started: &'q StartedTable,
+    pub(crate) table: &'q StartedTable,
     pub(crate) pending: &'q mut RqList,
     pub(crate) finished: RqList,
     pub(crate) requeued: RqList,
     pub(crate) now: Time,
     pub(crate) timeout_ns: u64,
-    /// The thread that issues, and whose requests it starts beside its own.
+    /// The thread that issues, and whom it will tell of what was started.
     pub(crate) member: u16,
-    pub(crate) foreign: Foreign,
+    pub(crate) started: Started,
     /// The driver refused one; it wants to be asked again later.
     pub(crate) refused: bool,
 }
@@ -190,13 +190,10 @@ impl<'q> Batch<'q> {
     #[must_use = "the id is the only way to complete the request"]
     pub fn start(&mut self, mut rq: Request<'q>) -> RqId {
         self.check(&rq);
-        let owner = rq.index().pool();
-        if owner != self.member {
-            self.foreign.note(owner);
-        }
+        self.started.note(rq.index().pool(), self.member);
         rq.body_mut().issued = self.now;
         let tag = rq.body().tag.expect("what is issued has a tag");
-        self.started.set(tag, rq.id());
+        self.table.set(tag, rq.id());
         rq.issue(self.now.after(self.timeout_ns))
     }
 

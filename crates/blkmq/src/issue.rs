@@ -8,6 +8,7 @@
 use blkmq_sched::Time;
 
 use crate::driver::Batch;
+use crate::flush::FLUSH_POOL;
 use crate::hctx::HwCtx;
 use crate::queue::RequestQueue;
 use crate::request::{Place, RqList};
@@ -17,37 +18,44 @@ use crate::sync::atomic::Ordering;
 /// How often a drainer looks again for what others appended before it leaves the rest to them.
 const DRAIN_ROUNDS: u32 = 64;
 
-/// Members whose requests a thread started for them; they may sleep and must plan for the completion.
+/// Whom to tell that the driver works on something: they may sleep, and must plan for the completion.
 #[derive(Debug, Default)]
-pub(crate) struct Foreign {
+pub(crate) struct Started {
+    any: bool,
+    /// Other members whose requests were started.
     members: [u16; 8],
     len: usize,
     overflow: bool,
 }
 
-impl Foreign {
-    pub(crate) fn note(&mut self, member: u16) {
-        if self.overflow || self.members[..self.len].contains(&member) {
+impl Started {
+    /// A request of `owner` was started by `member`.
+    pub(crate) fn note(&mut self, owner: u16, member: u16) {
+        self.any = true;
+        if owner == member || self.overflow || self.members[..self.len].contains(&owner) {
             return;
         }
         // A flush of the queue's own has no owner; whoever waits for it is among the sleepers.
-        if self.len == self.members.len() || member == crate::flush::FLUSH_POOL {
+        if self.len == self.members.len() || owner == FLUSH_POOL {
             self.overflow = true;
             return;
         }
-        self.members[self.len] = member;
+        self.members[self.len] = owner;
         self.len += 1;
     }
 
-    /// Wakes those that sleep. Called when the driver has the requests, so that a look at its next event counts them.
-    fn wake(&self, q: &RequestQueue) {
+    /// Wakes those that sleep. Called when the driver has the requests, so that a look at its next event counts them, and
+    /// under no lock.
+    fn tell(self, q: &RequestQueue) {
         if self.overflow {
-            return q.wake_sleepers();
-        }
-        if self.len > 0 && q.anybody_sleeps() {
+            q.wake_sleepers();
+        } else if self.len > 0 && q.anybody_sleeps() {
             for member in &self.members[..self.len] {
                 q.members.get(*member).wake.rouse();
             }
+        }
+        if self.any {
+            q.wake_background();
         }
     }
 }
@@ -72,6 +80,7 @@ impl Runner {
         if !drained {
             hctx.stalled.store(true, Ordering::Relaxed);
         }
+        std::mem::take(&mut self.started).tell(q);
         if refused || !drained {
             q.wake_sleepers();
         }
@@ -85,35 +94,29 @@ impl Runner {
             pending.hand_over(&q.slots, &q.hctxs.get(index).issue);
             self.touch(index);
         }
+        std::mem::take(&mut self.started).tell(q);
     }
 
     /// Offers requests to the driver. Returns whether it refused one; that one and those behind it stay in `pending`.
     fn offer(&mut self, q: &RequestQueue, index: u16, pending: &mut RqList, now: Time) -> bool {
         let hctx: &HwCtx = q.hctxs.get(index);
-        let offered_here = pending.len();
-        let offered = pending.len() + self.finished.len() + self.requeued.len();
+        let offered = pending.len();
         let mut batch = Batch {
             slots: &q.slots,
-            started: &hctx.started,
+            table: &hctx.started,
             pending,
             finished: std::mem::take(&mut self.finished),
             requeued: std::mem::take(&mut self.requeued),
             now,
             timeout_ns: q.settings.timeout_ns(),
             member: self.member,
-            foreign: Foreign::default(),
+            started: std::mem::take(&mut self.started),
             refused: false,
         };
         q.driver.queue_rqs(index, &mut batch, now);
-        let Batch { finished, requeued, foreign, refused, .. } = batch;
-        let is_started = offered > pending.len() + finished.len() + requeued.len();
-        self.finished = finished;
-        self.requeued = requeued;
-        self.member(q).counters.issued((offered_here - pending.len()) as u64);
-        foreign.wake(q);
-        if is_started {
-            q.wake_background();
-        }
+        let Batch { finished, requeued, started, refused, .. } = batch;
+        (self.finished, self.requeued, self.started) = (finished, requeued, started);
+        self.member(q).counters.issued((offered - pending.len()) as u64);
         debug_assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
         refused || !pending.is_empty()
     }

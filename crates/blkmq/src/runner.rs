@@ -6,6 +6,7 @@
 use blkmq_sched::Time;
 
 use crate::driver::Done;
+use crate::issue::Started;
 use crate::member::Member;
 use crate::queue::RequestQueue;
 use crate::request::{Place, Request, RqList};
@@ -34,6 +35,8 @@ pub(crate) struct Runner {
     touched: Touched,
     /// Finished requests that are to be completed.
     pub(crate) finished: RqList,
+    /// Whom to tell of what the driver works on now.
+    pub(crate) started: Started,
     /// Requests that the driver gave back.
     pub(crate) requeued: RqList,
     /// Completed operations of this very thread, not yet reaped.
@@ -77,6 +80,7 @@ impl Runner {
             ready_hctx: 0,
             touched: Touched::new(),
             finished: RqList::new(),
+            started: Started::default(),
             requeued: RqList::new(),
             completed: RqList::new(),
             parked: false,

@@ -206,7 +206,7 @@ impl Submitter {
     /// again at each poll.
     pub fn flush_plug(&mut self) {
         if !self.plug.is_empty() {
-            let now = self.plug_time;
+            let now = self.q.clock.now();
             self.flush_plug_at(now);
         }
     }

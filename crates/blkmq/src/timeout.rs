@@ -6,6 +6,7 @@
 
 use blkmq_sched::{RqId, Time};
 
+use crate::Status;
 use crate::driver::TimeoutAction;
 use crate::queue::RequestQueue;
 use crate::request::Place;
@@ -48,20 +49,27 @@ impl Runner {
         if !slot.state.begin_timeout(generation) {
             return never;
         }
+        // Read again now that the request is reserved: the first look may have seen an older deadline than the place.
+        let deadline = slot.deadline.get();
+        if now < deadline {
+            self.let_go(q, id, false);
+            return deadline;
+        }
         let again = now.after(q.settings.timeout_ns());
         let expired = q.driver.timeout(hctx, id, now) == TimeoutAction::Done;
         if !expired {
             slot.deadline.set(again);
         }
-        match q.slots.end_timeout(id, expired) {
-            Some(rq) => {
-                if rq.body().status == crate::Status::Timeout {
-                    self.member(q).counters.timed_out();
-                }
-                self.finished.push_back(&q.slots, rq, Place::Held);
-                never
-            }
-            None => again,
+        if self.let_go(q, id, expired) { never } else { again }
+    }
+
+    /// Ends the reservation of a request. Returns whether the request is finished now.
+    fn let_go(&mut self, q: &RequestQueue, id: RqId, expired: bool) -> bool {
+        let Some(rq) = q.slots.end_timeout(id, expired) else { return false };
+        if rq.body().status == Status::Timeout {
+            self.member(q).counters.timed_out();
         }
+        self.finished.push_back(&q.slots, rq, Place::Held);
+        true
     }
 }

@@ -5,7 +5,7 @@ use blkmq_sched::{RqId, Time};
 use super::{Batch, Done, Driver, StartedTable};
 use crate::Status;
 use crate::bio::Bio;
-use crate::issue::Foreign;
+use crate::issue::Started;
 use crate::request::{Body, Part, Place, Request, RqList, SlotIndex, Slots};
 use crate::tags::Tag;
 
@@ -80,14 +80,14 @@ impl<'d> Harness<'d> {
         let offered = self.waiting.len();
         let mut batch = Batch {
             slots: &self.slots,
-            started: &self.started,
+            table: &self.started,
             pending: &mut self.waiting,
             finished: RqList::new(),
             requeued: RqList::new(),
             now,
             timeout_ns: 0,
             member: 0,
-            foreign: Foreign::default(),
+            started: Started::default(),
             refused: false,
         };
         self.driver.queue_rqs(self.hctx, &mut batch, now);
