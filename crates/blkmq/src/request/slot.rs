@@ -66,6 +66,9 @@ pub(crate) struct Slot {
     pub(super) bio: UnsafeCell<Option<Bio>>,
 }
 
+// COST: a request that does not merge touches the four lines of its slot; see the table in ARCHITECTURE.md.
+const _: () = assert!(size_of::<Slot>() <= 256);
+
 // SAFETY: Invariants 1 and 2: cells have one writer at a time, and tokens move between threads only over lists, locks
 // and stacks that publish what was written. `Bio` and `Body` are `Send` and `Sync`.
 unsafe impl Sync for Slot {}
