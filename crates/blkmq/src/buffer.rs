@@ -15,7 +15,7 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// # Invariants
 /// 1. `start` is valid for reads and writes of `len` bytes, all initialised, for as long as this value lives.
 /// 2. While this value lives nobody else reads or writes these bytes, but through views made from it.
-/// 3. If `owned`, the memory came from [`layout`] of `len`.
+/// 3. If `owned`, the memory came from `layout` of `len`.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,

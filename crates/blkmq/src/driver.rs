@@ -28,7 +28,7 @@ pub struct Topology {
     pub read_queues: u16,
     /// Queues for polled operations; none sends those to the default queues.
     pub poll_queues: u16,
-    /// Tags of each queue, 1 to [`MAX_DEPTH`](crate::MAX_DEPTH).
+    /// Tags of each queue, 1 to [`MAX_DEPTH`].
     pub depth: u16,
 }
 

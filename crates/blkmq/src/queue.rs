@@ -49,7 +49,7 @@ impl fmt::Display for QueueError {
 
 impl std::error::Error for QueueError {}
 
-/// The names that [`Builder::scheduler`] and [`RequestQueue::set_scheduler`] take.
+/// The names that [`Builder::scheduler`](crate::Builder::scheduler) and [`RequestQueue::set_scheduler`] take.
 #[must_use]
 pub fn scheduler_names() -> Vec<&'static str> {
     std::iter::once("none").chain(blkmq_sched::SCHEDULERS.iter().map(|known| known.name)).collect()
