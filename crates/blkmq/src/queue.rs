@@ -252,7 +252,8 @@ impl RequestQueue {
         stats
     }
 
-    /// Requests that the driver has, or is about to get: the tags that are out.
+    /// Requests that the driver has, or is about to get: the tags that are out. Exact while no thread takes tags; else it
+    /// may count some that are just being made free again.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.hctxs.iter().map(|(_, hctx)| hctx.tags.weight()).sum()

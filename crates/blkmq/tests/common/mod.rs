@@ -28,7 +28,13 @@ pub(crate) fn queue_with(device: &str, scheduler: &str, slots: u16, io_timeout_m
 
 /// What must hold when nobody has anything outstanding.
 pub(crate) fn assert_balanced(q: &RequestQueue) {
+    // Another thread that resizes a frozen queue's tags folds them, and a count taken in the middle of that is too high.
+    // A tag that is lost stays out however often one looks.
+    let is_clear = (0..100_000).any(|_| {
+        std::thread::yield_now();
+        q.in_flight() == 0
+    });
     let stats = q.stats();
-    assert_eq!(q.in_flight(), 0, "tags are out though nothing is outstanding: {stats:?}");
+    assert!(is_clear, "tags are out though nothing is outstanding: {stats:?}");
     assert_eq!(stats.entered, stats.completed, "{stats:?}");
 }
