@@ -206,6 +206,7 @@ impl Submitter {
     /// again at each poll.
     pub fn flush_plug(&mut self) {
         if !self.plug.is_empty() {
+            // Not the time of the oldest request here: it may have waited long, and that is not the device's time.
             let now = self.q.clock.now();
             self.flush_plug_at(now);
         }

@@ -1,0 +1,84 @@
+//! What a submitter promises at the edges: late plugs, full queues, closed queues.
+
+mod device;
+
+use std::sync::Arc;
+
+use blkmq::driver::{Topology, spec};
+use blkmq::{Client, Clock, Limits, RequestQueue, Status, Time, VirtualClock};
+
+use device::{ONE_QUEUE, reap, write};
+
+fn limits() -> Limits {
+    spec::open("null,size=64M").unwrap().limits()
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A device that keeps what it gets and gives it up when it is asked about it.
+mod strict {
+    use std::fmt;
+    use std::sync::Mutex;
+
+    use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology};
+    use blkmq::{Limits, Status, Time};
+
+    #[derive(Debug)]
+    pub(super) struct Strict(pub(super) Mutex<Vec<RqId>>, pub(super) Limits);
+
+    impl Driver for Strict {
+        fn name(&self) -> &'static str {
+            "strict"
+        }
+        fn limits(&self) -> Limits {
+            self.1
+        }
+        fn topology(&self) -> Topology {
+            super::ONE_QUEUE
+        }
+        fn set_topology(&self, _: Topology) -> Result<(), String> {
+            Ok(())
+        }
+        fn is_concurrent(&self) -> bool {
+            false
+        }
+        fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
+            while let Some(rq) = batch.next() {
+                self.0.lock().unwrap().push(batch.start(rq));
+            }
+        }
+        fn poll(&self, _: u16, done: &mut Done<'_>, now: Time) {
+            if now >= Time(41 * super::SECOND) {
+                for id in self.0.lock().unwrap().drain(..) {
+                    done.complete(id, Status::Ok).expect("it was given up");
+                }
+            }
+        }
+        fn next_event(&self, _: u16) -> Option<Time> {
+            None
+        }
+        fn timeout(&self, _: u16, id: RqId, _: Time) -> TimeoutAction {
+            self.0.lock().unwrap().retain(|held| *held != id);
+            TimeoutAction::Done
+        }
+        fn show(&self, _: &mut dyn fmt::Write) -> fmt::Result {
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn time_in_the_plug_does_not_count_as_the_devices() {
+    let clock = VirtualClock::new();
+    let driver = Arc::new(strict::Strict(Default::default(), limits()));
+    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(write(0, 1)).unwrap();
+    clock.advance(40 * SECOND);
+    submitter.flush_plug();
+    assert!(reap(&mut submitter).is_empty());
+    clock.advance(2 * SECOND);
+    let done = reap(&mut submitter);
+    assert_eq!(done[0].status, Status::Ok, "the device had it for two seconds");
+    assert_eq!((done[0].submitted, done[0].issued), (Time(0), Time(40 * SECOND)));
+}
