@@ -55,18 +55,17 @@ impl Runner {
             entered += nr_parts;
             if rq.body().flush != FlushStep::None {
                 flushes.push_back(&q.slots, rq, Place::Held);
-            } else if *blocked.kind(&rq) {
+                continue;
+            }
+            let inserted = if *blocked.kind(&rq) { Err(rq) } else { self.insert_one(q, hold, rq, now) };
+            let Err(mut rq) = inserted else { continue };
+            if rq.body().flags.nowait {
+                rq.body_mut().status = Status::Again;
+                self.finished.push_back(&q.slots, rq, Place::Held);
+            } else {
+                *blocked.kind(&rq) = true;
                 entered -= nr_parts;
                 rest.push_back(&q.slots, rq, Place::Plugged);
-            } else if let Err(mut rq) = self.insert_one(q, hold, rq, now) {
-                if rq.body().flags.nowait {
-                    rq.body_mut().status = Status::Again;
-                    self.finished.push_back(&q.slots, rq, Place::Held);
-                } else {
-                    *blocked.kind(&rq) = true;
-                    entered -= nr_parts;
-                    rest.push_back(&q.slots, rq, Place::Plugged);
-                }
             }
         }
         q.held.note_insertion();

@@ -5,9 +5,9 @@ mod device;
 use std::sync::Arc;
 
 use blkmq::driver::{Topology, spec};
-use blkmq::{Client, Clock, Limits, RequestQueue, Status, Time, VirtualClock};
+use blkmq::{Client, Clock, Flags, Limits, RequestQueue, Status, Time, VirtualClock};
 
-use device::{ONE_QUEUE, reap, write};
+use device::{ONE_QUEUE, Recorder, reap, write};
 
 fn limits() -> Limits {
     spec::open("null,size=64M").unwrap().limits()
@@ -81,4 +81,22 @@ fn time_in_the_plug_does_not_count_as_the_devices() {
     let done = reap(&mut submitter);
     assert_eq!(done[0].status, Status::Ok, "the device had it for two seconds");
     assert_eq!((done[0].submitted, done[0].issued), (Time(0), Time(40 * SECOND)));
+}
+
+#[test]
+fn nowait_behind_one_without_room_does_not_wait() {
+    let driver = Recorder::new(limits(), ONE_QUEUE);
+    let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
+    q.set_nr_requests(1).unwrap().wait().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(write(0, 1)).unwrap();
+    submitter.submit(write(100, 1)).unwrap();
+    let nowait = Flags { nowait: true, ..Flags::default() };
+    submitter.submit(write(200, 1).with_flags(nowait)).unwrap();
+    let done = reap(&mut submitter);
+    assert_eq!(done.iter().map(|done| (done.bio.sector, done.status)).collect::<Vec<_>>(), [(200, Status::Again)]);
+    while submitter.nr_outstanding() > 0 {
+        driver.finish_oldest(Status::Ok);
+        reap(&mut submitter);
+    }
 }
