@@ -97,6 +97,8 @@ pub struct Submitter {
     /// Free slots, the one used last on top.
     free: Vec<u16>,
     outstanding: Box<[Outstanding]>,
+    /// Operations that are over, each by its parent's slot, not yet reaped.
+    over: RqList,
 }
 
 impl fmt::Debug for Submitter {
@@ -121,6 +123,7 @@ impl Submitter {
             plug_time: Time(0),
             free: (0..q.nr_slots).rev().collect(),
             outstanding: vec![Outstanding::default(); usize::from(q.nr_slots)].into_boxed_slice(),
+            over: RqList::new(),
             q,
         })
     }
@@ -225,32 +228,21 @@ impl Submitter {
         if !self.plug.is_empty() {
             self.retry_plug(now);
         }
-        !self.runner.completed.is_empty()
+        !self.over.is_empty()
     }
 
     /// The next operation that is over, if any.
     pub fn reap(&mut self) -> Option<Completion> {
-        loop {
-            if self.runner.completed.is_empty() {
-                self.collect();
-            }
-            let part = self.runner.completed.pop_front(&self.q.slots)?;
-            let Body { status, submitted, issued, completed, part: Part { parent, .. }, .. } = *part.body();
-            let whole = &mut self.outstanding[usize::from(parent.slot())];
-            whole.parts -= 1;
-            whole.status = whole.status.and(status);
-            let (left, status) = (whole.parts, whole.status);
-            if part.index() != parent {
-                self.free.push(part.free());
-            }
-            if left == 0 {
-                let mut rq = self.q.slots.take_back(parent);
-                let id = rq.id();
-                let bio = rq.take_bio().expect("the parent's slot keeps the bio until all parts are back");
-                self.free.push(rq.free());
-                return Some(Completion { id, status, submitted, issued, completed, bio });
-            }
+        if self.over.is_empty() {
+            self.collect();
         }
+        let mut rq = self.over.pop_front(&self.q.slots)?;
+        let Body { submitted, issued, completed, .. } = *rq.body();
+        let status = self.outstanding[usize::from(rq.index().slot())].status;
+        let id = rq.id();
+        let bio = rq.take_bio().expect("the parent's slot keeps the bio until all parts are back");
+        self.free.push(rq.free());
+        Some(Completion { id, status, submitted, issued, completed, bio })
     }
 
     /// Polls until something can be reaped or `deadline` has passed, sleeping in between; `None` waits for ever. Returns
@@ -298,30 +290,33 @@ impl Submitter {
     }
 
     /// Leaves the queue when everything outstanding has completed; returns what still was in the plug because the queue
-    /// is frozen or full.
+    /// is frozen or full, also if a part of it was done before.
     #[must_use = "these operations were not done"]
     pub fn leave(mut self) -> Vec<Bio> {
         self.flush_plug();
-        let bios = self.unplug();
-        drop(self);
-        bios
+        self.finish()
     }
 
-    /// Takes the operations of the plug back. Parts of a split operation that are on their way already are waited for.
-    fn unplug(&mut self) -> Vec<Bio> {
-        let mut bios = Vec::new();
+    /// Ends the operations of the plug undone and waits for what is outstanding. Returns those that were not done.
+    fn finish(&mut self) -> Vec<Bio> {
         let mut plugged = std::mem::take(&mut self.plug);
         while let Some(mut rq) = plugged.pop_front(&self.q.slots) {
             rq.body_mut().status = Status::Gone;
             let completed = &mut self.runner.completed;
             rq.into_parts(|part| completed.push_back(&self.q.slots, part, Place::Completed));
         }
-        while let Some(completion) = self.reap() {
-            if completion.status == Status::Gone {
-                bios.push(completion.bio);
+        let mut undone = Vec::new();
+        loop {
+            while let Some(completion) = self.reap() {
+                if completion.status == Status::Gone {
+                    undone.push(completion.bio);
+                }
             }
+            if self.nr_outstanding() == 0 {
+                return undone;
+            }
+            self.wait(None);
         }
-        bios
     }
 
     fn check(&self, bio: &Bio) -> Result<(), Status> {
@@ -391,11 +386,25 @@ impl Submitter {
         self.collect();
     }
 
-    /// Takes over what others completed for this thread.
+    /// Takes over what others completed for this thread, and sorts out the operations whose parts are all back.
     fn collect(&mut self) {
-        let q = &self.q;
-        let chain = self.runner.member(q).completions.take_all(|index| q.slots.link(index));
-        self.runner.completed.take_over(&q.slots, chain, Place::Completed);
+        let Self { q, runner, outstanding, free, over, .. } = self;
+        let chain = runner.member(q).completions.take_all(|index| q.slots.link(index));
+        runner.completed.take_over(&q.slots, chain, Place::Completed);
+        while let Some(part) = runner.completed.pop_front(&q.slots) {
+            let Body { status, issued, completed, part: Part { parent, .. }, .. } = *part.body();
+            let whole = &mut outstanding[usize::from(parent.slot())];
+            whole.parts -= 1;
+            whole.status = whole.status.and(status);
+            if part.index() != parent {
+                free.push(part.free());
+            }
+            if whole.parts == 0 {
+                let mut rq = q.slots.take_back(parent);
+                (rq.body_mut().issued, rq.body_mut().completed) = (issued, completed);
+                over.push_back(&q.slots, rq, Place::Completed);
+            }
+        }
     }
 
     fn sleep(&mut self, now: Time, deadline: Option<Time>) {
@@ -431,11 +440,7 @@ impl Drop for Submitter {
     /// Waits for what is outstanding, so that no request outlives its submitter. Operations still in the plug because
     /// the queue is frozen or full are dropped undone; see [`Submitter::leave`].
     fn drop(&mut self) {
-        let _ = self.unplug();
-        while self.nr_outstanding() > 0 {
-            self.wait(None);
-            while self.reap().is_some() {}
-        }
+        let _ = self.finish();
         self.set_notify(None);
         self.q.leave(self.runner.member);
     }

@@ -5,7 +5,7 @@ mod device;
 use std::sync::Arc;
 
 use blkmq::driver::{Topology, spec};
-use blkmq::{Client, Clock, Flags, Limits, RequestQueue, Status, Time, VirtualClock};
+use blkmq::{Client, Clock, Flags, Limits, Op, RequestQueue, Status, Time, VirtualClock};
 
 use device::{ONE_QUEUE, Recorder, reap, write};
 
@@ -99,4 +99,32 @@ fn nowait_behind_one_without_room_does_not_wait() {
         driver.finish_oldest(Status::Ok);
         reap(&mut submitter);
     }
+}
+
+#[test]
+fn leaving_hands_back_an_operation_that_was_done_in_part() {
+    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
+    let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
+    q.set_nr_requests(1).unwrap().wait().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(write(0, 16)).unwrap();
+    submitter.flush_plug();
+    assert_eq!(driver.nr_held(), 1);
+    driver.finish_oldest(Status::Ok);
+    let bios = submitter.leave();
+    assert_eq!(bios.iter().map(|bio| (bio.op, bio.sector, bio.nr_sectors)).collect::<Vec<_>>(), [(Op::Write, 0, 16)]);
+}
+
+#[test]
+fn wait_says_that_something_is_over_only_if_it_is() {
+    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
+    let q = RequestQueue::builder(driver.clone()).scheduler("none").build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(write(0, 16)).unwrap();
+    assert!(!submitter.poll());
+    driver.finish_oldest(Status::Ok);
+    assert!(!submitter.poll(), "half of it is still with the device");
+    driver.finish_oldest(Status::Ok);
+    assert!(submitter.wait(None));
+    assert!(submitter.reap().is_some_and(|done| done.bio.nr_sectors == 16));
 }
