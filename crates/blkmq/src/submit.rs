@@ -263,14 +263,21 @@ impl Submitter {
     }
 
     /// When to poll next though nobody wakes this thread: the driver's next event for it, a retry, the end of what the
-    /// scheduler holds back, an overdue request. `None` if nothing is outstanding.
+    /// scheduler holds back, an overdue request. `None` if nothing is outstanding, or the queue is quiesced: polling does
+    /// nothing then, and whoever ends the quiescence wakes those who sleep.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Time> {
         if self.nr_outstanding() == 0 {
             return None;
         }
         let q = &self.q;
+        if q.word.load().is_quiesced() {
+            return None;
+        }
         let now = q.clock.now();
+        if self.runner.saw_quiesced {
+            return Some(now);
+        }
         let mut earliest = q.next_deadline(now);
         if q.nr_background.load(Ordering::Relaxed) == 0 {
             for index in q.hctxs.layout().mapped(self.runner.member) {
@@ -413,7 +420,8 @@ impl Submitter {
             (wakeup, deadline) => wakeup.or(deadline),
         };
         if let crate::clock::Clock::Virtual(clock) = &self.q.clock {
-            return clock.advance_to(until.unwrap_or(now));
+            // Without a time to go to, another thread has to end the quiescence.
+            return until.map_or_else(crate::sync::thread::yield_now, |until| clock.advance_to(until));
         }
         let q = &self.q;
         let member = self.runner.member(q);

@@ -128,3 +128,18 @@ fn wait_says_that_something_is_over_only_if_it_is() {
     assert!(submitter.wait(None));
     assert!(submitter.reap().is_some_and(|done| done.bio.nr_sectors == 16));
 }
+
+#[test]
+fn a_wait_with_a_deadline_ends_though_the_queue_is_quiesced() {
+    let clock = VirtualClock::new();
+    let driver = spec::open("null,irqmode=2,completion_nsec=1000").unwrap();
+    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock)).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    submitter.submit(write(0, 1)).unwrap();
+    submitter.flush_plug();
+    let quiesce = q.quiesce();
+    assert!(!submitter.wait(Some(Time(5000))));
+    drop(quiesce);
+    assert!(submitter.wait(None));
+    assert!(submitter.reap().is_some());
+}
