@@ -106,12 +106,12 @@ fn next_event(q: &RequestQueue, hctxs: impl Iterator<Item = u16>, now: Time) -> 
 }
 
 impl RequestQueue {
-    /// When the timeout scan is due, or the scheduler lets go what it holds back.
-    pub(crate) fn next_deadline(&self, now: Time) -> Time {
+    /// When the timeout scan is due, or the scheduler lets go what it holds back; for a thread that polled at `looked`.
+    pub(crate) fn next_deadline(&self, looked: Time) -> Time {
         let scan = Time(self.timeout_scan.load(Ordering::Relaxed));
-        // A time that has passed is no reason to wake: the poll at that time found the request free but no tag.
+        // A time that had passed at the poll is no reason to wake: it found the request free but no tag.
         let policy = Time(self.policy_wakeup.load(Ordering::Relaxed));
-        if policy > now { scan.min(policy) } else { scan }
+        if policy > looked { scan.min(policy) } else { scan }
     }
 
     /// When a hardware queue wants to be polled, or what the driver refused or gave back to be tried again.

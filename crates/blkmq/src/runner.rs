@@ -45,6 +45,8 @@ pub(crate) struct Runner {
     pub(crate) parked: bool,
     /// The queue was quiesced at the last look, which left things undone.
     pub(crate) saw_quiesced: bool,
+    /// The time of the last [`drive`](Self::drive) that did something.
+    pub(crate) looked: Time,
 }
 
 impl Touched {
@@ -85,6 +87,7 @@ impl Runner {
             completed: RqList::new(),
             parked: false,
             saw_quiesced: false,
+            looked: Time(0),
         }
     }
 
@@ -175,6 +178,7 @@ impl Runner {
         activity.enter();
         self.saw_quiesced = q.word.load().is_quiesced();
         if !self.saw_quiesced {
+            self.looked = now;
             for index in hctxs.clone() {
                 self.poll_hctx(q, index, now);
             }

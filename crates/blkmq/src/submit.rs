@@ -278,7 +278,7 @@ impl Submitter {
         if self.runner.saw_quiesced {
             return Some(now);
         }
-        let mut earliest = q.next_deadline(now);
+        let mut earliest = q.next_deadline(self.runner.looked);
         if q.nr_background.load(Ordering::Relaxed) == 0 {
             for index in q.hctxs.layout().mapped(self.runner.member) {
                 earliest = earliest.min(q.next_event(index, now).unwrap_or(Time(u64::MAX)));

@@ -143,3 +143,32 @@ fn a_wait_with_a_deadline_ends_though_the_queue_is_quiesced() {
     assert!(submitter.wait(None));
     assert!(submitter.reap().is_some());
 }
+
+#[test]
+fn what_the_scheduler_lets_go_between_a_poll_and_the_sleep_is_not_slept_over() {
+    use blkmq::{Class, IoPriority};
+    let clock = VirtualClock::new();
+    let driver = Recorder::new(limits(), Topology { depth: 4, ..ONE_QUEUE });
+    let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").clock(Clock::Virtual(clock.clone())).build();
+    let q = q.unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let of = |class| IoPriority { class, level: 4 };
+    submitter.submit(write(0, 1).with_priority(of(Class::RealTime))).unwrap();
+    submitter.submit(write(100, 1).with_priority(of(Class::Idle))).unwrap();
+    assert!(!submitter.poll());
+    assert_eq!(driver.nr_held(), 1, "the idle one is held back");
+    let lets_go = submitter.next_wakeup().expect("something is outstanding");
+    assert!(lets_go <= Time(10 * SECOND), "{lets_go:?}");
+    clock.advance_to(lets_go);
+    assert!(
+        submitter.next_wakeup().is_some_and(|next| next <= lets_go),
+        "it may go now: {:?}",
+        submitter.next_wakeup()
+    );
+    submitter.poll();
+    assert_eq!(driver.nr_held(), 2);
+    while submitter.nr_outstanding() > 0 {
+        driver.finish_oldest(Status::Ok);
+        reap(&mut submitter);
+    }
+}
