@@ -175,11 +175,14 @@ impl HwCtx {
         }
     }
 
-    /// It holds none any more. Called under the software queue's lock.
+    /// It holds none any more. Called under the software queue's lock, so nobody else changes its bit. The count goes down
+    /// first and up last: who reads a count above zero finds a bit, and does not spin until another thread gets on.
     pub(crate) fn unmark_ctx(&self, member: u16) {
-        let bit = 1 << (member % 64);
-        if self.ctx_map[usize::from(member / 64)].fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
+        let (word, bit) = (&self.ctx_map[usize::from(member / 64)], 1 << (member % 64));
+        if word.load(Ordering::Relaxed) & bit != 0 {
             self.nr_marked.fetch_sub(1, Ordering::Relaxed);
+            // Release: who reads the bit gone reads the count that went down before it.
+            word.fetch_and(!bit, Ordering::Release);
         }
     }
 
@@ -192,7 +195,8 @@ impl HwCtx {
         let from = self.dispatch_from.load(Ordering::Relaxed) as usize % MAX_MEMBERS;
         let found = (0..=self.ctx_map.len()).find_map(|step| {
             let at = (from / 64 + step) % self.ctx_map.len();
-            let mut word = self.ctx_map[at].load(Ordering::Relaxed);
+            // Acquire pairs with the Release of `unmark_ctx`.
+            let mut word = self.ctx_map[at].load(Ordering::Acquire);
             if step == 0 {
                 word &= u64::MAX << (from % 64);
             } else if step == self.ctx_map.len() {

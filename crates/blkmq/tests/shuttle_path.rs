@@ -40,13 +40,17 @@ fn bio(number: u64, at: u64) -> Bio {
     bio.with_user_data(at)
 }
 
-/// Submitters share what the device has, and each gets back what it gave.
 fn everything_completes(device: &str, scheduler: &str, waits: bool) {
     let driver = spec::open(device).expect("the spec is good");
     let q = RequestQueue::builder(driver).scheduler(scheduler).slots(8).build().expect("the queue is good");
+    everything_completes_on(&q, waits);
+}
+
+/// Submitters share what the device has, and each gets back what it gave.
+fn everything_completes_on(q: &Arc<RequestQueue>, waits: bool) {
     let threads: Vec<_> = (0..SUBMITTERS)
         .map(|number| {
-            let q = Arc::clone(&q);
+            let q = Arc::clone(q);
             thread::spawn(move || {
                 let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
                 for at in 0..EACH {
@@ -71,6 +75,12 @@ const DEVICES: [&str; 4] = [
     "null,irqmode=1,hw_queue_depth=2,poll_queues=0,memory_backed=1,size=1M,cache_size=1,fua=0",
 ];
 
+const CACHED: [&str; 3] = [
+    "null,irqmode=0,hw_queue_depth=1,poll_queues=0,memory_backed=1,size=1M,cache_size=1,fua=0",
+    "null,irqmode=0,hw_queue_depth=1,submit_queues=2,poll_queues=0,memory_backed=1,size=1M,cache_size=1,fua=0",
+    "null,irqmode=1,hw_queue_depth=1,submit_queues=2,poll_queues=0,memory_backed=1,size=1M,cache_size=1,fua=0",
+];
+
 fn seed() -> u64 {
     let seed = std::env::var("BLKMQ_SEED").map_or(0x5eed_b10c, |seed| seed.parse().expect("BLKMQ_SEED is a number"));
     println!("BLKMQ_SEED={seed}");
@@ -79,6 +89,12 @@ fn seed() -> u64 {
 
 fn explore(iterations: usize, run: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random_with_seed(run, seed(), iterations);
+}
+
+/// Long delays of single threads, rather than many short ones: what random interleavings hardly ever come to.
+fn explore_delays(iterations: usize, run: impl Fn() + Send + Sync + 'static) {
+    let scheduler = shuttle::scheduler::PctScheduler::new_from_seed(seed(), 3, iterations);
+    shuttle::Runner::new(scheduler, shuttle::Config::new()).run(run);
 }
 
 #[test]
@@ -95,6 +111,16 @@ fn everybody_who_waits_is_woken() {
     for scheduler in ["none", "mq-deadline"] {
         for device in DEVICES {
             explore(600, move || everything_completes(device, scheduler, true));
+        }
+    }
+}
+
+/// Nor does anybody spin until a thread gets on that is held up between two steps.
+#[test]
+fn a_thread_that_is_held_up_holds_up_nobody() {
+    for scheduler in ["none", "mq-deadline"] {
+        for device in DEVICES.into_iter().chain(CACHED) {
+            explore_delays(4000, move || everything_completes(device, scheduler, true));
         }
     }
 }
