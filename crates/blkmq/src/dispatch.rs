@@ -30,16 +30,25 @@ impl Runner {
     /// Chooses up to `bound` requests and makes them ready. Returns how many.
     pub(crate) fn dispatch(&mut self, q: &RequestQueue, now: Time, bound: usize) -> usize {
         let seen = q.word.load();
-        let mut chosen = if seen.is_waiting() || self.parked { self.dispatch_parked(q) } else { 0 };
-        self.parked = false;
-        if q.settings.has_scheduler() {
-            chosen += if q.held.is_for_first_hctx() {
-                self.dispatch_one_hctx(q, now, bound)
-            } else {
-                self.dispatch_many_hctxs(q, now, bound)
-            };
-        } else if seen.is_waiting() {
-            chosen += self.dispatch_software(q, bound);
+        let mut chosen = 0;
+        loop {
+            if std::mem::take(&mut self.parked) || seen.is_waiting() {
+                chosen += self.dispatch_parked(q);
+            }
+            let bound = bound.saturating_sub(chosen);
+            if q.settings.has_scheduler() {
+                chosen += if q.held.is_for_first_hctx() {
+                    self.dispatch_one_hctx(q, now, bound)
+                } else {
+                    self.dispatch_many_hctxs(q, now, bound)
+                };
+            } else if q.word.load().is_waiting() {
+                // Read again: somebody may have lacked a tag that was held in vain just now.
+                chosen += self.dispatch_software(q, bound);
+            }
+            if !self.parked {
+                break;
+            }
         }
         if seen.is_waiting() && nothing_waits(q) {
             let _ = q.word.clear_waiting(seen);
@@ -166,12 +175,13 @@ impl Runner {
         })
     }
 
-    /// Puts a tag back that was taken for nothing, as a completer does: somebody may have lacked it meanwhile, or counted
-    /// it and found no room.
+    /// Puts a tag back that was taken for nothing, as a completer does: somebody may have lacked it, or the room it took,
+    /// meanwhile. What the caller chose from it looks at again; the dispatch list is to be looked at once more too.
     fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tag: Tag) {
         hctx.tags.put(tag, &mut self.hint);
         q.word.completed_fence();
         q.room_came();
+        self.parked |= hctx.nr_parked() > 0;
     }
 }
 

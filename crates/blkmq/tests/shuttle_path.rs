@@ -125,6 +125,23 @@ fn a_thread_that_is_held_up_holds_up_nobody() {
     }
 }
 
+/// With one place for all, a thread that holds a tag in vain takes another's room for that moment, and owes it a wake-up.
+#[test]
+fn who_waits_for_the_only_place_is_woken() {
+    for device in [
+        "null,irqmode=0,hw_queue_depth=4,poll_queues=0",
+        "null,irqmode=1,hw_queue_depth=4,poll_queues=0",
+        "null,irqmode=1,hw_queue_depth=2,poll_queues=0,memory_backed=1,size=1M,cache_size=1,fua=0",
+    ] {
+        explore_delays(4000, move || {
+            let driver = spec::open(device).expect("the spec is good");
+            let q = RequestQueue::builder(driver).scheduler("mq-deadline").slots(8).build().expect("the queue is good");
+            q.set_nr_requests(1).expect("it is in range").wait().expect("nothing is in flight");
+            everything_completes_on(&q, true);
+        });
+    }
+}
+
 /// Each of these second looks is what finds a request, or a completion, that came in between. The second look at the
 /// tags is not among them: a poll dispatches again before it sleeps, which is why only the small model of it turns red.
 #[test]
