@@ -64,24 +64,26 @@ impl Runner {
     /// Drains a hardware queue's issue list, or leaves it to the thread that is draining it.
     pub(crate) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
         let hctx = q.hctxs.get(index);
-        let mut refused = false;
+        // Who fell asleep since the mark was set plans for another try; so only a new mark is news.
+        let mut is_news = false;
+        let mut mark = |stalled| is_news |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;
         let drained = hctx.issue.drain(
             DRAIN_ROUNDS,
             |index| q.slots.link(index),
             |pending, chain| {
                 pending.take_over(&q.slots, chain, Place::IssueList);
-                refused = !pending.is_empty() && self.offer(q, index, pending, now);
+                let refused = !pending.is_empty() && self.offer(q, index, pending, now);
                 // Only the holder writes it, so it says what the holder left behind.
                 if hctx.stalled.load(Ordering::Relaxed) != refused {
-                    hctx.stalled.store(refused, Ordering::Relaxed);
+                    mark(refused);
                 }
             },
         );
         if !drained {
-            hctx.stalled.store(true, Ordering::Relaxed);
+            mark(true);
         }
         std::mem::take(&mut self.started).tell(q);
-        if refused || !drained {
+        if is_news {
             q.wake_sleepers();
         }
     }

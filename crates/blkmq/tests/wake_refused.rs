@@ -1,0 +1,136 @@
+//! Whom a thread wakes while it gives requests to the driver, and when.
+
+mod device;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+
+use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology, spec};
+use blkmq::{Client, Limits, Notify, RequestQueue, Status, Time};
+
+use device::{ONE_QUEUE, Recorder, reap, write};
+
+fn limits() -> Limits {
+    spec::open("null,size=64M").unwrap().limits()
+}
+
+/// Has no room for anything until a time, and finishes what it gets from then on.
+#[derive(Debug)]
+struct Busy {
+    until: Time,
+    asked: AtomicU64,
+}
+
+impl Driver for Busy {
+    fn name(&self) -> &'static str {
+        "busy"
+    }
+    fn limits(&self) -> Limits {
+        limits()
+    }
+    fn topology(&self) -> Topology {
+        ONE_QUEUE
+    }
+    fn set_topology(&self, _: Topology) -> Result<(), String> {
+        Ok(())
+    }
+    fn is_concurrent(&self) -> bool {
+        false
+    }
+    fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, now: Time) {
+        if now < self.until {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+        }
+        while let Some(rq) = batch.next() {
+            if now < self.until { batch.refuse(rq) } else { batch.finish(rq, Status::Ok) }
+        }
+    }
+    fn poll(&self, _: u16, _: &mut Done<'_>, _: Time) {}
+    fn next_event(&self, _: u16) -> Option<Time> {
+        None
+    }
+    fn timeout(&self, _: u16, _: RqId, _: Time) -> TimeoutAction {
+        TimeoutAction::ResetTimer
+    }
+    fn show(&self, _: &mut dyn fmt::Write) -> fmt::Result {
+        Ok(())
+    }
+}
+
+/// The device is asked every 3 ms by each thread. If a refusal wakes threads that wait for the same device already, they
+/// ask at once and wake each other, thousands of times. A slow machine asks less often, never more.
+#[test]
+fn threads_that_wait_for_a_busy_device_do_not_keep_each_other_awake() {
+    let device = Arc::new(Busy { until: Time(150_000_000), asked: AtomicU64::new(0) });
+    let q = RequestQueue::builder(device.clone()).scheduler("none").build().unwrap();
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let mut submitter = q.submitter(&Client::new("test")).unwrap();
+            scope.spawn(move || {
+                submitter.submit(write(number * 100, 1)).unwrap();
+                while submitter.nr_outstanding() > 0 {
+                    submitter.wait(None);
+                    while submitter.reap().is_some() {}
+                }
+            });
+        }
+    });
+    let asked = device.asked.load(Ordering::Relaxed);
+    assert!(asked <= 300, "the device was asked {asked} times in 150 ms");
+}
+
+/// Has a third thread issue while it is notified: that thread gets through only if the notifying one has let go of the
+/// issue list.
+struct Issues {
+    ask: Mutex<mpsc::Sender<()>>,
+    answer: Mutex<mpsc::Receiver<usize>>,
+    was_free: AtomicBool,
+}
+
+impl Notify for Issues {
+    fn notify(&self) {
+        // Once: the third thread answers one question.
+        if self.ask.lock().unwrap().send(()).is_ok()
+            && let Ok(nr_held) = self.answer.lock().unwrap().recv()
+        {
+            self.was_free.store(nr_held == 2, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn nobody_is_notified_under_the_issue_lock() {
+    let driver = Recorder::new(limits(), ONE_QUEUE);
+    let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
+    let client = Client::new("test");
+    let mut asleep = q.submitter(&client).unwrap();
+    let mut third = q.submitter(&client).unwrap();
+    let mut issuer = q.submitter(&client).unwrap();
+    // A quiescence leaves the request in the scheduler, for another thread to issue.
+    let quiesce = q.quiesce();
+    asleep.submit(write(0, 1)).unwrap();
+    asleep.flush_plug();
+    drop(quiesce);
+    let (ask, asked) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
+    let notify =
+        Arc::new(Issues { ask: Mutex::new(ask), answer: Mutex::new(answered), was_free: AtomicBool::new(false) });
+    asleep.set_notify(Some(notify.clone()));
+    let seen = driver.clone();
+    let third = thread::spawn(move || {
+        asked.recv().unwrap();
+        third.submit(write(100, 1)).unwrap();
+        third.flush_plug();
+        answer.send(seen.nr_held()).unwrap();
+        third
+    });
+    issuer.poll();
+    let mut third = third.join().unwrap();
+    asleep.set_notify(None);
+    assert!(notify.was_free.load(Ordering::Relaxed), "the third thread could not issue");
+    driver.finish_oldest(Status::Ok);
+    driver.finish_oldest(Status::Ok);
+    assert_eq!(reap(&mut asleep).len() + reap(&mut third).len(), 2);
+}
