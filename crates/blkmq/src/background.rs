@@ -117,7 +117,8 @@ impl RequestQueue {
     /// When a hardware queue wants to be polled, or what the driver refused or gave back to be tried again.
     pub(crate) fn next_event(&self, index: u16, now: Time) -> Option<Time> {
         let hctx = self.hctxs.get(index);
-        let retry = hctx.stalled.load(Ordering::Relaxed) || hctx.nr_parked() > 0;
+        let refused = hctx.stalled.load(Ordering::Relaxed) || hctx.gave_back.load(Ordering::Relaxed);
+        let retry = refused || hctx.nr_parked() > 0;
         let retry = retry.then(|| now.after(RETRY_NS));
         match (self.driver.next_event(index), retry) {
             (Some(event), Some(retry)) => Some(event.min(retry)),

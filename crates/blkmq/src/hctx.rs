@@ -110,6 +110,8 @@ pub(crate) struct HwCtx {
     pub(crate) issue: Handover<RqList>,
     /// The issue list needs another try: the driver refused, or whoever drained it had done its share.
     pub(crate) stalled: Line<AtomicBool>,
+    /// The driver gave back what it was offered last: while this is set, whoever sleeps plans for another try.
+    pub(crate) gave_back: Line<AtomicBool>,
     dispatch: DispatchList,
     /// Which members' software queues hold requests for this hardware queue.
     ctx_map: Box<[Line<AtomicU64>]>,
@@ -135,6 +137,7 @@ impl HwCtx {
             started: StartedTable::new(depth as usize),
             issue: Handover::new(RqList::new()),
             stalled: Line::new("hctx.stalled", AtomicBool::new(false)),
+            gave_back: Line::new("hctx.gave_back", AtomicBool::new(false)),
             dispatch: DispatchList { list: Mutex::new(RqList::new()), len: AtomicU32::new(0) },
             ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
             nr_marked: AtomicU32::new(0),

@@ -103,6 +103,7 @@ impl Runner {
     fn offer(&mut self, q: &RequestQueue, index: u16, pending: &mut RqList, now: Time) -> bool {
         let hctx: &HwCtx = q.hctxs.get(index);
         let offered = pending.len();
+        let given_back = self.requeued.len();
         let mut batch = Batch {
             slots: &q.slots,
             table: &hctx.started,
@@ -117,6 +118,9 @@ impl Runner {
         };
         q.driver.queue_rqs(index, &mut batch, now);
         let Batch { finished, requeued, started, refused, .. } = batch;
+        if requeued.len() == given_back && hctx.gave_back.load(Ordering::Relaxed) {
+            hctx.gave_back.store(false, Ordering::Relaxed);
+        }
         (self.finished, self.requeued, self.started) = (finished, requeued, started);
         self.member(q).counters.issued((offered - pending.len()) as u64);
         debug_assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
@@ -130,16 +134,21 @@ impl Runner {
             return;
         }
         self.member(q).counters.requeued(self.requeued.len() as u64);
+        let mut is_news = false;
         while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
             let hctx = q.hctxs.get(rq.body().hctx);
             let tag = rq.body_mut().tag.take();
             hctx.park(&q.slots, rq, false);
+            // After the parking: who sees no mark and sleeps then either sees the request, or is woken for the new mark.
+            is_news |= !hctx.gave_back.swap(true, Ordering::Relaxed);
             q.word.set_waiting();
             if let Some(tag) = tag {
                 hctx.tags.put(tag, &mut self.hint);
             }
         }
         q.word.completed_fence();
-        q.wake_sleepers();
+        if is_news {
+            q.wake_sleepers();
+        }
     }
 }

@@ -16,10 +16,11 @@ fn limits() -> Limits {
     spec::open("null,size=64M").unwrap().limits()
 }
 
-/// Has no room for anything until a time, and finishes what it gets from then on.
+/// Refuses everything, or gives it back, until a time, and finishes what it gets from then on.
 #[derive(Debug)]
 struct Busy {
     until: Time,
+    gives_back: bool,
     asked: AtomicU64,
 }
 
@@ -44,7 +45,11 @@ impl Driver for Busy {
             self.asked.fetch_add(1, Ordering::Relaxed);
         }
         while let Some(rq) = batch.next() {
-            if now < self.until { batch.refuse(rq) } else { batch.finish(rq, Status::Ok) }
+            match (now < self.until, self.gives_back) {
+                (false, _) => batch.finish(rq, Status::Ok),
+                (true, false) => batch.refuse(rq),
+                (true, true) => batch.requeue(rq),
+            }
         }
     }
     fn poll(&self, _: u16, _: &mut Done<'_>, _: Time) {}
@@ -63,22 +68,24 @@ impl Driver for Busy {
 /// ask at once and wake each other, thousands of times. A slow machine asks less often, never more.
 #[test]
 fn threads_that_wait_for_a_busy_device_do_not_keep_each_other_awake() {
-    let device = Arc::new(Busy { until: Time(150_000_000), asked: AtomicU64::new(0) });
-    let q = RequestQueue::builder(device.clone()).scheduler("none").build().unwrap();
-    thread::scope(|scope| {
-        for number in 0..4 {
-            let mut submitter = q.submitter(&Client::new("test")).unwrap();
-            scope.spawn(move || {
-                submitter.submit(write(number * 100, 1)).unwrap();
-                while submitter.nr_outstanding() > 0 {
-                    submitter.wait(None);
-                    while submitter.reap().is_some() {}
-                }
-            });
-        }
-    });
-    let asked = device.asked.load(Ordering::Relaxed);
-    assert!(asked <= 300, "the device was asked {asked} times in 150 ms");
+    for (gives_back, scheduler) in [(false, "none"), (false, "mq-deadline"), (true, "none"), (true, "mq-deadline")] {
+        let device = Arc::new(Busy { until: Time(150_000_000), gives_back, asked: AtomicU64::new(0) });
+        let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().unwrap();
+        thread::scope(|scope| {
+            for number in 0..4 {
+                let mut submitter = q.submitter(&Client::new("test")).unwrap();
+                scope.spawn(move || {
+                    submitter.submit(write(number * 100, 1)).unwrap();
+                    while submitter.nr_outstanding() > 0 {
+                        submitter.wait(None);
+                        while submitter.reap().is_some() {}
+                    }
+                });
+            }
+        });
+        let asked = device.asked.load(Ordering::Relaxed);
+        assert!(asked <= 500, "{scheduler}, gives back {gives_back}: it was asked {asked} times in 150 ms");
+    }
 }
 
 /// Has a third thread issue while it is notified: that thread gets through only if the notifying one has let go of the
