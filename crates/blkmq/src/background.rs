@@ -5,6 +5,7 @@ use std::time::Duration;
 use blkmq_sched::Time;
 
 use crate::clock::Clock;
+use crate::hctx::Layout;
 use crate::queue::{QueueError, RequestQueue};
 use crate::runner::Runner;
 use crate::submit::RETRY_NS;
@@ -77,11 +78,11 @@ impl Drop for Background {
 
 /// Drives the queue once and sleeps if there was nothing to do.
 fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16, stop: &AtomicBool) {
-    let hctxs = || (share..q.hctxs.layout().len()).step_by(usize::from(nr_shares));
+    let hctxs = |layout: Layout| (share..layout.len()).step_by(usize::from(nr_shares));
     let member = runner.member(q);
     let before = member.counters.nr_completed();
     let now = q.clock.now();
-    runner.drive(q, hctxs(), now);
+    runner.drive(q, hctxs, now);
     if member.counters.nr_completed() != before {
         return;
     }
@@ -90,7 +91,7 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
         || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
         || match &q.clock {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
-            Clock::Real(_) => Some(Duration::from_nanos(next_event(q, hctxs(), now).since(now))),
+            Clock::Real(_) => Some(Duration::from_nanos(next_event(q, hctxs(q.hctxs.layout()), now).since(now))),
         },
     );
     q.nr_sleepers.fetch_sub(1, Ordering::Relaxed);

@@ -218,10 +218,11 @@ impl RequestQueue {
         Change { q: Arc::clone(self), freeze: Some(self.freeze()), what: Some(what) }
     }
 
-    /// Makes a change on a drained queue.
-    fn apply(&self, what: What) -> Result<(), QueueError> {
-        // Freezes nest, so several threads may be at this: one at a time, or the driver and the table of hardware queues
-        // end up with different numbers.
+    /// Makes a change on a drained queue. Threads drive a queue also while it is frozen; the quiescence keeps them away
+    /// from the device, and the lock other changes, or the device and the table of hardware queues end up with different
+    /// numbers.
+    fn apply(self: &Arc<Self>, what: What) -> Result<(), QueueError> {
+        let _quiesce = self.quiesce();
         let _control = self.control.lock();
         match what {
             What::Scheduler(scheduler) => self.install(scheduler),

@@ -82,7 +82,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Its hardware queues at the start.
     fn topology(&self) -> Topology;
 
-    /// Prepares for another number of hardware queues; nothing is in flight then.
+    /// Prepares for another number of hardware queues; nothing is in flight then, and nobody calls
+    /// [`queue_rqs`](Self::queue_rqs), [`poll`](Self::poll) or [`timeout`](Self::timeout).
     ///
     /// # Errors
     /// Why the device cannot have that many, in one sentence.
@@ -99,7 +100,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time);
 
     /// When [`poll`](Self::poll) will next find something on `hctx`, as far as the driver knows; `None`: no telling, or
-    /// nothing is in flight.
+    /// nothing is in flight. May name a hardware queue that is gone since a [`set_topology`](Self::set_topology).
     fn next_event(&self, hctx: u16) -> Option<Time>;
 
     /// A request that was started has not completed in time. Not called for one that is completing.

@@ -231,17 +231,17 @@ impl HwCtxTable {
         table
     }
 
-    /// Changes the number of queues. Nothing is in flight then, so Relaxed readers cannot mix old and new numbers: they
-    /// read the queue's word first, which is published after this.
+    /// Changes the number of queues. Nothing is in flight then.
     pub(crate) fn set_layout(&self, layout: Layout) {
         for entry in &self.entries[..usize::from(layout.len())] {
             let _ = entry.get_or_init(|| HwCtx::new(self.depth));
         }
-        self.layout.store(layout.pack(), Ordering::Relaxed);
+        // Release publishes the queues that were just made to the Acquire of `layout`.
+        self.layout.store(layout.pack(), Ordering::Release);
     }
 
     pub(crate) fn layout(&self) -> Layout {
-        Layout::unpack(self.layout.load(Ordering::Relaxed))
+        Layout::unpack(self.layout.load(Ordering::Acquire))
     }
 
     pub(crate) fn get(&self, index: u16) -> &HwCtx {

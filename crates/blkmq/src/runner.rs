@@ -6,6 +6,7 @@
 use blkmq_sched::Time;
 
 use crate::driver::Done;
+use crate::hctx::Layout;
 use crate::issue::Started;
 use crate::member::Member;
 use crate::queue::RequestQueue;
@@ -172,13 +173,17 @@ impl Runner {
     }
 
     /// Polls, completes and runs once: all that a thread owes the queue when it has time; nothing while the queue is
-    /// quiesced.
-    pub(crate) fn drive(&mut self, q: &RequestQueue, hctxs: impl Iterator<Item = u16> + Clone, now: Time) {
+    /// quiesced. `hctxs` names this thread's hardware queues; it is asked inside, where they cannot change.
+    pub(crate) fn drive<I>(&mut self, q: &RequestQueue, hctxs: impl FnOnce(Layout) -> I, now: Time)
+    where
+        I: Iterator<Item = u16> + Clone,
+    {
         let activity = &self.member(q).activity;
         activity.enter();
         self.saw_quiesced = q.word.load().is_quiesced();
         if !self.saw_quiesced {
             self.looked = now;
+            let hctxs = hctxs(q.hctxs.layout());
             for index in hctxs.clone() {
                 self.poll_hctx(q, index, now);
             }

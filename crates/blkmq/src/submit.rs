@@ -222,8 +222,8 @@ impl Submitter {
         if !self.plug.is_empty() {
             self.flush_plug_at(now);
         }
-        let hctxs = self.q.hctxs.layout().mapped(self.runner.member);
-        self.runner.drive(&self.q, hctxs, now);
+        let member = self.runner.member;
+        self.runner.drive(&self.q, |layout| layout.mapped(member), now);
         self.collect();
         if !self.plug.is_empty() {
             self.retry_plug(now);

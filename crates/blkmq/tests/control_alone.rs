@@ -1,0 +1,118 @@
+//! A change is made while nobody else is at the device: no other change, and no thread that polls.
+
+mod device;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::thread;
+
+use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology, spec};
+use blkmq::{Client, Limits, RequestQueue, Status, Time};
+
+use device::{ONE_QUEUE, write};
+
+/// How long the device takes to change, in times that it lets others go first.
+const SLOW: u32 = 200;
+
+/// Takes its time to change, and looks who comes meanwhile or asks for queues that it has no more.
+#[derive(Debug, Default)]
+struct Slow {
+    nr_queues: AtomicU16,
+    is_changing: AtomicBool,
+    was_disturbed: AtomicBool,
+}
+
+impl Slow {
+    fn note(&self, is_bad: bool) {
+        self.was_disturbed.fetch_or(is_bad, Ordering::SeqCst);
+    }
+}
+
+impl Driver for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+    fn limits(&self) -> Limits {
+        spec::open("null,size=64M").unwrap().limits()
+    }
+    fn topology(&self) -> Topology {
+        ONE_QUEUE
+    }
+    fn set_topology(&self, topology: Topology) -> Result<(), String> {
+        self.note(self.is_changing.swap(true, Ordering::SeqCst));
+        self.nr_queues.store(topology.default_queues, Ordering::SeqCst);
+        (0..SLOW).for_each(|_| thread::yield_now());
+        self.is_changing.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+    fn is_concurrent(&self) -> bool {
+        false
+    }
+    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _: Time) {
+        self.note(hctx >= self.nr_queues.load(Ordering::SeqCst));
+        while let Some(rq) = batch.next() {
+            batch.finish(rq, Status::Ok);
+        }
+    }
+    fn poll(&self, hctx: u16, _: &mut Done<'_>, _: Time) {
+        self.note(self.is_changing.load(Ordering::SeqCst) || hctx >= self.nr_queues.load(Ordering::SeqCst));
+    }
+    fn next_event(&self, _: u16) -> Option<Time> {
+        None
+    }
+    fn timeout(&self, _: u16, _: RqId, _: Time) -> TimeoutAction {
+        TimeoutAction::ResetTimer
+    }
+    fn show(&self, _: &mut dyn fmt::Write) -> fmt::Result {
+        Ok(())
+    }
+}
+
+fn slow() -> (Arc<Slow>, Arc<RequestQueue>) {
+    let device = Arc::new(Slow { nr_queues: AtomicU16::new(1), ..Slow::default() });
+    let q = RequestQueue::builder(device.clone()).scheduler("none").build().unwrap();
+    (device, q)
+}
+
+#[test]
+fn two_changes_are_made_one_after_the_other() {
+    let (device, q) = slow();
+    thread::scope(|scope| {
+        for first in [2, 3] {
+            let q = &q;
+            scope.spawn(move || {
+                for round in 0..4 {
+                    let topology = Topology { default_queues: first + round, ..ONE_QUEUE };
+                    q.set_topology(topology).unwrap().wait().unwrap();
+                }
+            });
+        }
+    });
+    assert!(!device.was_disturbed.load(Ordering::SeqCst), "two changes at once");
+}
+
+#[test]
+fn nobody_polls_a_device_that_changes() {
+    let (device, q) = slow();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            let mut submitter = q.submitter(&Client::new("test")).unwrap();
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = submitter.submit(write(0, 1));
+                    submitter.poll();
+                    while submitter.reap().is_some() {}
+                }
+            });
+        }
+        for round in 0..6 {
+            let topology = Topology { default_queues: 1 + 3 * (round % 2), ..ONE_QUEUE };
+            q.set_topology(topology).unwrap().wait().unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(!device.was_disturbed.load(Ordering::SeqCst), "the device was polled while it changed");
+}
