@@ -39,7 +39,7 @@ impl Runner {
     fn check_deadline(&mut self, q: &RequestQueue, hctx: u16, id: RqId, now: Time) -> Time {
         let never = Time(u64::MAX);
         let Some((slot, generation)) = q.slots.find(id) else { return never };
-        if slot.state.look() != (generation, Place::Issued) {
+        if !slot.state.is_issued(generation) {
             return never;
         }
         let deadline = slot.deadline.get();

@@ -267,6 +267,36 @@ mod tests {
         }
     }
 
+    /// Goes red under Miri, which lets Relaxed loads see old values, if `State::is_issued` does not acquire: the scan then
+    /// takes a request for overdue that was issued just now, by the deadline of the slot's operation before it.
+    #[test]
+    fn who_sees_a_request_issued_sees_its_deadline() {
+        let slots = slots(1);
+        let rounds = if cfg!(miri) { 100 } else { 10_000 };
+        let seen = std::sync::atomic::AtomicU64::new(0);
+        let mut deadlines = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..rounds {
+                    let id = plugged(&slots, 0, round, &[0; 512]).issue(Time(round + 1));
+                    while seen.load(std::sync::atomic::Ordering::Relaxed) <= round {
+                        std::thread::yield_now();
+                    }
+                    slots.complete(id, Status::Ok).unwrap().expect("nobody else completes it").free();
+                }
+            });
+            let slot = slots.slot(SlotIndex::new(0, 0));
+            for round in 0..rounds {
+                while !slot.state.is_issued(round as u32) {
+                    std::thread::yield_now();
+                }
+                deadlines.push(slot.deadline.get().0);
+                seen.store(round + 1, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+        assert!(deadlines.into_iter().eq(1..=rounds));
+    }
+
     #[test]
     #[should_panic(expected = "left the scheduler twice")]
     fn a_scheduler_that_names_a_request_twice_is_caught() {

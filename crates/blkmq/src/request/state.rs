@@ -137,6 +137,12 @@ impl State {
         self.0.store(pack(self.generation(), Place::Issued), Ordering::Release);
     }
 
+    /// Whether the driver has the request just now, as far as a thread can tell that does not own it.
+    pub(crate) fn is_issued(&self, generation: u32) -> bool {
+        // ORDERING: Acquire pairs with the Release of `issue`: who sees it issued sees its deadline.
+        self.0.load(Ordering::Acquire) == pack(generation, Place::Issued)
+    }
+
     /// A request leaves the scheduler. Only the holder of the scheduler calls this, so load and store suffice.
     /// False if the scheduler named a request it does not have.
     #[must_use]
