@@ -241,6 +241,7 @@ impl HwCtxTable {
     }
 
     pub(crate) fn layout(&self) -> Layout {
+        // Acquire pairs with the Release of `set_layout`.
         Layout::unpack(self.layout.load(Ordering::Acquire))
     }
 

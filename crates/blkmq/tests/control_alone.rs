@@ -34,7 +34,7 @@ impl Driver for Slow {
         "slow"
     }
     fn limits(&self) -> Limits {
-        spec::open("null,size=64M").unwrap().limits()
+        spec::open("null,size=64M").expect("the spec is good").limits()
     }
     fn topology(&self) -> Topology {
         ONE_QUEUE
@@ -71,7 +71,7 @@ impl Driver for Slow {
 
 fn slow() -> (Arc<Slow>, Arc<RequestQueue>) {
     let device = Arc::new(Slow { nr_queues: AtomicU16::new(1), ..Slow::default() });
-    let q = RequestQueue::builder(device.clone()).scheduler("none").build().unwrap();
+    let q = RequestQueue::builder(device.clone()).scheduler("none").build().expect("the queue is good");
     (device, q)
 }
 

@@ -10,7 +10,7 @@ use blkmq::{Client, Clock, Flags, Limits, Op, RequestQueue, Status, Time, Virtua
 use device::{ONE_QUEUE, Recorder, reap, write};
 
 fn limits() -> Limits {
-    spec::open("null,size=64M").unwrap().limits()
+    spec::open("null,size=64M").expect("the spec is good").limits()
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -44,12 +44,12 @@ mod strict {
         }
         fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
             while let Some(rq) = batch.next() {
-                self.0.lock().unwrap().push(batch.start(rq));
+                self.0.lock().expect("nobody panicked").push(batch.start(rq));
             }
         }
         fn poll(&self, _: u16, done: &mut Done<'_>, now: Time) {
             if now >= Time(41 * super::SECOND) {
-                for id in self.0.lock().unwrap().drain(..) {
+                for id in self.0.lock().expect("nobody panicked").drain(..) {
                     done.complete(id, Status::Ok).expect("it was given up");
                 }
             }
@@ -58,7 +58,7 @@ mod strict {
             None
         }
         fn timeout(&self, _: u16, id: RqId, _: Time) -> TimeoutAction {
-            self.0.lock().unwrap().retain(|held| *held != id);
+            self.0.lock().expect("nobody panicked").retain(|held| *held != id);
             TimeoutAction::Done
         }
         fn show(&self, _: &mut dyn fmt::Write) -> fmt::Result {

@@ -13,7 +13,7 @@ use blkmq::{Client, Limits, Notify, RequestQueue, Status, Time};
 use device::{ONE_QUEUE, Recorder, reap, write};
 
 fn limits() -> Limits {
-    spec::open("null,size=64M").unwrap().limits()
+    spec::open("null,size=64M").expect("the spec is good").limits()
 }
 
 /// Refuses everything, or gives it back, until a time, and finishes what it gets from then on.
@@ -99,8 +99,8 @@ struct Issues {
 impl Notify for Issues {
     fn notify(&self) {
         // Once: the third thread answers one question.
-        if self.ask.lock().unwrap().send(()).is_ok()
-            && let Ok(nr_held) = self.answer.lock().unwrap().recv()
+        if self.ask.lock().expect("nobody panicked").send(()).is_ok()
+            && let Ok(nr_held) = self.answer.lock().expect("nobody panicked").recv()
         {
             self.was_free.store(nr_held == 2, Ordering::Relaxed);
         }
