@@ -41,13 +41,11 @@ impl RequestQueue {
             self.nr_background.fetch_add(1, Ordering::Relaxed);
             let (q, stop) = (Arc::clone(self), Arc::clone(&background.stop));
             background.threads.push(thread::spawn(move || {
+                let _membership = Membership { q: &q, member };
                 let mut runner = Runner::new(member);
                 while !stop.load(Ordering::Relaxed) {
                     drive_share(&q, &mut runner, share, nr_threads, &stop);
                 }
-                q.nr_background.fetch_sub(1, Ordering::Relaxed);
-                q.members.get(member).set_background(false);
-                q.leave(member);
             }));
         }
         Ok(background)
@@ -60,6 +58,25 @@ impl RequestQueue {
                 member.wake.rouse();
             }
         }
+    }
+}
+
+/// A background thread's place in the queue, which it leaves also when the driver panics: submitters must not go on
+/// relying on it, nor freezes wait for it. The requests in its hands are lost.
+struct Membership<'q> {
+    q: &'q RequestQueue,
+    member: u16,
+}
+
+impl Drop for Membership<'_> {
+    fn drop(&mut self) {
+        let member = self.q.members.get(self.member);
+        if member.activity.is_active() {
+            member.activity.leave();
+        }
+        self.q.nr_background.fetch_sub(1, Ordering::Relaxed);
+        member.set_background(false);
+        self.q.leave(self.member);
     }
 }
 
