@@ -78,7 +78,10 @@ impl Counters {
     }
 
     pub(crate) fn completed(&self, n: u64) {
-        add(&self.0.completed, n);
+        let completed = self.0.completed.load(Ordering::Relaxed).wrapping_add(n);
+        // ORDERING: Release, so that who reads this count sees these operations among the entered ones; pairs with the
+        // Acquire in `nr_completed`. A queue that is waited for would look drained too early otherwise.
+        self.0.completed.store(completed, Ordering::Release);
     }
 
     /// A request that the scheduler had dispatched completed.
@@ -118,7 +121,8 @@ impl Counters {
     }
 
     pub(crate) fn nr_completed(&self) -> u64 {
-        get(&self.0.completed)
+        // ORDERING: Acquire pairs with the Release in `completed`.
+        self.0.completed.load(Ordering::Acquire)
     }
 
     pub(crate) fn nr_limited(&self) -> u64 {

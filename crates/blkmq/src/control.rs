@@ -280,10 +280,14 @@ impl RequestQueue {
         let mut hold = self.held.lock.lock();
         let Some(scheduler) = &mut hold.scheduler else { return Err(unknown_knob(name, None)) };
         match scheduler.set_knob(name, value) {
-            Ok(()) => Ok(()),
-            Err(KnobError::Unknown) => Err(unknown_knob(name, hold.scheduler.as_deref())),
-            Err(error) => Err(QueueError::BadValue(error.to_string())),
+            Ok(()) => (),
+            Err(KnobError::Unknown) => return Err(unknown_knob(name, hold.scheduler.as_deref())),
+            Err(error) => return Err(QueueError::BadValue(error.to_string())),
         }
+        drop(hold);
+        // It may let go what it held back; that set WAITING, so who wakes here looks.
+        self.wake_sleepers();
+        Ok(())
     }
 
     /// Registers a thread, and its client if it submits.

@@ -16,6 +16,9 @@ use crate::{RqId, Time};
 /// Polling a future drives the queue. While every task sleeps somebody else must: background threads
 /// ([`RequestQueue::start_threads`](crate::RequestQueue::start_threads)), other submitters' threads, or a timer of the
 /// executor set to [`next_wakeup`](Self::next_wakeup).
+///
+/// Wakers may be called while another future of the same submitter is being polled, so waking must only schedule a task,
+/// as every common executor does, and not poll it there and then.
 #[derive(Debug, Clone)]
 pub struct AsyncSubmitter {
     inner: Arc<Mutex<Inner>>,
