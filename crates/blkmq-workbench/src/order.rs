@@ -13,7 +13,7 @@
 mod agreement;
 mod plug;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use blkmq_sched::{
     Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, SCHEDULERS, Scheduler, Tally, Time,
@@ -33,8 +33,8 @@ const JIFFY: u64 = 4_000_000;
 /// The settings name a scheduler other than mq-deadline, or a knob or value that it does not have.
 pub fn replay(events: &[Event<'_>], settings: &Settings, classes: &Classes) -> Result<Agreement, TextError> {
     let mut replay = Replay::new(scheduler(settings)?, classes, Plugs::new(events));
-    for index in 0..events.len() {
-        replay.step(index, events);
+    for (index, event) in events.iter().enumerate() {
+        replay.step(index, event);
     }
     Ok(Agreement { choices: replay.choices })
 }
@@ -65,6 +65,10 @@ struct Replay<'a> {
     waiting: BTreeMap<RqId, Waiting>,
     /// The request that our scheduler chose for the next issue.
     kept: Option<RqId>,
+    /// What our scheduler chose for the next issue, and was given back since Linux's still has it.
+    refuted: Option<Request>,
+    /// Tasks that merged something, and have done nothing since.
+    merging: HashSet<u32>,
     /// The classes of issued requests, by first sector and direction.
     in_driver: HashMap<(u64, bool), Vec<Class>>,
     tally: Tally,
@@ -89,6 +93,8 @@ impl<'a> Replay<'a> {
             plugs,
             waiting: BTreeMap::new(),
             kept: None,
+            refuted: None,
+            merging: HashSet::new(),
             in_driver: HashMap::new(),
             tally: Tally::default(),
             next_id: 0,
@@ -97,14 +103,15 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn step(&mut self, index: usize, events: &[Event<'_>]) {
-        let (event, later) = (&events[index], &events[index + 1..]);
+    fn step(&mut self, index: usize, event: &Event<'_>) {
         if event.action == Action::Notify {
             return;
         }
         if let Some(emptied) = self.plugs.closed_by(event) {
             self.look_ahead(emptied);
         }
+        // A completion interrupts whatever its task is at.
+        let merges_on = event.action != Action::Complete && self.merging.remove(&event.pid);
         let beyond = event.sector.checked_add(u64::from(event.nr_sectors())).is_none();
         match event.action {
             // No device reaches that far: the record is broken, and nothing can start or end there.
@@ -117,7 +124,8 @@ impl<'a> Replay<'a> {
                 }
             }
             Action::BackMerge | Action::FrontMerge => {
-                self.merge(event, later);
+                self.merge(event, merges_on);
+                self.merging.insert(event.pid);
                 if self.plugs.merge(event) {
                     self.look_ahead(event.time);
                 }
@@ -143,24 +151,28 @@ impl<'a> Replay<'a> {
     }
 
     /// A bio or request joins a request that waits; or one that is still in its submitter's plug, which is not our concern.
-    fn merge(&mut self, event: &Event<'_>, later: &[Event<'_>]) {
-        if self.plugs.grow(event) {
+    /// `merges_on`: it is what its task does right after another merge.
+    fn merge(&mut self, event: &Event<'_>, merges_on: bool) {
+        let absorbed = self.absorbed(event).filter(|_| merges_on && !self.plugs.holds(event));
+        if absorbed.is_none() && self.plugs.grow(event) {
             return;
         }
         let Some((id, target)) = self.target(event) else { return };
-        let newcomer = self.info(event);
-        // The limit admits this merge and no more, so that two waiting requests become one only if Linux says so next.
-        let joined = self.join_follows(event, later).unwrap_or(0);
-        let Some(sectors) =
-            target.info.nr_sectors.checked_add(newcomer.nr_sectors).and_then(|sum| sum.checked_add(joined))
-        else {
-            return;
-        };
-        if self.kept == Some(id) {
-            // What Linux keeps aside cannot grow: it chose another one, and ours grows before it is taken back.
-            self.enlarge(id, &newcomer);
-            return;
+        if self.kept.is_some_and(|kept| kept == id || absorbed == Some(kept)) {
+            self.give_back(event.time);
         }
+        let mut newcomer = self.info(event);
+        let Some(sectors) = target.info.nr_sectors.checked_add(newcomer.nr_sectors) else { return };
+        // Nothing at all, merged where two requests touch, makes our scheduler look whether they can be one; merged at the
+        // end of one, it has that one looked at first for what comes next.
+        let nothing = Info { nr_sectors: 0, ..newcomer };
+        if absorbed.is_some() {
+            newcomer = nothing;
+        } else if event.action == Action::BackMerge {
+            self.scheduler.set_merge_limits(limits(target.info.nr_sectors));
+            self.scheduler.merge(&nothing);
+        }
+        // The limit admits this merge and no more, so that two waiting requests become one only if Linux says so.
         self.scheduler.set_merge_limits(limits(sectors));
         let Some(merge) = self.scheduler.merge(&newcomer) else { return };
         self.enlarge(merge.into, &newcomer);
@@ -169,6 +181,14 @@ impl<'a> Replay<'a> {
         {
             self.enlarge(join.survivor, &absorbed.info);
         }
+    }
+
+    /// Our scheduler takes its choice back before the issue for which it was made: it goes on waiting, and can grow. What
+    /// Linux keeps aside cannot, so Linux chose another one.
+    fn give_back(&mut self, now: u64) {
+        let Some((id, rq)) = self.kept.take().and_then(|id| Some((id, *self.waiting.get(&id)?))) else { return };
+        self.refuted = Some(self.describe(id, now));
+        self.scheduler.requeue(id, &rq.info, jiffies(rq.since));
     }
 
     /// The device takes a request: Linux's choice shows.
@@ -182,10 +202,11 @@ impl<'a> Replay<'a> {
         };
         self.look_ahead(event.time);
         let ours = self.kept.take();
+        let refuted = self.refuted.take();
         self.choices.push(Choice {
             time: event.time,
             linux: self.describe(linux, event.time),
-            ours: ours.map(|id| self.describe(id, event.time)),
+            ours: ours.map(|id| self.describe(id, event.time)).or(refuted),
         });
         if ours != Some(linux) {
             if let Some((id, rq)) = ours.and_then(|id| Some((id, self.waiting.get(&id)?))) {
@@ -211,7 +232,7 @@ impl<'a> Replay<'a> {
 
     /// Lets the scheduler choose the request of the next issue, unless it has chosen already.
     fn look_ahead(&mut self, time: u64) {
-        if self.kept.is_some() || self.scheduler.is_empty() {
+        if self.kept.is_some() || self.refuted.is_some() || self.scheduler.is_empty() {
             return;
         }
         if self.scheduler.wants_tally() {
@@ -231,16 +252,12 @@ impl<'a> Replay<'a> {
         self.waiting.iter().rev().find(|(_, rq)| fits(rq)).map(|(id, rq)| (*id, *rq))
     }
 
-    /// The sectors of the waiting request that the merge of `event` made a part of another, as the next event of the
-    /// same task says.
-    fn join_follows(&self, event: &Event<'_>, later: &[Event<'_>]) -> Option<u32> {
-        let own =
-            |next: &&Event<'_>| next.pid == event.pid && !matches!(next.action, Action::Notify | Action::Complete);
-        let next = later.iter().find(own).filter(|next| next.action == Action::BackMerge)?;
-        self.waiting
-            .values()
-            .any(|rq| (rq.info.sector, rq.info.nr_sectors, rq.info.op) == (next.sector, next.nr_sectors(), op(next)))
-            .then(|| next.nr_sectors())
+    /// The waiting request that the merge of `event` is about, if it is that of a request which waits.
+    fn absorbed(&self, event: &Event<'_>) -> Option<RqId> {
+        let is_it = |rq: &Waiting| {
+            (rq.info.sector, rq.info.nr_sectors, rq.info.op) == (event.sector, event.nr_sectors(), op(event))
+        };
+        self.waiting.iter().find(|(_, rq)| event.action == Action::BackMerge && is_it(rq)).map(|(id, _)| *id)
     }
 
     /// Keeps the copy of a request in step with what the scheduler knows of it.

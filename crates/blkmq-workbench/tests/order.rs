@@ -171,6 +171,52 @@ fn two_waiting_requests_become_one_only_if_the_trace_says_so() {
     assert_eq!(joined.choices(), "0R 100R 50R");
 }
 
+/// The bio that fills the gap joins the front of the request inserted last, which the one before it then absorbs: the
+/// second merge carries the place of the request as it has grown.
+#[test]
+fn a_request_that_grew_to_the_front_is_absorbed_by_the_one_before_it() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 116, 8);
+    let trace = trace.add(1, "Q", 108, 8).add(1, "F", 108, 8).add(1, "M", 108, 16);
+    let trace = trace.add(1, "D", 0, 8).add(1, "D", 100, 24).add(1, "I", 50, 8).add(1, "D", 50, 8);
+    assert_eq!(trace.choices(), "0R 100R 50R");
+}
+
+/// A plugged request joins the end of 108, which then joins the end of 100: Linux looks on from what has grown.
+#[test]
+fn a_request_that_took_a_plugged_one_in_is_absorbed_by_the_one_before_it() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 108, 8);
+    let trace = trace.add(1, "G", 116, 8).add(1, "U", 0, 1).add(1, "M", 116, 8).add(1, "M", 108, 16);
+    let trace = trace.add(1, "D", 0, 8).add(1, "D", 100, 24).add(1, "I", 50, 8).add(1, "D", 50, 8);
+    assert_eq!(trace.choices(), "0R 100R 50R");
+}
+
+/// Linux joins a plugged request only to the end of another, be it that the request inserted last begins where it ends.
+#[test]
+fn a_plugged_request_joins_the_end_of_another_rather_than_the_beginning() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 92, 8).add(1, "I", 108, 8);
+    let trace = trace.add(1, "G", 100, 8).add(1, "U", 0, 1).add(1, "M", 100, 8);
+    let trace = trace.add(1, "D", 0, 8).add(1, "D", 92, 16).add(1, "D", 108, 8);
+    assert_eq!(trace.choices(), "0R 92R 108R");
+}
+
+/// Two plugged requests merge one after the other; the second has the place of one that waits, which goes on waiting.
+#[test]
+fn a_plugged_request_is_not_taken_for_a_waiting_one_at_its_place() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 108, 8).add(1, "I", 92, 8);
+    let trace = trace.add(1, "G", 100, 8).add(1, "G", 108, 8).add(1, "U", 0, 2).add(1, "M", 100, 8);
+    let trace = trace.add(1, "M", 108, 8).add(1, "D", 0, 8).add(1, "D", 92, 24).add(1, "D", 108, 8);
+    assert_eq!(trace.choices(), "0R 92R 108R");
+}
+
+/// We keep 16 aside while Linux takes 100, so 16 can still be absorbed, and must not wait on as if nothing had happened.
+#[test]
+fn what_only_we_chose_can_be_absorbed() {
+    let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 16, 8).add(1, "U", 0, 1);
+    let trace = trace.add(1, "I", 0, 8).add(1, "Q", 8, 8).add(1, "M", 8, 8).add(1, "M", 16, 8);
+    let trace = trace.add(1, "D", 100, 8).add(1, "D", 0, 24).add(1, "I", 10, 4).add(1, "D", 10, 4);
+    assert_eq!(trace.choices(), "16R 0R 10R");
+}
+
 /// A scheduler begins in a batch of writes, so the write goes first though the read is older.
 #[test]
 fn reads_and_writes_at_the_same_sector_are_told_apart() {

@@ -27,6 +27,13 @@ struct Held {
     write: bool,
 }
 
+impl Held {
+    fn is(&self, event: &Event<'_>) -> bool {
+        let end = event.sector + u64::from(event.nr_sectors());
+        (self.sector, self.end, self.write) == (event.sector, end, event.is_write())
+    }
+}
+
 #[derive(Debug)]
 struct Open {
     pid: u32,
@@ -92,8 +99,13 @@ impl Plugs {
                 return true;
             }
         }
-        held.retain(|rq| (rq.sector, rq.end, rq.write) != (event.sector, end, event.is_write()));
+        held.retain(|rq| !rq.is(event));
         false
+    }
+
+    /// True if the request that `event` is about is still in its task's plug.
+    pub(super) fn holds(&self, event: &Event<'_>) -> bool {
+        self.held.get(&event.pid).is_some_and(|held| held.iter().any(|rq| rq.is(event)))
     }
 
     /// A request was issued that was never inserted.
