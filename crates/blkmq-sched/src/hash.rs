@@ -21,6 +21,10 @@ pub(crate) struct Hash<C> {
 /// As many buckets as Linux has, before anything is reserved.
 const LEAST_BITS: u32 = 6;
 
+/// How many items of a bucket a look-up passes at most. Sectors that come by chance put far fewer into one; but whoever
+/// chooses them can choose all of one bucket.
+const LONGEST_WALK: usize = 32;
+
 impl<C> Hash<C> {
     pub(crate) fn new() -> Self {
         let mut buckets = Vec::new();
@@ -68,7 +72,8 @@ impl<C> Hash<C> {
         self.bucket(end).remove(slab, item);
     }
 
-    /// The items that end at `end`, the latest first.
+    /// The items that end at `end`, the latest first; not all of them if their bucket is overcrowded.
+    /// COST: the bucket, up to a bound.
     pub(crate) fn find<'a, T: Ending, P: Probe>(
         &self,
         slab: &'a Slab<T, P>,
@@ -77,7 +82,7 @@ impl<C> Hash<C> {
     where
         C: Chain<T>,
     {
-        self.buckets[self.number(end)].iter(slab).filter(move |(_, item)| item.end() == end)
+        self.buckets[self.number(end)].iter(slab).take(LONGEST_WALK).filter(move |(_, item)| item.end() == end)
     }
 
     fn bucket(&mut self, end: u64) -> &mut List<C> {
@@ -93,10 +98,21 @@ impl<C> Hash<C> {
 
 #[cfg(test)]
 mod tests {
+    use core::cell::Cell;
     use std::vec::Vec;
 
     use super::*;
     use crate::list::Links;
+    use crate::slab::Access;
+
+    #[derive(Debug, Default)]
+    struct Count(Cell<usize>);
+
+    impl Probe for Count {
+        fn access(&self, _slot: usize, _access: Access) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
 
     #[derive(Debug)]
     struct Item {
@@ -141,5 +157,21 @@ mod tests {
         }
         assert_eq!(hash.buckets.len(), 8192);
         assert_eq!(hash.find(&slab, 100).count(), 0);
+    }
+
+    /// Red when a look-up walks the whole bucket: one client could then make everybody's merges slow.
+    #[test]
+    fn ends_chosen_to_share_a_bucket_do_not_make_a_look_up_long() {
+        let mut slab = Slab::new(Count::default());
+        let mut hash = Hash::<ByEnd>::new();
+        hash.reserve(&mut slab, 1024);
+        let bucket = hash.number(0);
+        for end in (1..).filter(|end| hash.number(*end) == bucket).take(1024).collect::<Vec<u64>>() {
+            let index = slab.insert(Item { name: 0, end, links: Links::default() });
+            hash.insert(&mut slab, index);
+        }
+        let before = slab.probe().0.get();
+        assert_eq!(hash.find(&slab, 0).count(), 0);
+        assert!(slab.probe().0.get() - before <= LONGEST_WALK);
     }
 }

@@ -69,6 +69,11 @@ impl<T, P: Probe> Slab<T, P> {
         self.len
     }
 
+    #[cfg(test)]
+    pub(crate) const fn probe(&self) -> &P {
+        &self.probe
+    }
+
     /// COST: one slot written. Allocates only beyond what was reserved.
     pub(crate) fn insert(&mut self, item: T) -> Index {
         self.len += 1;
