@@ -1,7 +1,7 @@
 //! Why the program ends early, and with which exit code.
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use blkmq_workbench::TextError;
@@ -29,15 +29,17 @@ impl Failure {
     pub(crate) fn report(self) -> ExitCode {
         let (text, code) = match self {
             Self::Asked(text) => {
-                print!("{text}");
-                return ExitCode::SUCCESS;
+                return match io::stdout().write_all(text.as_bytes()) {
+                    Ok(()) => ExitCode::SUCCESS,
+                    Err(error) => Self::from(error).report(),
+                };
             }
             Self::Unread => return ExitCode::FAILURE,
             Self::Input(text) => (text, 2),
             Self::Running(text) => (text, 1),
         };
-        // One line, whatever the words it quotes contain.
-        eprintln!("blkmq: {}", text.replace(['\n', '\r'], " "));
+        // One line, whatever the words it quotes contain. If it cannot be written either, the exit code has to do.
+        let _ = writeln!(io::stderr(), "blkmq: {}", text.replace(['\n', '\r'], " "));
         ExitCode::from(code)
     }
 }

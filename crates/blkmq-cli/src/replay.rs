@@ -64,10 +64,10 @@ pub(crate) struct Replay {
     #[arg(long, requires = "queue")]
     order: bool,
     /// The settings under which the trace was recorded.
-    #[arg(long, value_name = "FILE", requires = "order")]
+    #[arg(long, value_name = "FILE", requires = "order", conflicts_with = "device")]
     queue: Option<PathBuf>,
     /// Write our choices, one line for each request that the device took.
-    #[arg(long, value_name = "FILE", requires = "order")]
+    #[arg(long, value_name = "FILE", requires = "order", conflicts_with = "device")]
     choices: Option<PathBuf>,
     /// The priority classes of sector ranges; best-effort where nothing is said.
     #[arg(long, value_name = "FILE")]

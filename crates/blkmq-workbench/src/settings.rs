@@ -94,10 +94,8 @@ const RECORDING_ATTRIBUTES: &[&str] = &[
 /// What a recording lists, and what the command line changed of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// What errors call the text.
-    file: String,
     /// The scheduler that was active.
-    scheduler: String,
+    scheduler: Entry,
     /// Every other setting, in the order of the file.
     entries: Vec<Entry>,
 }
@@ -140,22 +138,23 @@ impl Settings {
                 entries.push(Entry { place, name: name.to_owned(), value: value.to_owned(), knob_only: false });
             }
         }
-        let scheduler = scheduler.ok_or_else(|| TextError {
+        let value = scheduler.ok_or_else(|| TextError {
             place: file.to_owned(),
             what: "there is no line 'scheduler', as in 'scheduler none [mq-deadline]'".to_owned(),
         })?;
-        Ok(Self { file: file.to_owned(), scheduler, entries })
+        let (place, name) = (format!("{file}: scheduler"), "scheduler".to_owned());
+        Ok(Self { scheduler: Entry { place, name, value, knob_only: false }, entries })
     }
 
     /// The scheduler that was active.
     #[must_use]
     pub fn scheduler(&self) -> &str {
-        &self.scheduler
+        &self.scheduler.value
     }
 
     /// An error about the scheduler that was active.
     pub(crate) fn fault(&self, what: String) -> TextError {
-        TextError { place: format!("{}: scheduler", self.file), what }
+        self.scheduler.fault(what)
     }
 
     /// Changes a setting: `NAME=VALUE` for the queue, `iosched/NAME=VALUE` for the scheduler.
@@ -166,7 +165,12 @@ impl Settings {
         let place = format!("--set {text}");
         let (name, value) = assignment(text)?;
         let (name, knob_only) = name.strip_prefix("iosched/").map_or((name, false), |knob| (knob, true));
-        self.entries.push(Entry { place, name: name.to_owned(), value: value.to_owned(), knob_only });
+        let entry = Entry { place, name: name.to_owned(), value: value.to_owned(), knob_only };
+        if name == "scheduler" && !knob_only {
+            self.scheduler = entry;
+        } else {
+            self.entries.push(entry);
+        }
         Ok(())
     }
 
