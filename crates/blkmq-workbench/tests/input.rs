@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use blkmq::driver::spec;
-use blkmq::{Clock, RequestQueue, VirtualClock};
+use blkmq::{Class, Clock, RequestQueue, VirtualClock};
 use blkmq_workbench::blktrace::{self, Action, TraceFault};
 use blkmq_workbench::{Classes, Load, Settings, Speed, order};
 use proptest::prelude::*;
@@ -151,6 +151,14 @@ fn changed_settings_are_checked_as_those_of_the_file() {
         let error = result.expect_err("this change is wrong").to_string();
         assert!(error.starts_with(expected), "{change}: {error}");
     }
+}
+
+#[test]
+fn a_class_reaches_to_before_the_end_of_its_range() {
+    let classes = Classes::parse("c", "8 16 rt # a comment\n0 32 idle\n").expect("the classes are well formed");
+    let of = [0, 7, 8, 15, 16, 31, 32].map(|sector| classes.of(sector));
+    let (rt, be, idle) = (Class::RealTime, Class::BestEffort, Class::Idle);
+    assert_eq!(of, [idle, idle, rt, rt, idle, idle, be]);
 }
 
 #[test]

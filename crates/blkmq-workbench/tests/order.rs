@@ -10,13 +10,18 @@ const SETTINGS: &str = "scheduler none [mq-deadline]\nnr_requests 64\n";
 
 trait Choices {
     fn choices(&self) -> String;
+    fn choices_under(&self, settings: &str) -> String;
 }
 
 impl Choices for Trace {
     /// Our choices, without their times: `8R 100R` or `-`.
     fn choices(&self) -> String {
+        self.choices_under(SETTINGS)
+    }
+
+    fn choices_under(&self, settings: &str) -> String {
         let events = blktrace::read(&self.bytes).expect("the trace is well formed");
-        let settings = Settings::parse("queue.txt", SETTINGS).expect("the settings are well formed");
+        let settings = Settings::parse("queue.txt", settings).expect("the settings are well formed");
         let agreement = order::replay(&events, &settings, &Classes::default()).expect("the settings are accepted");
         let words = agreement.choices.iter().map(|choice| match choice.ours {
             Some(rq) => format!("{}{}", rq.sector, rq.direction()),
@@ -106,6 +111,15 @@ fn back_and_front_merges_move_the_ends_of_a_waiting_request() {
     let trace = trace.add(1, "I", 112, 8).add(1, "I", 120, 8);
     let trace = trace.add(1, "D", 0, 8).add(1, "D", 92, 24).add(1, "D", 120, 8).add(1, "D", 112, 8);
     assert_eq!(trace.choices(), "0R 92R 120R 112R");
+}
+
+/// The knob says what to look for, and a replay looks for nothing.
+#[test]
+fn front_merges_are_applied_whatever_the_knob_says() {
+    let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 200, 8);
+    let trace = trace.add(1, "Q", 92, 8).add(1, "F", 92, 8);
+    let trace = trace.add(1, "D", 0, 8).add(1, "D", 92, 16).add(1, "D", 200, 8);
+    assert_eq!(trace.choices_under(&format!("{SETTINGS}front_merges 0\n")), "0R 92R 200R");
 }
 
 /// The merge of a request that its task still has plugged must not move the waiting one that ends at the same place:

@@ -93,6 +93,17 @@ fn as_fast_as_the_device_takes_it_keeps_the_traced_number_outstanding() {
     assert_eq!(latency(&outcome.latencies, "read"), (2 * TAKES, 3 * TAKES));
 }
 
+/// Two reads that touch, of one plug or of two; each time both are submitted before the device answers.
+#[test]
+fn a_plug_of_the_trace_is_a_plug_here() {
+    let one = Trace::default().add(1, "Q", 0, 8).add(1, "Q", 8, 8).add(1, "U", 0, 2);
+    let two = Trace::default().add(1, "Q", 0, 8).add(1, "U", 0, 1).add(1, "Q", 8, 8).add(1, "U", 0, 1);
+    for (trace, merges) in [(one, 1), (two, 0)] {
+        let outcome = run(&trace, SLOW, "none", Speed::Max);
+        assert_eq!((outcome.completed, outcome.stats.merges_plug), (2, merges));
+    }
+}
+
 #[test]
 fn speeds_are_numbers_above_zero_or_max() {
     for text in ["0", "max", "0.0"] {
