@@ -107,12 +107,6 @@ impl Bio {
         self
     }
 
-    /// True if someone waits for it: reads, flushes, and writes that are marked so or must be durable.
-    #[must_use]
-    pub fn is_sync(&self) -> bool {
-        matches!(self.op, Op::Read | Op::Flush) || self.flags.sync || self.flags.fua || self.flags.preflush
-    }
-
     /// True if the buffers fit the operation: whole sectors of the stated length for reads and writes, else none.
     pub(crate) fn buffers_fit(&self) -> bool {
         match self.op {

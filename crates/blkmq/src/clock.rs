@@ -31,12 +31,6 @@ impl Clock {
             Self::Virtual(clock) => clock.now(),
         }
     }
-
-    /// True if sleeping on this clock means moving it.
-    #[must_use]
-    pub const fn is_virtual(&self) -> bool {
-        matches!(self, Self::Virtual(_))
-    }
 }
 
 /// A clock that its owner moves. Clones show the same time.

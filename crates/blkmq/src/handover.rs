@@ -29,13 +29,6 @@ impl<T> Handover<T> {
         }
     }
 
-    /// Appends a chain, linked as [`SlotStack::push_chain`] wants it. Owes a [`drain`](Self::drain). Returns whether
-    /// nothing else was incoming.
-    #[inline]
-    pub fn append_chain<'a>(&self, first: u32, last: u32, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
-        self.incoming.push_chain(first, last, link_of)
-    }
-
     /// Appends `slots` in order, as one chain. Owes a [`drain`](Self::drain). Returns whether nothing else was incoming.
     #[inline]
     pub fn append<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
