@@ -2,7 +2,8 @@
 
 mod common;
 
-use blkmq::Status;
+use blkmq::driver::spec;
+use blkmq::{Bio, Buffer, Client, Clock, RequestQueue, Status, VirtualClock};
 use common::random::{Random, operations, seed};
 use common::worker::Load;
 use common::{control, queue, queue_with};
@@ -50,5 +51,26 @@ fn medium_errors_reach_the_operations_that_met_them() {
         let load = Load::new(&q, operations(10_000)).with_data().with_failures(&[Status::Medium]);
         let counts = load.run(&random, 0, control::quiesce);
         assert!(counts.by_status[&Status::Medium] > 0, "{counts:?}");
+    }
+}
+
+/// Red if a shorter time waits for the scan that the longer one had planned.
+#[test]
+fn a_shorter_io_timeout_holds_at_once() {
+    for scheduler in ["none", "mq-deadline"] {
+        let clock = Clock::Virtual(VirtualClock::new());
+        let device = spec::open("null,size=1M,timeout=1,100,0,-1").expect("the spec is good");
+        let q = RequestQueue::builder(device).scheduler(scheduler).clock(clock).build().expect("the queue is good");
+        q.set_knob("io_timeout", "100").expect("the knob exists").wait().expect("the value is accepted");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is a slot");
+        let completion = loop {
+            submitter.wait(None);
+            if let Some(completion) = submitter.reap() {
+                break completion;
+            }
+        };
+        assert_eq!(completion.status, Status::Timeout);
+        assert!(q.clock().now().0 <= 200_000_000, "{scheduler}: {} ns", q.clock().now().0);
     }
 }
