@@ -6,15 +6,14 @@
 //! sees the append.
 
 use crate::stack::{Chain, SlotStack};
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Line, TryLock, fence_at, kept, order};
+use crate::sync::atomic::AtomicU32;
+use crate::sync::{TryLock, fence_at, kept};
 
 /// A hand-over list with the state `T` that only the holder touches, such as the requests that the driver refused and
 /// that stay at the head.
 #[derive(Debug)]
 pub struct Handover<T> {
     incoming: SlotStack,
-    again: Line<AtomicBool>,
     holder: TryLock<T>,
 }
 
@@ -22,11 +21,7 @@ impl<T> Handover<T> {
     /// An empty list.
     #[must_use]
     pub fn new(state: T) -> Self {
-        Self {
-            incoming: SlotStack::new("issue.incoming"),
-            again: Line::new("issue.again", AtomicBool::new(false)),
-            holder: TryLock::new("issue.lock", state),
-        }
+        Self { incoming: SlotStack::new("issue.incoming"), holder: TryLock::new("issue.lock", state) }
     }
 
     /// Appends `slots` in order, as one chain. Owes a [`drain`](Self::drain). Returns whether nothing else was incoming.
@@ -35,19 +30,11 @@ impl<T> Handover<T> {
         self.incoming.push(slots, link_of)
     }
 
-    /// Asks that what the holder kept be tried once more, because something it waits for may have come. Owes a
-    /// [`drain`](Self::drain).
-    #[inline]
-    pub fn kick(&self) {
-        // Release publishes what has come to the swap in `drain`; a swap, so that several kicks all hand on theirs.
-        self.again.swap(true, order("handover.kick", Ordering::Release));
-    }
-
-    /// Whether something has been appended or asked for that no holder has taken.
+    /// Whether something has been appended that no holder has taken.
     #[inline]
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        !self.incoming.is_empty() || self.again.load(Ordering::Relaxed)
+        !self.incoming.is_empty()
     }
 
     /// Works the list off through `work`, which gets the holder's state and the next chain in order (the first chain
@@ -65,14 +52,10 @@ impl<T> Handover<T> {
         link_of: impl Fn(u32) -> &'a AtomicU32,
         mut work: impl FnMut(&mut T, Chain),
     ) -> bool {
-        // Between the append (or kick) and the look at the lock; pairs with the holder's fence below.
+        // Between the append and the look at the lock; pairs with the holder's fence below.
         fence_at("handover.append_fence");
         for _ in 0..=rounds {
             let Some(mut state) = self.holder.try_lock() else { return true };
-            if self.again.load(Ordering::Relaxed) {
-                // Acquire pairs with the Release of `kick`.
-                self.again.swap(false, order("handover.again", Ordering::Acquire));
-            }
             work(&mut state, self.incoming.take_all(&link_of));
             drop(state);
             // Between the unlocking and the look at the list; pairs with the appender's fence above.

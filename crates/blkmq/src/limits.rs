@@ -106,3 +106,31 @@ impl Limits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merging_keeps_to_what_each_operation_may_be() {
+        let limits = Limits {
+            logical_block_size: 4096,
+            max_sectors: 21,
+            max_segments: 3,
+            boundary_sectors: 64,
+            max_discard_sectors: 100,
+            max_discard_segments: 5,
+            max_write_zeroes_sectors: 50,
+            ..Limits::default()
+        };
+        let expected = MergeLimits {
+            max_sectors: 16,
+            max_segments: 3,
+            boundary_sectors: 64,
+            max_discard_sectors: 100,
+            max_discard_segments: 5,
+            max_write_zeroes_sectors: 50,
+        };
+        assert_eq!(limits.merge_limits(), expected);
+    }
+}

@@ -85,3 +85,14 @@ fn tags_in_flight_equal_what_the_driver_has() {
         assert_eq!(completed, 20);
     }
 }
+
+#[test]
+fn nr_requests_has_bounds() {
+    let q = queue("null,hw_queue_depth=16", "mq-deadline");
+    for (value, is_good) in [("0", false), ("1", true), ("2048", true), ("2049", false), ("-1", false), ("many", false)]
+    {
+        let result = q.set_knob("nr_requests", value).and_then(blkmq::Change::wait);
+        assert_eq!(result.is_ok(), is_good, "{value}: {result:?}");
+    }
+    assert_eq!(q.knob("nr_requests").unwrap(), "2048");
+}

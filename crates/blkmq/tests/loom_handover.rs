@@ -5,34 +5,26 @@ mod model;
 
 use blkmq::handover::Handover;
 use blkmq::stack::Chain;
-use blkmq::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use blkmq::sync::atomic::AtomicU32;
 use blkmq::sync::{Arc, TryLock, thread};
-use model::{Exclusive, fails, fails_without, holds};
+use model::{Exclusive, fails_without, holds};
 
 /// More rounds than any model needs.
 const ENDLESS: u32 = 100;
 
 struct Issue {
-    list: Handover<Driver>,
+    /// Its state is what was worked off.
+    list: Handover<Vec<u32>>,
     links: [AtomicU32; 3],
     slots: [Exclusive; 3],
-    /// Whether the driver has room. Relaxed, so that only the hand-over orders it.
-    room: AtomicBool,
-}
-
-#[derive(Default)]
-struct Driver {
-    refused: Vec<u32>,
-    issued: Vec<u32>,
 }
 
 impl Issue {
-    fn new(room: bool) -> Arc<Self> {
+    fn new() -> Arc<Self> {
         Arc::new(Self {
-            list: Handover::new(Driver::default()),
+            list: Handover::new(Vec::new()),
             links: std::array::from_fn(|_| AtomicU32::new(77)),
             slots: Default::default(),
-            room: AtomicBool::new(room),
         })
     }
 
@@ -47,24 +39,21 @@ impl Issue {
         self.list.append(slots, |slot| self.link(slot));
     }
 
-    fn work(&self, driver: &mut Driver, mut chain: Chain) {
+    fn work(&self, issued: &mut Vec<u32>, mut chain: Chain) {
         while let Some(slot) = chain.pop(|slot| self.link(slot)) {
             self.slots[slot as usize].touch();
-            driver.refused.push(slot);
-        }
-        if self.room.load(Ordering::Relaxed) {
-            driver.issued.append(&mut driver.refused);
+            issued.push(slot);
         }
     }
 
     fn drain(&self, rounds: u32) -> bool {
-        self.list.drain(rounds, |slot| self.link(slot), |driver, chain| self.work(driver, chain))
+        self.list.drain(rounds, |slot| self.link(slot), |issued, chain| self.work(issued, chain))
     }
 
     fn issued(&self) -> Vec<u32> {
         assert!(!self.list.is_pending(), "left behind");
         let mut issued = Vec::new();
-        self.list.drain(0, |slot| self.link(slot), |driver, _| issued.append(&mut driver.issued));
+        self.list.drain(0, |slot| self.link(slot), |worked, _| issued.append(worked));
         issued
     }
 }
@@ -94,7 +83,7 @@ fn attempts(lock: &TryLock<u64>) -> u64 {
 
 /// Two threads append and drain.
 fn two_appenders() {
-    let issue = Issue::new(true);
+    let issue = Issue::new();
     let other = {
         let issue = issue.clone();
         thread::spawn(move || {
@@ -111,7 +100,7 @@ fn two_appenders() {
 
 /// No rounds for others: who gets false comes again, and then nothing is left either.
 fn bounded() {
-    let issue = Issue::new(true);
+    let issue = Issue::new();
     let other = {
         let issue = issue.clone();
         thread::spawn(move || {
@@ -123,25 +112,6 @@ fn bounded() {
     while !issue.drain(0) {}
     other.join().expect("the thread ran to its end");
     assert_eq!(issue.issued().len(), 2);
-}
-
-/// The driver refuses until a completion makes room; the completer asks for another try, or does not.
-fn refusal(kick: bool) {
-    let issue = Issue::new(false);
-    let completer = {
-        let issue = issue.clone();
-        thread::spawn(move || {
-            issue.room.store(true, Ordering::Relaxed);
-            if kick {
-                issue.list.kick();
-            }
-            assert!(issue.drain(ENDLESS));
-        })
-    };
-    issue.append(0..1);
-    assert!(issue.drain(ENDLESS));
-    completer.join().expect("the thread ran to its end");
-    assert_eq!(issue.issued(), [0]);
 }
 
 #[test]
@@ -157,16 +127,6 @@ fn everything_is_worked_off_in_order() {
 #[test]
 fn who_runs_out_of_rounds_comes_again() {
     holds(bounded);
-}
-
-#[test]
-fn what_was_refused_is_tried_again() {
-    holds(|| refusal(true));
-}
-
-#[test]
-fn a_completion_without_a_kick_is_lost() {
-    fails(|| refusal(false));
 }
 
 #[test]
@@ -192,14 +152,4 @@ fn locking_needs_acquire() {
 #[test]
 fn unlocking_needs_release() {
     fails_without("try_lock.release", two_appenders);
-}
-
-#[test]
-fn kick_needs_release() {
-    fails_without("handover.kick", || refusal(true));
-}
-
-#[test]
-fn taking_a_kick_needs_acquire() {
-    fails_without("handover.again", || refusal(true));
 }
