@@ -72,6 +72,8 @@ pub enum TimeoutAction {
 /// Requests come by [`queue_rqs`](Self::queue_rqs) in the order in which the scheduler chose them. A driver either
 /// finishes a request there and then ([`Batch::finish`]), starts it ([`Batch::start`]) and completes it later from
 /// [`poll`](Self::poll), sends it back ([`Batch::requeue`]), or refuses it and all behind it ([`Batch::refuse`]).
+///
+/// The methods that have a default are for devices that keep requests, change, or take calls from several threads at once.
 pub trait Driver: Send + Sync + fmt::Debug {
     /// The name in device specs.
     fn name(&self) -> &'static str;
@@ -87,30 +89,46 @@ pub trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// Why the device cannot have that many, in one sentence.
-    fn set_topology(&self, topology: Topology) -> Result<(), String>;
+    fn set_topology(&self, topology: Topology) -> Result<(), String> {
+        let _ = topology;
+        Err(format!("the device '{}' has a fixed number of hardware queues", self.name()))
+    }
 
     /// True if [`queue_rqs`](Self::queue_rqs) may be called by several threads for one hardware queue at once; the
     /// block layer then takes no lock around it.
-    fn is_concurrent(&self) -> bool;
+    fn is_concurrent(&self) -> bool {
+        false
+    }
 
     /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time);
 
     /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, several at once.
-    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time);
+    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
+        let _ = (hctx, done, now);
+    }
 
     /// When [`poll`](Self::poll) will next find something on `hctx`, as far as the driver knows; `None`: no telling, or
     /// nothing is in flight. May name a hardware queue that is gone since a [`set_topology`](Self::set_topology).
-    fn next_event(&self, hctx: u16) -> Option<Time>;
+    fn next_event(&self, hctx: u16) -> Option<Time> {
+        let _ = hctx;
+        None
+    }
 
     /// A request that was started has not completed in time. Not called for one that is completing.
-    fn timeout(&self, hctx: u16, id: RqId, now: Time) -> TimeoutAction;
+    fn timeout(&self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {
+        let _ = (hctx, id, now);
+        TimeoutAction::ResetTimer
+    }
 
     /// Writes the driver's state in readable form.
     ///
     /// # Errors
     /// Only those of `out`.
-    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result;
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let _ = out;
+        Ok(())
+    }
 }
 
 /// Which request has a tag of a hardware queue; read by the timeout scan.

@@ -28,6 +28,8 @@ pub enum Status {
     TooLarge,
     /// A buffer is given where none belongs, or is missing where one does.
     BadBuffer,
+    /// The level of the priority is not from 0 to 7.
+    BadPriority,
     /// The queue went away before the operation was started.
     Gone,
 }
@@ -47,7 +49,7 @@ impl Status {
 
     /// The status a code stands for, as `as u8` gave it.
     pub(crate) fn from_code(code: u8) -> Self {
-        const ALL: [Status; 12] = [
+        const ALL: [Status; 13] = [
             Status::Ok,
             Status::Unsupported,
             Status::Timeout,
@@ -59,6 +61,7 @@ impl Status {
             Status::Misaligned,
             Status::TooLarge,
             Status::BadBuffer,
+            Status::BadPriority,
             Status::Gone,
         ];
         ALL[usize::from(code)]
@@ -77,6 +80,7 @@ impl Status {
             Self::Misaligned => "sector and length must be non-zero multiples of the logical block size",
             Self::TooLarge => "the operation needs more requests than the submitter has slots",
             Self::BadBuffer => "reads and writes need a buffer of whole sectors, other operations none",
+            Self::BadPriority => "the level of a priority is from 0 to 7",
             Self::Gone => "the queue went away before the operation was started",
         }
     }
@@ -85,5 +89,17 @@ impl Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_survives_its_code() {
+        for code in 0..=Status::Gone as u8 {
+            assert_eq!(Status::from_code(code) as u8, code);
+        }
     }
 }

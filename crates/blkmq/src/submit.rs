@@ -328,6 +328,9 @@ impl Submitter {
 
     fn check(&self, bio: &Bio) -> Result<(), Status> {
         self.q.limits.check(bio.op, bio.sector, bio.nr_sectors)?;
+        if bio.priority.unwrap_or(self.priority).level > 7 {
+            return Err(Status::BadPriority);
+        }
         if bio.buffers_fit() { Ok(()) } else { Err(Status::BadBuffer) }
     }
 

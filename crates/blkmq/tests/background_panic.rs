@@ -2,12 +2,11 @@
 
 mod device;
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology, spec};
+use blkmq::driver::{Batch, Done, Driver, Topology, spec};
 use blkmq::{Limits, RequestQueue, Status, Time};
 
 use device::ONE_QUEUE;
@@ -25,12 +24,6 @@ impl Driver for Panics {
     fn topology(&self) -> Topology {
         ONE_QUEUE
     }
-    fn set_topology(&self, _: Topology) -> Result<(), String> {
-        Ok(())
-    }
-    fn is_concurrent(&self) -> bool {
-        false
-    }
     fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
         while let Some(rq) = batch.next() {
             batch.finish(rq, Status::Ok);
@@ -38,15 +31,6 @@ impl Driver for Panics {
     }
     fn poll(&self, _: u16, _: &mut Done<'_>, _: Time) {
         assert!(self.0.swap(true, Ordering::Relaxed), "this panic is the test's own");
-    }
-    fn next_event(&self, _: u16) -> Option<Time> {
-        None
-    }
-    fn timeout(&self, _: u16, _: RqId, _: Time) -> TimeoutAction {
-        TimeoutAction::ResetTimer
-    }
-    fn show(&self, _: &mut dyn fmt::Write) -> fmt::Result {
-        Ok(())
     }
 }
 

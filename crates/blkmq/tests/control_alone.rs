@@ -2,12 +2,11 @@
 
 mod device;
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 
-use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology, spec};
+use blkmq::driver::{Batch, Done, Driver, Topology, spec};
 use blkmq::{Client, Limits, RequestQueue, Status, Time};
 
 use device::{ONE_QUEUE, write};
@@ -46,9 +45,6 @@ impl Driver for Slow {
         self.is_changing.store(false, Ordering::SeqCst);
         Ok(())
     }
-    fn is_concurrent(&self) -> bool {
-        false
-    }
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _: Time) {
         self.note(hctx >= self.nr_queues.load(Ordering::SeqCst));
         while let Some(rq) = batch.next() {
@@ -57,15 +53,6 @@ impl Driver for Slow {
     }
     fn poll(&self, hctx: u16, _: &mut Done<'_>, _: Time) {
         self.note(self.is_changing.load(Ordering::SeqCst) || hctx >= self.nr_queues.load(Ordering::SeqCst));
-    }
-    fn next_event(&self, _: u16) -> Option<Time> {
-        None
-    }
-    fn timeout(&self, _: u16, _: RqId, _: Time) -> TimeoutAction {
-        TimeoutAction::ResetTimer
-    }
-    fn show(&self, _: &mut dyn fmt::Write) -> fmt::Result {
-        Ok(())
     }
 }
 

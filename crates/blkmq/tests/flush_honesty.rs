@@ -10,13 +10,12 @@
 mod device;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use blkmq::VirtualClock;
 use blkmq::driver::null::Null;
-use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology};
+use blkmq::driver::{Batch, Driver, Topology};
 use blkmq::{Bio, Buffer, Client, Clock, Completion, Flags, Limits, Op, RequestQueue, Status, Submitter, Time};
 use device::{Claims, Random, first_seed};
 
@@ -416,14 +415,6 @@ impl Driver for Cached {
         Topology { default_queues: 1 + self.extra_queues, read_queues: 0, poll_queues: 0, depth: 4 }
     }
 
-    fn set_topology(&self, _topology: Topology) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn is_concurrent(&self) -> bool {
-        false
-    }
-
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         while let Some(mut rq) = batch.next() {
             let Content { durable, cached, is_off } = &mut *self.content();
@@ -450,19 +441,5 @@ impl Driver for Cached {
             let status = if *is_off { Status::IoError } else { Status::Ok };
             batch.finish(rq, status);
         }
-    }
-
-    fn poll(&self, _hctx: u16, _done: &mut Done<'_>, _now: Time) {}
-
-    fn next_event(&self, _hctx: u16) -> Option<Time> {
-        None
-    }
-
-    fn timeout(&self, _hctx: u16, _id: RqId, _now: Time) -> TimeoutAction {
-        TimeoutAction::ResetTimer
-    }
-
-    fn show(&self, _out: &mut dyn fmt::Write) -> fmt::Result {
-        Ok(())
     }
 }

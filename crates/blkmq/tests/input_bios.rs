@@ -170,7 +170,7 @@ fn any_number() -> impl Strategy<Value = u64> {
 
 fn any_bio() -> impl Strategy<Value = Bio> {
     let op = prop::sample::select(vec![Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes]);
-    let level = (prop::sample::select(Class::ALL.to_vec()), any::<u8>());
+    let level = (prop::sample::select(Class::ALL.to_vec()), 0_u8..9);
     let pieces = prop::collection::vec(prop_oneof![Just(4096_usize), Just(512), 0_usize..5000], 0..4);
     let fits = any::<bool>();
     (op, any_number(), any_number(), level, pieces, fits, any::<[bool; 9]>()).prop_map(
@@ -219,5 +219,17 @@ proptest! {
         prop_assert!(done.iter().all(|completion| matches!(completion.status, Status::Ok | Status::Again)));
         prop_assert_eq!((submitter.nr_outstanding(), q.in_flight()), (0, 0));
         prop_assert_eq!(q.stats().entered, q.stats().completed);
+    }
+}
+
+#[test]
+fn a_priority_has_levels_from_0_to_7() {
+    let q = queue(PLAIN, "mq-deadline");
+    for (level, expected) in [(0, Status::Ok), (7, Status::Ok), (8, Status::BadPriority), (255, Status::BadPriority)] {
+        let priority = IoPriority { class: Class::Idle, level };
+        assert_eq!(outcome(&mut submitter(&q), io(Op::Read, 0, 8, 4096).with_priority(priority)), expected);
+        let client = Client::new("test").with_priority(priority);
+        let mut submitter = q.submitter(&client).expect("there is a place");
+        assert_eq!(outcome(&mut submitter, io(Op::Read, 0, 8, 4096)), expected);
     }
 }

@@ -17,7 +17,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// A device that keeps what it gets and gives it up when it is asked about it.
 mod strict {
-    use std::fmt;
+
     use std::sync::Mutex;
 
     use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology};
@@ -36,12 +36,6 @@ mod strict {
         fn topology(&self) -> Topology {
             super::ONE_QUEUE
         }
-        fn set_topology(&self, _: Topology) -> Result<(), String> {
-            Ok(())
-        }
-        fn is_concurrent(&self) -> bool {
-            false
-        }
         fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
             while let Some(rq) = batch.next() {
                 self.0.lock().expect("nobody panicked").push(batch.start(rq));
@@ -54,15 +48,9 @@ mod strict {
                 }
             }
         }
-        fn next_event(&self, _: u16) -> Option<Time> {
-            None
-        }
         fn timeout(&self, _: u16, id: RqId, _: Time) -> TimeoutAction {
             self.0.lock().expect("nobody panicked").retain(|held| *held != id);
             TimeoutAction::Done
-        }
-        fn show(&self, _: &mut dyn fmt::Write) -> fmt::Result {
-            Ok(())
         }
     }
 }

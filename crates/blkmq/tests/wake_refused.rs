@@ -2,12 +2,11 @@
 
 mod device;
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology, spec};
+use blkmq::driver::{Batch, Driver, Topology, spec};
 use blkmq::{Client, Limits, Notify, RequestQueue, Status, Time};
 
 use device::{ONE_QUEUE, Recorder, reap, write};
@@ -34,12 +33,6 @@ impl Driver for Busy {
     fn topology(&self) -> Topology {
         ONE_QUEUE
     }
-    fn set_topology(&self, _: Topology) -> Result<(), String> {
-        Ok(())
-    }
-    fn is_concurrent(&self) -> bool {
-        false
-    }
     fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, now: Time) {
         if now < self.until {
             self.asked.fetch_add(1, Ordering::Relaxed);
@@ -51,16 +44,6 @@ impl Driver for Busy {
                 (true, true) => batch.requeue(rq),
             }
         }
-    }
-    fn poll(&self, _: u16, _: &mut Done<'_>, _: Time) {}
-    fn next_event(&self, _: u16) -> Option<Time> {
-        None
-    }
-    fn timeout(&self, _: u16, _: RqId, _: Time) -> TimeoutAction {
-        TimeoutAction::ResetTimer
-    }
-    fn show(&self, _: &mut dyn fmt::Write) -> fmt::Result {
-        Ok(())
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use blkmq_sched::{RqId, Time};
+use blkmq_sched::Time;
 
 use super::spec::{Accepts, Parameter, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
-use super::{Batch, Done, Driver, TimeoutAction, Topology, check_topology};
+use super::{Batch, Driver, Topology, check_topology};
 use crate::limits::{Limits, SECTOR_SIZE};
 use crate::{MAX_DEPTH, MAX_HW_QUEUES};
 
@@ -96,16 +96,6 @@ impl Driver for Ram {
             let status = self.store.execute(&mut rq, false);
             batch.finish(rq, status);
         }
-    }
-
-    fn poll(&self, _hctx: u16, _done: &mut Done<'_>, _now: Time) {}
-
-    fn next_event(&self, _hctx: u16) -> Option<Time> {
-        None
-    }
-
-    fn timeout(&self, _hctx: u16, _id: RqId, _now: Time) -> TimeoutAction {
-        TimeoutAction::Done
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {

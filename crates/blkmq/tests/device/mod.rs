@@ -115,14 +115,6 @@ impl Driver for Recorder {
         self.topology
     }
 
-    fn set_topology(&self, _topology: Topology) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn is_concurrent(&self) -> bool {
-        false
-    }
-
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         let mut kept = self.kept();
         while let Some(mut rq) = batch.next() {
@@ -155,14 +147,6 @@ impl Driver for Recorder {
         for (_, id, status) in kept.finished.extract_if(.., |finished| finished.0 == hctx) {
             done.complete(id, status).expect("each request finishes once");
         }
-    }
-
-    fn next_event(&self, _hctx: u16) -> Option<Time> {
-        None
-    }
-
-    fn timeout(&self, _hctx: u16, _id: RqId, _now: Time) -> TimeoutAction {
-        TimeoutAction::ResetTimer
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
