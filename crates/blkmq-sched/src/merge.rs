@@ -92,6 +92,16 @@ impl MergeLimits {
     }
 }
 
+/// What `host` is with `guest` in it, if nobody asks whether it may.
+pub(crate) fn forced(host: &Info, guest: &Info, how: MergeHow) -> Info {
+    Info {
+        sector: if how == MergeHow::Front { guest.sector } else { host.sector },
+        nr_sectors: host.nr_sectors.saturating_add(guest.nr_sectors),
+        nr_segments: host.nr_segments.saturating_add(guest.nr_segments),
+        ..*host
+    }
+}
+
 /// True if a multiple of `boundary` lies strictly within the request.
 fn crosses(boundary: u32, info: &Info) -> bool {
     if boundary == 0 || info.nr_sectors == 0 {

@@ -27,8 +27,12 @@ use tunables::Tunables;
 
 use crate::hash::Hash;
 use crate::list::List;
+use crate::merge::forced;
 use crate::slab::{Index, Probe, Slab};
-use crate::{Class, Info, InsertAt, Knob, KnobError, Merge, MergeLevel, MergeLimits, RqId, Scheduler, Tally, Time};
+use crate::{
+    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLevel, MergeLimits, RqId, Scheduler, Tally,
+    Time,
+};
 
 /// The kernel's name of the policy.
 pub(crate) const NAME: &str = "mq-deadline";
@@ -186,6 +190,11 @@ impl<P: Probe> MqDeadline<P> {
         found.map(|(item, _)| item)
     }
 
+    /// The waiting request of this id, unless it is at the head.
+    fn find_sorted(&self, rq: RqId) -> Option<Index> {
+        self.levels.iter().flat_map(Level::queues).find_map(|queue| self.find(&queue.fifo, rq))
+    }
+
     /// Brings the choosing to where a choice of `item` must have found it: in the running batch if it is next there.
     fn follow(&mut self, item: Index) {
         let request = self.requests.get(item);
@@ -291,10 +300,29 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
             self.start_at_head(item);
             return true;
         }
-        let sorted = self.levels.iter().flat_map(Level::queues).find_map(|queue| self.find(&queue.fifo, rq));
-        let Some(item) = sorted else { return false };
+        let Some(item) = self.find_sorted(rq) else { return false };
         self.follow(item);
         self.start_sorted(item);
+        true
+    }
+
+    fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool {
+        let Some(host) = self.find_sorted(into) else { return false };
+        let grown = forced(&self.requests.get(host).info, newcomer, how);
+        self.grow(host, how, grown);
+        true
+    }
+
+    fn force_join(&mut self, join: Join) -> bool {
+        let pair = [join.survivor, join.absorbed].map(|id| self.find_sorted(id));
+        let [Some(survivor), Some(absorbed)] = pair else { return false };
+        let [host, guest] = [survivor, absorbed].map(|item| self.requests.get(item));
+        // They stand in one list, or could not take each other's place there.
+        if survivor == absorbed || (host.class(), host.direction()) != (guest.class(), guest.direction()) {
+            return false;
+        }
+        let grown = forced(&host.info, &guest.info, MergeHow::Back);
+        self.join(survivor, absorbed, grown);
         true
     }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Info, InsertAt, Knob, KnobError, Merge, MergeLimits, RqId, Time};
+use crate::{Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, RqId, Time};
 
 /// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads only
 /// when [`Scheduler::wants_tally`] says so.
@@ -16,7 +16,7 @@ pub struct Tally {
 /// A policy: which request next?
 ///
 /// Every method takes constant or logarithmic time in the number of waiting requests and allocates nothing, but for
-/// [`reserve`](Self::reserve), [`force`](Self::force), [`requeue`](Self::requeue), knobs and [`show`](Self::show), which
+/// [`reserve`](Self::reserve), [`force`](Self::force) and its like, [`requeue`](Self::requeue), knobs and [`show`](Self::show), which
 /// are for the control path.
 pub trait Scheduler: Send + fmt::Debug {
     /// The kernel's name of the policy.
@@ -42,6 +42,13 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Dispatches this very request, as if the policy had chosen it; false if it does not wait here. For a replay that
     /// follows the choices of another. Takes linear time.
     fn force(&mut self, rq: RqId) -> bool;
+
+    /// Lets `into` take the newcomer in, whatever the limits and the knobs say; false if `into` does not wait here in sector
+    /// order. For a replay that follows the merges of another. Takes linear time.
+    fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool;
+
+    /// Lets one waiting request absorb another, as [`force_merge`](Self::force_merge) does a newcomer.
+    fn force_join(&mut self, join: Join) -> bool;
 
     /// Takes back, sorted, a request that [`dispatch`](Self::dispatch) handed out and that did not complete. It is not
     /// counted as a new one, and is as old as a request inserted at `since`. Takes linear time.

@@ -294,3 +294,27 @@ fn requests_that_only_seem_to_end_at_the_last_sector_do_not_touch() {
     assert_eq!(bench_with(&[read(u64::MAX)], ROOMY).merge(overflowing), None);
     assert_eq!(bench_with(&[read(u64::MAX - 8)], ROOMY).merge(read(u64::MAX)), merged(0, MergeHow::Back));
 }
+
+/// Red when the places in hash, tree or list are not redone, or the limits are asked.
+#[test]
+fn a_forced_merge_goes_where_it_is_told_to() {
+    let mut bench = bench_with(&[read(0), read(100)], MergeLimits::default());
+    assert!(bench.scheduler.force_merge(RqId(1), &read(92), MergeHow::Front));
+    assert!(bench.shows("rq 1 Read sector 92 + 16"), "{}", bench.show());
+    assert!(bench.scheduler.force_merge(RqId(0), &read(8), MergeHow::Back));
+    assert!(bench.shows("rq 0 Read sector 0 + 16"), "{}", bench.show());
+    assert!(!bench.scheduler.force_merge(RqId(77), &read(8), MergeHow::Back), "there is no such request");
+    assert_eq!(bench.dispatch_all(0), [0, 1, 2]);
+}
+
+#[test]
+fn a_forced_join_takes_one_of_the_two_away() {
+    let mut bench = bench_with(&[read(0), read(8), write(16)], MergeLimits::default());
+    let join = |survivor, absorbed| Join { survivor: RqId(survivor), absorbed: RqId(absorbed) };
+    assert!(!bench.scheduler.force_join(join(0, 0)), "a request does not absorb itself");
+    assert!(!bench.scheduler.force_join(join(1, 2)), "a read does not absorb a write");
+    assert!(bench.scheduler.force_join(join(0, 1)));
+    assert!(bench.shows("rq 0 Read sector 0 + 16"), "{}", bench.show());
+    assert!(!bench.scheduler.force_join(join(0, 1)), "it is gone");
+    assert_eq!(bench.scheduler.len(), 3);
+}

@@ -16,7 +16,8 @@ mod plug;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, SCHEDULERS, Scheduler, Tally, Time,
+    Class, ClientId, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel, Op, RqId, SCHEDULERS, Scheduler, Tally,
+    Time,
 };
 
 pub use self::agreement::{Agreement, Choice, Request};
@@ -49,10 +50,6 @@ fn scheduler(settings: &Settings) -> Result<Box<dyn Scheduler>, TextError> {
         ))
     })?;
     settings.apply(&mut *scheduler)?;
-    // Front merges are applied as Linux found them, whatever the knob says.
-    if scheduler.knob("front_merges").is_some() {
-        scheduler.set_knob("front_merges", 1).expect("1 is within the range of a switch");
-    }
     Ok(scheduler)
 }
 
@@ -157,29 +154,25 @@ impl<'a> Replay<'a> {
         if absorbed.is_none() && self.plugs.grow(event) {
             return;
         }
-        let Some((id, target)) = self.target(event) else { return };
+        let Some(id) = self.target(event) else { return };
         if self.kept.is_some_and(|kept| kept == id || absorbed == Some(kept)) {
             self.give_back(event.time);
         }
-        let mut newcomer = self.info(event);
-        let Some(sectors) = target.info.nr_sectors.checked_add(newcomer.nr_sectors) else { return };
-        // Nothing at all, merged where two requests touch, makes our scheduler look whether they can be one; merged at the
-        // end of one, it has that one looked at first for what comes next.
-        let nothing = Info { nr_sectors: 0, ..newcomer };
-        if absorbed.is_some() {
-            newcomer = nothing;
-        } else if event.action == Action::BackMerge {
-            self.scheduler.set_merge_limits(limits(target.info.nr_sectors));
-            self.scheduler.merge(&nothing);
+        if let Some(absorbed) = absorbed {
+            let join = Join { survivor: id, absorbed };
+            if self.scheduler.force_join(join)
+                && let Some(absorbed) = self.waiting.remove(&absorbed)
+            {
+                self.enlarge(id, &absorbed.info);
+            }
+            return;
         }
-        // The limit admits this merge and no more, so that two waiting requests become one only if Linux says so.
-        self.scheduler.set_merge_limits(limits(sectors));
-        let Some(merge) = self.scheduler.merge(&newcomer) else { return };
-        self.enlarge(merge.into, &newcomer);
-        if let Some(join) = merge.joined
-            && let Some(absorbed) = self.waiting.remove(&join.absorbed)
-        {
-            self.enlarge(join.survivor, &absorbed.info);
+        let (newcomer, how) = match event.action {
+            Action::BackMerge => (self.info(event), MergeHow::Back),
+            _ => (self.info(event), MergeHow::Front),
+        };
+        if self.scheduler.force_merge(id, &newcomer, how) {
+            self.enlarge(id, &newcomer);
         }
     }
 
@@ -242,14 +235,14 @@ impl<'a> Replay<'a> {
     }
 
     /// The waiting request that the merge of `event` enlarges: the youngest where several fit, as in Linux's hash.
-    fn target(&self, event: &Event<'_>) -> Option<(RqId, Waiting)> {
+    fn target(&self, event: &Event<'_>) -> Option<RqId> {
         let end = event.sector + u64::from(event.nr_sectors());
         let fits = |rq: &Waiting| {
             let touches =
                 if event.action == Action::BackMerge { rq.info.end() == event.sector } else { rq.info.sector == end };
             touches && rq.info.op == op(event)
         };
-        self.waiting.iter().rev().find(|(_, rq)| fits(rq)).map(|(id, rq)| (*id, *rq))
+        self.waiting.iter().rev().find(|(_, rq)| fits(rq)).map(|(id, _)| *id)
     }
 
     /// The waiting request that the merge of `event` is about, if it is that of a request which waits.
@@ -307,18 +300,6 @@ fn op(event: &Event<'_>) -> Op {
         (true, _) => Op::Discard,
         (false, true) => Op::Write,
         (false, false) => Op::Read,
-    }
-}
-
-/// Limits that admit a request of so many sectors.
-const fn limits(sectors: u32) -> MergeLimits {
-    MergeLimits {
-        max_sectors: sectors,
-        max_segments: u16::MAX,
-        boundary_sectors: 0,
-        max_discard_sectors: sectors,
-        max_discard_segments: 1,
-        max_write_zeroes_sectors: sectors,
     }
 }
 

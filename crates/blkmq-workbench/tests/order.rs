@@ -253,3 +253,14 @@ fn after_a_disagreement_the_replay_follows_linux() {
     let trace = trace.add(1, "D", 200, 8).add(1, "D", 300, 8).add(1, "D", 8, 8);
     assert_eq!(trace.choices(), "8R 300R 8R");
 }
+
+/// The trace says that the bio went in front of 116, though it would fit behind 100 too. Red if our scheduler is left to
+/// find a place for it: it would grow 100 to 116.
+#[test]
+fn a_front_merge_is_no_back_merge_though_one_would_fit() {
+    let trace = Trace::default().add(1, "U", 0, 4).add(1, "I", 0, 8).add(1, "I", 100, 8).add(1, "I", 116, 8);
+    let trace = trace.add(1, "Iw", 100, 8);
+    let trace = trace.add(1, "Q", 108, 8).add(1, "F", 108, 8);
+    let trace = trace.add(1, "Dw", 100, 8).add(1, "D", 0, 8).add(1, "D", 100, 8).add(1, "D", 108, 16);
+    assert_eq!(trace.choices(), "100W 0R 100R 108R");
+}

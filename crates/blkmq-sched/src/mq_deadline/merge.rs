@@ -51,7 +51,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 
     /// Makes `host` what it has become, and redoes those of its places that this moves.
-    fn grow(&mut self, host: Index, how: MergeHow, grown: Info) {
+    pub(super) fn grow(&mut self, host: Index, how: MergeHow, grown: Info) {
         let hashed = grown.merge == MergeLevel::Full;
         let sorted = &mut self.levels[grown.priority.class.index()].queue_mut(Direction::of(grown.op)).sorted;
         match how {
@@ -93,7 +93,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 
     /// Lets `survivor` absorb the request behind it. The older of their two deadlines stays, in its place.
-    fn join(&mut self, survivor: Index, absorbed: Index, grown: Info) {
+    pub(super) fn join(&mut self, survivor: Index, absorbed: Index, grown: Info) {
         let deadline = self.requests.get(absorbed).deadline;
         let level = &mut self.levels[grown.priority.class.index()];
         level.merged += 1;
