@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use blkmq_sched::Time;
-
 use crate::clock::Clock;
 use crate::hctx::Layout;
 use crate::queue::{QueueError, RequestQueue};
 use crate::runner::Runner;
-use crate::submit::RETRY_NS;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread;
@@ -103,44 +100,12 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
     if member.counters.nr_completed() != before {
         return;
     }
-    q.nr_sleepers.fetch_add(1, Ordering::Relaxed);
-    member.wake.sleep(
+    q.sleep(
+        member,
         || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
         || match &q.clock {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
-            Clock::Real(_) => Some(Duration::from_nanos(next_event(q, hctxs(q.hctxs.layout()), now).since(now))),
+            Clock::Real(_) => Some(Duration::from_nanos(q.next_event(hctxs(q.hctxs.layout()), now, now).since(now))),
         },
     );
-    q.nr_sleepers.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// When a background thread must look again though nobody wakes it.
-fn next_event(q: &RequestQueue, hctxs: impl Iterator<Item = u16>, now: Time) -> Time {
-    let mut earliest = q.next_deadline(now);
-    for index in hctxs {
-        earliest = earliest.min(q.next_event(index, now).unwrap_or(Time(u64::MAX)));
-    }
-    earliest
-}
-
-impl RequestQueue {
-    /// When the timeout scan is due, or the scheduler lets go what it holds back; for a thread that polled at `looked`.
-    pub(crate) fn next_deadline(&self, looked: Time) -> Time {
-        let scan = Time(self.timeout_scan.load(Ordering::Relaxed));
-        // A time that had passed at the poll is no reason to wake: it found the request free but no tag.
-        let policy = Time(self.policy_wakeup.load(Ordering::Relaxed));
-        if policy > looked { scan.min(policy) } else { scan }
-    }
-
-    /// When a hardware queue wants to be polled, or what the driver refused or gave back to be tried again.
-    pub(crate) fn next_event(&self, index: u16, now: Time) -> Option<Time> {
-        let hctx = self.hctxs.get(index);
-        let refused = hctx.stalled.load(Ordering::Relaxed) || hctx.gave_back.load(Ordering::Relaxed);
-        let retry = refused || hctx.nr_parked() > 0;
-        let retry = retry.then(|| now.after(RETRY_NS));
-        match (self.driver.next_event(index), retry) {
-            (Some(event), Some(retry)) => Some(event.min(retry)),
-            (event, retry) => event.or(retry),
-        }
-    }
 }

@@ -47,6 +47,21 @@ pub struct Bio {
     pub user_data: u64,
 }
 
+impl Flags {
+    /// No flag.
+    pub const NONE: Self = Self {
+        sync: false,
+        preflush: false,
+        fua: false,
+        readahead: false,
+        meta: false,
+        nowait: false,
+        polled: false,
+        at_head: false,
+        nomerge: false,
+    };
+}
+
 impl Bio {
     /// An operation without flags, priority and user data.
     #[must_use]

@@ -2,9 +2,9 @@
 
 use crate::clock::Clock;
 use crate::control::Control;
-use crate::driver::{Driver, Topology};
+use crate::driver::{Driver, Topology, check_topology};
 use crate::flush::FLUSH_POOL;
-use crate::hctx::{HwCtxTable, MAX_DEPTH, MAX_HW_QUEUES};
+use crate::hctx::{HwCtxTable, MAX_HW_QUEUES};
 use crate::limits::Limits;
 use crate::member::{MAX_MEMBERS, Members};
 use crate::queue::{Held, QueueError, RequestQueue, Settings, scheduler_by_name};
@@ -95,6 +95,7 @@ impl Builder {
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
             slots,
+            merge_limits: limits.merge_limits(),
             limits,
             is_concurrent: self.driver.is_concurrent(),
             driver: self.driver,
@@ -116,12 +117,7 @@ impl Builder {
 fn check_device(topology: &Topology, limits: &Limits) -> Result<(), QueueError> {
     let bad = |text: &str| Err(QueueError::BadDevice(text.to_owned()));
     let block = limits.logical_block_size;
-    if topology.default_queues == 0 || topology.nr_queues() > MAX_HW_QUEUES {
-        return bad("a device has 1 to 1024 hardware queues, at least one of them of the default type");
-    }
-    if topology.depth == 0 || topology.depth > MAX_DEPTH {
-        return bad("a hardware queue has 1 to 10240 tags");
-    }
+    check_topology(*topology).map_err(QueueError::BadDevice)?;
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
         return bad("the logical block size is a power of two from 512 to 65536");
     }

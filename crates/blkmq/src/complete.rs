@@ -97,7 +97,7 @@ impl Runner {
     /// Does what the flush machine asks for.
     fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, delivery: &mut Delivery) {
         while let Some(rq) = steps.dispatch.pop_front(&q.slots) {
-            q.hctxs.get(rq.body().hctx).park(&q.slots, rq, false);
+            q.hctxs.get(rq.body().hctx).park(&q.slots, rq);
             self.parked = true;
         }
         while let Some(rq) = steps.finished.pop_front(&q.slots) {

@@ -7,10 +7,10 @@
 use blkmq_sched::{ClientId, KnobError};
 
 use crate::client::Client;
-use crate::driver::Topology;
+use crate::driver::{Topology, check_topology};
 use crate::grace::Observed;
 use crate::hctx::Layout;
-use crate::knobs::QUEUE_KNOBS;
+use crate::knobs::NR_REQUESTS;
 use crate::queue::{QueueError, RequestQueue, scheduler_by_name};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, thread};
@@ -196,8 +196,7 @@ impl RequestQueue {
     /// # Errors
     /// The number is out of range.
     pub fn set_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
-        let knob = QUEUE_KNOBS[0];
-        knob.check(i64::from(nr_requests)).map_err(|error| QueueError::BadValue(error.to_string()))?;
+        NR_REQUESTS.check(i64::from(nr_requests)).map_err(|error| QueueError::BadValue(error.to_string()))?;
         Ok(self.change(What::NrRequests(nr_requests)))
     }
 
@@ -207,10 +206,7 @@ impl RequestQueue {
     /// The numbers make no sense. What the device says of them is known when the change is made.
     pub fn set_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
         let topology = Topology { depth: self.hctxs.depth(), ..topology };
-        if topology.default_queues == 0 || topology.nr_queues() > crate::hctx::MAX_HW_QUEUES {
-            let text = "a device has 1 to 1024 hardware queues, at least one of them of the default type";
-            return Err(QueueError::BadTopology(text.to_owned()));
-        }
+        check_topology(topology).map_err(QueueError::BadTopology)?;
         Ok(self.change(What::Topology(topology)))
     }
 

@@ -40,7 +40,7 @@ impl Topology {
     }
 }
 
-/// Checks that a device made of memory can have these hardware queues.
+/// Checks that a device can have these hardware queues.
 pub(crate) fn check_topology(topology: Topology) -> Result<(), String> {
     let Topology { default_queues, read_queues, poll_queues, depth } = topology;
     if default_queues == 0 {

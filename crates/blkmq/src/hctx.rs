@@ -146,14 +146,10 @@ impl HwCtx {
         }
     }
 
-    /// Puts a request on the dispatch list: behind what is there, or before it.
-    pub(crate) fn park(&self, slots: &Slots, rq: Request<'_>, in_front: bool) {
+    /// Puts a request on the dispatch list, behind what is there.
+    pub(crate) fn park(&self, slots: &Slots, rq: Request<'_>) {
         let mut list = self.dispatch.list.lock();
-        if in_front {
-            list.push_front(rq, Place::DispatchList);
-        } else {
-            list.push_back(slots, rq, Place::DispatchList);
-        }
+        list.push_back(slots, rq, Place::DispatchList);
         self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
     }
 

@@ -6,7 +6,7 @@ use blkmq_sched::{Class, InsertAt, Merge, MergeHow, MergeLevel, Op, Time};
 use crate::Status;
 use crate::hctx::{HwCtx, Layout};
 use crate::queue::{Hold, RequestQueue};
-use crate::request::{FlushStep, Place, Request, RqList};
+use crate::request::{FlushStep, Place, Request, RqList, Slots};
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
@@ -163,7 +163,7 @@ impl Runner {
         if run.is_empty() {
             return;
         }
-        self.refuse_nowait(q, run);
+        refuse_nowait(&q.slots, run, Place::Held, |rq| self.finished.push_back(&q.slots, rq, Place::Held));
         let member = self.member(q);
         member.ctx.append(&q.slots, layout.kind_of(index), run, || hctx.mark_ctx(self.member));
         // The run that follows looks for tags again, with WAITING set.
@@ -185,23 +185,23 @@ impl Runner {
         }
     }
 
-    /// Finishes the operations that must not wait.
-    fn refuse_nowait(&mut self, q: &RequestQueue, run: &mut RqList) {
-        for _ in 0..run.len() {
-            let Some(mut rq) = run.pop_front(&q.slots) else { return };
-            if rq.body().flags.nowait {
-                rq.body_mut().status = Status::Again;
-                self.finished.push_back(&q.slots, rq, Place::Held);
-            } else {
-                run.push_back(&q.slots, rq, Place::Held);
-            }
-        }
-    }
-
     /// Which hardware queue the request goes to.
     fn map(&self, rq: &mut Request<'_>, layout: Layout) {
         let body = rq.body_mut();
         body.hctx = layout.hctx(layout.kind(body.op, body.flags), self.member);
+    }
+}
+
+/// Gives `ended` the operations of a list that must not wait, with their status; the others stay, in order, at `place`.
+pub(crate) fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, place: Place, mut ended: impl FnMut(Request<'q>)) {
+    for _ in 0..list.len() {
+        let Some(mut rq) = list.pop_front(slots) else { return };
+        if rq.body().flags.nowait {
+            rq.body_mut().status = Status::Again;
+            ended(rq);
+        } else {
+            list.push_back(slots, rq, place);
+        }
     }
 }
 

@@ -10,18 +10,21 @@ use crate::sync::atomic::Ordering;
 /// The prefix of the scheduler's knobs among the queue's.
 const SCHEDULER_PREFIX: &str = "iosched/";
 
+/// The bound on requests per hardware queue.
+pub(crate) const NR_REQUESTS: Knob = Knob {
+    name: "nr_requests",
+    unit: Unit::Count,
+    default: None,
+    min: 1,
+    max: 2048,
+    about: "Requests each hardware queue may have, queued and with the driver; by default twice the depth, counted as \
+            at most 128, with a scheduler, and the depth, which it cannot exceed, without.",
+};
+
 /// The knobs of every queue that have a number for a value. `scheduler` has a name, and `iosched/...` are the
 /// scheduler's.
 pub const QUEUE_KNOBS: &[Knob] = &[
-    Knob {
-        name: "nr_requests",
-        unit: Unit::Count,
-        default: None,
-        min: 1,
-        max: 2048,
-        about: "Requests each hardware queue may have, queued and with the driver; by default twice the depth, counted as \
-                at most 128, with a scheduler, and the depth, which it cannot exceed, without.",
-    },
+    NR_REQUESTS,
     Knob {
         name: "nomerges",
         unit: Unit::Count,

@@ -1,8 +1,9 @@
 //! The request queue: everything that the threads of one device share.
 
 use std::fmt;
+use std::time::Duration;
 
-use blkmq_sched::{MergeLevel, Scheduler, Tally};
+use blkmq_sched::{MergeLevel, MergeLimits, Scheduler, Tally, Time};
 
 use crate::client::Client;
 use crate::clock::Clock;
@@ -10,12 +11,15 @@ use crate::control::Control;
 use crate::driver::Driver;
 use crate::hctx::HwCtxTable;
 use crate::limits::Limits;
-use crate::member::{MAX_MEMBERS, Members};
+use crate::member::{MAX_MEMBERS, Member, Members};
 use crate::request::Slots;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::{Arc, Line, Mutex};
 use crate::word::Word;
 use crate::{Stats, Submitter};
+
+/// How long to wait before trying again what the driver refused or gave back, in ns.
+const RETRY_NS: u64 = 3_000_000;
 
 /// Why a queue could not be built or changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,6 +142,8 @@ pub struct RequestQueue {
     pub(crate) members: Members,
     pub(crate) slots: Slots,
     pub(crate) limits: Limits,
+    /// What follows from them for merging, worked out once.
+    pub(crate) merge_limits: MergeLimits,
     pub(crate) driver: Arc<dyn Driver>,
     /// The driver takes calls for one hardware queue from several threads at once.
     pub(crate) is_concurrent: bool,
@@ -291,7 +297,7 @@ impl RequestQueue {
             base_limited: self.nr_limited_completed(),
         };
         if let Some(scheduler) = &mut hold.scheduler {
-            scheduler.set_merge_limits(self.limits.merge_limits());
+            scheduler.set_merge_limits(self.merge_limits);
         }
         self.settings.has_scheduler.store(hold.scheduler.is_some(), Ordering::Relaxed);
         self.apply_nr_requests(&mut hold, nr_requests);
@@ -313,6 +319,37 @@ impl RequestQueue {
             scheduler.set_nr_requests(nr_requests);
         }
         self.settings.nr_requests.store(nr_requests, Ordering::Relaxed);
+    }
+
+    /// When a thread that drives these hardware queues must look again though nobody wakes it. It polled last at `looked`.
+    pub(crate) fn next_event(&self, hctxs: impl Iterator<Item = u16>, looked: Time, now: Time) -> Time {
+        let scan = Time(self.timeout_scan.load(Ordering::Relaxed));
+        // A time that had passed at the poll is no reason to wake: it found the request free but no tag.
+        let policy = Time(self.policy_wakeup.load(Ordering::Relaxed));
+        let mut earliest = if policy > looked { scan.min(policy) } else { scan };
+        for index in hctxs {
+            let hctx = self.hctxs.get(index);
+            let refused = hctx.stalled.load(Ordering::Relaxed) || hctx.gave_back.load(Ordering::Relaxed);
+            if refused || hctx.nr_parked() > 0 {
+                earliest = earliest.min(now.after(RETRY_NS));
+            }
+            if let Some(event) = self.driver.next_event(index) {
+                earliest = earliest.min(event);
+            }
+        }
+        earliest
+    }
+
+    /// Lets a thread sleep as [`Wake::sleep`](crate::wake::Wake::sleep) does, counted before its fence.
+    pub(crate) fn sleep(
+        &self,
+        member: &Member,
+        ready: impl FnOnce() -> bool,
+        timeout: impl FnOnce() -> Option<Duration>,
+    ) {
+        self.nr_sleepers.fetch_add(1, Ordering::Relaxed);
+        member.wake.sleep(ready, timeout);
+        self.nr_sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Wakes every thread that sleeps, so that it looks again. Called after what it should see was made visible.

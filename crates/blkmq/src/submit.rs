@@ -9,6 +9,7 @@ use crate::Status;
 use crate::bio::Bio;
 use crate::client::Client;
 use crate::flush;
+use crate::insert::refuse_nowait;
 use crate::merge::plug_or_merge;
 use crate::queue::{QueueError, RequestQueue};
 use crate::request::{Body, FlushStep, NIL, Part, Place, Request, RqId, RqList, SlotIndex};
@@ -23,9 +24,6 @@ const PLUG_MAX: usize = 32;
 
 /// A plug whose newest request has this many sectors (128 KiB) is flushed.
 const PLUG_FLUSH_SECTORS: u32 = 256;
-
-/// How long to wait before trying again what the driver refused or gave back, in ns.
-pub(crate) const RETRY_NS: u64 = 3_000_000;
 
 /// An operation that was not taken, with the reason.
 #[derive(Debug)]
@@ -278,13 +276,9 @@ impl Submitter {
         if self.runner.saw_quiesced {
             return Some(now);
         }
-        let mut earliest = q.next_deadline(self.runner.looked);
-        if q.nr_background.load(Ordering::Relaxed) == 0 {
-            for index in q.hctxs.layout().mapped(self.runner.member) {
-                earliest = earliest.min(q.next_event(index, now).unwrap_or(Time(u64::MAX)));
-            }
-        }
-        Some(earliest)
+        let polls_itself = q.nr_background.load(Ordering::Relaxed) == 0;
+        let hctxs = q.hctxs.layout().mapped(self.runner.member).filter(|_| polls_itself);
+        Some(q.next_event(hctxs, self.runner.looked, now))
     }
 
     /// Whom to tell, beside this thread, when something completes here or needs this thread to poll.
@@ -346,7 +340,6 @@ impl Submitter {
         let mut next_slot = || SlotIndex::new(pool, free.pop().expect("there is a slot for each part"));
         let parent = next_slot();
         outstanding[usize::from(parent.slot())] = Outstanding { parts: nr_parts as u16, status: Status::Ok };
-        let limits = q.limits.merge_limits();
         let mut id = None;
         for (at, piece) in Pieces::new(&q.limits, &bio).enumerate() {
             let mut rq = q.slots.take_own(if at == 0 { parent } else { next_slot() });
@@ -354,7 +347,7 @@ impl Submitter {
             id.get_or_insert(rq.id());
             if done_at_once(q, &rq) {
                 runner.completed.push_back(&q.slots, rq, Place::Completed);
-            } else if plug_or_merge(&q.slots, &limits, plug, rq) {
+            } else if plug_or_merge(&q.slots, &q.merge_limits, plug, rq) {
                 runner.member(q).counters.merged_in_plug();
             }
         }
@@ -374,7 +367,7 @@ impl Submitter {
         activity.enter();
         let seen = q.word.load();
         if seen.is_frozen() {
-            refuse_nowait(q, runner, plug);
+            refuse_frozen(q, runner, plug);
         } else {
             runner.insert(q, plug, now, seen);
             if seen.is_quiesced() {
@@ -428,8 +421,8 @@ impl Submitter {
         }
         let q = &self.q;
         let member = self.runner.member(q);
-        q.nr_sleepers.fetch_add(1, Ordering::Relaxed);
-        member.wake.sleep(
+        q.sleep(
+            member,
             // Or what keeps the plug from going on may be over: who ends it takes the mark off, then wakes sleepers.
             || {
                 !member.completions.is_empty()
@@ -443,7 +436,6 @@ impl Submitter {
                 Some(Duration::from_nanos(until.saturating_sub(now.0)))
             },
         );
-        q.nr_sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -472,21 +464,15 @@ fn fill(rq: &mut Request<'_>, body: &Body, parent: SlotIndex, piece: Piece) {
 }
 
 /// Ends the operations of the plug that must not wait for a frozen queue.
-fn refuse_nowait(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList) {
-    for _ in 0..plug.len() {
-        let Some(mut rq) = plug.pop_front(&q.slots) else { return };
-        if rq.body().flags.nowait {
-            rq.body_mut().status = Status::Again;
-            let nr_parts = u64::from(rq.body().nr_parts);
-            let counters = &runner.member(q).counters;
-            counters.entered(nr_parts);
-            counters.completed(nr_parts);
-            counters.failed(nr_parts);
-            rq.into_parts(|part| runner.completed.push_back(&q.slots, part, Place::Completed));
-        } else {
-            plug.push_back(&q.slots, rq, Place::Plugged);
-        }
-    }
+fn refuse_frozen(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList) {
+    refuse_nowait(&q.slots, plug, Place::Plugged, |rq| {
+        let nr_parts = u64::from(rq.body().nr_parts);
+        let counters = &runner.member(q).counters;
+        counters.entered(nr_parts);
+        counters.completed(nr_parts);
+        counters.failed(nr_parts);
+        rq.into_parts(|part| runner.completed.push_back(&q.slots, part, Place::Completed));
+    });
 }
 
 /// A flush means nothing to a device without a volatile cache.

@@ -14,17 +14,7 @@ const BOTH: Flags = with(true, true);
 const SECOND: u64 = 1_000_000_000;
 
 const fn with(preflush: bool, fua: bool) -> Flags {
-    Flags {
-        sync: false,
-        preflush,
-        fua,
-        readahead: false,
-        meta: false,
-        nowait: false,
-        polled: false,
-        at_head: false,
-        nomerge: false,
-    }
+    Flags { preflush, fua, ..Flags::NONE }
 }
 
 const EMULATED: Limits = limits(true, false);

@@ -78,17 +78,7 @@ pub(crate) struct Body {
 impl Body {
     pub(crate) const EMPTY: Self = Self {
         op: Op::Flush,
-        flags: Flags {
-            sync: false,
-            preflush: false,
-            fua: false,
-            readahead: false,
-            meta: false,
-            nowait: false,
-            polled: false,
-            at_head: false,
-            nomerge: false,
-        },
+        flags: Flags::NONE,
         sync: false,
         priority: IoPriority { class: blkmq_sched::Class::BestEffort, level: 4 },
         client: ClientId(0),
