@@ -2,6 +2,7 @@
 
 pub mod blktrace;
 mod classes;
+pub mod job;
 mod latency;
 mod load;
 pub mod order;
@@ -11,6 +12,7 @@ mod text;
 mod trace_files;
 
 pub use classes::Classes;
+pub use job::Job;
 pub use latency::{Latencies, Percentiles};
 pub use load::{Load, Operation, Source, Traced};
 pub use play::{Outcome, Speed, play};

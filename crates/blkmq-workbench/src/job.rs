@@ -1,0 +1,455 @@
+//! One job, in the words of fio: what it does to a device, how fast, for how long, and what is measured of it.
+//!
+//! A field has the name of fio's option unless it says otherwise. What depends on other options is settled here already: a
+//! job of a synchronous engine has an `iodepth` of 1, `iodepth_low` is never 0, and so on.
+
+use std::ops::{Index, IndexMut, RangeInclusive};
+use std::time::Duration;
+
+use blkmq::IoPriority;
+
+/// A job of a job file. The default is fio's, where every field says what that is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// The section's name, or what `name` says. Not unique.
+    pub name: String,
+    /// A text for people. Default: none.
+    pub description: Option<String>,
+    /// How many threads run this job, each for itself. At least 1. Default: 1.
+    pub numjobs: u32,
+    /// Start only after all jobs before this one have ended. Default: false.
+    pub stonewall: bool,
+    /// The job's group, counted from 0: one more than that of the job before if `stonewall` or `new_group` is set.
+    pub group: u32,
+    /// Report all jobs of the group as one. Default: false, one report for each thread.
+    pub group_reporting: bool,
+
+    /// What the job does; from `rw`, `rwmixread` and `rwmixwrite`. Default: reads.
+    pub operations: Operations,
+    /// In which order it goes through its area; from `rw` and the number behind its colon. Default: sequential.
+    pub order: Order,
+    /// With a random [`Order`]: how many percent of the operations are at random places; the others follow the one before.
+    /// Default: 100.
+    pub percentage_random: ByDirection<u32>,
+    /// How random places are chosen. Default: evenly.
+    pub random_distribution: Distribution,
+    /// With a random [`Order`]: do not keep track of which blocks were visited. Default: false, each block of the area is
+    /// visited once before any is visited again.
+    pub norandommap: bool,
+    /// Where the job's random numbers start; from `randseed`, `randrepeat` and `allrandrepeat`. Threads of a job differ.
+    /// `None`: anew in each run. Default: [`Job::SEED`].
+    pub seed: Option<u64>,
+
+    /// How long an operation is. Default: 4096 bytes.
+    pub bs: ByDirection<BlockSize>,
+    /// Random offsets are multiples of this many bytes, counted from the start of the area; from `blockalign`.
+    /// Default: the smallest block size of the direction.
+    pub blockalign: ByDirection<u64>,
+    /// Any length in a range of block sizes, not only multiples of the smallest. Default: false.
+    pub bs_unaligned: bool,
+
+    /// Length of the area that one thread uses, from its start. Default: `None`, up to the end of the device.
+    pub size: Option<Extent>,
+    /// Where the first thread's area starts. Default: 0.
+    pub offset: Extent,
+    /// How far the area of a thread lies behind that of the job's thread before. Default: 0.
+    pub offset_increment: Extent,
+    /// The start of an area is rounded down to a multiple of this many bytes where `offset` is a percentage.
+    /// Default: 0, to the smallest block size.
+    pub offset_align: u64,
+    /// How much one thread transfers in one pass, in bytes or percent of the device: more than `size` begins anew at the
+    /// start of the area, less stops early. Default: `None`, as much as `size`.
+    pub io_size: Option<Extent>,
+    /// How many operations one thread does in one pass at most; does not extend a pass. Default: `None`, as many as fit.
+    pub number_ios: Option<u64>,
+    /// How many passes one thread does, each with the same random numbers of its own. Default: 1.
+    pub loops: u64,
+
+    /// The engine's name. It says only whether the job waits for each operation. Default: `psync`, which waits.
+    pub ioengine: String,
+    /// How many operations one thread keeps outstanding at most. At least 1, and 1 for engines that wait. Default: 1.
+    pub iodepth: u32,
+    /// How many operations are submitted together. From 1 to `iodepth`. Default: 1; 0 in a file means `iodepth`.
+    pub iodepth_batch_submit: u32,
+    /// How many completions are waited for when the thread must wait. From 0 (look, do not wait) to `iodepth`. Default: 1.
+    pub iodepth_batch_complete_min: u32,
+    /// How many completions are taken at once at most. From `iodepth_batch_complete_min`, which is the default, to `iodepth`.
+    pub iodepth_batch_complete_max: u32,
+    /// Once `iodepth` was reached, submit again when no more than this are outstanding. From 1 to `iodepth`, the default.
+    pub iodepth_low: u32,
+    /// Use polled hardware queues. Default: false.
+    pub hipri: bool,
+    /// The priority of each operation; from `prioclass` and `prio`. Default: `None`, the client's.
+    pub priority: Option<IoPriority>,
+
+    /// End after this time, even within a pass. Default: `None`.
+    pub runtime: Option<Duration>,
+    /// Begin passes anew until `runtime`, which is then given, is over. Default: false.
+    pub time_based: bool,
+    /// Run for this long before anything is measured; `runtime` counts from its end. Default: 0.
+    pub ramp_time: Duration,
+    /// Wait this long before the first operation; a random time in the range for each thread. Default: 0 to 0.
+    pub startdelay: RangeInclusive<Duration>,
+
+    /// Bytes per second of one thread at most. At least 1. Default: `None`, as fast as it goes.
+    pub rate: ByDirection<Option<u64>>,
+    /// Operations per second of one thread at most; with [`Order`] and lengths as ever. At least 1. Default: `None`.
+    pub rate_iops: ByDirection<Option<u64>>,
+    /// When operations with a rate are due. Default: linear.
+    pub rate_process: RateProcess,
+    /// Think time does not count against the rate: it is not made up for later. Default: false.
+    pub rate_ignore_thinktime: bool,
+    /// Pause after each `thinktime_blocks` operations. Default: 0, never.
+    pub thinktime: Duration,
+    /// The first part of the pause during which the thread computes instead of sleeping. At most `thinktime`. Default: 0.
+    pub thinktime_spin: Duration,
+    /// How many operations are between pauses. At least 1. Default: 1.
+    pub thinktime_blocks: u64,
+    /// Count operations for `thinktime_blocks` when they are submitted, not when they are complete. Default: false.
+    pub thinktime_blocks_issue: bool,
+    /// Pause after this much time with I/O, instead of after a number of operations. Default: 0, off.
+    pub thinktime_iotime: Duration,
+
+    /// Flush after this many writes. Default: 0, never.
+    pub fsync: u32,
+    /// As `fsync`; a block device knows no difference. Default: 0, never.
+    pub fdatasync: u32,
+    /// Flush when the job ends, if it writes. Default: false.
+    pub end_fsync: bool,
+    /// Each write is durable when it completes (forced unit access). Default: false.
+    pub sync: bool,
+
+    /// What written blocks hold, so that they can be checked. Default: `None`, nothing that is checked.
+    pub verify: Option<Verify>,
+    /// Check after a pass of writes what it wrote. Without effect on reads, which are checked as they complete. Default: true.
+    pub do_verify: bool,
+    /// Bytes that carry a check of their own; divides every block size. Default: 0, the length of the operation.
+    pub verify_interval: u64,
+    /// Check after this many blocks were written instead of after the pass. Default: 0, after the pass.
+    pub verify_backlog: u64,
+    /// How many blocks are checked then. Default: `verify_backlog`.
+    pub verify_backlog_batch: u64,
+    /// End the job at the first block that is not what was written. Default: false, count and go on, and fail at the end.
+    pub verify_fatal: bool,
+
+    /// Which latencies are taken; from `gtod_reduce`, `disable_lat`, `disable_clat` and `disable_slat`.
+    pub measure: Measure,
+    /// Report percentiles of completion latencies. Default: true.
+    pub clat_percentiles: bool,
+    /// Report percentiles of total latencies. Default: false.
+    pub lat_percentiles: bool,
+    /// Report percentiles of submission latencies. Default: false.
+    pub slat_percentiles: bool,
+    /// Which percentiles are reported, in rising order, each above 0 and up to 100. Default: [`Job::PERCENTILES`].
+    pub percentile_list: Vec<f64>,
+
+    /// What the job's own section says, as written, with fio's full names: for reports.
+    pub options: Vec<(String, String)>,
+}
+
+/// A kind of operation, for what is said of each apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Discards, which fio calls trims.
+    Trim,
+}
+
+/// A value for each direction: in a file `4k,8k,16k`. One value is for all; a missing third one is the second's, as the
+/// second would be for writes and trims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ByDirection<T> {
+    /// For reads.
+    pub read: T,
+    /// For writes.
+    pub write: T,
+    /// For trims.
+    pub trim: T,
+}
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operations {
+    /// Only this.
+    Only(Direction),
+    /// Reads and writes, chosen at random.
+    ReadWrite {
+        /// How many percent are reads; 0 to 100. fio's default: 50.
+        read_percent: u32,
+    },
+    /// Each block is trimmed and then written.
+    TrimWrite,
+}
+
+/// In which order a job goes through its area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Each operation starts where the one before ended.
+    Sequential {
+        /// So many bytes further on; before the end of the one before if negative. fio's default: 0.
+        skip: i64,
+    },
+    /// At places chosen by the job's distribution.
+    Random {
+        /// After so many operations, of which all but the first follow the one before. At least 1, fio's default.
+        every: u32,
+    },
+}
+
+/// Lengths of operations, in bytes, each at least 1. A device takes only multiples of 512.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BlockSize {
+    /// Always this one.
+    Fixed(u64),
+    /// Any multiple of the lower bound up to the upper one, evenly.
+    Range(RangeInclusive<u64>),
+    /// Each of these in so many percent of the cases, which make 100. A size that is never used has 0.
+    Split(Vec<(u64, u32)>),
+}
+
+/// A length or a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// In bytes.
+    Bytes(u64),
+    /// In percent of the device; 0 to 100.
+    Percent(u32),
+}
+
+/// How random places are chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Distribution {
+    /// Each as often as any other.
+    Random,
+    /// The k-th most popular one in proportion to k to the power of minus theta, which is above 0 and not 1.
+    Zipf {
+        /// Theta.
+        theta: f64,
+    },
+    /// Self-similar: a share h of the places gets a share 1-h of the operations, and so on within; between 0 and 1.
+    Pareto {
+        /// H.
+        h: f64,
+    },
+    /// Around the middle of the area.
+    Normal {
+        /// Standard deviation, in percent of the area; above 0, up to 100.
+        deviation: f64,
+    },
+    /// Parts of the area, one behind the other.
+    Zoned(Vec<Zone>),
+}
+
+/// A part of an area in [`Distribution::Zoned`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Zone {
+    /// How many percent of the operations fall into it; all zones make 100.
+    pub access: u32,
+    /// How many percent of the area it has; all zones make 100.
+    pub span: u32,
+}
+
+/// When operations with a rate are due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateProcess {
+    /// At even distances.
+    Linear,
+    /// At the times of a Poisson process, whose distances have an exponential distribution.
+    Poisson,
+}
+
+/// What written blocks hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verify {
+    /// A header with the block's place and the CRC-32C of random content.
+    Crc32c,
+}
+
+/// Which latencies are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measure {
+    /// From the start of an operation to its completion.
+    pub lat: bool,
+    /// From the submission of an operation to its completion.
+    pub clat: bool,
+    /// From the start of an operation to its submission.
+    pub slat: bool,
+}
+
+impl Job {
+    /// fio's default seed.
+    pub const SEED: u64 = 0x89;
+    /// The percentiles that fio reports unless told otherwise.
+    pub const PERCENTILES: [f64; 17] =
+        [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
+
+    /// A job of that name with fio's defaults.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            description: None,
+            numjobs: 1,
+            stonewall: false,
+            group: 0,
+            group_reporting: false,
+            operations: Operations::Only(Direction::Read),
+            order: Order::Sequential { skip: 0 },
+            percentage_random: ByDirection::all(100),
+            random_distribution: Distribution::Random,
+            norandommap: false,
+            seed: Some(Self::SEED),
+            bs: ByDirection::all(BlockSize::Fixed(4096)),
+            blockalign: ByDirection::all(4096),
+            bs_unaligned: false,
+            size: None,
+            offset: Extent::Bytes(0),
+            offset_increment: Extent::Bytes(0),
+            offset_align: 0,
+            io_size: None,
+            number_ios: None,
+            loops: 1,
+            ioengine: "psync".to_owned(),
+            iodepth: 1,
+            iodepth_batch_submit: 1,
+            iodepth_batch_complete_min: 1,
+            iodepth_batch_complete_max: 1,
+            iodepth_low: 1,
+            hipri: false,
+            priority: None,
+            runtime: None,
+            time_based: false,
+            ramp_time: Duration::ZERO,
+            startdelay: Duration::ZERO..=Duration::ZERO,
+            rate: ByDirection::all(None),
+            rate_iops: ByDirection::all(None),
+            rate_process: RateProcess::Linear,
+            rate_ignore_thinktime: false,
+            thinktime: Duration::ZERO,
+            thinktime_spin: Duration::ZERO,
+            thinktime_blocks: 1,
+            thinktime_blocks_issue: false,
+            thinktime_iotime: Duration::ZERO,
+            fsync: 0,
+            fdatasync: 0,
+            end_fsync: false,
+            sync: false,
+            verify: None,
+            do_verify: true,
+            verify_interval: 0,
+            verify_backlog: 0,
+            verify_backlog_batch: 0,
+            verify_fatal: false,
+            measure: Measure { lat: true, clat: true, slat: true },
+            clat_percentiles: true,
+            lat_percentiles: false,
+            slat_percentiles: false,
+            percentile_list: Self::PERCENTILES.to_vec(),
+            options: Vec::new(),
+        }
+    }
+}
+
+impl<T> ByDirection<T> {
+    /// The same for all three.
+    #[must_use]
+    pub fn all(value: T) -> Self
+    where
+        T: Clone,
+    {
+        Self { read: value.clone(), write: value.clone(), trim: value }
+    }
+}
+
+impl<T> Index<Direction> for ByDirection<T> {
+    type Output = T;
+
+    fn index(&self, direction: Direction) -> &T {
+        match direction {
+            Direction::Read => &self.read,
+            Direction::Write => &self.write,
+            Direction::Trim => &self.trim,
+        }
+    }
+}
+
+impl<T> IndexMut<Direction> for ByDirection<T> {
+    fn index_mut(&mut self, direction: Direction) -> &mut T {
+        match direction {
+            Direction::Read => &mut self.read,
+            Direction::Write => &mut self.write,
+            Direction::Trim => &mut self.trim,
+        }
+    }
+}
+
+impl Direction {
+    /// All of them, in fio's order.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Trim];
+}
+
+impl Operations {
+    /// True if the job does operations of this direction.
+    #[must_use]
+    pub fn includes(self, direction: Direction) -> bool {
+        match self {
+            Self::Only(only) => only == direction,
+            Self::ReadWrite { .. } => direction != Direction::Trim,
+            Self::TrimWrite => direction != Direction::Read,
+        }
+    }
+}
+
+impl BlockSize {
+    /// The shortest and the longest length.
+    #[must_use]
+    pub fn bounds(&self) -> RangeInclusive<u64> {
+        match self {
+            Self::Fixed(bytes) => *bytes..=*bytes,
+            Self::Range(range) => range.clone(),
+            Self::Split(parts) => {
+                let sizes = || parts.iter().map(|(bytes, _)| *bytes);
+                sizes().min().unwrap_or(0)..=sizes().max().unwrap_or(0)
+            }
+        }
+    }
+}
+
+impl Extent {
+    /// The length in bytes on a device of `capacity` bytes.
+    #[must_use]
+    pub fn bytes(self, capacity: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Percent(percent) => (u128::from(capacity) * u128::from(percent) / 100) as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_of_a_device() {
+        assert_eq!(Extent::Bytes(512).bytes(100), 512);
+        assert_eq!(Extent::Percent(33).bytes(1000), 330);
+        assert_eq!(Extent::Percent(100).bytes(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn bounds_and_directions() {
+        assert_eq!(BlockSize::Split(vec![(4096, 20), (512, 80)]).bounds(), 512..=4096);
+        assert_eq!(BlockSize::Range(512..=1024).bounds(), 512..=1024);
+        let includes = |operations: Operations| Direction::ALL.map(|direction| operations.includes(direction));
+        assert_eq!(includes(Operations::Only(Direction::Trim)), [false, false, true]);
+        assert_eq!(includes(Operations::ReadWrite { read_percent: 0 }), [true, true, false]);
+        assert_eq!(includes(Operations::TrimWrite), [false, true, true]);
+        let mut lengths = ByDirection::all(1);
+        lengths[Direction::Write] = 2;
+        assert_eq!(Direction::ALL.map(|direction| lengths[direction]), [1, 2, 1]);
+    }
+}
