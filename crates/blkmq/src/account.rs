@@ -23,6 +23,9 @@ struct Cells {
     requeued: AtomicU64,
     timeouts: AtomicU64,
     errors: AtomicU64,
+    dispatch_batches: AtomicU64,
+    contended: AtomicU64,
+    lock_wait_ns: AtomicU64,
 }
 
 /// What the threads of a queue have counted since it was built.
@@ -44,6 +47,13 @@ pub struct Stats {
     pub timeouts: u64,
     /// Operations that completed with an error.
     pub errors: u64,
+    /// Holds of the scheduler's lock under which a request was dispatched; without a scheduler, batches in which tags
+    /// were taken for requests.
+    pub dispatch_batches: u64,
+    /// How often the path of a request found the scheduler's lock taken, and waited.
+    pub contended: u64,
+    /// Nanoseconds that these waits took, by [`Builder::wait_meter`](crate::Builder::wait_meter).
+    pub lock_wait_ns: u64,
 }
 
 impl AddAssign for Stats {
@@ -56,6 +66,9 @@ impl AddAssign for Stats {
         self.requeued += other.requeued;
         self.timeouts += other.timeouts;
         self.errors += other.errors;
+        self.dispatch_batches += other.dispatch_batches;
+        self.contended += other.contended;
+        self.lock_wait_ns += other.lock_wait_ns;
     }
 }
 
@@ -116,6 +129,16 @@ impl Counters {
         add(&self.0.errors, n);
     }
 
+    pub(crate) fn dispatched(&self, batches: usize) {
+        add(&self.0.dispatch_batches, batches as u64);
+    }
+
+    /// The scheduler's lock was taken, and free after `ns` nanoseconds.
+    pub(crate) fn waited(&self, ns: u64) {
+        add(&self.0.contended, 1);
+        add(&self.0.lock_wait_ns, ns);
+    }
+
     pub(crate) fn nr_entered(&self) -> u64 {
         get(&self.0.entered)
     }
@@ -145,6 +168,9 @@ impl Counters {
             requeued: get(&self.0.requeued),
             timeouts: get(&self.0.timeouts),
             errors: get(&self.0.errors),
+            dispatch_batches: get(&self.0.dispatch_batches),
+            contended: get(&self.0.contended),
+            lock_wait_ns: get(&self.0.lock_wait_ns),
         }
     }
 }

@@ -5,9 +5,10 @@ use crate::control::Control;
 use crate::driver::{Driver, Topology, check_topology};
 use crate::flush::FLUSH_POOL;
 use crate::hctx::{HwCtxTable, MAX_HW_QUEUES};
+use crate::hold::Held;
 use crate::limits::Limits;
 use crate::member::{MAX_MEMBERS, Members};
-use crate::queue::{Held, QueueError, RequestQueue, Settings, scheduler_by_name};
+use crate::queue::{QueueError, RequestQueue, Settings, scheduler_by_name};
 use crate::request::Slots;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex};
@@ -21,6 +22,7 @@ pub struct Builder {
     scheduler: Option<String>,
     slots: u16,
     io_timeout_ms: u32,
+    wait_meter: Option<fn() -> u64>,
 }
 
 /// Slots of a submitter unless the builder says otherwise.
@@ -39,6 +41,7 @@ impl RequestQueue {
             scheduler: None,
             slots: DEFAULT_SLOTS,
             io_timeout_ms: DEFAULT_IO_TIMEOUT_MS,
+            wait_meter: None,
         }
     }
 }
@@ -72,6 +75,14 @@ impl Builder {
         self
     }
 
+    /// What tells the calling thread's CPU time in nanoseconds, for [`Stats::lock_wait_ns`](crate::Stats::lock_wait_ns),
+    /// which stays 0 without it. Called only before and after a wait for the scheduler's lock.
+    #[must_use]
+    pub fn wait_meter(mut self, meter: fn() -> u64) -> Self {
+        self.wait_meter = Some(meter);
+        self
+    }
+
     /// Builds the queue.
     ///
     /// # Errors
@@ -91,7 +102,7 @@ impl Builder {
         let q = Arc::new(RequestQueue {
             word: Word::new(),
             settings: Line::new("queue.settings", Settings::new(self.io_timeout_ms)),
-            held: Line::new("queue.hold", Held::new()),
+            held: Line::new("queue.hold", Held::new(self.wait_meter)),
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
             slots,

@@ -11,8 +11,10 @@
 
 use blkmq_sched::Time;
 
+use crate::account::Counters;
 use crate::hctx::HwCtx;
-use crate::queue::{Hold, RequestQueue};
+use crate::hold::Hold;
+use crate::queue::RequestQueue;
 use crate::request::Request;
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
@@ -50,7 +52,7 @@ impl Runner {
                 break;
             }
         }
-        if seen.is_waiting() && nothing_waits(q) {
+        if seen.is_waiting() && nothing_waits(q, &self.member(q).counters) {
             let _ = q.word.clear_waiting(seen);
         }
         chosen
@@ -81,16 +83,19 @@ impl Runner {
     /// own work, and the slot's two lines.
     fn dispatch_one_hctx(&mut self, q: &RequestQueue, now: Time, bound: usize) -> usize {
         let hctx = q.hctxs.get(0);
-        let mut chosen = 0;
+        let counters = &self.member(q).counters;
+        let (mut chosen, mut batches) = (0, 0);
         while chosen < bound && q.held.nr_waiting() > 0 {
             let Some(tag) = self.tag_or_wait(q, hctx) else { break };
-            match choose_or_wait(q, now) {
+            match choose_or_wait(q, counters, now) {
                 Choice::Chosen(rq) if rq.body().hctx == 0 => {
+                    batches += 1;
                     self.make_ready(q, rq, tag);
                     chosen += 1;
                 }
                 // Somebody inserted for another queue meanwhile.
                 Choice::Chosen(rq) => {
+                    batches += 1;
                     self.put_unused(q, hctx, tag);
                     chosen += self.give_tag(q, rq).0;
                 }
@@ -105,24 +110,28 @@ impl Runner {
                 }
             }
         }
+        counters.dispatched(batches);
         chosen
     }
 
     /// With several: the choice first, since it decides whose tag is needed. A request whose queue has no tag is put
     /// aside and the next is chosen, until a queue would have a second one aside.
     fn dispatch_many_hctxs(&mut self, q: &RequestQueue, now: Time, bound: usize) -> usize {
-        let mut chosen = 0;
+        let counters = &self.member(q).counters;
+        let (mut chosen, mut batches) = (0, 0);
         while chosen < bound && q.held.nr_waiting() > 0 {
             if q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() > 0) {
                 break;
             }
-            let Choice::Chosen(rq) = choose_or_wait(q, now) else { break };
+            let Choice::Chosen(rq) = choose_or_wait(q, counters, now) else { break };
+            batches += 1;
             let (got, goes_on) = self.give_tag(q, rq);
             chosen += got;
             if !goes_on {
                 break;
             }
         }
+        counters.dispatched(batches);
         chosen
     }
 
@@ -163,6 +172,7 @@ impl Runner {
                 }
             }
         }
+        self.member(q).counters.dispatched(chosen);
         chosen
     }
 
@@ -186,19 +196,19 @@ impl Runner {
 }
 
 /// Asks the scheduler once; if it holds requests back, once more with WAITING set and the tallies read after it.
-fn choose_or_wait(q: &RequestQueue, now: Time) -> Choice<'_> {
-    let choice = choose(q, now);
+fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
+    let choice = choose(q, counters, now);
     if !matches!(choice, Choice::HeldBack(_)) {
         return choice;
     }
     q.word.set_waiting();
     q.word.wait_fence();
-    choose(q, now)
+    choose(q, counters, now)
 }
 
 /// One choice under one hold.
-fn choose(q: &RequestQueue, now: Time) -> Choice<'_> {
-    let mut hold = q.held.lock.lock();
+fn choose<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
+    let mut hold = q.held.hold(counters);
     let choice = choose_held(q, &mut hold, now);
     q.held.note_waiting(&hold);
     let wakeup = match (&choice, &hold.scheduler) {
@@ -234,8 +244,8 @@ fn choose_held<'q>(q: &'q RequestQueue, hold: &mut Hold, now: Time) -> Choice<'q
 }
 
 /// Whether no request waits for a tag or for the scheduler, anywhere. The scheduler is looked at under its lock.
-fn nothing_waits(q: &RequestQueue) -> bool {
+fn nothing_waits(q: &RequestQueue, counters: &Counters) -> bool {
     q.held.nr_waiting() == 0
         && q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx())
-        && q.held.lock.lock().scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty())
+        && q.held.hold(counters).scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty())
 }

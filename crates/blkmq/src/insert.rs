@@ -5,7 +5,8 @@ use blkmq_sched::{Class, InsertAt, Merge, MergeHow, MergeLevel, Op, Time};
 
 use crate::Status;
 use crate::hctx::{HwCtx, Layout};
-use crate::queue::{Hold, RequestQueue};
+use crate::hold::Hold;
+use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList, Slots};
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
@@ -47,7 +48,7 @@ impl Runner {
         let (mut rest, mut flushes) = (RqList::new(), RqList::new());
         let mut blocked = Blocked::default();
         let mut entered = 0;
-        let mut guard = q.held.lock.lock();
+        let mut guard = q.held.hold(&self.member(q).counters);
         let hold = &mut *guard;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             self.map(&mut rq, layout);
@@ -182,6 +183,7 @@ impl Runner {
             if got == 0 {
                 return;
             }
+            self.member(q).counters.dispatched(1);
         }
     }
 

@@ -63,6 +63,7 @@ mod flush;
 pub mod future;
 #[cfg(not(loom))]
 mod hctx;
+mod hold;
 #[cfg(not(loom))]
 mod insert;
 #[cfg(not(loom))]

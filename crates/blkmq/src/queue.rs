@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::control::Control;
 use crate::driver::Driver;
 use crate::hctx::HwCtxTable;
+use crate::hold::{Held, Hold};
 use crate::limits::Limits;
 use crate::member::{MAX_MEMBERS, Member, Members};
 use crate::request::Slots;
@@ -65,32 +66,6 @@ pub(crate) fn scheduler_by_name(name: &str) -> Result<Option<Box<dyn Scheduler>>
         "none" => Ok(None),
         _ => blkmq_sched::scheduler(name).map(Some).ok_or_else(|| QueueError::UnknownScheduler(name.to_owned())),
     }
-}
-
-/// The scheduler and what is counted with it, under one lock: the `single` locking.
-#[derive(Debug)]
-pub(crate) struct Hold {
-    pub(crate) scheduler: Option<Box<dyn Scheduler>>,
-    /// Requests in the scheduler, by the hardware queue they will go to, and those for another than the first.
-    pub(crate) queued: Vec<u32>,
-    pub(crate) elsewhere: u32,
-    /// Requests other than reads that entered the scheduler since it was installed.
-    pub(crate) limited: u64,
-    /// What had completed when the scheduler was installed.
-    pub(crate) base: Tally,
-    pub(crate) base_limited: u64,
-}
-
-/// The hold on a line of its own, with a count that lets others see without locking whether there is work.
-#[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) lock: Mutex<Hold>,
-    /// Requests in the scheduler, as of the last unlock.
-    nr_waiting: AtomicU32,
-    /// Of these, those for another hardware queue than the first.
-    nr_elsewhere: AtomicU32,
-    /// How often something was inserted, wrapping.
-    insertions: AtomicU32,
 }
 
 /// Knobs that the path of a request reads; on a line that is written only when one is set.
@@ -159,66 +134,6 @@ pub struct RequestQueue {
     pub(crate) policy_wakeup: Line<AtomicU64>,
     /// Background threads that drive the queue.
     pub(crate) nr_background: AtomicU32,
-}
-
-impl Hold {
-    /// A request for a hardware queue enters the scheduler.
-    pub(crate) fn count_in(&mut self, hctx: u16) {
-        self.queued[usize::from(hctx)] += 1;
-        self.elsewhere += u32::from(hctx != 0);
-    }
-
-    /// It leaves the scheduler.
-    pub(crate) fn count_out(&mut self, hctx: u16) {
-        self.queued[usize::from(hctx)] -= 1;
-        self.elsewhere -= u32::from(hctx != 0);
-    }
-
-    fn empty() -> Self {
-        Self { scheduler: None, queued: Vec::new(), elsewhere: 0, limited: 0, base: Tally::default(), base_limited: 0 }
-    }
-}
-
-impl Held {
-    pub(crate) fn new() -> Self {
-        Self {
-            lock: Mutex::new(Hold::empty()),
-            nr_waiting: AtomicU32::new(0),
-            nr_elsewhere: AtomicU32::new(0),
-            insertions: AtomicU32::new(0),
-        }
-    }
-
-    /// Requests in the scheduler, as of a moment ago. Who inserted and then asks sees at least its own.
-    pub(crate) fn nr_waiting(&self) -> u32 {
-        self.nr_waiting.load(Ordering::Relaxed)
-    }
-
-    /// Whether all that waits goes to the first hardware queue, as of a moment ago.
-    pub(crate) fn is_for_first_hctx(&self) -> bool {
-        self.nr_elsewhere.load(Ordering::Relaxed) == 0
-    }
-
-    /// How often something was inserted, wrapping.
-    pub(crate) fn insertions(&self) -> u32 {
-        self.insertions.load(Ordering::Relaxed)
-    }
-
-    /// Called under the lock by who inserted.
-    pub(crate) fn note_insertion(&self) {
-        self.insertions.store(self.insertions().wrapping_add(1), Ordering::Relaxed);
-    }
-
-    /// Called before unlocking.
-    pub(crate) fn note_waiting(&self, hold: &Hold) {
-        let waiting = hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len() as u32);
-        if waiting != self.nr_waiting() {
-            self.nr_waiting.store(waiting, Ordering::Relaxed);
-        }
-        if hold.elsewhere != self.nr_elsewhere.load(Ordering::Relaxed) {
-            self.nr_elsewhere.store(hold.elsewhere, Ordering::Relaxed);
-        }
-    }
 }
 
 impl RequestQueue {

@@ -1,0 +1,119 @@
+//! The scheduler under its lock: the `single` locking.
+
+use blkmq_sched::{Scheduler, Tally};
+
+use crate::account::Counters;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Mutex, MutexGuard};
+
+/// The scheduler and what is counted with it, under one lock: the `single` locking.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) scheduler: Option<Box<dyn Scheduler>>,
+    /// Requests in the scheduler, by the hardware queue they will go to, and those for another than the first.
+    pub(crate) queued: Vec<u32>,
+    pub(crate) elsewhere: u32,
+    /// Requests other than reads that entered the scheduler since it was installed.
+    pub(crate) limited: u64,
+    /// What had completed when the scheduler was installed.
+    pub(crate) base: Tally,
+    pub(crate) base_limited: u64,
+}
+
+/// The hold on a line of its own, with a count that lets others see without locking whether there is work.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) lock: Mutex<Hold>,
+    /// What tells the calling thread's CPU time, in ns.
+    wait_meter: Option<fn() -> u64>,
+    /// Requests in the scheduler, as of the last unlock.
+    nr_waiting: AtomicU32,
+    /// Of these, those for another hardware queue than the first.
+    nr_elsewhere: AtomicU32,
+    /// How often something was inserted, wrapping.
+    insertions: AtomicU32,
+}
+
+impl Hold {
+    /// A request for a hardware queue enters the scheduler.
+    pub(crate) fn count_in(&mut self, hctx: u16) {
+        self.queued[usize::from(hctx)] += 1;
+        self.elsewhere += u32::from(hctx != 0);
+    }
+
+    /// It leaves the scheduler.
+    pub(crate) fn count_out(&mut self, hctx: u16) {
+        self.queued[usize::from(hctx)] -= 1;
+        self.elsewhere -= u32::from(hctx != 0);
+    }
+
+    fn empty() -> Self {
+        Self { scheduler: None, queued: Vec::new(), elsewhere: 0, limited: 0, base: Tally::default(), base_limited: 0 }
+    }
+}
+
+impl Held {
+    pub(crate) fn new(wait_meter: Option<fn() -> u64>) -> Self {
+        Self {
+            lock: Mutex::new(Hold::empty()),
+            wait_meter,
+            nr_waiting: AtomicU32::new(0),
+            nr_elsewhere: AtomicU32::new(0),
+            insertions: AtomicU32::new(0),
+        }
+    }
+
+    /// The lock, on the path of a request: who has to wait counts it.
+    ///
+    /// COST: of a free lock a compare-exchange, and a swap to unlock; two readings of the meter, if there is one, of a held one.
+    #[inline]
+    pub(crate) fn hold(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
+        match self.lock.try_lock() {
+            Some(guard) => guard,
+            None => self.wait(counters),
+        }
+    }
+
+    #[cold]
+    fn wait(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
+        let read = || self.wait_meter.map_or(0, |meter| meter());
+        let since = read();
+        let guard = self.lock.lock();
+        counters.waited(read().saturating_sub(since));
+        guard
+    }
+
+    /// Requests in the scheduler, as of a moment ago. Who inserted and then asks sees at least its own.
+    pub(crate) fn nr_waiting(&self) -> u32 {
+        self.nr_waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether all that waits goes to the first hardware queue, as of a moment ago.
+    pub(crate) fn is_for_first_hctx(&self) -> bool {
+        self.nr_elsewhere.load(Ordering::Relaxed) == 0
+    }
+
+    /// How often something was inserted, wrapping.
+    pub(crate) fn insertions(&self) -> u32 {
+        self.insertions.load(Ordering::Relaxed)
+    }
+
+    /// Called under the lock by who inserted.
+    pub(crate) fn note_insertion(&self) {
+        self.insertions.store(self.insertions().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Called before unlocking.
+    pub(crate) fn note_waiting(&self, hold: &Hold) {
+        let waiting = hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len() as u32);
+        if waiting != self.nr_waiting() {
+            self.nr_waiting.store(waiting, Ordering::Relaxed);
+        }
+        if hold.elsewhere != self.nr_elsewhere.load(Ordering::Relaxed) {
+            self.nr_elsewhere.store(hold.elsewhere, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -1,0 +1,58 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use crate::driver::spec;
+use crate::{Bio, Buffer, Client, RequestQueue, Submitter};
+
+/// How often the meter was read; each reading is a microsecond later than the one before.
+static READINGS: AtomicU64 = AtomicU64::new(0);
+
+fn meter() -> u64 {
+    READINGS.fetch_add(1, Ordering::Relaxed) * 1000
+}
+
+fn reap_all(submitter: &mut Submitter) {
+    while submitter.nr_outstanding() > 0 {
+        submitter.poll();
+        while let Some(completion) = submitter.reap() {
+            assert!(completion.status.is_ok());
+        }
+    }
+}
+
+/// Red when a wait is not counted, when a free lock is, and when the meter is read in another order.
+#[test]
+fn who_finds_the_lock_taken_counts_the_wait() {
+    let driver = spec::open("null,irqmode=0").unwrap();
+    let q = RequestQueue::builder(driver).scheduler("mq-deadline").wait_meter(meter).build().unwrap();
+    let held = q.held.lock.lock();
+    thread::scope(|scope| {
+        let submitting = scope.spawn(|| {
+            let mut submitter = q.submitter(&Client::new("waiter")).unwrap();
+            submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
+            reap_all(&mut submitter);
+        });
+        while READINGS.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        drop(held);
+        submitting.join().unwrap();
+    });
+    let stats = q.stats();
+    assert_eq!((stats.contended, stats.lock_wait_ns, stats.dispatch_batches), (1, 1000, 1));
+}
+
+#[test]
+fn one_lock_dispatches_one_by_one_and_none_in_batches() {
+    for (scheduler, batches) in [("mq-deadline", 4), ("none", 1)] {
+        let driver = spec::open("null,irqmode=0").unwrap();
+        let q = RequestQueue::builder(driver).scheduler(scheduler).build().unwrap();
+        let mut submitter = q.submitter(&Client::new("alone")).unwrap();
+        for number in 0..4 {
+            submitter.submit(Bio::read(number * 64, Buffer::zeroed(4096))).unwrap();
+        }
+        reap_all(&mut submitter);
+        let stats = q.stats();
+        assert_eq!((stats.issued, stats.dispatch_batches, stats.contended), (4, batches, 0), "{scheduler}");
+    }
+}
