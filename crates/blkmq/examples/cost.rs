@@ -1,6 +1,8 @@
 //! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH]]]`, by
 //! default `none`, 100000 and 1. `scripts/cost` counts its instructions.
 
+use std::collections::VecDeque;
+
 use blkmq::driver::spec;
 use blkmq::{Bio, Buffer, Client, RequestQueue, Submitter};
 
@@ -22,17 +24,18 @@ fn fail(text: &str) -> ! {
 }
 
 /// Submits everything in `bios`, and puts the operations back there as they complete.
-fn pass_through(submitter: &mut Submitter, bios: &mut Vec<Bio>, batch: usize) {
-    for _ in 0..batch {
-        let Some(bio) = bios.pop() else { break };
-        submitter.submit(bio).expect("the queue has room for a batch");
-    }
-    while submitter.nr_outstanding() > 0 {
-        submitter.poll();
+fn pass_through(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) {
+    let (_, rejected) = submitter.submit_batch(bios);
+    assert!(rejected.is_none(), "{rejected:?}");
+    loop {
         while let Some(completion) = submitter.reap() {
             assert!(completion.status.is_ok(), "{}", completion.status);
-            bios.push(completion.bio);
+            bios.push_back(completion.bio);
         }
+        if submitter.nr_outstanding() == 0 {
+            return;
+        }
+        submitter.poll();
     }
 }
 
@@ -42,12 +45,12 @@ fn main() {
     let q =
         RequestQueue::builder(driver).scheduler(&scheduler).build().unwrap_or_else(|error| fail(&error.to_string()));
     let mut submitter = q.submitter(&Client::new("cost")).unwrap_or_else(|error| fail(&error.to_string()));
-    let mut bios: Vec<Bio> = (0..batch as u64).map(|at| Bio::read(at * STRIDE, Buffer::zeroed(4096))).collect();
+    let mut bios: VecDeque<Bio> = (0..batch as u64).map(|at| Bio::read(at * STRIDE, Buffer::zeroed(4096))).collect();
     if !(1..=256).contains(&batch) {
         fail("BATCH is from 1 to 256");
     }
     for _ in 0..requests / batch {
-        pass_through(&mut submitter, &mut bios, batch);
+        pass_through(&mut submitter, &mut bios);
     }
     println!("{scheduler}: {} requests", q.stats().completed);
 }

@@ -10,6 +10,7 @@ use crate::limits::Limits;
 use crate::member::{MAX_MEMBERS, Members};
 use crate::queue::{QueueError, RequestQueue, Settings, scheduler_by_name};
 use crate::request::Slots;
+use crate::split::Whole;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex};
 use crate::word::Word;
@@ -106,6 +107,7 @@ impl Builder {
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
             slots,
+            whole: Whole::new(&limits),
             merge_limits: limits.merge_limits(),
             limits,
             is_concurrent: self.driver.is_concurrent(),

@@ -50,7 +50,7 @@ impl Delivery {
             self.send(q);
             self.member = member;
         }
-        self.list.push_back(&q.slots, part, Place::Completed);
+        self.list.push_back(part, Place::Completed);
     }
 
     fn send(&mut self, q: &RequestQueue) {
@@ -70,7 +70,9 @@ impl Runner {
     pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
         let mut tags = TagBatch::new();
         let mut delivery = Delivery { member: self.member, list: RqList::new() };
-        while let Some(mut rq) = self.finished.pop_front(&q.slots) {
+        loop {
+            self.complete_own(q, &mut tags, now);
+            let Some(mut rq) = self.finished.pop_front(&q.slots) else { break };
             let hctx = rq.body().hctx;
             rq.body_mut().completed = now;
             if rq.body().ordered {
@@ -94,10 +96,41 @@ impl Runner {
         q.room_came();
     }
 
+    /// Completes the requests at the front that are one operation of this thread each: the whole list moves on at once.
+    fn complete_own(&mut self, q: &RequestQueue, tags: &mut TagBatch, now: Time) {
+        let counters = &self.member(q).counters;
+        let (member, hint) = (self.member, &mut self.hint);
+        let mut failed = 0;
+        let own = self.finished.take_while(&q.slots, |rq| {
+            let pool = rq.index().pool();
+            let body = rq.body_mut();
+            if pool != member || body.nr_parts > 1 || body.flush != FlushStep::None {
+                return false;
+            }
+            body.completed = now;
+            if body.ordered {
+                counters.ordered(body.priority.class, body.op != Op::Read);
+            }
+            if let Some(tag) = body.tag.take() {
+                tags.add(q, hint, body.hctx, tag);
+            }
+            failed += u64::from(!body.status.is_ok());
+            rq.rest_at(Place::Completed);
+            true
+        });
+        if !own.is_empty() {
+            counters.completed(own.len() as u64);
+            if failed > 0 {
+                counters.failed(failed);
+            }
+            self.completed.append(own);
+        }
+    }
+
     /// Does what the flush machine asks for.
     fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, delivery: &mut Delivery) {
         while let Some(rq) = steps.dispatch.pop_front(&q.slots) {
-            q.hctxs.get(rq.body().hctx).park(&q.slots, rq);
+            q.hctxs.get(rq.body().hctx).park(rq);
             self.parked = true;
         }
         while let Some(rq) = steps.finished.pop_front(&q.slots) {
@@ -121,7 +154,7 @@ impl Runner {
         rq.into_parts(|part| {
             parts += 1;
             if part.index().pool() == self.member {
-                self.completed.push_back(&q.slots, part, Place::Completed);
+                self.completed.push_back(part, Place::Completed);
             } else {
                 delivery.add(q, part);
             }

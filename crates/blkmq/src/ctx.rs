@@ -19,9 +19,11 @@ impl SwCtx {
     /// Appends what is in `list`. `mark` runs under the lock, so that a mark says "not empty" exactly.
     pub(crate) fn append(&self, slots: &Slots, kind: HctxType, list: &mut RqList, mark: impl FnOnce()) {
         let mut lists = self.0.lock();
-        while let Some(rq) = list.pop_front(slots) {
-            lists[kind as usize].push_back(slots, rq, Place::SoftwareQueue);
-        }
+        let all = list.take_while(slots, |rq| {
+            rq.rest_at(Place::SoftwareQueue);
+            true
+        });
+        lists[kind as usize].append(all);
         mark();
     }
 

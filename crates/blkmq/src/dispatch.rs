@@ -144,7 +144,7 @@ impl Runner {
             self.make_ready(q, rq, tag);
             return (1, true);
         }
-        hctx.park(&q.slots, rq);
+        hctx.park(rq);
         // The request is on the list, so from here on this is the ordinary lack of a tag.
         q.word.set_waiting();
         q.word.wait_fence();

@@ -201,7 +201,7 @@ impl<'q> Batch<'q> {
         self.check(&rq);
         rq.body_mut().status = status;
         rq.body_mut().issued = self.now;
-        self.finished.push_back(self.slots, rq, Place::Held);
+        self.finished.push_back(rq, Place::Held);
     }
 
     /// The device works on the request from now on. Note the id before anyone can complete it: the driver hands it to
@@ -226,7 +226,7 @@ impl<'q> Batch<'q> {
     /// The device gives the request back for another try: it loses its tag and waits in front of the scheduler.
     pub fn requeue(&mut self, rq: Request<'q>) {
         self.check(&rq);
-        self.requeued.push_back(self.slots, rq, Place::Held);
+        self.requeued.push_back(rq, Place::Held);
     }
 }
 
@@ -256,7 +256,7 @@ impl Done<'_> {
     /// The driver has no such request: it was completed before, or given up to a timeout.
     pub fn complete(&mut self, id: RqId, status: Status) -> Result<(), StaleRequest> {
         if let Some(rq) = self.slots.complete(id, status).map_err(|()| StaleRequest(id))? {
-            self.finished.push_back(self.slots, rq, Place::Held);
+            self.finished.push_back(rq, Place::Held);
         }
         Ok(())
     }

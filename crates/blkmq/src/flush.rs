@@ -64,8 +64,8 @@ impl FlushQueue {
     pub(crate) fn insert(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
         let mut steps = Steps::default();
         match rq.body().flush {
-            FlushStep::Data => self.send_data(slots, rq, &mut steps),
-            _ => self.wait(slots, rq, now),
+            FlushStep::Data => self.send_data(rq, &mut steps),
+            _ => self.wait(rq, now),
         }
         self.kick(slots, hctx, now, &mut steps);
         steps
@@ -76,7 +76,7 @@ impl FlushQueue {
         let mut steps = Steps::default();
         match rq.body().flush {
             FlushStep::Flush => self.flush_done(slots, rq, &mut steps),
-            _ => self.data_done(slots, rq, now, &mut steps),
+            _ => self.data_done(rq, now, &mut steps),
         }
         self.kick(slots, hctx, now, &mut steps);
         steps
@@ -87,17 +87,17 @@ impl FlushQueue {
         (self.waiting.len(), self.running.len(), self.is_running, self.data_in_flight)
     }
 
-    fn wait(&mut self, slots: &Slots, rq: Request<'_>, now: Time) {
+    fn wait(&mut self, rq: Request<'_>, now: Time) {
         if self.waiting.is_empty() {
             self.waiting_since = now;
         }
-        self.waiting.push_back(slots, rq, Place::Flush);
+        self.waiting.push_back(rq, Place::Flush);
     }
 
-    fn send_data(&mut self, slots: &Slots, mut rq: Request<'_>, steps: &mut Steps) {
+    fn send_data(&mut self, mut rq: Request<'_>, steps: &mut Steps) {
         rq.body_mut().flush = FlushStep::Data;
         self.data_in_flight += 1;
-        steps.dispatch.push_back(slots, rq, Place::Held);
+        steps.dispatch.push_back(rq, Place::Held);
     }
 
     fn flush_done(&mut self, slots: &Slots, flush: Request<'_>, steps: &mut Steps) {
@@ -108,20 +108,20 @@ impl FlushQueue {
             rq.body_mut().status = status;
             let has_data = rq.body().flush == FlushStep::PreFlush && rq.body().op != Op::Flush;
             if status.is_ok() && has_data {
-                self.send_data(slots, rq, steps);
+                self.send_data(rq, steps);
             } else {
-                steps.finished.push_back(slots, rq, Place::Held);
+                steps.finished.push_back(rq, Place::Held);
             }
         }
     }
 
-    fn data_done(&mut self, slots: &Slots, mut rq: Request<'_>, now: Time, steps: &mut Steps) {
+    fn data_done(&mut self, mut rq: Request<'_>, now: Time, steps: &mut Steps) {
         self.data_in_flight -= 1;
         if rq.body().post_flush && rq.body().status.is_ok() {
             rq.body_mut().flush = FlushStep::PostFlush;
-            self.wait(slots, rq, now);
+            self.wait(rq, now);
         } else {
-            steps.finished.push_back(slots, rq, Place::Held);
+            steps.finished.push_back(rq, Place::Held);
         }
     }
 

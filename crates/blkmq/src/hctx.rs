@@ -30,7 +30,8 @@ pub(crate) enum HctxType {
 }
 
 impl HctxType {
-    pub(crate) const COUNT: usize = 3;
+    pub(crate) const COUNT: usize = Self::ALL.len();
+    const ALL: [Self; 3] = [Self::Default, Self::Read, Self::Poll];
 }
 
 /// How many hardware queues of each type there are, and so which one a submitter's request goes to. Queues of the
@@ -80,6 +81,17 @@ impl Layout {
         }
     }
 
+    /// The hardware queues that a member's requests go to, by type; of a type without queues the number means nothing.
+    pub(crate) fn hctxs(self, member: u16) -> [u16; HctxType::COUNT] {
+        let mut hctxs = [0; HctxType::COUNT];
+        for kind in HctxType::ALL {
+            if self.nr[kind as usize] > 0 {
+                hctxs[kind as usize] = self.hctx(kind, member);
+            }
+        }
+        hctxs
+    }
+
     /// The type of a hardware queue.
     pub(crate) const fn kind_of(self, hctx: u16) -> HctxType {
         if hctx < self.nr[0] {
@@ -93,7 +105,7 @@ impl Layout {
 
     /// The hardware queues that a member's requests may go to.
     pub(crate) fn mapped(self, member: u16) -> impl Iterator<Item = u16> + Clone {
-        [HctxType::Default, HctxType::Read, HctxType::Poll]
+        HctxType::ALL
             .into_iter()
             .filter(move |kind| self.nr[*kind as usize] > 0)
             .map(move |kind| self.hctx(kind, member))
@@ -147,9 +159,9 @@ impl HwCtx {
     }
 
     /// Puts a request on the dispatch list, behind what is there.
-    pub(crate) fn park(&self, slots: &Slots, rq: Request<'_>) {
+    pub(crate) fn park(&self, rq: Request<'_>) {
         let mut list = self.dispatch.list.lock();
-        list.push_back(slots, rq, Place::DispatchList);
+        list.push_back(rq, Place::DispatchList);
         self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
     }
 

@@ -55,18 +55,18 @@ impl Runner {
             let nr_parts = u64::from(rq.body().nr_parts);
             entered += nr_parts;
             if rq.body().flush != FlushStep::None {
-                flushes.push_back(&q.slots, rq, Place::Held);
+                flushes.push_back(rq, Place::Held);
                 continue;
             }
             let inserted = if *blocked.kind(&rq) { Err(rq) } else { self.insert_one(q, hold, rq, now) };
             let Err(mut rq) = inserted else { continue };
             if rq.body().flags.nowait {
                 rq.body_mut().status = Status::Again;
-                self.finished.push_back(&q.slots, rq, Place::Held);
+                self.finished.push_back(rq, Place::Held);
             } else {
                 *blocked.kind(&rq) = true;
                 entered -= nr_parts;
-                rest.push_back(&q.slots, rq, Place::Plugged);
+                rest.push_back(rq, Place::Plugged);
             }
         }
         q.held.note_insertion();
@@ -132,31 +132,32 @@ impl Runner {
     /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue. Returns how many
     /// operations there were.
     fn insert_direct(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time, seen: Snapshot) -> u64 {
+        let hctxs = layout.hctxs(self.member);
         let mut entered = 0;
-        let mut run = RqList::new();
-        let mut run_hctx = 0;
-        while let Some(mut rq) = plug.pop_front(&q.slots) {
-            self.map(&mut rq, layout);
-            entered += u64::from(rq.body().nr_parts);
-            if rq.body().flush != FlushStep::None {
+        loop {
+            let mut index = None;
+            let mut run = plug.take_while(&q.slots, |rq| {
+                let body = rq.body_mut();
+                body.hctx = hctxs[layout.kind(body.op, body.flags) as usize];
+                let belongs = body.flush == FlushStep::None && *index.get_or_insert(body.hctx) == body.hctx;
+                entered += if belongs { u64::from(body.nr_parts) } else { 0 };
+                belongs
+            });
+            if let Some(index) = index {
+                self.start(q, layout, index, &mut run, now, seen);
+            } else {
+                let Some(rq) = plug.pop_front(&q.slots) else { return entered };
+                entered += u64::from(rq.body().nr_parts);
                 self.insert_flush(q, rq, now);
-                continue;
             }
-            if rq.body().hctx != run_hctx {
-                self.start(q, layout, run_hctx, &mut run, now, seen);
-                run_hctx = rq.body().hctx;
-            }
-            run.push_back(&q.slots, rq, Place::Held);
         }
-        self.start(q, layout, run_hctx, &mut run, now, seen);
-        entered
     }
 
     /// Starts requests of one hardware queue, in order. If something waits already they queue up behind it.
     fn start(&mut self, q: &RequestQueue, layout: Layout, index: u16, run: &mut RqList, now: Time, seen: Snapshot) {
         let hctx = q.hctxs.get(index);
         if !seen.is_quiesced() && !q.word.load().is_waiting() {
-            self.start_with_tags(q, hctx, run);
+            self.start_with_tags(q, index, hctx, run);
             if q.is_concurrent {
                 self.issue_directly(q, now);
             }
@@ -164,25 +165,30 @@ impl Runner {
         if run.is_empty() {
             return;
         }
-        refuse_nowait(&q.slots, run, Place::Held, |rq| self.finished.push_back(&q.slots, rq, Place::Held));
+        refuse_nowait(&q.slots, run, Place::Held, |rq| self.finished.push_back(rq, Place::Held));
         let member = self.member(q);
         member.ctx.append(&q.slots, layout.kind_of(index), run, || hctx.mark_ctx(self.member));
         // The run that follows looks for tags again, with WAITING set.
         q.word.set_waiting();
     }
 
-    fn start_with_tags(&mut self, q: &RequestQueue, hctx: &HwCtx, run: &mut RqList) {
+    fn start_with_tags(&mut self, q: &RequestQueue, index: u16, hctx: &HwCtx, run: &mut RqList) {
+        self.make_ready_on(q, index);
         let mut tags = [Tag(0); TAG_BATCH];
         while !run.is_empty() {
             let wanted = run.len().min(TAG_BATCH);
             let got = hctx.tags.get_batch(&mut self.hint, &mut tags[..wanted]);
-            for tag in &tags[..got] {
-                let rq = run.pop_front(&q.slots).expect("no more tags than requests were asked for");
-                self.make_ready(q, rq, *tag);
-            }
             if got == 0 {
                 return;
             }
+            let mut tags = tags[..got].iter();
+            let tagged = run.take_while(&q.slots, |rq| {
+                let Some(&tag) = tags.next() else { return false };
+                rq.body_mut().tag = Some(tag);
+                rq.rest_at(Place::IssueList);
+                true
+            });
+            self.ready.append(tagged);
             self.member(q).counters.dispatched(1);
         }
     }
@@ -202,7 +208,7 @@ pub(crate) fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, place: Plac
             rq.body_mut().status = Status::Again;
             ended(rq);
         } else {
-            list.push_back(slots, rq, place);
+            list.push_back(rq, place);
         }
     }
 }

@@ -138,7 +138,7 @@ impl Runner {
         while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
             let hctx = q.hctxs.get(rq.body().hctx);
             let tag = rq.body_mut().tag.take();
-            hctx.park(&q.slots, rq);
+            hctx.park(rq);
             // After the parking: who sees no mark and sleeps then either sees the request, or is woken for the new mark.
             is_news |= !hctx.gave_back.swap(true, Ordering::Relaxed);
             q.word.set_waiting();

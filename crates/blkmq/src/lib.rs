@@ -76,6 +76,7 @@ pub mod limits;
 mod member;
 #[cfg(not(loom))]
 mod merge;
+mod plug;
 #[cfg(not(loom))]
 mod queue;
 #[cfg(not(loom))]

@@ -6,16 +6,29 @@ use crate::request::{Place, Request, RqList, Slots};
 
 /// Puts a request behind the others of a plug, or joins it to the newest one there by the rules that hold in a scheduler
 /// too. Returns whether it joined.
+///
+/// COST: a look at where the newest one lies, and the rules only if the two touch.
+#[inline]
 pub(crate) fn plug_or_merge(slots: &Slots, limits: &MergeLimits, plug: &mut RqList, rq: Request<'_>) -> bool {
+    let is_near = plug.with_last(slots, |newest| newest.body().is_near(rq.body())).unwrap_or(false);
+    let rest = if is_near { merge(slots, limits, plug, rq) } else { Some(rq) };
+    match rest {
+        Some(rq) => {
+            plug.push_back(rq, Place::Plugged);
+            false
+        }
+        None => true,
+    }
+}
+
+/// Joins a request to the newest one of a plug, or gives it back.
+fn merge<'q>(slots: &'q Slots, limits: &MergeLimits, plug: &mut RqList, rq: Request<'q>) -> Option<Request<'q>> {
     let mut rq = Some(rq);
-    let joined = plug.with_last(slots, |newest| {
+    plug.with_last(slots, |newest| {
         let newcomer = rq.as_ref()?.body().info();
         let (how, _) = limits.merged(&newest.body().info(), &newcomer)?;
         newest.absorb(rq.take()?, how);
         Some(())
     });
-    if let Some(rq) = rq {
-        plug.push_back(slots, rq, Place::Plugged);
-    }
-    joined.flatten().is_some()
+    rq
 }

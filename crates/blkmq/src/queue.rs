@@ -14,6 +14,7 @@ use crate::hold::{Held, Hold};
 use crate::limits::Limits;
 use crate::member::{MAX_MEMBERS, Member, Members};
 use crate::request::Slots;
+use crate::split::Whole;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::{Arc, Line, Mutex};
 use crate::word::Word;
@@ -117,7 +118,9 @@ pub struct RequestQueue {
     pub(crate) members: Members,
     pub(crate) slots: Slots,
     pub(crate) limits: Limits,
-    /// What follows from them for merging, worked out once.
+    /// What follows from them for most operations, worked out once.
+    pub(crate) whole: Whole,
+    /// The same for merging.
     pub(crate) merge_limits: MergeLimits,
     pub(crate) driver: Arc<dyn Driver>,
     /// The driver takes calls for one hardware queue from several threads at once.

@@ -14,7 +14,7 @@ pub use token::Request;
 
 pub(crate) use body::{Body, FlushStep, Part};
 pub(crate) use list::RqList;
-pub(crate) use slot::{NIL, SlotIndex, Slots};
+pub(crate) use slot::{SlotIndex, Slots};
 pub(crate) use state::Place;
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
             ..Body::EMPTY
         };
         let mut list = RqList::new();
-        list.push_back(slots, rq, Place::Plugged);
+        list.push_back(rq, Place::Plugged);
         slots.store_bio(index, Bio::write(sector, Buffer::from(data)));
         list.pop_front(slots).expect("it was just put there")
     }

@@ -13,6 +13,7 @@ use crate::queue::RequestQueue;
 use crate::request::{Place, Request, RqList};
 use crate::sync::atomic::Ordering;
 use crate::tags::{Hint, Tag};
+use crate::word::Snapshot;
 
 /// Requests that a runner takes through in one go before it goes back to its own business.
 const RUN_BOUND: usize = 64;
@@ -99,12 +100,16 @@ impl Runner {
     /// Takes a chosen request with its tag along to the issue list, in the order of the calls.
     pub(crate) fn make_ready(&mut self, q: &RequestQueue, mut rq: Request<'_>, tag: Tag) {
         rq.body_mut().tag = Some(tag);
-        let hctx = rq.body().hctx;
+        self.make_ready_on(q, rq.body().hctx);
+        self.ready.push_back(rq, Place::IssueList);
+    }
+
+    /// Sees to it that `ready` takes requests for this hardware queue.
+    pub(crate) fn make_ready_on(&mut self, q: &RequestQueue, hctx: u16) {
         if hctx != self.ready_hctx {
             self.append_ready(q);
             self.ready_hctx = hctx;
         }
-        self.ready.push_back(&q.slots, rq, Place::IssueList);
     }
 
     /// Appends what is ready to the issue list it belongs to.
@@ -180,7 +185,21 @@ impl Runner {
     {
         let activity = &self.member(q).activity;
         activity.enter();
-        self.saw_quiesced = q.word.load().is_quiesced();
+        self.drive_inside(q, hctxs, now, q.word.load());
+        activity.leave();
+    }
+
+    /// Like [`drive`](Self::drive), for a caller that is inside and read the queue's word there as `seen`.
+    pub(crate) fn drive_inside<I>(
+        &mut self,
+        q: &RequestQueue,
+        hctxs: impl FnOnce(Layout) -> I,
+        now: Time,
+        seen: Snapshot,
+    ) where
+        I: Iterator<Item = u16> + Clone,
+    {
+        self.saw_quiesced = seen.is_quiesced();
         if !self.saw_quiesced {
             self.looked = now;
             let hctxs = hctxs(q.hctxs.layout());
@@ -203,6 +222,5 @@ impl Runner {
                 self.run(q, 0, now);
             }
         }
-        activity.leave();
     }
 }

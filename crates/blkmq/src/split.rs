@@ -16,6 +16,48 @@ pub(crate) struct Piece {
     pub(crate) nr_segments: u16,
 }
 
+/// The limits of most operations, worked out once: a read or write of one buffer that becomes one request of one segment.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    capacity: u64,
+    /// The bits that are not set in a multiple of the logical block size, in sectors.
+    unaligned: u64,
+    most: u64,
+    /// Sectors from one line that no request may cross to the next; 0 for none.
+    boundary: u64,
+}
+
+impl Whole {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let sector_size = SECTOR_SIZE as u64;
+        let segment = u64::from(limits.max_segment_size) / sector_size;
+        let boundary = u64::from(limits.boundary_sectors);
+        let chunk = if boundary == 0 { u64::MAX } else { boundary };
+        Self {
+            capacity: limits.capacity_sectors,
+            unaligned: u64::from(limits.logical_block_size) / sector_size - 1,
+            most: u64::from(limits.max_op_sectors(Op::Read)).min(segment).min(limits.capacity_sectors).min(chunk),
+            boundary,
+        }
+    }
+
+    /// The one piece of an operation, if it is of this kind, passes [`Limits::check`], has the buffer it needs, and wants
+    /// nothing of the flush machine.
+    #[inline]
+    pub(crate) fn piece(&self, bio: &Bio) -> Option<Piece> {
+        let Bio { op: Op::Read | Op::Write, sector, nr_sectors, flags, buffers: Buffers::One(buffer), .. } = bio else {
+            return None;
+        };
+        let fits = (1..=self.most).contains(nr_sectors)
+            && (sector | nr_sectors) & self.unaligned == 0
+            && *sector <= self.capacity - nr_sectors
+            && buffer.len() as u64 == nr_sectors * SECTOR_SIZE as u64
+            && (self.boundary == 0 || sector % self.boundary <= self.boundary - nr_sectors)
+            && !(flags.preflush || flags.fua);
+        fits.then_some(Piece { sector: *sector, nr_sectors: *nr_sectors as u32, offset: 0, nr_segments: 1 })
+    }
+}
+
 /// The pieces of an operation that passed [`Limits::check`], in order. They cover it without gap or overlap, and each
 /// is a multiple of the logical block size.
 #[derive(Debug)]
@@ -36,16 +78,6 @@ impl<'a> Pieces<'a> {
             0 => u64::MAX,
             boundary => boundary - sector % boundary,
         }
-    }
-
-    /// An operation of one buffer that is one segment, and one request: the common case, without a loop.
-    fn whole(&self) -> Option<Piece> {
-        let Bio { op: Op::Read | Op::Write, sector, nr_sectors, buffers: Buffers::One(buffer), .. } = self.bio else {
-            return None;
-        };
-        let most = u64::from(self.limits.max_op_sectors(self.bio.op)).min(self.until_boundary(*sector));
-        let fits = *nr_sectors <= most && buffer.len() <= self.limits.max_segment_size as usize;
-        fits.then_some(Piece { sector: *sector, nr_sectors: *nr_sectors as u32, offset: 0, nr_segments: 1 })
     }
 
     /// Cuts `most` bytes from `offset` down to what fits into `max_segments`, and counts the segments.
@@ -77,12 +109,6 @@ impl Iterator for Pieces<'_> {
             let first = std::mem::replace(&mut self.done, 1) == 0;
             return first.then_some(Piece { sector: 0, nr_sectors: 0, offset: 0, nr_segments: 0 });
         }
-        if self.done == 0
-            && let Some(piece) = self.whole()
-        {
-            self.done = bio.nr_sectors;
-            return Some(piece);
-        }
         let sector = bio.sector + self.done;
         let offset = self.done as usize * SECTOR_SIZE;
         let left = bio.nr_sectors.saturating_sub(self.done);
@@ -110,8 +136,7 @@ impl Iterator for Pieces<'_> {
 /// How many requests an operation needs, counted no further than one above `most`: an operation without data may be as
 /// large as the device.
 pub(crate) fn count(limits: &Limits, bio: &Bio, most: usize) -> usize {
-    let pieces = Pieces::new(limits, bio);
-    if pieces.whole().is_some() { 1 } else { pieces.take(most + 1).count() }
+    Pieces::new(limits, bio).take(most + 1).count()
 }
 
 #[cfg(test)]

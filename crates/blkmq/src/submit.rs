@@ -3,27 +3,19 @@
 use std::fmt;
 use std::time::Duration;
 
-use blkmq_sched::{ClientId, IoPriority, MergeLevel, Op, Time};
+use blkmq_sched::{ClientId, IoPriority, Time};
 
 use crate::Status;
 use crate::bio::Bio;
 use crate::client::Client;
-use crate::flush;
 use crate::insert::refuse_nowait;
-use crate::merge::plug_or_merge;
 use crate::queue::{QueueError, RequestQueue};
-use crate::request::{Body, FlushStep, NIL, Part, Place, Request, RqId, RqList, SlotIndex};
+use crate::request::{Body, Part, Place, RqId, RqList};
 use crate::runner::Runner;
-use crate::split::{self, Piece, Pieces};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::wake::Notify;
-
-/// A plug with this many requests is flushed.
-const PLUG_MAX: usize = 32;
-
-/// A plug whose newest request has this many sectors (128 KiB) is flushed.
-const PLUG_FLUSH_SECTORS: u32 = 256;
+use crate::word::Snapshot;
 
 /// An operation that was not taken, with the reason.
 #[derive(Debug)]
@@ -74,9 +66,9 @@ pub struct Completion {
 
 /// What is still to come of a bio that was split.
 #[derive(Debug, Clone, Copy, Default)]
-struct Outstanding {
-    parts: u16,
-    status: Status,
+pub(crate) struct Outstanding {
+    pub(crate) parts: u16,
+    pub(crate) status: Status,
 }
 
 /// One thread's door to a queue, serving one client.
@@ -85,18 +77,17 @@ struct Outstanding {
 /// and drive the queue; [`reap`](Self::reap) hands out what is over. A thread with operations outstanding must poll or
 /// wait: others may depend on it.
 pub struct Submitter {
-    q: Arc<RequestQueue>,
-    runner: Runner,
-    client: ClientId,
-    priority: IoPriority,
-    plug: RqList,
+    pub(crate) q: Arc<RequestQueue>,
+    pub(crate) runner: Runner,
+    pub(crate) client: ClientId,
+    pub(crate) priority: IoPriority,
+    pub(crate) plug: RqList,
     /// When the oldest request in the plug came.
-    plug_time: Time,
+    pub(crate) plug_time: Time,
     /// Free slots, the one used last on top.
-    free: Vec<u16>,
-    outstanding: Box<[Outstanding]>,
-    /// Operations that are over, each by its parent's slot, not yet reaped.
-    over: RqList,
+    pub(crate) free: Vec<u16>,
+    /// Of operations that were split, by the slot that holds the operation.
+    pub(crate) outstanding: Box<[Outstanding]>,
 }
 
 impl fmt::Debug for Submitter {
@@ -121,7 +112,6 @@ impl Submitter {
             plug_time: Time(0),
             free: (0..q.nr_slots).rev().collect(),
             outstanding: vec![Outstanding::default(); usize::from(q.nr_slots)].into_boxed_slice(),
-            over: RqList::new(),
             q,
         })
     }
@@ -149,48 +139,26 @@ impl Submitter {
     ///
     /// # Errors
     /// The operation comes back if there is no free slot, or if it can never succeed; nothing has happened then.
-    pub fn submit(&mut self, mut bio: Bio) -> Result<RqId, Rejected> {
-        if let Err(status) = self.check(&bio) {
-            return Err(Rejected { bio, reason: RejectReason::Bad(status) });
-        }
-        let nr_parts = split::count(&self.q.limits, &bio, self.outstanding.len());
-        if nr_parts > self.free.len() {
-            let too_large = nr_parts > self.outstanding.len();
-            let reason = if too_large { RejectReason::Bad(Status::TooLarge) } else { RejectReason::Full };
-            return Err(Rejected { bio, reason });
-        }
-        if self.plug.is_empty() {
-            self.plug_time = self.q.clock.now();
-        }
-        let asked = bio.flags;
-        let (step, post_flush) = flush::first_step(&self.q.limits, bio.op, &mut bio.flags);
-        let body = Body {
-            op: bio.op,
-            flags: bio.flags,
-            sync: bio.op == Op::Read || asked.sync || asked.fua || asked.preflush,
-            priority: bio.priority.unwrap_or(self.priority),
-            client: self.client,
-            merge: self.merge_level(&bio, step != FlushStep::None),
-            flush: step,
-            post_flush,
-            submitted: self.plug_time,
-            ..Body::EMPTY
-        };
-        bio.flags = asked;
-        let id = self.plug_parts(bio, nr_parts, body);
-        if self.plug.len() >= PLUG_MAX || self.newest_is_large() {
+    #[inline]
+    pub fn submit(&mut self, bio: Bio) -> Result<RqId, Rejected> {
+        let taken = self.take(bio);
+        if taken.is_ok() && self.is_plug_full() {
             self.flush_plug();
         }
-        Ok(id)
+        taken
     }
 
     /// Takes operations from the front of `bios` until one is rejected or none is left, and passes the plug on. Returns
     /// how many it took; a rejected operation stays in `bios`, at the front, with the reason returned beside it.
+    ///
+    /// COST: the clock is read once when the batch begins, unless a plug was begun before, and again after each full plug.
     pub fn submit_batch(&mut self, bios: &mut std::collections::VecDeque<Bio>) -> (usize, Option<RejectReason>) {
         let mut taken = 0;
         let mut rejected = None;
+        // Whether the time at which the plug was begun is the time of this batch.
+        let mut is_fresh = self.plug.is_empty();
         while let Some(bio) = bios.pop_front() {
-            match self.submit(bio) {
+            match self.take(bio) {
                 Ok(_) => taken += 1,
                 Err(Rejected { bio, reason }) => {
                     bios.push_front(bio);
@@ -198,9 +166,21 @@ impl Submitter {
                     break;
                 }
             }
+            if self.is_plug_full() {
+                self.flush_batch(is_fresh);
+                is_fresh = self.plug.is_empty();
+            }
         }
-        self.flush_plug();
+        self.flush_batch(is_fresh);
         (taken, rejected)
+    }
+
+    fn flush_batch(&mut self, is_fresh: bool) {
+        if is_fresh && !self.plug.is_empty() {
+            self.flush_plug_at(self.plug_time);
+        } else {
+            self.flush_plug();
+        }
     }
 
     /// Passes on what is in the plug. What finds no room, or comes while the queue is frozen, stays there and is tried
@@ -217,26 +197,28 @@ impl Submitter {
     /// true if there is something to [`reap`](Self::reap).
     pub fn poll(&mut self) -> bool {
         let now = self.q.clock.now();
-        if !self.plug.is_empty() {
-            self.flush_plug_at(now);
+        let Self { q, runner, plug, .. } = self;
+        let member = runner.member;
+        let activity = &runner.member(q).activity;
+        activity.enter();
+        let seen = q.word.load();
+        if !plug.is_empty() {
+            pass_on(q, runner, plug, now, seen);
         }
-        let member = self.runner.member;
-        self.runner.drive(&self.q, |layout| layout.mapped(member), now);
-        self.collect();
-        if !self.plug.is_empty() {
-            self.retry_plug(now);
-        }
-        !self.over.is_empty()
+        runner.drive_inside(q, |layout| layout.mapped(member), now, seen);
+        activity.leave();
+        let is_over = self.settle();
+        if self.plug.is_empty() { is_over } else { self.retry_plug(now) }
     }
 
     /// The next operation that is over, if any.
+    #[inline]
     pub fn reap(&mut self) -> Option<Completion> {
-        if self.over.is_empty() {
-            self.collect();
+        if !self.settle() {
+            return None;
         }
-        let mut rq = self.over.pop_front(&self.q.slots)?;
-        let Body { submitted, issued, completed, .. } = *rq.body();
-        let status = self.outstanding[usize::from(rq.index().slot())].status;
+        let mut rq = self.runner.completed.pop_front(&self.q.slots)?;
+        let &Body { status, submitted, issued, completed, .. } = rq.body();
         let id = rq.id();
         let bio = rq.take_bio().expect("the parent's slot keeps the bio until all parts are back");
         self.free.push(rq.free());
@@ -304,7 +286,7 @@ impl Submitter {
         while let Some(mut rq) = plugged.pop_front(&self.q.slots) {
             rq.body_mut().status = Status::Gone;
             let completed = &mut self.runner.completed;
-            rq.into_parts(|part| completed.push_back(&self.q.slots, part, Place::Completed));
+            rq.into_parts(|part| completed.push_back(part, Place::Completed));
         }
         let mut undone = Vec::new();
         loop {
@@ -320,92 +302,69 @@ impl Submitter {
         }
     }
 
-    fn check(&self, bio: &Bio) -> Result<(), Status> {
-        self.q.limits.check(bio.op, bio.sector, bio.nr_sectors)?;
-        if bio.priority.unwrap_or(self.priority).level > 7 {
-            return Err(Status::BadPriority);
-        }
-        if bio.buffers_fit() { Ok(()) } else { Err(Status::BadBuffer) }
-    }
-
-    fn merge_level(&self, bio: &Bio, has_flush_steps: bool) -> MergeLevel {
-        let alone = bio.flags.nomerge || bio.flags.fua || has_flush_steps;
-        if alone { MergeLevel::Never } else { self.q.settings.merge_level() }
-    }
-
-    /// Takes slots for the parts of an operation and puts them in the plug, merging where they fit.
-    fn plug_parts(&mut self, bio: Bio, nr_parts: usize, body: Body) -> RqId {
-        let Self { q, runner, plug, free, outstanding, .. } = self;
-        let pool = runner.member;
-        let mut next_slot = || SlotIndex::new(pool, free.pop().expect("there is a slot for each part"));
-        let parent = next_slot();
-        outstanding[usize::from(parent.slot())] = Outstanding { parts: nr_parts as u16, status: Status::Ok };
-        let mut id = None;
-        for (at, piece) in Pieces::new(&q.limits, &bio).enumerate() {
-            let mut rq = q.slots.take_own(if at == 0 { parent } else { next_slot() });
-            fill(&mut rq, &body, parent, piece);
-            id.get_or_insert(rq.id());
-            if done_at_once(q, &rq) {
-                runner.completed.push_back(&q.slots, rq, Place::Completed);
-            } else if plug_or_merge(&q.slots, &q.merge_limits, plug, rq) {
-                runner.member(q).counters.merged_in_plug();
-            }
-        }
-        q.slots.store_bio(parent, bio);
-        id.expect("an operation has at least one part")
-    }
-
-    fn newest_is_large(&mut self) -> bool {
-        let q = &self.q;
-        self.plug.with_last(&q.slots, |rq| rq.body().nr_sectors >= PLUG_FLUSH_SECTORS).unwrap_or(false)
-    }
-
     fn flush_plug_at(&mut self, now: Time) {
         let Self { q, runner, plug, .. } = self;
-        let own = plug.len();
         let activity = &runner.member(q).activity;
         activity.enter();
-        let seen = q.word.load();
-        if seen.is_frozen() {
-            refuse_frozen(q, runner, plug);
-        } else {
-            runner.insert(q, plug, now, seen);
-            if seen.is_quiesced() {
-                // Whoever ends the quiescence sees to it that somebody looks.
-                q.word.set_waiting();
-                runner.saw_quiesced = true;
-            } else {
-                runner.run(q, own, now);
-            }
-        }
+        pass_on(q, runner, plug, now, q.word.load());
         activity.leave();
     }
 
     /// Something was left in the plug: asks to be woken when there is room, and tries once more.
-    fn retry_plug(&mut self, now: Time) {
+    #[cold]
+    fn retry_plug(&mut self, now: Time) -> bool {
         self.q.room_wanted.store(true, Ordering::Relaxed);
         self.q.word.wait_fence();
         self.flush_plug_at(now);
-        self.collect();
+        self.settle()
     }
 
-    /// Takes over what others completed for this thread, and sorts out the operations whose parts are all back.
+    /// Whether the first of what has completed is an operation that is over. Takes over what others completed for this
+    /// thread if nothing else has, and puts the parts of a split operation together.
+    #[inline]
+    fn settle(&mut self) -> bool {
+        if self.runner.completed.is_empty() {
+            self.collect();
+        }
+        let front = self.runner.completed.with_first(&self.q.slots, |rq| rq.body().is_split);
+        front.is_some_and(|is_split| !is_split || self.join_parts())
+    }
+
+    /// Takes over what others completed for this thread.
     fn collect(&mut self) {
-        let Self { q, runner, outstanding, free, over, .. } = self;
+        let Self { q, runner, .. } = self;
         let chain = runner.member(q).completions.take_all(|index| q.slots.link(index));
         runner.completed.take_over(&q.slots, chain, Place::Completed);
-        while let Some(part) = runner.completed.pop_front(&q.slots) {
-            let Body { status, issued, completed, part: Part { parent, .. }, .. } = *part.body();
+    }
+
+    /// Takes parts of split operations from the front until an operation that is over comes first.
+    #[cold]
+    fn join_parts(&mut self) -> bool {
+        loop {
+            let Self { q, runner, outstanding, free, .. } = self;
+            let Some(rq) = runner.completed.pop_front(&q.slots) else { return false };
+            if !rq.body().is_split {
+                runner.completed.push_front(rq, Place::Completed);
+                return true;
+            }
+            let Body { status, issued, completed, part: Part { parent, .. }, .. } = *rq.body();
             let whole = &mut outstanding[usize::from(parent.slot())];
             whole.parts -= 1;
             whole.status = whole.status.and(status);
-            if part.index() != parent {
-                free.push(part.free());
+            if rq.index() == parent {
+                let _ = rq.leave_at(Place::Completed);
+            } else {
+                free.push(rq.free());
             }
             if whole.parts == 0 {
                 let mut rq = q.slots.take_back(parent);
-                (rq.body_mut().issued, rq.body_mut().completed) = (issued, completed);
-                over.push_back(&q.slots, rq, Place::Completed);
+                let body = rq.body_mut();
+                (body.status, body.issued, body.completed, body.is_split) = (whole.status, issued, completed, false);
+                runner.completed.push_front(rq, Place::Completed);
+                return true;
+            }
+            if runner.completed.is_empty() {
+                self.collect();
             }
         }
     }
@@ -449,18 +408,20 @@ impl Drop for Submitter {
     }
 }
 
-fn fill(rq: &mut Request<'_>, body: &Body, parent: SlotIndex, piece: Piece) {
-    let index = rq.index();
-    debug_assert_ne!(index, NIL, "the address of no slot");
-    *rq.body_mut() = Body {
-        sector: piece.sector,
-        nr_sectors: piece.nr_sectors,
-        nr_segments: piece.nr_segments,
-        first: index,
-        last: index,
-        part: Part { parent, sector: piece.sector, nr_sectors: piece.nr_sectors, offset: piece.offset },
-        ..*body
-    };
+/// Passes a plug on to the queue. The caller is inside; `seen` is the queue's word as it read it there.
+fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, seen: Snapshot) {
+    if seen.is_frozen() {
+        return refuse_frozen(q, runner, plug);
+    }
+    let own = plug.len();
+    runner.insert(q, plug, now, seen);
+    if seen.is_quiesced() {
+        // Whoever ends the quiescence sees to it that somebody looks.
+        q.word.set_waiting();
+        runner.saw_quiesced = true;
+    } else {
+        runner.run(q, own, now);
+    }
 }
 
 /// Ends the operations of the plug that must not wait for a frozen queue.
@@ -471,11 +432,6 @@ fn refuse_frozen(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList) {
         counters.entered(nr_parts);
         counters.completed(nr_parts);
         counters.failed(nr_parts);
-        rq.into_parts(|part| runner.completed.push_back(&q.slots, part, Place::Completed));
+        rq.into_parts(|part| runner.completed.push_back(part, Place::Completed));
     });
-}
-
-/// A flush means nothing to a device without a volatile cache.
-fn done_at_once(q: &RequestQueue, rq: &Request<'_>) -> bool {
-    rq.body().op == Op::Flush && !q.limits.write_cache
 }

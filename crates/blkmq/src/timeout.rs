@@ -69,7 +69,7 @@ impl Runner {
         if rq.body().status == Status::Timeout {
             self.member(q).counters.timed_out();
         }
-        self.finished.push_back(&q.slots, rq, Place::Held);
+        self.finished.push_back(rq, Place::Held);
         true
     }
 }

@@ -71,7 +71,7 @@ impl<'d> Harness<'d> {
             tag: Some(Tag(slot)),
             ..Body::EMPTY
         };
-        self.waiting.push_back(&self.slots, rq, Place::Plugged);
+        self.waiting.push_back(rq, Place::Plugged);
         self.slots.store_bio(index, bio);
     }
 
@@ -95,7 +95,7 @@ impl<'d> Harness<'d> {
         self.nr_started += offered - self.waiting.len() - finished.len() - requeued.len();
         self.nr_refused += usize::from(refused);
         self.nr_requeued += requeued.len();
-        requeued.append(&self.slots, &mut self.waiting);
+        requeued.append(std::mem::take(&mut self.waiting));
         self.waiting = requeued;
         self.take(finished)
     }
@@ -119,7 +119,7 @@ impl<'d> Harness<'d> {
         assert!(slot.state.begin_timeout(generation), "the scan asks about requests that are in flight");
         let expired = self.driver.timeout(self.hctx, id, now) == super::TimeoutAction::Done;
         let mut finished = RqList::new();
-        finished.push_back(&self.slots, self.slots.end_timeout(id, expired)?, Place::Held);
+        finished.push_back(self.slots.end_timeout(id, expired)?, Place::Held);
         self.take(finished).pop()
     }
 

@@ -67,6 +67,8 @@ pub(crate) struct Body {
     pub(crate) post_flush: bool,
     /// A discard whose parts merged as ranges, which need not touch; each part is one.
     pub(crate) has_ranges: bool,
+    /// This slot's part is one of several of its bio.
+    pub(crate) is_split: bool,
     /// The scheduler dispatched it, and counts it until it completes.
     pub(crate) ordered: bool,
     /// When the operation was submitted, when the driver got it, and when it was completed.
@@ -96,11 +98,20 @@ impl Body {
         flush: FlushStep::None,
         post_flush: false,
         has_ranges: false,
+        is_split: false,
         ordered: false,
         submitted: Time(0),
         issued: Time(0),
         completed: Time(0),
     };
+
+    /// Whether one of the two could join the other by where they lie: what most pairs of requests fail at first.
+    #[inline]
+    pub(crate) fn is_near(&self, other: &Self) -> bool {
+        self.sector.wrapping_add(u64::from(self.nr_sectors)) == other.sector
+            || other.sector.wrapping_add(u64::from(other.nr_sectors)) == self.sector
+            || self.op == Op::Discard
+    }
 
     /// Requests whose keys differ must not merge: another client, priority, or way of completion.
     pub(crate) fn merge_key(&self) -> u64 {

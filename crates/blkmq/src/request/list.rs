@@ -1,7 +1,9 @@
 //! Lists of requests, linked through their slots: no allocation, constant time, no lock of their own.
-#![expect(unsafe_code, reason = "tokens are made again from the addresses on a list")]
+#![expect(unsafe_code, reason = "tokens are made again from the slots on a list")]
 
-use super::slot::{NIL, SlotIndex, Slots};
+use std::ptr::NonNull;
+
+use super::slot::{Slot, SlotIndex, Slots};
 use super::state::Place;
 use super::token::Request;
 use crate::handover::Handover;
@@ -11,14 +13,19 @@ use crate::sync::atomic::Ordering;
 /// A first-in first-out list of requests.
 ///
 /// # Invariants
-/// Every address on the list was left there by a token that [`push_back`](Self::push_back) or
-/// [`push_front`](Self::push_front) consumed, or came over a chain whose owner gave it up; none is on another list.
+/// 1. Every slot on the list was left there by a token that [`push_back`](Self::push_back) or
+///    [`push_front`](Self::push_front) consumed, or came over a chain whose owner gave it up; none is on another list.
+/// 2. All are of the same [`Slots`], and every method that asks for the slots is given these.
+/// 3. From `head`, `len` slots are linked by `next`; the last of them is `tail`. Of an empty list neither is looked at.
 #[derive(Debug)]
 pub(crate) struct RqList {
-    head: SlotIndex,
-    tail: SlotIndex,
+    head: NonNull<Slot>,
+    tail: NonNull<Slot>,
     len: usize,
 }
+
+// SAFETY: a list stands for the tokens of its requests, which may move to another thread.
+unsafe impl Send for RqList {}
 
 impl Default for RqList {
     fn default() -> Self {
@@ -28,71 +35,111 @@ impl Default for RqList {
 
 impl RqList {
     pub(crate) const fn new() -> Self {
-        Self { head: NIL, tail: NIL, len: 0 }
+        Self { head: NonNull::dangling(), tail: NonNull::dangling(), len: 0 }
     }
 
+    #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    #[inline]
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn push_back(&mut self, slots: &Slots, rq: Request<'_>, place: Place) {
-        rq.slot().next.store(NIL.0, Ordering::Relaxed);
-        let index = rq.leave_at(place);
+    #[inline]
+    pub(crate) fn push_back(&mut self, rq: Request<'_>, place: Place) {
+        let slot = NonNull::from(rq.slot());
+        let _ = rq.leave_at(place);
         match self.len {
-            0 => self.head = index,
-            _ => set_next(slots, self.tail, index),
+            0 => self.head = slot,
+            // SAFETY: the tail is on the list (Invariants 1 and 2).
+            _ => unsafe { set_next(self.tail, slot) },
         }
-        self.tail = index;
+        self.tail = slot;
         self.len += 1;
     }
 
+    #[inline]
     pub(crate) fn push_front(&mut self, rq: Request<'_>, place: Place) {
-        rq.slot().next.store(self.head.0, Ordering::Relaxed);
-        let index = rq.leave_at(place);
-        if self.len == 0 {
-            self.tail = index;
+        let slot = NonNull::from(rq.slot());
+        let _ = rq.leave_at(place);
+        match self.len {
+            0 => self.tail = slot,
+            // SAFETY: the slot is on the list from here on.
+            _ => unsafe { set_next(slot, self.head) },
         }
-        self.head = index;
+        self.head = slot;
         self.len += 1;
     }
 
+    #[inline]
     pub(crate) fn pop_front<'q>(&mut self, slots: &'q Slots) -> Option<Request<'q>> {
         if self.len == 0 {
             return None;
         }
-        // SAFETY: by the list's invariant the address stands for a token; it is taken off the list here.
-        let rq = unsafe { slots.adopt(self.head) };
-        self.head = SlotIndex(rq.slot().next.load(Ordering::Relaxed));
+        // SAFETY: by Invariants 1 and 2 the slot stands for a token of these slots; it is taken off the list here.
+        let rq = unsafe { slots.adopt_at(self.head) };
         self.len -= 1;
+        if self.len > 0 {
+            self.head = next(rq.slot());
+        }
         Some(rq)
     }
 
     /// Moves everything from `other` behind what is here.
-    #[cfg(test)]
-    pub(crate) fn append(&mut self, slots: &Slots, other: &mut Self) {
-        let other = std::mem::take(other);
+    #[inline]
+    pub(crate) fn append(&mut self, other: Self) {
         if other.len == 0 {
             return;
         }
         match self.len {
             0 => self.head = other.head,
-            _ => set_next(slots, self.tail, other.head),
+            // SAFETY: the tail is on the list (Invariants 1 and 2).
+            _ => unsafe { set_next(self.tail, other.head) },
         }
         self.tail = other.tail;
         self.len += other.len;
     }
 
-    /// The addresses on the list, for dumps by the list's owner.
-    pub(crate) fn indices<'a>(&'a self, slots: &'a Slots) -> impl Iterator<Item = SlotIndex> + 'a {
+    /// Moves the requests at the front, as far as `belongs` says so, into a list of their own. `belongs` may change each
+    /// request that it is shown, also the first that does not belong.
+    #[inline]
+    pub(crate) fn take_while<'q>(
+        &mut self,
+        slots: &'q Slots,
+        mut belongs: impl FnMut(&mut Request<'q>) -> bool,
+    ) -> Self {
+        let mut taken = Self { head: self.head, tail: self.head, len: 0 };
         let mut at = self.head;
-        (0..self.len).map(move |_| {
-            let index = at;
-            at = next(slots, index);
-            index
+        while taken.len < self.len {
+            // SAFETY: the list owns the request (Invariants 1 and 2); the token ends with this round and is not given away.
+            let mut rq = unsafe { slots.adopt_at(at) };
+            if !belongs(&mut rq) {
+                break;
+            }
+            taken.tail = at;
+            taken.len += 1;
+            if taken.len < self.len {
+                at = next(rq.slot());
+            }
+        }
+        self.head = at;
+        self.len -= taken.len;
+        taken
+    }
+
+    /// The addresses on the list.
+    fn indices<'a>(&'a self, slots: &'a Slots) -> impl Iterator<Item = SlotIndex> + 'a {
+        let mut at = self.head;
+        (0..self.len).map(move |place| {
+            // SAFETY: the list owns the request (Invariants 1 and 2), of which only the address is read.
+            let rq = unsafe { slots.adopt_at(at) };
+            if place + 1 < self.len {
+                at = next(rq.slot());
+            }
+            rq.index()
         })
     }
 
@@ -113,27 +160,46 @@ impl RqList {
             // SAFETY: a list gave the address up, the stack gives each address out once, and the stack's Release and
             // Acquire publish what the giver wrote into the request.
             let rq = unsafe { slots.adopt(SlotIndex(index)) };
-            self.push_back(slots, rq, place);
+            self.push_back(rq, place);
         }
     }
 
+    /// Shows the first request to `look`.
+    #[inline]
+    pub(crate) fn with_first<'q, R>(&self, slots: &'q Slots, look: impl FnOnce(&Request<'q>) -> R) -> Option<R> {
+        if self.len == 0 {
+            return None;
+        }
+        // SAFETY: the list owns the request (Invariants 1 and 2); the token ends with this call and is not given away.
+        let rq = unsafe { slots.adopt_at(self.head) };
+        Some(look(&rq))
+    }
+
     /// Shows the last request to `look`, which may change it.
+    #[inline]
     pub(crate) fn with_last<'q, R>(&mut self, slots: &'q Slots, look: impl FnOnce(&mut Request<'q>) -> R) -> Option<R> {
         if self.len == 0 {
             return None;
         }
-        // SAFETY: the list owns the request; the token ends with this call and is not given away.
-        let mut rq = unsafe { slots.adopt(self.tail) };
+        // SAFETY: the list owns the request (Invariants 1 and 2); the token ends with this call and is not given away.
+        let mut rq = unsafe { slots.adopt_at(self.tail) };
         Some(look(&mut rq))
     }
 }
 
-fn next(slots: &Slots, index: SlotIndex) -> SlotIndex {
-    SlotIndex(slots.slot(index).next.load(Ordering::Relaxed))
+/// The slot behind one that is on a list and not its last.
+#[inline]
+fn next(slot: &Slot) -> NonNull<Slot> {
+    NonNull::new(slot.next.load(Ordering::Relaxed)).expect("a slot that is not the last has one behind it")
 }
 
-fn set_next(slots: &Slots, index: SlotIndex, next: SlotIndex) {
-    slots.slot(index).next.store(next.0, Ordering::Relaxed);
+/// # Safety
+/// The slot is on a list that the caller has; pools never go before what is on their lists.
+#[inline]
+unsafe fn set_next(slot: NonNull<Slot>, next: NonNull<Slot>) {
+    // SAFETY: as the caller says.
+    let slot = unsafe { slot.as_ref() };
+    slot.next.store(next.as_ptr(), Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -146,13 +212,38 @@ mod tests {
         let slots = slots(4);
         let mut list = RqList::new();
         for slot in 0..3 {
-            list.push_back(&slots, plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
+            list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
         }
         list.push_front(plugged(&slots, 3, 3, &[0; 512]), Place::Held);
         list.with_last(&slots, |rq| rq.body_mut().sector = 77);
         let order: Vec<_> = std::iter::from_fn(|| list.pop_front(&slots)).map(|rq| (rq.sector(), rq.free())).collect();
         assert_eq!(order, [(3, 3), (0, 0), (1, 1), (77, 2)]);
         assert!(list.is_empty());
+    }
+
+    #[test]
+    fn the_front_of_a_list_moves_as_far_as_it_belongs_together() {
+        let slots = slots(6);
+        let mut list = RqList::new();
+        for slot in 0..6 {
+            list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
+        }
+        assert!(list.take_while(&slots, |_| false).is_empty());
+        let mut shown = Vec::new();
+        let mut front = list.take_while(&slots, |rq| {
+            shown.push(rq.sector());
+            rq.sector() < 2
+        });
+        assert_eq!((shown, front.len(), list.len()), (vec![0, 1, 2], 2, 4));
+        assert_eq!(list.with_first(&slots, Request::sector), Some(2));
+        list.push_back(front.pop_front(&slots).unwrap(), Place::Held);
+        let mut all = list.take_while(&slots, |_| true);
+        assert!(list.is_empty());
+        front.append(list);
+        front.append(std::mem::take(&mut all));
+        front.append(all);
+        let order: Vec<_> = std::iter::from_fn(|| front.pop_front(&slots)).map(|rq| (rq.sector(), rq.free())).collect();
+        assert_eq!(order, [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (0, 0)]);
     }
 
     #[test]
@@ -164,11 +255,7 @@ mod tests {
                 for half in 0..2 {
                     let mut list = RqList::new();
                     for slot in half * 4..half * 4 + 4 {
-                        list.push_back(
-                            &slots,
-                            plugged(&slots, slot, u64::from(slot), &[slot as u8; 512]),
-                            Place::Completed,
-                        );
+                        list.push_back(plugged(&slots, slot, u64::from(slot), &[slot as u8; 512]), Place::Completed);
                     }
                     list.deliver(&slots, &ring);
                 }

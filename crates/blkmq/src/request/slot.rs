@@ -3,6 +3,7 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use blkmq_sched::RqId;
@@ -12,7 +13,7 @@ use super::state::{Deadline, Late, Place, State, TimeoutVerdict};
 use super::token::Request;
 use crate::Status;
 use crate::bio::Bio;
-use crate::sync::atomic::AtomicU32;
+use crate::sync::atomic::{AtomicPtr, AtomicU32};
 
 /// The address of a slot: its pool in the upper half, its place there in the lower half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,11 +58,15 @@ pub(crate) const fn generation_of(id: RqId) -> u32 {
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub(crate) state: State,
-    pub(crate) deadline: Deadline,
-    /// Link of the list or stack that the request is on.
-    pub(crate) next: AtomicU32,
+    /// The slot behind this one on a list; touched only by who has the list.
+    pub(super) next: AtomicPtr<Self>,
+    /// Where this slot is.
+    pub(super) index: SlotIndex,
+    /// Link of the stack that the request is on.
+    pub(super) link: AtomicU32,
     /// The part behind this one in the same request; touched only by the holder of that request's token.
     pub(super) next_part: AtomicU32,
+    pub(crate) deadline: Deadline,
     pub(super) body: UnsafeCell<Body>,
     pub(super) bio: UnsafeCell<Option<Bio>>,
 }
@@ -75,11 +80,13 @@ const _: () = assert!(size_of::<Slot>() <= 256);
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    fn new() -> Self {
+    fn new(index: SlotIndex) -> Self {
         Self {
             state: State::new(),
+            next: AtomicPtr::new(std::ptr::null_mut()),
+            index,
+            link: AtomicU32::new(NIL.0),
             deadline: Deadline::new(),
-            next: AtomicU32::new(NIL.0),
             next_part: AtomicU32::new(NIL.0),
             body: UnsafeCell::new(Body::EMPTY),
             bio: UnsafeCell::new(None),
@@ -107,7 +114,8 @@ impl Slots {
 
     /// Makes a pool, if it is not there yet.
     pub(crate) fn make_pool(&self, pool: u16, nr_slots: u16) {
-        let _ = self.pools[usize::from(pool)].get_or_init(|| (0..nr_slots).map(|_| Slot::new()).collect());
+        let slots = || (0..nr_slots).map(|slot| Slot::new(SlotIndex::new(pool, slot))).collect();
+        let _ = self.pools[usize::from(pool)].get_or_init(slots);
     }
 
     /// Every pool that was made, with its number.
@@ -116,6 +124,7 @@ impl Slots {
     }
 
     /// The slot at an address. COST: one dependent load beside the slot's own line.
+    #[inline]
     pub(crate) fn slot(&self, index: SlotIndex) -> &Slot {
         let pool = self.pools[usize::from(index.pool())].get().expect("an address names a pool that was made");
         &pool[usize::from(index.slot())]
@@ -128,9 +137,10 @@ impl Slots {
         Some((pool.get(usize::from(index.slot()))?, generation_of(id)))
     }
 
-    /// The link of the list or stack that a request is on.
+    /// The link of the stack that a request is on.
+    #[inline]
     pub(crate) fn link(&self, index: u32) -> &AtomicU32 {
-        &self.slot(SlotIndex(index)).next
+        &self.slot(SlotIndex(index)).link
     }
 
     /// Begins an operation in a slot of the caller's own pool.
@@ -176,8 +186,20 @@ impl Slots {
     ///
     /// # Safety
     /// The caller took the address off the only list it was on, or won the transition out of its place.
+    #[inline]
     pub(crate) unsafe fn adopt(&self, index: SlotIndex) -> Request<'_> {
-        Request { slots: self, slot: self.slot(index), index }
+        Request { slots: self, slot: self.slot(index) }
+    }
+
+    /// Like [`adopt`](Self::adopt), by the slot itself.
+    ///
+    /// # Safety
+    /// As for [`adopt`](Self::adopt), and the slot is one of these pools'.
+    #[inline]
+    pub(super) unsafe fn adopt_at(&self, slot: NonNull<Slot>) -> Request<'_> {
+        // SAFETY: a pool never goes before the value that holds it, which outlives this borrow.
+        let slot = unsafe { slot.as_ref() };
+        Request { slots: self, slot }
     }
 
     /// The driver completes a request: its token, if nobody else has completed it. `Ok(None)`: the timeout scan is

@@ -109,28 +109,33 @@ impl State {
     }
 
     /// A racy look, for dumps and assertions.
+    #[inline]
     pub(crate) fn look(&self) -> (u32, Place) {
         let word = self.0.load(Ordering::Relaxed);
         ((word >> GENERATION_SHIFT) as u32, Place::from_word(word))
     }
 
+    #[inline]
     pub(crate) fn generation(&self) -> u32 {
         self.look().0
     }
 
     /// The owner moves the request between places that have one possible taker. Lists, locks and stacks publish the
     /// move; the word only tells where to look.
+    #[inline]
     pub(crate) fn rest_at(&self, place: Place) {
         debug_assert!(!matches!(place, Place::Issued | Place::Free), "these places have transitions of their own");
         self.0.store(pack(self.generation(), place), Ordering::Relaxed);
     }
 
     /// The owner ends the operation. Ids of it are stale from here on.
+    #[inline]
     pub(crate) fn free(&self) {
         self.0.store(pack(self.generation().wrapping_add(1), Place::Free), Ordering::Relaxed);
     }
 
     /// The owner gives the request to the driver.
+    #[inline]
     pub(crate) fn issue(&self) {
         // ORDERING: Release publishes the request's body to whoever completes it; pairs with the Acquire in
         // `complete` and `begin_timeout`.

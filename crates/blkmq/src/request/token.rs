@@ -17,9 +17,7 @@ use crate::sync::atomic::Ordering;
 /// request away.
 pub struct Request<'q> {
     pub(super) slots: &'q Slots,
-    /// The slot at `index`, looked up once.
     pub(super) slot: &'q Slot,
-    pub(super) index: SlotIndex,
 }
 
 impl fmt::Debug for Request<'_> {
@@ -31,9 +29,10 @@ impl fmt::Debug for Request<'_> {
 
 impl<'q> Request<'q> {
     /// Its id: unique among all operations of the queue until the slot has been used 2^32 times more.
+    #[inline]
     #[must_use]
     pub fn id(&self) -> RqId {
-        self.index.with_generation(self.slot().state.generation())
+        self.index().with_generation(self.slot().state.generation())
     }
 
     /// What to do.
@@ -116,42 +115,63 @@ impl<'q> Request<'q> {
         })
     }
 
+    #[inline]
     pub(crate) fn is_of(&self, slots: &Slots) -> bool {
         std::ptr::eq(self.slots, slots)
     }
 
+    #[inline]
     pub(crate) fn index(&self) -> SlotIndex {
-        self.index
+        self.slot.index
     }
 
+    #[inline]
     pub(crate) fn slot(&self) -> &'q Slot {
         self.slot
     }
 
+    #[inline]
     pub(crate) fn body(&self) -> &Body {
         // SAFETY: slot Invariant 1.
         unsafe { &*self.slot().body.get() }
     }
 
+    #[inline]
     pub(crate) fn body_mut(&mut self) -> &mut Body {
         // SAFETY: slot Invariant 1.
         unsafe { &mut *self.slot().body.get() }
     }
 
+    /// Stores the operation that this whole request stands for, as long as it is in its submitter's hands.
+    #[inline]
+    pub(crate) fn put_bio(&mut self, bio: Bio) {
+        // SAFETY: slot Invariant 2: the only part of the bio is this token.
+        unsafe { *self.slot().bio.get() = Some(bio) };
+    }
+
     /// Takes the bio out again when all its parts are back.
+    #[inline]
     pub(crate) fn take_bio(&mut self) -> Option<Bio> {
         // SAFETY: slot Invariant 2, all parts are back with the submitter.
         unsafe { (*self.slot().bio.get()).take() }
     }
 
+    /// Notes the place of a request that its list moves along.
+    #[inline]
+    pub(crate) fn rest_at(&mut self, place: Place) {
+        self.slot().state.rest_at(place);
+    }
+
     /// Puts the request down at a place and leaves its address, from which [`Slots::adopt`] makes the token again.
+    #[inline]
     #[must_use]
     pub(crate) fn leave_at(self, place: Place) -> SlotIndex {
         self.slot().state.rest_at(place);
-        self.index
+        self.index()
     }
 
     /// Gives the request to the driver; only its completion or the timeout scan makes the token again.
+    #[inline]
     pub(crate) fn issue(self, deadline: Time) -> RqId {
         let slot = self.slot();
         slot.deadline.set(deadline);
@@ -161,14 +181,15 @@ impl<'q> Request<'q> {
     }
 
     /// Ends the operation; the slot is free.
+    #[inline]
     pub(crate) fn free(self) -> u16 {
         self.slot().state.free();
-        self.index.slot()
+        self.index().slot()
     }
 
     /// Takes the other request's parts in, behind or in front of its own. The caller has checked that they fit.
     pub(crate) fn absorb(&mut self, other: Self, how: MergeHow) {
-        debug_assert_ne!(other.index, self.index, "a request does not merge with itself");
+        debug_assert_ne!(other.index(), self.index(), "a request does not merge with itself");
         let theirs = *other.body();
         let _ = other.leave_at(Place::Merged);
         let slots = self.slots;

@@ -8,7 +8,7 @@
 use std::ops::Deref;
 
 use ::loom::sync::atomic;
-pub use atomic::{Ordering, fence};
+pub use atomic::{AtomicPtr, Ordering, fence};
 
 macro_rules! explored {
     ($($name:ident: $value:ty),*) => {$(

@@ -36,10 +36,12 @@ pub use try_lock::{TryGuard, TryLock};
 pub mod atomic {
     #[cfg(not(loom))]
     pub use super::backend::sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
     #[cfg(loom)]
-    pub use super::explored::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+    pub use super::explored::{
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
 }
 
 /// Threads of the build's backend.
