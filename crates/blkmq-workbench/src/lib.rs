@@ -1,5 +1,6 @@
 //! The workbench: replays what Linux did and says where blkmq does otherwise.
 
+pub mod bench;
 pub mod blktrace;
 mod classes;
 pub mod job;

@@ -1,6 +1,6 @@
 //! Counting without a shared line: every thread adds to a line of its own, readers sum.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Sub};
 
 use blkmq_sched::{Class, Tally};
 
@@ -69,6 +69,27 @@ impl AddAssign for Stats {
         self.dispatch_batches += other.dispatch_batches;
         self.contended += other.contended;
         self.lock_wait_ns += other.lock_wait_ns;
+    }
+}
+
+impl Sub for Stats {
+    type Output = Self;
+
+    /// What was counted since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            entered: self.entered - earlier.entered,
+            completed: self.completed - earlier.completed,
+            merges_plug: self.merges_plug - earlier.merges_plug,
+            merges_insert: self.merges_insert - earlier.merges_insert,
+            issued: self.issued - earlier.issued,
+            requeued: self.requeued - earlier.requeued,
+            timeouts: self.timeouts - earlier.timeouts,
+            errors: self.errors - earlier.errors,
+            dispatch_batches: self.dispatch_batches - earlier.dispatch_batches,
+            contended: self.contended - earlier.contended,
+            lock_wait_ns: self.lock_wait_ns - earlier.lock_wait_ns,
+        }
     }
 }
 

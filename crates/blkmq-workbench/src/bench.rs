@@ -1,0 +1,246 @@
+//! The load generator: runs the jobs of fio's job files through the block layer.
+//!
+//! Each thread of a job is a thread with a [`Submitter`](blkmq::Submitter) and a [`Client`] of its own. On a virtual clock
+//! all are tasks of the calling thread, and the outcome depends on the jobs, the device and the settings alone. As fio
+//! does, a job without batch options passes on each operation by itself, so that what merges does so in the scheduler.
+
+mod cpu;
+mod latency;
+mod outcome;
+mod pace;
+mod pattern;
+mod plan;
+mod progress;
+mod recorder;
+mod stage;
+mod tasks;
+mod threads;
+mod worker;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use blkmq::driver::{Driver, spec};
+use blkmq::{Client, Clock, QueueError, RequestQueue, VirtualClock};
+
+use crate::job::Job;
+pub use cpu::{Usage, thread_cpu_ns};
+pub use latency::Latency;
+pub use outcome::{DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample, Spread};
+use plan::Plan;
+pub use progress::{Progress, Snapshot};
+use stage::Stage;
+use worker::Worker;
+
+/// What jobs run on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setup {
+    /// The device, as a spec: `null,irqmode=2`.
+    pub device: String,
+    /// The scheduler; `None` for Linux's choice, mq-deadline for one hardware queue and else none.
+    pub scheduler: Option<String>,
+    /// Knobs of the queue and, as `iosched/NAME`, of its scheduler, with their values, in the order in which they are set.
+    pub settings: Vec<(String, String)>,
+    /// Which time the jobs run on.
+    pub clock: ClockKind,
+}
+
+/// Which time jobs run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClockKind {
+    /// The machine's.
+    #[default]
+    Real,
+    /// One that takes no time to pass.
+    Virtual,
+}
+
+/// What can be asked of a run, and of a run that goes on.
+#[derive(Debug, Clone, Default)]
+pub struct Control {
+    /// Every job runs for so long, passes begun anew until then, whatever its file says.
+    pub runtime: Option<Duration>,
+    /// Set to end the run: nothing more is submitted, and what is outstanding completes.
+    pub stop: Arc<AtomicBool>,
+    /// How far the run has come.
+    pub progress: Arc<Progress>,
+}
+
+/// Why jobs cannot run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BenchError {
+    /// The device's spec describes none.
+    Device(String),
+    /// No scheduler, or none of that name on this device.
+    Scheduler(String),
+    /// A setting is not accepted: its name and value, and why.
+    Setting(String, String),
+    /// A job cannot run on this device.
+    Job {
+        /// The job's name.
+        name: String,
+        /// Why not, and what would be right.
+        what: String,
+    },
+    /// There is no job.
+    NoJob,
+    /// The queue cannot serve so many threads.
+    Threads(String),
+    /// On a virtual clock only time would end the jobs, and the device takes none.
+    Timeless,
+}
+
+impl fmt::Display for BenchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(what) | Self::Scheduler(what) | Self::Threads(what) => f.write_str(what),
+            Self::Setting(setting, what) => write!(f, "{setting}: {what}"),
+            Self::Job { name, what } => write!(f, "job {name}: {what}"),
+            Self::NoJob => f.write_str("there is no job to run"),
+            Self::Timeless => f.write_str(
+                "virtual time does not pass on a device that takes none: use one that does, as null,irqmode=2, or bound \
+                 the jobs by size, io_size or number_ios instead of time",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for BenchError {}
+
+impl Setup {
+    /// A device on the machine's time, with Linux's choice of scheduler.
+    #[must_use]
+    pub fn new(device: impl Into<String>) -> Self {
+        Self { device: device.into(), scheduler: None, settings: Vec::new(), clock: ClockKind::Real }
+    }
+}
+
+/// A queue with the jobs that are to run on it, as often as wanted.
+#[derive(Debug)]
+pub struct Bench {
+    q: Arc<RequestQueue>,
+    plans: Vec<Plan>,
+}
+
+impl Bench {
+    /// Opens the device, and checks that the jobs can run on it.
+    ///
+    /// # Errors
+    /// What is wrong with the device, the settings or a job.
+    pub fn new(jobs: &[Job], setup: &Setup) -> Result<Self, BenchError> {
+        let driver = spec::open(&setup.device).map_err(|error| BenchError::Device(error.to_string()))?;
+        Self::over(driver, jobs, setup)
+    }
+
+    /// As [`new`](Self::new), over a device that is open already; the setup's spec is not looked at.
+    ///
+    /// # Errors
+    /// What is wrong with the settings or a job.
+    pub fn over(driver: Arc<dyn Driver>, jobs: &[Job], setup: &Setup) -> Result<Self, BenchError> {
+        if jobs.is_empty() {
+            return Err(BenchError::NoJob);
+        }
+        let limits = driver.limits();
+        let plans = plan::plans(jobs, &limits)?;
+        let slots = plans.iter().map(|plan| plan.slots(&limits)).max().unwrap_or(1);
+        let slots = u16::try_from(slots).ok().filter(|slots| *slots <= 32768).ok_or_else(|| {
+            let largest = plans.iter().max_by_key(|plan| plan.slots(&limits)).map_or("", |plan| &plan.job.name);
+            let what = format!("its iodepth takes {slots} requests of this device, and one thread can have 32768");
+            BenchError::Job { name: largest.to_owned(), what }
+        })?;
+        let clock = match setup.clock {
+            ClockKind::Real => Clock::real(),
+            ClockKind::Virtual => Clock::Virtual(VirtualClock::new()),
+        };
+        let mut builder = RequestQueue::builder(driver).clock(clock).slots(slots).wait_meter(thread_cpu_ns);
+        if let Some(scheduler) = &setup.scheduler {
+            builder = builder.scheduler(scheduler);
+        }
+        let q = builder.build().map_err(|error| match error {
+            QueueError::UnknownScheduler(_) => BenchError::Scheduler(error.to_string()),
+            _ => BenchError::Device(error.to_string()),
+        })?;
+        for (name, value) in &setup.settings {
+            q.set_knob(name, value)
+                .and_then(|change| change.wait())
+                .map_err(|error| BenchError::Setting(format!("{name}={value}"), error.to_string()))?;
+        }
+        Ok(Self { q, plans })
+    }
+
+    /// The queue that the jobs run on.
+    #[must_use]
+    pub fn queue(&self) -> &Arc<RequestQueue> {
+        &self.q
+    }
+
+    /// Runs the jobs, and returns when all of them have ended.
+    ///
+    /// # Errors
+    /// The queue cannot serve so many threads, or time would have to end the jobs and does not pass. That the device failed
+    /// an operation is in the outcome: it ends the job whose operation it was.
+    pub fn run(&mut self, control: &Control) -> Result<Outcome, BenchError> {
+        let mut plans = self.plans.clone();
+        if let Some(runtime) = control.runtime {
+            plans.iter_mut().for_each(|plan| plan.set_runtime(plan::nanoseconds(runtime)));
+        }
+        let mut cells = control.progress.begin(plans.len()).into_iter();
+        let begin = self.q.clock().now();
+        let mut outcome = Outcome::default();
+        let nr_stages = plans.last().map_or(0, |plan| plan.stage + 1);
+        let mut plans = plans.into_iter().peekable();
+        for number in 0..nr_stages {
+            let mut members = Vec::new();
+            while let Some(plan) = plans.next_if(|plan| plan.stage == number) {
+                members.push(plan);
+            }
+            if control.stop.load(Ordering::Relaxed) {
+                outcome.stopped = true;
+                break;
+            }
+            self.run_stage(members, &mut cells, &control.stop, &mut outcome)?;
+        }
+        outcome.elapsed_ns = self.q.clock().now().since(begin);
+        Ok(outcome)
+    }
+
+    /// Runs jobs that run at the same time.
+    fn run_stage(
+        &self,
+        plans: Vec<Plan>,
+        cells: &mut dyn Iterator<Item = Arc<progress::Cell>>,
+        stop: &AtomicBool,
+        outcome: &mut Outcome,
+    ) -> Result<(), BenchError> {
+        let nr_ramping = plans.iter().filter(|plan| plan.ramp_ns > 0).count();
+        let stage = Arc::new(Stage::new(&self.q, nr_ramping));
+        let mut workers = Vec::new();
+        for (plan, cell) in plans.into_iter().zip(cells) {
+            let client = Client::new(plan.job.name.clone()).with_priority(plan.job.priority.unwrap_or_default());
+            let submitter = self.q.submitter(&client).map_err(|error| BenchError::Threads(error.to_string()))?;
+            workers.push(Worker::new(plan, submitter, Arc::clone(&stage), cell));
+        }
+        let (ended, cpu_ns) = match self.q.clock() {
+            Clock::Real(_) => (threads::run(workers, stop), None),
+            Clock::Virtual(clock) => {
+                let before = thread_cpu_ns();
+                tasks::run(&mut workers, clock, stop)?;
+                let cpu_ns = thread_cpu_ns().saturating_sub(before);
+                (workers.into_iter().map(Worker::into_outcome).collect(), Some(cpu_ns))
+            }
+        };
+        let layer = &mut outcome.layer;
+        let stats = stage.stats(&self.q);
+        layer.cpu_ns += cpu_ns.unwrap_or_else(|| ended.iter().map(|(job, _)| job.usage.cpu_ns).sum());
+        layer.wait_ns += stats.lock_wait_ns + ended.iter().map(|(job, _)| job.empty_polls_ns).sum::<u64>();
+        layer.requests += stats.issued.saturating_sub(stats.requeued);
+        layer.dispatch_batches += stats.dispatch_batches;
+        layer.merges += stats.merges_plug + stats.merges_insert;
+        layer.stats += stats;
+        outcome.stopped |= ended.iter().any(|(_, is_stopped)| *is_stopped);
+        outcome.jobs.extend(ended.into_iter().map(|(job, _)| job));
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! What a run of jobs came to.
+
+use blkmq::Stats;
+
+use super::Latency;
+use super::cpu::Usage;
+use crate::job::Direction;
+
+/// What a run of jobs came to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outcome {
+    /// One for each thread, in the order of the jobs and, within a job, of its threads.
+    pub jobs: Vec<JobOutcome>,
+    /// What the block layer made of it.
+    pub layer: LayerOutcome,
+    /// Nanoseconds from the first thread's start to the last one's end, what was not counted included.
+    pub elapsed_ns: u64,
+    /// The run was ended by its stop flag.
+    pub stopped: bool,
+}
+
+/// What one thread of a job did. What came before `ramp_time` was over is in none of these numbers.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct JobOutcome {
+    /// The job's name.
+    pub name: String,
+    /// The job's place in the list that was run.
+    pub job: usize,
+    /// Which of the job's threads this is, counted from 0.
+    pub thread: u32,
+    /// The job's group.
+    pub group: u32,
+    /// Nanoseconds during which this thread was measured.
+    pub runtime_ns: u64,
+    /// Reads, writes and trims, in fio's order.
+    pub directions: [DirectionOutcome; 3],
+    /// Flushes that the job asked for.
+    pub sync: DirectionOutcome,
+    /// How many operations were outstanding, those submitted with it included, when each was submitted.
+    pub depth_level: Spread,
+    /// How many operations each submission passed on.
+    pub depth_submit: Spread,
+    /// How many completions each look that found some took.
+    pub depth_complete: Spread,
+    /// What the thread used of the machine. All zero on a virtual clock, where the jobs share a thread.
+    pub usage: Usage,
+    /// CPU time that the thread spent looking for completions that had not come, in nanoseconds.
+    pub empty_polls_ns: u64,
+    /// Blocks that were not what had been written.
+    pub verify_errors: u64,
+    /// Why the job ended early; `None` if it did not.
+    pub error: Option<String>,
+}
+
+/// What was done in one direction.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DirectionOutcome {
+    /// Operations that completed, failed ones not included.
+    pub ios: u64,
+    /// Their data.
+    pub bytes: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// From submission to completion; empty if the job does not have it measured. What fio calls completion latency, and,
+    /// since nothing comes between the start of an operation and its submission, total latency.
+    pub latency: Latency,
+    /// From the time when the device got the operation to its completion: the part of [`latency`](Self::latency) that is
+    /// not spent in the block layer. A merged operation has the times of its request.
+    pub device: Latency,
+    /// How many operations, and how much data, completed in each slice of time, the last one shorter than the others.
+    pub samples: Vec<Sample>,
+}
+
+/// What completed in a slice of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sample {
+    /// The slice's end, in nanoseconds since the measurement began.
+    pub end_ns: u64,
+    /// Its length in nanoseconds.
+    pub ns: u64,
+    /// Operations.
+    pub ios: u64,
+    /// Their data.
+    pub bytes: u64,
+}
+
+/// How often a small number was seen: how often 1, 2 to 3, 4 to 7, and so on, the last count being of 64 and more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spread(pub [u64; 7]);
+
+/// What the block layer made of the operations.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct LayerOutcome {
+    /// Requests that the driver got, each counted once.
+    pub requests: u64,
+    /// Operations that joined another's request.
+    pub merges: u64,
+    /// How often requests were dispatched, one or several at a time.
+    pub dispatch_batches: u64,
+    /// CPU time of the jobs' threads, in nanoseconds.
+    pub cpu_ns: u64,
+    /// What of that went into waiting: waits for the scheduler's lock, and polls that found nothing while operations were
+    /// outstanding.
+    pub wait_ns: u64,
+    /// What the queue counted meanwhile.
+    pub stats: Stats,
+}
+
+impl Outcome {
+    /// The first thread's error, with its job's name.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        let failed = self.jobs.iter().find_map(|job| Some((job, job.error.as_ref()?)))?;
+        Some(format!("job {}: {}", failed.0.name, failed.1))
+    }
+
+    /// Operations that completed, flushes included.
+    #[must_use]
+    pub fn ios(&self) -> u64 {
+        self.jobs.iter().map(JobOutcome::ios).sum()
+    }
+}
+
+impl JobOutcome {
+    /// What was done in a direction.
+    #[must_use]
+    pub fn direction(&self, direction: Direction) -> &DirectionOutcome {
+        &self.directions[direction as usize]
+    }
+
+    /// Operations that completed, flushes included.
+    #[must_use]
+    pub fn ios(&self) -> u64 {
+        self.directions.iter().chain([&self.sync]).map(|direction| direction.ios).sum()
+    }
+
+    /// Adds another thread's numbers to this one's, as for a group that is reported as one: counts and times of CPU are
+    /// summed, the runtime is the longer one, slices of time are added one by one.
+    pub fn add(&mut self, other: &Self) {
+        self.runtime_ns = self.runtime_ns.max(other.runtime_ns);
+        for (sum, direction) in self.directions.iter_mut().zip(&other.directions) {
+            sum.add(direction);
+        }
+        self.sync.add(&other.sync);
+        self.depth_level.add(other.depth_level);
+        self.depth_submit.add(other.depth_submit);
+        self.depth_complete.add(other.depth_complete);
+        self.usage += other.usage;
+        self.empty_polls_ns += other.empty_polls_ns;
+        self.verify_errors += other.verify_errors;
+        if self.error.is_none() {
+            self.error.clone_from(&other.error);
+        }
+    }
+}
+
+impl DirectionOutcome {
+    /// Operations per second over `runtime_ns`, the runtime of the thread or the group.
+    #[must_use]
+    pub fn iops(&self, runtime_ns: u64) -> f64 {
+        per_second(self.ios, runtime_ns)
+    }
+
+    /// Bytes per second over `runtime_ns`, the runtime of the thread or the group.
+    #[must_use]
+    pub fn bandwidth(&self, runtime_ns: u64) -> f64 {
+        per_second(self.bytes, runtime_ns)
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.ios += other.ios;
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+        self.latency.add(&other.latency);
+        self.device.add(&other.device);
+        for (at, sample) in other.samples.iter().enumerate() {
+            match self.samples.get_mut(at) {
+                Some(sum) => {
+                    sum.ios += sample.ios;
+                    sum.bytes += sample.bytes;
+                    sum.end_ns = sum.end_ns.max(sample.end_ns);
+                    sum.ns = sum.ns.max(sample.ns);
+                }
+                None => self.samples.push(*sample),
+            }
+        }
+    }
+}
+
+impl Sample {
+    /// Operations per second in this slice.
+    #[must_use]
+    pub fn iops(&self) -> f64 {
+        per_second(self.ios, self.ns)
+    }
+
+    /// Bytes per second in this slice.
+    #[must_use]
+    pub fn bandwidth(&self) -> f64 {
+        per_second(self.bytes, self.ns)
+    }
+}
+
+fn per_second(count: u64, ns: u64) -> f64 {
+    if ns == 0 { 0.0 } else { count as f64 * 1e9 / ns as f64 }
+}
+
+impl Spread {
+    /// Notes `times` times a number from 1.
+    pub(super) fn note(&mut self, number: u32, times: u64) {
+        self.0[number.checked_ilog2().unwrap_or(0).min(6) as usize] += times;
+    }
+
+    fn add(&mut self, other: Self) {
+        for (sum, count) in self.0.iter_mut().zip(other.0) {
+            *sum += count;
+        }
+    }
+
+    /// How often a number was seen.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+impl LayerOutcome {
+    /// CPU time of the jobs' threads for each request that the driver got, in nanoseconds; 0 without a request.
+    #[must_use]
+    pub fn cpu_ns_per_request(&self) -> f64 {
+        if self.requests == 0 { 0.0 } else { self.cpu_ns as f64 / self.requests as f64 }
+    }
+
+    /// The share of the threads' CPU time that went into waiting; 0 on a virtual clock, which takes none.
+    #[must_use]
+    pub fn wait_share(&self) -> f64 {
+        if self.cpu_ns == 0 { 0.0 } else { self.wait_ns as f64 / self.cpu_ns as f64 }
+    }
+}

@@ -1,0 +1,255 @@
+//! Which operation a job does next: its direction, its length and its place.
+
+mod place;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::plan::{Plan, SECTOR, sizes};
+use crate::job::{BlockSize, ByDirection, Direction, Operations, Order};
+use place::Places;
+
+/// An operation to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) direction: Direction,
+    /// First sector on the device.
+    pub(super) sector: u64,
+    pub(super) nr_sectors: u64,
+}
+
+impl Step {
+    pub(super) fn bytes(&self) -> u64 {
+        self.nr_sectors * SECTOR
+    }
+}
+
+/// The operations of a job's passes, one after the other.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    rng: SmallRng,
+    seed: u64,
+    operations: Operations,
+    order: Order,
+    percentage_random: ByDirection<u32>,
+    sizes: ByDirection<Sizes>,
+    /// First byte of the area, and its length.
+    start: u64,
+    len: u64,
+    smallest: u64,
+    places: Places,
+    /// Where the next operation of each direction goes if it follows the one before, and how many will.
+    following: ByDirection<u64>,
+    run: ByDirection<u32>,
+    /// The block that was trimmed and is to be written.
+    trimmed: Option<Step>,
+    /// All that is to be looked at when each operation is like every other, at a random place.
+    uniform: Option<Uniform>,
+    /// Bytes and operations that a pass has, and that are left of this one.
+    pass: (u64, u64),
+    left: (u64, u64),
+}
+
+/// Operations of one direction and one length, each at any block of the area.
+#[derive(Debug, Clone, Copy)]
+struct Uniform {
+    direction: Direction,
+    nr_sectors: u64,
+    first: u64,
+    align_sectors: u64,
+    blocks: u64,
+}
+
+/// Lengths, in bytes.
+#[derive(Debug, Clone)]
+enum Sizes {
+    Fixed(u64),
+    /// A multiple of `step` that is at least `min` and at most `min + (count - 1) * step`.
+    Range {
+        min: u64,
+        step: u64,
+        count: u64,
+    },
+    /// Length and the percentage, summed up, below which it is taken.
+    Split(Vec<(u64, u64)>),
+}
+
+/// A number below `bound`, each equally likely but for a part in 2^64. COST: a multiplication, no division.
+pub(super) fn below(rng: &mut SmallRng, bound: u64) -> u64 {
+    ((u128::from(rng.next_u64()) * u128::from(bound)) >> 64) as u64
+}
+
+impl Sizes {
+    fn new(size: &BlockSize, is_unaligned: bool, unit: u64) -> Self {
+        match size {
+            BlockSize::Range(range) if range.start() < range.end() => {
+                let (min, max) = (*range.start(), *range.end());
+                // A device has no lengths between two of its blocks.
+                let step = if is_unaligned { unit } else { min };
+                Self::Range { min, step, count: (max - min) / step + 1 }
+            }
+            BlockSize::Split(parts) => {
+                let mut sum = 0;
+                let add = |&(bytes, percent): &(u64, u32)| {
+                    sum += u64::from(percent);
+                    (bytes, sum)
+                };
+                Self::Split(parts.iter().map(add).collect())
+            }
+            other => Self::Fixed(*other.bounds().end()),
+        }
+    }
+
+    fn choose(&self, rng: &mut SmallRng) -> u64 {
+        match self {
+            Self::Fixed(bytes) => *bytes,
+            Self::Range { min, step, count } => min + below(rng, *count) * step,
+            Self::Split(parts) => {
+                let at = below(rng, 100);
+                let part = parts.iter().find(|(_, sum)| at < *sum).or(parts.last());
+                part.map_or(SECTOR, |(bytes, _)| *bytes)
+            }
+        }
+    }
+}
+
+impl Pattern {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let job = &plan.job;
+        let used = |direction| job.operations.includes(direction);
+        let each = |direction| Sizes::new(&job.bs[direction], job.bs_unaligned, plan.unit);
+        let align = Direction::ALL.into_iter().filter(|direction| used(*direction)).map(|d| job.blockalign[d]).min();
+        let align = align.unwrap_or(plan.unit);
+        let (smallest, _) = sizes(job);
+        let blocks = (plan.len - smallest) / align + 1;
+        let places = Places::new(job, align, blocks, plan.seed);
+        let uniform = match (job.operations, &job.order, &places) {
+            (Operations::Only(direction), Order::Random { every: 1 }, Places::Even { .. })
+                if job.percentage_random[direction] == 100 && smallest == sizes(job).1 && align >= smallest =>
+            {
+                let (first, align_sectors) = (plan.start / SECTOR, align / SECTOR);
+                Some(Uniform { direction, nr_sectors: smallest / SECTOR, first, align_sectors, blocks })
+            }
+            _ => None,
+        };
+        Self {
+            rng: SmallRng::seed_from_u64(plan.seed),
+            seed: plan.seed,
+            operations: job.operations,
+            order: job.order,
+            percentage_random: job.percentage_random,
+            sizes: ByDirection {
+                read: each(Direction::Read),
+                write: each(Direction::Write),
+                trim: each(Direction::Trim),
+            },
+            start: plan.start,
+            len: plan.len,
+            smallest,
+            places,
+            following: ByDirection::all(0),
+            run: ByDirection::all(0),
+            trimmed: None,
+            uniform,
+            pass: (plan.pass_bytes, plan.pass_ios),
+            left: (plan.pass_bytes, plan.pass_ios),
+        }
+    }
+
+    /// The next operation of this pass; `None` when the pass is over.
+    ///
+    /// COST: for operations of one length at even places a random number, a multiplication and some ten instructions.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Step> {
+        let (bytes, ios) = &mut self.left;
+        let Some(uniform) = &self.uniform else { return self.next_of_many() };
+        let len = uniform.nr_sectors * SECTOR;
+        if *bytes < len || *ios == 0 {
+            return None;
+        }
+        *bytes -= len;
+        *ios -= 1;
+        let sector = uniform.first + below(&mut self.rng, uniform.blocks) * uniform.align_sectors;
+        Some(Step { direction: uniform.direction, sector, nr_sectors: uniform.nr_sectors })
+    }
+
+    fn next_of_many(&mut self) -> Option<Step> {
+        if self.left.1 == 0 {
+            return None;
+        }
+        if let Some(trimmed) = self.trimmed.take() {
+            self.left.1 -= 1;
+            return Some(Step { direction: Direction::Write, ..trimmed });
+        }
+        let direction = match self.operations {
+            Operations::Only(direction) => direction,
+            Operations::ReadWrite { read_percent } if below(&mut self.rng, 100) < u64::from(read_percent) => {
+                Direction::Read
+            }
+            Operations::ReadWrite { .. } => Direction::Write,
+            Operations::TrimWrite => Direction::Trim,
+        };
+        let len = self.sizes[direction].choose(&mut self.rng);
+        if self.left.0 < self.smallest {
+            return None;
+        }
+        let (at, room) = self.place(direction, len)?;
+        let len = len.min(room).min(self.left.0 - self.left.0 % self.smallest);
+        self.left.0 -= len;
+        self.left.1 -= 1;
+        let skip = if let Order::Sequential { skip } = self.order { skip } else { 0 };
+        self.following[direction] = (at + len).saturating_add_signed(skip);
+        if skip < 0 && at + len < skip.unsigned_abs() {
+            // Backwards beyond the start: on from the end.
+            self.following[direction] = self.len - self.len % self.smallest - self.smallest;
+        }
+        let step = Step { direction, sector: (self.start + at) / SECTOR, nr_sectors: len / SECTOR };
+        if self.operations == Operations::TrimWrite {
+            self.trimmed = Some(step);
+        }
+        Some(step)
+    }
+
+    /// Where the next operation starts, as a distance from the start of the area, and how much room is behind it.
+    fn place(&mut self, direction: Direction, len: u64) -> Option<(u64, u64)> {
+        let follows = match self.order {
+            Order::Sequential { .. } => true,
+            Order::Random { every } => {
+                if self.run[direction] > 0 {
+                    self.run[direction] -= 1;
+                    true
+                } else {
+                    self.run[direction] = every - 1;
+                    let percent = self.percentage_random[direction];
+                    percent < 100 && below(&mut self.rng, 100) >= u64::from(percent)
+                }
+            }
+        };
+        let mut at = if follows { self.following[direction] } else { self.places.next(&mut self.rng)? };
+        let room = self.len.saturating_sub(at);
+        // What does not fit at the end is shortened, and begins at the start if not even the shortest fits.
+        if room < len.min(self.smallest) {
+            at = 0;
+        }
+        let room = self.len - at;
+        Some((at, room - room % self.smallest))
+    }
+
+    /// Begins another pass. Each of a job's loops is like the one before; a pass that fills the time is not.
+    pub(super) fn begin_pass(&mut self, is_repeated: bool) {
+        self.left = self.pass;
+        self.trimmed = None;
+        if is_repeated {
+            self.rng = SmallRng::seed_from_u64(self.seed);
+            self.following = ByDirection::all(0);
+            self.run = ByDirection::all(0);
+            self.places.restart(self.seed);
+        }
+    }
+
+    /// The share of this pass that was begun, from 0 to 1.
+    pub(super) fn fraction(&self) -> f64 {
+        let share = |all: u64, left: u64| if all == u64::MAX { 0.0 } else { 1.0 - left as f64 / all.max(1) as f64 };
+        share(self.pass.0, self.left.0).max(share(self.pass.1, self.left.1))
+    }
+}

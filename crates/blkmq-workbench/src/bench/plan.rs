@@ -1,0 +1,199 @@
+//! What one thread of a job does on a given device: everything in sectors and nanoseconds, and checked.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::Duration;
+
+use blkmq::{Limits, Op};
+
+use super::BenchError;
+use crate::job::{BlockSize, Direction, Extent, Job, Operations};
+
+/// Bytes of a sector.
+pub(super) const SECTOR: u64 = 512;
+
+/// What one thread of a job does.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) job: Job,
+    /// The job's place in the list.
+    pub(super) index: usize,
+    /// Which of the job's threads this is.
+    pub(super) thread: u32,
+    /// It starts when all of the stages before have ended.
+    pub(super) stage: usize,
+    /// Where its random numbers start.
+    pub(super) seed: u64,
+    /// The area: first byte of the device, and length in bytes.
+    pub(super) start: u64,
+    pub(super) len: u64,
+    /// Smallest unit of I/O, in bytes.
+    pub(super) unit: u64,
+    /// Bytes and operations of one pass at most.
+    pub(super) pass_bytes: u64,
+    pub(super) pass_ios: u64,
+    /// Nanoseconds from the measurement's begin to the end; `None` for no bound.
+    pub(super) run_ns: Option<u64>,
+    pub(super) ramp_ns: u64,
+    pub(super) delay_ns: u64,
+}
+
+/// Mixes numbers into one that looks random.
+pub(super) fn mix(a: u64, b: u64) -> u64 {
+    // The finalizer of SplitMix64.
+    let mut z = a ^ b.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+pub(super) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The plans of all threads of `jobs` on a device with these limits.
+pub(super) fn plans(jobs: &[Job], limits: &Limits) -> Result<Vec<Plan>, BenchError> {
+    let mut plans = Vec::new();
+    let mut stage = 0;
+    for (index, job) in jobs.iter().enumerate() {
+        if job.stonewall && index > 0 {
+            stage += 1;
+        }
+        check(job, limits)?;
+        let seed = job.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
+        for thread in 0..job.numjobs {
+            let seed = mix(mix(seed, index as u64), u64::from(thread));
+            plans.push(Plan::new(job, limits, index, thread, stage, seed)?);
+        }
+    }
+    Ok(plans)
+}
+
+fn fault(job: &Job, what: String) -> BenchError {
+    BenchError::Job { name: job.name.clone(), what }
+}
+
+/// Checks what a job asks for against what the device can do.
+fn check(job: &Job, limits: &Limits) -> Result<(), BenchError> {
+    let unit = u64::from(limits.logical_block_size);
+    for direction in Direction::ALL.into_iter().filter(|direction| job.operations.includes(*direction)) {
+        let name = if job.operations == Operations::Only(direction) { "bs" } else { "bs of each direction" };
+        let whole = |bytes: u64| bytes > 0 && bytes.is_multiple_of(unit);
+        let wrong = match &job.bs[direction] {
+            BlockSize::Split(parts) => parts.iter().map(|(bytes, _)| *bytes).find(|bytes| !whole(*bytes)),
+            fixed_or_range => {
+                let bounds = fixed_or_range.bounds();
+                [*bounds.start(), *bounds.end()].into_iter().find(|bytes| !whole(*bytes))
+            }
+        };
+        if let Some(bytes) = wrong {
+            let what = format!("{name}={bytes} is no multiple of the device's logical block size, which is {unit}");
+            return Err(fault(job, what));
+        }
+        if !whole(job.blockalign[direction]) {
+            let align = job.blockalign[direction];
+            let what = format!("blockalign={align} is no multiple of the device's logical block size, which is {unit}");
+            return Err(fault(job, what));
+        }
+    }
+    if job.verify.is_some() {
+        return Err(fault(job, "blocks cannot be verified".to_owned()));
+    }
+    if job.operations.includes(Direction::Trim) && limits.max_op_sectors(Op::Discard) == 0 {
+        return Err(fault(
+            job,
+            "the device cannot trim; one that can is null,memory_backed=1,discard=1, or ram".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+impl Plan {
+    fn new(job: &Job, limits: &Limits, index: usize, thread: u32, stage: usize, seed: u64) -> Result<Self, BenchError> {
+        let unit = u64::from(limits.logical_block_size);
+        let capacity = limits.capacity_sectors * SECTOR;
+        let (smallest, largest) = sizes(job);
+        let align = |extent: Extent| {
+            let to = if job.offset_align > 0 { job.offset_align } else { smallest };
+            let bytes = extent.bytes(capacity);
+            if matches!(extent, Extent::Percent(_)) { bytes - bytes % to } else { bytes }
+        };
+        let distance = u128::from(align(job.offset_increment)) * u128::from(thread);
+        let start = u128::from(align(job.offset)) + distance;
+        let least = match job.size {
+            Some(Extent::Bytes(bytes)) => bytes.max(largest),
+            _ => largest,
+        };
+        let end = start + u128::from(least);
+        if end > u128::from(capacity) {
+            let of =
+                if job.numjobs > 1 { format!("thread {} of {}", thread + 1, job.numjobs) } else { "it".to_owned() };
+            let what = format!("{of} would reach to byte {end} of the device, which ends at byte {capacity}");
+            return Err(fault(job, format!("{what}; see size, offset and offset_increment")));
+        }
+        // It is less than the capacity, which fits.
+        let start = start as u64;
+        // As in fio, a share of the device ends where the device does.
+        let len = job.size.map_or(u64::MAX, align).min(capacity - start);
+        if len < largest {
+            return Err(fault(
+                job,
+                format!("its area of {len} bytes is smaller than its largest operation of {largest}"),
+            ));
+        }
+        if !start.is_multiple_of(unit) {
+            let what =
+                format!("it starts at byte {start}, no multiple of the device's logical block size, which is {unit}");
+            return Err(fault(job, what));
+        }
+        let whole = len - len % smallest;
+        let pass_bytes = job.io_size.map_or(whole, |extent| extent.bytes(capacity));
+        let (least, most) = (nanoseconds(*job.startdelay.start()), nanoseconds(*job.startdelay.end()));
+        let share = mix(seed, 1) as f64 / u64::MAX as f64;
+        Ok(Self {
+            job: job.clone(),
+            index,
+            thread,
+            stage,
+            seed,
+            start,
+            len,
+            unit,
+            pass_bytes: pass_bytes.max(smallest),
+            pass_ios: job.number_ios.unwrap_or(u64::MAX),
+            run_ns: job.runtime.map(nanoseconds),
+            ramp_ns: nanoseconds(job.ramp_time),
+            delay_ns: least + (most.saturating_sub(least) as f64 * share) as u64,
+        })
+    }
+
+    /// Whether the job ends only when its time is over.
+    pub(super) fn is_time_based(&self) -> bool {
+        self.job.time_based && self.run_ns.is_some()
+    }
+
+    /// The same for so many nanoseconds of measurement, passes begun anew until they are over.
+    pub(super) fn set_runtime(&mut self, ns: u64) {
+        self.run_ns = Some(ns);
+        self.job.time_based = true;
+    }
+
+    /// Slots that the job's operations take at most: an operation larger than a request takes several.
+    pub(super) fn slots(&self, limits: &Limits) -> u64 {
+        let (_, largest) = sizes(&self.job);
+        let most = u64::from(limits.max_op_sectors(Op::Read).max(1)) * SECTOR;
+        let segments = u64::from(limits.max_segment_size) * u64::from(limits.max_segments);
+        let boundary = u64::from(limits.boundary_sectors) * SECTOR;
+        let piece = most.min(segments).min(if boundary == 0 { u64::MAX } else { boundary }).max(SECTOR);
+        // One piece more, as a boundary may lie anywhere.
+        let pieces = largest.div_ceil(piece) + u64::from(largest > piece || boundary > 0);
+        pieces * (u64::from(self.job.iodepth) + 1)
+    }
+}
+
+/// The shortest and the longest operation of all directions of a job, in bytes.
+pub(super) fn sizes(job: &Job) -> (u64, u64) {
+    let directions = Direction::ALL.into_iter().filter(|direction| job.operations.includes(*direction));
+    let bounds = directions.map(|direction| job.bs[direction].bounds());
+    bounds.fold((u64::MAX, 0), |(least, most), bounds| (least.min(*bounds.start()), most.max(*bounds.end())))
+}

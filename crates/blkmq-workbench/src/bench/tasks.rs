@@ -1,0 +1,48 @@
+//! Jobs on virtual time: tasks of one thread, whose clock moves when none of them can go on.
+
+use std::sync::atomic::AtomicBool;
+
+use blkmq::{Time, VirtualClock};
+
+use super::BenchError;
+use super::worker::{Turn, Worker};
+
+/// After so many rounds at one moment the device is taken for one that needs no time.
+const TIMELESS_ROUNDS: u64 = 1_000_000;
+
+/// Runs the workers, round by round in the order of the jobs. The same jobs on the same device do the same each time.
+pub(super) fn run(workers: &mut [Worker], clock: &VirtualClock, stop: &AtomicBool) -> Result<(), BenchError> {
+    workers.iter_mut().for_each(|worker| worker.begin(false));
+    let mut rounds = 0;
+    loop {
+        let (mut is_busy, mut is_over) = (false, true);
+        let mut next: Option<Time> = None;
+        for worker in workers.iter_mut() {
+            match worker.turn(stop) {
+                Turn::Busy => (is_busy, is_over) = (true, false),
+                Turn::Waits(until) => {
+                    is_over = false;
+                    next = [next, until].into_iter().flatten().min();
+                }
+                Turn::Over => {}
+            }
+        }
+        if is_over {
+            return Ok(());
+        }
+        rounds += 1;
+        if is_busy {
+            if rounds > TIMELESS_ROUNDS && workers.iter().any(Worker::waits_for_time) {
+                return Err(BenchError::Timeless);
+            }
+            continue;
+        }
+        // Asked when all have had their turn: each may start what another has waiting.
+        let events = workers.iter().filter_map(|worker| worker.submitter.next_wakeup());
+        let now = clock.now();
+        // An event that is past and did not do anything must not hold up the time.
+        let until = events.chain(next).min().unwrap_or(now).max(now.after(1));
+        clock.advance_to(until);
+        rounds = 0;
+    }
+}

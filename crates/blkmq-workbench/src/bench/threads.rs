@@ -1,0 +1,110 @@
+//! Jobs on real time: a thread for each.
+
+use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use std::{panic, thread};
+
+use blkmq::Time;
+
+use super::cpu::thread_cpu_ns;
+use super::outcome::JobOutcome;
+use super::worker::{Turn, Worker};
+
+/// A thread that waits for a completion looks so often before it does anything else, if there is a processor for each.
+const SPINS: u32 = 32;
+
+/// Then it looks so often with other threads let in between, before it may sleep.
+const YIELDS: u32 = 16;
+
+/// A sleep takes this long at least, in nanoseconds; for an event that is nearer a thread does not go to sleep.
+const NEAR_NS: u64 = 150_000;
+
+/// The longest sleep, so that whoever asks for the end is heard.
+const LONGEST_NS: u64 = 50_000_000;
+
+/// Runs each worker in a thread of its own; they begin together. Returns what they came to and whether they were stopped.
+pub(super) fn run(workers: Vec<Worker>, stop: &AtomicBool) -> Vec<(JobOutcome, bool)> {
+    let barrier = Barrier::new(workers.len());
+    let nr_cores = thread::available_parallelism().map_or(1, usize::from);
+    let spins = if workers.len() <= nr_cores { SPINS } else { 0 };
+    thread::scope(|scope| {
+        let barrier = &barrier;
+        let threads: Vec<_> =
+            workers.into_iter().map(|worker| scope.spawn(move || run_one(worker, barrier, stop, spins))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))).collect()
+    })
+}
+
+fn run_one(mut worker: Worker, barrier: &Barrier, stop: &AtomicBool, spins: u32) -> (JobOutcome, bool) {
+    barrier.wait();
+    worker.begin(true);
+    let mut idle = Idle::new(spins);
+    loop {
+        match worker.turn(stop) {
+            Turn::Busy => idle.end(&mut worker),
+            Turn::Waits(until) => idle.wait(&mut worker, until),
+            Turn::Over => break,
+        }
+    }
+    worker.into_outcome()
+}
+
+/// A run of rounds in which nothing could be done.
+struct Idle {
+    rounds: u32,
+    /// CPU time of the thread when the run began.
+    since: u64,
+    spins: u32,
+}
+
+impl Idle {
+    fn new(spins: u32) -> Self {
+        Self { rounds: 0, since: 0, spins }
+    }
+
+    /// The run is over, if there was one. COST: a system call for a run.
+    #[inline]
+    fn end(&mut self, worker: &mut Worker) {
+        if self.rounds > 0 {
+            worker.waited(thread_cpu_ns().saturating_sub(self.since));
+            self.rounds = 0;
+        }
+    }
+
+    /// Lets time pass: until something completes, or until a time.
+    fn wait(&mut self, worker: &mut Worker, until: Option<Time>) {
+        let now = worker.now;
+        if worker.submitter.nr_outstanding() == 0 {
+            self.end(worker);
+            let ns = until.map_or(LONGEST_NS, |until| until.since(now)).min(LONGEST_NS);
+            return sleep_or_yield(ns);
+        }
+        if self.rounds == 0 {
+            self.since = thread_cpu_ns();
+        }
+        self.rounds += 1;
+        if self.rounds <= self.spins {
+            std::hint::spin_loop();
+        } else if self.rounds <= self.spins + YIELDS || is_near(worker, now) {
+            thread::yield_now();
+        } else {
+            let longest = now.after(LONGEST_NS);
+            // What completes ends the sleep, and so does the device's next event.
+            worker.submitter.wait(Some(until.map_or(longest, |until| until.min(longest))));
+        }
+    }
+}
+
+/// Whether the device's next event comes before a sleep would be over.
+fn is_near(worker: &Worker, now: Time) -> bool {
+    worker.submitter.next_wakeup().is_some_and(|event| event.since(now) < NEAR_NS)
+}
+
+fn sleep_or_yield(ns: u64) {
+    if ns > NEAR_NS {
+        thread::sleep(Duration::from_nanos(ns - NEAR_NS / 2));
+    } else {
+        thread::yield_now();
+    }
+}

@@ -1,0 +1,634 @@
+//! One thread of a job: it submits what the job's pattern says, and takes what is over.
+//!
+//! A worker goes round by round ([`Worker::turn`]) and never blocks, so that a thread can run one of them and a virtual
+//! clock all of them. As fio does, it submits until as many operations as the job allows are outstanding, and then takes
+//! at least as many completions as the job wants at once before it submits again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use blkmq::{Bio, Buffer, Buffers, Clock, Completion, Flags, Op, RejectReason, Rejected, Submitter, Time};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::cpu::Usage;
+use super::outcome::JobOutcome;
+use super::pace::Pace;
+use super::pattern::{Pattern, Step};
+use super::plan::{Plan, SECTOR, mix, nanoseconds};
+use super::progress::Cell;
+use super::recorder::Recorder;
+use super::stage::Stage;
+use crate::job::{ByDirection, Direction};
+
+/// After so many rounds the clock is read, should completions not have told the time.
+const CLOCK_ROUNDS: u32 = 64;
+
+/// What a round came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Something was submitted, or was over.
+    Busy,
+    /// Nothing can be done until something completes, or until this time.
+    Waits(Option<Time>),
+    /// The job is done, and nothing is outstanding.
+    Over,
+}
+
+/// Why no further operation was submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Halt {
+    /// As many are outstanding as may be.
+    Full,
+    /// The next one is not due.
+    Due(Time),
+    /// What is outstanding has to be over first.
+    Drain,
+}
+
+/// What comes when nothing is outstanding any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    /// The next operation.
+    Submit,
+    /// A pause until this time, which begins when nothing is outstanding.
+    Think,
+    /// Another pass, or the end.
+    EndPass,
+    /// The last flush, and the end.
+    End,
+    /// The end.
+    Over,
+}
+
+/// One thread of a job.
+pub(super) struct Worker {
+    pub(super) plan: Plan,
+    pub(super) submitter: Submitter,
+    clock: Clock,
+    stage: Arc<Stage>,
+    cell: Arc<Cell>,
+    pattern: Pattern,
+    pace: Option<Pace>,
+    recorder: Recorder,
+    /// Buffers not in use.
+    spare: Vec<Buffer>,
+    fill: Fill,
+    flags: ByDirection<Flags>,
+    /// The next operation, chosen but not submitted.
+    held: Option<Step>,
+    /// Operations outstanding, and those of them that are still in the plug.
+    outstanding: u32,
+    plugged: u32,
+    /// Completions still to be taken before more is submitted, and how many were taken of this batch.
+    wanted: u32,
+    taken: u32,
+    /// Once full, submit when no more are outstanding than this.
+    floor: u32,
+    then: Then,
+    /// No operation before this time.
+    pause: Option<Time>,
+    /// Writes since the last flush; operations submitted or completed, and time, since the last pause.
+    writes: u32,
+    since_pause: u64,
+    io_since: Time,
+    loops_left: u64,
+    /// The time, as of the last look.
+    pub(super) now: Time,
+    rounds: u32,
+    /// When something happens that each round looks for: the end of the ramp, of a slice, of the run.
+    mark: Time,
+    is_ramping: bool,
+    end: Option<Time>,
+    /// Operations and bytes of the ramp.
+    before: (u64, u64),
+    is_stopped: bool,
+    is_over: bool,
+    /// The worker has a thread of its own, which had used so much when what is counted began.
+    has_thread: bool,
+    usage: Usage,
+    outcome: JobOutcome,
+}
+
+/// What buffers that are made contain.
+#[derive(Debug)]
+struct Fill {
+    rng: SmallRng,
+}
+
+impl Fill {
+    /// Memory whose content compresses and deduplicates badly, as fio's does.
+    fn buffer(&mut self, bytes: u64) -> Buffer {
+        let mut buffer = Buffer::zeroed(usize::try_from(bytes).expect("an operation fits memory"));
+        self.rng.fill_bytes(&mut buffer);
+        buffer
+    }
+}
+
+impl Worker {
+    pub(super) fn new(plan: Plan, submitter: Submitter, stage: Arc<Stage>, cell: Arc<Cell>) -> Self {
+        let clock = submitter.queue().clock().clone();
+        let now = clock.now();
+        let job = &plan.job;
+        let plain = Flags { polled: job.hipri, ..Flags::default() };
+        // A write of direct I/O is one that somebody waits for, as in Linux.
+        let write = Flags { sync: true, fua: job.sync, ..plain };
+        let pattern = Pattern::new(&plan);
+        let mut worker = Self {
+            pattern,
+            pace: None,
+            recorder: Recorder::new(job.measure, now),
+            spare: Vec::with_capacity(job.iodepth as usize + 1),
+            fill: Fill { rng: SmallRng::seed_from_u64(mix(plan.seed, 10)) },
+            flags: ByDirection { read: plain, write, trim: Flags::default() },
+            held: None,
+            outstanding: 0,
+            plugged: 0,
+            wanted: 0,
+            taken: 0,
+            floor: job.iodepth,
+            then: Then::Submit,
+            pause: None,
+            writes: 0,
+            since_pause: 0,
+            io_since: now,
+            loops_left: job.loops,
+            now,
+            rounds: 0,
+            mark: now,
+            is_ramping: false,
+            end: None,
+            before: (0, 0),
+            is_stopped: false,
+            is_over: false,
+            has_thread: false,
+            usage: Usage::default(),
+            outcome: JobOutcome {
+                name: job.name.clone(),
+                job: plan.index,
+                thread: plan.thread,
+                group: job.group,
+                ..JobOutcome::default()
+            },
+            plan,
+            submitter,
+            clock,
+            stage,
+            cell,
+        };
+        worker.make_buffers();
+        worker
+    }
+
+    /// Makes the buffers beforehand, so that the run allocates none.
+    fn make_buffers(&mut self) {
+        let job = &self.plan.job;
+        let moves_data = |direction| job.operations.includes(direction) && direction != Direction::Trim;
+        let Some(direction) = Direction::ALL.into_iter().find(|direction| moves_data(*direction)) else { return };
+        let bytes = *job.bs[direction].bounds().end();
+        for _ in 0..job.iodepth {
+            let buffer = self.fill.buffer(bytes);
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Begins; called once, when all threads of the stage are ready.
+    pub(super) fn begin(&mut self, has_thread: bool) {
+        self.has_thread = has_thread;
+        self.now = self.clock.now();
+        let first = self.now.after(self.plan.delay_ns);
+        self.pause = (self.plan.delay_ns > 0).then_some(first);
+        self.pace = Pace::new(&self.plan.job, self.plan.seed, first);
+        self.is_ramping = self.plan.ramp_ns > 0;
+        self.measure_from(first);
+        self.cell.tell(0, 0, 0.0);
+    }
+
+    /// What is counted begins, or the ramp before it.
+    fn measure_from(&mut self, begin: Time) {
+        self.recorder = Recorder::new(self.plan.job.measure, begin);
+        self.io_since = begin;
+        let ramp_end = begin.after(self.plan.ramp_ns);
+        self.end = match self.plan.run_ns {
+            Some(ns) if !self.is_ramping => Some(begin.after(ns)),
+            _ => None,
+        };
+        self.outcome.empty_polls_ns = 0;
+        if self.has_thread {
+            self.usage = Usage::of_thread();
+        }
+        self.mark = if self.is_ramping { ramp_end } else { self.next_mark() };
+    }
+
+    fn next_mark(&self) -> Time {
+        self.end.map_or(self.recorder.slice_end(), |end| end.min(self.recorder.slice_end()))
+    }
+
+    /// Whether only the clock ends the job.
+    pub(super) fn waits_for_time(&self) -> bool {
+        !self.is_over && self.plan.is_time_based()
+    }
+
+    /// The worker's thread spent so much CPU time looking for completions that had not come.
+    pub(super) fn waited(&mut self, ns: u64) {
+        self.outcome.empty_polls_ns += ns;
+    }
+
+    /// One round: takes what is over, then submits what may go. Does not block.
+    pub(super) fn turn(&mut self, stop: &AtomicBool) -> Turn {
+        if self.is_over {
+            return Turn::Over;
+        }
+        self.rounds += 1;
+        if self.rounds >= CLOCK_ROUNDS {
+            self.look_at_clock();
+        }
+        if stop.load(Ordering::Relaxed) {
+            self.is_stopped = true;
+            self.finish_early();
+        }
+        let taken = self.take_wanted();
+        // What was taken told the time.
+        if self.now >= self.mark {
+            self.pass_mark();
+        }
+        if self.wanted > 0 {
+            return if taken { Turn::Busy } else { self.wait_for(None) };
+        }
+        if self.outstanding == 0 && self.then != Then::Submit {
+            return self.go_on();
+        }
+        let before = self.outstanding;
+        let halt = self.submit();
+        self.flush_plug();
+        let is_busy = taken || self.outstanding > before;
+        match halt {
+            Halt::Full => self.want(self.plan.job.iodepth_batch_complete_min.max(1), self.plan.job.iodepth_low),
+            Halt::Drain => self.want(self.outstanding, 0),
+            Halt::Due(time) if !is_busy => {
+                // What completes meanwhile is taken meanwhile.
+                let some = self.outstanding > 0 && self.take(u32::MAX) > 0;
+                return if some { Turn::Busy } else { self.wait_for(Some(time)) };
+            }
+            Halt::Due(_) => {}
+        }
+        Turn::Busy
+    }
+
+    /// Nothing more can be done now.
+    fn wait_for(&mut self, time: Option<Time>) -> Turn {
+        self.look_at_clock();
+        let until = if self.is_over { None } else { Some(self.mark) };
+        Turn::Waits(match (time, until) {
+            (Some(time), Some(until)) => Some(time.min(until)),
+            (time, until) => time.or(until),
+        })
+    }
+
+    fn look_at_clock(&mut self) {
+        self.now = self.now.max(self.clock.now());
+        self.rounds = 0;
+    }
+
+    /// Takes completions before anything else is submitted.
+    fn want(&mut self, wanted: u32, floor: u32) {
+        self.wanted = wanted.min(self.outstanding);
+        self.floor = floor;
+        self.taken = 0;
+    }
+
+    /// Takes what is wanted, as far as it is over. Returns whether there was anything.
+    fn take_wanted(&mut self) -> bool {
+        let mut some = false;
+        while self.wanted > 0 {
+            let most = self.plan.job.iodepth_batch_complete_max.max(self.wanted);
+            let got = self.take(most.saturating_sub(self.taken).max(1));
+            if got == 0 {
+                break;
+            }
+            some = true;
+            self.taken += got;
+            self.wanted = self.wanted.saturating_sub(got);
+            if self.wanted == 0 && self.outstanding > self.floor {
+                let next = self.plan.job.iodepth_batch_complete_min.max(1);
+                self.want(next, self.floor);
+            }
+        }
+        some
+    }
+
+    /// Takes up to `most` operations that are over; polls if there is none to begin with.
+    fn take(&mut self, most: u32) -> u32 {
+        let mut got = 0;
+        while got < most
+            && let Some(done) = self.submitter.reap().or_else(|| self.poll_for_one(got))
+        {
+            got += 1;
+            self.over(done);
+        }
+        if got > 0 {
+            self.recorder.complete.note(got, 1);
+        }
+        got
+    }
+
+    fn poll_for_one(&mut self, got: u32) -> Option<Completion> {
+        if got > 0 || !self.submitter.poll() { None } else { self.submitter.reap() }
+    }
+
+    /// An operation is over.
+    fn over(&mut self, done: Completion) {
+        self.outstanding -= 1;
+        self.now = self.now.max(done.completed);
+        self.recorder.note(&done);
+        if !done.status.is_ok() {
+            self.fail(format!("{}: {}", describe(&done.bio), done.status));
+        }
+        if !self.plan.job.thinktime_blocks_issue && done.bio.op != Op::Flush {
+            self.since_pause += 1;
+        }
+        if let Buffers::One(buffer) = done.bio.buffers {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// The job ends with an error; the first one is kept.
+    fn fail(&mut self, what: String) {
+        self.outcome.error.get_or_insert(what);
+        self.finish_early();
+    }
+
+    /// Nothing more is submitted.
+    fn finish_early(&mut self) {
+        self.held = None;
+        self.pause = None;
+        if self.then != Then::Over {
+            self.then = Then::Over;
+            self.want(self.outstanding, 0);
+        }
+    }
+
+    /// Submits until something is in the way.
+    fn submit(&mut self) -> Halt {
+        loop {
+            if self.then != Then::Submit {
+                return Halt::Drain;
+            }
+            if self.outstanding >= self.plan.job.iodepth {
+                return Halt::Full;
+            }
+            if let Some(halt) = self.halt() {
+                return halt;
+            }
+            let Some(step) = self.held.take().or_else(|| self.pattern.next()) else {
+                if let Some(halt) = self.pass_is_over() {
+                    return halt;
+                }
+                continue;
+            };
+            if let Some(time) = self.due(&step) {
+                self.held = Some(step);
+                return Halt::Due(time);
+            }
+            if !self.submit_step(step) {
+                return Halt::Full;
+            }
+        }
+    }
+
+    /// What is in the way of any operation.
+    #[inline]
+    fn halt(&mut self) -> Option<Halt> {
+        if let Some(until) = self.pause {
+            self.look_at_clock();
+            if self.now < until {
+                return Some(Halt::Due(until));
+            }
+            self.pause = None;
+        }
+        let job = &self.plan.job;
+        if !job.thinktime.is_zero() && self.is_time_to_think() {
+            self.then = Then::Think;
+            return Some(Halt::Drain);
+        }
+        let every = job.fsync.max(job.fdatasync);
+        if every > 0 && self.writes >= every {
+            if !self.submit_bio(Bio::flush(), None) {
+                return Some(Halt::Full);
+            }
+            self.writes = 0;
+            if self.outstanding >= self.plan.job.iodepth {
+                return Some(Halt::Full);
+            }
+        }
+        None
+    }
+
+    fn is_time_to_think(&self) -> bool {
+        let job = &self.plan.job;
+        if job.thinktime_iotime.is_zero() {
+            self.since_pause >= job.thinktime_blocks
+        } else {
+            self.now.since(self.io_since) >= nanoseconds(job.thinktime_iotime)
+        }
+    }
+
+    /// When a step is due, if that is later than now.
+    #[inline]
+    fn due(&mut self, step: &Step) -> Option<Time> {
+        let due = self.pace.as_ref()?.due(step.direction);
+        if due > self.now {
+            self.look_at_clock();
+        }
+        (due > self.now).then_some(due)
+    }
+
+    /// The pattern has no more operations for this pass.
+    fn pass_is_over(&mut self) -> Option<Halt> {
+        if self.plan.is_time_based() {
+            self.pattern.begin_pass(false);
+            return None;
+        }
+        self.then = Then::EndPass;
+        Some(Halt::Drain)
+    }
+
+    /// Submits an operation; false if there was no room for it.
+    #[inline]
+    fn submit_step(&mut self, step: Step) -> bool {
+        let bytes = step.bytes();
+        let (op, buffers) = match step.direction {
+            Direction::Read => (Op::Read, Buffers::One(self.buffer(bytes))),
+            Direction::Write => (Op::Write, Buffers::One(self.buffer(bytes))),
+            Direction::Trim => (Op::Discard, Buffers::None),
+        };
+        let bio = Bio { flags: self.flags[step.direction], ..Bio::new(op, step.sector, step.nr_sectors, buffers) };
+        if !self.submit_bio(bio, Some(step)) {
+            return false;
+        }
+        self.writes += u32::from(step.direction == Direction::Write);
+        self.since_pause += u64::from(self.plan.job.thinktime_blocks_issue);
+        if let Some(pace) = &mut self.pace {
+            pace.submitted(step.direction, bytes);
+        }
+        true
+    }
+
+    /// A buffer of that length.
+    #[inline]
+    fn buffer(&mut self, bytes: u64) -> Buffer {
+        match self.spare.pop() {
+            Some(buffer) if buffer.len() as u64 == bytes => buffer,
+            _ => self.fill.buffer(bytes),
+        }
+    }
+
+    #[inline]
+    fn submit_bio(&mut self, bio: Bio, step: Option<Step>) -> bool {
+        match self.submitter.submit(bio) {
+            Ok(_) => {
+                self.outstanding += 1;
+                self.plugged += 1;
+                if self.plugged >= self.plan.job.iodepth_batch_submit {
+                    self.flush_plug();
+                    if self.plan.job.iodepth_batch_complete_min == 0 {
+                        self.take(u32::MAX);
+                    }
+                }
+                true
+            }
+            Err(Rejected { bio, reason }) => {
+                if let RejectReason::Bad(status) = reason {
+                    self.fail(format!("{}: {status}", describe(&bio)));
+                } else {
+                    self.held = step;
+                }
+                if let Buffers::One(buffer) = bio.buffers {
+                    self.spare.push(buffer);
+                }
+                false
+            }
+        }
+    }
+
+    /// Passes on what was submitted.
+    #[inline]
+    fn flush_plug(&mut self) {
+        if self.plugged > 0 {
+            self.recorder.level.note(self.outstanding, u64::from(self.plugged));
+            self.recorder.submit.note(self.plugged, 1);
+            self.submitter.flush_plug();
+            self.plugged = 0;
+        }
+    }
+
+    /// Nothing is outstanding: on to what comes next.
+    fn go_on(&mut self) -> Turn {
+        self.look_at_clock();
+        match self.then {
+            Then::Submit => {}
+            Then::Think => {
+                let ns = nanoseconds(self.plan.job.thinktime);
+                self.pause = Some(self.now.after(ns));
+                self.io_since = self.now.after(ns);
+                self.since_pause = 0;
+                if let Some(pace) = self.pace.as_mut().filter(|pace| pace.ignores_thinktime) {
+                    pace.delay(ns);
+                }
+                self.then = Then::Submit;
+            }
+            Then::EndPass => {
+                self.loops_left -= 1;
+                if self.loops_left > 0 {
+                    self.pattern.begin_pass(true);
+                    self.then = Then::Submit;
+                } else {
+                    self.then = Then::End;
+                }
+            }
+            Then::End => {
+                self.then = Then::Over;
+                if self.plan.job.end_fsync && self.plan.job.operations.includes(Direction::Write) {
+                    self.submit_bio(Bio::flush(), None);
+                    self.flush_plug();
+                    self.want(self.outstanding, 0);
+                }
+            }
+            Then::Over => {
+                self.end();
+                return Turn::Over;
+            }
+        }
+        Turn::Busy
+    }
+
+    /// The time has come for which each round looks.
+    fn pass_mark(&mut self) {
+        let (ios, bytes) = self.recorder.done();
+        if self.is_ramping {
+            self.is_ramping = false;
+            self.before = (ios, bytes);
+            self.measure_from(self.now);
+            self.stage.ramp_is_over(&self.submitter);
+            return;
+        }
+        self.recorder.cut(self.now, false);
+        let elapsed = self.now.since(self.recorder.begin) as f64;
+        let of_time = self.plan.run_ns.map_or(0.0, |ns| elapsed / ns as f64);
+        let of_passes = if self.plan.is_time_based() {
+            0.0
+        } else {
+            let loops = self.plan.job.loops as f64;
+            (loops - self.loops_left as f64 + self.pattern.fraction()) / loops
+        };
+        self.cell.tell(self.before.0 + ios, self.before.1 + bytes, of_time.max(of_passes));
+        if self.end.is_some_and(|end| self.now >= end) && self.then != Then::Over {
+            self.end = None;
+            self.held = None;
+            self.pause = None;
+            self.then = Then::End;
+            self.want(self.outstanding, 0);
+        }
+        self.mark = self.next_mark();
+    }
+
+    /// The job is done.
+    fn end(&mut self) {
+        self.is_over = true;
+        if self.has_thread {
+            self.outcome.usage = Usage::of_thread() - self.usage;
+        }
+        self.recorder.cut(self.now, true);
+        let (ios, bytes) = self.recorder.done();
+        self.cell.end(self.before.0 + ios, self.before.1 + bytes);
+        if self.is_ramping {
+            // It ended before anything was to be counted.
+            self.is_ramping = false;
+            self.recorder = Recorder::new(self.plan.job.measure, self.now);
+            self.stage.ramp_is_over(&self.submitter);
+        }
+    }
+
+    /// What the job came to.
+    pub(super) fn into_outcome(self) -> (JobOutcome, bool) {
+        let Self { mut outcome, recorder, now, is_stopped, .. } = self;
+        let [read, write, trim, sync] = recorder.kinds;
+        outcome.runtime_ns = now.since(recorder.begin);
+        outcome.directions = [read, write, trim];
+        outcome.sync = sync;
+        (outcome.depth_level, outcome.depth_submit, outcome.depth_complete) =
+            (recorder.level, recorder.submit, recorder.complete);
+        (outcome, is_stopped)
+    }
+}
+
+/// An operation, in an error's words.
+fn describe(bio: &Bio) -> String {
+    let name = match bio.op {
+        Op::Read => "a read",
+        Op::Write | Op::WriteZeroes => "a write",
+        Op::Discard => "a trim",
+        Op::Flush => return "a flush".to_owned(),
+    };
+    format!("{name} of {} bytes at byte {}", bio.nr_sectors * SECTOR, bio.sector * SECTOR)
+}

@@ -1,0 +1,221 @@
+//! Jobs on virtual time, where every number is exact, and on threads, where only sums are.
+
+use std::time::Duration;
+
+use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, Outcome, Setup};
+use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Extent, Job, Operations, Order};
+
+/// Each request takes 100 us, and 64 go at once.
+const TIMED: &str = "null,irqmode=2,completion_nsec=100us,hw_queue_depth=64,poll_queues=0,size=1G";
+
+const RANDOM: Order = Order::Random { every: 1 };
+
+fn job(direction: Direction, order: Order) -> Job {
+    Job { operations: Operations::Only(direction), order, norandommap: true, ..Job::new("tested") }
+}
+
+fn depth(job: Job, iodepth: u32, batch: u32) -> Job {
+    Job {
+        iodepth,
+        iodepth_batch_submit: batch,
+        iodepth_batch_complete_min: batch,
+        iodepth_batch_complete_max: batch,
+        iodepth_low: iodepth,
+        ..job
+    }
+}
+
+fn timed(job: Job, runtime: Duration) -> Job {
+    Job { time_based: true, runtime: Some(runtime), ..job }
+}
+
+fn setup(device: &str, scheduler: &str, clock: ClockKind) -> Setup {
+    Setup { scheduler: Some(scheduler.to_owned()), clock, ..Setup::new(device) }
+}
+
+fn run(jobs: &[Job], setup: &Setup) -> Outcome {
+    let mut bench = Bench::new(jobs, setup).expect("the jobs fit the device");
+    bench.run(&Control::default()).expect("the jobs run")
+}
+
+fn on_virtual_time(jobs: &[Job]) -> Outcome {
+    run(jobs, &setup(TIMED, "none", ClockKind::Virtual))
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+/// The published jobs, for as many threads.
+fn published(numjobs: u32, runtime: Duration) -> [Job; 4] {
+    let each = |job: Job| Job { numjobs, ..timed(job, runtime) };
+    let quick = blkmq_workbench::job::Measure { lat: false, clat: false, slat: false };
+    let scaling = Job {
+        bs: ByDirection::all(BlockSize::Fixed(512)),
+        measure: quick,
+        ..depth(job(Direction::Read, RANDOM), 4, 4)
+    };
+    let scaling = Job { blockalign: ByDirection::all(512), ..scaling };
+    let batch = Job { iodepth_batch_submit: 8, norandommap: false, ..depth(job(Direction::Write, RANDOM), 32, 8) };
+    let accounting = Job { measure: quick, ..job(Direction::Read, RANDOM) };
+    let merge = Job {
+        size: Some(Extent::Bytes(1 << 20)),
+        offset_increment: Extent::Bytes(2 << 20),
+        ..depth(job(Direction::Write, Order::Sequential { skip: 0 }), 32, 1)
+    };
+    [each(scaling), each(batch), each(accounting), each(merge)]
+}
+
+#[test]
+fn one_at_a_time_takes_its_time() {
+    let outcome = on_virtual_time(&[timed(job(Direction::Read, RANDOM), SECOND)]);
+    let [job] = &outcome.jobs[..] else { panic!("one thread, not {}", outcome.jobs.len()) };
+    let reads = job.direction(Direction::Read);
+    assert_eq!((reads.ios, reads.bytes, job.ios()), (10_000, 40_960_000, 10_000));
+    assert_eq!((job.runtime_ns, outcome.elapsed_ns), (1_000_000_000, 1_000_000_000));
+    assert_eq!((reads.latency.min(), reads.latency.max()), (100_000, 100_000));
+    assert_eq!((reads.iops(job.runtime_ns), reads.bandwidth(job.runtime_ns)), (10_000.0, 40_960_000.0));
+    let samples: Vec<_> = reads.samples.iter().map(|sample| sample.ios).collect();
+    assert_eq!(samples.len(), 10);
+    assert_eq!(samples.iter().sum::<u64>(), 10_000);
+    assert!(samples.iter().all(|ios| (999..=1001).contains(ios)), "{samples:?}");
+    assert_eq!(outcome.layer.requests, 10_000);
+}
+
+#[test]
+fn as_many_are_outstanding_as_the_job_says_and_never_more() {
+    for (iodepth, batch) in [(1, 1), (4, 4), (32, 8), (7, 3), (32, 1), (64, 64)] {
+        let outcome = on_virtual_time(&[timed(depth(job(Direction::Read, RANDOM), iodepth, batch), SECOND / 10)]);
+        let job = &outcome.jobs[0];
+        // The device takes up to 64 at once, each for 100 us; who waits for more than are over leaves places unused.
+        let whole = if iodepth % batch == 0 { iodepth } else { iodepth - 1 };
+        let ios = u64::from(whole) * 1000;
+        assert!((ios..=ios + 7).contains(&job.ios()), "iodepth {iodepth}, batch {batch}: {}", job.ios());
+        let beyond = &job.depth_level.0[iodepth.ilog2() as usize + 1..];
+        assert!(beyond.iter().all(|count| *count == 0), "{iodepth}: {:?}", job.depth_level);
+        assert_eq!(job.depth_level.total(), job.ios());
+        let beyond = &job.depth_submit.0[batch.ilog2() as usize + 1..];
+        assert!(beyond.iter().all(|count| *count == 0), "{batch}: {:?}", job.depth_submit);
+    }
+}
+
+#[test]
+fn the_outcome_is_what_the_queue_counted() {
+    for scheduler in ["none", "mq-deadline"] {
+        for clock in [ClockKind::Virtual, ClockKind::Real] {
+            for job in published(3, 20 * MS) {
+                let mut bench =
+                    Bench::new(std::slice::from_ref(&job), &setup(TIMED, scheduler, clock)).expect("it fits");
+                let outcome = bench.run(&Control::default()).expect("it runs");
+                assert_eq!(outcome.error(), None);
+                assert_eq!(outcome.jobs.len(), 3);
+                let (stats, layer) = (bench.queue().stats(), outcome.layer);
+                assert!(outcome.ios() > 0);
+                assert_eq!((stats.entered, stats.completed), (outcome.ios(), outcome.ios()), "{scheduler}, {job:?}");
+                assert_eq!(layer.stats, stats);
+                assert_eq!(layer.requests + layer.merges, outcome.ios());
+                let bytes = outcome.jobs.iter().flat_map(|job| &job.directions).map(|kind| kind.bytes).sum::<u64>();
+                assert_eq!(bytes, outcome.ios() * job.bs.read.bounds().end());
+            }
+        }
+    }
+}
+
+#[test]
+fn on_virtual_time_the_same_jobs_do_the_same() {
+    let setup = setup(TIMED, "mq-deadline", ClockKind::Virtual);
+    for job in published(5, 5 * MS) {
+        let without_cpu = |mut outcome: Outcome| {
+            outcome.layer.cpu_ns = 0;
+            outcome
+        };
+        let jobs = [job];
+        assert_eq!(without_cpu(run(&jobs, &setup)), without_cpu(run(&jobs, &setup)));
+    }
+}
+
+#[test]
+fn jobs_end_at_their_size_and_loop() {
+    let area = Job { size: Some(Extent::Bytes(1 << 20)), ..job(Direction::Write, Order::Sequential { skip: 0 }) };
+    let ios = |job: Job| on_virtual_time(&[job]).jobs[0].ios();
+    assert_eq!(ios(area.clone()), 256);
+    assert_eq!(ios(Job { loops: 3, ..area.clone() }), 768);
+    assert_eq!(ios(Job { io_size: Some(Extent::Bytes(8192)), ..area.clone() }), 2);
+    assert_eq!(ios(Job { io_size: Some(Extent::Bytes(3 << 20)), ..area.clone() }), 768);
+    assert_eq!(ios(Job { number_ios: Some(7), ..area.clone() }), 7);
+    assert_eq!(ios(Job { number_ios: Some(7), loops: 2, ..area.clone() }), 14);
+    assert_eq!(ios(Job { size: Some(Extent::Percent(1)), ..area.clone() }), 2621, "1 % of 1 GiB");
+    assert_eq!(ios(Job { runtime: Some(10 * MS), ..area.clone() }), 100, "the time ends it before the size");
+    assert_eq!(ios(Job { runtime: Some(SECOND), ..area.clone() }), 256, "the size ends it before the time");
+    assert_eq!(ios(timed(area, SECOND)), 10_000, "passes begin anew");
+}
+
+#[test]
+fn a_job_that_follows_a_stonewall_waits() {
+    let area = Job { size: Some(Extent::Bytes(1 << 20)), ..job(Direction::Write, Order::Sequential { skip: 0 }) };
+    let late = Job { startdelay: 10 * MS..=10 * MS, ..area.clone() };
+    let walled = Job { stonewall: true, ..area.clone() };
+    assert_eq!(on_virtual_time(&[area.clone(), area.clone()]).elapsed_ns, 25_600_000);
+    assert_eq!(on_virtual_time(&[area.clone(), late]).elapsed_ns, 35_600_000);
+    let outcome = on_virtual_time(&[area.clone(), walled, area]);
+    assert_eq!((outcome.elapsed_ns, outcome.ios()), (51_200_000, 768));
+}
+
+#[test]
+fn what_cannot_run_is_refused_with_a_reason() {
+    let refused = |job: Job| {
+        Bench::new(&[job], &setup(TIMED, "none", ClockKind::Virtual)).expect_err("it cannot run").to_string()
+    };
+    let read = || job(Direction::Read, RANDOM);
+    let odd = Job { bs: ByDirection::all(BlockSize::Fixed(1000)), ..read() };
+    assert_eq!(refused(odd), "job tested: bs=1000 is no multiple of the device's logical block size, which is 512");
+    let large = Job { size: Some(Extent::Bytes(2 << 30)), ..read() };
+    assert_eq!(
+        refused(large),
+        "job tested: it would reach to byte 2147483648 of the device, which ends at byte 1073741824; see size, offset and \
+         offset_increment"
+    );
+    let spread =
+        Job { numjobs: 3, size: Some(Extent::Bytes(1 << 29)), offset_increment: Extent::Bytes(1 << 29), ..read() };
+    assert!(refused(spread).starts_with("job tested: thread 3 of 3 would reach to byte 1610612736 of the device"));
+    assert!(refused(job(Direction::Trim, RANDOM)).starts_with("job tested: the device cannot trim"));
+    let timeless = Bench::new(&[timed(read(), SECOND)], &setup("null,irqmode=0", "none", ClockKind::Virtual));
+    assert_eq!(timeless.expect("it fits").run(&Control::default()), Err(BenchError::Timeless));
+}
+
+#[test]
+fn an_error_of_the_device_ends_the_job_that_met_it() {
+    let device = "null,irqmode=2,completion_nsec=100us,poll_queues=0,size=1M,badblocks=1024-1031";
+    let area = |offset| Job {
+        offset: Extent::Bytes(offset),
+        size: Some(Extent::Bytes(512 << 10)),
+        ..depth(job(Direction::Read, Order::Sequential { skip: 0 }), 8, 1)
+    };
+    for clock in [ClockKind::Virtual, ClockKind::Real] {
+        let outcome = run(&[area(0), area(512 << 10)], &setup(device, "none", clock));
+        assert_eq!((outcome.jobs[0].ios(), &outcome.jobs[0].error), (128, &None));
+        assert_eq!(outcome.error().as_deref(), Some("job tested: a read of 4096 bytes at byte 524288: medium error"));
+        let failed = &outcome.jobs[1];
+        assert_eq!(failed.direction(Direction::Read).errors, 1);
+        assert!(failed.ios() < 128, "{} reads though one had failed", failed.ios());
+    }
+}
+
+#[test]
+fn a_stop_drains_and_ends_all_threads() {
+    let jobs = [Job { numjobs: 4, ..timed(depth(job(Direction::Read, RANDOM), 16, 4), 3600 * SECOND) }];
+    let mut bench = Bench::new(&jobs, &setup(TIMED, "none", ClockKind::Real)).expect("it fits");
+    let control = Control::default();
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while control.progress.snapshot().ios < 1000 {
+                std::thread::yield_now();
+            }
+            control.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        bench.run(&control).expect("it runs")
+    });
+    assert!(outcome.stopped && outcome.ios() >= 1000);
+    let stats = bench.queue().stats();
+    assert_eq!((stats.entered, stats.completed), (outcome.ios(), outcome.ios()));
+    assert_eq!(control.progress.snapshot().running, 0);
+}
