@@ -4,10 +4,13 @@
 //! clock all of them. As fio does, it submits until as many operations as the job allows are outstanding, and then takes
 //! at least as many completions as the job wants at once before it submits again.
 
+mod phase;
+mod submit;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use blkmq::{Bio, Buffer, Buffers, Clock, Completion, Flags, Op, RejectReason, Rejected, Submitter, Time};
+use blkmq::{Bio, Buffer, Buffers, Clock, Completion, Flags, Op, Submitter, Time};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -15,7 +18,7 @@ use super::cpu::Usage;
 use super::outcome::JobOutcome;
 use super::pace::Pace;
 use super::pattern::{Pattern, Step};
-use super::plan::{Plan, SECTOR, mix, nanoseconds};
+use super::plan::{Plan, SECTOR, mix};
 use super::progress::Cell;
 use super::recorder::Recorder;
 use super::stage::Stage;
@@ -192,43 +195,6 @@ impl Worker {
         }
     }
 
-    /// Begins; called once, when all threads of the stage are ready.
-    pub(super) fn begin(&mut self, has_thread: bool) {
-        self.has_thread = has_thread;
-        self.now = self.clock.now();
-        let first = self.now.after(self.plan.delay_ns);
-        self.pause = (self.plan.delay_ns > 0).then_some(first);
-        self.pace = Pace::new(&self.plan.job, self.plan.seed, first);
-        self.is_ramping = self.plan.ramp_ns > 0;
-        self.measure_from(first);
-        self.cell.tell(0, 0, 0.0);
-    }
-
-    /// What is counted begins, or the ramp before it.
-    fn measure_from(&mut self, begin: Time) {
-        self.recorder = Recorder::new(self.plan.job.measure, begin);
-        self.io_since = begin;
-        let ramp_end = begin.after(self.plan.ramp_ns);
-        self.end = match self.plan.run_ns {
-            Some(ns) if !self.is_ramping => Some(begin.after(ns)),
-            _ => None,
-        };
-        self.outcome.empty_polls_ns = 0;
-        if self.has_thread {
-            self.usage = Usage::of_thread();
-        }
-        self.mark = if self.is_ramping { ramp_end } else { self.next_mark() };
-    }
-
-    fn next_mark(&self) -> Time {
-        self.end.map_or(self.recorder.slice_end(), |end| end.min(self.recorder.slice_end()))
-    }
-
-    /// Whether only the clock ends the job.
-    pub(super) fn waits_for_time(&self) -> bool {
-        !self.is_over && self.plan.is_time_based()
-    }
-
     /// The worker's thread spent so much CPU time looking for completions that had not come.
     pub(super) fn waited(&mut self, ns: u64) {
         self.outcome.empty_polls_ns += ns;
@@ -365,247 +331,6 @@ impl Worker {
         if self.then != Then::Over {
             self.then = Then::Over;
             self.want(self.outstanding, 0);
-        }
-    }
-
-    /// Submits until something is in the way.
-    fn submit(&mut self) -> Halt {
-        loop {
-            if self.then != Then::Submit {
-                return Halt::Drain;
-            }
-            if self.outstanding >= self.plan.job.iodepth {
-                return Halt::Full;
-            }
-            if let Some(halt) = self.halt() {
-                return halt;
-            }
-            let Some(step) = self.held.take().or_else(|| self.pattern.next()) else {
-                if let Some(halt) = self.pass_is_over() {
-                    return halt;
-                }
-                continue;
-            };
-            if let Some(time) = self.due(&step) {
-                self.held = Some(step);
-                return Halt::Due(time);
-            }
-            if !self.submit_step(step) {
-                return Halt::Full;
-            }
-        }
-    }
-
-    /// What is in the way of any operation.
-    #[inline]
-    fn halt(&mut self) -> Option<Halt> {
-        if let Some(until) = self.pause {
-            self.look_at_clock();
-            if self.now < until {
-                return Some(Halt::Due(until));
-            }
-            self.pause = None;
-        }
-        let job = &self.plan.job;
-        if !job.thinktime.is_zero() && self.is_time_to_think() {
-            self.then = Then::Think;
-            return Some(Halt::Drain);
-        }
-        let every = job.fsync.max(job.fdatasync);
-        if every > 0 && self.writes >= every {
-            if !self.submit_bio(Bio::flush(), None) {
-                return Some(Halt::Full);
-            }
-            self.writes = 0;
-            if self.outstanding >= self.plan.job.iodepth {
-                return Some(Halt::Full);
-            }
-        }
-        None
-    }
-
-    fn is_time_to_think(&self) -> bool {
-        let job = &self.plan.job;
-        if job.thinktime_iotime.is_zero() {
-            self.since_pause >= job.thinktime_blocks
-        } else {
-            self.now.since(self.io_since) >= nanoseconds(job.thinktime_iotime)
-        }
-    }
-
-    /// When a step is due, if that is later than now.
-    #[inline]
-    fn due(&mut self, step: &Step) -> Option<Time> {
-        let due = self.pace.as_ref()?.due(step.direction);
-        if due > self.now {
-            self.look_at_clock();
-        }
-        (due > self.now).then_some(due)
-    }
-
-    /// The pattern has no more operations for this pass.
-    fn pass_is_over(&mut self) -> Option<Halt> {
-        if self.plan.is_time_based() {
-            self.pattern.begin_pass(false);
-            return None;
-        }
-        self.then = Then::EndPass;
-        Some(Halt::Drain)
-    }
-
-    /// Submits an operation; false if there was no room for it.
-    #[inline]
-    fn submit_step(&mut self, step: Step) -> bool {
-        let bytes = step.bytes();
-        let (op, buffers) = match step.direction {
-            Direction::Read => (Op::Read, Buffers::One(self.buffer(bytes))),
-            Direction::Write => (Op::Write, Buffers::One(self.buffer(bytes))),
-            Direction::Trim => (Op::Discard, Buffers::None),
-        };
-        let bio = Bio { flags: self.flags[step.direction], ..Bio::new(op, step.sector, step.nr_sectors, buffers) };
-        if !self.submit_bio(bio, Some(step)) {
-            return false;
-        }
-        self.writes += u32::from(step.direction == Direction::Write);
-        self.since_pause += u64::from(self.plan.job.thinktime_blocks_issue);
-        if let Some(pace) = &mut self.pace {
-            pace.submitted(step.direction, bytes);
-        }
-        true
-    }
-
-    /// A buffer of that length.
-    #[inline]
-    fn buffer(&mut self, bytes: u64) -> Buffer {
-        match self.spare.pop() {
-            Some(buffer) if buffer.len() as u64 == bytes => buffer,
-            _ => self.fill.buffer(bytes),
-        }
-    }
-
-    #[inline]
-    fn submit_bio(&mut self, bio: Bio, step: Option<Step>) -> bool {
-        match self.submitter.submit(bio) {
-            Ok(_) => {
-                self.outstanding += 1;
-                self.plugged += 1;
-                if self.plugged >= self.plan.job.iodepth_batch_submit {
-                    self.flush_plug();
-                    if self.plan.job.iodepth_batch_complete_min == 0 {
-                        self.take(u32::MAX);
-                    }
-                }
-                true
-            }
-            Err(Rejected { bio, reason }) => {
-                if let RejectReason::Bad(status) = reason {
-                    self.fail(format!("{}: {status}", describe(&bio)));
-                } else {
-                    self.held = step;
-                }
-                if let Buffers::One(buffer) = bio.buffers {
-                    self.spare.push(buffer);
-                }
-                false
-            }
-        }
-    }
-
-    /// Passes on what was submitted.
-    #[inline]
-    fn flush_plug(&mut self) {
-        if self.plugged > 0 {
-            self.recorder.level.note(self.outstanding, u64::from(self.plugged));
-            self.recorder.submit.note(self.plugged, 1);
-            self.submitter.flush_plug();
-            self.plugged = 0;
-        }
-    }
-
-    /// Nothing is outstanding: on to what comes next.
-    fn go_on(&mut self) -> Turn {
-        self.look_at_clock();
-        match self.then {
-            Then::Submit => {}
-            Then::Think => {
-                let ns = nanoseconds(self.plan.job.thinktime);
-                self.pause = Some(self.now.after(ns));
-                self.io_since = self.now.after(ns);
-                self.since_pause = 0;
-                if let Some(pace) = self.pace.as_mut().filter(|pace| pace.ignores_thinktime) {
-                    pace.delay(ns);
-                }
-                self.then = Then::Submit;
-            }
-            Then::EndPass => {
-                self.loops_left -= 1;
-                if self.loops_left > 0 {
-                    self.pattern.begin_pass(true);
-                    self.then = Then::Submit;
-                } else {
-                    self.then = Then::End;
-                }
-            }
-            Then::End => {
-                self.then = Then::Over;
-                if self.plan.job.end_fsync && self.plan.job.operations.includes(Direction::Write) {
-                    self.submit_bio(Bio::flush(), None);
-                    self.flush_plug();
-                    self.want(self.outstanding, 0);
-                }
-            }
-            Then::Over => {
-                self.end();
-                return Turn::Over;
-            }
-        }
-        Turn::Busy
-    }
-
-    /// The time has come for which each round looks.
-    fn pass_mark(&mut self) {
-        let (ios, bytes) = self.recorder.done();
-        if self.is_ramping {
-            self.is_ramping = false;
-            self.before = (ios, bytes);
-            self.measure_from(self.now);
-            self.stage.ramp_is_over(&self.submitter);
-            return;
-        }
-        self.recorder.cut(self.now, false);
-        let elapsed = self.now.since(self.recorder.begin) as f64;
-        let of_time = self.plan.run_ns.map_or(0.0, |ns| elapsed / ns as f64);
-        let of_passes = if self.plan.is_time_based() {
-            0.0
-        } else {
-            let loops = self.plan.job.loops as f64;
-            (loops - self.loops_left as f64 + self.pattern.fraction()) / loops
-        };
-        self.cell.tell(self.before.0 + ios, self.before.1 + bytes, of_time.max(of_passes));
-        if self.end.is_some_and(|end| self.now >= end) && self.then != Then::Over {
-            self.end = None;
-            self.held = None;
-            self.pause = None;
-            self.then = Then::End;
-            self.want(self.outstanding, 0);
-        }
-        self.mark = self.next_mark();
-    }
-
-    /// The job is done.
-    fn end(&mut self) {
-        self.is_over = true;
-        if self.has_thread {
-            self.outcome.usage = Usage::of_thread() - self.usage;
-        }
-        self.recorder.cut(self.now, true);
-        let (ios, bytes) = self.recorder.done();
-        self.cell.end(self.before.0 + ios, self.before.1 + bytes);
-        if self.is_ramping {
-            // It ended before anything was to be counted.
-            self.is_ramping = false;
-            self.recorder = Recorder::new(self.plan.job.measure, self.now);
-            self.stage.ramp_is_over(&self.submitter);
         }
     }
 

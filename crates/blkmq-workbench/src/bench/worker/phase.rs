@@ -1,0 +1,136 @@
+//! How a worker's run begins, goes on from phase to phase, and ends.
+
+use blkmq::{Bio, Time};
+
+use super::{Then, Turn, Worker};
+use crate::bench::cpu::Usage;
+use crate::bench::pace::Pace;
+use crate::bench::plan::nanoseconds;
+use crate::bench::recorder::Recorder;
+use crate::job::Direction;
+
+impl Worker {
+    /// Begins; called once, when all threads of the stage are ready.
+    pub(in crate::bench) fn begin(&mut self, has_thread: bool) {
+        self.has_thread = has_thread;
+        self.now = self.clock.now();
+        let first = self.now.after(self.plan.delay_ns);
+        self.pause = (self.plan.delay_ns > 0).then_some(first);
+        self.pace = Pace::new(&self.plan.job, self.plan.seed, first);
+        self.is_ramping = self.plan.ramp_ns > 0;
+        self.measure_from(first);
+        self.cell.tell(0, 0, 0.0);
+    }
+
+    /// What is counted begins, or the ramp before it.
+    fn measure_from(&mut self, begin: Time) {
+        self.recorder = Recorder::new(self.plan.job.measure, begin);
+        self.io_since = begin;
+        let ramp_end = begin.after(self.plan.ramp_ns);
+        self.end = match self.plan.run_ns {
+            Some(ns) if !self.is_ramping => Some(begin.after(ns)),
+            _ => None,
+        };
+        self.outcome.empty_polls_ns = 0;
+        if self.has_thread {
+            self.usage = Usage::of_thread();
+        }
+        self.mark = if self.is_ramping { ramp_end } else { self.next_mark() };
+    }
+
+    pub(super) fn next_mark(&self) -> Time {
+        self.end.map_or(self.recorder.slice_end(), |end| end.min(self.recorder.slice_end()))
+    }
+
+    /// Whether only the clock ends the job.
+    pub(in crate::bench) fn waits_for_time(&self) -> bool {
+        !self.is_over && self.plan.is_time_based()
+    }
+
+    /// Nothing is outstanding: on to what comes next.
+    pub(super) fn go_on(&mut self) -> Turn {
+        self.look_at_clock();
+        match self.then {
+            Then::Submit => {}
+            Then::Think => {
+                let ns = nanoseconds(self.plan.job.thinktime);
+                self.pause = Some(self.now.after(ns));
+                self.io_since = self.now.after(ns);
+                self.since_pause = 0;
+                if let Some(pace) = self.pace.as_mut().filter(|pace| pace.ignores_thinktime) {
+                    pace.delay(ns);
+                }
+                self.then = Then::Submit;
+            }
+            Then::EndPass => {
+                self.loops_left -= 1;
+                if self.loops_left > 0 {
+                    self.pattern.begin_pass(true);
+                    self.then = Then::Submit;
+                } else {
+                    self.then = Then::End;
+                }
+            }
+            Then::End => {
+                self.then = Then::Over;
+                if self.plan.job.end_fsync && self.plan.job.operations.includes(Direction::Write) {
+                    self.submit_bio(Bio::flush(), None);
+                    self.flush_plug();
+                    self.want(self.outstanding, 0);
+                }
+            }
+            Then::Over => {
+                self.end();
+                return Turn::Over;
+            }
+        }
+        Turn::Busy
+    }
+
+    /// The time has come for which each round looks.
+    pub(super) fn pass_mark(&mut self) {
+        let (ios, bytes) = self.recorder.done();
+        if self.is_ramping {
+            self.is_ramping = false;
+            self.before = (ios, bytes);
+            self.measure_from(self.now);
+            self.stage.ramp_is_over(&self.submitter);
+            return;
+        }
+        self.recorder.cut(self.now, false);
+        let elapsed = self.now.since(self.recorder.begin) as f64;
+        let of_time = self.plan.run_ns.map_or(0.0, |ns| elapsed / ns as f64);
+        let of_passes = if self.plan.is_time_based() {
+            0.0
+        } else {
+            let loops = self.plan.job.loops as f64;
+            (loops - self.loops_left as f64 + self.pattern.fraction()) / loops
+        };
+        self.cell.tell(self.before.0 + ios, self.before.1 + bytes, of_time.max(of_passes));
+        if self.end.is_some_and(|end| self.now >= end) && self.then != Then::Over {
+            self.end = None;
+            self.held = None;
+            self.pause = None;
+            self.then = Then::End;
+            self.want(self.outstanding, 0);
+        }
+        self.mark = self.next_mark();
+    }
+
+    /// The job is done.
+    fn end(&mut self) {
+        self.is_over = true;
+        if self.has_thread {
+            self.outcome.usage = Usage::of_thread() - self.usage;
+        }
+        self.recorder.cut(self.now, true);
+        let (ios, bytes) = self.recorder.done();
+        self.cell.end(self.before.0 + ios, self.before.1 + bytes);
+        if self.is_ramping {
+            // It ended before anything was to be counted.
+            self.is_ramping = false;
+            self.recorder = Recorder::new(self.plan.job.measure, self.now);
+            self.stage.ramp_is_over(&self.submitter);
+        }
+    }
+}
