@@ -34,7 +34,7 @@ pub struct Job {
     /// How random places are chosen. Default: evenly.
     pub random_distribution: Distribution,
     /// With a random [`Order`]: do not keep track of which blocks were visited. Default: false, each block of the area is
-    /// visited once before any is visited again.
+    /// visited once before any is visited again. True with `blockalign` and with a distribution that is not even.
     pub norandommap: bool,
     /// Where the job's random numbers start; from `randseed`, `randrepeat` and `allrandrepeat`. Threads of a job differ.
     /// `None`: anew in each run. Default: [`Job::SEED`].
@@ -45,24 +45,26 @@ pub struct Job {
     /// Random offsets are multiples of this many bytes, counted from the start of the area; from `blockalign`.
     /// Default: the smallest block size of the direction.
     pub blockalign: ByDirection<u64>,
-    /// Any length in a range of block sizes, not only multiples of the smallest. Default: false.
+    /// Any whole number of the device's blocks in a range of block sizes, not only multiples of the smallest.
+    /// Default: false.
     pub bs_unaligned: bool,
 
-    /// Length of the area that one thread uses, from its start. Default: `None`, up to the end of the device.
+    /// Length of the area that one thread uses, from its start; from `size` and `filesize`. Default: `None`, up to the end
+    /// of the device.
     pub size: Option<Extent>,
     /// Where the first thread's area starts. Default: 0.
     pub offset: Extent,
     /// How far the area of a thread lies behind that of the job's thread before. Default: 0.
     pub offset_increment: Extent,
-    /// The start of an area is rounded down to a multiple of this many bytes where `offset` is a percentage.
-    /// Default: 0, to the smallest block size.
+    /// Where `offset` or `offset_increment` is a percentage, the start of an area is rounded up to a multiple of this many
+    /// bytes. Default: 0, of the smallest block size.
     pub offset_align: u64,
-    /// How much one thread transfers in one pass, in bytes or percent of the device: more than `size` begins anew at the
-    /// start of the area, less stops early. Default: `None`, as much as `size`.
+    /// How much one thread transfers in one pass, in bytes or percent of `size`: more than `size` begins anew at the start
+    /// of the area, less stops early. Default: `None`, as much as `size`.
     pub io_size: Option<Extent>,
     /// How many operations one thread does in one pass at most; does not extend a pass. Default: `None`, as many as fit.
     pub number_ios: Option<u64>,
-    /// How many passes one thread does, each with the same random numbers of its own. Default: 1.
+    /// How many passes one thread does. At least 1. Default: 1.
     pub loops: u64,
 
     /// The engine's name. It says only whether the job waits for each operation. Default: `psync`, which waits.
@@ -103,18 +105,18 @@ pub struct Job {
     pub thinktime: Duration,
     /// The first part of the pause during which the thread computes instead of sleeping. At most `thinktime`. Default: 0.
     pub thinktime_spin: Duration,
-    /// How many operations are between pauses. At least 1. Default: 1.
+    /// How many operations are between pauses. At least 1. Default: 1; with `thinktime_iotime` so many that it never counts.
     pub thinktime_blocks: u64,
     /// Count operations for `thinktime_blocks` when they are submitted, not when they are complete. Default: false.
     pub thinktime_blocks_issue: bool,
-    /// Pause after this much time with I/O, instead of after a number of operations. Default: 0, off.
+    /// Pause after this much time with I/O, or after `thinktime_blocks` if that is sooner. Default: 0, off.
     pub thinktime_iotime: Duration,
 
     /// Flush after this many writes. Default: 0, never.
     pub fsync: u32,
     /// As `fsync`; a block device knows no difference. Default: 0, never.
     pub fdatasync: u32,
-    /// Flush when the job ends, if it writes. Default: false.
+    /// Flush when the job ends, if it writes; from `end_fsync` and `fsync_on_close`. Default: false.
     pub end_fsync: bool,
     /// Each write is durable when it completes (forced unit access). Default: false.
     pub sync: bool,
@@ -158,8 +160,7 @@ pub enum Direction {
     Trim,
 }
 
-/// A value for each direction: in a file `4k,8k,16k`. One value is for all; a missing third one is the second's, as the
-/// second would be for writes and trims.
+/// A value for each direction: in a file `4k,8k,16k`. One value is for all, the second of two for writes and trims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ByDirection<T> {
     /// For reads.
@@ -202,7 +203,7 @@ pub enum Order {
 /// Lengths of operations, in bytes, each at least 1. A device takes only multiples of 512.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlockSize {
-    /// Always this one.
+    /// Always this.
     Fixed(u64),
     /// Any multiple of the lower bound up to the upper one, evenly.
     Range(RangeInclusive<u64>),

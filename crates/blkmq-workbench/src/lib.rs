@@ -4,6 +4,7 @@ pub mod bench;
 pub mod blktrace;
 mod classes;
 pub mod job;
+mod jobfile;
 mod latency;
 mod load;
 pub mod order;
@@ -15,6 +16,7 @@ mod trace_files;
 
 pub use classes::Classes;
 pub use job::Job;
+pub use jobfile::{JobFile, Mode, Surroundings, System};
 pub use latency::{Latencies, Percentiles};
 pub use load::{Load, Operation, Source, Traced};
 pub use play::{Outcome, Speed, play};

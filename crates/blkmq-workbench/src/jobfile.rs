@@ -1,0 +1,240 @@
+//! Reads fio's job files.
+
+mod draft;
+mod known;
+mod lines;
+mod options;
+mod value;
+
+use std::path::Path;
+
+use crate::{Job, TextError};
+use draft::Draft;
+use known::Known;
+use lines::{Line, What};
+use value::Value;
+
+/// What a job file says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobFile {
+    /// Its jobs, in their order. At least one.
+    pub jobs: Vec<Job>,
+    /// What its global sections say, as written, with fio's full names: for reports.
+    pub global: Vec<(String, String)>,
+    /// What was passed over, in [`Mode::Lenient`].
+    pub warnings: Vec<TextError>,
+    /// The options that fio obeys and that have no effect here, each once, in the order of the file: there is no page
+    /// cache to go around, no file to create, no content to compress.
+    pub without_effect: Vec<&'static str>,
+}
+
+/// What happens with an option that blkmq does not know or lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// It is an error.
+    #[default]
+    Strict,
+    /// It is passed over with a warning; an engine that blkmq lacks is taken for `libaio`. What is wrong with a known
+    /// option stays an error.
+    Lenient,
+}
+
+/// What a job file may ask of the machine.
+pub trait Surroundings {
+    /// The environment's variable of that name.
+    fn variable(&self, name: &str) -> Option<String>;
+
+    /// The number that fio's keyword `ncpus`, `pagesize` or `mb_memory` stands for.
+    fn keyword(&self, name: &str) -> Option<u64>;
+
+    /// Name and text of the file that `file` includes by `path`.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn include(&self, file: &str, path: &str) -> Result<(String, String), String>;
+}
+
+/// The process's own environment and files.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct System;
+
+impl JobFile {
+    /// Reads `text`, the content of a job file, which errors call `file`. Each of `overrides`, of the form `NAME=VALUE`,
+    /// is applied to every job after what the file says.
+    ///
+    /// # Errors
+    /// The first line or override that is wrong, with what would be right. Or there is no job.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        overrides: &[&str],
+        mode: Mode,
+        surroundings: &dyn Surroundings,
+    ) -> Result<Self, TextError> {
+        let mut parser = Parser { mode, surroundings, warnings: Vec::new(), without_effect: Vec::new() };
+        let overrides = overrides.iter().map(|text| override_line(text)).collect::<Result<Vec<_>, _>>()?;
+        let lines = lines::read(file, text, surroundings)?;
+        if let Some(Line { place, what: What::Option(name, _) }) = lines.first() {
+            let what = format!("option '{}' stands before the first section; write '[global]' above it", shown(name));
+            return Err(TextError { place: place.clone(), what });
+        }
+        let mut global = Draft::default();
+        let mut jobs: Vec<Job> = Vec::new();
+        for section in lines.chunk_by(|_, next| matches!(next.what, What::Option(..))) {
+            let [Line { place, what: What::Section(name) }, options @ ..] = section else {
+                continue;
+            };
+            if name == "global" {
+                parser.apply(&mut global, options)?;
+                continue;
+            }
+            let mut draft = global.section(name);
+            parser.apply(&mut draft, options)?;
+            parser.apply(&mut draft, &overrides)?;
+            let begins_group = draft.job.stonewall || draft.new_group;
+            let group = jobs.last().map_or(0, |last| last.group + u32::from(begins_group));
+            jobs.push(Job { group, ..draft.settle(place)? });
+        }
+        if jobs.is_empty() {
+            let what = "there is no job; a job is a section with a name of its own, as in '[reader]'".to_owned();
+            return Err(TextError { place: shown(file), what });
+        }
+        let Parser { warnings, without_effect, .. } = parser;
+        Ok(Self { jobs, global: global.given(), warnings, without_effect })
+    }
+}
+
+struct Parser<'a> {
+    mode: Mode,
+    surroundings: &'a dyn Surroundings,
+    warnings: Vec<TextError>,
+    without_effect: Vec<&'static str>,
+}
+
+impl Parser<'_> {
+    /// Applies the options of a section to what it has so far. `kb_base` goes first, since it says how to read the others.
+    fn apply(&mut self, draft: &mut Draft, lines: &[Line]) -> Result<(), TextError> {
+        let is_base = |line: &&Line| matches!(&line.what, What::Option(name, _) if name == "kb_base");
+        for line in lines.iter().filter(is_base).chain(lines.iter().filter(|line| !is_base(line))) {
+            if let What::Option(name, value) = &line.what {
+                self.option(draft, &line.place, name, value.as_deref())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn option(&mut self, draft: &mut Draft, place: &str, name: &str, text: Option<&str>) -> Result<(), TextError> {
+        let fault = |what| TextError { place: place.to_owned(), what };
+        match known::find(name) {
+            Some(Known::WithoutEffect(name)) => {
+                draft.record(name, place, text);
+                if !self.without_effect.contains(&name) {
+                    self.without_effect.push(name);
+                }
+                return Ok(());
+            }
+            Some(Known::Lacking { neutral, .. }) if text.is_some_and(|text| neutral.contains(&text)) => return Ok(()),
+            Some(Known::Lacking { name, instead, .. }) => {
+                return self.refuse(fault(format!("{LACKS} '{name}'; {instead}")));
+            }
+            None => {}
+        }
+        let Some(option) = options::find(name) else {
+            return self.refuse(fault(unknown(name)));
+        };
+        let text = text.map(|text| lines::substitute(text, self.surroundings)).transpose();
+        let applied = text.and_then(|text| {
+            (option.apply)(draft, Value::new(text.as_deref(), draft.kilo))?;
+            Ok(text)
+        });
+        match applied {
+            Ok(text) => draft.record(option.name, place, text.as_deref()),
+            Err(what) if what.starts_with(LACKS) => self.refuse(fault(what))?,
+            Err(what) => return Err(fault(format!("option '{}': {what}", option.name))),
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, error: TextError) -> Result<(), TextError> {
+        match self.mode {
+            Mode::Strict => Err(error),
+            Mode::Lenient => {
+                self.pass_over(error);
+                Ok(())
+            }
+        }
+    }
+
+    /// An override is met once for each job, and warned of once.
+    fn pass_over(&mut self, warning: TextError) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+}
+
+/// How every message starts that is about something blkmq lacks.
+const LACKS: &str = "blkmq has no";
+
+fn unknown(name: &str) -> String {
+    let names = options::names().chain(known::names());
+    let near = names
+        .map(|known| (strsim::damerau_levenshtein(name, known), known))
+        .filter(|(distance, known)| *distance <= known.len() / 3)
+        .min();
+    let hint = near.map_or("see fio's manual for its options".to_owned(), |(_, known)| format!("is it '{known}'?"));
+    format!("option '{}' is not known; {hint}", shown(name))
+}
+
+fn override_line(text: &str) -> Result<Line, TextError> {
+    let place = format!("--option {}", shown(text));
+    match lines::option(text.trim()) {
+        Ok(what) => Ok(Line { place, what }),
+        Err(what) => Err(TextError { place, what }),
+    }
+}
+
+/// A text from outside as it may stand in one line.
+fn shown(text: &str) -> String {
+    const LONGEST: usize = 100;
+    let mut shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push_str("...");
+    }
+    // Quotes are no danger to a line, and names of files have them.
+    shown.replace("\\'", "'").replace("\\\"", "\"")
+}
+
+impl Surroundings for System {
+    fn variable(&self, name: &str) -> Option<String> {
+        // The standard library panics where a name cannot be one.
+        let possible = !name.is_empty() && !name.contains(['=', '\0']);
+        possible.then(|| std::env::var(name).ok()).flatten()
+    }
+
+    fn keyword(&self, name: &str) -> Option<u64> {
+        match name {
+            "ncpus" => std::thread::available_parallelism().ok().map(|n| n.get() as u64),
+            "pagesize" => kilobytes("/proc/self/smaps", "KernelPageSize:").map(|kilobytes| kilobytes * 1024),
+            "mb_memory" => kilobytes("/proc/meminfo", "MemTotal:").map(|kilobytes| kilobytes / 1024),
+            _ => None,
+        }
+    }
+
+    fn include(&self, file: &str, path: &str) -> Result<(String, String), String> {
+        let beside = Path::new(file).with_file_name(path);
+        let path = if Path::new(path).exists() { Path::new(path) } else { beside.as_path() };
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        Ok((path.display().to_string(), text))
+    }
+}
+
+/// The number in the first line of that name in a file of Linux's, which counts in kilobytes.
+fn kilobytes(path: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! A job while its options are read, and what follows from all of them together.
+
+use std::collections::BTreeMap;
+
+use blkmq::{Class, IoPriority};
+
+use crate::TextError;
+use crate::job::{BlockSize, ByDirection, Direction, Distribution, Extent, Job, Measure, Operations, Order};
+
+/// What has been read of a job. What has a meaning by itself goes into `job`; the rest waits for [`settle`](Draft::settle).
+#[derive(Debug, Clone)]
+pub(super) struct Draft {
+    pub(super) job: Job,
+    /// What `k` stands for.
+    pub(super) kilo: u64,
+    pub(super) rw: Rw,
+    pub(super) read_percent: u32,
+    pub(super) new_group: bool,
+    pub(super) seed: u64,
+    pub(super) repeat: bool,
+    pub(super) repeat_all: bool,
+    pub(super) blockalign: ByDirection<Option<u64>>,
+    pub(super) filesize: Option<u64>,
+    /// The engine waits for each operation.
+    pub(super) waits: bool,
+    /// 0: `iodepth`.
+    pub(super) batch_submit: u32,
+    pub(super) batch_complete_min: u32,
+    /// 0: the minimum.
+    pub(super) batch_complete_max: u32,
+    /// 0: `iodepth`.
+    pub(super) depth_low: u32,
+    pub(super) class: Option<Class>,
+    pub(super) level: Option<u8>,
+    pub(super) thinktime_blocks: Option<u64>,
+    pub(super) fsync_on_close: bool,
+    /// 0: `verify_backlog`.
+    pub(super) backlog_batch: u64,
+    /// Where each option was given last, globally or here.
+    places: BTreeMap<&'static str, String>,
+}
+
+/// What `rw` says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rw {
+    /// `None`: two directions.
+    pub(super) only: Option<Direction>,
+    pub(super) trim_write: bool,
+    pub(super) random: bool,
+    pub(super) skip: i64,
+    pub(super) every: u32,
+}
+
+impl Default for Draft {
+    fn default() -> Self {
+        Self {
+            job: Job::new(""),
+            kilo: 1024,
+            rw: Rw { only: Some(Direction::Read), trim_write: false, random: false, skip: 0, every: 1 },
+            read_percent: 50,
+            new_group: false,
+            seed: Job::SEED,
+            repeat: true,
+            repeat_all: false,
+            blockalign: ByDirection::all(None),
+            filesize: None,
+            waits: true,
+            batch_submit: 1,
+            batch_complete_min: 1,
+            batch_complete_max: 0,
+            depth_low: 0,
+            class: None,
+            level: None,
+            thinktime_blocks: None,
+            fsync_on_close: false,
+            backlog_batch: 0,
+            places: BTreeMap::new(),
+        }
+    }
+}
+
+impl Draft {
+    /// The start of a section below these global ones.
+    pub(super) fn section(&self, name: &str) -> Self {
+        let mut draft = self.clone();
+        draft.job.options.clear();
+        // As with fio, a name in a global section names nothing.
+        name.clone_into(&mut draft.job.name);
+        draft
+    }
+
+    /// Notes that an option was given.
+    pub(super) fn record(&mut self, name: &'static str, place: &str, text: Option<&str>) {
+        self.places.insert(name, place.to_owned());
+        if name == "name" {
+            return;
+        }
+        self.job.options.retain(|(other, _)| other != name);
+        self.job.options.push((name.to_owned(), text.unwrap_or("1").to_owned()));
+    }
+
+    /// What was given.
+    pub(super) fn given(self) -> Vec<(String, String)> {
+        self.job.options
+    }
+
+    pub(super) fn measure_none(&mut self, none: bool) {
+        self.job.measure = Measure { lat: !none, clat: !none, slat: !none };
+    }
+
+    /// The job that the options make together. `section` is the place of its section.
+    pub(super) fn settle(mut self, section: &str) -> Result<Job, TextError> {
+        self.check(section)?;
+        self.settle_access();
+        self.settle_depth();
+        let job = &mut self.job;
+        job.seed = (self.repeat || self.repeat_all).then_some(self.seed);
+        if self.class.is_some() || self.level.is_some() {
+            let (class, level) = (self.class.unwrap_or(Class::BestEffort), self.level.unwrap_or(0));
+            job.priority = Some(IoPriority { class, level });
+        }
+        // Pauses by time come without pauses by count, unless both are asked for.
+        let by_count = if job.thinktime_iotime.is_zero() { 1 } else { u64::MAX };
+        job.thinktime_blocks = self.thinktime_blocks.unwrap_or(by_count);
+        job.thinktime_spin = job.thinktime_spin.min(job.thinktime);
+        job.end_fsync |= self.fsync_on_close;
+        job.verify_backlog_batch = if self.backlog_batch == 0 { job.verify_backlog } else { self.backlog_batch };
+        Ok(self.job)
+    }
+
+    fn settle_access(&mut self) {
+        let job = &mut self.job;
+        job.operations = match self.rw.only {
+            Some(direction) => Operations::Only(direction),
+            None if self.rw.trim_write => Operations::TrimWrite,
+            None => Operations::ReadWrite { read_percent: self.read_percent },
+        };
+        job.order = if self.rw.random {
+            Order::Random { every: self.rw.every }
+        } else {
+            Order::Sequential { skip: self.rw.skip }
+        };
+        for direction in Direction::ALL {
+            job.norandommap |= self.blockalign[direction].is_some();
+            job.blockalign[direction] = self.blockalign[direction].unwrap_or(*job.bs[direction].bounds().start());
+        }
+        job.norandommap |= job.random_distribution != Distribution::Random;
+        job.size = job.size.filter(|size| !matches!(size, Extent::Bytes(0)));
+        if let Some(filesize) = self.filesize {
+            job.size = match job.size {
+                Some(Extent::Bytes(size)) => Some(Extent::Bytes(size.min(filesize))),
+                _ => Some(Extent::Bytes(filesize)),
+            };
+        }
+        job.io_size = job.io_size.filter(|size| !matches!(size, Extent::Bytes(0)));
+    }
+
+    fn settle_depth(&mut self) {
+        let job = &mut self.job;
+        if self.waits {
+            job.iodepth = 1;
+        }
+        let up_to_depth = |value: u32| if value == 0 { job.iodepth } else { value.min(job.iodepth) };
+        job.iodepth_batch_submit = up_to_depth(self.batch_submit);
+        job.iodepth_low = up_to_depth(self.depth_low);
+        job.iodepth_batch_complete_min = self.batch_complete_min.min(job.iodepth);
+        job.iodepth_batch_complete_max =
+            self.batch_complete_max.clamp(job.iodepth_batch_complete_min.max(1), job.iodepth);
+    }
+
+    /// Refuses what makes no sense together.
+    fn check(&self, section: &str) -> Result<(), TextError> {
+        let fault = |name: &str, what: String| {
+            let place = self.places.get(name).map_or(section, String::as_str).to_owned();
+            Err(TextError { place, what: format!("option '{name}': {what}") })
+        };
+        let job = &self.job;
+        if job.time_based && job.runtime.is_none() {
+            return fault("time_based", "there is no runtime; give one, as in 'runtime=30s'".to_owned());
+        }
+        if Direction::ALL.iter().any(|direction| job.rate[*direction].is_some() && job.rate_iops[*direction].is_some())
+        {
+            return fault("rate_iops", "there is a rate too; give one of them".to_owned());
+        }
+        for (name, extent) in [("offset", job.offset), ("offset_increment", job.offset_increment)] {
+            if let Extent::Bytes(bytes) = extent
+                && bytes % 512 != 0
+            {
+                return fault(name, format!("'{bytes}' is not a multiple of 512"));
+            }
+        }
+        let interval = job.verify_interval;
+        let odd = |bytes: &u64| interval != 0 && !bytes.is_multiple_of(interval);
+        if let Some(bytes) = Direction::ALL.iter().flat_map(|direction| units(&job.bs[*direction])).find(odd) {
+            return fault("verify_interval", format!("{interval} does not divide the block size {bytes}"));
+        }
+        Ok(())
+    }
+}
+
+/// The sizes of which every length is a multiple.
+fn units(bs: &BlockSize) -> Vec<u64> {
+    match bs {
+        BlockSize::Split(parts) => parts.iter().map(|(bytes, _)| *bytes).collect(),
+        BlockSize::Fixed(_) | BlockSize::Range(_) => vec![*bs.bounds().start()],
+    }
+}

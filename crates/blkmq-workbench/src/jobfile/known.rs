@@ -1,0 +1,298 @@
+//! The options of fio that do nothing here: those without effect, and those that blkmq lacks.
+
+/// An option of fio that sets nothing here.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Known {
+    /// What it is about does not exist here, so that it changes nothing.
+    WithoutEffect(&'static str),
+    /// It would change what the job does, and blkmq cannot do it.
+    Lacking {
+        /// fio's name.
+        name: &'static str,
+        /// The values that ask for nothing.
+        neutral: &'static [&'static str],
+        /// What the user can do.
+        instead: &'static str,
+    },
+}
+
+/// A kind of option: its other name or "" behind each name.
+type Names = &'static [(&'static str, &'static str)];
+
+/// Files, caches and mounts: a job works on the device, which exists, and nothing caches it.
+const FILES: Names = &[
+    ("directory", ""),
+    ("filename_format", ""),
+    ("unique_filename", ""),
+    ("opendir", ""),
+    ("lockfile", ""),
+    ("openfiles", ""),
+    ("file_service_type", ""),
+    ("fallocate", ""),
+    ("fadvise_hint", ""),
+    ("fill_device", "fill_fs"),
+    ("direct", ""),
+    ("buffered", ""),
+    ("invalidate", ""),
+    ("pre_read", ""),
+    ("overwrite", ""),
+    ("create_serialize", ""),
+    ("create_fsync", ""),
+    ("create_on_open", ""),
+    ("allow_file_create", ""),
+    ("allow_mounted_write", ""),
+    ("unlink", ""),
+    ("unlink_each_loop", ""),
+];
+
+/// How fio's own process goes about it.
+const PROCESS: Names = &[
+    ("thread", "threads"),
+    ("mem", "iomem"),
+    ("lockmem", ""),
+    ("hugepage-size", ""),
+    ("nice", ""),
+    ("uid", ""),
+    ("gid", ""),
+    ("cpumask", ""),
+    ("cpus_allowed", ""),
+    ("cpus_allowed_policy", ""),
+    ("numa_cpu_nodes", ""),
+    ("numa_mem_policy", ""),
+    ("clocksource", ""),
+    ("gtod_cpu", ""),
+    ("random_generator", ""),
+    ("verify_async", ""),
+    ("verify_dump", ""),
+    ("verify_state_save", ""),
+    ("experimental_verify", ""),
+    ("registerfiles", ""),
+    ("fixedbufs", ""),
+    ("sqthread_poll", ""),
+    ("sqthread_poll_cpu", ""),
+    ("nonvectored", ""),
+    ("force_async", ""),
+    ("uncached", ""),
+    ("userspace_reap", ""),
+];
+
+/// What blocks hold: no device here looks into them.
+const CONTENT: Names = &[
+    ("zero_buffers", ""),
+    ("refill_buffers", ""),
+    ("scramble_buffers", ""),
+    ("buffer_pattern", ""),
+    ("buffer_compress_percentage", ""),
+    ("buffer_compress_chunk", ""),
+    ("dedupe_percentage", ""),
+    ("dedupe_mode", ""),
+    ("dedupe_working_set_percentage", ""),
+    ("dedupe_global", ""),
+];
+
+/// How fio prints and logs.
+const OUTPUT: Names = &[
+    ("disable_bw_measurement", "disable_bw"),
+    ("disk_util", ""),
+    ("significant_figures", ""),
+    ("unit_base", ""),
+    ("rate_cycle", "ratecycle"),
+    ("bwavgtime", ""),
+    ("iopsavgtime", ""),
+    ("per_job_logs", ""),
+    ("log_entries", ""),
+    ("log_avg_msec", ""),
+    ("log_hist_msec", ""),
+    ("log_hist_coarseness", ""),
+    ("log_max_value", ""),
+    ("log_offset", ""),
+    ("log_prio", ""),
+    ("log_compression", ""),
+    ("log_compression_cpus", ""),
+    ("log_store_compressed", ""),
+    ("log_unix_epoch", ""),
+    ("log_alternate_epoch", ""),
+    ("log_alternate_epoch_clock_id", ""),
+];
+
+const WITHOUT_EFFECT: [Names; 4] = [FILES, PROCESS, CONTENT, OUTPUT];
+
+/// Name, other name, values that ask for nothing.
+type Lack = (&'static str, &'static str, &'static [&'static str]);
+
+/// What the user can do, and the options that it is about.
+const LACKING: &[(&str, &[Lack])] = &[
+    (
+        "every job has the one device that --device names",
+        &[("nrfiles", "nr_files", &["1"]), ("file_append", "", &["0"]), ("create_only", "", &["0"])],
+    ),
+    (
+        "its devices have no zones that must be written in order: leave it out",
+        &[
+            ("zonemode", "", &["none"]),
+            ("zonesize", "", &["0"]),
+            ("zonecapacity", "", &["0"]),
+            ("zonerange", "", &["0"]),
+            ("zoneskip", "", &["0"]),
+            ("read_beyond_wp", "", &["0"]),
+            ("max_open_zones", "", &["0"]),
+            ("job_max_open_zones", "", &["0"]),
+            ("ignore_zone_limits", "", &["0"]),
+            ("zone_reset_threshold", "", &["0"]),
+            ("zone_reset_frequency", "", &["0"]),
+        ],
+    ),
+    (
+        "give the classes jobs of their own with prio and prioclass",
+        &[
+            ("cmdprio_percentage", "", &["0"]),
+            ("cmdprio_class", "", &[]),
+            ("cmdprio", "", &[]),
+            ("cmdprio_bssplit", "", &[]),
+        ],
+    ),
+    (
+        "use rate or rate_iops",
+        &[
+            ("io_submit_mode", "", &["inline"]),
+            ("rate_min", "ratemin", &["0"]),
+            ("rate_iops_min", "", &["0"]),
+            ("flow", "", &["0"]),
+            ("flow_id", "", &["0"]),
+            ("flow_sleep", "", &["0"]),
+        ],
+    ),
+    (
+        "use runtime and ramp_time",
+        &[
+            ("latency_target", "", &["0"]),
+            ("latency_window", "", &["0"]),
+            ("latency_percentile", "", &["100"]),
+            ("latency_run", "", &["0"]),
+            ("max_latency", "", &["0"]),
+            ("steadystate", "ss", &[]),
+            ("steadystate_duration", "ss_dur", &["0"]),
+            ("steadystate_ramp_time", "ss_ramp", &["0"]),
+        ],
+    ),
+    (
+        "use stonewall to order jobs, and runtime to end them",
+        &[("wait_for", "", &[]), ("exitall", "", &["0"]), ("exit_what", "", &[]), ("exitall_on_error", "", &["0"])],
+    ),
+    (
+        "the first error ends the job: leave it out",
+        &[("ignore_error", "", &[]), ("continue_on_error", "", &["none", "0"]), ("error_dump", "", &["0"])],
+    ),
+    (
+        "use verify=crc32c",
+        &[
+            ("verify_pattern", "", &[]),
+            ("verify_offset", "", &["0"]),
+            ("verify_only", "", &["0"]),
+            ("verify_state_load", "", &["0"]),
+            ("trim_percentage", "", &["0"]),
+            ("trim_verify_zero", "", &["0"]),
+            ("trim_backlog", "", &["0"]),
+            ("trim_backlog_batch", "", &["0"]),
+        ],
+    ),
+    (
+        "'blkmq replay' plays traces",
+        &[
+            ("write_iolog", "", &[]),
+            ("read_iolog", "", &[]),
+            ("read_iolog_chunked", "", &["0"]),
+            ("replay_no_stall", "", &["0"]),
+            ("replay_redirect", "", &[]),
+            ("replay_scale", "", &["1"]),
+            ("replay_align", "", &["0"]),
+            ("replay_time_scale", "", &["100"]),
+            ("replay_skip", "", &[]),
+            ("merge_blktrace_file", "", &[]),
+            ("merge_blktrace_scalars", "", &[]),
+            ("merge_blktrace_iters", "", &[]),
+        ],
+    ),
+    (
+        "the results are in --json and --report",
+        &[
+            ("write_bw_log", "", &["0"]),
+            ("write_lat_log", "", &["0"]),
+            ("write_iops_log", "", &["0"]),
+            ("write_hist_log", "", &["0"]),
+            ("unified_rw_reporting", "", &["none", "0"]),
+            ("block_error_percentiles", "", &["0"]),
+            ("stats", "", &["1"]),
+        ],
+    ),
+    ("name the scheduler by --scheduler", &[("ioscheduler", "", &[])]),
+    ("bs gives sizes for reads, writes and trims", &[("bs_is_seq_rand", "", &["0"])]),
+    ("use fsync, fdatasync or sync", &[("write_barrier", "", &["0"]), ("sync_file_range", "", &[])]),
+    (
+        "leave it out",
+        &[
+            ("serialize_overlap", "", &["0"]),
+            ("atomic", "", &["0"]),
+            ("write_hint", "", &["none"]),
+            ("nowait", "", &["0"]),
+            ("hipri_percentage", "", &["100"]),
+            ("exec_prerun", "", &[]),
+            ("exec_postrun", "", &[]),
+            ("profile", "", &[]),
+            ("cgroup", "", &[]),
+            ("cgroup_weight", "", &[]),
+            ("cgroup_nodelete", "", &["0"]),
+        ],
+    ),
+    (
+        "it belongs to an engine that blkmq has not: its engines only say whether a job waits for each operation",
+        &[
+            ("cmd_type", "", &[]),
+            ("readfua", "", &["0"]),
+            ("writefua", "", &["0"]),
+            ("sg_write_mode", "", &[]),
+            ("stream_id", "", &[]),
+            ("clustername", "", &[]),
+            ("rbdname", "", &[]),
+            ("pool", "", &[]),
+            ("clientname", "", &[]),
+            ("busy_poll", "", &[]),
+            ("hostname", "", &[]),
+            ("bindname", "", &[]),
+            ("port", "", &[]),
+            ("protocol", "", &[]),
+            ("verb", "", &[]),
+            ("uri", "", &[]),
+            ("nfs_url", "", &[]),
+            ("cpuload", "", &[]),
+            ("cpuchunks", "", &[]),
+            ("cpumode", "", &[]),
+            ("exit_on_io_done", "", &[]),
+            ("donorname", "", &[]),
+            ("inplace", "", &[]),
+            ("thp", "", &[]),
+        ],
+    ),
+];
+
+/// The option of that name or other name.
+pub(super) fn find(name: &str) -> Option<Known> {
+    let without_effect = WITHOUT_EFFECT.iter().copied().flatten();
+    if let Some((name, _)) = without_effect.copied().find(|(first, other)| matches(name, first, other)) {
+        return Some(Known::WithoutEffect(name));
+    }
+    let lacking = LACKING.iter().flat_map(|(instead, lacks)| lacks.iter().map(move |lack| (*instead, lack)));
+    lacking.into_iter().find_map(|(instead, &(first, other, neutral))| {
+        matches(name, first, other).then_some(Known::Lacking { name: first, neutral, instead })
+    })
+}
+
+/// Every name, for suggestions.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let without_effect = WITHOUT_EFFECT.iter().copied().flatten().map(|(name, _)| *name);
+    without_effect.chain(LACKING.iter().flat_map(|(_, lacks)| lacks.iter().map(|(name, ..)| *name)))
+}
+
+fn matches(name: &str, first: &str, other: &str) -> bool {
+    !name.is_empty() && (name == first || name == other)
+}

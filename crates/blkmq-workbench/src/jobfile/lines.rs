@@ -1,0 +1,131 @@
+//! The lines of a job file: comments taken away, other files included, variables replaced.
+
+use super::{Surroundings, shown};
+use crate::TextError;
+
+/// How many files one job file may include, and they in turn.
+const MAX_INCLUDES: usize = 64;
+
+/// A line that says something.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// File and number.
+    pub(super) place: String,
+    /// What it says.
+    pub(super) what: What,
+}
+
+/// What a line says.
+#[derive(Debug)]
+pub(super) enum What {
+    /// `[name]`.
+    Section(String),
+    /// `name=value`, or a name alone.
+    Option(String, Option<String>),
+}
+
+/// Reads job files into lines.
+pub(super) struct Reader<'a> {
+    surroundings: &'a dyn Surroundings,
+    includes: usize,
+    lines: Vec<Line>,
+}
+
+/// The lines of the file of that name.
+pub(super) fn read(file: &str, text: &str, surroundings: &dyn Surroundings) -> Result<Vec<Line>, TextError> {
+    let mut reader = Reader { surroundings, includes: 0, lines: Vec::new() };
+    reader.read(file, text)?;
+    Ok(reader.lines)
+}
+
+impl Reader<'_> {
+    fn read(&mut self, file: &str, text: &str) -> Result<(), TextError> {
+        for (index, line) in text.lines().enumerate() {
+            let line = line.split([';', '#']).next().unwrap_or_default().trim();
+            let fault = |what| TextError::in_line(&shown(file), index + 1, what);
+            if line.is_empty() {
+                continue;
+            }
+            if let Some(path) = line.strip_prefix("include").filter(|rest| rest.starts_with(char::is_whitespace)) {
+                self.include(file, path.trim()).map_err(|error| match error {
+                    Unread::Here(what) => fault(what),
+                    Unread::Within(error) => error,
+                })?;
+                continue;
+            }
+            let what = if line.starts_with('[') { section(line) } else { option(line) };
+            let place = format!("{}: line {}", shown(file), index + 1);
+            self.lines.push(Line { place, what: what.map_err(fault)? });
+        }
+        Ok(())
+    }
+
+    fn include(&mut self, file: &str, path: &str) -> Result<(), Unread> {
+        self.includes += 1;
+        if self.includes > MAX_INCLUDES {
+            return Err(Unread::Here(format!("more than {MAX_INCLUDES} files are included; does one include itself?")));
+        }
+        let (name, text) = self
+            .surroundings
+            .include(file, path)
+            .map_err(|why| Unread::Here(format!("cannot include '{}': {}", shown(path), shown(&why))))?;
+        self.read(&name, &text).map_err(Unread::Within)
+    }
+}
+
+/// Why an included file could not be read.
+enum Unread {
+    /// The line that includes it is to blame.
+    Here(String),
+    /// It says something wrong.
+    Within(TextError),
+}
+
+fn section(line: &str) -> Result<What, String> {
+    match line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).map(str::trim) {
+        Some(name) if !name.is_empty() && !name.contains([']', '[']) => Ok(What::Section(name.to_owned())),
+        _ => Err(format!("'{}' is no section: a job starts with its name in brackets, as in '[reader]'", shown(line))),
+    }
+}
+
+/// Takes `name=value` apart.
+pub(super) fn option(line: &str) -> Result<What, String> {
+    let Some((name, value)) = line.split_once('=') else {
+        return Ok(What::Option(line.to_owned(), None));
+    };
+    if name.is_empty() || name.ends_with(char::is_whitespace) || value.starts_with(char::is_whitespace) {
+        let example = if name.trim().is_empty() { "rw" } else { name.trim() };
+        return Err(format!(
+            "'{}' is no option: an option is a name, '=' and a value, without blanks, as in '{}=...'",
+            shown(line),
+            shown(example)
+        ));
+    }
+    Ok(What::Option(name.to_owned(), Some(value.to_owned())))
+}
+
+/// Replaces `${NAME}` by the environment's variable, and `$ncpus`, `$pagesize` and `$mb_memory` by what the machine has.
+pub(super) fn substitute(value: &str, surroundings: &dyn Surroundings) -> Result<String, String> {
+    let mut result = String::new();
+    let mut rest = value;
+    while let Some(at) = rest.find('$') {
+        result.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some((name, behind)) = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
+            let variable = surroundings
+                .variable(name)
+                .ok_or_else(|| format!("the environment has no variable '{}'; set it before the run", shown(name)))?;
+            result.push_str(&variable);
+            rest = behind;
+        } else if let Some(keyword) = ["ncpus", "pagesize", "mb_memory"].into_iter().find(|word| rest.starts_with(word))
+        {
+            let number = surroundings.keyword(keyword).ok_or_else(|| format!("${keyword} is not known here"))?;
+            result.push_str(&number.to_string());
+            rest = &rest[keyword.len()..];
+        } else {
+            result.push('$');
+        }
+    }
+    result.push_str(rest);
+    Ok(result)
+}
