@@ -1,9 +1,25 @@
 //! Counting without a shared line: every thread adds to a line of its own, readers sum.
+//!
+//! Here is what the layer counts for itself and its tests; the statistics that users know from Linux are in the modules
+//! below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of sectors, and
+//! `batch` what the path calls.
+
+mod batch;
+mod gauge;
+mod range;
+mod stat;
+mod sums;
 
 use std::ops::{AddAssign, Sub};
 
 use blkmq_sched::{Class, Tally};
 
+pub use self::batch::Accounting;
+pub(crate) use self::batch::{Account, Ending, Mark, Starting};
+pub(crate) use self::range::check_ranges;
+pub use self::range::{MAX_RANGES, SectorRange};
+pub use self::stat::Stat;
+pub(crate) use self::sums::Sums;
 use crate::sync::Line;
 use crate::sync::atomic::{AtomicU64, Ordering};
 

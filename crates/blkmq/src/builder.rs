@@ -1,5 +1,6 @@
 //! Building a queue in front of a device.
 
+use crate::account::{Account, Accounting, SectorRange, check_ranges};
 use crate::clock::Clock;
 use crate::control::Control;
 use crate::driver::{Driver, Topology, check_topology};
@@ -24,6 +25,8 @@ pub struct Builder {
     slots: u16,
     io_timeout_ms: u32,
     wait_meter: Option<fn() -> u64>,
+    accounting: Accounting,
+    ranges: Vec<SectorRange>,
 }
 
 /// Slots of a submitter unless the builder says otherwise.
@@ -43,6 +46,8 @@ impl RequestQueue {
             slots: DEFAULT_SLOTS,
             io_timeout_ms: DEFAULT_IO_TIMEOUT_MS,
             wait_meter: None,
+            accounting: Accounting::default(),
+            ranges: Vec::new(),
         }
     }
 }
@@ -84,16 +89,31 @@ impl Builder {
         self
     }
 
+    /// How the statistics know what is in flight; per thread by default.
+    #[must_use]
+    pub fn accounting(mut self, accounting: Accounting) -> Self {
+        self.accounting = accounting;
+        self
+    }
+
+    /// Ranges of sectors that are also counted apart; see [`RequestQueue::set_ranges`].
+    #[must_use]
+    pub fn ranges(mut self, ranges: Vec<SectorRange>) -> Self {
+        self.ranges = ranges;
+        self
+    }
+
     /// Builds the queue.
     ///
     /// # Errors
-    /// The scheduler is unknown, or the driver's description of the device makes no sense.
+    /// The scheduler is unknown, a range is bad, or the driver's description of the device makes no sense.
     pub fn build(self) -> Result<Arc<RequestQueue>, QueueError> {
         let (topology, limits) = (self.driver.topology(), self.driver.limits());
         check_device(&topology, &limits)?;
         if self.slots == 0 || self.slots > 32768 {
             return Err(QueueError::BadValue(format!("slots: {} is not within 1..32768", self.slots)));
         }
+        check_ranges(&self.ranges, limits.capacity_sectors)?;
         let single = topology.default_queues == 1 && topology.read_queues == 0;
         let name = self.scheduler.unwrap_or_else(|| if single { "mq-deadline" } else { "none" }.to_owned());
         let scheduler = scheduler_by_name(&name)?;
@@ -114,6 +134,7 @@ impl Builder {
             driver: self.driver,
             clock: self.clock,
             nr_slots: self.slots,
+            account: Account::new(self.accounting, now),
             control: Mutex::new(Control::default()),
             room_wanted: Line::new("queue.room_wanted", AtomicBool::new(false)),
             nr_sleepers: Line::new("queue.nr_sleepers", AtomicU32::new(0)),
@@ -123,6 +144,7 @@ impl Builder {
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
         q.install(scheduler);
+        q.install_ranges(self.ranges);
         Ok(q)
     }
 }

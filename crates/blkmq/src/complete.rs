@@ -2,6 +2,7 @@
 
 use blkmq_sched::{Op, Time};
 
+use crate::account::{Ending, Mark};
 use crate::flush::Steps;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
@@ -37,13 +38,18 @@ impl TagBatch {
     }
 }
 
-/// Operations of one submitter on their way to its completion ring.
-struct Delivery {
+/// Operations of one submitter on their way to its completion ring, and the count of the requests they belong to.
+struct Delivery<'q> {
     member: u16,
     list: RqList,
+    ending: Ending<'q>,
 }
 
-impl Delivery {
+impl<'q> Delivery<'q> {
+    fn new(q: &'q RequestQueue, runner: &Runner, now: Time) -> Self {
+        Self { member: runner.member, list: RqList::new(), ending: Ending::new(q, runner.member(q), now) }
+    }
+
     fn add(&mut self, q: &RequestQueue, part: Request<'_>) {
         let member = part.index().pool();
         if member != self.member {
@@ -53,7 +59,9 @@ impl Delivery {
         self.list.push_back(part, Place::Completed);
     }
 
+    /// Counted first: who has its completions finds them in the statistics.
     fn send(&mut self, q: &RequestQueue) {
+        self.ending.publish();
         if !self.list.is_empty() {
             let member = q.members.get(self.member);
             std::mem::take(&mut self.list).deliver(&q.slots, &member.completions);
@@ -69,9 +77,9 @@ impl Runner {
     /// fence; per operation its slot's two lines and this thread's counters.
     pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
         let mut tags = TagBatch::new();
-        let mut delivery = Delivery { member: self.member, list: RqList::new() };
+        let mut delivery = Delivery::new(q, self, now);
         loop {
-            self.complete_own(q, &mut tags, now);
+            self.complete_own(q, &mut tags, &mut delivery.ending, now);
             let Some(mut rq) = self.finished.pop_front(&q.slots) else { break };
             let hctx = rq.body().hctx;
             rq.body_mut().completed = now;
@@ -84,6 +92,9 @@ impl Runner {
             if rq.body().flush == FlushStep::None {
                 self.deliver(q, rq, &mut delivery);
             } else {
+                if rq.body().flush == FlushStep::Flush {
+                    delivery.ending.add(&rq);
+                }
                 let steps = q.hctxs.get(hctx).flush.lock().complete(&q.slots, hctx, rq, now);
                 self.take_steps(q, steps, &mut delivery);
             }
@@ -97,7 +108,7 @@ impl Runner {
     }
 
     /// Completes the requests at the front that are one operation of this thread each: the whole list moves on at once.
-    fn complete_own(&mut self, q: &RequestQueue, tags: &mut TagBatch, now: Time) {
+    fn complete_own(&mut self, q: &RequestQueue, tags: &mut TagBatch, ending: &mut Ending<'_>, now: Time) {
         let counters = &self.member(q).counters;
         let (member, hint) = (self.member, &mut self.hint);
         let mut failed = 0;
@@ -115,6 +126,7 @@ impl Runner {
                 tags.add(q, hint, body.hctx, tag);
             }
             failed += u64::from(!body.status.is_ok());
+            ending.add(rq);
             rq.rest_at(Place::Completed);
             true
         });
@@ -128,8 +140,11 @@ impl Runner {
     }
 
     /// Does what the flush machine asks for.
-    fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, delivery: &mut Delivery) {
-        while let Some(rq) = steps.dispatch.pop_front(&q.slots) {
+    fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, delivery: &mut Delivery<'_>) {
+        while let Some(mut rq) = steps.dispatch.pop_front(&q.slots) {
+            if rq.body().flush == FlushStep::Flush {
+                rq.body_mut().mark = Mark::of_flush(q);
+            }
             q.hctxs.get(rq.body().hctx).park(rq);
             self.parked = true;
         }
@@ -142,13 +157,14 @@ impl Runner {
     pub(crate) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
         let hctx = rq.body().hctx;
         let steps = q.hctxs.get(hctx).flush.lock().insert(&q.slots, hctx, rq, now);
-        let mut delivery = Delivery { member: self.member, list: RqList::new() };
+        let mut delivery = Delivery::new(q, self, now);
         self.take_steps(q, steps, &mut delivery);
         debug_assert!(delivery.list.is_empty(), "nothing finishes on entering the flush machine");
     }
 
     /// Hands each operation of a request to the submitter that asked: its own to this thread, others' to their rings.
-    fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, delivery: &mut Delivery) {
+    fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, delivery: &mut Delivery<'_>) {
+        delivery.ending.add(&rq);
         let failed = !rq.body().status.is_ok();
         let mut parts = 0;
         rq.into_parts(|part| {

@@ -6,6 +6,7 @@
 
 use blkmq_sched::{ClientId, KnobError};
 
+use crate::account::{SectorRange, check_ranges};
 use crate::client::Client;
 use crate::driver::{Topology, check_topology};
 use crate::grace::Observed;
@@ -111,6 +112,7 @@ enum What {
     Scheduler(Option<Box<dyn blkmq_sched::Scheduler>>),
     NrRequests(u32),
     Topology(Topology),
+    Ranges(Vec<SectorRange>),
 }
 
 /// A change that needs a drained queue. It happens in [`poll`](Self::poll) or [`wait`](Self::wait).
@@ -210,6 +212,16 @@ impl RequestQueue {
         Ok(self.change(What::Topology(topology)))
     }
 
+    /// Begins to put other ranges of sectors in the place of those that are counted apart: at most
+    /// [`MAX_RANGES`](crate::MAX_RANGES). One that keeps its name keeps its counts, though its sectors change.
+    ///
+    /// # Errors
+    /// Two ranges overlap or have the same name, or one has no sectors, or some behind the end of the device.
+    pub fn set_ranges(self: &Arc<Self>, ranges: Vec<SectorRange>) -> Result<Change, QueueError> {
+        check_ranges(&ranges, self.limits.capacity_sectors)?;
+        Ok(self.change(What::Ranges(ranges)))
+    }
+
     fn change(self: &Arc<Self>, what: What) -> Change {
         Change { q: Arc::clone(self), freeze: Some(self.freeze()), what: Some(what) }
     }
@@ -240,6 +252,7 @@ impl RequestQueue {
                 let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
                 self.apply_nr_requests(&mut hold, nr_requests);
             }
+            What::Ranges(ranges) => self.install_ranges(ranges),
         }
         Ok(())
     }
@@ -290,6 +303,9 @@ impl RequestQueue {
     pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
         let mut control = self.control.lock();
         let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
+        if self.account.ranges.ever() {
+            self.members.get(member).make_range_sums();
+        }
         let client = client.map_or(ClientId(0), |client| control.client_id(client));
         Ok((member, client))
     }

@@ -13,6 +13,7 @@ use blkmq_sched::Time;
 
 use crate::issue::Started;
 use crate::limits::Limits;
+use crate::member::MAX_MEMBERS;
 use crate::request::{Place, RqList, Slots};
 pub use crate::request::{Request, RqId};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -131,26 +132,31 @@ pub trait Driver: Send + Sync + fmt::Debug {
     }
 }
 
-/// Which request has a tag of a hardware queue; read by the timeout scan.
+/// Which request has a tag of a hardware queue, and whether it is a read; read by the timeout scan and by counts.
 #[derive(Debug)]
 pub(crate) struct StartedTable(Box<[AtomicU64]>);
 
 impl StartedTable {
     const NOBODY: u64 = u64::MAX;
+    /// Where an id says that its request is a read: the uppermost bit of the pool, which is below [`MAX_MEMBERS`].
+    const READ: u64 = 1 << 31;
 
     pub(crate) fn new(depth: usize) -> Self {
         Self((0..depth).map(|_| AtomicU64::new(Self::NOBODY)).collect())
     }
 
-    fn set(&self, tag: Tag, id: RqId) {
-        self.0[usize::from(tag.0)].store(id.0, Ordering::Relaxed);
+    fn set(&self, tag: Tag, id: RqId, is_read: bool) {
+        let marked = if is_read { id.0 | Self::READ } else { id.0 };
+        self.0[usize::from(tag.0)].store(marked, Ordering::Relaxed);
     }
 
-    pub(crate) fn get(&self, tag: Tag) -> Option<RqId> {
-        let id = self.0[usize::from(tag.0)].load(Ordering::Relaxed);
-        (id != Self::NOBODY).then_some(RqId(id))
+    pub(crate) fn get(&self, tag: Tag) -> Option<(RqId, bool)> {
+        let marked = self.0[usize::from(tag.0)].load(Ordering::Relaxed);
+        (marked != Self::NOBODY).then_some((RqId(marked & !Self::READ), marked & Self::READ != 0))
     }
 }
+
+const _: () = assert!(MAX_MEMBERS <= 1 << 15);
 
 /// Requests on their way to a driver, and what it does with them.
 #[derive(Debug)]
@@ -212,7 +218,7 @@ impl<'q> Batch<'q> {
         self.started.note(rq.index().pool(), self.member);
         rq.body_mut().issued = self.now;
         let tag = rq.body().tag.expect("what is issued has a tag");
-        self.table.set(tag, rq.id());
+        self.table.set(tag, rq.id(), rq.body().op.is_read());
         rq.issue(self.now.after(self.timeout_ns))
     }
 

@@ -28,6 +28,12 @@ impl RequestQueue {
             self.scheduler(),
         )?;
         writeln!(out, "stats {:?}", self.stats())?;
+        writeln!(out, "stat {}", self.stat())?;
+        for (range, stat) in self.range_stats() {
+            writeln!(out, "range {} {}+{} {stat}", range.name, range.first, range.nr_sectors)?;
+        }
+        let [reads, writes] = self.inflight();
+        writeln!(out, "inflight {reads} {writes}")?;
         let room = self.room_wanted.load(Ordering::Relaxed);
         let (sleepers, background) =
             (self.nr_sleepers.load(Ordering::Relaxed), self.nr_background.load(Ordering::Relaxed));
@@ -53,7 +59,7 @@ impl RequestQueue {
             hctx.tags.for_each_busy(|tag| busy.push(tag));
             for tag in busy {
                 let id = hctx.started.get(tag);
-                writeln!(out, "  tag {} last started {:x?}", tag.0, id.map(|id| id.0))?;
+                writeln!(out, "  tag {} last started {:x?}", tag.0, id.map(|(id, _)| id.0))?;
             }
         }
         Ok(())

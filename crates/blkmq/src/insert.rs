@@ -4,6 +4,7 @@
 use blkmq_sched::{Class, InsertAt, Merge, MergeHow, MergeLevel, Op, Time};
 
 use crate::Status;
+use crate::account::Starting;
 use crate::hctx::{HwCtx, Layout};
 use crate::hold::Hold;
 use crate::queue::RequestQueue;
@@ -48,6 +49,7 @@ impl Runner {
         let (mut rest, mut flushes) = (RqList::new(), RqList::new());
         let mut blocked = Blocked::default();
         let mut entered = 0;
+        let mut starting = Starting::new(q, self.member(q), now);
         let mut guard = q.held.hold(&self.member(q).counters);
         let hold = &mut *guard;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
@@ -55,10 +57,11 @@ impl Runner {
             let nr_parts = u64::from(rq.body().nr_parts);
             entered += nr_parts;
             if rq.body().flush != FlushStep::None {
+                starting.add(&mut rq);
                 flushes.push_back(rq, Place::Held);
                 continue;
             }
-            let inserted = if *blocked.kind(&rq) { Err(rq) } else { self.insert_one(q, hold, rq, now) };
+            let inserted = if *blocked.kind(&rq) { Err(rq) } else { self.insert_one(q, hold, rq, now, &mut starting) };
             let Err(mut rq) = inserted else { continue };
             if rq.body().flags.nowait {
                 rq.body_mut().status = Status::Again;
@@ -69,6 +72,7 @@ impl Runner {
                 rest.push_back(rq, Place::Plugged);
             }
         }
+        starting.publish();
         q.held.note_insertion();
         q.held.note_waiting(hold);
         drop(guard);
@@ -86,6 +90,7 @@ impl Runner {
         hold: &mut Hold,
         mut rq: Request<'q>,
         now: Time,
+        starting: &mut Starting<'_>,
     ) -> Result<(), Request<'q>> {
         let info = rq.body().info();
         let Some(scheduler) = &mut hold.scheduler else { return Err(rq) };
@@ -103,6 +108,7 @@ impl Runner {
         let Some(scheduler) = &mut hold.scheduler else { return Err(rq) };
         let at = if rq.body().flags.at_head { InsertAt::Head } else { InsertAt::Sorted };
         rq.body_mut().ordered = true;
+        starting.add(&mut rq);
         let id = rq.id();
         let _ = rq.leave_at(Place::Scheduler);
         scheduler.insert(id, &info, at, now);
@@ -114,6 +120,8 @@ impl Runner {
     /// Hangs a newcomer onto the request that takes it in, and joins that with its neighbour if they touch now.
     fn merge(&self, q: &RequestQueue, hold: &mut Hold, merge: Merge, newcomer: Request<'_>) {
         let mut into = q.slots.leave_scheduler(merge.into);
+        let member = self.member(q);
+        member.account_merge(q, &into, newcomer.body().nr_parts.into());
         into.absorb(newcomer, merge.how);
         let _ = into.leave_at(Place::Scheduler);
         let mut merges = 1;
@@ -122,11 +130,12 @@ impl Runner {
             let absorbed = q.slots.leave_scheduler(join.absorbed);
             hold.count_out(absorbed.body().hctx);
             hold.limited -= u64::from(absorbed.body().op != Op::Read);
+            member.account_join(q, &survivor, &absorbed);
             survivor.absorb(absorbed, MergeHow::Back);
             let _ = survivor.leave_at(Place::Scheduler);
             merges += 1;
         }
-        self.member(q).counters.merged_at_insert(merges);
+        member.counters.merged_at_insert(merges);
     }
 
     /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue. Returns how many
@@ -134,6 +143,7 @@ impl Runner {
     fn insert_direct(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time, seen: Snapshot) -> u64 {
         let hctxs = layout.hctxs(self.member);
         let mut entered = 0;
+        let mut starting = Starting::new(q, self.member(q), now);
         loop {
             let mut index = None;
             let mut run = plug.take_while(&q.slots, |rq| {
@@ -144,20 +154,23 @@ impl Runner {
                 belongs
             });
             if let Some(index) = index {
-                self.start(q, layout, index, &mut run, now, seen);
+                self.start(&mut starting, layout, index, &mut run, seen);
             } else {
-                let Some(rq) = plug.pop_front(&q.slots) else { return entered };
+                let Some(mut rq) = plug.pop_front(&q.slots) else { return entered };
                 entered += u64::from(rq.body().nr_parts);
+                starting.add(&mut rq);
+                starting.publish();
                 self.insert_flush(q, rq, now);
             }
         }
     }
 
     /// Starts requests of one hardware queue, in order. If something waits already they queue up behind it.
-    fn start(&mut self, q: &RequestQueue, layout: Layout, index: u16, run: &mut RqList, now: Time, seen: Snapshot) {
+    fn start(&mut self, starting: &mut Starting<'_>, layout: Layout, index: u16, run: &mut RqList, seen: Snapshot) {
+        let (q, now) = (starting.q, starting.now);
         let hctx = q.hctxs.get(index);
         if !seen.is_quiesced() && !q.word.load().is_waiting() {
-            self.start_with_tags(q, index, hctx, run);
+            self.start_with_tags(starting, index, hctx, run);
             if q.is_concurrent {
                 self.issue_directly(q, now);
             }
@@ -166,24 +179,31 @@ impl Runner {
             return;
         }
         refuse_nowait(&q.slots, run, Place::Held, |rq| self.finished.push_back(rq, Place::Held));
+        let mut rest = run.take_while(&q.slots, |rq| {
+            starting.add(rq);
+            true
+        });
+        starting.publish();
         let member = self.member(q);
-        member.ctx.append(&q.slots, layout.kind_of(index), run, || hctx.mark_ctx(self.member));
+        member.ctx.append(&q.slots, layout.kind_of(index), &mut rest, || hctx.mark_ctx(self.member));
         // The run that follows looks for tags again, with WAITING set.
         q.word.set_waiting();
     }
 
-    fn start_with_tags(&mut self, q: &RequestQueue, index: u16, hctx: &HwCtx, run: &mut RqList) {
+    fn start_with_tags(&mut self, starting: &mut Starting<'_>, index: u16, hctx: &HwCtx, run: &mut RqList) {
+        let q = starting.q;
         self.make_ready_on(q, index);
         let mut tags = [Tag(0); TAG_BATCH];
         while !run.is_empty() {
             let wanted = run.len().min(TAG_BATCH);
             let got = hctx.tags.get_batch(&mut self.hint, &mut tags[..wanted]);
             if got == 0 {
-                return;
+                break;
             }
             let mut tags = tags[..got].iter();
             let tagged = run.take_while(&q.slots, |rq| {
                 let Some(&tag) = tags.next() else { return false };
+                starting.add(rq);
                 rq.body_mut().tag = Some(tag);
                 rq.rest_at(Place::IssueList);
                 true
@@ -191,6 +211,7 @@ impl Runner {
             self.ready.append(tagged);
             self.member(q).counters.dispatched(1);
         }
+        starting.publish();
     }
 
     /// Which hardware queue the request goes to.

@@ -41,6 +41,14 @@ pub const QUEUE_KNOBS: &[Knob] = &[
         max: u32::MAX as i64,
         about: "How long the driver may keep a request before it is asked about it.",
     },
+    Knob {
+        name: "iostats",
+        unit: Unit::Count,
+        default: Some(1),
+        min: 0,
+        max: 1,
+        about: "Whether the statistics count the requests that enter from now on.",
+    },
 ];
 
 impl RequestQueue {
@@ -58,6 +66,7 @@ impl RequestQueue {
             }
             "nr_requests" => number(&self.settings.nr_requests),
             "nomerges" => number(&self.settings.nomerges),
+            "iostats" => number(&self.settings.iostats),
             "io_timeout" => number(&self.settings.io_timeout_ms),
             _ => match name.strip_prefix(SCHEDULER_PREFIX) {
                 Some(knob) => self.scheduler_knob(knob).map(|value| value.to_string()),
@@ -86,6 +95,7 @@ impl RequestQueue {
         let number = u32::try_from(number).expect("the ranges of these knobs lie within u32");
         match name {
             "nr_requests" => return self.set_nr_requests(number),
+            "iostats" => self.settings.iostats.store(number, Ordering::Relaxed),
             "nomerges" => self.settings.nomerges.store(number, Ordering::Relaxed),
             _ => self.set_io_timeout(number),
         }

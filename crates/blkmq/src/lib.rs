@@ -95,7 +95,7 @@ mod timeout;
 mod wake;
 
 #[cfg(not(loom))]
-pub use account::Stats;
+pub use account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
 #[cfg(not(loom))]
 pub use background::Background;
 #[cfg(not(loom))]

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::account::Counters;
+use crate::account::{Counters, MAX_RANGES, Sums};
 use crate::ctx::SwCtx;
 use crate::grace::Activity;
 use crate::stack::SlotStack;
@@ -18,6 +18,10 @@ pub(crate) struct Member {
     /// Whether the thread is inside the queue just now.
     pub(crate) activity: Activity,
     pub(crate) counters: Counters,
+    /// What the thread adds to the queue's statistics.
+    pub(crate) sums: Sums,
+    /// The same for the ranges of sectors, by place; made when the queue first has some.
+    ranges: OnceLock<Box<[Sums]>>,
     /// The completion ring: what others completed for this thread.
     pub(crate) completions: SlotStack,
     pub(crate) wake: Wake,
@@ -30,6 +34,16 @@ impl Member {
     /// Whether the thread drives the queue for others.
     pub(crate) fn is_background(&self) -> bool {
         self.is_background.load(Ordering::Relaxed)
+    }
+
+    /// What the thread adds to the statistics of the range at `place`.
+    pub(crate) fn range_sums(&self, place: usize) -> Option<&Sums> {
+        Some(&self.ranges.get()?[place])
+    }
+
+    /// Called under the control lock.
+    pub(crate) fn make_range_sums(&self) {
+        let _ = self.ranges.get_or_init(|| (0..MAX_RANGES).map(|_| Sums::new()).collect());
     }
 
     pub(crate) fn set_background(&self, is_background: bool) {
@@ -59,6 +73,8 @@ impl Members {
             let member = entry.get_or_init(|| Member {
                 activity: Activity::new(),
                 counters: Counters::new(),
+                sums: Sums::new(),
+                ranges: OnceLock::new(),
                 completions: SlotStack::new("submitter.completions"),
                 wake: Wake::new(),
                 ctx: SwCtx::new(),
@@ -84,7 +100,7 @@ impl Members {
     }
 
     /// Every entry that was ever in use, with its number.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
         let high = self.high.load(Ordering::Relaxed);
         (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, entry.get()?)))
     }

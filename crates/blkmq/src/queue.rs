@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use blkmq_sched::{MergeLevel, MergeLimits, Scheduler, Tally, Time};
 
+use crate::account::Account;
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::control::Control;
@@ -76,6 +77,7 @@ pub(crate) struct Settings {
     pub(crate) nr_requests: AtomicU32,
     pub(crate) nomerges: AtomicU32,
     pub(crate) io_timeout_ms: AtomicU32,
+    pub(crate) iostats: AtomicU32,
 }
 
 impl Settings {
@@ -85,6 +87,7 @@ impl Settings {
             nr_requests: AtomicU32::new(0),
             nomerges: AtomicU32::new(0),
             io_timeout_ms: AtomicU32::new(io_timeout_ms),
+            iostats: AtomicU32::new(1),
         }
     }
 
@@ -127,6 +130,7 @@ pub struct RequestQueue {
     pub(crate) is_concurrent: bool,
     pub(crate) clock: Clock,
     pub(crate) nr_slots: u16,
+    pub(crate) account: Account,
     pub(crate) control: Mutex<Control>,
     /// Somebody has bios in a plug for want of room, and sleeps or will.
     pub(crate) room_wanted: Line<AtomicBool>,

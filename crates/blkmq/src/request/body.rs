@@ -4,6 +4,7 @@ use blkmq_sched::{ClientId, Info, IoPriority, MergeLevel, Op, Time};
 
 use super::slot::{NIL, SlotIndex};
 use crate::Status;
+use crate::account::Mark;
 use crate::bio::Flags;
 use crate::tags::Tag;
 
@@ -71,6 +72,8 @@ pub(crate) struct Body {
     pub(crate) is_split: bool,
     /// The scheduler dispatched it, and counts it until it completes.
     pub(crate) ordered: bool,
+    /// How the statistics count it.
+    pub(crate) mark: Mark,
     /// When the operation was submitted, when the driver got it, and when it was completed.
     pub(crate) submitted: Time,
     pub(crate) issued: Time,
@@ -100,6 +103,7 @@ impl Body {
         has_ranges: false,
         is_split: false,
         ordered: false,
+        mark: Mark::NONE,
         submitted: Time(0),
         issued: Time(0),
         completed: Time(0),

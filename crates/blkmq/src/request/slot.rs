@@ -137,6 +137,11 @@ impl Slots {
         Some((pool.get(usize::from(index.slot()))?, generation_of(id)))
     }
 
+    /// Whether the driver has this request just now.
+    pub(crate) fn is_with_driver(&self, id: RqId) -> bool {
+        self.find(id).is_some_and(|(slot, generation)| slot.state.is_with_driver(generation))
+    }
+
     /// The link of the stack that a request is on.
     #[inline]
     pub(crate) fn link(&self, index: u32) -> &AtomicU32 {

@@ -148,6 +148,12 @@ impl State {
         self.0.load(Ordering::Acquire) == pack(generation, Place::Issued)
     }
 
+    /// The same, also while the timeout scan is asking about it; a racy look, for counts.
+    pub(crate) fn is_with_driver(&self, generation: u32) -> bool {
+        let (now, place) = self.look();
+        now == generation && matches!(place, Place::Issued | Place::TimingOut)
+    }
+
     /// A request leaves the scheduler. Only the holder of the scheduler calls this, so load and store suffice.
     /// False if the scheduler named a request it does not have.
     #[must_use]

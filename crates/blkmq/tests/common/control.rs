@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use blkmq::driver::Topology;
-use blkmq::{Change, QueueError, RequestQueue, Status};
+use blkmq::{Change, QueueError, RequestQueue, SectorRange, Status};
 
 use super::assert_balanced;
 use super::random::Random;
@@ -14,15 +14,31 @@ use super::worker::{Counts, Load, Worker};
 
 /// A change of some kind, begun.
 pub(crate) fn begin(q: &Arc<RequestQueue>, random: &mut Random) -> Change {
-    match random.below(3) {
-        0 => q.set_scheduler(if random.one_in(2) { "none" } else { "mq-deadline" }),
-        1 => {
+    match random.below(4) {
+        0 => q.set_ranges(ranges(random)),
+        1 => q.set_scheduler(if random.one_in(2) { "none" } else { "mq-deadline" }),
+        2 => {
             let most = *random.pick(&[4, 64]);
             q.set_nr_requests(1 + random.below(most) as u32)
         }
         _ => q.set_topology(topology(random)),
     }
     .expect("the change is in range")
+}
+
+/// Up to three ranges, at the front of the device, where the load is.
+fn ranges(random: &mut Random) -> Vec<SectorRange> {
+    let mut first = random.below(100);
+    let mut range = |name: &str| {
+        first += random.below(300);
+        let nr_sectors = 1 + random.below(1000);
+        let range = SectorRange { name: name.to_owned(), first, nr_sectors };
+        first += nr_sectors;
+        range
+    };
+    let all = ["p1", "p2", "p3"].map(&mut range);
+    let nr_ranges = random.below(4) as usize;
+    all.into_iter().take(nr_ranges).collect()
 }
 
 pub(crate) fn topology(random: &mut Random) -> Topology {
@@ -61,8 +77,12 @@ pub(crate) fn quiesce(q: &Arc<RequestQueue>, random: &mut Random) {
     drop(quiesce);
 }
 
-/// Sets a knob of the scheduler that is there just now, if any.
-pub(crate) fn set_knob(q: &RequestQueue, random: &mut Random) {
+/// Switches the statistics, or sets a knob of the scheduler that is there just now, if any.
+pub(crate) fn set_knob(q: &Arc<RequestQueue>, random: &mut Random) {
+    if random.one_in(2) {
+        let value = if random.one_in(2) { "0" } else { "1" };
+        return drop(q.set_knob("iostats", value).expect("the knob is there"));
+    }
     let (name, value) = *random.pick(&[
         ("read_expire", 0),
         ("read_expire", 500),
@@ -111,7 +131,7 @@ pub(crate) fn disturb(q: &Arc<RequestQueue>, random: &mut Random) {
             drop(inner);
         }
         _ => {
-            let _ = (q.stats(), q.in_flight(), q.scheduler());
+            let _ = (q.stats(), q.in_flight(), q.scheduler(), q.stat(), q.range_stats(), q.inflight());
         }
     }
 }

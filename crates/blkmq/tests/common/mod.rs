@@ -32,10 +32,13 @@ pub(crate) fn queue_with(device: &str, scheduler: &str, slots: u16, io_timeout_m
 /// ends a `nowait` operation on a frozen queue counts it as entered, then as completed. So it looks again; a tag that is
 /// lost stays out, and an operation that is lost stays uncounted, however often one looks.
 pub(crate) fn assert_balanced(q: &RequestQueue) {
-    let is_balanced = |stats: Stats| q.in_flight() == 0 && stats.entered == stats.completed;
+    let is_balanced = |stats: Stats| q.in_flight() == 0 && stats.entered == stats.completed && q.stat().in_flight == 0;
     let settled = (0..100_000).any(|_| {
         std::thread::yield_now();
         is_balanced(q.stats())
     });
-    assert!(settled, "nothing is outstanding, but {} tags are out: {:?}", q.in_flight(), q.stats());
+    assert!(settled, "nothing is outstanding, but {} tags are out: {:?} {}", q.in_flight(), q.stats(), q.stat());
+    for (range, stat) in q.range_stats() {
+        assert_eq!(stat.in_flight, 0, "nothing is outstanding in {}: {stat}", range.name);
+    }
 }

@@ -1,0 +1,109 @@
+//! What a queue, or a range of its sectors, keeps once: since when its busy time is counted.
+
+use blkmq_sched::Time;
+
+use super::sums::Sums;
+use crate::account::Stat;
+use crate::sync::Line;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Busy time is counted in ticks of 2^20 ns, where Linux counts jiffies: a shift, no division, and no beat with loads
+/// whose rhythm is in whole milliseconds.
+const TICK_SHIFT: u32 = 20;
+
+/// The busy time, and, for [`Accounting::Shared`](crate::Accounting::Shared) alone, what is in flight.
+///
+/// Time is counted from tick to tick: whoever starts or ends requests moves the stamp to its own tick, and counts what
+/// lies between as busy if something was in flight. An end proves that; a start has to look. So a request that neither
+/// begins nor ends a tick counts nothing, one that lies across the edge of a tick counts the whole tick, and of many the
+/// sum is right.
+#[derive(Debug)]
+pub(crate) struct Gauge(Line<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Up to which tick the busy time has been counted.
+    stamp: AtomicU64,
+    ticks: AtomicU64,
+    in_flight: [AtomicU64; 2],
+}
+
+impl Gauge {
+    pub(crate) fn new(now: Time) -> Self {
+        let shared = Shared {
+            stamp: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
+            in_flight: [AtomicU64::new(0), AtomicU64::new(0)],
+        };
+        let gauge = Self(Line::new("queue.gauge", shared));
+        gauge.reset(now);
+        gauge
+    }
+
+    /// Starts from zero at the next edge of a tick, so that never more than the time that passes is counted.
+    pub(crate) fn reset(&self, now: Time) {
+        self.0.stamp.store(now.0.div_ceil(1 << TICK_SHIFT), Ordering::Relaxed);
+        self.0.ticks.store(0, Ordering::Relaxed);
+    }
+
+    /// Moves the stamp to the tick of `now`, and counts the time since if `is_busy`.
+    ///
+    /// COST: a load of a line that is written at most once a tick; once a tick, one compare-exchange and, at a start, the
+    /// sum over all threads' lines.
+    #[inline]
+    pub(crate) fn advance(&self, now: Time, is_busy: impl Fn() -> bool) {
+        let tick = now.0 >> TICK_SHIFT;
+        let stamp = self.0.stamp.load(Ordering::Relaxed);
+        if tick > stamp {
+            self.advance_to(tick, stamp, is_busy);
+        }
+    }
+
+    /// Looks whether the queue is busy before it moves the stamp: what starts afterwards has moved the stamp itself, or
+    /// found it where it should be, so the exchange fails and idle time is not taken for that request's.
+    #[cold]
+    fn advance_to(&self, tick: u64, mut stamp: u64, is_busy: impl Fn() -> bool) {
+        while tick > stamp {
+            let busy = is_busy();
+            // ORDERING: Relaxed is enough for the stamp alone; see `Sums::started` for what must be seen with it.
+            match self.0.stamp.compare_exchange(stamp, tick, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) if busy => {
+                    self.0.ticks.fetch_add(tick - stamp, Ordering::Relaxed);
+                    return;
+                }
+                Ok(_) => return,
+                Err(seen) => stamp = seen,
+            }
+        }
+    }
+
+    /// A request began, in the line that all threads write.
+    pub(crate) fn start_shared(&self, direction: usize) {
+        self.0.in_flight[direction].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request is over, in the line that all threads write.
+    pub(crate) fn end_shared(&self, direction: usize) {
+        self.0.in_flight[direction].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// What is in flight by the line that all threads write.
+    fn in_flight_shared(&self) -> [u64; 2] {
+        [0, 1].map(|direction| self.0.in_flight[direction].load(Ordering::Relaxed))
+    }
+
+    /// Reads and writes in flight.
+    pub(crate) fn in_flight<'a>(&self, is_shared: bool, all: impl Iterator<Item = &'a Sums> + Clone) -> [u64; 2] {
+        if is_shared { self.in_flight_shared() } else { Sums::in_flight(all) }
+    }
+
+    /// All that is shown. Counts the busy time up to now: a long request would show none until it ends.
+    pub(crate) fn stat<'a>(&self, now: Time, is_shared: bool, all: impl Iterator<Item = &'a Sums> + Clone) -> Stat {
+        let in_flight = self.in_flight(is_shared, all.clone()).iter().sum();
+        if in_flight > 0 {
+            self.advance(now, || true);
+        }
+        let io_ticks = (self.0.ticks.load(Ordering::Relaxed) << TICK_SHIFT) / 1_000_000;
+        Stat { in_flight, io_ticks, ..Sums::stat(all) }
+    }
+}

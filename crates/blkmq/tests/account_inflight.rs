@@ -1,0 +1,61 @@
+//! The twin of blktests' block/017: `inflight` counts what the device works on, reads and others apart, while it takes its
+//! time. And what that file leaves out: the statistics also count what waits.
+
+mod device;
+
+use blkmq::driver::spec;
+use blkmq::{Accounting, Client, Clock, RequestQueue, Time, VirtualClock};
+use device::{read, reap, write};
+
+const MS: u64 = 1_000_000;
+
+/// Device, scheduler, accounting, and how many requests the device takes.
+const CASES: [(&str, &str, Accounting, u32); 4] = [
+    ("null,irqmode=2,completion_nsec=500ms", "none", Accounting::PerThread, 64),
+    ("null,irqmode=2,completion_nsec=500ms", "mq-deadline", Accounting::Shared, 64),
+    ("null,irqmode=2,completion_nsec=500ms,hw_queue_depth=2", "none", Accounting::Shared, 2),
+    ("null,irqmode=2,completion_nsec=500ms,hw_queue_depth=2", "mq-deadline", Accounting::PerThread, 2),
+];
+
+#[test]
+fn inflight_is_what_the_device_has_and_field_9_what_the_queue_has() {
+    for (device, scheduler, accounting, depth) in CASES {
+        let clock = VirtualClock::new();
+        let q = RequestQueue::builder(spec::open(device).expect("the spec is good"))
+            .scheduler(scheduler)
+            .accounting(accounting)
+            .clock(Clock::Virtual(clock.clone()))
+            .build()
+            .expect("the queue is good");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        let check = |inflight: [u32; 2], what: &str| {
+            assert_eq!(q.inflight(), inflight, "{device} {scheduler} {accounting:?}: {what}");
+            assert_eq!(q.in_flight(), inflight.iter().sum::<u32>(), "{device} {scheduler}: {what}");
+        };
+        check([0, 0], "nothing was submitted");
+        submitter.submit(read(0, 8)).expect("there is a slot");
+        assert_eq!(q.stat().in_flight, 0, "what is plugged has not entered");
+        submitter.flush_plug();
+        check([1, 0], "one read");
+        submitter.submit(write(100, 8)).expect("there is a slot");
+        submitter.flush_plug();
+        check([1, 1], "a read and a write");
+        submitter.submit(read(200, 8)).expect("there is a slot");
+        submitter.flush_plug();
+        submitter.submit(write(300, 8)).expect("there is a slot");
+        submitter.flush_plug();
+        check(if depth == 2 { [1, 1] } else { [2, 2] }, "two reads and two writes, as far as there are tags");
+        assert_eq!(q.stat().in_flight, 4, "what waits counts");
+
+        clock.advance_to(Time(499 * MS));
+        assert_eq!(reap(&mut submitter).len(), 0);
+        clock.advance_to(Time(500 * MS));
+        assert_eq!(reap(&mut submitter).len(), depth.min(4) as usize);
+        check(if depth == 2 { [1, 1] } else { [0, 0] }, "the device is through with the first");
+        assert_eq!(q.stat().in_flight, u64::from(4 - depth.min(4)));
+        clock.advance_to(Time(1000 * MS));
+        reap(&mut submitter);
+        check([0, 0], "all are through");
+        assert_eq!(q.stat().in_flight, 0);
+    }
+}

@@ -1,0 +1,98 @@
+//! Busy time under loads that are mostly idle, the published failures of Linux before 6.10: 10 % busy shown as 80 %, and
+//! 4 ms of thought between short requests shown as 90 %.
+
+mod device;
+
+use blkmq::driver::spec;
+use blkmq::{Accounting, Client, Clock, RequestQueue, VirtualClock};
+use device::{Random, first_seed, read};
+
+const US: u64 = 1000;
+const SECOND: u64 = 1_000_000_000;
+
+/// Busy time as a share of the time that passed, in tenths of a percent, of requests of `busy` ns each `period` ns.
+fn share(busy: u64, period: u64, accounting: Accounting, mut jitter: impl FnMut() -> u64) -> u64 {
+    let clock = VirtualClock::new();
+    let q = RequestQueue::builder(spec::open(&format!("null,irqmode=2,completion_nsec={busy}")).expect("good"))
+        .accounting(accounting)
+        .clock(Clock::Virtual(clock.clone()))
+        .build()
+        .expect("the queue is good");
+    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    let mut next = 0;
+    while clock.now().0 < 20 * SECOND {
+        clock.advance_to(blkmq::Time(next + jitter()));
+        submitter.submit(read(0, 8)).expect("there is a slot");
+        assert!(submitter.wait(None) && submitter.reap().is_some());
+        next += period;
+    }
+    clock.advance_to(blkmq::Time(next));
+    let stat = q.stat();
+    assert!(stat.io_ticks <= clock.now().0 / 1_000_000, "more than all the time: {stat}");
+    stat.io_ticks * 1_000_000 * 1000 / clock.now().0
+}
+
+/// Goes red if a start counts the time since the last end as busy, as Linux 5.0 to 6.9 counted at least a tick of it.
+#[test]
+fn an_idle_disk_is_shown_idle() {
+    for (busy, period, expected) in [
+        // 10 % busy, with periods around the tick and far from it.
+        (100 * US, 1000 * US, 100),
+        (1000 * US, 10_000 * US, 100),
+        (10_000 * US, 100_000 * US, 100),
+        (110 * US, 1100 * US, 100),
+        // 4 ms of thought.
+        (50 * US, 4050 * US, 12),
+        (400 * US, 4400 * US, 91),
+        // Half, and all but a little.
+        (500 * US, 1000 * US, 500),
+        (950 * US, 1000 * US, 950),
+    ] {
+        for accounting in [Accounting::PerThread, Accounting::Shared] {
+            let got = share(busy, period, accounting, || 0);
+            assert!(got.abs_diff(expected) <= 15, "{busy} of {period} ns: {got} and not {expected} thousandths");
+        }
+    }
+}
+
+#[test]
+fn an_idle_disk_with_an_irregular_load_is_shown_idle() {
+    let seed = first_seed();
+    let mut random = Random(seed);
+    for (busy, period) in
+        [(200 * US, 2000 * US), (50 * US, 4050 * US), (1000 * US, 10_000 * US), (3000 * US, 5000 * US)]
+    {
+        let got = share(busy, period, Accounting::PerThread, || random.below(period - busy));
+        let expected = busy * 1000 / period;
+        // Twenty seconds hold two thousand requests or more, each of which errs by less than a tick.
+        assert!(got.abs_diff(expected) <= 40, "seed {seed}: {busy} of {period} ns: {got}, not {expected} thousandths");
+    }
+}
+
+/// Two submitters in turn, whose requests overlap or leave a gap: time is neither counted twice nor for the gaps.
+#[test]
+fn overlapping_requests_count_once() {
+    let clock = VirtualClock::new();
+    let q = RequestQueue::builder(spec::open("null,irqmode=2,completion_nsec=30ms").expect("the spec is good"))
+        .clock(Clock::Virtual(clock.clone()))
+        .build()
+        .expect("the queue is good");
+    let mut submitters = [0; 2].map(|_| q.submitter(&Client::new("test")).expect("there is a place"));
+    // Begin at 0 and 20, end at 30 and 50, and again at 100: half of the time.
+    for round in 0..100 {
+        for (submitter, at) in submitters.iter_mut().zip([0, 20]) {
+            clock.advance_to(blkmq::Time((round * 100 + at) * 1_000_000));
+            submitter.submit(read(at * 100, 8)).expect("there is a slot");
+            submitter.flush_plug();
+        }
+        for submitter in &mut submitters {
+            while submitter.wait(None) {
+                assert!(submitter.reap().is_some());
+            }
+        }
+    }
+    clock.advance_to(blkmq::Time(100 * 100 * 1_000_000));
+    let stat = q.stat();
+    assert!((4900..=5100).contains(&stat.io_ticks), "{stat}");
+    assert_eq!(stat.read_ticks, 6000, "{stat}");
+}
