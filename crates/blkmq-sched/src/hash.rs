@@ -2,7 +2,9 @@
 
 use alloc::vec::Vec;
 
-use crate::list::{Chain, List};
+use core::marker::PhantomData;
+
+use crate::list::{Chain, Links};
 use crate::slab::{Index, Probe, Slab};
 
 /// An item with the sector under which it is found. That must not change while the item is in the table.
@@ -13,9 +15,11 @@ pub(crate) trait Ending {
 /// Buckets of items by their end.
 #[derive(Debug)]
 pub(crate) struct Hash<C> {
-    buckets: Vec<List<C>>,
+    /// The first item of each.
+    buckets: Vec<Option<Index>>,
     /// The number of buckets is two to this power.
     bits: u32,
+    chain: PhantomData<C>,
 }
 
 /// As many buckets as Linux has, before anything is reserved.
@@ -27,9 +31,13 @@ const LONGEST_WALK: usize = 32;
 
 impl<C> Hash<C> {
     pub(crate) fn new() -> Self {
+        Self::with_bits(LEAST_BITS)
+    }
+
+    fn with_bits(bits: u32) -> Self {
         let mut buckets = Vec::new();
-        buckets.resize_with(1 << LEAST_BITS, List::default);
-        Self { buckets, bits: LEAST_BITS }
+        buckets.resize(1 << bits, None);
+        Self { buckets, bits, chain: PhantomData }
     }
 
     /// Makes at least as many buckets as `capacity`, keeping what is in them. Allocates.
@@ -41,35 +49,49 @@ impl<C> Hash<C> {
         if bits <= self.bits {
             return;
         }
-        let mut grown = Self { buckets: Vec::new(), bits };
-        grown.buckets.resize_with(1 << bits, List::default);
-        for old in &mut self.buckets {
-            while let Some(item) = old.head() {
-                old.remove(slab, item);
-                // A new bucket is fed by one old bucket only, so appending keeps the latest first.
-                let bucket = grown.bucket(slab.get(item).end());
-                bucket.push_back(slab, item);
+        let mut grown = Self::with_bits(bits);
+        for bucket in &self.buckets {
+            let items: Vec<Index> = Self::walk(slab, *bucket).map(|(item, _)| item).collect();
+            // A new bucket is fed by one old bucket only, so inserting from its end keeps the latest first.
+            for item in items.into_iter().rev() {
+                grown.insert(slab, item);
             }
         }
         *self = grown;
     }
 
-    /// COST: three slots at most, and the bucket.
+    /// COST: two slots at most, and the bucket.
+    #[inline]
     pub(crate) fn insert<T: Ending, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
     where
         C: Chain<T>,
     {
-        let end = slab.get(item).end();
-        self.bucket(end).push_front(slab, item);
+        let number = self.number(slab.get(item).end());
+        let next = self.buckets[number].replace(item);
+        *C::links(slab.get_mut(item)) = Links { prev: None, next };
+        if let Some(next) = next {
+            C::links(slab.get_mut(next)).prev = Some(item);
+        }
     }
 
-    /// COST: three slots at most, and the bucket.
+    /// COST: three slots at most, or two and the bucket.
+    #[inline]
     pub(crate) fn remove<T: Ending, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index)
     where
         C: Chain<T>,
     {
-        let end = slab.get(item).end();
-        self.bucket(end).remove(slab, item);
+        let gone = slab.get_mut(item);
+        let (end, Links { prev, next }) = (gone.end(), *C::links(gone));
+        match prev {
+            Some(prev) => C::links(slab.get_mut(prev)).next = next,
+            None => {
+                let number = self.number(end);
+                self.buckets[number] = next;
+            }
+        }
+        if let Some(next) = next {
+            C::links(slab.get_mut(next)).prev = prev;
+        }
     }
 
     /// The items that end at `end`, the latest first; not all of them if their bucket is overcrowded.
@@ -82,14 +104,22 @@ impl<C> Hash<C> {
     where
         C: Chain<T>,
     {
-        self.buckets[self.number(end)].iter(slab).take(LONGEST_WALK).filter(move |(_, item)| item.end() == end)
+        Self::walk(slab, self.buckets[self.number(end)]).take(LONGEST_WALK).filter(move |(_, item)| item.end() == end)
     }
 
-    fn bucket(&mut self, end: u64) -> &mut List<C> {
-        let number = self.number(end);
-        &mut self.buckets[number]
+    fn walk<T, P: Probe>(slab: &Slab<T, P>, mut at: Option<Index>) -> impl Iterator<Item = (Index, &T)>
+    where
+        C: Chain<T>,
+    {
+        core::iter::from_fn(move || {
+            let index = at?;
+            let item = slab.get(index);
+            at = C::next(item);
+            Some((index, item))
+        })
     }
 
+    #[inline]
     fn number(&self, end: u64) -> usize {
         // Multiplying by 2^64 over the golden ratio spreads neighboring sectors; the upper bits are the good ones.
         (end.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - self.bits)) as usize
@@ -129,7 +159,7 @@ mod tests {
             &mut item.links
         }
         fn next(item: &Item) -> Option<Index> {
-            item.links.next()
+            item.links.next
         }
     }
 

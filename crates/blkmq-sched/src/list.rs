@@ -7,20 +7,14 @@ use crate::slab::{Index, Probe, Slab};
 /// An item's neighbours in a list.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Links {
-    prev: Option<Index>,
-    next: Option<Index>,
+    pub(crate) prev: Option<Index>,
+    pub(crate) next: Option<Index>,
 }
 
 /// Says which of an item's links a list uses: an item may be in one list of each chain.
 pub(crate) trait Chain<T> {
     fn links(item: &mut T) -> &mut Links;
     fn next(item: &T) -> Option<Index>;
-}
-
-impl Links {
-    pub(crate) const fn next(&self) -> Option<Index> {
-        self.next
-    }
 }
 
 /// The two ends of a list. It owns nothing: items live in the slab that is passed to each method.
@@ -74,7 +68,7 @@ impl<C> List<C> {
     where
         C: Chain<T>,
     {
-        let Links { prev, next } = core::mem::take(C::links(slab.get_mut(item)));
+        let Links { prev, next } = *C::links(slab.get_mut(item));
         self.set_next(slab, prev, next);
         self.set_prev(slab, next, prev);
     }
@@ -137,7 +131,7 @@ mod tests {
             &mut item.1
         }
         fn next(item: &(char, Links)) -> Option<Index> {
-            item.1.next()
+            item.1.next
         }
     }
 

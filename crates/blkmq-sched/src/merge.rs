@@ -53,17 +53,9 @@ pub struct Join {
 
 impl MergeLimits {
     /// How `guest` can join `host`, and what `host` then is; `None` if it may not.
+    #[inline]
     #[must_use]
     pub fn merged(&self, host: &Info, guest: &Info) -> Option<(MergeHow, Info)> {
-        if host.merge == MergeLevel::Never || guest.merge == MergeLevel::Never {
-            return None;
-        }
-        if (host.op, host.priority.class, host.merge_key) != (guest.op, guest.priority.class, guest.merge_key) {
-            return None;
-        }
-        let touch = |first: &Info, second: &Info| {
-            first.sector.checked_add(u64::from(first.nr_sectors)).is_some_and(|end| end == second.sector)
-        };
         let how = if host.op == Op::Discard && self.max_discard_segments > 1 {
             MergeHow::Discard
         } else if touch(host, guest) {
@@ -73,6 +65,17 @@ impl MergeLimits {
         } else {
             return None;
         };
+        self.merged_so(host, guest, how)
+    }
+
+    /// What `host` is once `guest` has joined it so, if it may.
+    fn merged_so(&self, host: &Info, guest: &Info, how: MergeHow) -> Option<(MergeHow, Info)> {
+        if host.merge == MergeLevel::Never || guest.merge == MergeLevel::Never {
+            return None;
+        }
+        if (host.op, host.priority.class, host.merge_key) != (guest.op, guest.priority.class, guest.merge_key) {
+            return None;
+        }
         let nr_sectors = host.nr_sectors.checked_add(guest.nr_sectors)?;
         let nr_segments = host.nr_segments.checked_add(guest.nr_segments)?;
         let (max_sectors, max_segments, nr_segments) = match host.op {
@@ -90,6 +93,12 @@ impl MergeLimits {
         let fits = nr_sectors <= max_sectors && nr_segments <= max_segments;
         (fits && (how == MergeHow::Discard || !crosses(self.boundary_sectors, &grown))).then_some((how, grown))
     }
+}
+
+/// True if `second` begins with the sector behind the last one of `first`.
+#[inline]
+fn touch(first: &Info, second: &Info) -> bool {
+    second.sector.checked_sub(first.sector) == Some(u64::from(first.nr_sectors))
 }
 
 /// What `host` is with `guest` in it, if nobody asks whether it may.

@@ -64,6 +64,8 @@ struct Candidate {
 pub struct MqDeadline<P: Probe = ()> {
     requests: Slab<Request, P>,
     levels: [Level; 3],
+    /// The classes with anything queued, as a set of bits by [`Class::index`].
+    classes: u8,
     /// Requests that go before all others, whatever their class; the latest first.
     at_head: List<ByAge>,
     /// Mergeable requests by the sector behind them.
@@ -84,6 +86,7 @@ impl<P: Probe> MqDeadline<P> {
         Self {
             requests: Slab::new(probe),
             levels: Default::default(),
+            classes: 0,
             at_head: List::default(),
             ends: Hash::new(),
             last_merge: None,
@@ -121,9 +124,6 @@ impl<P: Probe> MqDeadline<P> {
 
     /// The first of a lower class that waited so long that it passes the higher ones.
     fn choose_aged(&mut self, now: Time) -> Option<Index> {
-        if !self.wants_tally() {
-            return None;
-        }
         [Class::BestEffort, Class::Idle].into_iter().find_map(|class| {
             let item = self.try_level(class, now)?;
             (self.ages_at(item) <= now).then_some(item)
@@ -132,13 +132,11 @@ impl<P: Probe> MqDeadline<P> {
 
     /// The next of the highest class that has anything queued; nothing if all of that is inside the driver.
     fn choose_strict(&mut self, now: Time) -> Option<Index> {
-        for class in Class::ALL {
-            let found = self.try_level(class, now);
-            if found.is_some() || self.levels[class.index()].queued() > 0 {
-                return found;
-            }
-        }
-        None
+        let class = Class::ALL.into_iter().find(|class| {
+            let level = &self.levels[class.index()];
+            level.waits() || level.queued() > 0
+        })?;
+        self.try_level(class, now)
     }
 
     /// The candidate of one level. A new batch has then begun, even if the candidate turns out not to go: so does Linux.
@@ -232,6 +230,16 @@ impl<P: Probe> MqDeadline<P> {
         request.id
     }
 
+    /// Notes whether a class has anything queued. Called when its counts have changed.
+    fn note_queued(&mut self, class: Class) {
+        let bit = 1 << class.index();
+        if self.levels[class.index()].queued() > 0 {
+            self.classes |= bit;
+        } else {
+            self.classes &= !bit;
+        }
+    }
+
     /// When ageing would let a request of this level go, if nothing else happens; and where the choosing stands until then
     /// once this level has been tried in vain.
     fn level_wakeup(&self, pace: Pace, class: Class) -> Option<(Time, Pace)> {
@@ -268,16 +276,16 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
 
     /// COST: one slot and, if sorted, its neighbors in tree, list and hash bucket.
     fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
-        let mut request = Request::new(rq, *info, now);
-        self.levels[request.class().index()].inserted += 1;
+        let (class, direction) = (info.priority.class, Direction::of(info.op));
+        self.levels[class.index()].inserted += 1;
+        self.note_queued(class);
         if at == InsertAt::Head {
-            let item = self.requests.insert(request);
+            let item = self.requests.insert(Request::new(rq, *info, now));
             self.at_head.push_front(&mut self.requests, item);
             return;
         }
-        let (class, direction) = (request.class(), request.direction());
-        request.deadline = now.after(self.tunables.expire(direction));
-        let item = self.requests.insert(request);
+        let deadline = now.after(self.tunables.expire(direction));
+        let item = self.requests.insert(Request::new(rq, *info, deadline));
         self.levels[class.index()].queue_mut(direction).fifo.push_back(&mut self.requests, item);
         self.sort(item);
         if info.merge != MergeLevel::Never {
@@ -291,7 +299,8 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         if let Some(item) = self.at_head.head() {
             return Some(self.start_at_head(item));
         }
-        let item = self.choose_aged(now).or_else(|| self.choose_strict(now))?;
+        let aged = if self.wants_tally() { self.choose_aged(now) } else { None };
+        let item = aged.or_else(|| self.choose_strict(now))?;
         Some(self.start_sorted(item))
     }
 
@@ -327,11 +336,9 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
     }
 
     fn requeue(&mut self, rq: RqId, info: &Info, since: Time) {
-        let mut request = Request::new(rq, *info, since);
-        let (class, direction) = (request.class(), request.direction());
-        request.deadline = since.after(self.tunables.expire(direction));
-        let deadline = request.deadline;
-        let item = self.requests.insert(request);
+        let (class, direction) = (info.priority.class, Direction::of(info.op));
+        let deadline = since.after(self.tunables.expire(direction));
+        let item = self.requests.insert(Request::new(rq, *info, deadline));
         let level = &mut self.levels[class.index()];
         level.dispatched = level.dispatched.saturating_sub(1);
         let fifo = &mut level.queue_mut(direction).fifo;
@@ -348,12 +355,15 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
     }
 
     fn wants_tally(&self) -> bool {
-        self.levels.iter().filter(|level| level.queued() > 0).count() >= 2
+        self.classes.count_ones() >= 2
     }
 
     fn fold(&mut self, tally: &Tally) {
         for (level, completed) in self.levels.iter_mut().zip(tally.completed) {
             level.completed = level.completed.max(completed);
+        }
+        for class in Class::ALL {
+            self.note_queued(class);
         }
     }
 

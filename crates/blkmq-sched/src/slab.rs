@@ -30,43 +30,40 @@ impl Probe for () {
 pub(crate) struct Index(NonZeroU32);
 
 impl Index {
+    #[inline]
     fn of_slot(slot: usize) -> Self {
         let number = u32::try_from(slot + 1).ok().and_then(NonZeroU32::new);
         Self(number.expect("a slab holds fewer than 2^32 requests"))
     }
 
+    #[inline]
     fn slot(self) -> usize {
         self.0.get() as usize - 1
     }
 }
 
-#[derive(Debug)]
-enum Slot<T> {
-    Free { next: Option<Index> },
-    Used(T),
-}
-
-/// A fixed set of slots. `get` and `get_mut` of a slot that is not in use are bugs of the caller and panic.
+/// A fixed set of slots. To look at a slot that is not in use is a bug of the caller, who then sees what was there last.
 #[derive(Debug)]
 pub(crate) struct Slab<T, P = ()> {
-    slots: Vec<Slot<T>>,
-    free: Option<Index>,
-    len: usize,
+    items: Vec<T>,
+    /// Slots that are not in use; the one freed last is used next, for it is still in the cache.
+    free: Vec<Index>,
     probe: P,
 }
 
 impl<T, P: Probe> Slab<T, P> {
     pub(crate) const fn new(probe: P) -> Self {
-        Self { slots: Vec::new(), free: None, len: 0, probe }
+        Self { items: Vec::new(), free: Vec::new(), probe }
     }
 
     /// Makes room for `capacity` items in all; never shrinks. Indices stay valid.
     pub(crate) fn reserve(&mut self, capacity: usize) {
-        self.slots.reserve_exact(capacity.saturating_sub(self.slots.len()));
+        self.items.reserve_exact(capacity.saturating_sub(self.items.len()));
+        self.free.reserve_exact(capacity.saturating_sub(self.free.len()));
     }
 
     pub(crate) const fn len(&self) -> usize {
-        self.len
+        self.items.len() - self.free.len()
     }
 
     #[cfg(test)]
@@ -75,54 +72,43 @@ impl<T, P: Probe> Slab<T, P> {
     }
 
     /// COST: one slot written. Allocates only beyond what was reserved.
+    #[inline]
     pub(crate) fn insert(&mut self, item: T) -> Index {
-        self.len += 1;
-        let Some(index) = self.free else {
-            self.slots.push(Slot::Used(item));
-            let index = Index::of_slot(self.slots.len() - 1);
-            self.probe.access(index.slot(), Access::Write);
+        if let Some(index) = self.free.pop() {
+            *self.get_mut(index) = item;
             return index;
-        };
+        }
+        self.items.push(item);
+        let index = Index::of_slot(self.items.len() - 1);
         self.probe.access(index.slot(), Access::Write);
-        let slot = &mut self.slots[index.slot()];
-        let Slot::Free { next } = *slot else { unreachable!("the free list names only free slots") };
-        self.free = next;
-        *slot = Slot::Used(item);
         index
     }
 
-    /// COST: one slot written.
-    pub(crate) fn remove(&mut self, index: Index) -> T {
-        self.probe.access(index.slot(), Access::Write);
-        let slot = core::mem::replace(&mut self.slots[index.slot()], Slot::Free { next: self.free });
-        self.free = Some(index);
-        self.len -= 1;
-        match slot {
-            Slot::Used(item) => item,
-            Slot::Free { .. } => unreachable!("slot {} is not in use", index.slot()),
-        }
+    /// Ends the use of a slot. Allocates only beyond what was reserved.
+    #[inline]
+    pub(crate) fn remove(&mut self, index: Index) -> &T {
+        debug_assert!(!self.free.contains(&index), "slot {} is not in use", index.slot());
+        self.free.push(index);
+        self.get(index)
     }
 
+    #[inline]
     pub(crate) fn get(&self, index: Index) -> &T {
         self.probe.access(index.slot(), Access::Read);
-        match &self.slots[index.slot()] {
-            Slot::Used(item) => item,
-            Slot::Free { .. } => unreachable!("slot {} is not in use", index.slot()),
-        }
+        &self.items[index.slot()]
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, index: Index) -> &mut T {
         self.probe.access(index.slot(), Access::Write);
-        match &mut self.slots[index.slot()] {
-            Slot::Used(item) => item,
-            Slot::Free { .. } => unreachable!("slot {} is not in use", index.slot()),
-        }
+        &mut self.items[index.slot()]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use core::cell::Cell;
+    use std::vec::Vec;
 
     use super::*;
 
@@ -143,7 +129,7 @@ mod tests {
     fn freed_slots_are_used_again_before_new_ones() {
         let mut slab = Slab::new(());
         let [a, b, c] = [1, 2, 3].map(|item| slab.insert(item));
-        assert_eq!((slab.remove(a), slab.remove(c)), (1, 3));
+        assert_eq!((*slab.remove(a), *slab.remove(c)), (1, 3));
         assert_eq!((slab.insert(4), slab.insert(5)), (c, a));
         assert_eq!([a, b, c].map(|index| *slab.get(index)), [5, 2, 4]);
         assert_eq!(slab.len(), 3);
@@ -154,12 +140,13 @@ mod tests {
         let mut slab = Slab::new(());
         slab.insert(0);
         slab.reserve(100);
-        let capacity = slab.slots.capacity();
-        assert!(capacity >= 100);
-        for item in 1..100 {
-            slab.insert(item);
+        let capacity = [slab.items.capacity(), slab.free.capacity()];
+        assert!(capacity.iter().all(|capacity| *capacity >= 100));
+        let indices: Vec<Index> = (0..99).map(|item| slab.insert(item)).collect();
+        for index in indices {
+            slab.remove(index);
         }
-        assert_eq!(slab.slots.capacity(), capacity);
+        assert_eq!([slab.items.capacity(), slab.free.capacity()], capacity);
     }
 
     #[test]
@@ -169,7 +156,7 @@ mod tests {
         *slab.get_mut(index) += 1;
         assert_eq!(*slab.get(index), 2);
         slab.remove(index);
-        assert_eq!((slab.probe.reads.get(), slab.probe.writes.get()), (1, 3));
+        assert_eq!((slab.probe.reads.get(), slab.probe.writes.get()), (2, 2));
     }
 
     #[test]

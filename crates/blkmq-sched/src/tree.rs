@@ -11,8 +11,8 @@ pub(crate) struct Branches {
     parent: Option<Index>,
     /// The subtrees before and after.
     child: [Option<Index>; 2],
-    /// Nodes on the longest path down, this one included.
-    height: u8,
+    /// By how much the subtree after is higher than the one before: -1 to 1.
+    lean: i8,
 }
 
 /// An item that can be in a tree. Its key must not change while it is.
@@ -24,6 +24,11 @@ pub(crate) trait Keyed {
 
 const BEFORE: usize = 0;
 const AFTER: usize = 1;
+
+/// How a node leans when its subtree on `side` is the higher one.
+const fn towards(side: usize) -> i8 {
+    if side == AFTER { 1 } else { -1 }
+}
 
 /// The root of a tree. It owns nothing: items live in the slab that is passed to each method.
 /// COST: each method touches a logarithmic number of items.
@@ -42,42 +47,45 @@ impl Tree {
             side = usize::from(here.key() <= key);
             (parent, at) = (Some(node), here.branches().child[side]);
         }
-        *slab.get_mut(item).branches_mut() = Branches { parent, child: [None; 2], height: 1 };
+        *slab.get_mut(item).branches_mut() = Branches { parent, child: [None; 2], lean: 0 };
         match parent {
-            Some(node) => slab.get_mut(node).branches_mut().child[side] = Some(item),
+            Some(node) => {
+                slab.get_mut(node).branches_mut().child[side] = Some(item);
+                self.grew(slab, node, side);
+            }
             None => self.root = Some(item),
         }
-        self.rebalance(slab, parent);
     }
 
     /// Takes `item`, which is in this tree, out.
     pub(crate) fn remove<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
-        let old = core::mem::take(slab.get_mut(item).branches_mut());
-        let lowest_changed = match old.child {
-            [Some(_), Some(after)] => {
-                let heir = outermost(slab, after, BEFORE);
-                let heir_branches = *slab.get(heir).branches();
-                let mut adopted = old;
-                let mut lowest = Some(heir);
-                if heir != after {
-                    lowest = heir_branches.parent;
-                    self.replace(slab, heir_branches.parent, heir, heir_branches.child[AFTER]);
-                } else {
-                    adopted.child[AFTER] = heir_branches.child[AFTER];
-                }
-                *slab.get_mut(heir).branches_mut() = adopted;
-                for child in adopted.child.into_iter().flatten() {
-                    slab.get_mut(child).branches_mut().parent = Some(heir);
-                }
-                self.replace(slab, old.parent, item, Some(heir));
-                lowest
-            }
-            [before, after] => {
-                self.replace(slab, old.parent, item, before.or(after));
-                old.parent
-            }
+        let old = *slab.get(item).branches();
+        if let [Some(_), Some(after)] = old.child {
+            self.remove_inner(slab, item, &old, after);
+        } else {
+            let heir = old.child[BEFORE].or(old.child[AFTER]);
+            let side = self.replace(slab, old.parent, item, heir);
+            self.shrank(slab, old.parent, side);
+        }
+    }
+
+    /// Takes out a node with two subtrees: the first item of the one after takes its place.
+    fn remove_inner<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index, old: &Branches, after: Index) {
+        let heir = outermost(slab, after, BEFORE);
+        let Branches { parent, child: [_, orphan], .. } = *slab.get(heir).branches();
+        let mut adopted = *old;
+        let (lowest, side) = if heir == after {
+            adopted.child[AFTER] = orphan;
+            (Some(heir), AFTER)
+        } else {
+            (parent, self.replace(slab, parent, heir, orphan))
         };
-        self.rebalance(slab, lowest_changed);
+        *slab.get_mut(heir).branches_mut() = adopted;
+        for child in adopted.child.into_iter().flatten() {
+            slab.get_mut(child).branches_mut().parent = Some(heir);
+        }
+        self.replace(slab, old.parent, item, Some(heir));
+        self.shrank(slab, lowest, side);
     }
 
     /// The first item whose key is at least `key`; of equal ones, the one that came first.
@@ -104,80 +112,103 @@ impl Tree {
         neighbor(slab, item, BEFORE)
     }
 
-    /// Makes `new` the child that `old` was of `parent`.
+    /// Makes `new` the child that `old` was of `parent`; returns on which side that is.
     fn replace<T: Keyed, P: Probe>(
         &mut self,
         slab: &mut Slab<T, P>,
         parent: Option<Index>,
         old: Index,
         new: Option<Index>,
-    ) {
-        match parent {
-            None => self.root = new,
-            Some(parent) => {
-                let child = &mut slab.get_mut(parent).branches_mut().child;
-                let side = usize::from(child[AFTER] == Some(old));
-                child[side] = new;
-            }
-        }
+    ) -> usize {
         if let Some(new) = new {
             slab.get_mut(new).branches_mut().parent = parent;
         }
+        let Some(parent) = parent else {
+            self.root = new;
+            return BEFORE;
+        };
+        let child = &mut slab.get_mut(parent).branches_mut().child;
+        let side = usize::from(child[AFTER] == Some(old));
+        child[side] = new;
+        side
     }
 
-    /// Restores heights and balance from `at` upwards, and stops where nothing changes any more.
-    fn rebalance<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, mut at: Option<Index>) {
-        while let Some(node) = at {
-            let Branches { child, height: old_height, .. } = *slab.get(node).branches();
-            let [before, after] = child.map(|child| height(slab, child));
-            let top = if before > after + 1 {
-                self.lean(slab, node, BEFORE)
-            } else if after > before + 1 {
-                self.lean(slab, node, AFTER)
-            } else {
-                slab.get_mut(node).branches_mut().height = before.max(after) + 1;
-                node
-            };
-            let branches = slab.get(top).branches();
-            if branches.height == old_height {
+    /// Restores the balance upwards from `node`, whose subtree on `side` has become higher by one.
+    fn grew<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, mut node: Index, mut side: usize) {
+        loop {
+            let here = slab.get_mut(node).branches_mut();
+            if here.lean == towards(side) {
+                // A rotation makes up for an insertion.
+                self.level(slab, node, side);
                 return;
             }
-            at = branches.parent;
+            here.lean += towards(side);
+            if here.lean == 0 {
+                return;
+            }
+            let Some(parent) = here.parent else { return };
+            side = usize::from(slab.get(parent).branches().child[AFTER] == Some(node));
+            node = parent;
         }
     }
 
-    /// Levels `node`, whose subtree on `side` is higher by two; returns the new top of these.
-    fn lean<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, node: Index, side: usize) -> Index {
+    /// Restores the balance upwards from `at`, whose subtree on `side` has become lower by one.
+    fn shrank<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, mut at: Option<Index>, mut side: usize) {
+        while let Some(node) = at {
+            let here = slab.get_mut(node).branches_mut();
+            let top = if here.lean == towards(1 - side) {
+                let (top, is_lower) = self.level(slab, node, 1 - side);
+                if !is_lower {
+                    return;
+                }
+                top
+            } else {
+                here.lean -= towards(side);
+                if here.lean != 0 {
+                    return;
+                }
+                node
+            };
+            at = slab.get(top).branches().parent;
+            if let Some(parent) = at {
+                side = usize::from(slab.get(parent).branches().child[AFTER] == Some(top));
+            }
+        }
+    }
+
+    /// Levels `node`, whose subtree on `side` is higher by two. Returns the new top of these, and whether the whole has
+    /// become lower.
+    fn level<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, node: Index, side: usize) -> (Index, bool) {
         let heavy = slab.get(node).branches().child[side].expect("the higher subtree is not empty");
-        let grandchildren = slab.get(heavy).branches().child.map(|child| height(slab, child));
-        if grandchildren[1 - side] > grandchildren[side] {
-            self.rotate(slab, heavy, 1 - side);
+        let heavy_lean = slab.get(heavy).branches().lean;
+        if heavy_lean != towards(1 - side) {
+            self.lift(slab, node, side, heavy);
+            // Only a removal meets a child that does not lean; the whole then stays as high as it was.
+            let lean = if heavy_lean == 0 { towards(side) } else { 0 };
+            slab.get_mut(node).branches_mut().lean = lean;
+            slab.get_mut(heavy).branches_mut().lean = -lean;
+            return (heavy, lean == 0);
         }
-        self.rotate(slab, node, side)
+        let inner = slab.get(heavy).branches().child[1 - side].expect("the subtree it leans to is not empty");
+        self.lift(slab, heavy, 1 - side, inner);
+        self.lift(slab, node, side, inner);
+        let inner_lean = core::mem::take(&mut slab.get_mut(inner).branches_mut().lean);
+        slab.get_mut(node).branches_mut().lean = if inner_lean == towards(side) { -inner_lean } else { 0 };
+        slab.get_mut(heavy).branches_mut().lean = if inner_lean == towards(1 - side) { -inner_lean } else { 0 };
+        (inner, true)
     }
 
-    /// Lifts the child of `node` on `side` above it; returns that child.
-    fn rotate<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, node: Index, side: usize) -> Index {
-        let lifted = slab.get(node).branches().child[side].expect("only an existing child is lifted");
-        let parent = slab.get(node).branches().parent;
-        let inner = slab.get(lifted).branches().child[1 - side];
-        slab.get_mut(node).branches_mut().child[side] = inner;
+    /// Lifts `lifted`, the child of `node` on `side`, above it.
+    fn lift<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, node: Index, side: usize, lifted: Index) {
+        let inner = slab.get_mut(lifted).branches_mut().child[1 - side].replace(node);
+        let below = slab.get_mut(node).branches_mut();
+        below.child[side] = inner;
+        let parent = below.parent.replace(lifted);
         if let Some(inner) = inner {
             slab.get_mut(inner).branches_mut().parent = Some(node);
         }
         self.replace(slab, parent, node, Some(lifted));
-        slab.get_mut(lifted).branches_mut().child[1 - side] = Some(node);
-        slab.get_mut(node).branches_mut().parent = Some(lifted);
-        for index in [node, lifted] {
-            let [before, after] = slab.get(index).branches().child.map(|child| height(slab, child));
-            slab.get_mut(index).branches_mut().height = before.max(after) + 1;
-        }
-        lifted
     }
-}
-
-fn height<T: Keyed, P: Probe>(slab: &Slab<T, P>, at: Option<Index>) -> u8 {
-    at.map_or(0, |node| slab.get(node).branches().height)
 }
 
 /// The last item on the way down from `at` that always turns to `side`.

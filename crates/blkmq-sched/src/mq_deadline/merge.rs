@@ -95,8 +95,10 @@ impl<P: Probe> MqDeadline<P> {
     /// Lets `survivor` absorb the request behind it. The older of their two deadlines stays, in its place.
     pub(super) fn join(&mut self, survivor: Index, absorbed: Index, grown: Info) {
         let deadline = self.requests.get(absorbed).deadline;
-        let level = &mut self.levels[grown.priority.class.index()];
-        level.merged += 1;
+        let class = grown.priority.class;
+        self.levels[class.index()].merged += 1;
+        self.note_queued(class);
+        let level = &mut self.levels[class.index()];
         if deadline < self.requests.get(survivor).deadline {
             let fifo = &mut level.queue_mut(Direction::of(grown.op)).fifo;
             fifo.remove(&mut self.requests, survivor);

@@ -61,7 +61,7 @@ impl Chain<Request> for ByAge {
         &mut item.age
     }
     fn next(item: &Request) -> Option<Index> {
-        item.age.next()
+        item.age.next
     }
 }
 
@@ -74,6 +74,6 @@ impl Chain<Request> for ByEnd {
         &mut item.end
     }
     fn next(item: &Request) -> Option<Index> {
-        item.end.next()
+        item.end.next
     }
 }

@@ -54,7 +54,7 @@ impl Pair {
         assert_eq!(self.tree.first_from(&self.slab, key), expected);
     }
 
-    /// Order both ways, parents, heights and balance.
+    /// Order both ways, parents and balance.
     fn check(&self) {
         let order: Vec<Index> = self.sorted.iter().map(|entry| entry.2).collect();
         let forward: Vec<Index> =
@@ -74,8 +74,8 @@ impl Pair {
         assert_eq!(branches.parent, parent);
         let [before, after] = branches.child.map(|child| self.check_heights(child, at));
         assert!(before.abs_diff(after) <= 1, "subtrees of heights {before} and {after}");
-        assert_eq!(branches.height, before.max(after) + 1);
-        branches.height
+        assert_eq!(branches.lean, after as i8 - before as i8);
+        before.max(after) + 1
     }
 }
 
@@ -102,7 +102,7 @@ fn ascending_and_descending_keys_stay_balanced() {
     }
     pair.check();
     let root = pair.tree.root.expect("2000 items were inserted");
-    assert!(pair.slab.get(root).branches.height <= 15);
+    assert!(pair.check_heights(Some(root), None) <= 15);
     for _ in 0..1500 {
         pair.remove(0);
     }
