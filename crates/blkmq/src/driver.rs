@@ -2,8 +2,10 @@
 
 #[cfg(test)]
 mod harness;
+pub mod hdd;
 pub mod null;
 pub mod ram;
+mod random;
 pub mod spec;
 mod store;
 

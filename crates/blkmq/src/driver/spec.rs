@@ -6,7 +6,7 @@ mod value;
 
 use std::fmt;
 
-use crate::driver::{Driver, null, ram};
+use crate::driver::{Driver, hdd, null, ram};
 use crate::sync::Arc;
 pub use value::{Accepts, Fault, Value};
 
@@ -21,6 +21,12 @@ pub struct Parameter {
     pub default: &'static str,
     /// One sentence on what it does.
     pub about: &'static str,
+}
+
+impl Parameter {
+    pub(crate) const fn new(name: &'static str, accepts: Accepts, default: &'static str, about: &'static str) -> Self {
+        Self { name, accepts, default, about }
+    }
 }
 
 /// A device that a spec can name.
@@ -42,6 +48,12 @@ pub const DEVICES: &[DeviceDescription] = &[
         about: "completes every request without doing anything, at once or after a fixed time; may keep the data",
         parameters: null::PARAMETERS,
         open: |values| Ok(Arc::new(null::Null::new(null::Config::from_values(values)?))),
+    },
+    DeviceDescription {
+        name: "hdd",
+        about: "the model of a hard disk: seeks, rotation, a queue with the shortest access first, a write cache",
+        parameters: hdd::PARAMETERS,
+        open: |values| Ok(Arc::new(hdd::Hdd::new(hdd::Config::from_values(values)?))),
     },
     DeviceDescription {
         name: "ram",
@@ -142,6 +154,15 @@ impl Values {
         T::try_from(number).ok().expect("a table's range fits the type it is read as")
     }
 
+    /// The size of a device in bytes, from `size` or, in its place, `gb`.
+    pub(crate) fn size(&self) -> Result<u64, String> {
+        match (self.is_given("size"), self.is_given("gb")) {
+            (true, true) => Err("give size or gb, not both".to_owned()),
+            (true, false) => Ok(self.number("size")),
+            (false, _) => Ok(self.number("gb")),
+        }
+    }
+
     /// The value of a switch.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.number::<u64>(name) == 1
@@ -174,8 +195,8 @@ mod tests {
 
     #[test]
     fn an_error_names_the_offending_word_and_what_would_be_right() {
-        assert_eq!(error_of(""), "a device spec begins with the name of a device: null, ram");
-        assert_eq!(error_of("nul,bs=512"), "there is no device \"nul\"; there are: null, ram");
+        assert_eq!(error_of(""), "a device spec begins with the name of a device: null, hdd, ram");
+        assert_eq!(error_of("nul,bs=512"), "there is no device \"nul\"; there are: null, hdd, ram");
         assert_eq!(error_of("null,"), "device null: \"\" is not of the form name=value");
         assert_eq!(error_of("null,bs"), "device null: \"bs\" is not of the form name=value");
         assert!(
@@ -212,8 +233,9 @@ mod tests {
             DEVICES.iter().flat_map(|device| device.parameters).map(|parameter| parameter.name).collect();
         let value = prop_oneof!["[0-9]{1,3}", "[0-9]{1,20}[KMGTnus]{0,2}", "[0-9,-]{0,9}", "\\PC{0,4}"];
         let word = (prop::sample::select(names), value).prop_map(|(name, value)| format!(",{name}={value}"));
-        (prop_oneof!["null", "ram", "[a-z]{0,4}"], prop::collection::vec(word, 0..6))
-            .prop_map(|(device, words)| device + &words.concat())
+        let device = prop::sample::select(DEVICES.iter().map(|device| device.name).collect::<Vec<_>>());
+        let device = prop_oneof![4 => device.prop_map(str::to_owned), 1 => "[a-z]{0,4}"];
+        (device, prop::collection::vec(word, 0..6)).prop_map(|(device, words)| device + &words.concat())
     }
 
     proptest! {

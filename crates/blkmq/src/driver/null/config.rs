@@ -53,84 +53,85 @@ const fn count(max: u64) -> Accepts {
     Accepts::Count { unit: "", min: 0, max }
 }
 
-const fn parameter(name: &'static str, accepts: Accepts, default: &'static str, about: &'static str) -> Parameter {
-    Parameter { name, accepts, default, about }
-}
-
 const QUEUES: u64 = MAX_HW_QUEUES as u64;
 
 /// The parameters of the null device.
 pub const PARAMETERS: &[Parameter] = &[
-    parameter(
+    Parameter::new(
         "submit_queues",
         Accepts::Count { unit: "", min: 1, max: QUEUES },
         "1",
         "hardware queues; more than there are CPUs is fine",
     ),
-    parameter("read_queues", count(QUEUES), "0", "hardware queues for reads alone (not in null_blk)"),
-    parameter("poll_queues", count(QUEUES), "1", "hardware queues for polled operations"),
-    parameter(
+    Parameter::new("read_queues", count(QUEUES), "0", "hardware queues for reads alone (not in null_blk)"),
+    Parameter::new("poll_queues", count(QUEUES), "1", "hardware queues for polled operations"),
+    Parameter::new(
         "hw_queue_depth",
         Accepts::Count { unit: "", min: 1, max: MAX_DEPTH as u64 },
         "64",
         "requests that a hardware queue takes at once",
     ),
-    parameter(
+    Parameter::new(
         "irqmode",
         count(2),
         "1",
         "when requests complete: 0 as they are issued, 1 at the next poll, 2 completion_nsec after they were issued",
     ),
-    parameter("completion_nsec", Accepts::Time { max: 1 << 62 }, "10000", "how long a request takes with irqmode=2"),
-    parameter(
+    Parameter::new(
+        "completion_nsec",
+        Accepts::Time { max: 1 << 62 },
+        "10000",
+        "how long a request takes with irqmode=2",
+    ),
+    Parameter::new(
         "bs",
         Accepts::Size { unit: 1, min: 512, max: 4096 },
         "512",
         "logical block size in bytes, a power of two",
     ),
-    parameter("gb", Accepts::Size { unit: GIB, min: 512, max: MAX_SIZE }, "250", "size of the device in GiB"),
-    parameter(
+    Parameter::new("gb", Accepts::Size { unit: GIB, min: 512, max: MAX_SIZE }, "250", "size of the device in GiB"),
+    Parameter::new(
         "size",
         Accepts::Size { unit: 1, min: 512, max: MAX_SIZE },
         "",
         "size of the device in bytes, instead of gb (not so in null_blk)",
     ),
-    parameter(
+    Parameter::new(
         "max_sectors",
         Accepts::Count { unit: "sectors", min: 0, max: u32::MAX as u64 },
         "0",
         "largest request in sectors of 512 bytes; 0 for the limit that is usual",
     ),
-    parameter("memory_backed", Accepts::Switch, "0", "keep the data, in memory that is taken as it is written"),
-    parameter("discard", Accepts::Switch, "0", "support discard; needs memory_backed=1"),
-    parameter(
+    Parameter::new("memory_backed", Accepts::Switch, "0", "keep the data, in memory that is taken as it is written"),
+    Parameter::new("discard", Accepts::Switch, "0", "support discard; needs memory_backed=1"),
+    Parameter::new(
         "cache_size",
         Accepts::Size { unit: MIB, min: 0, max: MAX_SIZE },
         "0",
         "size of the volatile write cache in MiB; needs memory_backed=1; 0 for none",
     ),
-    parameter("fua", Accepts::Switch, "1", "support FUA, where there is a volatile cache"),
-    parameter("rotational", Accepts::Switch, "0", "call the device rotational"),
-    parameter(
+    Parameter::new("fua", Accepts::Switch, "1", "support FUA, where there is a volatile cache"),
+    Parameter::new("rotational", Accepts::Switch, "0", "call the device rotational"),
+    Parameter::new(
         "timeout",
         Accepts::Fault,
         "",
         "swallow requests: interval (only every so-many-th), probability in percent, space (as many pass first), times \
          (at most; -1 for no bound)",
     ),
-    parameter(
+    Parameter::new(
         "requeue",
         Accepts::Fault,
         "",
         "refuse requests and give them back, in turn; the four numbers are those of timeout",
     ),
-    parameter(
+    Parameter::new(
         "badblocks",
         Accepts::Sectors,
         "",
         "fail every request that touches these sectors with a medium error, the last one included",
     ),
-    parameter("seed", count(u64::MAX), "0", "where the chances of timeout and requeue begin (not in null_blk)"),
+    Parameter::new("seed", count(u64::MAX), "0", "where the chances of timeout and requeue begin (not in null_blk)"),
 ];
 
 impl std::str::FromStr for Config {
@@ -160,7 +161,7 @@ impl Config {
             },
             completion_nsec: values.number("completion_nsec"),
             bs: values.number("bs"),
-            size: if values.is_given("size") { values.number("size") } else { values.number("gb") },
+            size: values.size()?,
             max_sectors: values.number("max_sectors"),
             memory_backed: values.is_on("memory_backed"),
             discard: values.is_on("discard"),
@@ -175,9 +176,6 @@ impl Config {
             },
             seed: values.number("seed"),
         };
-        if values.is_given("size") && values.is_given("gb") {
-            return Err("give size or gb, not both".to_owned());
-        }
         config.check()?;
         Ok(config)
     }

@@ -1,5 +1,6 @@
 //! Faults on purpose: which request is struck, and how.
 
+use crate::driver::random::draw;
 use crate::driver::spec::Fault;
 use crate::sync::Mutex;
 
@@ -26,17 +27,9 @@ impl Sequence {
         {
             return false;
         }
-        let strikes = self.draw() % 100 < u64::from(probability);
+        let strikes = draw(&mut self.random) % 100 < u64::from(probability);
         self.struck = self.struck.saturating_add(u32::from(strikes));
         strikes
-    }
-
-    /// The next number of the splitmix64 generator.
-    const fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.random ^ self.random >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
     }
 }
 

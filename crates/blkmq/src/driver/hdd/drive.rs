@@ -1,0 +1,292 @@
+//! The disk as a machine: what happens at which time, as a function of what was asked when.
+
+use std::collections::VecDeque;
+
+use blkmq_sched::{RqId, Time};
+
+use super::cache::{Cache, Extent};
+use super::config::Config;
+use super::mechanics::Mechanics;
+use super::read_ahead::ReadAhead;
+use crate::Status;
+use crate::limits::SECTOR_SIZE;
+
+/// What the interface needs for a command beside its data, in nanoseconds.
+const LINK_OVERHEAD: u64 = 10_000;
+
+/// The longest piece that is written back without looking whether a read waits, in sectors: 1 MiB.
+const WRITE_BACK_MOST: u64 = 2048;
+
+/// A command that so many others were preferred to comes first. A disk does the same by a timer; what matters is a bound.
+const MOST_OVERTAKEN: u64 = 256;
+
+/// What a request asks for, as far as time is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    Read,
+    /// A write that is done when it is on the platter.
+    WriteThrough,
+    /// A write that is done when it is in the cache.
+    WriteCached,
+    Flush,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Command {
+    pub(super) id: RqId,
+    pub(super) status: Status,
+    pub(super) work: Work,
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+/// Data on its way between computer and disk.
+#[derive(Debug)]
+struct Transfer {
+    due: Time,
+    command: Command,
+}
+
+/// A command for the heads.
+#[derive(Debug)]
+struct Mechanical {
+    command: Command,
+    /// Choices made before it came.
+    choices: u64,
+}
+
+/// What the heads are doing.
+#[derive(Debug)]
+enum Task {
+    Command(Command),
+    WriteBack(Extent),
+}
+
+#[derive(Debug)]
+struct Job {
+    due: Time,
+    task: Task,
+}
+
+/// A command that is over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Finished {
+    pub(super) id: RqId,
+    pub(super) status: Status,
+    pub(super) at: Time,
+}
+
+/// The disk. Every list is as long as the queue is deep, so nothing is allocated once it is made.
+///
+/// Nothing here depends on how often it is looked at: events take place in the order of their times, however late
+/// [`advance`](Self::advance) is told of the time.
+#[derive(Debug)]
+pub(super) struct Drive {
+    link_rate: u64,
+    now: Time,
+    mechanics: Mechanics,
+    cache: Cache,
+    read_ahead: ReadAhead,
+    /// What waits for the heads, the oldest first.
+    mechanical: Vec<Mechanical>,
+    choices: u64,
+    /// Whether the heads wrote back last: reads and writing back take turns while both are wanted.
+    wrote_back: bool,
+    /// Writes that wait for room in the cache, and flushes, in the order in which they came.
+    cached: VecDeque<Command>,
+    /// Transfers in order of time; the interface makes one at a time.
+    link: VecDeque<Transfer>,
+    link_free: Time,
+    job: Option<Job>,
+    finished: VecDeque<Finished>,
+}
+
+impl Drive {
+    pub(super) fn new(config: &Config) -> Self {
+        let depth = usize::from(config.hw_queue_depth);
+        let sectors = |bytes: u64| bytes / SECTOR_SIZE as u64;
+        Self {
+            link_rate: config.link_rate,
+            now: Time(0),
+            mechanics: Mechanics::new(config),
+            cache: Cache::new(config.cache_segments, sectors(config.cache_size)),
+            read_ahead: ReadAhead::new(sectors(config.read_ahead), sectors(config.size)),
+            mechanical: Vec::with_capacity(depth),
+            choices: 0,
+            wrote_back: false,
+            cached: VecDeque::with_capacity(depth),
+            link: VecDeque::with_capacity(depth),
+            link_free: Time(0),
+            job: None,
+            finished: VecDeque::with_capacity(depth),
+        }
+    }
+
+    /// Takes a command at the time that [`advance`](Self::advance) was told last.
+    pub(super) fn submit(&mut self, command: Command) {
+        match command.work {
+            Work::WriteCached | Work::Flush => self.cached.push_back(command),
+            Work::Read if self.has_in_memory(command) => self.transfer(command),
+            Work::Read | Work::WriteThrough => {
+                self.mechanical.push(Mechanical { command, choices: self.choices });
+            }
+        }
+        self.go_on();
+    }
+
+    /// Lets everything happen that happens until `now`. A time before one that was told is taken as that.
+    pub(super) fn advance(&mut self, now: Time) {
+        while let Some(due) = self.next_event()
+            && due <= now
+        {
+            self.now = due;
+            // What arrives at the same time as the heads finish is known when they choose what to do next.
+            if self.link.front().is_some_and(|transfer| transfer.due == due) {
+                self.end_transfer();
+            } else {
+                self.end_job();
+            }
+            self.go_on();
+        }
+        self.now = self.now.max(now);
+    }
+
+    /// When something happens next, be it that a command is over or not.
+    fn next_event(&self) -> Option<Time> {
+        let transfer = self.link.front().map(|transfer| transfer.due);
+        let job = self.job.as_ref().map(|job| job.due);
+        transfer.into_iter().chain(job).min()
+    }
+
+    /// When to look next.
+    pub(super) fn next_look(&self) -> Option<Time> {
+        self.finished.front().map(|finished| finished.at).or_else(|| self.next_event())
+    }
+
+    pub(super) fn pop_finished(&mut self) -> Option<Finished> {
+        self.finished.pop_front()
+    }
+
+    /// Gives up a command as far as it can be told from others: what the heads or the interface are at goes on, and is
+    /// then nobody's.
+    pub(super) fn forget(&mut self, id: RqId) {
+        self.mechanical.retain(|waiting| waiting.command.id != id);
+        self.cached.retain(|command| command.id != id);
+        self.finished.retain(|finished| finished.id != id);
+    }
+
+    /// Commands that are not over, and sectors of the cache that are to be written.
+    pub(super) fn load(&self) -> (usize, u64) {
+        let at_work = usize::from(matches!(&self.job, Some(Job { task: Task::Command(_), .. })));
+        let waiting = self.mechanical.len() + self.cached.len() + self.link.len() + at_work;
+        (waiting, self.cache.dirty_sectors())
+    }
+
+    /// What the lists hold without allocating.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> [usize; 5] {
+        let Self { mechanical, cached, link, finished, cache, .. } = self;
+        [mechanical.capacity(), cached.capacity(), link.capacity(), finished.capacity(), cache.capacity()]
+    }
+
+    fn has_in_memory(&mut self, Command { start, end, .. }: Command) -> bool {
+        self.cache.covers(start, end) || self.read_ahead.look(start, end, self.now, &self.mechanics)
+    }
+
+    fn finish(&mut self, command: Command) {
+        self.finished.push_back(Finished { id: command.id, status: command.status, at: self.now });
+    }
+
+    fn transfer(&mut self, command: Command) {
+        let bytes = (command.end - command.start) * SECTOR_SIZE as u64;
+        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.link_rate);
+        self.link_free = self.link_free.max(self.now).after(ns as u64 + LINK_OVERHEAD);
+        self.link.push_back(Transfer { due: self.link_free, command });
+    }
+
+    fn end_transfer(&mut self) {
+        let Some(Transfer { command, .. }) = self.link.pop_front() else { return };
+        if command.work == Work::WriteCached {
+            self.cache.insert(command.start, command.end);
+        }
+        self.finish(command);
+    }
+
+    fn end_job(&mut self) {
+        let Some(Job { task, .. }) = self.job.take() else { return };
+        match task {
+            Task::WriteBack(piece) => {
+                self.mechanics.moved_to(piece.end);
+                self.cache.written(piece);
+            }
+            Task::Command(command) => {
+                self.mechanics.moved_to(command.end);
+                if command.work == Work::Read {
+                    self.read_ahead.begin(command.start, command.end, self.now);
+                }
+                self.finish(command);
+            }
+        }
+    }
+
+    /// Starts what can be started now.
+    fn go_on(&mut self) {
+        self.admit();
+        if self.job.is_none() {
+            self.choose();
+        }
+    }
+
+    /// Admits writes to the cache as long as there is room, in order; a flush among them is over when all before it is on
+    /// the platter.
+    fn admit(&mut self) {
+        while let Some(&command) = self.cached.front() {
+            if command.work == Work::Flush {
+                if !self.cache.is_clean() {
+                    return;
+                }
+                self.finish(command);
+            } else if self.cache.reserve(command.end - command.start) {
+                self.transfer(command);
+            } else {
+                return;
+            }
+            self.cached.pop_front();
+        }
+    }
+
+    /// Gives the idle heads something to do: a command, or some of the cache if no command waits for them; by turns if the
+    /// cache must make room or become clean.
+    fn choose(&mut self) {
+        let is_wanted = self.mechanical.is_empty() || (!self.cached.is_empty() && !self.wrote_back);
+        if is_wanted && let Some(piece) = self.cache.take(self.mechanics.position(), WRITE_BACK_MOST) {
+            self.wrote_back = true;
+            self.start(Task::WriteBack(piece), piece.start, piece.end);
+        } else if let Some(nearest) = self.nearest() {
+            self.wrote_back = false;
+            self.choices += 1;
+            let command = self.mechanical.remove(nearest).command;
+            let mut start = command.start;
+            if command.work == Work::Read {
+                start = self.read_ahead.rest(command.start, command.end, self.now, &self.mechanics);
+            }
+            self.start(Task::Command(command), start, command.end);
+        }
+    }
+
+    /// The command with the shortest access time, the oldest of them, unless one was overtaken too often.
+    fn nearest(&self) -> Option<usize> {
+        let oldest = self.mechanical.first()?;
+        if self.choices - oldest.choices >= MOST_OVERTAKEN {
+            return Some(0);
+        }
+        let wait = |waiting: &Mechanical| self.mechanics.wait(waiting.command.start, self.now);
+        (0..self.mechanical.len()).min_by_key(|&at| wait(&self.mechanical[at]))
+    }
+
+    fn start(&mut self, task: Task, start: u64, end: u64) {
+        self.read_ahead.end(self.now, &self.mechanics);
+        let access = self.mechanics.access(start, end - start, self.now);
+        self.job = Some(Job { due: self.now.after(access.wait + access.transfer), task });
+    }
+}
