@@ -1,6 +1,6 @@
 //! How a worker's run begins, goes on from phase to phase, and ends.
 
-use blkmq::{Bio, Time};
+use blkmq::Time;
 
 use super::{Then, Turn, Worker};
 use crate::bench::cpu::Usage;
@@ -17,6 +17,7 @@ impl Worker {
         let first = self.now.after(self.plan.delay_ns);
         self.pause = (self.plan.delay_ns > 0).then_some(first);
         self.pace = Pace::new(&self.plan.job, self.plan.seed, first);
+        self.is_watched |= self.pace.is_some();
         self.is_ramping = self.plan.ramp_ns > 0;
         self.measure_from(first);
         self.cell.tell(0, 0, 0.0);
@@ -74,7 +75,7 @@ impl Worker {
             Then::End => {
                 self.then = Then::Over;
                 if self.plan.job.end_fsync && self.plan.job.operations.includes(Direction::Write) {
-                    self.submit_bio(Bio::flush(), None);
+                    self.submit_flush();
                     self.flush_plug();
                     self.want(self.outstanding, 0);
                 }

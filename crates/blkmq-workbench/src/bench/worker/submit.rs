@@ -9,43 +9,58 @@ use crate::job::Direction;
 
 impl Worker {
     /// Submits until something is in the way.
+    ///
+    /// COST: for each operation of a plain job the pattern's choice, a buffer from a list, and what the block layer takes
+    /// for a submission.
     pub(super) fn submit(&mut self) -> Halt {
-        loop {
-            if self.then != Then::Submit {
-                return Halt::Drain;
-            }
-            if self.outstanding >= self.plan.job.iodepth {
-                return Halt::Full;
-            }
-            if let Some(halt) = self.halt() {
+        if self.then != Then::Submit {
+            return Halt::Drain;
+        }
+        if self.pause.is_some()
+            && let Some(halt) = self.pausing()
+        {
+            return halt;
+        }
+        while self.outstanding < self.plan.job.iodepth {
+            if self.is_watched
+                && let Some(halt) = self.halt()
+            {
                 return halt;
             }
-            let Some(step) = self.held.take().or_else(|| self.pattern.next()) else {
+            let held = if self.held.is_some() { self.held.take() } else { self.pattern.next() };
+            let Some(step) = held else {
                 if let Some(halt) = self.pass_is_over() {
                     return halt;
                 }
                 continue;
             };
-            if let Some(time) = self.due(&step) {
+            if self.is_watched
+                && let Some(time) = self.due(&step)
+            {
                 self.held = Some(step);
                 return Halt::Due(time);
             }
             if !self.submit_step(step) {
-                return Halt::Full;
+                break;
             }
         }
+        Halt::Full
+    }
+
+    /// No operation before the end of a pause.
+    fn pausing(&mut self) -> Option<Halt> {
+        let until = self.pause?;
+        self.look_at_clock();
+        if self.now < until {
+            return Some(Halt::Due(until));
+        }
+        self.pause = None;
+        None
     }
 
     /// What is in the way of any operation.
     #[inline]
     fn halt(&mut self) -> Option<Halt> {
-        if let Some(until) = self.pause {
-            self.look_at_clock();
-            if self.now < until {
-                return Some(Halt::Due(until));
-            }
-            self.pause = None;
-        }
         let job = &self.plan.job;
         if !job.thinktime.is_zero() && self.is_time_to_think() {
             self.then = Then::Think;
@@ -53,11 +68,8 @@ impl Worker {
         }
         let every = job.fsync.max(job.fdatasync);
         if every > 0 && self.writes >= every {
-            if !self.submit_bio(Bio::flush(), None) {
-                return Some(Halt::Full);
-            }
             self.writes = 0;
-            if self.outstanding >= self.plan.job.iodepth {
+            if !self.submit_flush() || self.outstanding >= self.plan.job.iodepth {
                 return Some(Halt::Full);
             }
         }
@@ -93,8 +105,8 @@ impl Worker {
         Some(Halt::Drain)
     }
 
-    /// Submits an operation; false if there was no room for it.
-    #[inline]
+    /// Submits an operation; false if it was not taken.
+    #[inline(always)]
     fn submit_step(&mut self, step: Step) -> bool {
         let bytes = step.bytes();
         let (op, buffers) = match step.direction {
@@ -102,52 +114,67 @@ impl Worker {
             Direction::Write => (Op::Write, Buffers::One(self.buffer(bytes))),
             Direction::Trim => (Op::Discard, Buffers::None),
         };
-        let bio = Bio { flags: self.flags[step.direction], ..Bio::new(op, step.sector, step.nr_sectors, buffers) };
-        if !self.submit_bio(bio, Some(step)) {
+        let Step { direction, sector, nr_sectors } = step;
+        let (flags, priority) = (self.flags[direction], None);
+        let bio = Bio { op, sector, nr_sectors, flags, priority, buffers, user_data: 0 };
+        if let Err(rejected) = self.submitter.submit(bio) {
+            self.rejected(rejected, Some(step));
             return false;
         }
-        self.writes += u32::from(step.direction == Direction::Write);
-        self.since_pause += u64::from(self.plan.job.thinktime_blocks_issue);
-        if let Some(pace) = &mut self.pace {
-            pace.submitted(step.direction, bytes);
+        if self.is_watched {
+            self.writes += u32::from(direction == Direction::Write);
+            self.since_pause += u64::from(self.plan.job.thinktime_blocks_issue);
+            if let Some(pace) = &mut self.pace {
+                pace.submitted(direction, bytes);
+            }
         }
+        self.is_plugged();
         true
     }
 
+    /// Submits a flush; false if it was not taken.
+    #[inline(never)]
+    pub(super) fn submit_flush(&mut self) -> bool {
+        if let Err(rejected) = self.submitter.submit(Bio::flush()) {
+            self.rejected(rejected, None);
+            return false;
+        }
+        self.is_plugged();
+        true
+    }
+
+    /// An operation was submitted: passes it on if there are enough.
+    #[inline(always)]
+    fn is_plugged(&mut self) {
+        self.outstanding += 1;
+        self.plugged += 1;
+        if self.plugged >= self.plan.job.iodepth_batch_submit {
+            self.flush_plug();
+            if self.plan.job.iodepth_batch_complete_min == 0 {
+                self.take(u32::MAX);
+            }
+        }
+    }
+
+    /// An operation was not taken: for want of room it is tried again, otherwise it never will be.
+    #[cold]
+    fn rejected(&mut self, rejected: Rejected, step: Option<Step>) {
+        let Rejected { bio, reason } = rejected;
+        match reason {
+            RejectReason::Bad(status) => self.fail(format!("{}: {status}", describe(&bio))),
+            RejectReason::Full => self.held = step,
+        }
+        if let Buffers::One(buffer) = bio.buffers {
+            self.spare.push(buffer);
+        }
+    }
+
     /// A buffer of that length.
-    #[inline]
+    #[inline(always)]
     fn buffer(&mut self, bytes: u64) -> Buffer {
         match self.spare.pop() {
             Some(buffer) if buffer.len() as u64 == bytes => buffer,
             _ => self.fill.buffer(bytes),
-        }
-    }
-
-    #[inline]
-    pub(super) fn submit_bio(&mut self, bio: Bio, step: Option<Step>) -> bool {
-        match self.submitter.submit(bio) {
-            Ok(_) => {
-                self.outstanding += 1;
-                self.plugged += 1;
-                if self.plugged >= self.plan.job.iodepth_batch_submit {
-                    self.flush_plug();
-                    if self.plan.job.iodepth_batch_complete_min == 0 {
-                        self.take(u32::MAX);
-                    }
-                }
-                true
-            }
-            Err(Rejected { bio, reason }) => {
-                if let RejectReason::Bad(status) = reason {
-                    self.fail(format!("{}: {status}", describe(&bio)));
-                } else {
-                    self.held = step;
-                }
-                if let Buffers::One(buffer) = bio.buffers {
-                    self.spare.push(buffer);
-                }
-                false
-            }
         }
     }
 
