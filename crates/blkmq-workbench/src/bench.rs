@@ -15,6 +15,7 @@ mod recorder;
 mod stage;
 mod tasks;
 mod threads;
+mod verify;
 mod worker;
 
 use std::fmt;
@@ -143,7 +144,7 @@ impl Bench {
             return Err(BenchError::NoJob);
         }
         let limits = driver.limits();
-        let plans = plan::plans(jobs, &limits)?;
+        let plans = plan::plans(jobs, &limits, driver.keeps_data())?;
         let slots = plans.iter().map(|plan| plan.slots(&limits)).max().unwrap_or(1);
         let slots = u16::try_from(slots).ok().filter(|slots| *slots <= 32768).ok_or_else(|| {
             let largest = plans.iter().max_by_key(|plan| plan.slots(&limits)).map_or("", |plan| &plan.job.name);

@@ -103,6 +103,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether what is written can be read again; a device that only takes time says false.
+    fn keeps_data(&self) -> bool {
+        true
+    }
+
     /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time);
 

@@ -55,6 +55,9 @@ pub struct JobOutcome {
 /// What was done in one direction.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DirectionOutcome {
+    /// Nanoseconds during which the thread did such operations: its runtime, less what it took to read back what was
+    /// written; 0 without any. Reading back, in turn, is all the time that a job which only writes spends on reads.
+    pub runtime_ns: u64,
     /// Operations that completed, failed ones not included.
     pub ios: u64,
     /// Their data.
@@ -168,6 +171,7 @@ impl DirectionOutcome {
     }
 
     fn add(&mut self, other: &Self) {
+        self.runtime_ns = self.runtime_ns.max(other.runtime_ns);
         self.ios += other.ios;
         self.bytes += other.bytes;
         self.errors += other.errors;

@@ -36,6 +36,8 @@ pub(super) struct Plan {
     pub(super) run_ns: Option<u64>,
     pub(super) ramp_ns: u64,
     pub(super) delay_ns: u64,
+    /// The job verifies, and no other thread writes to its area.
+    pub(super) is_alone: bool,
 }
 
 /// Mixes numbers into one that looks random.
@@ -51,20 +53,25 @@ pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The plans of all threads of `jobs` on a device with these limits.
-pub(super) fn plans(jobs: &[Job], limits: &Limits) -> Result<Vec<Plan>, BenchError> {
+/// The plans of all threads of `jobs` on a device with these limits, which may or may not keep what is written.
+pub(super) fn plans(jobs: &[Job], limits: &Limits, keeps_data: bool) -> Result<Vec<Plan>, BenchError> {
     let mut plans = Vec::new();
     let mut stage = 0;
     for (index, job) in jobs.iter().enumerate() {
         if job.stonewall && index > 0 {
             stage += 1;
         }
-        check(job, limits)?;
+        check(job, limits, keeps_data)?;
         let seed = job.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         for thread in 0..job.numjobs {
             let seed = mix(mix(seed, index as u64), u64::from(thread));
             plans.push(Plan::new(job, limits, index, thread, stage, seed)?);
         }
+    }
+    for at in 0..plans.len() {
+        // Only who verifies wants to know.
+        plans[at].is_alone = plans[at].job.verify.is_some()
+            && plans.iter().enumerate().all(|(other, plan)| other == at || !plan.changes(&plans[at]));
     }
     Ok(plans)
 }
@@ -74,7 +81,7 @@ fn fault(job: &Job, what: String) -> BenchError {
 }
 
 /// Checks what a job asks for against what the device can do.
-fn check(job: &Job, limits: &Limits) -> Result<(), BenchError> {
+fn check(job: &Job, limits: &Limits, keeps_data: bool) -> Result<(), BenchError> {
     let unit = u64::from(limits.logical_block_size);
     for direction in Direction::ALL.into_iter().filter(|direction| job.operations.includes(*direction)) {
         let name = if job.operations == Operations::Only(direction) { "bs" } else { "bs of each direction" };
@@ -96,8 +103,9 @@ fn check(job: &Job, limits: &Limits) -> Result<(), BenchError> {
             return Err(fault(job, what));
         }
     }
-    if job.verify.is_some() {
-        return Err(fault(job, "blocks cannot be verified".to_owned()));
+    if job.verify.is_some() && !keeps_data {
+        let what = "verify needs a device that keeps what is written, such as ram, or null,memory_backed=1";
+        return Err(fault(job, what.to_owned()));
     }
     if job.operations.includes(Direction::Trim) && limits.max_op_sectors(Op::Discard) == 0 {
         return Err(fault(
@@ -163,8 +171,15 @@ impl Plan {
             pass_ios: job.number_ios.unwrap_or(u64::MAX),
             run_ns: job.runtime.map(nanoseconds),
             ramp_ns: nanoseconds(job.ramp_time),
+            is_alone: false,
             delay_ns: least + (most.saturating_sub(least) as f64 * share) as u64,
         })
+    }
+
+    /// Whether this thread writes or trims where another one works.
+    fn changes(&self, other: &Self) -> bool {
+        let overlaps = self.start < other.start + other.len && other.start < self.start + self.len;
+        overlaps && self.job.operations != Operations::Only(Direction::Read)
     }
 
     /// Whether the job ends only when its time is over.

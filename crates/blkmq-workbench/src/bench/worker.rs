@@ -22,10 +22,14 @@ use super::plan::{Plan, SECTOR, mix};
 use super::progress::Cell;
 use super::recorder::Recorder;
 use super::stage::Stage;
-use crate::job::{ByDirection, Direction};
+use super::verify::Verifier;
+use crate::job::{ByDirection, Direction, Operations};
 
 /// After so many rounds the clock is read, should completions not have told the time.
 const CLOCK_ROUNDS: u32 = 64;
+
+/// Everything that was written is to be read back.
+const ALL: u64 = u64::MAX;
 
 /// What a round came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,12 +77,13 @@ pub(super) struct Worker {
     cell: Arc<Cell>,
     pattern: Pattern,
     pace: Option<Pace>,
+    verifier: Option<Verifier>,
     recorder: Recorder,
     /// Buffers not in use.
     spare: Vec<Buffer>,
     fill: Fill,
     flags: ByDirection<Flags>,
-    /// The job does more than submit what its pattern says: it has a rate, pauses, flushes.
+    /// The job does more than submit what its pattern says: it has a rate, pauses, flushes, checks what it reads.
     is_watched: bool,
     /// The next operation, chosen but not submitted.
     held: Option<Step>,
@@ -98,6 +103,15 @@ pub(super) struct Worker {
     since_pause: u64,
     io_since: Time,
     loops_left: u64,
+    /// Writes that are to be read back before the pattern goes on; all of them if it is [`ALL`]. When that began, and how
+    /// long it took so far.
+    read_back: u64,
+    read_back_since: Time,
+    read_back_ns: u64,
+    /// The run is over but for what is to be read back.
+    is_ending: bool,
+    /// What is wrong with the first block that is not what was written.
+    wrong: Option<String>,
     /// The time, as of the last look.
     pub(super) now: Time,
     rounds: u32,
@@ -139,6 +153,9 @@ impl Worker {
         // A write of direct I/O is one that somebody waits for, as in Linux.
         let write = Flags { sync: true, fua: job.sync, ..plain };
         let pattern = Pattern::new(&plan);
+        let only_reads = job.operations == Operations::Only(Direction::Read);
+        let new = |_| Verifier::new(job.verify_interval, plan.seed, plan.is_alone, only_reads);
+        let verifier = job.verify.map(new);
         let mut worker = Self {
             pattern,
             pace: None,
@@ -146,7 +163,8 @@ impl Worker {
             spare: Vec::with_capacity(job.iodepth as usize + 1),
             fill: Fill { rng: SmallRng::seed_from_u64(mix(plan.seed, 10)) },
             flags: ByDirection { read: plain, write, trim: Flags::default() },
-            is_watched: job.fsync.max(job.fdatasync) > 0 || !job.thinktime.is_zero(),
+            is_watched: verifier.is_some() || job.fsync.max(job.fdatasync) > 0 || !job.thinktime.is_zero(),
+            verifier,
             held: None,
             outstanding: 0,
             plugged: 0,
@@ -159,6 +177,11 @@ impl Worker {
             since_pause: 0,
             io_since: now,
             loops_left: job.loops,
+            read_back: 0,
+            read_back_since: now,
+            read_back_ns: 0,
+            is_ending: false,
+            wrong: None,
             now,
             rounds: 0,
             mark: now,
@@ -324,6 +347,18 @@ impl Worker {
         if !self.plan.job.thinktime_blocks_issue && done.bio.op != Op::Flush {
             self.since_pause += 1;
         }
+        let Some(verifier) = &mut self.verifier else { return };
+        verifier.over(done.bio.sector, done.bio.nr_sectors);
+        if let (Op::Read, Buffers::One(buffer), true) = (done.bio.op, &done.bio.buffers, done.status.is_ok()) {
+            let (wrong, what) = verifier.check(done.bio.sector, buffer);
+            self.outcome.verify_errors += wrong;
+            if let Some(what) = what {
+                self.wrong.get_or_insert(what);
+                if self.plan.job.verify_fatal {
+                    self.finish_early();
+                }
+            }
+        }
     }
 
     /// The job ends with an error; the first one is kept.
@@ -336,6 +371,7 @@ impl Worker {
     fn finish_early(&mut self) {
         self.held = None;
         self.pause = None;
+        self.read_back = 0;
         if self.then != Then::Over {
             self.then = Then::Over;
             // What is taken just now may be counted among these; the floor sees to the rest.
@@ -345,13 +381,26 @@ impl Worker {
 
     /// What the job came to.
     pub(super) fn into_outcome(self) -> (JobOutcome, bool) {
-        let Self { mut outcome, recorder, now, is_stopped, .. } = self;
+        let Self { mut outcome, recorder, now, is_stopped, read_back_ns, wrong, plan, .. } = self;
         let [read, write, trim, sync] = recorder.kinds;
         outcome.runtime_ns = now.since(recorder.begin);
         outcome.directions = [read, write, trim];
         outcome.sync = sync;
+        for (direction, kind) in Direction::ALL.into_iter().zip(&mut outcome.directions) {
+            kind.runtime_ns = match direction {
+                _ if kind.ios == 0 => 0,
+                Direction::Read if !plan.job.operations.includes(Direction::Read) => read_back_ns,
+                Direction::Read => outcome.runtime_ns,
+                _ => outcome.runtime_ns.saturating_sub(read_back_ns),
+            };
+        }
         (outcome.depth_level, outcome.depth_submit, outcome.depth_complete) =
             (recorder.level, recorder.submit, recorder.complete);
+        if let Some(wrong) = wrong {
+            let others = outcome.verify_errors.saturating_sub(1);
+            let and = if others > 0 { format!("; and {others} more") } else { String::new() };
+            outcome.error.get_or_insert(wrong + &and);
+        }
         (outcome, is_stopped)
     }
 }

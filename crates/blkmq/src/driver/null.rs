@@ -154,6 +154,10 @@ impl Driver for Null {
         Ok(())
     }
 
+    fn keeps_data(&self) -> bool {
+        self.store.is_some()
+    }
+
     fn is_concurrent(&self) -> bool {
         self.config.irqmode == IrqMode::Inline && self.store.is_none()
     }

@@ -2,7 +2,7 @@
 
 use blkmq::Time;
 
-use super::{Then, Turn, Worker};
+use super::{ALL, Then, Turn, Worker};
 use crate::bench::cpu::Usage;
 use crate::bench::pace::Pace;
 use crate::bench::plan::nanoseconds;
@@ -63,7 +63,14 @@ impl Worker {
                 }
                 self.then = Then::Submit;
             }
+            Then::EndPass if self.must_read_back() => self.begin_read_back(),
+            Then::EndPass if self.plan.is_time_based() => {
+                self.end_read_back();
+                self.pattern.begin_pass(false);
+                self.then = Then::Submit;
+            }
             Then::EndPass => {
+                self.end_read_back();
                 self.loops_left -= 1;
                 if self.loops_left > 0 {
                     self.pattern.begin_pass(true);
@@ -72,7 +79,12 @@ impl Worker {
                     self.then = Then::End;
                 }
             }
+            Then::End if self.must_read_back() => {
+                self.is_ending = true;
+                self.begin_read_back();
+            }
             Then::End => {
+                self.end_read_back();
                 self.then = Then::Over;
                 if self.plan.job.end_fsync && self.plan.job.operations.includes(Direction::Write) {
                     self.submit_flush();
@@ -86,6 +98,25 @@ impl Worker {
             }
         }
         Turn::Busy
+    }
+
+    /// Whether there is something that was written and is to be checked.
+    pub(super) fn must_read_back(&self) -> bool {
+        let is_unread = self.verifier.as_ref().is_some_and(|verifier| verifier.nr_unread() > 0);
+        is_unread && self.plan.job.do_verify && self.then != Then::Over
+    }
+
+    fn begin_read_back(&mut self) {
+        self.read_back = ALL;
+        self.read_back_since = self.now;
+        self.then = Then::Submit;
+    }
+
+    fn end_read_back(&mut self) {
+        if self.read_back == ALL {
+            self.read_back = 0;
+            self.read_back_ns += self.now.since(self.read_back_since);
+        }
     }
 
     /// The time has come for which each round looks.
@@ -110,10 +141,14 @@ impl Worker {
         self.cell.tell(self.before.0 + ios, self.before.1 + bytes, of_time.max(of_passes));
         if self.end.is_some_and(|end| self.now >= end) && self.then != Then::Over {
             self.end = None;
-            self.held = None;
-            self.pause = None;
-            self.then = Then::End;
-            self.want(self.outstanding, 0);
+            self.is_ending = true;
+            // What was begun to be read back is read to the end.
+            if self.read_back != ALL {
+                self.held = None;
+                self.pause = None;
+                self.then = Then::End;
+                self.want(self.outstanding, 0);
+            }
         }
         self.mark = self.next_mark();
     }

@@ -1,8 +1,8 @@
 //! What a worker submits, and what keeps it from submitting more.
 
-use blkmq::{Bio, Buffer, Buffers, Op, RejectReason, Rejected, Time};
+use blkmq::{Bio, Buffer, Buffers, Op, RejectReason, Rejected};
 
-use super::{Halt, Then, Worker, describe};
+use super::{ALL, Halt, Then, Worker, describe};
 use crate::bench::pattern::Step;
 use crate::bench::plan::nanoseconds;
 use crate::job::Direction;
@@ -27,18 +27,18 @@ impl Worker {
             {
                 return halt;
             }
-            let held = if self.held.is_some() { self.held.take() } else { self.pattern.next() };
-            let Some(step) = held else {
+            let next = if self.is_watched { self.choose() } else { self.next() };
+            let Some(step) = next else {
                 if let Some(halt) = self.pass_is_over() {
                     return halt;
                 }
                 continue;
             };
             if self.is_watched
-                && let Some(time) = self.due(&step)
+                && let Some(halt) = self.not_now(&step)
             {
                 self.held = Some(step);
-                return Halt::Due(time);
+                return halt;
             }
             if !self.submit_step(step) {
                 break;
@@ -85,23 +85,54 @@ impl Worker {
         }
     }
 
-    /// When a step is due, if that is later than now.
-    #[inline]
-    fn due(&mut self, step: &Step) -> Option<Time> {
+    /// What was chosen before, or what the pattern says.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Step> {
+        if self.held.is_some() { self.held.take() } else { self.pattern.next() }
+    }
+
+    /// The next operation of a job that may have to read back what it wrote; `None` when all that was to be read, or the
+    /// pass, is over.
+    fn choose(&mut self) -> Option<Step> {
+        let Some(verifier) = &mut self.verifier else { return self.next() };
+        let job = &self.plan.job;
+        if self.read_back == 0 && job.verify_backlog > 0 && verifier.nr_unread() as u64 >= job.verify_backlog {
+            self.read_back = job.verify_backlog_batch.max(1);
+            self.read_back_since = self.now;
+        }
+        if self.held.is_none() && self.read_back > 0 {
+            if let Some(step) = verifier.next_read() {
+                self.read_back -= u64::from(self.read_back < ALL);
+                return Some(step);
+            }
+            if self.read_back == ALL {
+                return None;
+            }
+            self.read_back = 0;
+        }
+        self.next()
+    }
+
+    /// Why an operation that was chosen cannot go now.
+    fn not_now(&mut self, step: &Step) -> Option<Halt> {
+        if self.verifier.as_ref().is_some_and(|verifier| verifier.overlaps(step)) {
+            return Some(Halt::Full);
+        }
         let due = self.pace.as_ref()?.due(step.direction);
         if due > self.now {
             self.look_at_clock();
         }
-        (due > self.now).then_some(due)
+        (due > self.now).then_some(Halt::Due(due))
     }
 
     /// The pattern has no more operations for this pass.
     fn pass_is_over(&mut self) -> Option<Halt> {
-        if self.plan.is_time_based() {
+        let is_reading_back = self.read_back == ALL;
+        if self.plan.is_time_based() && !is_reading_back && !self.must_read_back() {
             self.pattern.begin_pass(false);
             return None;
         }
-        self.then = Then::EndPass;
+        self.then = if is_reading_back && self.is_ending { Then::End } else { Then::EndPass };
         Some(Halt::Drain)
     }
 
@@ -110,8 +141,8 @@ impl Worker {
     fn submit_step(&mut self, step: Step) -> bool {
         let bytes = step.bytes();
         let (op, buffers) = match step.direction {
-            Direction::Read => (Op::Read, Buffers::One(self.buffer(bytes))),
-            Direction::Write => (Op::Write, Buffers::One(self.buffer(bytes))),
+            Direction::Read => (Op::Read, Buffers::One(self.buffer(&step))),
+            Direction::Write => (Op::Write, Buffers::One(self.buffer(&step))),
             Direction::Trim => (Op::Discard, Buffers::None),
         };
         let Step { direction, sector, nr_sectors } = step;
@@ -126,6 +157,9 @@ impl Worker {
             self.since_pause += u64::from(self.plan.job.thinktime_blocks_issue);
             if let Some(pace) = &mut self.pace {
                 pace.submitted(direction, bytes);
+            }
+            if let Some(verifier) = &mut self.verifier {
+                verifier.submitted(&step);
             }
         }
         self.is_plugged();
@@ -169,13 +203,19 @@ impl Worker {
         }
     }
 
-    /// A buffer of that length.
+    /// A buffer for an operation, with what it writes.
     #[inline(always)]
-    fn buffer(&mut self, bytes: u64) -> Buffer {
-        match self.spare.pop() {
-            Some(buffer) if buffer.len() as u64 == bytes => buffer,
-            _ => self.fill.buffer(bytes),
+    fn buffer(&mut self, step: &Step) -> Buffer {
+        let mut buffer = match self.spare.pop() {
+            Some(buffer) if buffer.len() as u64 == step.bytes() => buffer,
+            _ => self.fill.buffer(step.bytes()),
+        };
+        if self.is_watched
+            && let Some(verifier) = &mut self.verifier
+        {
+            verifier.prepare(step, &mut buffer);
         }
+        buffer
     }
 
     /// Passes on what was submitted.
