@@ -266,7 +266,7 @@ mod tests {
                 buffer[at] ^= 1 << (at % 8);
                 let (nr, what) = wrong(&verifier, &buffer);
                 assert_eq!(nr, 1, "byte {at} of blocks of {interval}");
-                let block = if interval == 0 { 0 } else { at as u64 / interval * interval };
+                let block = at as u64 - at as u64 % if interval == 0 { 8192 } else { interval };
                 assert!(what.starts_with(&format!("the block at byte {} is not", 64 * 512 + block)), "{what}");
                 buffer[at] ^= 1 << (at % 8);
             }

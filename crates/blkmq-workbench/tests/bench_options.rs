@@ -1,0 +1,481 @@
+//! What each option of a job does, on virtual time. Each test was seen to fail with the option's line taken out.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use blkmq::driver::{Batch, Driver, Topology, spec};
+use blkmq::{Bio, Buffer, Client, Limits, Op, Status, Time};
+use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, JobOutcome, Outcome, Setup};
+use blkmq_workbench::job::{
+    BlockSize, ByDirection, Direction, Distribution, Extent, Job, Operations, Order, RateProcess, Verify,
+};
+
+/// Each request takes 10 us, and 64 go at once.
+const TIMED: &str = "null,irqmode=2,completion_nsec=10us,hw_queue_depth=64,poll_queues=0,size=1G";
+
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+const RANDOM: Order = Order::Random { every: 1 };
+const SEQUENTIAL: Order = Order::Sequential { skip: 0 };
+
+fn job(operations: Operations, order: Order) -> Job {
+    Job { operations, order, norandommap: true, ..Job::new("tested") }
+}
+
+fn reads() -> Job {
+    job(Operations::Only(Direction::Read), RANDOM)
+}
+
+fn writes() -> Job {
+    job(Operations::Only(Direction::Write), SEQUENTIAL)
+}
+
+fn depth(iodepth: u32, job: Job) -> Job {
+    Job { iodepth, iodepth_low: iodepth, ..job }
+}
+
+fn timed(runtime: Duration, job: Job) -> Job {
+    Job { time_based: true, runtime: Some(runtime), ..job }
+}
+
+fn setup() -> Setup {
+    Setup { scheduler: Some("none".to_owned()), clock: ClockKind::Virtual, ..Setup::new(TIMED) }
+}
+
+fn run_over(driver: &Arc<dyn Driver>, jobs: &[Job]) -> Outcome {
+    let mut bench = Bench::over(Arc::clone(driver), jobs, &setup()).expect("the jobs fit the device");
+    bench.run(&Control::default()).expect("the jobs run")
+}
+
+fn outcome(job: Job) -> JobOutcome {
+    let driver = spec::open(TIMED).expect("the device is well described");
+    run_over(&driver, &[job]).jobs.remove(0)
+}
+
+fn ios(job: &JobOutcome, direction: Direction) -> u64 {
+    job.direction(direction).ios
+}
+
+/// A device that keeps its data and a list of what it did. Each request takes a microsecond of virtual time.
+#[derive(Debug, Default)]
+struct Recording {
+    blocks: Mutex<HashMap<u64, Vec<u8>>>,
+    done: Mutex<Vec<Done>>,
+    /// Writes to this sector are lost.
+    loses: Option<u64>,
+    trims: bool,
+    has_cache: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Done {
+    op: Op,
+    sector: u64,
+    nr_sectors: u64,
+    time: Time,
+}
+
+impl Driver for Recording {
+    fn name(&self) -> &'static str {
+        "recording"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            capacity_sectors: 1 << 20,
+            max_discard_sectors: if self.trims { 1 << 16 } else { 0 },
+            write_cache: self.has_cache,
+            ..Limits::default()
+        }
+    }
+
+    fn topology(&self) -> Topology {
+        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 64 }
+    }
+
+    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, now: Time) {
+        let mut blocks = self.blocks.lock().expect("no holder panics");
+        let mut done = self.done.lock().expect("no holder panics");
+        while let Some(mut rq) = batch.next() {
+            let (op, sector, nr_sectors) = (rq.op(), rq.sector(), u64::from(rq.nr_sectors()));
+            done.push(Done { op, sector, nr_sectors, time: now });
+            let mut at = sector;
+            for mut segment in rq.segments() {
+                for bytes in segment.bytes_mut().chunks_mut(512) {
+                    match op {
+                        Op::Write if self.loses == Some(at) => {}
+                        Op::Write => drop(blocks.insert(at, bytes.to_vec())),
+                        _ => bytes.copy_from_slice(blocks.get(&at).map_or(&[0; 512][..], |block| block)),
+                    }
+                    at += 1;
+                }
+            }
+            batch.finish(rq, Status::Ok);
+        }
+    }
+}
+
+impl Recording {
+    fn run(self, jobs: &[Job]) -> (Outcome, Vec<Done>) {
+        let recording = Arc::new(self);
+        let driver: Arc<dyn Driver> = recording.clone();
+        let outcome = run_over(&driver, jobs);
+        let done = recording.done.lock().expect("no holder panics").clone();
+        (outcome, done)
+    }
+}
+
+/// What a job did, in order.
+fn done(job: Job) -> Vec<Done> {
+    let trims = job.operations.includes(Direction::Trim);
+    let (outcome, done) = Recording { trims, has_cache: true, ..Recording::default() }.run(&[job]);
+    assert_eq!(outcome.error(), None);
+    done
+}
+
+fn sectors(job: Job) -> Vec<u64> {
+    done(job).iter().map(|done| done.sector).collect()
+}
+
+#[test]
+fn a_rate_is_kept() {
+    let capped = |rate_iops, rate| timed(SECOND, Job { rate_iops, rate, ..depth(4, reads()) });
+    let iops = outcome(capped(ByDirection::all(Some(1000)), ByDirection::all(None)));
+    assert!((999..=1001).contains(&iops.ios()), "{} of 1000 a second", iops.ios());
+    let bytes = outcome(capped(ByDirection::all(None), ByDirection::all(Some(4 << 20))));
+    assert!((1023..=1025).contains(&bytes.ios()), "{} of 1024 a second", bytes.ios());
+    let samples = bytes.direction(Direction::Read).samples.iter().take(10).map(|sample| sample.ios);
+    assert!(samples.clone().all(|ios| (101..=104).contains(&ios)), "{:?}", samples.collect::<Vec<_>>());
+    // Only the writes are capped: reads wait for their turn beside them, as the mixture is kept.
+    let mixed = Job { operations: Operations::ReadWrite { read_percent: 75 }, ..reads() };
+    let rate_iops = ByDirection { write: Some(100), ..ByDirection::all(None) };
+    let mixed = outcome(timed(10 * SECOND, Job { rate_iops, ..mixed }));
+    assert!((999..=1001).contains(&ios(&mixed, Direction::Write)), "{}", ios(&mixed, Direction::Write));
+    assert!((2700..=3300).contains(&ios(&mixed, Direction::Read)), "{}", ios(&mixed, Direction::Read));
+}
+
+#[test]
+fn a_poisson_process_has_exponential_distances() {
+    let paced =
+        |rate_process| Job { rate_process, rate_iops: ByDirection::all(Some(1000)), number_ios: Some(5000), ..reads() };
+    let distances = |rate_process| {
+        let times: Vec<u64> = done(paced(rate_process)).iter().map(|done| done.time.0).collect();
+        times.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6).collect::<Vec<_>>()
+    };
+    assert!(distances(RateProcess::Linear).iter().all(|distance| (distance - 1.0).abs() < 0.01));
+    let distances = distances(RateProcess::Poisson);
+    let mean = distances.iter().sum::<f64>() / distances.len() as f64;
+    let deviation =
+        (distances.iter().map(|distance| (distance - mean).powi(2)).sum::<f64>() / distances.len() as f64).sqrt();
+    let long = distances.iter().filter(|distance| **distance > 2.0).count() as f64 / distances.len() as f64;
+    // Mean and standard deviation are equal, and a share of e^-2 is longer than twice the mean.
+    assert!((mean - 1.0).abs() < 0.05 && (deviation - 1.0).abs() < 0.07, "mean {mean}, deviation {deviation}");
+    assert!((long - (-2.0_f64).exp()).abs() < 0.02, "{long}");
+}
+
+#[test]
+fn a_job_thinks_between_blocks() {
+    let thinking = |blocks, issue, iodepth| {
+        let job =
+            Job { thinktime: MS, thinktime_blocks: blocks, thinktime_blocks_issue: issue, ..depth(iodepth, reads()) };
+        outcome(timed(SECOND, job)).ios()
+    };
+    // 10 us each, then a millisecond.
+    assert_eq!(thinking(1, false, 1), 991);
+    assert_eq!(thinking(10, false, 1), 9100);
+    assert_eq!(thinking(10, true, 1), 9100);
+    // Ten at a time take as long as one.
+    assert_eq!(thinking(10, true, 10), 9910);
+    let by_time = Job { thinktime: MS, thinktime_iotime: 9 * MS, ..reads() };
+    let ios = outcome(timed(SECOND, by_time)).ios();
+    assert!((89_900..=90_100).contains(&ios), "{ios} in nine tenths of a second");
+    // What is not done while thinking is made up for, unless it is not to be.
+    let made_up = |rate_ignore_thinktime| {
+        let rate_iops = ByDirection::all(Some(1000));
+        let job = Job { rate_iops, rate_ignore_thinktime, thinktime: 50 * MS, thinktime_blocks: 100, ..reads() };
+        outcome(timed(SECOND, job)).ios()
+    };
+    assert!((951..=1001).contains(&made_up(false)), "{}", made_up(false));
+    assert!((650..=701).contains(&made_up(true)), "{}", made_up(true));
+}
+
+#[test]
+fn nothing_of_the_ramp_is_counted() {
+    let ramped = timed(SECOND, Job { ramp_time: SECOND / 2, ..depth(8, reads()) });
+    let driver = spec::open(TIMED).expect("the device is well described");
+    let mut bench = Bench::over(driver, &[ramped], &setup()).expect("it fits");
+    let outcome = bench.run(&Control::default()).expect("it runs");
+    let job = &outcome.jobs[0];
+    // Those that complete at the moment at which the ramp ends may count.
+    assert!((800_000..800_008).contains(&job.ios()), "{}", job.ios());
+    assert_eq!((job.runtime_ns, outcome.elapsed_ns), (1_000_000_000, 1_500_000_000));
+    assert_eq!(job.direction(Direction::Read).latency.count(), job.ios());
+    assert_eq!(bench.queue().stats().completed, 1_200_000, "the queue did what was not counted");
+    assert!((800_000..800_008).contains(&outcome.layer.stats.completed), "{:?}", outcome.layer.stats);
+    let short = outcome_of_short_ramp();
+    assert_eq!((short.ios(), short.runtime_ns), (0, 0), "it ended before anything was to be counted");
+}
+
+fn outcome_of_short_ramp() -> JobOutcome {
+    outcome(Job { ramp_time: SECOND, number_ios: Some(10), ..reads() })
+}
+
+#[test]
+fn a_start_can_be_late() {
+    let late = Job { startdelay: 20 * MS..=20 * MS, number_ios: Some(5), ..reads() };
+    assert_eq!(done(late)[0].time, Time(20_000_000));
+    let some = Job { startdelay: MS..=100 * MS, number_ios: Some(1), numjobs: 50, ..reads() };
+    let times: Vec<u64> = done(some).iter().map(|done| done.time.0).collect();
+    assert!(times.iter().all(|time| (1_000_000..=100_000_000).contains(time)), "{times:?}");
+    assert!(times[10] > 5_000_000 && times[40] < 95_000_000 && times[40] - times[10] > 20_000_000, "{times:?}");
+}
+
+#[test]
+fn a_mixture_has_its_shares() {
+    for read_percent in [0, 30, 70, 100] {
+        let mixed = outcome(Job { number_ios: Some(20_000), ..job(Operations::ReadWrite { read_percent }, RANDOM) });
+        let share = ios(&mixed, Direction::Read) as f64 / 200.0;
+        assert!((share - f64::from(read_percent)).abs() < 2.0, "{share} % of {read_percent} %");
+        assert_eq!(mixed.ios(), 20_000);
+    }
+    // Reads and writes go through the area each for itself.
+    let both = done(Job { number_ios: Some(100), ..job(Operations::ReadWrite { read_percent: 50 }, SEQUENTIAL) });
+    for op in [Op::Read, Op::Write] {
+        let sectors: Vec<u64> = both.iter().filter(|done| done.op == op).map(|done| done.sector).collect();
+        assert!(sectors.len() > 30 && sectors.iter().copied().eq((0..).step_by(8).take(sectors.len())), "{sectors:?}");
+    }
+}
+
+#[test]
+fn lengths_are_drawn_from_a_range_or_a_list() {
+    let count = |bs: BlockSize| {
+        let job =
+            Job { bs: ByDirection::all(bs), blockalign: ByDirection::all(4096), number_ios: Some(8000), ..reads() };
+        let mut counts: HashMap<u64, u64> = HashMap::new();
+        done(job).iter().for_each(|done| *counts.entry(done.nr_sectors / 8).or_default() += 1);
+        counts
+    };
+    let range = count(BlockSize::Range(4096..=32768));
+    assert_eq!(range.len(), 8);
+    assert!((1..=8).all(|blocks| (850..=1150).contains(&range[&blocks])), "{range:?}");
+    let split = count(BlockSize::Split(vec![(4096, 60), (16384, 30), (65536, 10)]));
+    assert_eq!(split.len(), 3);
+    for (blocks, expected) in [(1, 4800_i64), (4, 2400), (16, 800)] {
+        let got = split[&blocks].cast_signed();
+        assert!((got - expected).abs() < 150, "{got} of {expected} with {blocks} blocks");
+    }
+}
+
+#[test]
+fn some_operations_of_a_random_job_follow_the_one_before() {
+    let follow = |job: Job| {
+        let done = done(Job { number_ios: Some(5000), ..job });
+        let follows = done.windows(2).filter(|pair| pair[1].sector == pair[0].sector + 8).count();
+        follows as f64 / 50.0
+    };
+    assert!(follow(reads()) < 1.0);
+    let percent = follow(Job { percentage_random: ByDirection::all(30), ..reads() });
+    assert!((percent - 70.0).abs() < 3.0, "{percent}");
+    let run = follow(Job { order: Order::Random { every: 4 }, ..reads() });
+    assert!((run - 75.0).abs() < 1.0, "{run}");
+}
+
+#[test]
+fn a_sequential_job_wraps_and_skips() {
+    let area = Job { size: Some(Extent::Bytes(32768)), offset: Extent::Bytes(4096), number_ios: Some(10), ..reads() };
+    let order = |order, job: Job| sectors(Job { order, io_size: Some(Extent::Bytes(1 << 20)), ..job });
+    assert_eq!(order(SEQUENTIAL, area.clone()), [8, 16, 24, 32, 40, 48, 56, 64, 8, 16]);
+    assert_eq!(order(Order::Sequential { skip: 4096 }, area.clone()), [8, 24, 40, 56, 8, 24, 40, 56, 8, 24]);
+    assert_eq!(order(Order::Sequential { skip: -8192 }, area.clone()), [8, 64, 56, 48, 40, 32, 24, 16, 8, 64]);
+    let apart = Job { offset_increment: Extent::Bytes(65536), numjobs: 3, number_ios: Some(1), ..area };
+    assert_eq!(order(SEQUENTIAL, apart), [8, 136, 264]);
+}
+
+#[test]
+fn a_random_map_visits_each_block_once_a_pass() {
+    let area = Job { norandommap: false, size: Some(Extent::Bytes(4_000_000)), ..reads() };
+    let blocks = 4_000_000 / 4096;
+    let all = |sectors: &[u64]| {
+        let set: HashSet<u64> = sectors.iter().copied().collect();
+        set.len() == sectors.len() && set.len() == blocks
+    };
+    let once = sectors(area.clone());
+    assert!(all(&once));
+    let twice = sectors(Job { io_size: Some(Extent::Bytes(2 * blocks as u64 * 4096)), ..area.clone() });
+    assert!(twice.len() == 2 * blocks && all(&twice[..blocks]) && all(&twice[blocks..]));
+    assert_ne!(twice[..blocks], twice[blocks..], "a second pass has an order of its own");
+    let looped = sectors(Job { loops: 2, ..area.clone() });
+    assert_eq!(looped[..blocks], looped[blocks..], "a loop repeats the one before");
+    assert!(!all(&sectors(Job { norandommap: true, ..area })), "without a map some blocks come twice");
+}
+
+#[test]
+fn the_seed_decides_the_sequence() {
+    let area = Job { number_ios: Some(100), ..reads() };
+    for norandommap in [true, false] {
+        let with = |seed| sectors(Job { seed, norandommap, ..area.clone() });
+        assert_eq!(with(Some(7)), with(Some(7)));
+        assert_ne!(with(Some(7)), with(Some(8)));
+        assert_ne!(with(None), with(None), "without a seed each run has its own");
+    }
+    let threads = sectors(Job { numjobs: 2, ..area });
+    let of = |thread: usize| threads.iter().skip(thread).step_by(2).collect::<Vec<_>>();
+    assert_ne!(of(0), of(1), "threads of a job differ");
+}
+
+#[test]
+fn a_distribution_prefers_some_blocks() {
+    let top = |random_distribution| {
+        let job = Job {
+            random_distribution,
+            size: Some(Extent::Bytes(4_096_000)),
+            io_size: Some(Extent::Bytes(1 << 30)),
+            ..reads()
+        };
+        let mut counts: HashMap<u64, u64> = HashMap::new();
+        sectors(Job { number_ios: Some(20_000), ..job })
+            .iter()
+            .for_each(|sector| *counts.entry(*sector).or_default() += 1);
+        let mut counts: Vec<u64> = counts.into_values().collect();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        counts[..100].iter().sum::<u64>() as f64 / 20_000.0
+    };
+    assert!(top(Distribution::Random) < 0.2);
+    // The sum of 1/k up to 100, by that up to 1000.
+    let zipf = top(Distribution::Zipf { theta: 0.999 });
+    assert!((zipf - 5.19 / 7.49).abs() < 0.02, "{zipf}");
+    let pareto = top(Distribution::Pareto { h: 0.1 });
+    assert!((pareto - 0.9).abs() < 0.02, "{pareto}");
+}
+
+#[test]
+fn writes_are_flushed_every_so_often() {
+    for job in [Job { fsync: 4, ..writes() }, Job { fdatasync: 4, ..writes() }] {
+        let done = done(Job { number_ios: Some(20), ..job });
+        let flushes: Vec<usize> = (0..done.len()).filter(|at| done[*at].op == Op::Flush).collect();
+        assert_eq!(flushes, [4, 9, 14, 19, 24], "{done:?}");
+    }
+    let (outcome, done) = Recording { has_cache: true, ..Recording::default() }.run(&[Job {
+        end_fsync: true,
+        number_ios: Some(3),
+        ..writes()
+    }]);
+    assert_eq!(done.last().map(|done| done.op), Some(Op::Flush));
+    assert_eq!((outcome.jobs[0].sync.ios, outcome.jobs[0].ios()), (1, 4));
+}
+
+#[test]
+fn blocks_are_trimmed() {
+    let done = done(Job { number_ios: Some(6), ..job(Operations::TrimWrite, SEQUENTIAL) });
+    let steps: Vec<(Op, u64)> = done.iter().map(|done| (done.op, done.sector)).collect();
+    let [trim, write] = [Op::Discard, Op::Write];
+    assert_eq!(steps, [(trim, 0), (write, 0), (trim, 8), (write, 8), (trim, 16), (write, 16)]);
+}
+
+fn verified(job: Job) -> Job {
+    Job { verify: Some(Verify::Crc32c), size: Some(Extent::Bytes(1 << 20)), ..job }
+}
+
+#[test]
+fn what_was_written_is_read_back_and_found() {
+    let split = BlockSize::Split(vec![(4096, 50), (8192, 50)]);
+    let jobs = [
+        writes(),
+        Job { norandommap: false, ..depth(16, Job { order: RANDOM, ..writes() }) },
+        depth(16, Job { order: RANDOM, ..writes() }),
+        depth(8, Job { order: RANDOM, verify_backlog: 16, verify_backlog_batch: 8, ..writes() }),
+        depth(8, Job { order: RANDOM, bs: ByDirection::all(split), verify_interval: 512, ..writes() }),
+        depth(32, Job { order: RANDOM, bs: ByDirection::all(BlockSize::Range(4096..=65536)), ..writes() }),
+        depth(4, job(Operations::ReadWrite { read_percent: 50 }, RANDOM)),
+        depth(4, Job { loops: 3, ..writes() }),
+        depth(4, Job { numjobs: 3, order: RANDOM, ..writes() }),
+    ];
+    for job in jobs.map(verified) {
+        let (outcome, _) = Recording::default().run(std::slice::from_ref(&job));
+        assert_eq!(outcome.error(), None, "{job:?}");
+        for thread in &outcome.jobs {
+            assert!(ios(thread, Direction::Write) > 0 && ios(thread, Direction::Read) > 0, "{job:?}");
+            assert_eq!(thread.verify_errors, 0);
+        }
+    }
+    let (outcome, done) = Recording::default().run(&[verified(writes())]);
+    assert_eq!((ios(&outcome.jobs[0], Direction::Write), ios(&outcome.jobs[0], Direction::Read)), (256, 256));
+    assert!(done[..256].iter().all(|done| done.op == Op::Write) && done[256..].iter().all(|done| done.op == Op::Read));
+}
+
+#[test]
+fn time_does_not_end_what_is_to_be_read_back() {
+    let driver = spec::open("null,memory_backed=1,irqmode=2,completion_nsec=10us,poll_queues=0,size=1M")
+        .expect("it is well described");
+    for area in [64 << 10, 1 << 20] {
+        let job = Job { size: Some(Extent::Bytes(area)), ..verified(timed(MS, writes())) };
+        let outcome = run_over(&driver, &[job]);
+        assert_eq!(outcome.error(), None);
+        let job = &outcome.jobs[0];
+        assert_eq!(ios(job, Direction::Write), ios(job, Direction::Read), "an area of {area} bytes");
+        assert!(ios(job, Direction::Write) >= 50, "{}", ios(job, Direction::Write));
+    }
+}
+
+#[test]
+fn a_lost_write_is_found() {
+    for fatal in [false, true] {
+        let job = Job { verify_fatal: fatal, ..verified(writes()) };
+        let (outcome, _) = Recording { loses: Some(84), ..Recording::default() }.run(&[job]);
+        let job = &outcome.jobs[0];
+        assert_eq!(job.verify_errors, 1);
+        let expected =
+            "job tested: the block at byte 40960 is not what was written: its content does not match its checksum";
+        assert_eq!(outcome.error().as_deref(), Some(expected));
+        assert_eq!(ios(job, Direction::Read) == 256, !fatal, "{}", ios(job, Direction::Read));
+    }
+}
+
+#[test]
+fn a_planted_corruption_is_found() {
+    let driver = spec::open("ram,size=1M").expect("the device is well described");
+    assert_eq!(run_over(&driver, &[verified(Job { do_verify: false, ..writes() })]).error(), None);
+    let check = [verified(reads_in_order())];
+    assert_eq!(run_over(&driver, &check).error(), None);
+    let mut bench = Bench::over(Arc::clone(&driver), &check, &setup()).expect("it fits");
+    let mut submitter = bench.queue().submitter(&Client::new("vandal")).expect("there is a place");
+    submitter.submit(Bio::write(1003, Buffer::zeroed(512))).expect("it is a good operation");
+    assert!(submitter.wait(None) && submitter.reap().is_some_and(|done| done.status.is_ok()));
+    drop(submitter);
+    let outcome = bench.run(&Control::default()).expect("it runs");
+    assert_eq!(outcome.jobs[0].verify_errors, 1);
+    let expected =
+        "job tested: the block at byte 512000 is not what was written: its content does not match its checksum";
+    assert_eq!(outcome.error().as_deref(), Some(expected));
+}
+
+fn reads_in_order() -> Job {
+    job(Operations::Only(Direction::Read), SEQUENTIAL)
+}
+
+#[test]
+fn a_device_that_forgets_cannot_be_verified() {
+    let refused = Bench::new(&[verified(writes())], &setup()).expect_err("it keeps nothing");
+    assert!(matches!(refused, BenchError::Job { .. }));
+    assert!(
+        refused.to_string().starts_with("job tested: verify needs a device that keeps what is written"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn the_least_number_of_completions_is_waited_for() {
+    let most = |min, max| {
+        let job = Job { iodepth_batch_complete_min: min, iodepth_batch_complete_max: max, ..depth(16, reads()) };
+        let outcome = outcome(Job { number_ios: Some(1600), ..job });
+        // At the end all that are left are taken at once.
+        outcome.depth_complete.0.iter().rposition(|count| *count > 1)
+    };
+    assert_eq!(most(1, 1), Some(0));
+    assert_eq!(most(8, 8), Some(3));
+    assert_eq!(most(1, 16), Some(4), "all sixteen are over at once");
+    let low = Job { iodepth: 16, iodepth_low: 4, iodepth_batch_submit: 16, number_ios: Some(1600), ..reads() };
+    // It refills from four, so twelve are submitted together, after the first sixteen.
+    assert_eq!(outcome(low).depth_submit.0, [0, 0, 0, 132, 1, 0, 0]);
+}
