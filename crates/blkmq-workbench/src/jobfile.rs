@@ -23,8 +23,8 @@ pub struct JobFile {
     pub global: Vec<(String, String)>,
     /// What was passed over, in [`Mode::Lenient`].
     pub warnings: Vec<TextError>,
-    /// The options that fio obeys and that have no effect here, each once, in the order of the file: there is no page
-    /// cache to go around, no file to create, no content to compress.
+    /// The options that fio obeys and that have no effect on a job here, each once, in the order of the file: there is no
+    /// page cache to go around, no file to create, no content to compress, no log to write.
     pub without_effect: Vec<&'static str>,
 }
 
@@ -177,7 +177,8 @@ impl Parser<'_> {
 const LACKS: &str = "blkmq has no";
 
 fn unknown(name: &str) -> String {
-    let names = options::names().chain(known::names());
+    // A distance takes time in proportion to both lengths, and what is much longer than every name is near to none.
+    let names = options::names().chain(known::names()).filter(|known| name.len() < 2 * known.len());
     let near = names
         .map(|known| (strsim::damerau_levenshtein(name, known), known))
         .filter(|(distance, known)| *distance <= known.len() / 3)
