@@ -1,10 +1,11 @@
-//! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH]]]`, by
-//! default `none`, 100000 and 1. `scripts/cost` counts its instructions.
+//! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH
+//! [STATISTICS]]]]`, by default `none`, 100000, 1 and `per-thread`; the others are `off` and `shared`. `scripts/cost` counts
+//! its instructions.
 
 use std::collections::VecDeque;
 
 use blkmq::driver::spec;
-use blkmq::{Bio, Buffer, Client, RequestQueue, Submitter};
+use blkmq::{Accounting, Bio, Buffer, Client, RequestQueue, Submitter};
 
 /// Sectors between requests: far enough apart that none merge.
 const STRIDE: u64 = 64;
@@ -12,9 +13,9 @@ const STRIDE: u64 = 64;
 fn argument<T: std::str::FromStr>(place: usize, default: T) -> T {
     match std::env::args().nth(place) {
         None => default,
-        Some(text) => text
-            .parse()
-            .unwrap_or_else(|_| fail(&format!("{text:?} is not what cost takes: cost [SCHEDULER [REQUESTS [BATCH]]]"))),
+        Some(text) => text.parse().unwrap_or_else(|_| {
+            fail(&format!("{text:?} is not what cost takes: cost [SCHEDULER [REQUESTS [BATCH [STATISTICS]]]]"))
+        }),
     }
 }
 
@@ -41,9 +42,16 @@ fn pass_through(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) {
 
 fn main() {
     let (scheduler, requests, batch) = (argument(1, "none".to_owned()), argument(2, 100_000), argument(3, 1_usize));
+    let statistics = argument(4, "per-thread".to_owned());
+    let is_off = statistics == "off";
+    let accounting =
+        if is_off { Accounting::PerThread } else { statistics.parse().unwrap_or_else(|error: String| fail(&error)) };
     let driver = spec::open("null,irqmode=0,poll_queues=0").unwrap_or_else(|error| fail(&error.to_string()));
-    let q =
-        RequestQueue::builder(driver).scheduler(&scheduler).build().unwrap_or_else(|error| fail(&error.to_string()));
+    let builder = RequestQueue::builder(driver).scheduler(&scheduler).accounting(accounting);
+    let q = builder.build().unwrap_or_else(|error| fail(&error.to_string()));
+    if is_off {
+        drop(q.set_knob("iostats", "0").unwrap_or_else(|error| fail(&error.to_string())));
+    }
     let mut submitter = q.submitter(&Client::new("cost")).unwrap_or_else(|error| fail(&error.to_string()));
     let mut bios: VecDeque<Bio> = (0..batch as u64).map(|at| Bio::read(at * STRIDE, Buffer::zeroed(4096))).collect();
     if !(1..=256).contains(&batch) {
@@ -52,5 +60,5 @@ fn main() {
     for _ in 0..requests / batch {
         pass_through(&mut submitter, &mut bios);
     }
-    println!("{scheduler}: {} requests", q.stats().completed);
+    println!("{scheduler}, statistics {statistics}: {} requests", q.stats().completed);
 }

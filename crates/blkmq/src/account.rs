@@ -124,7 +124,10 @@ impl Counters {
     }
 
     pub(crate) fn entered(&self, n: u64) {
-        add(&self.0.entered, n);
+        let entered = self.0.entered.load(Ordering::Relaxed).wrapping_add(n);
+        // ORDERING: Release, so that who sees these operations in flight sees the stamp of the busy time that was moved
+        // before they came, and takes no idle time for theirs; pairs with the Acquire in `nr_entered`.
+        self.0.entered.store(entered, Ordering::Release);
     }
 
     pub(crate) fn completed(&self, n: u64) {
@@ -177,7 +180,8 @@ impl Counters {
     }
 
     pub(crate) fn nr_entered(&self) -> u64 {
-        get(&self.0.entered)
+        // ORDERING: Acquire pairs with the Release in `entered`.
+        self.0.entered.load(Ordering::Acquire)
     }
 
     pub(crate) fn nr_completed(&self) -> u64 {

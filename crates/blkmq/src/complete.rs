@@ -93,7 +93,7 @@ impl Runner {
                 self.deliver(q, rq, &mut delivery);
             } else {
                 if rq.body().flush == FlushStep::Flush {
-                    delivery.ending.add(&rq);
+                    delivery.ending.add_flush(&rq);
                 }
                 let steps = q.hctxs.get(hctx).flush.lock().complete(&q.slots, hctx, rq, now);
                 self.take_steps(q, steps, &mut delivery);

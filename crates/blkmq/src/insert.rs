@@ -33,23 +33,25 @@ impl Runner {
     /// it inside: if that says quiesced, the caller does not run, so nothing may be started here.
     pub(crate) fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) {
         let layout = q.hctxs.layout();
+        let starting = Starting::new(q, self.member(q), now);
         let entered = if q.settings.has_scheduler() {
-            self.insert_ordered(q, layout, plug, now)
+            self.insert_ordered(&starting, layout, plug)
         } else {
-            self.insert_direct(q, layout, plug, now, seen)
+            self.insert_direct(&starting, layout, plug, seen)
         };
         self.member(q).counters.entered(entered);
+        starting.finish(entered);
     }
 
     /// One hold for the whole plug. Returns how many operations left it: what merged in the plug counts when the request
     /// it merged into leaves, for it must not keep a frozen queue from draining before.
     ///
     /// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion.
-    fn insert_ordered(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time) -> u64 {
+    fn insert_ordered(&mut self, starting: &Starting<'_>, layout: Layout, plug: &mut RqList) -> u64 {
+        let q = starting.q;
         let (mut rest, mut flushes) = (RqList::new(), RqList::new());
         let mut blocked = Blocked::default();
         let mut entered = 0;
-        let mut starting = Starting::new(q, self.member(q), now);
         let mut guard = q.held.hold(&self.member(q).counters);
         let hold = &mut *guard;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
@@ -61,9 +63,10 @@ impl Runner {
                 flushes.push_back(rq, Place::Held);
                 continue;
             }
-            let inserted = if *blocked.kind(&rq) { Err(rq) } else { self.insert_one(q, hold, rq, now, &mut starting) };
+            let inserted = if *blocked.kind(&rq) { Err(rq) } else { self.insert_one(starting, hold, rq) };
             let Err(mut rq) = inserted else { continue };
             if rq.body().flags.nowait {
+                starting.refuse(&rq);
                 rq.body_mut().status = Status::Again;
                 self.finished.push_back(rq, Place::Held);
             } else {
@@ -72,32 +75,25 @@ impl Runner {
                 rest.push_back(rq, Place::Plugged);
             }
         }
-        starting.publish();
         q.held.note_insertion();
         q.held.note_waiting(hold);
         drop(guard);
         *plug = rest;
         while let Some(rq) = flushes.pop_front(&q.slots) {
-            self.insert_flush(q, rq, now);
+            self.insert_flush(q, rq, starting.now);
         }
         entered
     }
 
     /// Merges or inserts one request; gives it back if the scheduler is full.
-    fn insert_one<'q>(
-        &self,
-        q: &'q RequestQueue,
-        hold: &mut Hold,
-        mut rq: Request<'q>,
-        now: Time,
-        starting: &mut Starting<'_>,
-    ) -> Result<(), Request<'q>> {
+    fn insert_one<'q>(&self, starting: &Starting<'q>, hold: &mut Hold, mut rq: Request<'q>) -> Result<(), Request<'q>> {
+        let q = starting.q;
         let info = rq.body().info();
         let Some(scheduler) = &mut hold.scheduler else { return Err(rq) };
         if info.merge != MergeLevel::Never
             && let Some(merge) = scheduler.merge(&info)
         {
-            self.merge(q, hold, merge, rq);
+            self.merge(starting, hold, merge, rq);
             return Ok(());
         }
         let hctx = rq.body().hctx;
@@ -111,17 +107,17 @@ impl Runner {
         starting.add(&mut rq);
         let id = rq.id();
         let _ = rq.leave_at(Place::Scheduler);
-        scheduler.insert(id, &info, at, now);
+        scheduler.insert(id, &info, at, starting.now);
         hold.count_in(hctx);
         hold.limited += u64::from(limited);
         Ok(())
     }
 
     /// Hangs a newcomer onto the request that takes it in, and joins that with its neighbour if they touch now.
-    fn merge(&self, q: &RequestQueue, hold: &mut Hold, merge: Merge, newcomer: Request<'_>) {
+    fn merge(&self, starting: &Starting<'_>, hold: &mut Hold, merge: Merge, newcomer: Request<'_>) {
+        let q = starting.q;
         let mut into = q.slots.leave_scheduler(merge.into);
-        let member = self.member(q);
-        member.account_merge(q, &into, newcomer.body().nr_parts.into());
+        starting.merge(&into, &newcomer);
         into.absorb(newcomer, merge.how);
         let _ = into.leave_at(Place::Scheduler);
         let mut merges = 1;
@@ -130,20 +126,20 @@ impl Runner {
             let absorbed = q.slots.leave_scheduler(join.absorbed);
             hold.count_out(absorbed.body().hctx);
             hold.limited -= u64::from(absorbed.body().op != Op::Read);
-            member.account_join(q, &survivor, &absorbed);
+            self.member(q).account_join(q, &survivor, &absorbed);
             survivor.absorb(absorbed, MergeHow::Back);
             let _ = survivor.leave_at(Place::Scheduler);
             merges += 1;
         }
-        member.counters.merged_at_insert(merges);
+        self.member(q).counters.merged_at_insert(merges);
     }
 
     /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue. Returns how many
     /// operations there were.
-    fn insert_direct(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList, now: Time, seen: Snapshot) -> u64 {
+    fn insert_direct(&mut self, starting: &Starting<'_>, layout: Layout, plug: &mut RqList, seen: Snapshot) -> u64 {
+        let q = starting.q;
         let hctxs = layout.hctxs(self.member);
         let mut entered = 0;
-        let mut starting = Starting::new(q, self.member(q), now);
         loop {
             let mut index = None;
             let mut run = plug.take_while(&q.slots, |rq| {
@@ -154,19 +150,18 @@ impl Runner {
                 belongs
             });
             if let Some(index) = index {
-                self.start(&mut starting, layout, index, &mut run, seen);
+                self.start(starting, layout, index, &mut run, seen);
             } else {
                 let Some(mut rq) = plug.pop_front(&q.slots) else { return entered };
                 entered += u64::from(rq.body().nr_parts);
                 starting.add(&mut rq);
-                starting.publish();
-                self.insert_flush(q, rq, now);
+                self.insert_flush(q, rq, starting.now);
             }
         }
     }
 
     /// Starts requests of one hardware queue, in order. If something waits already they queue up behind it.
-    fn start(&mut self, starting: &mut Starting<'_>, layout: Layout, index: u16, run: &mut RqList, seen: Snapshot) {
+    fn start(&mut self, starting: &Starting<'_>, layout: Layout, index: u16, run: &mut RqList, seen: Snapshot) {
         let (q, now) = (starting.q, starting.now);
         let hctx = q.hctxs.get(index);
         if !seen.is_quiesced() && !q.word.load().is_waiting() {
@@ -178,19 +173,21 @@ impl Runner {
         if run.is_empty() {
             return;
         }
-        refuse_nowait(&q.slots, run, Place::Held, |rq| self.finished.push_back(rq, Place::Held));
+        refuse_nowait(&q.slots, run, Place::Held, |rq| {
+            starting.refuse(&rq);
+            self.finished.push_back(rq, Place::Held);
+        });
         let mut rest = run.take_while(&q.slots, |rq| {
             starting.add(rq);
             true
         });
-        starting.publish();
         let member = self.member(q);
         member.ctx.append(&q.slots, layout.kind_of(index), &mut rest, || hctx.mark_ctx(self.member));
         // The run that follows looks for tags again, with WAITING set.
         q.word.set_waiting();
     }
 
-    fn start_with_tags(&mut self, starting: &mut Starting<'_>, index: u16, hctx: &HwCtx, run: &mut RqList) {
+    fn start_with_tags(&mut self, starting: &Starting<'_>, index: u16, hctx: &HwCtx, run: &mut RqList) {
         let q = starting.q;
         self.make_ready_on(q, index);
         let mut tags = [Tag(0); TAG_BATCH];
@@ -211,7 +208,6 @@ impl Runner {
             self.ready.append(tagged);
             self.member(q).counters.dispatched(1);
         }
-        starting.publish();
     }
 
     /// Which hardware queue the request goes to.

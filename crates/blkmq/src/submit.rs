@@ -430,6 +430,7 @@ fn refuse_frozen(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList) {
         let nr_parts = u64::from(rq.body().nr_parts);
         let counters = &runner.member(q).counters;
         counters.entered(nr_parts);
+        runner.member(q).sums.skipped(nr_parts);
         counters.completed(nr_parts);
         counters.failed(nr_parts);
         rq.into_parts(|part| runner.completed.push_back(part, Place::Completed));

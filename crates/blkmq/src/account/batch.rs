@@ -1,13 +1,13 @@
 //! Counting requests as they begin and as they end, a batch at a time.
 
-use blkmq_sched::Time;
+use blkmq_sched::{Op, Time};
 
 use super::gauge::Gauge;
 use super::range::Ranges;
 use super::sums::{Group, Sums};
 use crate::member::Member;
 use crate::queue::RequestQueue;
-use crate::request::{FlushStep, Request};
+use crate::request::Request;
 use crate::sync::atomic::Ordering;
 
 /// How the statistics know what is in flight.
@@ -61,23 +61,35 @@ impl Mark {
     pub(crate) const NONE: Self = Self(0);
     /// In the thread's sums and nowhere else.
     const PLAIN: Self = Self(1);
+    /// In the thread's sums, and in the shared line or a range if there are any.
+    const SPECIAL: Self = Self(2);
 
-    /// How one of the queue's own flushes is counted.
+    /// How a request of the queue that enters now is counted, as far as its sectors do not matter.
+    #[inline]
+    fn now(q: &RequestQueue) -> Self {
+        match (q.settings.iostats.load(Ordering::Relaxed), q.account.is_shared || q.account.ranges.any()) {
+            (0, _) => Self::NONE,
+            (_, false) => Self::PLAIN,
+            (_, true) => Self::SPECIAL,
+        }
+    }
+
+    /// How one of the queue's own flushes that begins now is counted: as a flush, and nowhere as in flight.
     pub(crate) fn of_flush(q: &RequestQueue) -> Self {
-        if is_on(q) { Self::PLAIN } else { Self::NONE }
+        if Self::now(q).is_counted() { Self::PLAIN } else { Self::NONE }
     }
 
-    /// Also in the shared line, and in the range that has this place.
-    fn special(place: Option<usize>) -> Self {
-        Self(place.map_or(2, |place| 3 + place as u8))
+    /// Also in the range that has this place.
+    const fn in_range(place: usize) -> Self {
+        Self(3 + place as u8)
     }
 
-    pub(crate) fn is_counted(self) -> bool {
+    fn is_counted(self) -> bool {
         self != Self::NONE
     }
 
-    fn is_special(self) -> bool {
-        self.0 >= 2
+    const fn is_special(self) -> bool {
+        self.0 >= Self::SPECIAL.0
     }
 
     fn place(self) -> Option<usize> {
@@ -91,148 +103,174 @@ impl Account {
     }
 }
 
-/// Whether requests that enter now are counted.
-fn is_on(q: &RequestQueue) -> bool {
-    q.settings.iostats.load(Ordering::Relaxed) != 0
-}
-
 /// The gauge and this thread's sums of a range.
 fn range<'q>(q: &'q RequestQueue, member: &'q Member, place: usize) -> (&'q Gauge, &'q Sums) {
     let sums = member.range_sums(place).expect("sums are made before a range has a place");
     (q.account.ranges.gauge(place), sums)
 }
 
-/// Requests that begin in one go, counted as runs of one group.
+/// Requests that begin in one go. The queue counts the operations that enter it, which are as many as requests but for
+/// merges; so here is only what differs from that.
 ///
-/// COST: per request a few additions in registers; per batch the knob's line, a look at the clock's tick, and per run the
-/// thread's own line.
+/// COST: per request a mark on its line and two looks at it; per batch the settings' line and a look at the clock's tick.
 pub(crate) struct Starting<'q> {
     pub(crate) q: &'q RequestQueue,
     pub(crate) now: Time,
     member: &'q Member,
-    is_on: bool,
-    is_special: bool,
-    group: Group,
-    requests: u64,
-    merges: u64,
+    /// How requests are counted now, if they are in no range.
+    mark: Mark,
 }
 
 impl<'q> Starting<'q> {
     /// Requests begin at `now`. Called before anybody else can see the first of them.
     #[inline]
     pub(crate) fn new(q: &'q RequestQueue, member: &'q Member, now: Time) -> Self {
-        let is_on = is_on(q);
-        let is_special = q.account.is_shared || q.account.ranges.any();
-        if is_on {
-            q.account.gauge.advance(now, || q.nr_queued().iter().sum::<u64>() > 0);
+        let mark = Mark::now(q);
+        if mark.is_counted() {
+            q.account.gauge.advance(now, || q.nr_queued() > 0);
         }
-        Self { q, now, member, is_on, is_special, group: Group::Read, requests: 0, merges: 0 }
+        Self { q, now, member, mark }
     }
 
-    /// A request enters the queue.
+    /// A request enters the queue, and nobody else has it yet.
     #[inline]
-    pub(crate) fn add(&mut self, rq: &mut Request<'_>) {
-        if !self.is_on {
+    pub(crate) fn add(&self, rq: &mut Request<'_>) {
+        let body = rq.body_mut();
+        body.mark = self.mark;
+        if self.mark.is_special() || body.nr_parts > 1 {
+            self.add_special(rq);
+        }
+    }
+
+    #[inline(never)]
+    fn add_special(&self, rq: &mut Request<'_>) {
+        if !self.mark.is_counted() {
             return;
         }
-        let body = rq.body_mut();
-        let group = Group::of(body.op);
-        if group != self.group {
-            self.publish();
-            self.group = group;
-        }
-        let merges = u64::from(body.nr_parts) - 1;
-        self.requests += 1;
-        self.merges += merges;
-        body.mark = Mark::PLAIN;
-        if self.is_special {
-            let place = if body.nr_sectors > 0 { self.q.account.ranges.find(body.sector) } else { None };
-            body.mark = Mark::special(place);
-            self.add_special(place, merges);
-        }
-    }
-
-    fn add_special(&self, place: Option<usize>, merges: u64) {
-        let direction = self.group.direction();
-        let account = &self.q.account;
+        let (account, body) = (&self.q.account, rq.body_mut());
+        let (group, merges) = (Group::of(body.op), u64::from(body.nr_parts) - 1);
+        self.member.sums.merged(group, merges);
         if account.is_shared {
-            account.gauge.start_shared(direction);
+            account.gauge.start_shared();
         }
-        let Some(place) = place else { return };
+        if !self.mark.is_special() || body.nr_sectors == 0 {
+            return;
+        }
+        let Some(place) = account.ranges.find(body.sector) else { return };
+        body.mark = Mark::in_range(place);
         let (gauge, sums) = range(self.q, self.member, place);
-        gauge.advance(self.now, || self.q.nr_queued_in(place).iter().sum::<u64>() > 0);
+        gauge.advance(self.now, || self.q.nr_queued_in(place) > 0);
         if account.is_shared {
-            gauge.start_shared(direction);
+            gauge.start_shared();
         }
-        sums.started(self.group, 1, merges);
+        sums.merged(group, merges);
+        sums.entered(merges + 1);
     }
 
-    /// Shows to readers what has been added. Called before the requests can complete.
+    /// The operations of a newcomer join a request in the scheduler, which may be counted or not.
+    pub(crate) fn merge(&self, into: &Request<'_>, newcomer: &Request<'_>) {
+        let (into, operations) = (into.body(), u64::from(newcomer.body().nr_parts));
+        if !self.mark.is_counted() {
+            return;
+        }
+        if !into.mark.is_counted() {
+            return self.member.sums.skipped(operations);
+        }
+        let group = Group::of(into.op);
+        self.member.sums.merged(group, operations);
+        if let Some(place) = into.mark.place() {
+            let (_, sums) = range(self.q, self.member, place);
+            sums.entered(operations);
+            sums.merged(group, operations);
+        }
+    }
+
+    /// A request that was to enter ends instead: it would have had to wait.
+    pub(crate) fn refuse(&self, rq: &Request<'_>) {
+        if self.mark.is_counted() {
+            self.member.sums.skipped(rq.body().nr_parts.into());
+        }
+    }
+
+    /// So many operations are counted as entered, all those of the batch.
     #[inline]
-    pub(crate) fn publish(&mut self) {
-        if self.requests > 0 {
-            self.member.sums.started(self.group, self.requests, self.merges);
-            (self.requests, self.merges) = (0, 0);
+    pub(crate) fn finish(self, entered: u64) {
+        if !self.mark.is_counted() {
+            self.member.sums.skipped(entered);
         }
     }
 }
 
-/// Requests that end in one go, counted as runs of one group.
+/// Requests that end in one go, counted as runs of one operation.
 ///
-/// COST: per request a few additions in registers; per batch a look at the clock's tick, and per run the thread's own
-/// line.
+/// COST: per request a few additions; per batch a look at the clock's tick, and per run the thread's own line.
 pub(crate) struct Ending<'q> {
     q: &'q RequestQueue,
     member: &'q Member,
     now: Time,
-    group: Group,
+    op: Op,
     requests: u64,
     sectors: u64,
-    ns: u64,
+    /// The times of their submission, summed.
+    submitted: u64,
 }
 
 impl<'q> Ending<'q> {
     /// Requests end at `now`.
     #[inline]
     pub(crate) fn new(q: &'q RequestQueue, member: &'q Member, now: Time) -> Self {
-        Self { q, member, now, group: Group::Read, requests: 0, sectors: 0, ns: 0 }
+        Self { q, member, now, op: Op::Read, requests: 0, sectors: 0, submitted: 0 }
     }
 
-    /// A request is over, or one of the queue's own flushes is.
+    /// A request is over.
     #[inline]
     pub(crate) fn add(&mut self, rq: &Request<'_>) {
         let body = rq.body();
-        if !body.mark.is_counted() {
-            return;
+        if body.mark != Mark::PLAIN {
+            if body.mark == Mark::NONE {
+                return;
+            }
+            self.add_special(rq);
         }
-        let group = if body.flush == FlushStep::Flush { Group::Flush } else { Group::of(body.op) };
-        if group != self.group {
-            self.publish();
-            self.group = group;
+        if body.op != self.op {
+            self.turn_to(body.op);
         }
-        let ns = self.now.since(body.submitted);
         self.requests += 1;
         self.sectors += u64::from(body.nr_sectors);
-        self.ns += ns;
-        if body.mark.is_special() {
-            self.add_special(body.mark, u64::from(body.nr_sectors), ns);
-        }
+        self.submitted = self.submitted.wrapping_add(body.submitted.0);
     }
 
-    fn add_special(&self, mark: Mark, sectors: u64, ns: u64) {
+    /// The run is over, and one of another operation begins.
+    #[cold]
+    fn turn_to(&mut self, op: Op) {
+        self.publish();
+        self.op = op;
+    }
+
+    #[inline(never)]
+    fn add_special(&self, rq: &Request<'_>) {
+        let (account, body) = (&self.q.account, rq.body());
+        let group = Group::of(body.op);
         // The whole queue's time is counted before the request is gone from the shared line.
-        self.q.account.gauge.advance(self.now, || true);
-        let account = &self.q.account;
+        account.gauge.advance(self.now, || true);
         if account.is_shared {
-            account.gauge.end_shared(self.group.direction());
+            account.gauge.end_shared();
         }
-        let Some(place) = mark.place() else { return };
+        let Some(place) = body.mark.place() else { return };
         let (gauge, sums) = range(self.q, self.member, place);
         gauge.advance(self.now, || true);
         if account.is_shared {
-            gauge.end_shared(self.group.direction());
+            gauge.end_shared();
         }
-        sums.ended(self.group, 1, sectors, ns);
+        sums.ended(group, 1, body.nr_sectors.into(), self.now.since(body.submitted));
+    }
+
+    /// One of the queue's own flushes is over.
+    pub(crate) fn add_flush(&self, flush: &Request<'_>) {
+        let body = flush.body();
+        if body.mark.is_counted() {
+            self.member.sums.ended(Group::Flush, 1, 0, self.now.since(body.submitted));
+        }
     }
 
     /// Shows to readers what has been added. Called before the operations are handed to other threads, so that who has
@@ -240,28 +278,17 @@ impl<'q> Ending<'q> {
     #[inline]
     pub(crate) fn publish(&mut self) {
         if self.requests > 0 {
-            if self.group != Group::Flush {
-                self.q.account.gauge.advance(self.now, || true);
-            }
-            self.member.sums.ended(self.group, self.requests, self.sectors, self.ns);
-            (self.requests, self.sectors, self.ns) = (0, 0, 0);
+            self.q.account.gauge.advance(self.now, || true);
+            // A batch's time may be older than what another thread submitted meanwhile, by less than the batch took.
+            let ns = self.requests.wrapping_mul(self.now.0).wrapping_sub(self.submitted);
+            let ns = u64::try_from(ns.cast_signed()).unwrap_or(0);
+            self.member.sums.ended(Group::of(self.op), self.requests, self.sectors, ns);
+            (self.requests, self.sectors, self.submitted) = (0, 0, 0);
         }
     }
 }
 
 impl Member {
-    /// Operations of a newcomer that never began joined a request.
-    pub(crate) fn account_merge(&self, q: &RequestQueue, into: &Request<'_>, operations: u64) {
-        let body = into.body();
-        if body.mark.is_counted() {
-            let group = Group::of(body.op);
-            self.sums.merged(group, operations);
-            if let Some(place) = body.mark.place() {
-                range(q, self, place).1.merged(group, operations);
-            }
-        }
-    }
-
     /// A request that had begun joins another one. If it is the older one, the other counts its time from then on too.
     pub(crate) fn account_join(&self, q: &RequestQueue, survivor: &Request<'_>, absorbed: &Request<'_>) {
         let (survivor, absorbed) = (survivor.body(), absorbed.body());
@@ -270,16 +297,16 @@ impl Member {
         }
         let group = Group::of(absorbed.op);
         let older = if survivor.mark.is_counted() { survivor.submitted.since(absorbed.submitted) } else { 0 };
-        self.sums.joined(group);
+        self.sums.merged(group, 1);
         self.sums.lasted(group, older);
         if q.account.is_shared {
-            q.account.gauge.end_shared(group.direction());
+            q.account.gauge.end_shared();
         }
         if let Some(place) = absorbed.mark.place() {
             let (gauge, sums) = range(q, self, place);
-            sums.joined(group);
+            sums.merged(group, 1);
             if q.account.is_shared {
-                gauge.end_shared(group.direction());
+                gauge.end_shared();
             }
         }
         if let Some(place) = survivor.mark.place() {

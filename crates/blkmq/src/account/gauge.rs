@@ -25,16 +25,12 @@ struct Shared {
     /// Up to which tick the busy time has been counted.
     stamp: AtomicU64,
     ticks: AtomicU64,
-    in_flight: [AtomicU64; 2],
+    in_flight: AtomicU64,
 }
 
 impl Gauge {
     pub(crate) fn new(now: Time) -> Self {
-        let shared = Shared {
-            stamp: AtomicU64::new(0),
-            ticks: AtomicU64::new(0),
-            in_flight: [AtomicU64::new(0), AtomicU64::new(0)],
-        };
+        let shared = Shared { stamp: AtomicU64::new(0), ticks: AtomicU64::new(0), in_flight: AtomicU64::new(0) };
         let gauge = Self(Line::new("queue.gauge", shared));
         gauge.reset(now);
         gauge
@@ -65,7 +61,7 @@ impl Gauge {
     fn advance_to(&self, tick: u64, mut stamp: u64, is_busy: impl Fn() -> bool) {
         while tick > stamp {
             let busy = is_busy();
-            // ORDERING: Relaxed is enough for the stamp alone; see `Sums::started` for what must be seen with it.
+            // ORDERING: Relaxed is enough for the stamp alone; see `Counters::entered` for what must be seen with it.
             match self.0.stamp.compare_exchange(stamp, tick, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) if busy => {
                     self.0.ticks.fetch_add(tick - stamp, Ordering::Relaxed);
@@ -78,32 +74,36 @@ impl Gauge {
     }
 
     /// A request began, in the line that all threads write.
-    pub(crate) fn start_shared(&self, direction: usize) {
-        self.0.in_flight[direction].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn start_shared(&self) {
+        self.0.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A request is over, in the line that all threads write.
-    pub(crate) fn end_shared(&self, direction: usize) {
-        self.0.in_flight[direction].fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn end_shared(&self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// What is in flight by the line that all threads write.
-    fn in_flight_shared(&self) -> [u64; 2] {
-        [0, 1].map(|direction| self.0.in_flight[direction].load(Ordering::Relaxed))
+    pub(crate) fn nr_shared(&self) -> u64 {
+        self.0.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Reads and writes in flight.
-    pub(crate) fn in_flight<'a>(&self, is_shared: bool, all: impl Iterator<Item = &'a Sums> + Clone) -> [u64; 2] {
-        if is_shared { self.in_flight_shared() } else { Sums::in_flight(all) }
-    }
-
-    /// All that is shown. Counts the busy time up to now: a long request would show none until it ends.
-    pub(crate) fn stat<'a>(&self, now: Time, is_shared: bool, all: impl Iterator<Item = &'a Sums> + Clone) -> Stat {
-        let in_flight = self.in_flight(is_shared, all.clone()).iter().sum();
+    /// All that is shown, of the sums of all threads and what they say is in flight. Counts the busy time up to now: a
+    /// long request would show none until it ends.
+    pub(crate) fn stat<'a>(&self, now: Time, in_flight: u64, all: impl Iterator<Item = &'a Sums>) -> Stat {
         if in_flight > 0 {
             self.advance(now, || true);
         }
         let io_ticks = (self.0.ticks.load(Ordering::Relaxed) << TICK_SHIFT) / 1_000_000;
         Stat { in_flight, io_ticks, ..Sums::stat(all) }
     }
+}
+
+/// Operations that entered and are not gone, as far as each thread's counts, which are read apart, say: a look while
+/// requests move may miss the beginning of one whose end it sees, so the difference is held at zero.
+pub(crate) fn in_flight(entered: impl Iterator<Item = u64>, gone: impl Iterator<Item = u64>) -> u64 {
+    // First those that are gone: what moves between the two sums then counts as in flight.
+    let gone = gone.fold(0_u64, u64::wrapping_add);
+    let entered = entered.fold(0_u64, u64::wrapping_add);
+    u64::try_from(entered.wrapping_sub(gone).cast_signed()).unwrap_or(0)
 }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use blkmq_sched::Time;
 
-use super::gauge::Gauge;
+use super::gauge::{Gauge, in_flight};
 use super::sums::Sums;
 use crate::account::Stat;
 use crate::queue::{QueueError, RequestQueue};
@@ -140,12 +140,16 @@ impl RequestQueue {
     }
 
     fn range_stat(&self, place: usize, now: Time) -> Stat {
-        self.account.ranges.gauge(place).stat(now, self.account.is_shared, self.range_sums(place))
+        self.account.ranges.gauge(place).stat(now, self.nr_queued_in(place), self.range_sums(place))
     }
 
-    /// Reads and writes of a range in the queue.
-    pub(crate) fn nr_queued_in(&self, place: usize) -> [u64; 2] {
-        self.account.ranges.gauge(place).in_flight(self.account.is_shared, self.range_sums(place))
+    /// Requests of a range in the queue.
+    pub(crate) fn nr_queued_in(&self, place: usize) -> u64 {
+        if self.account.is_shared {
+            return self.account.ranges.gauge(place).nr_shared();
+        }
+        let all = self.range_sums(place);
+        in_flight(all.clone().map(Sums::nr_entered), all.map(Sums::nr_gone))
     }
 
     fn range_sums(&self, place: usize) -> impl Iterator<Item = &Sums> + Clone {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::sums::Sums;
+use super::gauge::in_flight;
 use crate::queue::RequestQueue;
 
 /// The statistics of a queue, or of a named range of its sectors, as the kernel's `stat` file shows them: in its order,
@@ -92,7 +92,7 @@ impl RequestQueue {
     pub fn stat(&self) -> Stat {
         // First the time: what is found in flight after it was so then, or has ended and counted its time.
         let now = self.clock.now();
-        self.account.gauge.stat(now, self.account.is_shared, self.sums())
+        self.account.gauge.stat(now, self.nr_queued(), self.members.iter().map(|(_, member)| &member.sums))
     }
 
     /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them. It
@@ -112,13 +112,16 @@ impl RequestQueue {
         inflight
     }
 
-    /// Reads and writes in the queue, by the statistics.
-    pub(crate) fn nr_queued(&self) -> [u64; 2] {
-        self.account.gauge.in_flight(self.account.is_shared, self.sums())
-    }
-
-    fn sums(&self) -> impl Iterator<Item = &Sums> + Clone {
-        self.members.iter().map(|(_, member)| &member.sums)
+    /// Requests in the queue, by the statistics.
+    pub(crate) fn nr_queued(&self) -> u64 {
+        if self.account.is_shared {
+            return self.account.gauge.nr_shared();
+        }
+        let members = self.members.iter().map(|(_, member)| member);
+        in_flight(
+            members.clone().map(|member| member.counters.nr_entered()),
+            members.map(|member| member.sums.nr_gone()),
+        )
     }
 }
 

@@ -28,65 +28,58 @@ impl Group {
             Op::Discard => Self::Discard,
         }
     }
-
-    /// 0 for reads and 1 for all others, as `inflight` tells them apart.
-    pub(crate) const fn direction(self) -> usize {
-        !matches!(self, Self::Read) as usize
-    }
 }
 
-/// One group's sums, on a line of their own: a load of reads dirties one.
 #[derive(Debug, Default)]
-#[repr(align(64))]
 struct GroupSums {
-    started: AtomicU64,
-    /// Started requests that joined another one, and so will not complete by themselves.
-    joined: AtomicU64,
-    merges: AtomicU64,
     ios: AtomicU64,
+    merges: AtomicU64,
     sectors: AtomicU64,
     ns: AtomicU64,
 }
 
-/// One thread's sums. Only that thread writes them.
+/// One thread's sums. Only that thread writes them. Reads and writes lie on one line of 64 bytes.
 #[derive(Debug)]
-pub(crate) struct Sums(Line<[GroupSums; Group::COUNT]>);
+pub(crate) struct Sums(Line<Cells>);
+
+#[derive(Debug, Default)]
+struct Cells {
+    groups: [GroupSums; Group::COUNT],
+    /// Operations that entered a range. Those that entered the queue are in [`Counters`](super::Counters).
+    entered: AtomicU64,
+    /// Operations that entered the queue and are not counted here.
+    skipped: AtomicU64,
+}
 
 impl Sums {
     pub(crate) fn new() -> Self {
-        Self(Line::new("submitter.sums", Default::default()))
+        Self(Line::new("submitter.sums", Cells::default()))
     }
 
-    /// Requests enter the queue, after `merges` operations have joined them.
-    ///
-    /// COST: a load and a store of the thread's own line, two if something merged.
-    #[inline]
-    pub(crate) fn started(&self, group: Group, requests: u64, merges: u64) {
-        let sums = &self.0[group as usize];
-        let started = sums.started.load(Ordering::Relaxed).wrapping_add(requests);
-        // ORDERING: Release, so that who sees these requests sees the stamp that was moved before they came, and counts
-        // no idle time as busy; pairs with the Acquire in `nr_started`.
-        sums.started.store(started, Ordering::Release);
-        if merges > 0 {
-            add(&sums.merges, merges);
-        }
+    fn group(&self, group: Group) -> &GroupSums {
+        &self.0.groups[group as usize]
     }
 
-    /// Operations that were not started joined a request.
+    /// Operations enter a range.
+    pub(crate) fn entered(&self, operations: u64) {
+        let entered = get(&self.0.entered).wrapping_add(operations);
+        // ORDERING: Release pairs with the Acquire in `nr_entered`; see `Counters::entered`.
+        self.0.entered.store(entered, Ordering::Release);
+    }
+
+    /// Operations enter the queue that are not counted.
+    pub(crate) fn skipped(&self, operations: u64) {
+        add(&self.0.skipped, operations);
+    }
+
+    /// Operations that entered joined a request.
     pub(crate) fn merged(&self, group: Group, operations: u64) {
-        add(&self.0[group as usize].merges, operations);
-    }
-
-    /// A started request joined another one.
-    pub(crate) fn joined(&self, group: Group) {
-        let sums = &self.0[group as usize];
-        add(&sums.joined, 1);
-        add(&sums.merges, 1);
+        add(&self.group(group).merges, operations);
     }
 
     /// A request counts this much longer than from its own beginning.
     pub(crate) fn lasted(&self, group: Group, ns: u64) {
-        add(&self.0[group as usize].ns, ns);
+        add(&self.group(group).ns, ns);
     }
 
     /// Requests are over.
@@ -94,7 +87,7 @@ impl Sums {
     /// COST: three loads and stores of the thread's own line.
     #[inline]
     pub(crate) fn ended(&self, group: Group, requests: u64, sectors: u64, ns: u64) {
-        let sums = &self.0[group as usize];
+        let sums = self.group(group);
         add(&sums.ios, requests);
         add(&sums.sectors, sectors);
         add(&sums.ns, ns);
@@ -102,48 +95,26 @@ impl Sums {
 
     /// Starts from zero. The owner is kept out meanwhile.
     pub(crate) fn reset(&self) {
-        for sums in self.0.iter() {
-            for cell in [&sums.started, &sums.joined, &sums.merges, &sums.ios, &sums.sectors, &sums.ns] {
-                cell.store(0, Ordering::Relaxed);
-            }
-        }
+        let cells = self.0.groups.iter().flat_map(|sums| [&sums.ios, &sums.merges, &sums.sectors, &sums.ns]);
+        cells.chain([&self.0.entered, &self.0.skipped]).for_each(|cell| cell.store(0, Ordering::Relaxed));
     }
 
-    /// Requests of a direction that began, and those that are over. The flush group counts neither.
-    fn nr_started(&self, direction: usize) -> u64 {
-        self.in_direction(direction).fold(0, |sum, sums| {
-            // ORDERING: Acquire pairs with the Release in `started`.
-            sum.wrapping_add(sums.started.load(Ordering::Acquire))
-        })
+    pub(crate) fn nr_entered(&self) -> u64 {
+        // ORDERING: Acquire pairs with the Release in `entered`.
+        self.0.entered.load(Ordering::Acquire)
     }
 
-    fn nr_ended(&self, direction: usize) -> u64 {
-        self.in_direction(direction)
-            .fold(0, |sum, sums| sum.wrapping_add(get(&sums.ios)).wrapping_add(get(&sums.joined)))
-    }
-
-    fn in_direction(&self, direction: usize) -> impl Iterator<Item = &GroupSums> {
-        [Group::Read, Group::Write, Group::Discard]
-            .into_iter()
-            .filter(move |group| group.direction() == direction)
-            .map(|group| &self.0[group as usize])
-    }
-
-    /// Reads and writes that began and are not over, in the sums of all threads. A look while requests move may miss the
-    /// beginning of one whose end it sees, so the difference is held at zero.
-    pub(crate) fn in_flight<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> [u64; 2] {
-        [0, 1].map(|direction| {
-            let ended = all.clone().fold(0_u64, |sum, thread| sum.wrapping_add(thread.nr_ended(direction)));
-            let started = all.clone().fold(0_u64, |sum, thread| sum.wrapping_add(thread.nr_started(direction)));
-            u64::try_from(started.wrapping_sub(ended).cast_signed()).unwrap_or(0)
-        })
+    /// Operations of those that entered that are not in flight as a request: not counted, joined to one, or over with it.
+    pub(crate) fn nr_gone(&self) -> u64 {
+        let groups = [Group::Read, Group::Write, Group::Discard].map(|group| self.group(group));
+        groups.iter().fold(get(&self.0.skipped), |sum, of| sum.wrapping_add(get(&of.ios)).wrapping_add(get(&of.merges)))
     }
 
     /// The sums of all threads. What comes from elsewhere, how much is in flight and the busy time, is left at zero.
     pub(crate) fn stat<'a>(all: impl Iterator<Item = &'a Self>) -> Stat {
         let mut sums = [[0_u64; 4]; Group::COUNT];
         for thread in all {
-            for (sum, of) in sums.iter_mut().zip(thread.0.iter()) {
+            for (sum, of) in sums.iter_mut().zip(&thread.0.groups) {
                 for (sum, cell) in sum.iter_mut().zip([&of.ios, &of.merges, &of.sectors, &of.ns]) {
                     *sum += get(cell);
                 }
