@@ -1,11 +1,17 @@
 //! The blkmq program.
 
+mod bench;
 mod devices;
 mod failure;
+mod file;
 mod json;
+mod progress;
 mod replay;
 mod schedulers;
+mod target;
+mod turns;
 mod usage;
+mod words;
 
 use std::io;
 use std::process::ExitCode;
@@ -20,13 +26,15 @@ Exit codes:
 
 const EXAMPLES: &str = "\
 Examples:
+  blkmq bench job.fio --device null,irqmode=2 --scheduler mq-deadline
+  blkmq bench job.fio --ab scheduler=none,mq-deadline
   blkmq replay trace.blktrace.0 --device null,irqmode=2,hw_queue_depth=1 --scheduler mq-deadline
   blkmq replay --order trace.blktrace.0 --queue queue.txt
   blkmq devices
   blkmq schedulers --json
   blkmq replay --help";
 
-/// The multi-queue block layer for user space: replays Linux traces, and explains its devices and schedulers.
+/// The multi-queue block layer for user space: runs fio's job files and replays Linux's traces.
 #[derive(Debug, Parser)]
 #[command(name = "blkmq", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 struct Cli {
@@ -36,6 +44,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Bench(Box<bench::Bench>),
     Replay(Box<replay::Replay>),
     Devices(devices::Devices),
     Schedulers(schedulers::Schedulers),
@@ -45,6 +54,7 @@ fn main() -> ExitCode {
     let done = Cli::try_parse().map_err(|error| usage::explain(&error)).and_then(|cli| {
         let out = &mut io::stdout().lock();
         match cli.command {
+            Command::Bench(bench) => bench.run(out),
             Command::Replay(replay) => replay.run(out),
             Command::Devices(devices) => devices.run(out),
             Command::Schedulers(schedulers) => schedulers.run(out),

@@ -3,14 +3,15 @@
 mod order;
 mod play;
 
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use blkmq_workbench::{Classes, Settings, Speed, TextError, TraceFiles};
-use clap::{Args, ValueEnum};
+use blkmq_workbench::{Classes, Settings, Speed, TraceFiles};
+use clap::Args;
 
 use crate::failure::Failure;
+use crate::file;
+use crate::target::Time;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -80,17 +81,10 @@ pub(crate) struct Replay {
     json: bool,
 }
 
-/// The time that a replay runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Time {
-    Real,
-    Virtual,
-}
-
 impl Replay {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let classes = match &self.classes {
-            Some(path) => Classes::parse(&path.display().to_string(), &read(path)?)?,
+            Some(path) => Classes::parse(&path.display().to_string(), &file::read(path)?)?,
             None => Classes::default(),
         };
         match (&self.device, &self.queue) {
@@ -102,7 +96,7 @@ impl Replay {
 
     /// Compares the choices of the scheduler with Linux's.
     fn compare(&self, queue: &Path, classes: &Classes, out: &mut dyn Write) -> Result<(), Failure> {
-        let mut settings = Settings::parse(&queue.display().to_string(), &read(queue)?)?;
+        let mut settings = Settings::parse(&queue.display().to_string(), &file::read(queue)?)?;
         for assignment in &self.set {
             settings.set(assignment)?;
         }
@@ -117,12 +111,4 @@ impl Replay {
             order::tell(&agreement, settings.scheduler(), out)
         }
     }
-}
-
-fn read(path: &Path) -> Result<String, Failure> {
-    let fault = |what| TextError { place: path.display().to_string(), what };
-    let bytes = fs::read(path).map_err(|error| fault(error.to_string()))?;
-    Ok(String::from_utf8(bytes).map_err(|error| {
-        fault(format!("byte {} is not UTF-8; a text is wanted here", error.utf8_error().valid_up_to()))
-    })?)
 }

@@ -1,44 +1,16 @@
 //! The program from outside: what it prints, where, and with which exit code.
 
+mod run;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
+
+use run::{failed, printed, refused, temporary};
 
 fn recording(name: &str, file: &str) -> String {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../blkmq-workbench/tests/data/linux-6.12-mq-deadline");
     data.join(name).join(file).display().to_string()
-}
-
-fn temporary(name: &str, content: &[u8]) -> String {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    fs::write(&path, content).expect("the folder for tests is writable");
-    path.display().to_string()
-}
-
-fn blkmq(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_blkmq")).args(arguments).output().expect("the program starts")
-}
-
-/// What a run that must succeed prints.
-fn printed(arguments: &[&str]) -> String {
-    let output = blkmq(arguments);
-    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.stderr.is_empty(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("the program prints text")
-}
-
-/// The one line that a run prints which must be refused.
-fn refused(arguments: &[&str]) -> String {
-    failed(arguments, 2)
-}
-
-fn failed(arguments: &[&str], code: i32) -> String {
-    let output = blkmq(arguments);
-    let text = String::from_utf8(output.stderr).expect("the program prints text");
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
-    assert!(output.stdout.is_empty(), "{arguments:?}: nothing but the error is printed");
-    assert_eq!(text.lines().count(), 1, "{arguments:?}: {text}");
-    text
 }
 
 #[test]
@@ -100,8 +72,8 @@ fn bad_words_are_named_beside_the_accepted_ones() {
     let order = ["replay", "--order", &trace, "--queue", &queue];
     let play = ["replay", &trace, "--device", "null"];
     for (arguments, word, accepted) in [
-        (vec![], "command", "replay, devices, schedulers"),
-        (vec!["repay"], "'repay'", "replay, devices, schedulers"),
+        (vec![], "command", "bench, replay, devices, schedulers"),
+        (vec!["repay"], "'repay'", "bench, replay, devices, schedulers"),
         (vec!["--jsn"], "'--jsn'", "--help"),
         ([&order[..], &["--jsn"]].concat(), "'--jsn'", "--json"),
         ([&order[..], &["--set"]].concat(), "--set", "NAME=VALUE"),

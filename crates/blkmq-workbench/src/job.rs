@@ -145,7 +145,7 @@ pub struct Job {
     /// Which percentiles are reported, in rising order, each above 0 and up to 100. Default: [`Job::PERCENTILES`].
     pub percentile_list: Vec<f64>,
 
-    /// What the job's own section says, as written, with fio's full names: for reports.
+    /// What the job's own section gives a value, as written, with fio's full names: for reports.
     pub options: Vec<(String, String)>,
 }
 

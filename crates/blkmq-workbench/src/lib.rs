@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod blktrace;
 mod classes;
+mod fio;
 pub mod job;
 mod jobfile;
 mod latency;
@@ -15,6 +16,7 @@ mod text;
 mod trace_files;
 
 pub use classes::Classes;
+pub use fio::{Document, Reported, Subject, reported};
 pub use job::Job;
 pub use jobfile::{JobFile, Mode, Surroundings, System};
 pub use latency::{Latencies, Percentiles};

@@ -11,9 +11,10 @@ use blkmq_workbench::{
 };
 use serde::Serialize;
 
-use super::{Replay, Time};
+use super::Replay;
 use crate::failure::Failure;
 use crate::json;
+use crate::target::Time;
 
 /// Requests that each submitter can have outstanding: more than anything but a hopelessly late device leaves behind.
 const SLOTS: u16 = 1024;

@@ -95,8 +95,11 @@ impl Draft {
         if name == "name" {
             return;
         }
-        self.job.options.retain(|(other, _)| other != name);
-        self.job.options.push((name.to_owned(), text.unwrap_or("1").to_owned()));
+        // fio's reports leave out what is given without a value.
+        if let Some(text) = text {
+            self.job.options.retain(|(other, _)| other != name);
+            self.job.options.push((name.to_owned(), text.to_owned()));
+        }
     }
 
     /// What was given.

@@ -1,0 +1,136 @@
+//! `blkmq bench`: runs fio's job files.
+
+mod ab;
+mod table;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use blkmq_workbench::bench::Control;
+use blkmq_workbench::{Document, JobFile, Mode, System, TextError};
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::target::{Pair, Target, Time};
+use crate::{file, json, progress};
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq bench job.fio
+  blkmq bench job.fio --device null,irqmode=2,hw_queue_depth=64 --scheduler mq-deadline --runtime 5s --json
+  blkmq bench job.fio --device hdd --scheduler mq-deadline --set nr_requests=64 --clock virtual
+  blkmq bench job.fio --ab scheduler=none,mq-deadline
+  blkmq bench job.fio --ab device=null,submit_queues=1::null,submit_queues=2 --option numjobs=2
+
+JOB.fio is a job file of fio. Each fio job is a thread (on virtual time: a task of one thread) with a submitter of its own;
+file names and what concerns files, page cache and engines is without effect, since the device is what --device names.
+IOPS are the operations that jobs completed. Under them stands what the block layer made of them: the requests that the
+driver got, the operations that joined another one's request, and the CPU time of the jobs' threads for each request.
+
+With --json the output has the shape of fio's, and the layer's numbers under the key 'blkmq'.
+
+With --ab the job runs in short slices, alternately with the one and the other value (A B B A, B A A B), until the 95 %
+interval of B/A is narrower than 0.02. KNOB is device, scheduler, locking, bypass, or whatever --set takes.
+
+'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
+
+/// How long a slice of a comparison lasts unless told otherwise.
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
+
+/// Run a fio job file on a device, or compare two settings by it.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+pub(crate) struct Bench {
+    /// The job file.
+    #[arg(value_name = "JOB.fio")]
+    job: PathBuf,
+    /// The device: a name, then parameters, as in null,hw_queue_depth=4.
+    #[arg(long, value_name = "SPEC", default_value = "null")]
+    device: String,
+    /// The scheduler in front of the device.
+    #[arg(long, value_name = "NAME", default_value = "none")]
+    scheduler: String,
+    /// How threads share the scheduler: one lock around each use of it.
+    #[arg(long, value_name = "LOCKING", default_value = "single", value_parser = ["single"])]
+    locking: String,
+    /// Whether requests may pass a scheduler that has nothing to order: not yet.
+    #[arg(long, value_name = "0|1", default_value = "0", value_parser = ["0"])]
+    bypass: String,
+    /// Change a setting: NAME=VALUE for the queue, iosched/NAME=VALUE for the scheduler. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Real is the machine's time; virtual time takes none to pass, and gives the same result each time.
+    #[arg(long, value_name = "CLOCK", default_value = "real")]
+    clock: Time,
+    /// Run each job for so long, as in 5s or 100ms, whatever the file says; with --ab, each slice [default there: 100ms].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    runtime: Option<Duration>,
+    /// Change an option of every job in the file, as in numjobs=1. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE")]
+    option: Vec<String>,
+    /// Warn of options that are unknown here instead of refusing them.
+    #[arg(long)]
+    lenient: bool,
+    /// Compare two values of a knob: KNOB=A,B, or KNOB=A::B where values contain commas.
+    #[arg(long, value_name = "KNOB=A,B")]
+    ab: Option<String>,
+    /// Stop a comparison after so many rounds of four slices, resolved or not.
+    #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(2..), requires = "ab")]
+    rounds: u32,
+    /// Print one JSON object instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads a time such as `5s` or `100ms`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let span = text.parse::<jiff::SignedDuration>().ok().and_then(|span| Duration::try_from(span).ok());
+    span.filter(|span| !span.is_zero()).ok_or_else(|| format!("'{text}' is not a time above 0, as in 5s or 100ms"))
+}
+
+impl Bench {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let name = self.job.display().to_string();
+        let options: Vec<&str> = self.option.iter().map(String::as_str).collect();
+        let mode = if self.lenient { Mode::Lenient } else { Mode::Strict };
+        let file = JobFile::parse(&name, &file::read(&self.job)?, &options, mode, &System)?;
+        for warning in &file.warnings {
+            eprintln!("blkmq: warning: {warning}");
+        }
+        let target = self.target()?;
+        match &self.ab {
+            Some(text) => self.compare(&Pair::parse(text)?, &target, &name, &file, out),
+            None => self.measure(&target, &name, &file, out),
+        }
+    }
+
+    fn target(&self) -> Result<Target, TextError> {
+        let mut target = Target::new(&self.device, self.clock);
+        for (name, value) in [("scheduler", &self.scheduler), ("locking", &self.locking), ("bypass", &self.bypass)] {
+            target.set(name, value, format!("--{name}"));
+        }
+        for text in &self.set {
+            target.set_knob(text)?;
+        }
+        Ok(target)
+    }
+
+    /// Runs the jobs once.
+    fn measure(&self, target: &Target, name: &str, file: &JobFile, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut bench = target.open(name, &file.jobs)?;
+        let subject = target.subject(&bench);
+        let control = Control { runtime: self.runtime, ..Control::default() };
+        let outcome = progress::watch(&control, || bench.run(&control))
+            .map_err(|error| TextError { place: name.to_owned(), what: error.to_string() })?;
+        if self.json {
+            json::print(&Document::new(&file.global, &file.jobs, &outcome, subject), out)?;
+        } else {
+            table::Table { name, file, outcome: &outcome, subject: &subject, clock: self.clock }.write(out)?;
+        }
+        match outcome.error() {
+            Some(error) => Err(Failure::Running(format!("{name}: {error}"))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Two values of a knob, compared.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use blkmq_workbench::{JobFile, Ratio, Turns};
+use serde::Serialize;
+
+use super::{Bench, SLICE};
+use crate::failure::Failure;
+use crate::target::{Pair, Target};
+use crate::turns::{self, Rates, Variant};
+use crate::words::{short, time};
+use crate::{json, progress};
+
+impl Bench {
+    /// Compares the two values.
+    pub(super) fn compare(
+        &self,
+        pair: &Pair,
+        base: &Target,
+        name: &str,
+        file: &JobFile,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let mut variants = Vec::new();
+        for (target, value) in pair.targets(base).iter().zip(&pair.values) {
+            variants.push(Variant::new(format!("{name}: {}={value}", pair.knob), target.open(name, &file.jobs)?));
+        }
+        let slice = self.runtime.unwrap_or(SLICE);
+        let bar = progress::bar(4 * u64::from(self.rounds));
+        bar.set_message(format!("slices of {} {} and {}", pair.knob, pair.values[0], pair.values[1]));
+        let turns = turns::take(&mut variants, slice, self.rounds as usize, &bar);
+        bar.finish_and_clear();
+        let found = Found::new(pair, &turns?);
+        if self.json { json::print(&found, out) } else { Ok(found.write(slice, out)?) }
+    }
+}
+
+/// What came out.
+#[derive(Debug, Serialize)]
+struct Found<'a> {
+    knob: &'a str,
+    a: &'a str,
+    b: &'a str,
+    ratio: f64,
+    low: f64,
+    high: f64,
+    rounds: usize,
+    /// Operations per second of each.
+    iops: Sides,
+    #[serde(skip)]
+    is_resolved: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Sides {
+    a: Rates,
+    b: Rates,
+}
+
+impl<'a> Found<'a> {
+    fn new(pair: &'a Pair, turns: &Turns) -> Self {
+        let found = turns.ratio(0, 1).expect("there are at least two rounds");
+        let rates = |side| turns.spread(side).expect("every side had slices").into();
+        let Ratio { ratio, low, high, rounds } = found;
+        let [a, b] = pair.values.each_ref().map(String::as_str);
+        let iops = Sides { a: rates(0), b: rates(1) };
+        Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, is_resolved: found.is_resolved() }
+    }
+
+    fn write(&self, slice: Duration, out: &mut dyn Write) -> io::Result<()> {
+        for (side, value, rates) in [("A", self.a, self.iops.a), ("B", self.b, self.iops.b)] {
+            let Rates { median, lower_quartile, upper_quartile } = rates;
+            let [median, lower, upper] = [median, lower_quartile, upper_quartile].map(short);
+            writeln!(out, "{side}    {median:>7} IOPS, quartiles {lower} .. {upper}    {}={value}", self.knob)?;
+        }
+        let Self { ratio, low, high, rounds, .. } = self;
+        let of = format!("{rounds} rounds of four slices of {}", time(slice));
+        writeln!(out, "B/A  {ratio:.4}, 95 % interval {low:.4} .. {high:.4}, {of}")?;
+        if !self.is_resolved {
+            writeln!(out, "     The interval is not narrower than {}: give more --rounds.", blkmq_workbench::WIDTH)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,46 @@
+//! Says on a terminal how far a run has come.
+
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use blkmq_workbench::bench::Control;
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How often the bar is drawn: so seldom that the threads that are measured do not notice.
+const STEP: Duration = Duration::from_millis(200);
+/// Steps of a bar.
+const STEPS: u64 = 1000;
+
+/// A bar of so many steps; nothing unless standard error is a terminal.
+pub(crate) fn bar(steps: u64) -> ProgressBar {
+    let target =
+        if io::stderr().is_terminal() { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
+    let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}").expect("the template is well formed");
+    ProgressBar::with_draw_target(Some(steps), target).with_style(style)
+}
+
+/// Runs jobs, and shows how far they have come.
+pub(crate) fn watch<T>(control: &Control, run: impl FnOnce() -> T) -> T {
+    let bar = bar(STEPS);
+    if bar.is_hidden() {
+        return run();
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let snapshot = control.progress.snapshot();
+                bar.set_position((snapshot.fraction * STEPS as f64) as u64);
+                bar.set_message(format!("{} operations, {} threads", HumanCount(snapshot.ios), snapshot.running));
+                thread::park_timeout(STEP);
+            }
+            bar.finish_and_clear();
+        });
+        let result = run();
+        is_over.store(true, Ordering::Relaxed);
+        watcher.thread().unpark();
+        result
+    })
+}

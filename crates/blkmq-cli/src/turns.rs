@@ -1,0 +1,87 @@
+//! Variants of a load that take turns in one process.
+
+use std::time::Duration;
+
+use blkmq_workbench::bench::{Bench, Control, LayerOutcome, Outcome};
+use blkmq_workbench::{Spread, Turns};
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// What takes turns.
+#[derive(Debug)]
+pub(crate) struct Variant {
+    /// For errors.
+    pub(crate) name: String,
+    pub(crate) bench: Bench,
+    /// Of all its slices.
+    pub(crate) layer: LayerOutcome,
+}
+
+impl Variant {
+    pub(crate) fn new(name: String, bench: Bench) -> Self {
+        Self { name, bench, layer: LayerOutcome::default() }
+    }
+}
+
+/// Runs slices of all variants until every ratio is resolved, or for so many rounds.
+pub(crate) fn take(
+    variants: &mut [Variant],
+    slice: Duration,
+    rounds: usize,
+    bar: &ProgressBar,
+) -> Result<Turns, Failure> {
+    let mut turns = Turns::new(variants.len());
+    while turns.rounds() < rounds && !turns.is_resolved() {
+        for _ in 0..2 * variants.len() {
+            let variant = &mut variants[turns.next()];
+            let rate = variant.slice(slice)?;
+            turns.record(rate);
+            bar.inc(1);
+        }
+    }
+    Ok(turns)
+}
+
+impl Variant {
+    /// Operations per second in one slice.
+    fn slice(&mut self, slice: Duration) -> Result<f64, Failure> {
+        let control = Control { runtime: Some(slice), ..Control::default() };
+        let failed = |what: String| Failure::Running(format!("{}: {what}", self.name));
+        let outcome = self.bench.run(&control).map_err(|error| failed(error.to_string()))?;
+        if let Some(error) = outcome.error() {
+            return Err(failed(error));
+        }
+        let rate = rate(&outcome);
+        if rate <= 0.0 {
+            return Err(failed(format!("no operation completed within {slice:?}; give --runtime a longer time")));
+        }
+        let sum = &mut self.layer;
+        sum.requests += outcome.layer.requests;
+        sum.merges += outcome.layer.merges;
+        sum.cpu_ns += outcome.layer.cpu_ns;
+        sum.wait_ns += outcome.layer.wait_ns;
+        Ok(rate)
+    }
+}
+
+/// Operations per second of a run, flushes included.
+pub(crate) fn rate(outcome: &Outcome) -> f64 {
+    let longest = outcome.jobs.iter().map(|job| job.runtime_ns).max().unwrap_or(0);
+    if longest == 0 { 0.0 } else { outcome.ios() as f64 * 1e9 / longest as f64 }
+}
+
+/// The rates of a variant's slices, for programs: operations per second.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Rates {
+    pub(crate) median: f64,
+    pub(crate) lower_quartile: f64,
+    pub(crate) upper_quartile: f64,
+}
+
+impl From<Spread> for Rates {
+    fn from(Spread { median, lower, upper }: Spread) -> Self {
+        Self { median, lower_quartile: lower, upper_quartile: upper }
+    }
+}

@@ -1,0 +1,46 @@
+//! Numbers for people.
+
+use std::time::Duration;
+
+/// A count or a rate with three or four digits: `879`, `23.5K`, `14.2M`.
+pub(crate) fn short(number: f64) -> String {
+    let (scaled, unit) = match number {
+        n if n >= 1e9 => (n / 1e9, "G"),
+        n if n >= 1e6 => (n / 1e6, "M"),
+        n if n >= 1e3 => (n / 1e3, "K"),
+        n => (n, ""),
+    };
+    match (unit, scaled) {
+        ("", n) => format!("{n:.0}"),
+        (unit, n) if n >= 100.0 => format!("{n:.0}{unit}"),
+        (unit, n) if n >= 10.0 => format!("{n:.1}{unit}"),
+        (unit, n) => format!("{n:.2}{unit}"),
+    }
+}
+
+/// Nanoseconds as microseconds.
+pub(crate) fn us(ns: u64) -> String {
+    format!("{:.1}", ns as f64 / 1e3)
+}
+
+/// A time with its unit.
+pub(crate) fn time(span: Duration) -> String {
+    if span < Duration::from_secs(1) {
+        format!("{} ms", span.as_micros() as f64 / 1e3)
+    } else {
+        format!("{:.3} s", span.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_and_a_unit() {
+        let words = [0.0, 879.4, 999.0, 1000.0, 23_454.0, 879e3, 2.311e6, 14.2e6, 1.5e9].map(short);
+        assert_eq!(words, ["0", "879", "999", "1.00K", "23.5K", "879K", "2.31M", "14.2M", "1.50G"]);
+        assert_eq!([time(Duration::from_millis(100)), time(Duration::from_secs(5))], ["100 ms", "5.000 s"]);
+        assert_eq!(us(1_234_567), "1234.6");
+    }
+}

@@ -1,0 +1,207 @@
+//! `blkmq bench` from outside: its output beside fio's, its comparisons, and what it refuses.
+
+mod run;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use run::{printed, refused, temporary};
+use serde_json::Value;
+
+/// A job file on which fio and blkmq can be compared, with these lines in its only job.
+fn job(name: &str, lines: &str) -> String {
+    temporary(name, format!("[global]\nioengine=null\nbs=4k\nsize=1m\n[j]\n{lines}\n").as_bytes())
+}
+
+fn bench(arguments: &[&str]) -> Value {
+    serde_json::from_str(&printed(&[&["bench"], arguments, &["--json"]].concat())).expect("it prints JSON")
+}
+
+/// The ways to all values, one for each.
+fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(key, value)| keys(value, &format!("{path}/{key}"), found)),
+        Value::Array(list) => list.iter().for_each(|value| keys(value, &format!("{path}/[]"), found)),
+        _ => drop(found.insert(path.to_owned())),
+    }
+}
+
+fn key_set(value: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    keys(value, "", &mut found);
+    found
+}
+
+/// Whatever reads fio's JSON finds in ours each key that it finds in fio's, for the same job; what is more is under `blkmq`.
+#[test]
+fn the_json_has_fios_keys() {
+    if Command::new("fio").arg("--version").output().is_err() {
+        println!("SKIP fio is not installed: scripts/tools fio");
+        return;
+    }
+    for (number, lines) in [
+        "rw=read",
+        "rw=randrw\niodepth=8\niodepth_batch_submit=4\niodepth_batch_complete=4",
+        "rw=randwrite\nfsync=4\nnorandommap",
+        "rw=randread\ngtod_reduce=1\ntime_based=1\nruntime=1",
+        "rw=write\nnumjobs=3",
+        "rw=write\nnumjobs=3\ngroup_reporting\nthread",
+        "rw=randread\nrate_iops=2000\nthinktime=10",
+        "rw=write\ndescription=two words\npercentile_list=50:99.9",
+        "rw=write\nclat_percentiles=0\nlat_percentiles=1\nfsync=8",
+        "rw=write\ndisable_clat=1",
+        "rw=randwrite\nrandom_distribution=zipf:1.2\nprio=3\nprioclass=2\nstonewall",
+        "rw=read\nnumber_ios=10\n[k]\nrw=write\nblocksize=8k",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = job(&format!("keys-{number}.fio"), lines);
+        let output = Command::new("fio").args(["--output-format=json", &path]).output().expect("fio starts");
+        let theirs: Value = serde_json::from_slice(&output.stdout).expect("fio prints JSON");
+        let mut ours = bench(&[&path]);
+        let layer = ours.as_object_mut().and_then(|map| map.remove("blkmq")).expect("there is a key blkmq");
+        let (ours, theirs) = (key_set(&ours), key_set(&theirs));
+        let missing: Vec<_> = theirs.difference(&ours).collect();
+        let foreign: Vec<_> = ours.difference(&theirs).collect();
+        assert!(missing.is_empty() && foreign.is_empty(), "{lines}: without {missing:?}, but with {foreign:?}");
+        let of_layer =
+            "bypass bypassed cpu_ns_per_request device dispatch_batches locking merges requests scheduler wait_share";
+        assert_eq!(layer.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" "), of_layer);
+    }
+}
+
+#[test]
+fn the_numbers_of_a_run_fit_together() {
+    let path = job("numbers.fio", "rw=randrw\niodepth=4\nnumjobs=2\ngroup_reporting");
+    let found = bench(&[&path, "--device", "null,irqmode=2,completion_nsec=10us", "--scheduler", "mq-deadline"]);
+    let [job] = &found["jobs"].as_array().unwrap()[..] else { panic!("one group: {found}") };
+    let (read, write) = (&job["read"], &job["write"]);
+    let number = |value: &Value| value.as_u64().unwrap();
+    let ios = number(&read["total_ios"]) + number(&write["total_ios"]);
+    assert_eq!(ios, 512, "two threads, 1 MiB each, by 4 KiB");
+    assert_eq!(number(&read["io_bytes"]), 4096 * number(&read["total_ios"]));
+    assert_eq!(number(&found["blkmq"]["requests"]) + number(&found["blkmq"]["merges"]), ios);
+    assert_eq!(found["blkmq"]["scheduler"], "mq-deadline");
+    let clat = &read["clat_ns"];
+    assert_eq!(clat["N"], read["total_ios"]);
+    let median = number(&clat["percentile"]["50.000000"]);
+    assert!(number(&clat["min"]) >= 10_000, "the device takes 10 us: {clat}");
+    assert!((number(&clat["min"])..=number(&clat["max"])).contains(&median), "{clat}");
+    let shares: f64 = ["latency_ns", "latency_us", "latency_ms"]
+        .iter()
+        .flat_map(|unit| job[unit].as_object().unwrap().values())
+        .map(|share| share.as_f64().unwrap())
+        .sum();
+    assert!((shares - 100.0).abs() < 1e-6, "every operation is in one bucket: {shares}");
+}
+
+#[test]
+fn words_tell_the_same_as_json() {
+    let path = job("words.fio", "rw=write\nnumber_ios=100");
+    let arguments = ["bench", &path, "--device", "null,irqmode=2,completion_nsec=100us", "--clock", "virtual"];
+    let words = printed(&arguments);
+    for expected in ["scheduler none", "virtual time", "requests to the driver            100"] {
+        assert!(words.contains(expected), "{expected}: {words}");
+    }
+    // A hundred operations of 100 us, one after the other.
+    let row: Vec<&str> = words.lines().find(|line| line.starts_with("j ")).unwrap().split_whitespace().collect();
+    assert_eq!(row[..3], ["j", "write", "10.0K"], "{words}");
+    assert_eq!(row[4..8], ["100.0"; 4], "{words}");
+    // All but the CPU time, which is the machine's, is the same each time.
+    let timeless =
+        |words: &str| words.lines().filter(|line| !line.contains("CPU")).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(timeless(&printed(&arguments)), timeless(&words));
+}
+
+/// On virtual time a comparison is exact: a device that takes twice as long does half as much.
+#[test]
+fn a_comparison_finds_the_ratio() {
+    let path = job("ab.fio", "rw=randread");
+    let device = "device=null,irqmode=2,completion_nsec=100us::null,irqmode=2,completion_nsec=200us";
+    let arguments = ["bench", &path, "--clock", "virtual", "--ab", device];
+    let found: Value = serde_json::from_str(&printed(&[&arguments[..], &["--json"]].concat())).unwrap();
+    assert_eq!(found["knob"], "device");
+    assert_eq!(found["b"], "null,irqmode=2,completion_nsec=200us");
+    let number = |name: &str| found[name].as_f64().unwrap();
+    assert!((number("ratio") - 0.5).abs() < 0.002, "{found}");
+    assert!(number("low") <= number("ratio") && number("ratio") <= number("high"), "{found}");
+    assert_eq!(found["rounds"], 16, "the fewest rounds do");
+    let words = printed(&arguments);
+    assert!(words.contains("B/A  0.5") && words.contains("16 rounds of four slices of 100 ms"), "{words}");
+}
+
+#[test]
+fn every_knob_can_be_compared() {
+    let path = job("knobs.fio", "rw=randread\niodepth=4");
+    for (knob, a, b) in [
+        ("scheduler", "none", "mq-deadline"),
+        ("nomerges", "0", "2"),
+        ("iosched/fifo_batch", "1", "16"),
+        ("iostats", "0", "1"),
+    ] {
+        let ab = format!("{knob}={a},{b}");
+        let arguments =
+            ["bench", &path, "--scheduler", "mq-deadline", "--ab", &ab, "--rounds", "2", "--runtime", "5ms"];
+        let found: Value = serde_json::from_str(&printed(&[&arguments[..], &["--json"]].concat())).unwrap();
+        assert_eq!((&found["knob"], &found["a"], &found["b"]), (&knob.into(), &a.into(), &b.into()));
+        assert_eq!(found["rounds"], 2);
+        assert!(found["ratio"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn options_change_every_job() {
+    let path = job("options.fio", "rw=randread");
+    let found = bench(&[&path, "--option", "numjobs=3", "--option", "number_ios=7"]);
+    let ios: Vec<_> = found["jobs"].as_array().unwrap().iter().map(|job| job["read"]["total_ios"].as_u64()).collect();
+    assert_eq!(ios, [Some(7); 3]);
+}
+
+#[test]
+fn bad_words_are_named_beside_the_accepted_ones() {
+    let path = job("bad.fio", "rw=randread\niodepth=4");
+    let unknown = job("unknown.fio", "rw=randread\nwindmill=4");
+    let huge = job("huge.fio", "rw=randread\noffset=400g");
+    let ab = |text: &'static str| vec!["bench", path.as_str(), "--ab", text];
+    for (arguments, word, accepted) in [
+        (vec!["bench"], "JOB.fio", "required"),
+        (vec!["bench", "/nowhere.fio"], "/nowhere.fio", "No such file"),
+        (vec!["bench", &unknown], "unknown.fio: line 7", "windmill"),
+        (vec!["bench", &huge], "job j", "ends at byte"),
+        (vec!["bench", &path, "--option", "windmill=4"], "windmill", "--option"),
+        (vec!["bench", &path, "--device", "nul"], "--device", "null, "),
+        (vec!["bench", &path, "--scheduler", "cfq"], "'cfq'", "none, mq-deadline"),
+        (vec!["bench", &path, "--locking", "staged"], "'staged'", "single"),
+        (vec!["bench", &path, "--bypass", "1"], "'1'", "0"),
+        (vec!["bench", &path, "--runtime", "5"], "'5'", "5s"),
+        (vec!["bench", &path, "--runtime", "0s"], "'0s'", "above 0"),
+        (vec!["bench", &path, "--set", "nr_request=1"], "--set nr_request=1", "nr_requests"),
+        (vec!["bench", &path, "--set", "device=ram"], "'device'", "nr_requests"),
+        (vec!["bench", &path, "--rounds", "3"], "--ab", "required"),
+        (vec!["bench", &path, "--clock", "virtual", "--runtime", "1s"], "virtual time does not pass", "irqmode=2"),
+        (vec!["bench", &path, "--jsn"], "'--jsn'", "--json"),
+        (ab("scheduler"), "--ab scheduler", "KNOB=A,B"),
+        (ab("scheduler=none"), "--ab scheduler=none", "KNOB=A,B"),
+        (ab("nomerges=0,1,2"), "nomerges=0,1,2", "KNOB=A,B"),
+        (ab("nomerges=,1"), "nomerges=,1", "KNOB=A,B"),
+        (ab("nomerges=0,3"), "--ab nomerges=0,3", "0..2"),
+        (ab("windmill=0,3"), "'windmill'", "nomerges"),
+        (ab("locking=single,staged"), "'staged'", "single"),
+        (ab("bypass=0,1"), "--ab bypass=0,1", "accepted: 0"),
+        (ab("scheduler=none,cfq"), "'cfq'", "none, mq-deadline"),
+        (ab("device=null::nul"), "\"nul\"", "null, "),
+    ] {
+        let text = refused(&arguments);
+        assert!(text.contains(word) && text.contains(accepted), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn an_unknown_option_is_passed_over_if_asked_for() {
+    let path = job("lenient.fio", "rw=randread\nwindmill=4");
+    let output = run::blkmq(&["bench", &path, "--lenient"]);
+    assert_eq!(output.status.code(), Some(0));
+    let warning = String::from_utf8(output.stderr).unwrap();
+    assert!(warning.lines().count() == 1 && warning.contains("line 7") && warning.contains("windmill"), "{warning}");
+}

@@ -1,0 +1,39 @@
+//! Runs the program.
+
+#![allow(dead_code, reason = "each test program uses some of these")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+pub(crate) fn temporary(name: &str, content: &[u8]) -> String {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, content).expect("the folder for tests is writable");
+    path.display().to_string()
+}
+
+pub(crate) fn blkmq(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_blkmq")).args(arguments).output().expect("the program starts")
+}
+
+/// What a run that must succeed prints.
+pub(crate) fn printed(arguments: &[&str]) -> String {
+    let output = blkmq(arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("the program prints text")
+}
+
+/// The one line that a run prints which must be refused.
+pub(crate) fn refused(arguments: &[&str]) -> String {
+    failed(arguments, 2)
+}
+
+pub(crate) fn failed(arguments: &[&str], code: i32) -> String {
+    let output = blkmq(arguments);
+    let text = String::from_utf8(output.stderr).expect("the program prints text");
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+    assert!(output.stdout.is_empty(), "{arguments:?}: nothing but the error is printed");
+    assert_eq!(text.lines().count(), 1, "{arguments:?}: {text}");
+    text
+}

@@ -1,0 +1,160 @@
+//! The smaller objects of fio's JSON: latencies, shares, samples.
+
+use hdrhistogram::Histogram;
+use serde::{Serialize, Serializer};
+
+/// Latencies in nanoseconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Latency {
+    min: u64,
+    max: u64,
+    mean: f64,
+    stddev: f64,
+    #[serde(rename = "N")]
+    count: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    percentile: Option<Percentile>,
+}
+
+/// By percent, the latency below which so many are.
+#[derive(Debug, Clone, PartialEq)]
+struct Percentile(Vec<(f64, u64)>);
+
+impl Serialize for Percentile {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(percent, ns)| (format!("{percent:.6}"), ns)))
+    }
+}
+
+impl Latency {
+    /// What was measured; with percentiles only if there is something to be had, as fio has it.
+    pub(super) fn new(measured: &crate::bench::Latency, percents: Option<&[f64]>) -> Self {
+        let count = measured.count();
+        let percentile =
+            |percents: &[f64]| Percentile(percents.iter().map(|at| (*at, measured.percentile(*at))).collect());
+        Self {
+            min: measured.min(),
+            max: measured.max(),
+            mean: measured.mean(),
+            stddev: measured.stddev(),
+            count,
+            percentile: percents.filter(|_| count > 0).map(percentile),
+        }
+    }
+
+    /// What was not measured.
+    pub(super) fn none() -> Self {
+        Self::new(&crate::bench::Latency::default(), None)
+    }
+}
+
+/// How many in a hundred fall under each name.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Shares {
+    names: &'static [&'static str],
+    percent: Vec<f64>,
+}
+
+impl Serialize for Shares {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.names.iter().zip(&self.percent))
+    }
+}
+
+impl Shares {
+    /// Of `total`, the counts of each name.
+    pub(super) fn new(names: &'static [&'static str], counts: &[u64], total: u64) -> Self {
+        let percent = |count: &u64| if total == 0 { 0.0 } else { 100.0 * *count as f64 / total as f64 };
+        Self { names, percent: counts.iter().map(percent).collect() }
+    }
+}
+
+/// Upper ends of fio's buckets of latencies; the same for nanoseconds, microseconds and milliseconds.
+const ENDS: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
+const NAMES: [&str; 10] = ["2", "4", "10", "20", "50", "100", "250", "500", "750", "1000"];
+const MS_NAMES: [&str; 12] = ["2", "4", "10", "20", "50", "100", "250", "500", "750", "1000", "2000", ">=2000"];
+
+/// How many operations in a hundred took how long, with buckets of nanoseconds, microseconds and milliseconds.
+pub(super) fn buckets(histograms: &[&Histogram<u64>], total: u64) -> [Shares; 3] {
+    let mut counts = [[0; 12]; 3];
+    for step in histograms.iter().flat_map(|histogram| histogram.iter_recorded()) {
+        let (unit, bucket) = bucket(step.value_iterated_to());
+        counts[unit][bucket] += step.count_at_value();
+    }
+    let [ns, us, ms] = counts;
+    [
+        Shares::new(&NAMES, &ns[..NAMES.len()], total),
+        Shares::new(&NAMES, &us[..NAMES.len()], total),
+        Shares::new(&MS_NAMES, &ms, total),
+    ]
+}
+
+/// The unit (0 for ns, 1 for us, 2 for ms) and the bucket of a latency.
+fn bucket(ns: u64) -> (usize, usize) {
+    for (unit, scale) in [1, 1000, 1_000_000].into_iter().enumerate() {
+        if let Some(bucket) = ENDS.iter().position(|end| ns < end * scale) {
+            return (unit, bucket);
+        }
+    }
+    (2, if ns < 2_000_000_000 { 10 } else { 11 })
+}
+
+/// What the values of a series are like.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Series {
+    pub(super) min: u64,
+    pub(super) max: u64,
+    pub(super) mean: f64,
+    pub(super) deviation: f64,
+    pub(super) nr: u64,
+}
+
+impl Series {
+    pub(super) fn new(values: &[f64]) -> Self {
+        let nr = values.len();
+        if nr == 0 {
+            return Self::default();
+        }
+        let mean = values.iter().sum::<f64>() / nr as f64;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        Self {
+            min: values.iter().copied().fold(f64::INFINITY, f64::min) as u64,
+            max: values.iter().copied().fold(0.0, f64::max) as u64,
+            mean,
+            deviation: if nr < 2 { 0.0 } else { (squares / (nr - 1) as f64).sqrt() },
+            nr: nr as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_end_where_their_name_says() {
+        for (ns, expected) in [
+            (0, (0, 0)),
+            (1, (0, 0)),
+            (2, (0, 1)),
+            (999, (0, 9)),
+            (1000, (1, 0)),
+            (1_999, (1, 0)),
+            (999_999, (1, 9)),
+            (1_000_000, (2, 0)),
+            (1_999_999_999, (2, 10)),
+            (2_000_000_000, (2, 11)),
+            (u64::MAX, (2, 11)),
+        ] {
+            assert_eq!(bucket(ns), expected, "{ns}");
+        }
+    }
+
+    #[test]
+    fn a_series_of_one_has_no_deviation() {
+        assert_eq!(Series::new(&[]), Series::default());
+        assert_eq!(Series::new(&[3.0]), Series { min: 3, max: 3, mean: 3.0, deviation: 0.0, nr: 1 });
+        let Series { mean, deviation, .. } = Series::new(&[1.0, 3.0]);
+        assert_eq!((mean, deviation), (2.0, 2.0_f64.sqrt()));
+    }
+}
