@@ -98,6 +98,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 
     /// Makes a sorted request known to the tree and to merging; its place in the list of arrivals is the caller's.
+    #[inline(always)]
     fn sort(&mut self, item: Index) {
         let request = self.requests.get(item);
         let (class, direction, merge) = (request.class(), request.direction(), request.info.merge);
@@ -108,6 +109,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 
     /// Takes a sorted request out of the tree, the list of arrivals and merging.
+    #[inline(always)]
     fn unsort(&mut self, item: Index) {
         let request = self.requests.get(item);
         let (class, direction, merge) = (request.class(), request.direction(), request.info.merge);
@@ -131,6 +133,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 
     /// The next of the highest class that has anything queued; nothing if all of that is inside the driver.
+    #[inline]
     fn choose_strict(&mut self, now: Time) -> Option<Index> {
         let class = Class::ALL.into_iter().find(|class| {
             let level = &self.levels[class.index()];
@@ -140,6 +143,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 
     /// The candidate of one level. A new batch has then begun, even if the candidate turns out not to go: so does Linux.
+    #[inline]
     fn try_level(&mut self, class: Class, now: Time) -> Option<Index> {
         let candidate = self.candidate(self.pace, class, now)?;
         if let Some(pace) = candidate.new_batch {
@@ -149,6 +153,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 
     /// Which request of a level would go at `now`, if the choosing stood at `pace`.
+    #[inline(always)]
     fn candidate(&self, pace: Pace, class: Class, now: Time) -> Option<Candidate> {
         let level = &self.levels[class.index()];
         if pace.batching < self.tunables.fifo_batch
@@ -210,6 +215,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 
     /// Takes a sorted request out as the next of the running batch.
+    #[inline]
     fn start_sorted(&mut self, item: Index) -> RqId {
         self.pace.batching += 1;
         self.unsort(item);
@@ -222,6 +228,7 @@ impl<P: Probe> MqDeadline<P> {
     }
 
     /// Counts and forgets a request that is in no list any more.
+    #[inline]
     fn start(&mut self, item: Index) -> RqId {
         let request = self.requests.remove(item);
         let level = &mut self.levels[request.class().index()];

@@ -39,6 +39,7 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// Puts `item` in its place: behind all whose keys are equal.
+    #[inline(always)]
     pub(crate) fn insert<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
         let key = slab.get(item).key();
         let (mut parent, mut side, mut at) = (None, BEFORE, self.root);
@@ -58,6 +59,7 @@ impl Tree {
     }
 
     /// Takes `item`, which is in this tree, out.
+    #[inline(always)]
     pub(crate) fn remove<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
         let old = *slab.get(item).branches();
         if let [Some(_), Some(after)] = old.child {

@@ -20,6 +20,10 @@ use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 
+/// Tags taken in one go for what waits in the scheduler. Few, since they are missing elsewhere until their requests are
+/// chosen.
+const TAG_BATCH: usize = 8;
+
 /// What came of asking the scheduler.
 enum Choice<'q> {
     Chosen(Request<'q>),
@@ -69,41 +73,59 @@ impl Runner {
                         self.make_ready(q, rq, tag);
                         chosen += 1;
                     }
-                    None => self.put_unused(q, hctx, tag),
+                    None => self.put_unused(q, hctx, &[tag]),
                 }
             }
         }
         chosen
     }
 
-    /// While all that waits goes to one hardware queue: a tag first, then the choice, so that nothing is chosen before it
+    /// While all that waits goes to one hardware queue: tags first, then the choices, so that nothing is chosen before it
     /// can go.
     ///
-    /// COST: per request one tag (a compare-exchange on a tag word), one lock and unlock of the hold, the scheduler's
-    /// own work, and the slot's two lines.
+    /// COST: per request one lock and unlock of the hold, the scheduler's own work, and the slot's two lines; per batch
+    /// of tags a read-modify-write of a tag word.
     fn dispatch_one_hctx(&mut self, q: &RequestQueue, now: Time, bound: usize) -> usize {
         let hctx = q.hctxs.get(0);
         let counters = &self.member(q).counters;
         let (mut chosen, mut batches) = (0, 0);
-        while chosen < bound && q.held.nr_waiting() > 0 {
-            let Some(tag) = self.tag_or_wait(q, hctx) else { break };
+        let mut batch = [Tag(0); TAG_BATCH];
+        let mut tags = &batch[..0];
+        loop {
+            let waiting = if chosen < bound { q.held.nr_waiting() as usize } else { 0 };
+            if waiting == 0 {
+                if tags.is_empty() {
+                    break;
+                }
+                // Others were faster. Somebody may insert, and lack a tag that was held here, before it is back: look
+                // again after putting it back.
+                self.put_unused(q, hctx, std::mem::take(&mut tags));
+                continue;
+            }
+            if tags.is_empty() {
+                let wanted = waiting.min(bound - chosen).min(TAG_BATCH);
+                let got = self.tags_or_wait(q, hctx, &mut batch[..wanted]);
+                if got == 0 {
+                    break;
+                }
+                tags = &batch[..got];
+            }
             match choose_or_wait(q, counters, now) {
                 Choice::Chosen(rq) if rq.body().hctx == 0 => {
-                    batches += 1;
-                    self.make_ready(q, rq, tag);
-                    chosen += 1;
+                    self.make_ready(q, rq, tags[0]);
+                    tags = &tags[1..];
+                    (chosen, batches) = (chosen + 1, batches + 1);
                 }
                 // Somebody inserted for another queue meanwhile.
                 Choice::Chosen(rq) => {
                     batches += 1;
-                    self.put_unused(q, hctx, tag);
+                    self.put_unused(q, hctx, std::mem::take(&mut tags));
                     chosen += self.give_tag(q, rq).0;
                 }
-                // Somebody may insert, and lack the tag that was held here, before it is back: look again after putting
-                // it back, by the count of waiting requests or, if some are held back, of insertions.
-                Choice::Empty => self.put_unused(q, hctx, tag),
+                // As above: look again, by the count of waiting requests or, if some are held back, of insertions.
+                Choice::Empty => self.put_unused(q, hctx, std::mem::take(&mut tags)),
                 Choice::HeldBack(insertions) => {
-                    self.put_unused(q, hctx, tag);
+                    self.put_unused(q, hctx, std::mem::take(&mut tags));
                     if q.held.insertions() == insertions {
                         break;
                     }
@@ -168,7 +190,7 @@ impl Runner {
                         chosen += 1;
                     }
                     // Another thread was faster; look at the map again.
-                    None => self.put_unused(q, hctx, tag),
+                    None => self.put_unused(q, hctx, &[tag]),
                 }
             }
         }
@@ -178,17 +200,25 @@ impl Runner {
 
     /// A tag, or WAITING set for whoever brings one back.
     fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx) -> Option<Tag> {
-        hctx.tags.get(&mut self.hint).or_else(|| {
-            q.word.set_waiting();
-            q.word.wait_fence();
-            hctx.tags.get(&mut self.hint)
-        })
+        let mut tag = [Tag(0)];
+        (self.tags_or_wait(q, hctx, &mut tag) == 1).then_some(tag[0])
     }
 
-    /// Puts a tag back that was taken for nothing, as a completer does: somebody may have lacked it, or the room it took,
+    /// Tags into the front of `out`, and how many; if there is none, WAITING set for whoever brings one back.
+    fn tags_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, out: &mut [Tag]) -> usize {
+        let got = hctx.tags.get_batch(&mut self.hint, out);
+        if got > 0 {
+            return got;
+        }
+        q.word.set_waiting();
+        q.word.wait_fence();
+        hctx.tags.get_batch(&mut self.hint, out)
+    }
+
+    /// Puts tags back that were taken for nothing, as a completer does: somebody may have lacked one, or the room it took,
     /// meanwhile. What the caller chose from it looks at again; the dispatch list is to be looked at once more too.
-    fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tag: Tag) {
-        hctx.tags.put(tag, &mut self.hint);
+    fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) {
+        hctx.tags.put_batch(tags, &mut self.hint);
         q.word.completed_fence();
         q.room_came();
         self.parked |= hctx.nr_parked() > 0;
