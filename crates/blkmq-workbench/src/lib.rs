@@ -11,6 +11,7 @@ mod load;
 pub mod order;
 mod play;
 mod ratio;
+pub mod report;
 mod settings;
 mod text;
 mod trace_files;

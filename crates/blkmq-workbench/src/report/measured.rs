@@ -1,0 +1,62 @@
+//! What a run of jobs shows.
+
+use super::{Axis, Content, Line, Lines, Scale, Section, Unit};
+use crate::bench::{DirectionOutcome, JobOutcome};
+
+/// Points of a distribution for each halving of what is above.
+const TICKS_PER_HALVING: u32 = 5;
+
+/// How latencies are distributed, for each job, or group of threads, and direction. `None` if none was measured.
+#[must_use]
+pub fn latencies(jobs: &[(String, &JobOutcome)]) -> Option<Section> {
+    let lines = lines(jobs, |direction| {
+        let histogram = direction.latency.histogram();
+        let ticks = histogram.iter_quantiles(TICKS_PER_HALVING);
+        ticks.map(|tick| (tick.quantile_iterated_to() * 100.0, tick.value_iterated_to() as f64)).collect()
+    });
+    section(
+        "Latencies",
+        "How long operations took, from submission to completion.",
+        Lines {
+            x: Axis::new("operations that took no longer", Scale::Percentile, Unit::Percent),
+            y: Axis::new("latency (ns)", Scale::Log, Unit::Nanoseconds),
+            lines,
+        },
+    )
+}
+
+/// Operations per second in each slice of time, for each job, or group of threads, and direction. `None` if there was none.
+#[must_use]
+pub fn throughput(jobs: &[(String, &JobOutcome)]) -> Option<Section> {
+    let lines = lines(jobs, |direction| {
+        let samples = direction.samples.iter().filter(|sample| sample.ns != 0);
+        samples.map(|sample| (sample.end_ns as f64 / 1e9, sample.iops())).collect()
+    });
+    section(
+        "Throughput",
+        "What completed in each slice of time.",
+        Lines {
+            x: Axis::linear("time (s)", Unit::Number),
+            y: Axis::linear("operations per second", Unit::Number),
+            lines,
+        },
+    )
+}
+
+fn lines(jobs: &[(String, &JobOutcome)], points: impl Fn(&DirectionOutcome) -> Vec<(f64, f64)>) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (name, job) in jobs {
+        for (kind, direction) in ["read", "write", "trim"].iter().zip(&job.directions) {
+            let points = points(direction);
+            if !points.is_empty() && direction.ios != 0 {
+                lines.push(Line { name: format!("{name}: {kind}"), points });
+            }
+        }
+    }
+    lines
+}
+
+fn section(title: &str, note: &str, lines: Lines) -> Option<Section> {
+    let any = !lines.lines.is_empty();
+    any.then(|| Section { title: title.to_owned(), note: note.to_owned(), content: Content::Lines(lines) })
+}
