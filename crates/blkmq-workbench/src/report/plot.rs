@@ -100,7 +100,7 @@ fn draw_lines(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Lines) -> Drawn
         .y_labels(y.ticks.len())
         .x_label_formatter(&|place| x.label(*place))
         .y_label_formatter(&|place| y.label(*place))
-        .label_style(("sans-serif", 13))
+        .label_style(("sans-serif", 15))
         .bold_line_style(BLACK.mix(0.2))
         .light_line_style(TRANSPARENT)
         .draw()?;
@@ -143,7 +143,7 @@ fn draw_bars(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Bars) -> Drawn {
         .y_labels(count.max(1))
         .x_label_formatter(&|place| value.label(*place))
         .y_label_formatter(&|middle| name(*middle))
-        .label_style(("sans-serif", 13))
+        .label_style(("sans-serif", 15))
         .bold_line_style(BLACK.mix(0.2))
         .light_line_style(TRANSPARENT)
         .draw()?;

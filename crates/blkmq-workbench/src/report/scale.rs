@@ -4,8 +4,6 @@ use super::{Axis, Scale, number};
 
 /// The largest number that is drawn: beyond it floating-point numbers are too coarse for a plot.
 const LARGEST: f64 = 1e18;
-/// The last percentile that has a place of its own: 99.99999.
-const NINES: f64 = 7.0;
 /// How many ticks an axis has, about.
 const TICKS: f64 = 6.0;
 
@@ -24,7 +22,8 @@ impl<'a> Ruler<'a> {
     /// An axis on which these values have room; a linear one reaches to `baseline` too.
     pub(super) fn new(axis: &'a Axis, values: impl Iterator<Item = f64>, baseline: f64) -> Self {
         let places = values.chain((axis.scale == Scale::Linear).then_some(baseline));
-        let places = places.filter_map(|value| place(axis.scale, value));
+        // The last percentile, 100, is infinitely far: it stands at the end of an axis that the others span.
+        let places = places.filter_map(|value| place(axis.scale, value)).filter(|place| place.is_finite());
         let (low, high) =
             places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), at| (low.min(at), high.max(at)));
         let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
@@ -57,7 +56,7 @@ impl<'a> Ruler<'a> {
 
     /// The place of a value; `None` if it has none.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
-        place(self.axis.scale, value)
+        place(self.axis.scale, value).map(|place| place.min(self.high))
     }
 
     /// What stands at a tick.
@@ -77,7 +76,7 @@ fn place(scale: Scale, value: f64) -> Option<f64> {
     let place = match scale {
         Scale::Linear => value.clamp(-LARGEST, LARGEST),
         Scale::Log => value.clamp(1.0 / LARGEST, LARGEST).log10(),
-        Scale::Percentile => (2.0 - (100.0 - value).max(0.0).log10()).min(NINES),
+        Scale::Percentile => 2.0 - (100.0 - value).log10(),
     };
     let possible = value.is_finite()
         && match scale {
@@ -104,7 +103,7 @@ mod tests {
         assert_eq!(labels(Scale::Linear, Unit::Number, &[0.0, 47.0]), ["0", "10", "20", "30", "40", "50"]);
         assert_eq!(labels(Scale::Linear, Unit::Number, &[-0.1, 0.15])[..3], ["-0.1", "-0.05", "0"]);
         assert_eq!(labels(Scale::Log, Unit::Nanoseconds, &[120.0, 90_000.0]), ["100 ns", "1 us", "10 us", "100 us"]);
-        let percentiles = labels(Scale::Percentile, Unit::Percent, &[0.0, 99.0, 99.95]);
+        let percentiles = labels(Scale::Percentile, Unit::Percent, &[0.0, 99.0, 99.95, 100.0]);
         assert_eq!(percentiles, ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"]);
     }
 
