@@ -1,11 +1,11 @@
 //! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH
-//! [STATISTICS]]]]`, by default `none`, 100000, 1 and `per-thread`; the others are `off` and `shared`. `scripts/cost` counts
-//! its instructions.
+//! [STATISTICS [CLOCK]]]]]`, by default `none`, 100000, 1, `per-thread` (or `off`, or `shared`) and `real` (or `coarse`).
+//! `scripts/cost` counts its instructions.
 
 use std::collections::VecDeque;
 
 use blkmq::driver::spec;
-use blkmq::{Accounting, Bio, Buffer, Client, RequestQueue, Submitter};
+use blkmq::{Accounting, Bio, Buffer, Client, Clock, RequestQueue, Submitter};
 
 /// Sectors between requests: far enough apart that none merge.
 const STRIDE: u64 = 64;
@@ -14,7 +14,7 @@ fn argument<T: std::str::FromStr>(place: usize, default: T) -> T {
     match std::env::args().nth(place) {
         None => default,
         Some(text) => text.parse().unwrap_or_else(|_| {
-            fail(&format!("{text:?} is not what cost takes: cost [SCHEDULER [REQUESTS [BATCH [STATISTICS]]]]"))
+            fail(&format!("{text:?} is not what cost takes: cost [SCHEDULER [REQUESTS [BATCH [STATISTICS [CLOCK]]]]]"))
         }),
     }
 }
@@ -47,7 +47,12 @@ fn main() {
     let accounting =
         if is_off { Accounting::PerThread } else { statistics.parse().unwrap_or_else(|error: String| fail(&error)) };
     let driver = spec::open("null,irqmode=0,poll_queues=0").unwrap_or_else(|error| fail(&error.to_string()));
-    let builder = RequestQueue::builder(driver).scheduler(&scheduler).accounting(accounting);
+    let clock = match &*argument(5, "real".to_owned()) {
+        "real" => Clock::real(),
+        "coarse" => Clock::coarse(),
+        other => fail(&format!("the clock is real or coarse, not {other:?}")),
+    };
+    let builder = RequestQueue::builder(driver).scheduler(&scheduler).accounting(accounting).clock(clock);
     let q = builder.build().unwrap_or_else(|error| fail(&error.to_string()));
     if is_off {
         drop(q.set_knob("iostats", "0").unwrap_or_else(|error| fail(&error.to_string())));
