@@ -7,6 +7,7 @@ pub mod null;
 pub mod ram;
 mod random;
 pub mod spec;
+pub mod ssd;
 mod store;
 
 use std::fmt;

@@ -6,7 +6,7 @@ mod value;
 
 use std::fmt;
 
-use crate::driver::{Driver, hdd, null, ram};
+use crate::driver::{Driver, hdd, null, ram, ssd};
 use crate::sync::Arc;
 pub use value::{Accepts, Fault, Value};
 
@@ -60,6 +60,12 @@ pub const DEVICES: &[DeviceDescription] = &[
         about: "a RAM disk: keeps the data and completes every request at once",
         parameters: ram::PARAMETERS,
         open: |values| Ok(Arc::new(ram::Ram::from_values(values)?)),
+    },
+    DeviceDescription {
+        name: "ssd",
+        about: "the model of an SSD: channels, dies with read and program times, a write buffer, garbage collection",
+        parameters: ssd::PARAMETERS,
+        open: |values| Ok(Arc::new(ssd::Ssd::new(ssd::Config::from_values(values)?))),
     },
 ];
 
@@ -195,8 +201,8 @@ mod tests {
 
     #[test]
     fn an_error_names_the_offending_word_and_what_would_be_right() {
-        assert_eq!(error_of(""), "a device spec begins with the name of a device: null, hdd, ram");
-        assert_eq!(error_of("nul,bs=512"), "there is no device \"nul\"; there are: null, hdd, ram");
+        assert_eq!(error_of(""), "a device spec begins with the name of a device: null, hdd, ram, ssd");
+        assert_eq!(error_of("nul,bs=512"), "there is no device \"nul\"; there are: null, hdd, ram, ssd");
         assert_eq!(error_of("null,"), "device null: \"\" is not of the form name=value");
         assert_eq!(error_of("null,bs"), "device null: \"bs\" is not of the form name=value");
         assert!(

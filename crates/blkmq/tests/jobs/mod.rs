@@ -22,6 +22,8 @@ pub(crate) struct Job {
 pub(crate) struct Rig {
     pub(crate) q: Arc<RequestQueue>,
     clock: VirtualClock,
+    /// Nanoseconds between two looks at the queue, at least.
+    pub(crate) tick: u64,
     pub(crate) jobs: Vec<Job>,
 }
 
@@ -31,7 +33,7 @@ impl Rig {
         let q =
             RequestQueue::builder(spec::open(device).expect("a test names a device that exists")).scheduler(scheduler);
         let q = q.clock(Clock::Virtual(clock.clone())).build().expect("the device can have a queue");
-        Self { q, clock, jobs: Vec::new() }
+        Self { q, clock, tick: 1, jobs: Vec::new() }
     }
 
     /// Adds a job that keeps `iodepth` operations of `bytes` bytes outstanding.
@@ -64,7 +66,7 @@ impl Rig {
                 let wakeups = self.jobs.iter().filter_map(|job| job.submitter.next_wakeup());
                 let next = wakeups.min().expect("something is outstanding");
                 assert!(next < Time(u64::MAX), "nothing will ever happen: {}", self.q.dump());
-                self.clock.advance_to(next.max(self.now().after(1)).min(end));
+                self.clock.advance_to(next.max(self.now().after(self.tick)).min(end));
             }
         }
     }

@@ -1,0 +1,229 @@
+//! The SSD as a driver, without the block layer.
+
+use blkmq_sched::Time;
+use proptest::prelude::*;
+
+use super::flash::{Flash, Work};
+use super::{Config, Ssd};
+use crate::Status;
+use crate::bio::{Bio, Flags};
+use crate::buffer::Buffer;
+use crate::driver::harness::{Harness, random_cases};
+use crate::driver::{Driver, Topology};
+
+const US: u64 = 1000;
+
+fn ssd(parameters: &str) -> Ssd {
+    Ssd::new(parameters.parse::<Config>().unwrap())
+}
+
+fn flash(parameters: &str) -> Flash {
+    Flash::new(parameters.parse().unwrap())
+}
+
+fn read(number: u64) -> Bio {
+    Bio::read(8 * number, Buffer::zeroed(4096)).with_user_data(number)
+}
+
+fn numbers(done: Vec<(Bio, Status)>) -> Vec<u64> {
+    done.into_iter().inspect(|done| assert!(done.1.is_ok())).map(|(bio, _)| bio.user_data).collect()
+}
+
+/// A read of one page on an idle SSD, in whole microseconds: flash, channel, link, and the rest.
+#[test]
+fn a_read_takes_its_page_and_its_transfers() {
+    let mut ssd = flash("read=45us,read_slow=45us,latency=20us,channel_mbps=1024,link_mbps=4096");
+    let alone = ssd.submit(Work::Read, 0, 8, Time(0));
+    assert_eq!(alone, Time(45 * US + 20 * US + 4 * US + US));
+    // Four pages in a row lie on four dies: only the transfers are longer.
+    let later = Time(1_000_000);
+    assert_eq!(ssd.submit(Work::Read, 0, 128, later).since(later), 45 * US + 20 * US + 16 * US + 16 * US);
+    // Two reads of one page: the die does one after the other.
+    let later = Time(2_000_000);
+    assert_eq!(ssd.submit(Work::Read, 0, 8, later).since(later), 70 * US);
+    assert!(ssd.submit(Work::Read, 8, 8, later).since(later) >= 45 * US + 70 * US);
+}
+
+#[test]
+fn a_third_of_the_pages_is_slow() {
+    let mut ssd = flash("read=40us,read_slow=60us,latency=0,iops=1000000");
+    let slow = (0..3000)
+        .filter(|page| {
+            let now = Time(page * 1_000_000);
+            ssd.submit(Work::Read, page * 32, 8, now).since(now) > 60 * US
+        })
+        .count();
+    // Four standard deviations of a binomial distribution with n = 3000 and p = 1/3.
+    assert!((897..=1103).contains(&slow), "{slow}");
+}
+
+#[test]
+fn a_write_is_over_in_the_buffer_and_a_flush_when_it_is_in_the_flash() {
+    let mut ssd = flash("latency=0,program=300us");
+    let now = Time(1_000_000);
+    assert!(ssd.submit(Work::Write, 0, 8, now).since(now) < 5 * US);
+    let flushed = ssd.submit(Work::Flush, 0, 0, now).since(now);
+    assert!((300 * US..310 * US).contains(&flushed), "{flushed}");
+    let later = Time(2_000_000);
+    assert!(ssd.submit(Work::Flush, 0, 0, later).since(later) < 5 * US, "the flash has everything");
+    let forced = ssd.submit(Work::WriteThrough, 0, 8, later).since(later);
+    assert!((300 * US..310 * US).contains(&forced), "{forced}");
+}
+
+#[test]
+fn writes_that_wait_for_room_keep_others_waiting_only_when_there_are_many() {
+    // A buffer of 64 pages, and one die: two pages a millisecond.
+    let parameters = "buffer=1,max_sectors=32,channels=1,dies=1,program=500us,gc_copies=0,latency=0,write_slots=4";
+    let full = |nr_more: u64| {
+        let mut ssd = flash(parameters);
+        (0..64 + nr_more).for_each(|number| _ = ssd.submit(Work::Write, 32 * number, 32, Time(0)));
+        ssd.submit(Work::Read, 0, 8, Time(0)).0
+    };
+    assert!(full(0) < 1000 * US, "{}", full(0));
+    assert!(full(4) < 1000 * US, "{}", full(4));
+    // Six more writes than there is room for, of which four may wait: the read waits for two pages.
+    assert!((1000 * US..1700 * US).contains(&full(6)), "{}", full(6));
+    assert!((8000 * US..9700 * US).contains(&full(20)), "{}", full(20));
+}
+
+#[test]
+fn what_is_written_beyond_the_spare_is_slow() {
+    let rate = |mib: u64| {
+        let mut ssd = flash("spare=16,gc_copies=10,gc_mbps=1,max_sectors=2048");
+        let mut end = Time(0);
+        for number in 0..mib {
+            end = ssd.submit(Work::Write, number * 2048, 2048, end);
+        }
+        end = ssd.submit(Work::Flush, 0, 0, end);
+        mib * 1_000_000_000 / end.0
+    };
+    let (within, beyond) = (rate(16), rate(160));
+    assert!((3000..6000).contains(&within), "{within} MiB/s");
+    assert!((300..700).contains(&beyond), "{beyond} MiB/s");
+}
+
+#[test]
+fn each_completes_when_it_is_due_and_a_request_given_up_to_a_timeout_never() {
+    let ssd = ssd("");
+    let mut queue = Harness::new(&ssd, 0);
+    (0..3).for_each(|number| queue.push(read(number << 20)));
+    assert!(numbers(queue.issue(Time(0))).is_empty());
+    let due = ssd.next_event(0).unwrap();
+    assert!(queue.poll(Time(due.0 - 1)).is_empty());
+    let (bio, status) = queue.expire(queue.started(2), Time(1)).expect("the SSD gives it up");
+    assert_eq!((bio.user_data, status), (2 << 20, Status::Timeout));
+    let mut over = numbers(queue.poll(due));
+    over.append(&mut numbers(queue.poll(due.after(50 * US))));
+    over.sort_unstable();
+    assert_eq!((over, ssd.next_event(0)), (vec![0, 1 << 20], None));
+}
+
+#[test]
+fn the_number_of_hardware_queues_changes_and_they_share_the_flash() {
+    let ssd = ssd("submit_queues=1,iops=1000");
+    let topology = Topology { default_queues: 3, read_queues: 0, poll_queues: 0, depth: 1023 };
+    ssd.set_topology(topology).unwrap();
+    assert!(ssd.set_topology(Topology { default_queues: 0, ..topology }).is_err());
+    for hctx in 0..3 {
+        let mut queue = Harness::new(&ssd, hctx);
+        queue.push(read(u64::from(hctx)));
+        queue.issue(Time(0));
+        let due = ssd.next_event(hctx).unwrap();
+        assert_eq!(due.0 / 1_000_000, u64::from(hctx), "the controller takes a command each millisecond");
+        assert_eq!(numbers(queue.poll(due)), [u64::from(hctx)]);
+    }
+}
+
+#[test]
+fn a_power_loss_takes_what_was_neither_flushed_nor_forced() {
+    for (parameters, left) in [("", [1, 3, 0]), ("write_cache=0,", [2, 3, 4])] {
+        let ssd = ssd(&format!("{parameters}memory_backed=1,size=16M"));
+        let mut queue = Harness::new(&ssd, 0);
+        let filled = |sector, byte| Bio::write(sector, Buffer::from(&[byte; 512][..]));
+        let fua = Flags { fua: true, ..Flags::default() };
+        for bio in [filled(0, 1), Bio::flush(), filled(0, 2), filled(1, 3).with_flags(fua), filled(2, 4)] {
+            assert!(queue.run(bio).1.is_ok());
+        }
+        let mut first_bytes = || {
+            let (bio, status) = queue.run(Bio::read(0, Buffer::zeroed(3 * 512)));
+            let bytes = || bio.buffers.iter().flat_map(|buffer| [buffer[0], buffer[512], buffer[1024]]).collect();
+            status.is_ok().then(bytes)
+        };
+        assert_eq!(first_bytes(), Some(vec![2, 3, 4]));
+        ssd.lose_power();
+        assert_eq!(first_bytes(), None, "an SSD without power answers nothing");
+        ssd.restore_power();
+        assert_eq!(first_bytes(), Some(left.to_vec()));
+    }
+}
+
+#[test]
+fn limits_and_contradictions() {
+    let limits = ssd("").limits();
+    assert!(limits.write_cache && limits.fua && !limits.rotational && limits.max_discard_segments == 256);
+    assert!(!ssd("write_cache=0").limits().write_cache);
+    for (parameters, reason) in [
+        ("page=5", "page=5120 is not a power of two"),
+        ("read_slow=1us", "a slow page takes longer: read <= read_slow"),
+        ("buffer=1", "a request of max_sectors=2560 does not fit into the buffer"),
+        ("size=2G,gb=1", "give size or gb, not both"),
+    ] {
+        assert_eq!(parameters.parse::<Config>().unwrap_err(), reason, "{parameters}");
+    }
+}
+
+proptest! {
+    #![proptest_config(random_cases(128))]
+
+    /// Whatever is asked, and however the looks fall, each request completes once, at the time that was said when it came,
+    /// and a second SSD with the same seed says the same.
+    #[test]
+    fn each_completes_once_at_a_time_that_the_seed_decides(
+        seed in 0..4_u64,
+        steps in prop::collection::vec((0..200_u64, 0..5u8, 0..4000_u64, 1..64_u64, any::<bool>()), 1..150),
+    ) {
+        let parameters = format!("seed={seed},spare=1,size=64M,buffer=2");
+        let run = |looks: bool| {
+            let ssd = ssd(&parameters);
+            let mut queue = Harness::new(&ssd, 0);
+            let (mut now, mut over, mut with_it) = (Time(0), Vec::new(), 0);
+            let mut take = |queue: &mut Harness<'_>, at: Time| {
+                let done = numbers(queue.poll(at));
+                let nr = done.len();
+                over.extend(done.into_iter().map(|number| (number, at)));
+                nr
+            };
+            for (number, &(gap, op, sector, nr, look)) in (0..).zip(&steps) {
+                let until = now.after(gap * US);
+                // Looks at each completion in time; else, too, at any time.
+                while let Some(at) = ssd.next_event(0).filter(|at| *at <= until || with_it == 60) {
+                    with_it -= take(&mut queue, at);
+                    now = now.max(at);
+                }
+                now = now.max(until);
+                if looks && look {
+                    with_it -= take(&mut queue, now);
+                }
+                queue.push(match op {
+                    0 | 1 => Bio::read(sector, Buffer::zeroed(nr as usize * 512)),
+                    2 => Bio::flush(),
+                    3 => Bio::write(sector, Buffer::zeroed(nr as usize * 512))
+                        .with_flags(Flags { fua: true, ..Flags::default() }),
+                    _ => Bio::write(sector, Buffer::zeroed(nr as usize * 512)),
+                }.with_user_data(number));
+                assert!(queue.issue(now).is_empty());
+                with_it += 1;
+            }
+            while let Some(at) = ssd.next_event(0) {
+                with_it -= take(&mut queue, at);
+            }
+            assert_eq!(with_it, 0);
+            over
+        };
+        let over = run(false);
+        let mut ids: Vec<_> = over.iter().map(|(number, _)| *number).collect();
+        ids.sort_unstable();
+        prop_assert_eq!(ids, (0..steps.len() as u64).collect::<Vec<_>>());
+        prop_assert_eq!(over, run(true));
+    }
+}

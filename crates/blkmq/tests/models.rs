@@ -1,0 +1,60 @@
+//! The device models on real time, with several threads.
+
+use blkmq::driver::spec;
+use blkmq::{Bio, Buffer, Buffers, Client, Op, RequestQueue};
+
+/// Writes and reads back areas of one thread's own, with eight operations outstanding, flushing now and then.
+fn work(q: &std::sync::Arc<RequestQueue>, thread: u64) {
+    let mut submitter = q.submitter(&Client::new("worker")).expect("there is room for a few");
+    let sector = |number: u64| (number % 50 * 4 + thread) * 8;
+    let content = |number: u64| [(number % 50 + 50 * thread) as u8; 4096];
+    for op in [Op::Write, Op::Flush, Op::Read] {
+        let (mut next, mut over) = (0, 0);
+        while over < 50 {
+            while next < 50 && submitter.nr_outstanding() < 8 {
+                let bio = match op {
+                    Op::Write => Bio::write(sector(next), Buffer::from(&content(next)[..])),
+                    Op::Read => Bio::read(sector(next), Buffer::zeroed(4096)),
+                    _ => Bio::flush(),
+                };
+                submitter.submit(bio.with_user_data(next)).expect("there are slots");
+                submitter.flush_plug();
+                next += 1;
+            }
+            assert!(submitter.wait(None), "everything comes back");
+            while let Some(done) = submitter.reap() {
+                assert!(done.status.is_ok(), "{:?}", done.bio);
+                over += 1;
+                if let (Op::Read, Buffers::One(buffer)) = (op, &done.bio.buffers) {
+                    assert!(buffer[..] == content(done.bio.user_data), "{:?}", done.bio);
+                }
+            }
+        }
+    }
+}
+
+/// The threads wait for each other's requests, and each for the models' own times. It hangs if a model tells no time to
+/// wake up for while it has requests.
+#[test]
+fn the_models_serve_several_threads_on_real_time() {
+    for device in [
+        "hdd,memory_backed=1,rpm=60000,seek_track=0,seek_average=0,seek_full=0",
+        "hdd,memory_backed=1,rpm=60000,seek_track=0,seek_average=0,seek_full=0,write_cache=0,hw_queue_depth=2",
+        "ssd,memory_backed=1",
+        "ssd,memory_backed=1,submit_queues=2,hw_queue_depth=2",
+    ] {
+        for scheduler in ["none", "mq-deadline"] {
+            let driver = spec::open(device).expect("the spec is good");
+            let q = RequestQueue::builder(driver).scheduler(scheduler).build().expect("the device can have a queue");
+            std::thread::scope(|scope| {
+                for thread in 0..3 {
+                    scope.spawn({
+                        let q = &q;
+                        move || work(q, thread)
+                    });
+                }
+            });
+            assert_eq!(q.in_flight(), 0, "{device} {scheduler}");
+        }
+    }
+}
