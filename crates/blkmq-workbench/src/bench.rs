@@ -42,7 +42,8 @@ pub struct Setup {
     pub device: String,
     /// The scheduler; `None` for Linux's choice, mq-deadline for one hardware queue and else none.
     pub scheduler: Option<String>,
-    /// Knobs of the queue and, as `iosched/NAME`, of its scheduler, with their values, in the order in which they are set.
+    /// Knobs of the queue and, as `iosched/NAME`, of its scheduler, with their values, in the order in which they are set;
+    /// and `accounting`, how the statistics know what is in flight.
     pub settings: Vec<(String, String)>,
     /// Which time the jobs run on.
     pub clock: ClockKind,
@@ -159,11 +160,16 @@ impl Bench {
         if let Some(scheduler) = &setup.scheduler {
             builder = builder.scheduler(scheduler);
         }
+        let (built, settings): (Vec<_>, Vec<_>) = setup.settings.iter().partition(|(name, _)| name == "accounting");
+        if let Some((name, value)) = built.last() {
+            let wrong = |what| BenchError::Setting(format!("{name}={value}"), what);
+            builder = builder.accounting(value.parse().map_err(wrong)?);
+        }
         let q = builder.build().map_err(|error| match error {
             QueueError::UnknownScheduler(_) => BenchError::Scheduler(error.to_string()),
             _ => BenchError::Device(error.to_string()),
         })?;
-        for (name, value) in &setup.settings {
+        for (name, value) in settings {
             q.set_knob(name, value)
                 .and_then(|change| change.wait())
                 .map_err(|error| BenchError::Setting(format!("{name}={value}"), error.to_string()))?;
@@ -219,7 +225,8 @@ impl Bench {
         let stage = Arc::new(Stage::new(&self.q, nr_ramping));
         let mut workers = Vec::new();
         for (plan, cell) in plans.into_iter().zip(cells) {
-            let client = Client::new(plan.job.name.clone()).with_priority(plan.job.priority.unwrap_or_default());
+            // Equal clients are one, and each thread is one of its own, as a process is under Linux.
+            let client = Client::new(plan.client()).with_priority(plan.job.priority.unwrap_or_default());
             let submitter = self.q.submitter(&client).map_err(|error| BenchError::Threads(error.to_string()))?;
             workers.push(Worker::new(plan, submitter, Arc::clone(&stage), cell));
         }

@@ -13,13 +13,15 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// A piece of memory that an operation owns.
 ///
 /// # Invariants
-/// 1. `start` is valid for reads and writes of `len` bytes, all initialised, for as long as this value lives.
+/// 1. `start` is valid for reads and writes of `len` bytes, and of `capacity` if that is more, all initialised, for as long
+///    as this value lives.
 /// 2. While this value lives nobody else reads or writes these bytes, but through views made from it.
-/// 3. If `owned`, the memory came from `layout` of `len`.
+/// 3. Unless `capacity` is 0, the memory came from `layout(capacity)`.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
-    owned: bool,
+    /// Bytes that were allocated, at least 1; 0 for memory that belongs to someone else.
+    capacity: usize,
 }
 
 // SAFETY: by Invariant 2 the value is the only way to its bytes, so it may move to another thread like a `Box<[u8]>`.
@@ -28,7 +30,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 fn layout(len: usize) -> Layout {
-    Layout::from_size_align(len.max(1), BUFFER_ALIGN).expect("a buffer is smaller than half the address space")
+    Layout::from_size_align(len, BUFFER_ALIGN).expect("a buffer is smaller than half the address space")
 }
 
 impl Buffer {
@@ -38,11 +40,22 @@ impl Buffer {
     /// If `len` exceeds half the address space.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        let layout = layout(len);
+        let capacity = len.max(1);
+        let layout = layout(capacity);
         // SAFETY: the layout has a non-zero size.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Self { start, len, owned: true }
+        Self { start, len, capacity }
+    }
+
+    /// Makes the buffer another length, up to the one with which it was made; its memory and what that holds stay. False,
+    /// and nothing has changed, if it cannot be that long, or belongs to someone else.
+    pub fn set_len(&mut self, len: usize) -> bool {
+        let fits = len <= self.capacity;
+        if fits {
+            self.len = len;
+        }
+        fits
     }
 
     /// A buffer of memory that belongs to the caller.
@@ -53,7 +66,7 @@ impl Buffer {
     /// them. Forgetting the submitter does not end the operation.
     #[must_use]
     pub unsafe fn borrowed(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len, owned: false }
+        Self { start, len, capacity: 0 }
     }
 
     pub(crate) fn view(&self, offset: usize, len: usize) -> Segment<'_> {
@@ -66,9 +79,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.owned {
+        if self.capacity > 0 {
             // SAFETY: Invariant 3.
-            unsafe { dealloc(self.start.as_ptr(), layout(self.len)) };
+            unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) };
         }
     }
 }
@@ -231,6 +244,18 @@ mod tests {
             assert_eq!(buffer.as_ptr() as usize % BUFFER_ALIGN, 0);
             assert!(buffer.len() == len && buffer.iter().all(|byte| *byte == 0));
         }
+    }
+
+    #[test]
+    fn a_buffer_shrinks_and_grows_within_its_memory() {
+        let mut buffer = Buffer::from(&[7; 1000][..]);
+        assert!(buffer.set_len(10) && buffer.len() == 10);
+        assert!(!buffer.set_len(1001) && buffer.len() == 10);
+        assert!(buffer.set_len(1000) && buffer.iter().all(|byte| *byte == 7));
+        let mut memory = [0_u8; 64];
+        // SAFETY: the array outlives the buffer, which is not looked at meanwhile.
+        let mut borrowed = unsafe { Buffer::borrowed(NonNull::from(&mut memory).cast(), 64) };
+        assert!(!borrowed.set_len(32) && borrowed.len() == 64);
     }
 
     #[test]

@@ -176,6 +176,11 @@ impl Plan {
         })
     }
 
+    /// The name under which the thread's operations go.
+    pub(super) fn client(&self) -> String {
+        format!("{} {}.{}", self.job.name, self.index, self.thread)
+    }
+
     /// Whether this thread writes or trims where another one works.
     fn changes(&self, other: &Self) -> bool {
         let overlaps = self.start < other.start + other.len && other.start < self.start + self.len;

@@ -142,6 +142,13 @@ impl Fill {
         self.rng.fill_bytes(&mut buffer);
         buffer
     }
+
+    /// A buffer of that length: this one, if it can be.
+    #[inline(never)]
+    fn fit(&mut self, buffer: Option<Buffer>, bytes: u64) -> Buffer {
+        let fits = |buffer: &mut Buffer| usize::try_from(bytes).is_ok_and(|len| buffer.set_len(len));
+        buffer.and_then(|mut buffer| fits(&mut buffer).then_some(buffer)).unwrap_or_else(|| self.buffer(bytes))
+    }
 }
 
 impl Worker {
@@ -213,8 +220,9 @@ impl Worker {
     fn make_buffers(&mut self) {
         let job = &self.plan.job;
         let moves_data = |direction| job.operations.includes(direction) && direction != Direction::Trim;
-        let Some(direction) = Direction::ALL.into_iter().find(|direction| moves_data(*direction)) else { return };
-        let bytes = *job.bs[direction].bounds().end();
+        let longest = |direction| *job.bs[direction].bounds().end();
+        let bytes = Direction::ALL.into_iter().filter(|direction| moves_data(*direction)).map(longest).max();
+        let Some(bytes) = bytes else { return };
         for _ in 0..job.iodepth {
             let buffer = self.fill.buffer(bytes);
             self.spare.push(buffer);

@@ -208,7 +208,7 @@ impl Worker {
     fn buffer(&mut self, step: &Step) -> Buffer {
         let mut buffer = match self.spare.pop() {
             Some(buffer) if buffer.len() as u64 == step.bytes() => buffer,
-            _ => self.fill.buffer(step.bytes()),
+            other => self.fill.fit(other, step.bytes()),
         };
         if self.is_watched
             && let Some(verifier) = &mut self.verifier
