@@ -37,27 +37,28 @@ pub(super) struct Pattern {
     start: u64,
     len: u64,
     smallest: u64,
+    /// Random places are blocks that lie so many bytes apart.
+    align: u64,
     places: Places,
     /// Where the next operation of each direction goes if it follows the one before, and how many will.
     following: ByDirection<u64>,
     run: ByDirection<u32>,
     /// The block that was trimmed and is to be written.
     trimmed: Option<Step>,
-    /// All that is to be looked at when each operation is like every other, at a random place.
-    uniform: Option<Uniform>,
+    /// What the operations have in common if each is like every other but for its place, which is random.
+    alike: Option<Alike>,
+    /// How many of those are left of this pass.
+    left_alike: u64,
     /// Bytes and operations that a pass has, and that are left of this one.
     pass: (u64, u64),
     left: (u64, u64),
 }
 
-/// Operations of one direction and one length, each at any block of the area.
+/// What operations have in common that differ in nothing but their random places.
 #[derive(Debug, Clone, Copy)]
-struct Uniform {
-    direction: Direction,
-    nr_sectors: u64,
-    first: u64,
-    align_sectors: u64,
-    blocks: u64,
+pub(super) struct Alike {
+    pub(super) direction: Direction,
+    pub(super) nr_sectors: u64,
 }
 
 /// Lengths, in bytes.
@@ -122,17 +123,19 @@ impl Pattern {
         let align = align.unwrap_or(plan.unit);
         let (smallest, _) = sizes(job);
         let blocks = (plan.len - smallest) / align + 1;
-        let places = Places::new(job, align, blocks, plan.seed);
-        let uniform = match (job.operations, &job.order, &places) {
-            (Operations::Only(direction), Order::Random { every: 1 }, Places::Even { .. })
-                if job.percentage_random[direction] == 100 && smallest == sizes(job).1 && align >= smallest =>
+        let places = Places::new(job, blocks, plan.seed);
+        let alike = match (job.operations, &job.order) {
+            (Operations::Only(direction), Order::Random { every: 1 })
+                if direction != Direction::Trim
+                    && job.percentage_random[direction] == 100
+                    && smallest == sizes(job).1
+                    && align >= smallest =>
             {
-                let (first, align_sectors) = (plan.start / SECTOR, align / SECTOR);
-                Some(Uniform { direction, nr_sectors: smallest / SECTOR, first, align_sectors, blocks })
+                Some(Alike { direction, nr_sectors: smallest / SECTOR })
             }
             _ => None,
         };
-        Self {
+        let mut pattern = Self {
             rng: SmallRng::seed_from_u64(plan.seed),
             seed: plan.seed,
             operations: job.operations,
@@ -146,34 +149,43 @@ impl Pattern {
             start: plan.start,
             len: plan.len,
             smallest,
+            align,
             places,
             following: ByDirection::all(0),
             run: ByDirection::all(0),
             trimmed: None,
-            uniform,
+            alike,
+            left_alike: 0,
             pass: (plan.pass_bytes, plan.pass_ios),
-            left: (plan.pass_bytes, plan.pass_ios),
-        }
+            left: (0, 0),
+        };
+        pattern.begin_pass(false);
+        pattern
+    }
+
+    /// If the operations of this pass are alike: what they have in common, and how many there are still to come.
+    #[inline]
+    pub(super) fn alike(&self) -> Option<(Alike, u64)> {
+        Some((self.alike?, self.left_alike))
+    }
+
+    /// The first sector of the next operation of those that are alike.
+    ///
+    /// COST: a random number, two multiplications and some ten instructions, or a [`Permutation`](place::Permutation).
+    #[inline(always)]
+    pub(super) fn next_alike(&mut self) -> u64 {
+        (self.start + self.places.next(&mut self.rng) * self.align) / SECTOR
+    }
+
+    /// So many operations of those that are alike were chosen.
+    pub(super) fn took(&mut self, alike: Alike, nr: u64) {
+        self.left.0 -= nr * alike.nr_sectors * SECTOR;
+        self.left.1 -= nr;
+        self.left_alike -= nr;
     }
 
     /// The next operation of this pass; `None` when the pass is over.
-    ///
-    /// COST: for operations of one length at even places a random number, a multiplication and some ten instructions.
-    #[inline]
     pub(super) fn next(&mut self) -> Option<Step> {
-        let (bytes, ios) = &mut self.left;
-        let Some(uniform) = &self.uniform else { return self.next_of_many() };
-        let len = uniform.nr_sectors * SECTOR;
-        if *bytes < len || *ios == 0 {
-            return None;
-        }
-        *bytes -= len;
-        *ios -= 1;
-        let sector = uniform.first + below(&mut self.rng, uniform.blocks) * uniform.align_sectors;
-        Some(Step { direction: uniform.direction, sector, nr_sectors: uniform.nr_sectors })
-    }
-
-    fn next_of_many(&mut self) -> Option<Step> {
         if self.left.1 == 0 {
             return None;
         }
@@ -193,7 +205,7 @@ impl Pattern {
         if self.left.0 < self.smallest {
             return None;
         }
-        let (at, room) = self.place(direction, len)?;
+        let (at, room) = self.place(direction, len);
         let len = len.min(room).min(self.left.0 - self.left.0 % self.smallest);
         self.left.0 -= len;
         self.left.1 -= 1;
@@ -211,7 +223,7 @@ impl Pattern {
     }
 
     /// Where the next operation starts, as a distance from the start of the area, and how much room is behind it.
-    fn place(&mut self, direction: Direction, len: u64) -> Option<(u64, u64)> {
+    fn place(&mut self, direction: Direction, len: u64) -> (u64, u64) {
         let follows = match self.order {
             Order::Sequential { .. } => true,
             Order::Random { every } => {
@@ -225,19 +237,20 @@ impl Pattern {
                 }
             }
         };
-        let mut at = if follows { self.following[direction] } else { self.places.next(&mut self.rng)? };
+        let mut at = if follows { self.following[direction] } else { self.places.next(&mut self.rng) * self.align };
         let room = self.len.saturating_sub(at);
         // What does not fit at the end is shortened, and begins at the start if not even the shortest fits.
         if room < len.min(self.smallest) {
             at = 0;
         }
         let room = self.len - at;
-        Some((at, room - room % self.smallest))
+        (at, room - room % self.smallest)
     }
 
     /// Begins another pass. Each of a job's loops is like the one before; a pass that fills the time is not.
     pub(super) fn begin_pass(&mut self, is_repeated: bool) {
         self.left = self.pass;
+        self.left_alike = self.alike.map_or(0, |alike| (self.left.0 / (alike.nr_sectors * SECTOR)).min(self.left.1));
         self.trimmed = None;
         if is_repeated {
             self.rng = SmallRng::seed_from_u64(self.seed);

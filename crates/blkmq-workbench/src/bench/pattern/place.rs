@@ -8,19 +8,19 @@ use super::super::plan::mix;
 use super::below;
 use crate::job::{Distribution, Job, Zone};
 
-/// Where the random operations of a job go: which of the area's blocks, times the distance between blocks.
+/// Where the random operations of a job go: which of the area's blocks.
 #[derive(Debug)]
 pub(super) enum Places {
     /// Any, as often as any other.
-    Even { align: u64, blocks: u64 },
+    Even { blocks: u64 },
     /// Each once before any is visited again.
-    Once { align: u64, order: Permutation, next: u64, pass: u64 },
+    Once { order: Permutation, next: u64, pass: u64 },
     /// By rank, the ranks being scattered over the area.
-    Ranked { align: u64, ranks: Ranks, order: Permutation },
+    Ranked { ranks: Ranks, order: Permutation },
     /// Around the middle.
-    Normal { align: u64, blocks: u64, normal: Normal<f64> },
+    Normal { blocks: u64, normal: Normal<f64> },
     /// Parts of the area: the percentage, summed up, below which each is taken; its first block; its blocks.
-    Zoned { align: u64, zones: Vec<(u64, u64, u64)> },
+    Zoned { zones: Vec<(u64, u64, u64)> },
 }
 
 /// How often each rank is taken.
@@ -32,53 +32,61 @@ pub(super) enum Ranks {
 }
 
 impl Places {
-    pub(super) fn new(job: &Job, align: u64, blocks: u64, seed: u64) -> Self {
+    pub(super) fn new(job: &Job, blocks: u64, seed: u64) -> Self {
         let order = || Permutation::new(blocks, mix(seed, 2));
         match &job.random_distribution {
-            Distribution::Random if job.norandommap => Self::Even { align, blocks },
-            Distribution::Random => Self::Once { align, order: order(), next: 0, pass: 0 },
+            Distribution::Random if job.norandommap => Self::Even { blocks },
+            Distribution::Random => Self::Once { order: order(), next: 0, pass: 0 },
             Distribution::Zipf { theta } => {
                 let zipf = Zipf::new(blocks as f64, *theta).expect("theta is above 0 and an area has a block");
-                Self::Ranked { align, ranks: Ranks::Zipf(zipf), order: order() }
+                Self::Ranked { ranks: Ranks::Zipf(zipf), order: order() }
             }
             Distribution::Pareto { h } => {
                 // J. Gray et al., Quickly generating billion-record synthetic databases, SIGMOD 1994.
                 let power = h.ln() / (1.0 - h).ln();
-                Self::Ranked { align, ranks: Ranks::SelfSimilar(power, blocks), order: order() }
+                Self::Ranked { ranks: Ranks::SelfSimilar(power, blocks), order: order() }
             }
             Distribution::Normal { deviation } => {
                 let normal = Normal::new(blocks as f64 / 2.0, blocks as f64 * deviation / 100.0);
-                Self::Normal { align, blocks, normal: normal.expect("a deviation is finite") }
+                Self::Normal { blocks, normal: normal.expect("a deviation is finite") }
             }
-            Distribution::Zoned(zones) => Self::Zoned { align, zones: cut(zones, blocks) },
+            Distribution::Zoned(zones) => Self::Zoned { zones: cut(zones, blocks) },
         }
     }
 
-    /// The distance of the next place from the start of the area, in bytes.
-    pub(super) fn next(&mut self, rng: &mut SmallRng) -> Option<u64> {
+    /// The next block.
+    #[inline(always)]
+    pub(super) fn next(&mut self, rng: &mut SmallRng) -> u64 {
         match self {
-            Self::Even { align, blocks } => Some(below(rng, *blocks) * *align),
-            Self::Once { align, order, next, pass } => {
+            Self::Even { blocks } => below(rng, *blocks),
+            Self::Once { order, next, pass } => {
                 if *next == order.len {
                     *pass += 1;
                     *next = 0;
                     *order = Permutation::new(order.len, mix(order.seed, *pass));
                 }
                 *next += 1;
-                Some(order.at(*next - 1) * *align)
+                order.at(*next - 1)
             }
-            Self::Ranked { align, ranks, order } => Some(order.at(ranks.next(rng).min(order.len - 1)) * *align),
-            Self::Normal { align, blocks, normal } => loop {
+            _ => self.next_uneven(rng),
+        }
+    }
+
+    fn next_uneven(&mut self, rng: &mut SmallRng) -> u64 {
+        match self {
+            Self::Ranked { ranks, order } => order.at(ranks.next(rng).min(order.len - 1)),
+            Self::Normal { blocks, normal } => loop {
                 let block = normal.sample(rng);
                 if block >= 0.0 && (block as u64) < *blocks {
-                    return Some(block as u64 * *align);
+                    return block as u64;
                 }
             },
-            Self::Zoned { align, zones } => {
+            Self::Zoned { zones } => {
                 let at = below(rng, 100);
-                let (_, first, blocks) = zones.iter().find(|(sum, ..)| at < *sum).or(zones.last())?;
-                Some((first + below(rng, *blocks)) * *align)
+                let zone = zones.iter().find(|(sum, ..)| at < *sum).or(zones.last());
+                zone.map_or(0, |(_, first, blocks)| first + below(rng, *blocks))
             }
+            Self::Even { .. } | Self::Once { .. } => unreachable!("these were looked at before"),
         }
     }
 
@@ -207,11 +215,11 @@ mod tests {
 
     fn counts(distribution: Distribution, blocks: u64, draws: usize) -> Vec<u64> {
         let job = Job { random_distribution: distribution, ..Job::new("drawn") };
-        let mut places = Places::new(&job, 1, blocks, 1);
+        let mut places = Places::new(&job, blocks, 1);
         let mut rng = SmallRng::seed_from_u64(3);
         let mut counts = vec![0; blocks as usize];
         for _ in 0..draws {
-            counts[places.next(&mut rng).expect("there is always a place") as usize] += 1;
+            counts[places.next(&mut rng) as usize] += 1;
         }
         counts
     }

@@ -3,8 +3,8 @@
 use blkmq::{Bio, Buffer, Buffers, Op, RejectReason, Rejected};
 
 use super::{ALL, Halt, Then, Worker, describe};
-use crate::bench::pattern::Step;
-use crate::bench::plan::nanoseconds;
+use crate::bench::pattern::{Alike, Step};
+use crate::bench::plan::{SECTOR, nanoseconds};
 use crate::job::Direction;
 
 impl Worker {
@@ -22,13 +22,21 @@ impl Worker {
             return halt;
         }
         while self.outstanding < self.plan.job.iodepth {
+            if !self.is_watched
+                && self.held.is_none()
+                && let Some((alike, left @ 1..)) = self.pattern.alike()
+            {
+                if !self.submit_alike(alike, left) {
+                    break;
+                }
+                continue;
+            }
             if self.is_watched
                 && let Some(halt) = self.halt()
             {
                 return halt;
             }
-            let next = if self.is_watched { self.choose() } else { self.next() };
-            let Some(step) = next else {
+            let Some(step) = self.choose() else {
                 if let Some(halt) = self.pass_is_over() {
                     return halt;
                 }
@@ -45,6 +53,40 @@ impl Worker {
             }
         }
         Halt::Full
+    }
+
+    /// Submits operations that are alike, as many as there is room for; false if one was not taken.
+    ///
+    /// COST: for each its place, a buffer from a list, and what the block layer takes for a submission.
+    fn submit_alike(&mut self, alike: Alike, left: u64) -> bool {
+        let Alike { direction, nr_sectors } = alike;
+        let op = if direction == Direction::Read { Op::Read } else { Op::Write };
+        let (flags, batch) = (self.flags[direction], self.plan.job.iodepth_batch_submit);
+        let room = u64::from(self.plan.job.iodepth - self.outstanding);
+        // Both are small: a batch is no more than an iodepth.
+        let nr = room.min(left).min(u64::from(batch - self.plugged)) as u32;
+        for at in 0..nr {
+            let buffer = self.spare.pop().unwrap_or_else(|| self.fill.buffer(nr_sectors * SECTOR));
+            let sector = self.pattern.next_alike();
+            let buffers = Buffers::One(buffer);
+            let bio = Bio { op, sector, nr_sectors, flags, priority: None, buffers, user_data: 0 };
+            if let Err(rejected) = self.submitter.submit(bio) {
+                self.count_alike(alike, at);
+                self.rejected(rejected, Some(Step { direction, sector, nr_sectors }));
+                return false;
+            }
+        }
+        self.count_alike(alike, nr);
+        if self.plugged >= batch {
+            self.plug_is_full();
+        }
+        true
+    }
+
+    fn count_alike(&mut self, alike: Alike, nr: u32) {
+        self.pattern.took(alike, nr.into());
+        self.outstanding += nr;
+        self.plugged += nr;
     }
 
     /// No operation before the end of a pause.
@@ -86,7 +128,6 @@ impl Worker {
     }
 
     /// What was chosen before, or what the pattern says.
-    #[inline(always)]
     fn next(&mut self) -> Option<Step> {
         if self.held.is_some() { self.held.take() } else { self.pattern.next() }
     }
@@ -137,7 +178,6 @@ impl Worker {
     }
 
     /// Submits an operation; false if it was not taken.
-    #[inline(always)]
     fn submit_step(&mut self, step: Step) -> bool {
         let bytes = step.bytes();
         let (op, buffers) = match step.direction {
@@ -178,15 +218,20 @@ impl Worker {
     }
 
     /// An operation was submitted: passes it on if there are enough.
-    #[inline(always)]
     fn is_plugged(&mut self) {
         self.outstanding += 1;
         self.plugged += 1;
         if self.plugged >= self.plan.job.iodepth_batch_submit {
-            self.flush_plug();
-            if self.plan.job.iodepth_batch_complete_min == 0 {
-                self.take(u32::MAX);
-            }
+            self.plug_is_full();
+        }
+    }
+
+    /// As many were submitted as are to be passed on together.
+    #[inline(always)]
+    fn plug_is_full(&mut self) {
+        self.flush_plug();
+        if self.plan.job.iodepth_batch_complete_min == 0 {
+            self.take(u32::MAX);
         }
     }
 
@@ -204,15 +249,12 @@ impl Worker {
     }
 
     /// A buffer for an operation, with what it writes.
-    #[inline(always)]
     fn buffer(&mut self, step: &Step) -> Buffer {
         let mut buffer = match self.spare.pop() {
             Some(buffer) if buffer.len() as u64 == step.bytes() => buffer,
             other => self.fill.fit(other, step.bytes()),
         };
-        if self.is_watched
-            && let Some(verifier) = &mut self.verifier
-        {
+        if let Some(verifier) = &mut self.verifier {
             verifier.prepare(step, &mut buffer);
         }
         buffer
