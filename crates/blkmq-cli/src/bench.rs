@@ -31,7 +31,8 @@ driver got, the operations that joined another one's request, and the CPU time o
 With --json the output has the shape of fio's, and the layer's numbers under the key 'blkmq'.
 
 With --ab the job runs in short slices, alternately with the one and the other value (A B B A, B A A B), until the 95 %
-interval of B/A is narrower than 0.02. KNOB is device, scheduler, locking, bypass, or whatever --set takes.
+interval of B/A is narrower than 0.02. KNOB is device, scheduler, locking, bypass, or whatever --set takes; or accounting, with
+the values per-thread and shared; or stamps: with 0 the block layer takes no time stamps, which shows what they cost.
 
 'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
 

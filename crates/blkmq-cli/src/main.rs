@@ -7,6 +7,7 @@ mod file;
 mod json;
 mod progress;
 mod replay;
+mod reproduce;
 mod schedulers;
 mod target;
 mod turns;
@@ -28,13 +29,14 @@ const EXAMPLES: &str = "\
 Examples:
   blkmq bench job.fio --device null,irqmode=2 --scheduler mq-deadline
   blkmq bench job.fio --ab scheduler=none,mq-deadline
+  blkmq reproduce scaling
   blkmq replay trace.blktrace.0 --device null,irqmode=2,hw_queue_depth=1 --scheduler mq-deadline
   blkmq replay --order trace.blktrace.0 --queue queue.txt
   blkmq devices
   blkmq schedulers --json
   blkmq replay --help";
 
-/// The multi-queue block layer for user space: runs fio's job files and replays Linux's traces.
+/// The multi-queue block layer for user space: runs fio's job files, replays Linux's traces, repeats published measurements.
 #[derive(Debug, Parser)]
 #[command(name = "blkmq", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 struct Cli {
@@ -45,6 +47,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(Box<bench::Bench>),
+    Reproduce(reproduce::Reproduce),
     Replay(Box<replay::Replay>),
     Devices(devices::Devices),
     Schedulers(schedulers::Schedulers),
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         let out = &mut io::stdout().lock();
         match cli.command {
             Command::Bench(bench) => bench.run(out),
+            Command::Reproduce(reproduce) => reproduce.run(out),
             Command::Replay(replay) => replay.run(out),
             Command::Devices(devices) => devices.run(out),
             Command::Schedulers(schedulers) => schedulers.run(out),

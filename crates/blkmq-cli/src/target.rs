@@ -7,7 +7,9 @@ use clap::ValueEnum;
 /// The time that a load runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Time {
+    /// The machine's time.
     Real,
+    /// Takes none to pass, and gives the same result each time.
     Virtual,
 }
 
@@ -34,6 +36,9 @@ impl Target {
         let value = value.to_owned();
         match name {
             "device" => self.setup.device = value,
+            // What a comparison of time stamps needs; as the clock of a run it would tell no latency.
+            "stamps" if value == "0" => self.setup.clock = ClockKind::Still,
+            "stamps" if value == "1" => {}
             "scheduler" => self.setup.scheduler = Some(value),
             "locking" => self.locking = value,
             "bypass" => self.bypass = value,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use blkmq_workbench::bench::{Bench, Control, LayerOutcome, Outcome};
-use blkmq_workbench::{Spread, Turns};
+use blkmq_workbench::bench::{Bench, Control, LayerOutcome};
+use blkmq_workbench::{Job, Spread, Turns};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -14,14 +14,17 @@ use crate::failure::Failure;
 pub(crate) struct Variant {
     /// For errors.
     pub(crate) name: String,
+    /// Stages that its jobs run in, one after the other.
+    nr_stages: usize,
     pub(crate) bench: Bench,
     /// Of all its slices.
     pub(crate) layer: LayerOutcome,
 }
 
 impl Variant {
-    pub(crate) fn new(name: String, bench: Bench) -> Self {
-        Self { name, bench, layer: LayerOutcome::default() }
+    pub(crate) fn new(name: String, jobs: &[Job], bench: Bench) -> Self {
+        let nr_stages = 1 + jobs.iter().skip(1).filter(|job| job.stonewall).count();
+        Self { name, nr_stages, bench, layer: LayerOutcome::default() }
     }
 }
 
@@ -53,7 +56,8 @@ impl Variant {
         if let Some(error) = outcome.error() {
             return Err(failed(error));
         }
-        let rate = rate(&outcome);
+        // Not by the time until the last thread noticed the end, which is the scheduler's, not ours.
+        let rate = outcome.ios() as f64 / (slice.as_secs_f64() * self.nr_stages as f64);
         if rate <= 0.0 {
             return Err(failed(format!("no operation completed within {slice:?}; give --runtime a longer time")));
         }
@@ -64,12 +68,6 @@ impl Variant {
         sum.wait_ns += outcome.layer.wait_ns;
         Ok(rate)
     }
-}
-
-/// Operations per second of a run, flushes included.
-pub(crate) fn rate(outcome: &Outcome) -> f64 {
-    let longest = outcome.jobs.iter().map(|job| job.runtime_ns).max().unwrap_or(0);
-    if longest == 0 { 0.0 } else { outcome.ios() as f64 * 1e9 / longest as f64 }
 }
 
 /// The rates of a variant's slices, for programs: operations per second.

@@ -136,6 +136,8 @@ fn every_knob_can_be_compared() {
     let path = job("knobs.fio", "rw=randread\niodepth=4");
     for (knob, a, b) in [
         ("scheduler", "none", "mq-deadline"),
+        ("stamps", "1", "0"),
+        ("accounting", "shared", "per-thread"),
         ("nomerges", "0", "2"),
         ("iosched/fifo_batch", "1", "16"),
         ("iostats", "0", "1"),

@@ -57,6 +57,9 @@ pub enum ClockKind {
     Real,
     /// One that takes no time to pass.
     Virtual,
+    /// The machine's for the jobs, while that of the block layer stands still as long as anything can be done: it takes no
+    /// time stamps, so that a measurement without them shows what they cost. Latencies are those of that clock.
+    Still,
 }
 
 /// What can be asked of a run, and of a run that goes on.
@@ -123,6 +126,8 @@ impl Setup {
 #[derive(Debug)]
 pub struct Bench {
     q: Arc<RequestQueue>,
+    /// The jobs' clock; the queue's own unless that stands still.
+    clock: Clock,
     plans: Vec<Plan>,
 }
 
@@ -154,8 +159,9 @@ impl Bench {
         })?;
         let clock = match setup.clock {
             ClockKind::Real => Clock::real(),
-            ClockKind::Virtual => Clock::Virtual(VirtualClock::new()),
+            ClockKind::Virtual | ClockKind::Still => Clock::Virtual(VirtualClock::new()),
         };
+        let of_jobs = if setup.clock == ClockKind::Still { Clock::real() } else { clock.clone() };
         let mut builder = RequestQueue::builder(driver).clock(clock).slots(slots).wait_meter(thread_cpu_ns);
         if let Some(scheduler) = &setup.scheduler {
             builder = builder.scheduler(scheduler);
@@ -174,7 +180,7 @@ impl Bench {
                 .and_then(|change| change.wait())
                 .map_err(|error| BenchError::Setting(format!("{name}={value}"), error.to_string()))?;
         }
-        Ok(Self { q, plans })
+        Ok(Self { q, clock: of_jobs, plans })
     }
 
     /// The queue that the jobs run on.
@@ -194,7 +200,7 @@ impl Bench {
             plans.iter_mut().for_each(|plan| plan.set_runtime(plan::nanoseconds(runtime)));
         }
         let mut cells = control.progress.begin(plans.len()).into_iter();
-        let begin = self.q.clock().now();
+        let begin = self.clock.now();
         let mut outcome = Outcome::default();
         let nr_stages = plans.last().map_or(0, |plan| plan.stage + 1);
         let mut plans = plans.into_iter().peekable();
@@ -209,7 +215,7 @@ impl Bench {
             }
             self.run_stage(members, &mut cells, &control.stop, &mut outcome)?;
         }
-        outcome.elapsed_ns = self.q.clock().now().since(begin);
+        outcome.elapsed_ns = self.clock.now().since(begin);
         Ok(outcome)
     }
 
@@ -228,9 +234,9 @@ impl Bench {
             // Equal clients are one, and each thread is one of its own, as a process is under Linux.
             let client = Client::new(plan.client()).with_priority(plan.job.priority.unwrap_or_default());
             let submitter = self.q.submitter(&client).map_err(|error| BenchError::Threads(error.to_string()))?;
-            workers.push(Worker::new(plan, submitter, Arc::clone(&stage), cell));
+            workers.push(Worker::new(plan, submitter, self.clock.clone(), Arc::clone(&stage), cell));
         }
-        let (ended, cpu_ns) = match self.q.clock() {
+        let (ended, cpu_ns) = match &self.clock {
             Clock::Real(_) => (threads::run(workers, stop), None),
             Clock::Virtual(clock) => {
                 let before = thread_cpu_ns();

@@ -25,7 +25,11 @@ impl Bench {
     ) -> Result<(), Failure> {
         let mut variants = Vec::new();
         for (target, value) in pair.targets(base).iter().zip(&pair.values) {
-            variants.push(Variant::new(format!("{name}: {}={value}", pair.knob), target.open(name, &file.jobs)?));
+            variants.push(Variant::new(
+                format!("{name}: {}={value}", pair.knob),
+                &file.jobs,
+                target.open(name, &file.jobs)?,
+            ));
         }
         let slice = self.runtime.unwrap_or(SLICE);
         let bar = progress::bar(4 * u64::from(self.rounds));

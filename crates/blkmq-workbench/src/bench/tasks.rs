@@ -12,7 +12,8 @@ const TIMELESS_ROUNDS: u64 = 1_000_000;
 
 /// Runs the workers, round by round in the order of the jobs. The same jobs on the same device do the same each time.
 pub(super) fn run(workers: &mut [Worker], clock: &VirtualClock, stop: &AtomicBool) -> Result<(), BenchError> {
-    workers.iter_mut().for_each(|worker| worker.begin(false));
+    let begin = clock.now();
+    workers.iter_mut().for_each(|worker| worker.begin(begin, false));
     let mut rounds = 0;
     loop {
         let (mut is_busy, mut is_over) = (false, true);

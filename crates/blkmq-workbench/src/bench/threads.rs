@@ -1,11 +1,11 @@
 //! Jobs on real time: a thread for each.
 
-use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Barrier, OnceLock};
 use std::time::Duration;
 use std::{panic, thread};
 
-use blkmq::Time;
+use blkmq::{Clock, Time};
 
 use super::cpu::thread_cpu_ns;
 use super::outcome::JobOutcome;
@@ -25,20 +25,29 @@ const LONGEST_NS: u64 = 50_000_000;
 
 /// Runs each worker in a thread of its own; they begin together. Returns what they came to and whether they were stopped.
 pub(super) fn run(workers: Vec<Worker>, stop: &AtomicBool) -> Vec<(JobOutcome, bool)> {
-    let barrier = Barrier::new(workers.len());
+    let (barrier, begin) = (Barrier::new(workers.len()), OnceLock::new());
     let nr_cores = thread::available_parallelism().map_or(1, usize::from);
     let spins = if workers.len() <= nr_cores { SPINS } else { 0 };
     thread::scope(|scope| {
-        let barrier = &barrier;
-        let threads: Vec<_> =
-            workers.into_iter().map(|worker| scope.spawn(move || run_one(worker, barrier, stop, spins))).collect();
+        let (barrier, begin) = (&barrier, &begin);
+        let threads: Vec<_> = workers
+            .into_iter()
+            .map(|worker| scope.spawn(move || run_one(worker, barrier, begin, stop, spins)))
+            .collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))).collect()
     })
 }
 
-fn run_one(mut worker: Worker, barrier: &Barrier, stop: &AtomicBool, spins: u32) -> (JobOutcome, bool) {
+fn run_one(
+    mut worker: Worker,
+    barrier: &Barrier,
+    begin: &OnceLock<Time>,
+    stop: &AtomicBool,
+    spins: u32,
+) -> (JobOutcome, bool) {
     barrier.wait();
-    worker.begin(true);
+    let begin = *begin.get_or_init(|| worker.clock.now());
+    worker.begin(begin, true);
     let mut idle = Idle::new(spins);
     loop {
         match worker.turn(stop) {
@@ -84,6 +93,9 @@ impl Idle {
             self.since = thread_cpu_ns();
         }
         self.rounds += 1;
+        if is_helped_on(worker) {
+            return;
+        }
         if self.rounds <= self.spins {
             std::hint::spin_loop();
         } else if self.rounds <= self.spins + YIELDS || is_near(worker, now) {
@@ -94,6 +106,16 @@ impl Idle {
             worker.submitter.wait(Some(until.map_or(longest, |until| until.min(longest))));
         }
     }
+}
+
+/// Moves the block layer's clock to the device's next event, if that clock stands still; then there is nothing to wait for.
+fn is_helped_on(worker: &Worker) -> bool {
+    let Clock::Virtual(clock) = worker.submitter.queue().clock() else { return false };
+    match worker.submitter.next_wakeup() {
+        Some(event) => clock.advance_to(event),
+        None => thread::yield_now(),
+    }
+    true
 }
 
 /// Whether the device's next event comes before a sleep would be over.

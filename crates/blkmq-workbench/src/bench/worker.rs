@@ -72,7 +72,7 @@ enum Then {
 pub(super) struct Worker {
     pub(super) plan: Plan,
     pub(super) submitter: Submitter,
-    clock: Clock,
+    pub(super) clock: Clock,
     stage: Arc<Stage>,
     cell: Arc<Cell>,
     pattern: Pattern,
@@ -152,8 +152,7 @@ impl Fill {
 }
 
 impl Worker {
-    pub(super) fn new(plan: Plan, submitter: Submitter, stage: Arc<Stage>, cell: Arc<Cell>) -> Self {
-        let clock = submitter.queue().clock().clone();
+    pub(super) fn new(plan: Plan, submitter: Submitter, clock: Clock, stage: Arc<Stage>, cell: Arc<Cell>) -> Self {
         let now = clock.now();
         let job = &plan.job;
         let plain = Flags { polled: job.hipri, ..Flags::default() };

@@ -10,11 +10,12 @@ use crate::bench::recorder::Recorder;
 use crate::job::Direction;
 
 impl Worker {
-    /// Begins; called once, when all threads of the stage are ready.
-    pub(in crate::bench) fn begin(&mut self, has_thread: bool) {
+    /// Begins; called once, when all threads of the stage are ready. What is measured counts from `at`, which is the same for
+    /// all of them, however late a thread gets a processor: their numbers are of the same stretch of time.
+    pub(in crate::bench) fn begin(&mut self, at: Time, has_thread: bool) {
         self.has_thread = has_thread;
-        self.now = self.clock.now();
-        let first = self.now.after(self.plan.delay_ns);
+        self.now = self.clock.now().max(at);
+        let first = at.after(self.plan.delay_ns);
         self.pause = (self.plan.delay_ns > 0).then_some(first);
         self.pace = Pace::new(&self.plan.job, self.plan.seed, first);
         self.is_watched |= self.pace.is_some();
