@@ -12,6 +12,7 @@ use blkmq_workbench::{Document, JobFile, Mode, System, TextError};
 use clap::Args;
 
 use crate::failure::Failure;
+use crate::page::{self, Page};
 use crate::target::{Pair, Target, Time};
 use crate::{file, json, progress};
 
@@ -21,6 +22,7 @@ Examples:
   blkmq bench job.fio --device null,irqmode=2,hw_queue_depth=64 --scheduler mq-deadline --runtime 5s --json
   blkmq bench job.fio --device hdd --scheduler mq-deadline --set nr_requests=64 --clock virtual
   blkmq bench job.fio --ab scheduler=none,mq-deadline
+  blkmq bench job.fio --report run.html
   blkmq bench job.fio --ab device=null,submit_queues=1::null,submit_queues=2 --option numjobs=2
 
 JOB.fio is a job file of fio. Each fio job is a thread (on virtual time: a task of one thread) with a submitter of its own;
@@ -82,6 +84,9 @@ pub(crate) struct Bench {
     /// Print one JSON object instead of words.
     #[arg(long)]
     json: bool,
+    /// Write a report as well: one HTML file with tables and plots.
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
 }
 
 /// Reads a time such as `5s` or `100ms`.
@@ -100,9 +105,10 @@ impl Bench {
             eprintln!("blkmq: warning: {warning}");
         }
         let target = self.target()?;
+        let page = Page::open(self.report.as_deref())?;
         match &self.ab {
-            Some(text) => self.compare(&Pair::parse(text)?, &target, &name, &file, out),
-            None => self.measure(&target, &name, &file, out),
+            Some(text) => self.compare(&Pair::parse(text)?, &target, &name, &file, page, out),
+            None => self.measure(&target, &name, &file, page, out),
         }
     }
 
@@ -118,16 +124,27 @@ impl Bench {
     }
 
     /// Runs the jobs once.
-    fn measure(&self, target: &Target, name: &str, file: &JobFile, out: &mut dyn Write) -> Result<(), Failure> {
+    fn measure(
+        &self,
+        target: &Target,
+        name: &str,
+        file: &JobFile,
+        page: Option<Page>,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
         let mut bench = target.open(name, &file.jobs)?;
         let subject = target.subject(&bench);
         let control = Control { runtime: self.runtime, ..Control::default() };
         let outcome = progress::watch(&control, || bench.run(&control))
             .map_err(|error| TextError { place: name.to_owned(), what: error.to_string() })?;
+        let table = table::Table { name, file, outcome: &outcome, subject: &subject, clock: self.clock };
+        if let Some(page) = page {
+            page.write(format!("The load {name}"), page::modelled(&subject.device, self.clock), table.sections())?;
+        }
         if self.json {
             json::print(&Document::new(&file.global, &file.jobs, &outcome, subject), out)?;
         } else {
-            table::Table { name, file, outcome: &outcome, subject: &subject, clock: self.clock }.write(out)?;
+            table.write(out)?;
         }
         match outcome.error() {
             Some(error) => Err(Failure::Running(format!("{name}: {error}"))),

@@ -5,6 +5,8 @@ mod devices;
 mod failure;
 mod file;
 mod json;
+mod machine;
+mod page;
 mod progress;
 mod replay;
 mod reproduce;

@@ -1,28 +1,31 @@
 //! `blkmq reproduce`: repeats published measurements and prints them beside what was published.
 
-mod machine;
 mod tables;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use blkmq_workbench::bench::LayerOutcome;
+use blkmq_workbench::report::{Bar, Group, Section};
 use blkmq_workbench::{JobFile, Mode, Ratio, System, Turns};
 use clap::Args;
 use serde::Serialize;
 
 use self::tables::{Row, TABLES, Table};
 use crate::failure::Failure;
+use crate::page::{self, Page};
 use crate::target::{Target, Time};
 use crate::turns::{self, Rates, Variant};
 use crate::words::short;
-use crate::{bench, json, progress};
+use crate::{bench, json, machine, progress};
 
 const EXAMPLES: &str = "\
 Examples:
   blkmq reproduce scaling
   blkmq reproduce all --rounds 8
   blkmq reproduce merge --json
+  blkmq reproduce all --report tables.html
 
 Each row of a table runs the same job on a null device, in short slices that take turns; IOPS are the median of its slices,
 with quartiles, and its ratio to the first row of its kind has a 95 % interval; CPU ns is what the jobs' threads took for each
@@ -45,6 +48,9 @@ pub(crate) struct Reproduce {
     /// Print one JSON object instead of words.
     #[arg(long)]
     json: bool,
+    /// Write a report as well: one HTML file with tables and plots.
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
 }
 
 fn names() -> Vec<&'static str> {
@@ -53,6 +59,12 @@ fn names() -> Vec<&'static str> {
 
 /// How long a load runs on virtual time, where every run gives the same result.
 const VIRTUAL: Duration = Duration::from_secs(5);
+
+/// What the figures of a report are worth.
+const MODELLED: &str = "\
+'Measured' is what the machine above did, on devices that are part of blkmq: what they take for an operation is what their \
+parameters say. Tables on virtual time come from a model of a disk, and are the same on every machine. 'Published' is what \
+others measured, on the machines that each table names.";
 
 /// All that was found.
 #[derive(Debug, Serialize)]
@@ -105,6 +117,7 @@ struct FoundRatio {
 
 impl Reproduce {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let page = Page::open(self.report.as_deref())?;
         let mut found =
             Found { machine: machine::name(), date: machine::date(), command: machine::command(), tables: Vec::new() };
         if !self.json {
@@ -117,6 +130,10 @@ impl Reproduce {
                 out.flush()?;
             }
             found.tables.push(table);
+        }
+        if let Some(page) = page {
+            let sections = found.tables.iter().flat_map(FoundTable::sections).collect();
+            page.write("Published measurements, repeated".to_owned(), MODELLED.to_owned(), sections)?;
         }
         if self.json { json::print(&found, out) } else { Ok(()) }
     }
@@ -189,6 +206,43 @@ impl Found {
 }
 
 impl FoundTable {
+    /// The table, its rates and its ratios, each beside what was published.
+    fn sections(&self) -> Vec<Section> {
+        let head = ["", "device", "settings", "IOPS", "ratio", "CPU ns", "merged", "published IOPS", "ratio", "merged"];
+        let rows = self.rows.iter().map(FoundRow::cells).collect();
+        let published = |value: Option<f64>| value.map(Bar::new);
+        let group = |row: &FoundRow, bars| Group { name: row.label.to_owned(), bars };
+        let rates = |row: &FoundRow| {
+            let Rates { median, lower_quartile, upper_quartile } = row.iops;
+            group(
+                row,
+                vec![Some(Bar::with_interval(median, lower_quartile, upper_quartile)), published(row.published_iops)],
+            )
+        };
+        let ratios = |row: &FoundRow| {
+            let FoundRatio { ratio, low, high, .. } = row.ratio?;
+            Some(group(row, vec![Some(Bar::with_interval(ratio, low, high)), published(row.published_ratio)]))
+        };
+        let series = (0.0, &["measured", "published"][..]);
+        let note = format!("{} {}. Published: {}.", self.about, self.job, self.published);
+        let mut sections = vec![
+            page::table(self.name, &note, &head, rows),
+            page::bars(
+                &format!("{}: rates", self.name),
+                "Operations per second: the median of slices that took turns, with quartiles.",
+                "IOPS",
+                series,
+                self.rows.iter().map(rates).collect(),
+            ),
+        ];
+        let ratios: Vec<Group> = self.rows.iter().filter_map(ratios).collect();
+        if !ratios.is_empty() {
+            let note = "To the first row of its kind, with 95 % intervals.";
+            sections.push(page::bars(&format!("{}: ratios", self.name), note, "ratio", series, ratios));
+        }
+        sections
+    }
+
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let has_merges = self.rows.iter().any(|row| row.published_merged_percent.is_some());
         writeln!(out, "\n{}: {}", self.name, self.about)?;
@@ -207,6 +261,26 @@ impl FoundTable {
 }
 
 impl FoundRow {
+    /// One cell for each column of a report.
+    fn cells(&self) -> Vec<String> {
+        let ratio = self.ratio.map_or_else(String::new, |FoundRatio { base, ratio, low, high }| {
+            format!("{ratio:.3} ({low:.3} to {high:.3}) of '{base}'")
+        });
+        let percent = |share: f64| format!("{share:.1} %");
+        vec![
+            self.label.to_owned(),
+            self.device.to_owned(),
+            self.settings.join(", "),
+            short(self.iops.median),
+            ratio,
+            format!("{:.0}", self.cpu_ns_per_request),
+            percent(self.merged_percent),
+            self.published_iops.map_or_else(String::new, short),
+            self.published_ratio.map_or_else(String::new, |ratio| format!("{ratio:.3}")),
+            self.published_merged_percent.map_or_else(String::new, percent),
+        ]
+    }
+
     fn write(&self, has_merges: bool, out: &mut dyn Write) -> io::Result<()> {
         let Rates { median, lower_quartile, upper_quartile } = self.iops;
         let quartiles = format!("{} .. {}", short(lower_quartile), short(upper_quartile));

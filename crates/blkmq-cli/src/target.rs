@@ -47,6 +47,11 @@ impl Target {
         self.places.push((name.to_owned(), place));
     }
 
+    /// The device's spec.
+    pub(crate) fn device(&self) -> &str {
+        &self.setup.device
+    }
+
     /// Sets a knob by `NAME=VALUE`, given with `--set`.
     pub(crate) fn set_knob(&mut self, text: &str) -> Result<(), TextError> {
         let (name, value) = assignment(text)?;

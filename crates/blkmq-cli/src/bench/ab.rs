@@ -3,11 +3,13 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use blkmq_workbench::report::{Bar, Group, Section};
 use blkmq_workbench::{JobFile, Ratio, Turns};
 use serde::Serialize;
 
 use super::{Bench, SLICE};
 use crate::failure::Failure;
+use crate::page::{self, Page};
 use crate::target::{Pair, Target};
 use crate::turns::{self, Rates, Variant};
 use crate::words::{short, time};
@@ -21,6 +23,7 @@ impl Bench {
         base: &Target,
         name: &str,
         file: &JobFile,
+        page: Option<Page>,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
         let mut variants = Vec::new();
@@ -37,6 +40,10 @@ impl Bench {
         let turns = turns::take(&mut variants, slice, self.rounds as usize, &bar);
         bar.finish_and_clear();
         let found = Found::new(pair, &turns?);
+        if let Some(page) = page {
+            let title = format!("The load {name}: {} {} or {}", pair.knob, found.a, found.b);
+            page.write(title, page::modelled(base.device(), self.clock), found.sections(slice))?;
+        }
         if self.json { json::print(&found, out) } else { Ok(found.write(slice, out)?) }
     }
 }
@@ -71,6 +78,22 @@ impl<'a> Found<'a> {
         let [a, b] = pair.values.each_ref().map(String::as_str);
         let iops = Sides { a: rates(0), b: rates(1) };
         Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, is_resolved: found.is_resolved() }
+    }
+
+    fn sections(&self, slice: Duration) -> Vec<Section> {
+        let bar = |rates: Rates| Some(Bar::with_interval(rates.median, rates.lower_quartile, rates.upper_quartile));
+        let group = |value: &str, bar| Group { name: format!("{}={value}", self.knob), bars: vec![bar] };
+        let groups = vec![group(self.a, bar(self.iops.a)), group(self.b, bar(self.iops.b))];
+        let note =
+            format!("Operations per second: the median of slices of {} that took turns, with quartiles.", time(slice));
+        let rates = page::bars("Rates", &note, "IOPS", (0.0, &["IOPS"]), groups);
+        let note = format!(
+            "The rate with B = {} over that with A = {}, with its 95 % interval, from {} rounds of four slices.",
+            self.b, self.a, self.rounds
+        );
+        let ratio =
+            Group { name: "B/A".to_owned(), bars: vec![Some(Bar::with_interval(self.ratio, self.low, self.high))] };
+        vec![page::bars("Ratio", &note, "B/A", (1.0, &["B/A"]), vec![ratio]), rates]
     }
 
     fn write(&self, slice: Duration, out: &mut dyn Write) -> io::Result<()> {

@@ -4,8 +4,10 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use blkmq_workbench::bench::{JobOutcome, Latency, Outcome};
+use blkmq_workbench::report::{self, Section};
 use blkmq_workbench::{JobFile, Reported, Subject, reported};
 
+use crate::page;
 use crate::target::Time;
 use crate::words::{short, time, us};
 
@@ -18,55 +20,106 @@ pub(super) struct Table<'a> {
     pub(super) clock: Time,
 }
 
+/// What one job, or group of threads, did in one direction.
+struct Row {
+    name: String,
+    kind: &'static str,
+    /// Under [`TITLES`].
+    cells: Vec<String>,
+}
+
+const TITLES: [&str; 8] = ["IOPS", "MiB/s", "p50", "p99", "p99.9", "max", "dev p50", "dev p99"];
+
 impl Table<'_> {
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { name, file, outcome, subject, clock } = self;
-        let clock = if *clock == Time::Real { "the machine's time" } else { "virtual time" };
-        writeln!(out, "load       {name}, {} of {clock}", time(Duration::from_nanos(outcome.elapsed_ns)))?;
-        writeln!(out, "device     {}, scheduler {}, locking {}", subject.device, subject.scheduler, subject.locking)?;
-        if !file.without_effect.is_empty() {
-            writeln!(out, "no effect  {}", file.without_effect.join(", "))?;
+        for (title, text) in self.facts() {
+            writeln!(out, "{title:11}{text}")?;
         }
-        let titles = ["IOPS", "MiB/s", "p50", "p99", "p99.9", "max", "dev p50", "dev p99"];
-        writeln!(out, "\n{:24}{}  latency in us", "", titles.map(|title| format!("{title:>9}")).concat())?;
-        for Reported { job, done, .. } in reported(&file.jobs, outcome) {
-            self.write_job(&job.name, &done, out)?;
-        }
-        self.write_layer(out)
-    }
-
-    /// One line for each direction that the job has.
-    fn write_job(&self, name: &str, done: &JobOutcome, out: &mut dyn Write) -> io::Result<()> {
-        let [read, write, trim] = &done.directions;
-        let mut name = name;
-        for (kind, direction) in [("read", read), ("write", write), ("trim", trim), ("flush", &done.sync)] {
-            if direction.ios + direction.errors == 0 {
-                continue;
+        writeln!(out, "\n{:24}{}  latency in us", "", TITLES.map(|title| format!("{title:>9}")).concat())?;
+        for Reported { job, done, .. } in reported(&self.file.jobs, self.outcome) {
+            let mut name = &*job.name;
+            for Row { kind, cells, .. } in rows(name, &done) {
+                writeln!(
+                    out,
+                    "{name:16.16}{kind:8}{}",
+                    cells.iter().map(|cell| format!("{cell:>9}")).collect::<String>()
+                )?;
+                name = "";
             }
-            let mib = direction.bandwidth(done.runtime_ns) / f64::from(1 << 20);
-            let rates = [short(direction.iops(done.runtime_ns)), format!("{mib:.1}")];
-            let times = latencies(&direction.latency, &[50.0, 99.0, 99.9, 100.0]);
-            let cells = rates.into_iter().chain(times).chain(latencies(&direction.device, &[50.0, 99.0]));
-            let cells = cells.map(|cell| format!("{cell:>9}")).collect::<String>();
-            writeln!(out, "{name:16.16}{kind:8}{cells}")?;
-            name = "";
+            if done.verify_errors > 0 {
+                writeln!(out, "  {} blocks do not hold what was written", done.verify_errors)?;
+            }
         }
-        if done.verify_errors > 0 {
-            writeln!(out, "  {} blocks do not hold what was written", done.verify_errors)?;
+        writeln!(out)?;
+        for (title, text, share) in self.layer() {
+            writeln!(out, "{}", format!("{title:23}{text:>14}{share:>10}").trim_end())?;
         }
         Ok(())
     }
 
-    fn write_layer(&self, out: &mut dyn Write) -> io::Result<()> {
+    /// The same for a report, with what has room there alone.
+    pub(super) fn sections(&self) -> Vec<Section> {
+        let reported = reported(&self.file.jobs, self.outcome);
+        let rows = reported.iter().flat_map(|Reported { job, done, .. }| rows(&job.name, done));
+        let rows = rows.map(|row| [vec![row.name, row.kind.to_owned()], row.cells].concat()).collect();
+        let named: Vec<(String, &JobOutcome)> =
+            reported.iter().map(|reported| (reported.job.name.clone(), &reported.done)).collect();
+        let facts = self.facts().into_iter().map(|(title, text)| vec![title.to_owned(), text]).collect();
+        let layer = self.layer().into_iter().map(|(title, text, share)| vec![title.to_owned(), text, share]).collect();
+        let head = [&["job", "direction"][..], &TITLES].concat();
+        let note = "Latencies in microseconds; dev: in the device alone.";
+        let mut sections = vec![page::table("Setting", "", &["", ""], facts), page::table("Jobs", note, &head, rows)];
+        sections.extend(report::latencies(&named));
+        sections.extend(report::throughput(&named));
+        sections.push(page::table("Block layer", "", &["", "", ""], layer));
+        sections
+    }
+
+    /// What ran on what.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let Self { name, file, outcome, subject, clock } = self;
+        let clock = if *clock == Time::Real { "the machine's time" } else { "virtual time" };
+        let mut facts = vec![
+            ("load", format!("{name}, {} of {clock}", time(Duration::from_nanos(outcome.elapsed_ns)))),
+            ("device", format!("{}, scheduler {}, locking {}", subject.device, subject.scheduler, subject.locking)),
+        ];
+        if !file.without_effect.is_empty() {
+            facts.push(("no effect", file.without_effect.join(", ")));
+        }
+        facts
+    }
+
+    /// What the block layer made of it: what, how much, and its share where it has one.
+    fn layer(&self) -> Vec<(&'static str, String, String)> {
         let layer = &self.outcome.layer;
         let operations = layer.requests + layer.merges;
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { 100.0 * part as f64 / of as f64 };
-        writeln!(out, "\nrequests to the driver {:>14}", layer.requests)?;
-        writeln!(out, "merged into others     {:>14}   {:.1} %", layer.merges, share(layer.merges, operations))?;
-        writeln!(out, "dispatch batches       {:>14}", layer.stats.dispatch_batches)?;
-        writeln!(out, "CPU time per request   {:>14.1} ns", layer.cpu_ns_per_request())?;
-        writeln!(out, "of it waiting          {:>14.1} %", 100.0 * layer.wait_share())
+        let merged = format!("{:.1} %", share(layer.merges, operations));
+        vec![
+            ("requests to the driver", layer.requests.to_string(), String::new()),
+            ("merged into others", layer.merges.to_string(), merged),
+            ("dispatch batches", layer.stats.dispatch_batches.to_string(), String::new()),
+            ("CPU time per request", format!("{:.1} ns", layer.cpu_ns_per_request()), String::new()),
+            ("of it waiting", format!("{:.1} %", 100.0 * layer.wait_share()), String::new()),
+        ]
     }
+}
+
+/// One row for each direction that the job has.
+fn rows(name: &str, done: &JobOutcome) -> Vec<Row> {
+    let [read, write, trim] = &done.directions;
+    let mut rows = Vec::new();
+    for (kind, direction) in [("read", read), ("write", write), ("trim", trim), ("flush", &done.sync)] {
+        if direction.ios + direction.errors == 0 {
+            continue;
+        }
+        let mib = direction.bandwidth(done.runtime_ns) / f64::from(1 << 20);
+        let rates = [short(direction.iops(done.runtime_ns)), format!("{mib:.1}")];
+        let times = latencies(&direction.latency, &[50.0, 99.0, 99.9, 100.0]);
+        let cells = rates.into_iter().chain(times).chain(latencies(&direction.device, &[50.0, 99.0])).collect();
+        rows.push(Row { name: name.to_owned(), kind, cells });
+    }
+    rows
 }
 
 /// Percentiles in microseconds, or dashes.

@@ -29,12 +29,14 @@ pub fn latencies(jobs: &[(String, &JobOutcome)]) -> Option<Section> {
 #[must_use]
 pub fn throughput(jobs: &[(String, &JobOutcome)]) -> Option<Section> {
     let lines = lines(jobs, |direction| {
-        let samples = direction.samples.iter().filter(|sample| sample.ns != 0);
+        // A last slice that is cut short says little, and would look like a drop.
+        let longest = direction.samples.iter().map(|sample| sample.ns).max().unwrap_or(0);
+        let samples = direction.samples.iter().filter(|sample| sample.ns > longest / 2);
         samples.map(|sample| (sample.end_ns as f64 / 1e9, sample.iops())).collect()
     });
     section(
         "Throughput",
-        "What completed in each slice of time.",
+        "What completed in each slice of time; a last one that was cut short is left out.",
         Lines {
             x: Axis::linear("time (s)", Unit::Number),
             y: Axis::linear("operations per second", Unit::Number),

@@ -7,14 +7,14 @@ pub(super) fn exact(value: f64) -> String {
     significant(value, 6)
 }
 
-/// A number for people: three significant digits and a prefix.
-pub(super) fn short(value: f64, unit: Unit) -> String {
+/// A number for people: so many significant digits, for percentiles as many as nines may need, and a prefix.
+pub(super) fn short(value: f64, unit: Unit, digits: i32) -> String {
     let steps: &[(f64, &str)] = match unit {
         Unit::Number => &[(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")],
         Unit::Nanoseconds => &[(1e9, " s"), (1e6, " ms"), (1e3, " us"), (1.0, " ns")],
         Unit::Percent => &[(1.0, " %")],
     };
-    let digits = if unit == Unit::Percent { 6 } else { 3 };
+    let digits = if unit == Unit::Percent { digits.max(9) } else { digits };
     let (factor, suffix) =
         steps.iter().copied().find(|(factor, _)| value.abs() >= *factor).or(steps.last().copied()).unwrap_or((1.0, ""));
     format!("{}{suffix}", significant(value / factor, digits))
@@ -76,7 +76,7 @@ mod tests {
             (99.99, Unit::Percent, "99.99 %"),
         ];
         for (value, unit, text) in cases {
-            assert_eq!(short(value, unit), text);
+            assert_eq!(short(value, unit, 3), text);
         }
     }
 }

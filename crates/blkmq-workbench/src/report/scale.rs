@@ -34,8 +34,10 @@ impl<'a> Ruler<'a> {
     }
 
     fn linear(axis: &'a Axis, low: f64, high: f64) -> Self {
-        let least = (low.abs().max(high.abs()) * 1e-6).max(1e-9);
-        let high = if high - low < least { low + least } else { high };
+        // Room around values that are all but equal; nothing is below an axis that starts at 0.
+        let least = (low.abs().max(high.abs()) * 0.01).max(1e-9);
+        let room = if high - low < least { least } else { 0.0 };
+        let (low, high) = (if low == 0.0 { low } else { low - room }, high + room);
         let rough = (high - low) / TICKS;
         let power = 10_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= rough);
@@ -68,7 +70,13 @@ impl<'a> Ruler<'a> {
         };
         // A multiple of a step is rarely zero to the last bit.
         let value = if value.abs() < (self.high - self.low) * 1e-9 { 0.0 } else { value };
-        number::short(value, self.axis.unit)
+        // So many digits that neighbours differ.
+        let step = self.ticks.get(1).map_or(1.0, |second| second - self.low);
+        let digits = match self.axis.scale {
+            Scale::Linear => (self.high.abs().max(self.low.abs()) / step).log10().ceil() as i32 + 1,
+            Scale::Log | Scale::Percentile => 3,
+        };
+        number::short(value, self.axis.unit, digits.clamp(3, 9))
     }
 }
 
@@ -103,6 +111,15 @@ mod tests {
         assert_eq!(labels(Scale::Linear, Unit::Number, &[0.0, 47.0]), ["0", "10", "20", "30", "40", "50"]);
         assert_eq!(labels(Scale::Linear, Unit::Number, &[-0.1, 0.15])[..3], ["-0.1", "-0.05", "0"]);
         assert_eq!(labels(Scale::Log, Unit::Nanoseconds, &[120.0, 90_000.0]), ["100 ns", "1 us", "10 us", "100 us"]);
+        let axis = Axis::linear("", Unit::Number);
+        for (values, first) in [([1.0, 1.0], "0.99"), ([1.0, 1.004], "0.985"), ([1.0, 1.02], "1")] {
+            let ruler = Ruler::new(&axis, values.into_iter(), 1.0);
+            let mut labels: Vec<String> = ruler.ticks.iter().map(|tick| ruler.label(*tick)).collect();
+            assert_eq!(labels[0], first, "{labels:?}");
+            let count = labels.len();
+            labels.dedup();
+            assert_eq!(labels.len(), count, "{labels:?}");
+        }
         let percentiles = labels(Scale::Percentile, Unit::Percent, &[0.0, 99.0, 99.95, 100.0]);
         assert_eq!(percentiles, ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"]);
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::thread;
 
 /// Processor, number of CPUs, and kernel, as far as the system says.
-pub(super) fn name() -> String {
+pub(crate) fn name() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -16,12 +16,12 @@ pub(super) fn name() -> String {
 }
 
 /// Now, in universal time.
-pub(super) fn date() -> String {
+pub(crate) fn date() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d %H:%MZ").to_string()
 }
 
 /// How this program was called.
-pub(super) fn command() -> String {
+pub(crate) fn command() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     std::iter::once("blkmq".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }

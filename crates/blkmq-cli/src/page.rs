@@ -1,0 +1,73 @@
+//! Reports on a page: `--report FILE.html`.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use blkmq_workbench::TextError;
+use blkmq_workbench::report::{Axis, Bars, Content, Group, Report, Section, Table, Unit};
+
+use crate::failure::Failure;
+use crate::machine;
+use crate::target::Time;
+
+/// The file of a report, which is opened before anything is measured: who waits for a measurement shall get its report.
+#[derive(Debug)]
+pub(crate) struct Page {
+    path: PathBuf,
+    file: File,
+}
+
+impl Page {
+    /// Opens the file, if one is wanted.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Option<Self>, TextError> {
+        let Some(path) = path else { return Ok(None) };
+        match File::create(path) {
+            Ok(file) => Ok(Some(Self { path: path.to_owned(), file })),
+            Err(error) => {
+                let place = format!("--report {}", path.display());
+                Err(TextError { place, what: format!("the file cannot be written: {error}") })
+            }
+        }
+    }
+
+    /// Writes the report on what was just measured here.
+    pub(crate) fn write(mut self, title: String, modelled: String, sections: Vec<Section>) -> Result<(), Failure> {
+        let (command, machine, date) = (machine::command(), machine::name(), machine::date());
+        let html = Report { title, command, machine, date, modelled, sections }.html();
+        self.file.write_all(html.as_bytes()).map_err(|error| Failure::writing(self.path.display(), &error))
+    }
+}
+
+/// What the figures of a run are worth.
+pub(crate) fn modelled(device: &str, clock: Time) -> String {
+    match clock {
+        Time::Real => format!(
+            "Times, CPU times and rates were measured on the machine above. The device '{device}' is part of blkmq: what it \
+             takes for an operation is what its parameters say."
+        ),
+        Time::Virtual => format!(
+            "Times are virtual: they follow from the jobs, the scheduler and the parameters of the device '{device}', a \
+             model, and are the same on every machine."
+        ),
+    }
+}
+
+/// A section with a table.
+pub(crate) fn table(title: &str, note: &str, head: &[&str], rows: Vec<Vec<String>>) -> Section {
+    let head = head.iter().map(|name| (*name).to_owned()).collect();
+    Section { title: title.to_owned(), note: note.to_owned(), content: Content::Table(Table { head, rows }) }
+}
+
+/// A section with bars, which start at the baseline and have these names in each group.
+pub(crate) fn bars(
+    title: &str,
+    note: &str,
+    label: &str,
+    (baseline, series): (f64, &[&str]),
+    groups: Vec<Group>,
+) -> Section {
+    let series = series.iter().map(|name| (*name).to_owned()).collect();
+    let content = Content::Bars(Bars { value: Axis::linear(label, Unit::Number), baseline, series, groups });
+    Section { title: title.to_owned(), note: note.to_owned(), content }
+}
