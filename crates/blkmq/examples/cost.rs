@@ -29,10 +29,10 @@ fn pass_through(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) {
     let (_, rejected) = submitter.submit_batch(bios);
     assert!(rejected.is_none(), "{rejected:?}");
     loop {
-        while let Some(completion) = submitter.reap() {
+        submitter.reap_all(|completion| {
             assert!(completion.status.is_ok(), "{}", completion.status);
             bios.push_back(completion.bio);
-        }
+        });
         if submitter.nr_outstanding() == 0 {
             return;
         }

@@ -7,33 +7,34 @@ use crate::flush::Steps;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
-use crate::tags::{Hint, Tag};
+use crate::tags::{Gathered, Hint, Tag};
 
-/// Tags of one hardware queue on their way back, so that a batch of them costs one operation on each tag word.
-struct TagBatch {
+/// Tags on their way back, of one hardware queue at a time, so that a batch of them costs one operation on each tag word.
+struct TagBatch<'q> {
     hctx: u16,
-    tags: [Tag; 32],
-    len: usize,
+    gathered: Option<Gathered<'q>>,
 }
 
-impl TagBatch {
+impl<'q> TagBatch<'q> {
     const fn new() -> Self {
-        Self { hctx: 0, tags: [Tag(0); 32], len: 0 }
+        Self { hctx: 0, gathered: None }
     }
 
-    fn add(&mut self, q: &RequestQueue, hint: &mut Hint, hctx: u16, tag: Tag) {
-        if self.len == self.tags.len() || self.hctx != hctx {
-            self.put(q, hint);
+    #[inline]
+    fn add(&mut self, q: &'q RequestQueue, hint: &mut Hint, hctx: u16, tag: Tag) {
+        if hctx != self.hctx || self.gathered.is_none() {
+            self.put();
             self.hctx = hctx;
+            self.gathered = Some(q.hctxs.get(hctx).tags.gather());
         }
-        self.tags[self.len] = tag;
-        self.len += 1;
+        if let Some(gathered) = &mut self.gathered {
+            gathered.add(tag, hint);
+        }
     }
 
-    fn put(&mut self, q: &RequestQueue, hint: &mut Hint) {
-        if self.len > 0 {
-            q.hctxs.get(self.hctx).tags.put_batch(&self.tags[..self.len], hint);
-            self.len = 0;
+    fn put(&mut self) {
+        if let Some(gathered) = &mut self.gathered {
+            gathered.put();
         }
     }
 }
@@ -99,7 +100,7 @@ impl Runner {
                 self.take_steps(q, steps, &mut delivery);
             }
         }
-        tags.put(q, &mut self.hint);
+        tags.put();
         delivery.send(q);
         // Between the tags going back and the look at WAITING, which the caller takes; pairs with the fence of who
         // lacked a tag.
@@ -108,7 +109,7 @@ impl Runner {
     }
 
     /// Completes the requests at the front that are one operation of this thread each: the whole list moves on at once.
-    fn complete_own(&mut self, q: &RequestQueue, tags: &mut TagBatch, ending: &mut Ending<'_>, now: Time) {
+    fn complete_own<'q>(&mut self, q: &'q RequestQueue, tags: &mut TagBatch<'q>, ending: &mut Ending<'_>, now: Time) {
         let counters = &self.member(q).counters;
         let (member, hint) = (self.member, &mut self.hint);
         let mut failed = 0;

@@ -177,13 +177,13 @@ pub struct Batch<'q> {
     pub(crate) slots: &'q Slots,
     pub(crate) table: &'q StartedTable,
     pub(crate) pending: &'q mut RqList,
-    pub(crate) finished: RqList,
-    pub(crate) requeued: RqList,
+    pub(crate) finished: &'q mut RqList,
+    pub(crate) requeued: &'q mut RqList,
     pub(crate) now: Time,
     pub(crate) timeout_ns: u64,
     /// The thread that issues, and whom it will tell of what was started.
     pub(crate) member: u16,
-    pub(crate) started: Started,
+    pub(crate) started: &'q mut Started,
     /// The driver refused one; it wants to be asked again later.
     pub(crate) refused: bool,
 }
@@ -192,6 +192,7 @@ pub struct Batch<'q> {
 impl<'q> Iterator for Batch<'q> {
     type Item = Request<'q>;
 
+    #[inline]
     fn next(&mut self) -> Option<Request<'q>> {
         if self.refused { None } else { self.pending.pop_front(self.slots) }
     }
@@ -199,6 +200,7 @@ impl<'q> Iterator for Batch<'q> {
 
 impl<'q> Batch<'q> {
     /// Addresses mean something in their own queue only.
+    #[inline]
     fn check(&self, rq: &Request<'_>) {
         assert!(rq.is_of(self.slots), "a driver hands back requests to the queue they came from");
     }
@@ -216,6 +218,7 @@ impl<'q> Batch<'q> {
     }
 
     /// The request is done already.
+    #[inline]
     pub fn finish(&mut self, mut rq: Request<'q>, status: Status) {
         self.check(&rq);
         rq.body_mut().status = status;
@@ -265,7 +268,7 @@ impl std::error::Error for StaleRequest {}
 #[derive(Debug)]
 pub struct Done<'q> {
     pub(crate) slots: &'q Slots,
-    pub(crate) finished: RqList,
+    pub(crate) finished: &'q mut RqList,
 }
 
 impl Done<'_> {

@@ -54,9 +54,7 @@ impl Started {
                 q.members.get(*member).wake.rouse();
             }
         }
-        if self.any {
-            q.wake_background();
-        }
+        q.wake_background();
     }
 }
 
@@ -82,7 +80,7 @@ impl Runner {
         if !drained {
             mark(true);
         }
-        std::mem::take(&mut self.started).tell(q);
+        self.tell_started(q);
         if is_news {
             q.wake_sleepers();
         }
@@ -96,7 +94,13 @@ impl Runner {
             pending.hand_over(&q.slots, &q.hctxs.get(index).issue);
             self.touch(index);
         }
-        std::mem::take(&mut self.started).tell(q);
+        self.tell_started(q);
+    }
+
+    fn tell_started(&mut self, q: &RequestQueue) {
+        if self.started.any {
+            std::mem::take(&mut self.started).tell(q);
+        }
     }
 
     /// Offers requests to the driver. Returns whether it refused one; that one and those behind it stay in `pending`.
@@ -108,20 +112,19 @@ impl Runner {
             slots: &q.slots,
             table: &hctx.started,
             pending,
-            finished: std::mem::take(&mut self.finished),
-            requeued: std::mem::take(&mut self.requeued),
+            finished: &mut self.finished,
+            requeued: &mut self.requeued,
             now,
             timeout_ns: q.settings.timeout_ns(),
             member: self.member,
-            started: std::mem::take(&mut self.started),
+            started: &mut self.started,
             refused: false,
         };
         q.driver.queue_rqs(index, &mut batch, now);
-        let Batch { finished, requeued, started, refused, .. } = batch;
-        if requeued.len() == given_back && hctx.gave_back.load(Ordering::Relaxed) {
+        let refused = batch.refused;
+        if self.requeued.len() == given_back && hctx.gave_back.load(Ordering::Relaxed) {
             hctx.gave_back.store(false, Ordering::Relaxed);
         }
-        (self.finished, self.requeued, self.started) = (finished, requeued, started);
         self.member(q).counters.issued((offered - pending.len()) as u64);
         debug_assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
         refused || !pending.is_empty()

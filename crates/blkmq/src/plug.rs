@@ -8,7 +8,7 @@ use crate::flush;
 use crate::merge::plug_or_merge;
 use crate::request::{Body, FlushStep, Part, Place, RqId, SlotIndex};
 use crate::split::{self, Piece, Pieces};
-use crate::submit::{Outstanding, RejectReason, Rejected, Submitter};
+use crate::submit::{Outstanding, RejectReason, Submitter};
 
 /// A plug with this many requests is flushed.
 const PLUG_MAX: usize = 32;
@@ -16,29 +16,35 @@ const PLUG_MAX: usize = 32;
 /// A plug whose newest request has this many sectors (128 KiB) is flushed.
 const PLUG_FLUSH_SECTORS: u32 = 256;
 
-/// What the pieces of one operation have in common.
-struct Asked {
+/// How an operation can be taken.
+pub(crate) enum Fit {
+    /// As one request.
+    Whole(Asked, Piece),
+    /// As that many requests, after a closer look.
+    Parts(usize),
+}
+
+/// What an operation asks for, and so each of its requests.
+pub(crate) struct Asked {
     op: Op,
     flags: Flags,
     sync: bool,
     priority: IoPriority,
-    client: ClientId,
     merge: MergeLevel,
-    submitted: Time,
 }
 
 impl Asked {
     /// The body of a request for one piece of the operation that lies in the slot `parent`.
     #[inline]
-    fn body(&self, index: SlotIndex, parent: SlotIndex, piece: Piece) -> Body {
+    fn body(&self, client: ClientId, submitted: Time, index: SlotIndex, parent: SlotIndex, piece: Piece) -> Body {
         Body {
             op: self.op,
             flags: self.flags,
             sync: self.sync,
             priority: self.priority,
-            client: self.client,
+            client,
             merge: self.merge,
-            submitted: self.submitted,
+            submitted,
             sector: piece.sector,
             nr_sectors: piece.nr_sectors,
             nr_segments: piece.nr_segments,
@@ -58,29 +64,35 @@ impl Submitter {
         newest.is_some_and(|nr_sectors| nr_sectors >= PLUG_FLUSH_SECTORS) || self.plug.len() >= PLUG_MAX
     }
 
-    /// Puts an operation in the plug.
+    /// Whether and how an operation can be taken; nothing has happened yet.
+    #[inline(always)]
+    pub(crate) fn accept(&self, bio: &Bio) -> Result<Fit, RejectReason> {
+        match self.q.whole.piece(bio) {
+            Some(piece) if bio.priority.unwrap_or(self.priority).level <= 7 && !self.free.is_empty() => {
+                Ok(Fit::Whole(self.asked(bio, bio.flags, bio.flags.nomerge), piece))
+            }
+            _ => self.accept_any(bio).map(Fit::Parts),
+        }
+    }
+
+    /// Puts an operation in the plug that was accepted just now. `bio` hands it over, so that it moves only once.
     ///
     /// COST: a read or write of one buffer that needs no splitting goes straight through. Its slot is written once; beside
     /// the slot only lines of this thread are written, and none is read that others write.
-    #[inline]
-    pub(crate) fn take(&mut self, bio: Bio) -> Result<RqId, Rejected> {
-        if let Some(piece) = self.q.whole.piece(&bio)
-            && bio.priority.unwrap_or(self.priority).level <= 7
-            && let Some(slot) = self.free.pop()
-        {
-            return Ok(self.plug_whole(bio, slot, piece));
+    #[inline(always)]
+    pub(crate) fn plug_bio(&mut self, fit: Fit, bio: impl FnOnce() -> Bio) -> RqId {
+        if self.plug.is_empty() {
+            self.plug_time = self.q.clock.now();
         }
-        self.take_any(bio)
-    }
-
-    /// Puts an operation that is one request in the plug.
-    #[inline]
-    fn plug_whole(&mut self, bio: Bio, slot: u16, piece: Piece) -> RqId {
-        let asked = self.asked(&bio, bio.flags, bio.flags.nomerge);
-        let Self { q, runner, plug, .. } = self;
+        let (asked, piece) = match fit {
+            Fit::Whole(asked, piece) => (asked, piece),
+            Fit::Parts(nr_parts) => return self.plug_parts(bio(), nr_parts),
+        };
+        let Self { q, runner, plug, free, .. } = self;
+        let slot = free.pop().expect("a slot was free just now");
         let index = SlotIndex::new(runner.member, slot);
         let mut rq = q.slots.take_own(index);
-        *rq.body_mut() = asked.body(index, index, piece);
+        *rq.body_mut() = asked.body(self.client, self.plug_time, index, index, piece);
         rq.put_bio(bio);
         let id = rq.id();
         if plug_or_merge(&q.slots, &q.merge_limits, plug, rq) {
@@ -89,19 +101,14 @@ impl Submitter {
         id
     }
 
-    /// Puts an operation of any kind in the plug.
     #[inline(never)]
-    fn take_any(&mut self, bio: Bio) -> Result<RqId, Rejected> {
-        if let Err(status) = self.check(&bio) {
-            return Err(Rejected { bio, reason: RejectReason::Bad(status) });
+    fn accept_any(&self, bio: &Bio) -> Result<usize, RejectReason> {
+        self.check(bio).map_err(RejectReason::Bad)?;
+        let nr_parts = split::count(&self.q.limits, bio, self.outstanding.len());
+        if nr_parts > self.outstanding.len() {
+            return Err(RejectReason::Bad(Status::TooLarge));
         }
-        let nr_parts = split::count(&self.q.limits, &bio, self.outstanding.len());
-        if nr_parts > self.free.len() {
-            let too_large = nr_parts > self.outstanding.len();
-            let reason = if too_large { RejectReason::Bad(Status::TooLarge) } else { RejectReason::Full };
-            return Err(Rejected { bio, reason });
-        }
-        Ok(self.plug_parts(bio, nr_parts))
+        if nr_parts > self.free.len() { Err(RejectReason::Full) } else { Ok(nr_parts) }
     }
 
     fn check(&self, bio: &Bio) -> Result<(), Status> {
@@ -113,11 +120,12 @@ impl Submitter {
     }
 
     /// Takes slots for the parts of an operation and puts them in the plug, merging where they fit.
+    #[inline(never)]
     fn plug_parts(&mut self, bio: Bio, nr_parts: usize) -> RqId {
         let mut flags = bio.flags;
         let (step, post_flush) = flush::first_step(&self.q.limits, bio.op, &mut flags);
         let asked = self.asked(&bio, flags, flags.nomerge || flags.fua || step != FlushStep::None);
-        let Self { q, runner, plug, free, outstanding, .. } = self;
+        let Self { q, runner, client, plug, plug_time, free, outstanding, .. } = self;
         // A flush means nothing to a device without a volatile cache.
         let is_done = bio.op == Op::Flush && !q.limits.write_cache;
         let mut next_slot = || SlotIndex::new(runner.member, free.pop().expect("there is a slot for each part"));
@@ -127,7 +135,7 @@ impl Submitter {
         for (at, piece) in Pieces::new(&q.limits, &bio).enumerate() {
             let index = if at == 0 { parent } else { next_slot() };
             let mut rq = q.slots.take_own(index);
-            let body = asked.body(index, parent, piece);
+            let body = asked.body(*client, *plug_time, index, parent, piece);
             *rq.body_mut() = Body { flush: step, post_flush, is_split: nr_parts > 1, ..body };
             id.get_or_insert(rq.id());
             if is_done {
@@ -142,18 +150,13 @@ impl Submitter {
 
     /// What an operation asks for. `flags` are those that mean something to the device; `alone`: it must not merge.
     #[inline]
-    fn asked(&mut self, bio: &Bio, flags: Flags, alone: bool) -> Asked {
-        if self.plug.is_empty() {
-            self.plug_time = self.q.clock.now();
-        }
+    fn asked(&self, bio: &Bio, flags: Flags, alone: bool) -> Asked {
         Asked {
             op: bio.op,
             flags,
             sync: bio.op == Op::Read || bio.flags.sync || bio.flags.fua || bio.flags.preflush,
             priority: bio.priority.unwrap_or(self.priority),
-            client: self.client,
             merge: if alone { MergeLevel::Never } else { self.q.settings.merge_level() },
-            submitted: self.plug_time,
         }
     }
 }

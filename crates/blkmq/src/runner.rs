@@ -166,9 +166,7 @@ impl Runner {
 
     /// Asks the driver what has finished on a hardware queue.
     pub(crate) fn poll_hctx(&mut self, q: &RequestQueue, hctx: u16, now: Time) {
-        let mut done = Done { slots: &q.slots, finished: std::mem::take(&mut self.finished) };
-        q.driver.poll(hctx, &mut done, now);
-        self.finished = done.finished;
+        q.driver.poll(hctx, &mut Done { slots: &q.slots, finished: &mut self.finished }, now);
     }
 
     /// Whether a quiescence that held this thread up is over. Who sleeps looks at this last, behind its fence: whoever

@@ -141,11 +141,15 @@ impl Submitter {
     /// The operation comes back if there is no free slot, or if it can never succeed; nothing has happened then.
     #[inline]
     pub fn submit(&mut self, bio: Bio) -> Result<RqId, Rejected> {
-        let taken = self.take(bio);
-        if taken.is_ok() && self.is_plug_full() {
+        let fit = match self.accept(&bio) {
+            Ok(fit) => fit,
+            Err(reason) => return Err(Rejected { bio, reason }),
+        };
+        let id = self.plug_bio(fit, || bio);
+        if self.is_plug_full() {
             self.flush_plug();
         }
-        taken
+        Ok(id)
     }
 
     /// Takes operations from the front of `bios` until one is rejected or none is left, and passes the plug on. Returns
@@ -157,11 +161,13 @@ impl Submitter {
         let mut rejected = None;
         // Whether the time at which the plug was begun is the time of this batch.
         let mut is_fresh = self.plug.is_empty();
-        while let Some(bio) = bios.pop_front() {
-            match self.take(bio) {
-                Ok(_) => taken += 1,
-                Err(Rejected { bio, reason }) => {
-                    bios.push_front(bio);
+        while let Some(bio) = bios.front() {
+            match self.accept(bio) {
+                Ok(fit) => {
+                    self.plug_bio(fit, || bios.pop_front().expect("it was there just now"));
+                    taken += 1;
+                }
+                Err(reason) => {
                     rejected = Some(reason);
                     break;
                 }
@@ -214,15 +220,33 @@ impl Submitter {
     /// The next operation that is over, if any.
     #[inline]
     pub fn reap(&mut self) -> Option<Completion> {
-        if !self.settle() {
-            return None;
+        self.settle().then(|| self.hand_out())
+    }
+
+    /// Hands every operation that is over to `each`. Returns how many there were.
+    ///
+    /// COST: an operation moves from its slot to where `each` puts it and no more often; a loop around
+    /// [`reap`](Self::reap) moves it once more.
+    #[inline]
+    pub fn reap_all(&mut self, mut each: impl FnMut(Completion)) -> usize {
+        let mut reaped = 0;
+        while self.settle() {
+            each(self.hand_out());
+            reaped += 1;
         }
-        let mut rq = self.runner.completed.pop_front(&self.q.slots)?;
+        reaped
+    }
+
+    /// The first of what has completed, which is over.
+    #[inline(always)]
+    fn hand_out(&mut self) -> Completion {
+        let mut rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
+        self.free.push(rq.index().slot());
         let &Body { status, submitted, issued, completed, .. } = rq.body();
         let id = rq.id();
-        let bio = rq.take_bio().expect("the parent's slot keeps the bio until all parts are back");
-        self.free.push(rq.free());
-        Some(Completion { id, status, submitted, issued, completed, bio })
+        let bio = rq.take_bio();
+        rq.free();
+        Completion { id, status, submitted, issued, completed, bio }
     }
 
     /// Polls until something can be reaped or `deadline` has passed, sleeping in between; `None` waits for ever. Returns

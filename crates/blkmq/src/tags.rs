@@ -31,7 +31,7 @@ impl Hint {
 }
 
 /// Number of tags, and how many (2^shift) lie in a word. Packed into 32 bits, so that both change at once.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Geometry {
     depth: u32,
     shift: u32,
@@ -145,6 +145,47 @@ fn lowest(bits: u64, count: usize) -> u64 {
         rest &= rest - 1;
     }
     bits & !rest
+}
+
+/// Words in which a [`Gathered`] has tags.
+const GATHERED_WORDS: usize = 8;
+
+/// Tags on their way back. Who forgets to [`put`](Self::put) them has lost them.
+///
+/// COST: one read-modify-write per word that the tags lie in, as long as those are within 8 neighbouring words.
+#[derive(Debug)]
+#[must_use = "tags that are not put back are lost"]
+pub struct Gathered<'a> {
+    tags: &'a Tags,
+    geometry: Geometry,
+    /// Words by the end of their number, each with the bits that go back to it; no bits, no word.
+    words: [(u32, u64); GATHERED_WORDS],
+}
+
+impl<'a> Gathered<'a> {
+    /// Adds a tag.
+    #[inline]
+    pub fn add(&mut self, tag: Tag, hint: &mut Hint) {
+        let (index, bit) = self.tags.place_of_busy(self.geometry, tag);
+        let word = &mut self.words[index as usize % GATHERED_WORDS];
+        if word.0 != index && word.1 != 0 {
+            self.tags.word(word.0).put(word.1);
+            word.1 = 0;
+        }
+        debug_assert!(word.1 & bit == 0, "{tag:?} put back twice in one batch");
+        *word = (index, word.1 | bit);
+        hint.0 = u32::from(tag.0);
+    }
+
+    /// Puts back what was added.
+    #[inline]
+    pub fn put(&mut self) {
+        for (index, bits) in &mut self.words {
+            if *bits != 0 {
+                self.tags.word(*index).put(std::mem::take(bits));
+            }
+        }
+    }
 }
 
 /// A map of tags.
@@ -262,26 +303,19 @@ impl Tags {
 
     /// Puts tags back.
     ///
-    /// COST: one read-modify-write per word that the tags lie in, as long as those are within 8 neighbouring words.
+    /// COST: as of [`Gathered`].
     pub fn put_batch(&self, tags: &[Tag], hint: &mut Hint) {
-        let geometry = self.geometry();
-        let mut gathered = [(0, 0); 8];
+        let mut gathered = self.gather();
         for &tag in tags {
-            let (index, bit) = self.place_of_busy(geometry, tag);
-            let slot = &mut gathered[index as usize % 8];
-            if slot.0 != index && slot.1 != 0 {
-                self.word(slot.0).put(slot.1);
-                slot.1 = 0;
-            }
-            debug_assert!(slot.1 & bit == 0, "{tag:?} put back twice in one batch");
-            *slot = (index, slot.1 | bit);
+            gathered.add(tag, hint);
         }
-        for (index, bits) in gathered.into_iter().filter(|gathered| gathered.1 != 0) {
-            self.word(index).put(bits);
-        }
-        if let Some(last) = tags.last() {
-            hint.0 = u32::from(last.0);
-        }
+        gathered.put();
+    }
+
+    /// Begins to gather tags that are to be put back together.
+    #[inline]
+    pub fn gather(&self) -> Gathered<'_> {
+        Gathered { tags: self, geometry: self.geometry(), words: [(0, 0); GATHERED_WORDS] }
     }
 
     #[inline]

@@ -78,20 +78,21 @@ impl<'d> Harness<'d> {
     /// Asks the driver once to take what waits; returns what it finished at once.
     pub(super) fn issue(&mut self, now: Time) -> Vec<(Bio, Status)> {
         let offered = self.waiting.len();
+        let (mut finished, mut requeued, mut started) = (RqList::new(), RqList::new(), Started::default());
         let mut batch = Batch {
             slots: &self.slots,
             table: &self.started,
             pending: &mut self.waiting,
-            finished: RqList::new(),
-            requeued: RqList::new(),
+            finished: &mut finished,
+            requeued: &mut requeued,
             now,
             timeout_ns: 0,
             member: 0,
-            started: Started::default(),
+            started: &mut started,
             refused: false,
         };
         self.driver.queue_rqs(self.hctx, &mut batch, now);
-        let Batch { finished, mut requeued, refused, .. } = batch;
+        let refused = batch.refused;
         self.nr_started += offered - self.waiting.len() - finished.len() - requeued.len();
         self.nr_refused += usize::from(refused);
         self.nr_requeued += requeued.len();
@@ -102,9 +103,8 @@ impl<'d> Harness<'d> {
 
     /// Polls once.
     pub(super) fn poll(&mut self, now: Time) -> Vec<(Bio, Status)> {
-        let mut done = Done { slots: &self.slots, finished: RqList::new() };
-        self.driver.poll(self.hctx, &mut done, now);
-        let finished = done.finished;
+        let mut finished = RqList::new();
+        self.driver.poll(self.hctx, &mut Done { slots: &self.slots, finished: &mut finished }, now);
         self.take(finished)
     }
 
@@ -135,7 +135,7 @@ impl<'d> Harness<'d> {
     fn take(&mut self, mut finished: RqList) -> Vec<(Bio, Status)> {
         let mut done = Vec::new();
         while let Some(mut rq) = finished.pop_front(&self.slots) {
-            let bio = rq.take_bio().expect("a bio goes with its request");
+            let bio = rq.take_bio();
             done.push((bio, rq.body().status));
             self.free.push(Request::free(rq));
         }

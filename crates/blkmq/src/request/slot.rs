@@ -3,6 +3,7 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
@@ -68,7 +69,46 @@ pub(crate) struct Slot {
     pub(super) next_part: AtomicU32,
     pub(crate) deadline: Deadline,
     pub(super) body: UnsafeCell<Body>,
-    pub(super) bio: UnsafeCell<Option<Bio>>,
+    pub(super) bio: UnsafeCell<BioCell>,
+}
+
+/// A bio or none. Not an `Option`: its mark would lie inside the bio, which then moves in odd pieces that the next move
+/// has to wait for.
+pub(super) struct BioCell {
+    is_there: bool,
+    bio: MaybeUninit<Bio>,
+}
+
+impl BioCell {
+    const EMPTY: Self = Self { is_there: false, bio: MaybeUninit::uninit() };
+
+    #[inline]
+    pub(super) fn get(&self) -> Option<&Bio> {
+        // SAFETY: `put` wrote it, and `take` has not taken it since.
+        self.is_there.then(|| unsafe { self.bio.assume_init_ref() })
+    }
+
+    #[inline]
+    pub(super) fn put(&mut self, bio: impl FnOnce() -> Bio) {
+        assert!(!self.is_there, "a slot holds one bio");
+        self.bio.write(bio());
+        self.is_there = true;
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self) -> Bio {
+        assert!(std::mem::take(&mut self.is_there), "a slot keeps its bio until all parts are back");
+        // SAFETY: `put` wrote it, and the mark that is gone now has kept others from taking it.
+        unsafe { self.bio.assume_init_read() }
+    }
+}
+
+impl Drop for BioCell {
+    fn drop(&mut self) {
+        if self.is_there {
+            drop(self.take());
+        }
+    }
 }
 
 // COST: a request that does not merge touches the four lines of its slot; see the table in ARCHITECTURE.md.
@@ -89,7 +129,7 @@ impl Slot {
             deadline: Deadline::new(),
             next_part: AtomicU32::new(NIL.0),
             body: UnsafeCell::new(Body::EMPTY),
-            bio: UnsafeCell::new(None),
+            bio: UnsafeCell::new(BioCell::EMPTY),
         }
     }
 }
@@ -152,9 +192,10 @@ impl Slots {
     ///
     /// # Panics
     /// If the slot is in use: its submitter has lost count.
+    #[inline]
     pub(crate) fn take_own(&self, index: SlotIndex) -> Request<'_> {
         let slot = self.slot(index);
-        assert_eq!(slot.state.look().1, Place::Free, "a slot in use is not taken again");
+        assert!(slot.state.is_at(Place::Free), "a slot in use is not taken again");
         slot.state.rest_at(Place::Held);
         // SAFETY: a free slot has no token, and only its pool's submitter takes from the pool.
         unsafe { self.adopt(index) }
@@ -166,7 +207,7 @@ impl Slots {
     /// If the slot is elsewhere.
     pub(crate) fn take_back(&self, index: SlotIndex) -> Request<'_> {
         let slot = self.slot(index);
-        assert_eq!(slot.state.look().1, Place::Completed, "a part came home twice");
+        assert!(slot.state.is_at(Place::Completed), "a part came home twice");
         // SAFETY: the submitter took the slot's own part off its completion ring, and left it there until now.
         unsafe { self.adopt(index) }
     }
@@ -176,7 +217,8 @@ impl Slots {
         let slot = self.slot(parent);
         debug_assert!(matches!(slot.state.look().1, Place::Plugged | Place::Merged | Place::Completed));
         // SAFETY: Invariant 2: the parts are in the submitter's hands.
-        unsafe { *slot.bio.get() = Some(bio) };
+        let cell = unsafe { &mut *slot.bio.get() };
+        cell.put(|| bio);
     }
 
     /// Begins a flush of the queue's own. Called under the hardware queue's flush lock when none is running.

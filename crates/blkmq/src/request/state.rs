@@ -117,7 +117,12 @@ impl State {
 
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
-        self.look().0
+        (self.0.load(Ordering::Relaxed) >> GENERATION_SHIFT) as u32
+    }
+
+    #[inline]
+    pub(crate) fn is_at(&self, place: Place) -> bool {
+        self.0.load(Ordering::Relaxed) as u8 == place as u8
     }
 
     /// The owner moves the request between places that have one possible taker. Lists, locks and stacks publish the

@@ -83,7 +83,9 @@ impl<'q> Request<'q> {
             let bio = self.slots.slot(part.parent).bio.get();
             // SAFETY: slot Invariant 2: this token's parts are in flight, so nobody writes the bio.
             let bio = unsafe { &*bio };
-            bio.iter().flat_map(move |bio| bio.buffers.segments(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
+            bio.get()
+                .into_iter()
+                .flat_map(move |bio| bio.buffers.segments(part.offset, part.nr_sectors as usize * SECTOR_SIZE))
         })
     }
 
@@ -142,18 +144,24 @@ impl<'q> Request<'q> {
         unsafe { &mut *self.slot().body.get() }
     }
 
-    /// Stores the operation that this whole request stands for, as long as it is in its submitter's hands.
+    /// Stores the operation that this whole request stands for, as long as it is in its submitter's hands. `bio` hands it
+    /// over, straight into its place.
     #[inline]
-    pub(crate) fn put_bio(&mut self, bio: Bio) {
+    pub(crate) fn put_bio(&mut self, bio: impl FnOnce() -> Bio) {
         // SAFETY: slot Invariant 2: the only part of the bio is this token.
-        unsafe { *self.slot().bio.get() = Some(bio) };
+        let cell = unsafe { &mut *self.slot().bio.get() };
+        cell.put(bio);
     }
 
     /// Takes the bio out again when all its parts are back.
+    ///
+    /// # Panics
+    /// If there is none: its submitter has lost count.
     #[inline]
-    pub(crate) fn take_bio(&mut self) -> Option<Bio> {
+    pub(crate) fn take_bio(&mut self) -> Bio {
         // SAFETY: slot Invariant 2, all parts are back with the submitter.
-        unsafe { (*self.slot().bio.get()).take() }
+        let cell = unsafe { &mut *self.slot().bio.get() };
+        cell.take()
     }
 
     /// Notes the place of a request that its list moves along.
@@ -255,7 +263,7 @@ mod tests {
         middle.body_mut().status = Status::Medium;
         middle.into_parts(|mut part| {
             assert_eq!(part.body().status, Status::Medium);
-            let bio = part.take_bio().expect("each part has its own bio here");
+            let bio = part.take_bio();
             assert!(bio.buffers.iter().all(|buffer| buffer.iter().all(|byte| *byte == 9)));
             parts.push(part.free());
         });
