@@ -22,14 +22,18 @@ impl<'q> TagBatch<'q> {
 
     #[inline]
     fn add(&mut self, q: &'q RequestQueue, hint: &mut Hint, hctx: u16, tag: Tag) {
-        if hctx != self.hctx || self.gathered.is_none() {
-            self.put();
-            self.hctx = hctx;
-            self.gathered = Some(q.hctxs.get(hctx).tags.gather());
+        match &mut self.gathered {
+            Some(gathered) if hctx == self.hctx => gathered.add(tag, hint),
+            _ => self.turn_to(q, hctx).add(tag, hint),
         }
-        if let Some(gathered) = &mut self.gathered {
-            gathered.add(tag, hint);
-        }
+    }
+
+    /// Puts back what there is, and begins with another hardware queue.
+    #[inline(never)]
+    fn turn_to(&mut self, q: &'q RequestQueue, hctx: u16) -> &mut Gathered<'q> {
+        self.put();
+        self.hctx = hctx;
+        self.gathered.insert(q.hctxs.get(hctx).tags.gather())
     }
 
     fn put(&mut self) {

@@ -11,11 +11,7 @@ use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList, Slots};
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
-use crate::tags::Tag;
 use crate::word::Snapshot;
-
-/// Tags taken in one go.
-const TAG_BATCH: usize = 32;
 
 /// Kinds of requests that found no room: those behind them of the same kind must not pass them.
 #[derive(Debug, Default)]
@@ -190,21 +186,16 @@ impl Runner {
     fn start_with_tags(&mut self, starting: &Starting<'_>, index: u16, hctx: &HwCtx, run: &mut RqList) {
         let q = starting.q;
         self.make_ready_on(q, index);
-        let mut tags = [Tag(0); TAG_BATCH];
-        while !run.is_empty() {
-            let wanted = run.len().min(TAG_BATCH);
-            let got = hctx.tags.get_batch(&mut self.hint, &mut tags[..wanted]);
-            if got == 0 {
-                break;
-            }
-            let mut tags = tags[..got].iter();
-            let tagged = run.take_while(&q.slots, |rq| {
-                let Some(&tag) = tags.next() else { return false };
-                starting.add(rq);
-                rq.body_mut().tag = Some(tag);
-                rq.rest_at(Place::IssueList);
-                true
-            });
+        let mut tags = hctx.tags.take(&mut self.hint, run.len());
+        let tagged = run.take_while(&q.slots, |rq| {
+            let Some(tag) = tags.next() else { return false };
+            starting.add(rq);
+            rq.body_mut().tag = Some(tag);
+            rq.rest_at(Place::IssueList);
+            true
+        });
+        drop(tags);
+        if !tagged.is_empty() {
             self.ready.append(tagged);
             self.member(q).counters.dispatched(1);
         }

@@ -6,7 +6,7 @@ use crate::Status;
 use crate::bio::{Bio, Flags};
 use crate::flush;
 use crate::merge::plug_or_merge;
-use crate::request::{Body, FlushStep, Part, Place, RqId, SlotIndex};
+use crate::request::{Body, FlushStep, NIL, Part, Place, Request, RqId, SlotIndex};
 use crate::split::{self, Piece, Pieces};
 use crate::submit::{Outstanding, RejectReason, Submitter};
 
@@ -89,9 +89,8 @@ impl Submitter {
             Fit::Parts(nr_parts) => return self.plug_parts(bio(), nr_parts),
         };
         let Self { q, runner, plug, free, .. } = self;
-        let slot = free.pop().expect("a slot was free just now");
-        let index = SlotIndex::new(runner.member, slot);
-        let mut rq = q.slots.take_own(index);
+        let mut rq = free.pop_front(&q.slots).expect("a slot was free just now");
+        let index = rq.index();
         *rq.body_mut() = asked.body(self.client, self.plug_time, index, index, piece);
         rq.put_bio(bio);
         let id = rq.id();
@@ -128,13 +127,14 @@ impl Submitter {
         let Self { q, runner, client, plug, plug_time, free, outstanding, .. } = self;
         // A flush means nothing to a device without a volatile cache.
         let is_done = bio.op == Op::Flush && !q.limits.write_cache;
-        let mut next_slot = || SlotIndex::new(runner.member, free.pop().expect("there is a slot for each part"));
-        let parent = next_slot();
+        let mut next_slot = || free.pop_front(&q.slots).expect("there is a slot for each part");
+        let mut first = Some(next_slot());
+        let parent = first.as_ref().map_or(NIL, Request::index);
         outstanding[usize::from(parent.slot())] = Outstanding { parts: nr_parts as u16, status: Status::Ok };
         let mut id = None;
-        for (at, piece) in Pieces::new(&q.limits, &bio).enumerate() {
-            let index = if at == 0 { parent } else { next_slot() };
-            let mut rq = q.slots.take_own(index);
+        for piece in Pieces::new(&q.limits, &bio) {
+            let mut rq = first.take().unwrap_or_else(&mut next_slot);
+            let index = rq.index();
             let body = asked.body(*client, *plug_time, index, parent, piece);
             *rq.body_mut() = Body { flush: step, post_flush, is_split: nr_parts > 1, ..body };
             id.get_or_insert(rq.id());

@@ -14,7 +14,7 @@ pub use token::Request;
 
 pub(crate) use body::{Body, FlushStep, Part};
 pub(crate) use list::RqList;
-pub(crate) use slot::{SlotIndex, Slots};
+pub(crate) use slot::{NIL, SlotIndex, Slots};
 pub(crate) use state::Place;
 
 #[cfg(test)]

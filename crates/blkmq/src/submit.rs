@@ -84,8 +84,8 @@ pub struct Submitter {
     pub(crate) plug: RqList,
     /// When the oldest request in the plug came.
     pub(crate) plug_time: Time,
-    /// Free slots, the one used last on top.
-    pub(crate) free: Vec<u16>,
+    /// Free slots, the one used last in front.
+    pub(crate) free: RqList,
     /// Of operations that were split, by the slot that holds the operation.
     pub(crate) outstanding: Box<[Outstanding]>,
 }
@@ -110,7 +110,7 @@ impl Submitter {
             priority: client.priority,
             plug: RqList::new(),
             plug_time: Time(0),
-            free: (0..q.nr_slots).rev().collect(),
+            free: q.slots.take_pool(member),
             outstanding: vec![Outstanding::default(); usize::from(q.nr_slots)].into_boxed_slice(),
             q,
         })
@@ -241,11 +241,10 @@ impl Submitter {
     #[inline(always)]
     fn hand_out(&mut self) -> Completion {
         let mut rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
-        self.free.push(rq.index().slot());
         let &Body { status, submitted, issued, completed, .. } = rq.body();
         let id = rq.id();
         let bio = rq.take_bio();
-        rq.free();
+        self.free.push_free(rq);
         Completion { id, status, submitted, issued, completed, bio }
     }
 
@@ -378,7 +377,7 @@ impl Submitter {
             if rq.index() == parent {
                 let _ = rq.leave_at(Place::Completed);
             } else {
-                free.push(rq.free());
+                free.push_free(rq);
             }
             if whole.parts == 0 {
                 let mut rq = q.slots.take_back(parent);

@@ -147,6 +147,73 @@ fn lowest(bits: u64, count: usize) -> u64 {
     bits & !rest
 }
 
+/// Tags that are being taken, word after word.
+///
+/// COST: one load and one read-modify-write per word that has some free.
+#[derive(Debug)]
+#[must_use = "no tag is taken before it is asked for"]
+pub struct Taken<'a> {
+    tags: &'a Tags,
+    geometry: Geometry,
+    hint: &'a mut Hint,
+    /// Where the hint led to.
+    start: u32,
+    /// The word that is looked at, and how many are left to look at, this one included.
+    index: u32,
+    words: u32,
+    /// What was claimed of the word and not given out yet.
+    bits: u64,
+    /// How many more tags to claim.
+    count: usize,
+    /// The first and the last tag that were given out.
+    ends: Option<(Tag, Tag)>,
+}
+
+impl Taken<'_> {
+    /// Claims what the next word with free tags has. Returns false if there is none, or enough was claimed.
+    fn claim(&mut self) -> bool {
+        while self.count > 0 && self.words > 0 {
+            self.bits = self.tags.word(self.index).claim(self.geometry.mask(self.index), self.count);
+            if self.bits != 0 {
+                self.count -= self.bits.count_ones() as usize;
+                return true;
+            }
+            self.words -= 1;
+            self.index = if self.index + 1 == self.geometry.words() { 0 } else { self.index + 1 };
+        }
+        false
+    }
+}
+
+impl Iterator for Taken<'_> {
+    type Item = Tag;
+
+    #[inline]
+    fn next(&mut self) -> Option<Tag> {
+        if self.bits == 0 && !self.claim() {
+            return None;
+        }
+        let tag = self.geometry.tag(self.index, self.bits.trailing_zeros());
+        self.bits &= self.bits - 1;
+        self.ends = Some((self.ends.map_or(tag, |ends| ends.0), tag));
+        Some(tag)
+    }
+}
+
+impl Drop for Taken<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.bits != 0 {
+            self.tags.word(self.index).put(self.bits);
+        }
+        self.hint.0 = match self.ends {
+            None => 0,
+            Some((first, last)) if u32::from(first.0) == self.start => u32::from(last.0) + 1,
+            Some(_) => self.start,
+        };
+    }
+}
+
 /// Words in which a [`Gathered`] has tags.
 const GATHERED_WORDS: usize = 8;
 
@@ -256,39 +323,26 @@ impl Tags {
 
     /// Takes up to `out.len()` tags into the front of `out`, and returns how many.
     ///
-    /// COST: one read-modify-write per word that has some free.
+    /// COST: as of [`Taken`].
     #[inline]
     pub fn get_batch(&self, hint: &mut Hint, out: &mut [Tag]) -> usize {
+        let mut count = 0;
+        let taken = self.take(hint, out.len());
+        for (place, tag) in out.iter_mut().zip(taken) {
+            *place = tag;
+            count += 1;
+        }
+        count
+    }
+
+    /// Takes up to `count` tags, as they are asked for.
+    #[inline]
+    pub fn take<'a>(&'a self, hint: &'a mut Hint, count: usize) -> Taken<'a> {
         let geometry = self.geometry();
-        let words = geometry.words();
         // The division is for fresh hints and shrunken maps only.
         let start = if hint.0 < geometry.depth { hint.0 } else { hint.0 % geometry.depth };
-        let mut index = start >> geometry.shift;
-        let mut count = 0;
-        for _ in 0..words {
-            let mask = geometry.mask(index);
-            while count < out.len() {
-                let mut got = self.word(index).claim(mask, out.len() - count);
-                if got == 0 {
-                    break;
-                }
-                while got != 0 {
-                    out[count] = geometry.tag(index, got.trailing_zeros());
-                    got &= got - 1;
-                    count += 1;
-                }
-            }
-            if count == out.len() {
-                break;
-            }
-            index = if index + 1 == words { 0 } else { index + 1 };
-        }
-        hint.0 = match out[..count] {
-            [] => 0,
-            [first, .., last] | [first @ last] if u32::from(first.0) == start => u32::from(last.0) + 1,
-            _ => start,
-        };
-        count
+        let index = start >> geometry.shift;
+        Taken { tags: self, geometry, hint, start, index, words: geometry.words(), bits: 0, count, ends: None }
     }
 
     /// Puts a tag back.

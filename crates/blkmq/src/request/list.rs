@@ -13,8 +13,8 @@ use crate::sync::atomic::Ordering;
 /// A first-in first-out list of requests.
 ///
 /// # Invariants
-/// 1. Every slot on the list was left there by a token that [`push_back`](Self::push_back) or
-///    [`push_front`](Self::push_front) consumed, or came over a chain whose owner gave it up; none is on another list.
+/// 1. Every slot on the list was left there by a token that [`push_back`](Self::push_back),
+///    [`push_front`](Self::push_front) or [`push_free`](Self::push_free) consumed, or came over a chain whose owner gave it up; none is on another list.
 /// 2. All are of the same [`Slots`], and every method that asks for the slots is given these.
 /// 3. From `head`, `len` slots are linked by `next`; the last of them is `tail`. Of an empty list neither is looked at.
 #[derive(Debug)]
@@ -65,6 +65,20 @@ impl RqList {
     pub(crate) fn push_front(&mut self, rq: Request<'_>, place: Place) {
         let slot = NonNull::from(rq.slot());
         let _ = rq.leave_at(place);
+        match self.len {
+            0 => self.tail = slot,
+            // SAFETY: the slot is on the list from here on.
+            _ => unsafe { set_next(slot, self.head) },
+        }
+        self.head = slot;
+        self.len += 1;
+    }
+
+    /// Ends the request's operation, and puts its free slot in front.
+    #[inline]
+    pub(crate) fn push_free(&mut self, rq: Request<'_>) {
+        let slot = NonNull::from(rq.slot());
+        rq.free();
         match self.len {
             0 => self.tail = slot,
             // SAFETY: the slot is on the list from here on.

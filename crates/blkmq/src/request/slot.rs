@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use blkmq_sched::RqId;
 
 use super::body::Body;
+use super::list::RqList;
 use super::state::{Deadline, Late, Place, State, TimeoutVerdict};
 use super::token::Request;
 use crate::Status;
@@ -53,7 +54,7 @@ pub(crate) const fn generation_of(id: RqId) -> u32 {
 ///
 /// # Invariants
 /// 1. `body` is reached only through the one [`Request`] token of the slot. Tokens are made by [`Slots::take_own`] for the
-///    slot's submitter when the slot is free, and by [`Slots::adopt`] from an address that a token left behind.
+///    slot's submitter when the slot is free and on no list of free ones, and by [`Slots::adopt`] from an address that a token left behind.
 /// 2. `bio` is written only by the slot's submitter while no part of it is in flight, and read by the holders of its
 ///    parts' tokens.
 #[repr(align(64))]
@@ -186,6 +187,16 @@ impl Slots {
     #[inline]
     pub(crate) fn link(&self, index: u32) -> &AtomicU32 {
         &self.slot(SlotIndex(index)).link
+    }
+
+    /// Every slot of the caller's own pool, free.
+    pub(crate) fn take_pool(&self, pool: u16) -> RqList {
+        let nr_slots = self.pools[usize::from(pool)].get().map_or(0, |slots| slots.len()) as u16;
+        let mut free = RqList::new();
+        for slot in (0..nr_slots).rev() {
+            free.push_free(self.take_own(SlotIndex::new(pool, slot)));
+        }
+        free
     }
 
     /// Begins an operation in a slot of the caller's own pool.
@@ -332,7 +343,9 @@ mod tests {
             assert!(scanned.is_some() != completed.is_some(), "round {round}: {taken:?}");
             assert!(completed.is_none_or(|status| status == Status::Medium));
             // SAFETY: one of the two threads took the token and dropped it; both have ended.
-            unsafe { slots.adopt(SlotIndex::of(id)) }.free();
+            let mut rq = unsafe { slots.adopt(SlotIndex::of(id)) };
+            drop(rq.take_bio());
+            rq.free();
         }
     }
 
@@ -351,7 +364,9 @@ mod tests {
                     while seen.load(std::sync::atomic::Ordering::Relaxed) <= round {
                         std::thread::yield_now();
                     }
-                    slots.complete(id, Status::Ok).unwrap().expect("nobody else completes it").free();
+                    let mut rq = slots.complete(id, Status::Ok).unwrap().expect("nobody else completes it");
+                    drop(rq.take_bio());
+                    rq.free();
                 }
             });
             let slot = slots.slot(SlotIndex::new(0, 0));
