@@ -38,7 +38,11 @@ fn tick() -> u64 {
 impl RealClock {
     fn now(&self) -> Time {
         match self.0 {
-            Origin::Exact(origin) => Time(u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX)),
+            Origin::Exact(origin) => {
+                let since = origin.elapsed();
+                // 64 bits of nanoseconds last for 584 years.
+                Time(since.as_secs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(since.subsec_nanos())))
+            }
             #[cfg(feature = "coarse-clock")]
             Origin::Coarse(origin) => Time(tick().saturating_sub(origin)),
         }
