@@ -281,7 +281,7 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         self.merge_newcomer(info)
     }
 
-    /// COST: one slot and, if sorted, its neighbors in tree, list and hash bucket.
+    /// COST: one slot and, if sorted, a walk down one tree, and its neighbors in tree, list and hash bucket.
     fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
         let (class, direction) = (info.priority.class, Direction::of(info.op));
         self.levels[class.index()].inserted += 1;

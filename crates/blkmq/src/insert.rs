@@ -48,11 +48,13 @@ impl Runner {
         let (mut rest, mut flushes) = (RqList::new(), RqList::new());
         let mut blocked = Blocked::default();
         let mut entered = 0;
+        let hctxs = layout.hctxs(self.member);
         let mut guard = q.held.hold(&self.member(q).counters);
         let hold = &mut *guard;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
-            self.map(&mut rq, layout);
-            let nr_parts = u64::from(rq.body().nr_parts);
+            let body = rq.body_mut();
+            body.hctx = hctxs[layout.kind(body.op, body.flags) as usize];
+            let nr_parts = u64::from(body.nr_parts);
             entered += nr_parts;
             if rq.body().flush != FlushStep::None {
                 starting.add(&mut rq);
@@ -199,12 +201,6 @@ impl Runner {
             self.ready.append(tagged);
             self.member(q).counters.dispatched(1);
         }
-    }
-
-    /// Which hardware queue the request goes to.
-    fn map(&self, rq: &mut Request<'_>, layout: Layout) {
-        let body = rq.body_mut();
-        body.hctx = layout.hctx(layout.kind(body.op, body.flags), self.member);
     }
 }
 

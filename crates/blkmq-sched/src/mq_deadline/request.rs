@@ -20,6 +20,9 @@ pub(super) struct Request {
     end: Links,
 }
 
+// COST: two lines of 64 bytes at most, wherever in the slab it lies.
+const _: () = assert!(size_of::<Request>() <= 80);
+
 impl Request {
     pub(super) fn new(id: RqId, info: Info, deadline: Time) -> Self {
         Self { id, info, deadline, branches: Branches::default(), age: Links::default(), end: Links::default() }
