@@ -56,3 +56,20 @@ fn one_lock_dispatches_one_by_one_and_none_in_batches() {
         assert_eq!((stats.issued, stats.dispatch_batches, stats.contended), (4, batches, 0), "{scheduler}");
     }
 }
+
+/// Red when a dispatcher keeps the tags of requests that others were faster to choose.
+#[test]
+fn tags_for_requests_that_have_gone_come_back() {
+    let driver = spec::open("null,irqmode=0").unwrap();
+    let q = RequestQueue::builder(driver).scheduler("mq-deadline").build().unwrap();
+    let mut submitter = q.submitter(&Client::new("slower")).unwrap();
+    let quiesce = q.quiesce();
+    submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
+    submitter.flush_plug();
+    assert_eq!(q.held.nr_waiting(), 1);
+    // As it looks to a thread that read the count before others took five of six.
+    q.held.nr_waiting.store(6, Ordering::Relaxed);
+    drop(quiesce);
+    reap_all(&mut submitter);
+    assert_eq!((q.stats().issued, q.hctxs.get(0).tags.weight()), (1, 0));
+}
