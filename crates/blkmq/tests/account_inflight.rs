@@ -3,8 +3,10 @@
 
 mod device;
 
+use std::sync::{Arc, Mutex};
+
 use blkmq::driver::spec;
-use blkmq::{Accounting, Client, Clock, RequestQueue, Time, VirtualClock};
+use blkmq::{Accounting, Client, Clock, Notify, RequestQueue, Stat, Time, VirtualClock};
 use device::{read, reap, write};
 
 const MS: u64 = 1_000_000;
@@ -57,5 +59,43 @@ fn inflight_is_what_the_device_has_and_field_9_what_the_queue_has() {
         reap(&mut submitter);
         check([0, 0], "all are through");
         assert_eq!(q.stat().in_flight, 0);
+    }
+}
+
+/// Notes what the statistics say when its submitter is told of a completion. They take no lock, so it may look.
+struct Look(Arc<RequestQueue>, Mutex<Vec<Stat>>);
+
+impl Notify for Look {
+    fn notify(&self) {
+        self.1.lock().expect("no test goes on after a panic").push(self.0.stat());
+    }
+}
+
+/// Who is told of a completion finds it counted. Goes red if `Delivery::send` delivers first and counts then.
+#[test]
+fn what_another_thread_completed_is_counted_before_it_is_delivered() {
+    let clock = VirtualClock::new();
+    let q = RequestQueue::builder(spec::open("null,irqmode=2,completion_nsec=1ms").expect("the spec is good"))
+        .clock(Clock::Virtual(clock.clone()))
+        .build()
+        .expect("the queue is good");
+    let mut submitters = [0; 3].map(|_| q.submitter(&Client::new("test")).expect("there is a place"));
+    let [first, second, other] = &mut submitters;
+    let look = Arc::new(Look(Arc::clone(&q), Mutex::default()));
+    first.set_notify(Some(look.clone()));
+    second.set_notify(Some(look.clone()));
+    first.submit(read(0, 8)).expect("there is a slot");
+    first.flush_plug();
+    second.submit(write(100, 8)).expect("there is a slot");
+    second.flush_plug();
+    clock.advance(MS);
+    look.1.lock().expect("no test goes on after a panic").clear();
+    other.poll();
+    let seen = std::mem::take(&mut *look.1.lock().expect("no test goes on after a panic"));
+    assert_eq!(seen.len(), 2, "each of the two is told once");
+    assert_eq!((seen[0].read_ios, seen[1].write_ios), (1, 1), "{seen:?}");
+    for submitter in &mut submitters {
+        submitter.set_notify(None);
+        reap(submitter);
     }
 }

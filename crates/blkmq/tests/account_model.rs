@@ -76,7 +76,8 @@ impl Driver for Moody {
     }
 
     fn topology(&self) -> Topology {
-        ONE_QUEUE
+        // Few tags, so that requests wait in the scheduler, where they meet others.
+        Topology { depth: 3, ..ONE_QUEUE }
     }
 
     fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, now: Time) {
@@ -185,6 +186,10 @@ impl Rig {
             .io_timeout_ms(u32::MAX)
             .build()
             .expect("the queue is good");
+        if scheduler != "none" {
+            let mut change = q.set_nr_requests(256).expect("the number is in range");
+            change.poll().expect("nothing is in flight").expect("there is a scheduler");
+        }
         if !merges {
             drop(q.set_knob("nomerges", "2").expect("the knob is there"));
         }
@@ -374,6 +379,8 @@ impl Rig {
         }
         let merges = stat.read_merges + stat.write_merges + stat.discard_merges;
         assert_eq!(self.merges, merges > 0, "{what}: {stat}");
+        let stats = self.q.stats();
+        assert_eq!(self.merges && self.q.scheduler() != "none", stats.merges_insert > 0, "{what}: {stats:?}");
         assert!(stat.flush_ios > 0 && ranges.iter().all(|(_, stat)| stat.read_ios > 0), "{what}: {stat}");
     }
 }
