@@ -29,7 +29,8 @@ use crate::limits::{Limits, SECTOR_SIZE};
 /// both points; `tests/profile_hdd.rs` checks them.
 ///
 /// The other numbers are those of data sheets of such disks: seeks of 0.8 ms to the next track, 8.5 ms on average and
-/// 16 ms over all tracks, a cache of 128 MiB (large enough that segments are short first), 550 MB/s of the interface.
+/// 16 ms over all tracks, a cache of 64 MiB (which writes up to 85 KiB do not fill before the segments run out),
+/// 550 MB/s of the interface.
 /// `tests/profile_hdd.rs` also checks that the published loads barely depend on the seed.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -85,7 +86,7 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter::new("seek_average", Accepts::Time { max: SECOND }, "8500us", "seek over a third of the tracks"),
     Parameter::new("seek_full", Accepts::Time { max: SECOND }, "16ms", "seek over all tracks"),
     Parameter::new("write_cache", Accepts::Switch, "1", "complete writes when they are in the disk's volatile cache"),
-    Parameter::new("cache_size", size(MIB, MIB, 64 * GIB), "128", "size of the write cache in MiB"),
+    Parameter::new("cache_size", size(MIB, MIB, 64 * GIB), "64", "size of the write cache in MiB"),
     Parameter::new("cache_segments", count("writes", 16, 1 << 16), "768", "writes that the write cache holds at most"),
     Parameter::new(
         "read_ahead",
