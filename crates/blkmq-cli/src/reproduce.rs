@@ -58,7 +58,7 @@ fn names() -> Vec<&'static str> {
 }
 
 /// How long a load runs on virtual time, where every run gives the same result.
-const VIRTUAL: Duration = Duration::from_secs(5);
+const VIRTUAL: Duration = Duration::from_secs(10);
 
 /// What the figures of a report are worth.
 const MODELLED: &str = "\
