@@ -3,7 +3,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 STEPS := lint loom shuttle miri fuzz deny doc examples stress
-.PHONY: help build demo test soak cost tools fmt clean $(STEPS)
+.PHONY: help build demo test soak measure cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -14,7 +14,7 @@ build: ## Builds the program: target/release/blkmq
 	@scripts/tools rust cc
 	cargo build --release --locked -p blkmq-cli
 
-demo: ## Agreement with Linux's recorded decisions, then one load through none and mq-deadline; under a minute
+demo: ## Agreement with Linux's recorded decisions, and published measurements repeated; under a minute
 	@scripts/demo
 
 test: ## Everything that guards the main branch; under 15 minutes
@@ -22,6 +22,9 @@ test: ## Everything that guards the main branch; under 15 minutes
 
 soak: ## The long forms for MINUTES (default 60), and a record of what ran under docs/records/
 	@scripts/soak
+
+measure: ## Rates and CPU time beside fio's, and what statistics cost; a record of it under docs/records/
+	@scripts/measure
 
 cost: ## Instructions per request, counted by valgrind
 	@scripts/cost

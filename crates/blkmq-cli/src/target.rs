@@ -7,9 +7,7 @@ use clap::ValueEnum;
 /// The time that a load runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Time {
-    /// The machine's time.
     Real,
-    /// Takes none to pass, and gives the same result each time.
     Virtual,
 }
 
