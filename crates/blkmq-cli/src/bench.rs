@@ -34,7 +34,8 @@ With --json the output has the shape of fio's, and the layer's numbers under the
 
 With --ab the job runs in short slices, alternately with the one and the other value (A B B A, B A A B), until the 95 %
 interval of B/A is narrower than 0.02. KNOB is device, scheduler, locking, bypass, or whatever --set takes; or accounting, with
-the values per-thread and shared; or stamps: with 0 the block layer takes no time stamps, which shows what they cost.
+the values per-thread and shared; or stamps: with 0 the block layer takes no time stamps, with 1 it takes exact ones, also
+for jobs with gtod_reduce, which otherwise have those of the kernel's last tick.
 
 'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
 

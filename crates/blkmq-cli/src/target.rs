@@ -36,7 +36,7 @@ impl Target {
             "device" => self.setup.device = value,
             // What a comparison of time stamps needs; as the clock of a run it would tell no latency.
             "stamps" if value == "0" => self.setup.clock = ClockKind::Still,
-            "stamps" if value == "1" => {}
+            "stamps" if value == "1" => self.setup.clock = ClockKind::Exact,
             "scheduler" => self.setup.scheduler = Some(value),
             "locking" => self.locking = value,
             "bypass" => self.bypass = value,

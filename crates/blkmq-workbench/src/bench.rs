@@ -33,7 +33,7 @@ pub use outcome::{DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample, S
 use plan::Plan;
 pub use progress::{Progress, Snapshot};
 use stage::Stage;
-use worker::Worker;
+use worker::{JobsClock, Worker};
 
 /// What jobs run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,9 +52,13 @@ pub struct Setup {
 /// Which time jobs run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClockKind {
-    /// The machine's.
+    /// The machine's: read for each batch, or, if nobody has a use for that, as it was at the kernel's last tick. Nobody has
+    /// if no job has latencies measured or anything to do at a certain time, and the device takes no time of its own: what
+    /// fio saves with `gtod_reduce`. The queue's statistics then count time in ticks.
     #[default]
     Real,
+    /// The machine's, read for each batch in any case.
+    Exact,
     /// One that takes no time to pass.
     Virtual,
     /// The machine's for the jobs, while that of the block layer stands still as long as anything can be done: it takes no
@@ -126,8 +130,10 @@ impl Setup {
 #[derive(Debug)]
 pub struct Bench {
     q: Arc<RequestQueue>,
-    /// The jobs' clock; the queue's own unless that stands still.
+    /// The jobs' clock; the queue's own unless that is coarse or stands still.
     clock: Clock,
+    is_apart: bool,
+    is_coarse: bool,
     plans: Vec<Plan>,
 }
 
@@ -157,12 +163,16 @@ impl Bench {
             let what = format!("its iodepth takes {slots} requests of this device, and one thread can have 32768");
             BenchError::Job { name: largest.to_owned(), what }
         })?;
+        let is_timed = driver.takes_time() || plans.iter().any(Plan::is_timed);
+        let is_coarse = setup.clock == ClockKind::Real && !is_timed;
         let clock = match setup.clock {
-            ClockKind::Real => Clock::real(),
             ClockKind::Virtual | ClockKind::Still => Clock::Virtual(VirtualClock::new()),
+            _ if is_coarse => Clock::coarse(),
+            ClockKind::Real | ClockKind::Exact => Clock::real(),
         };
-        let of_jobs = if setup.clock == ClockKind::Still { Clock::real() } else { clock.clone() };
-        let mut builder = RequestQueue::builder(driver).clock(clock).slots(slots).wait_meter(thread_cpu_ns);
+        let is_apart = is_coarse || setup.clock == ClockKind::Still;
+        let of_jobs = if is_apart { Clock::real() } else { clock.clone() };
+        let mut builder = RequestQueue::builder(driver).clock(clock).slots(slots).wait_meter(threads::lock_meter);
         if let Some(scheduler) = &setup.scheduler {
             builder = builder.scheduler(scheduler);
         }
@@ -180,13 +190,19 @@ impl Bench {
                 .and_then(|change| change.wait())
                 .map_err(|error| BenchError::Setting(format!("{name}={value}"), error.to_string()))?;
         }
-        Ok(Self { q, clock: of_jobs, plans })
+        Ok(Self { q, clock: of_jobs, plans, is_apart, is_coarse })
     }
 
     /// The queue that the jobs run on.
     #[must_use]
     pub fn queue(&self) -> &Arc<RequestQueue> {
         &self.q
+    }
+
+    /// Whether the queue's time is that of the kernel's last tick; see [`ClockKind::Real`].
+    #[must_use]
+    pub fn is_coarse(&self) -> bool {
+        self.is_coarse
     }
 
     /// Runs the jobs, and returns when all of them have ended.
@@ -234,7 +250,8 @@ impl Bench {
             // Equal clients are one, and each thread is one of its own, as a process is under Linux.
             let client = Client::new(plan.client()).with_priority(plan.job.priority.unwrap_or_default());
             let submitter = self.q.submitter(&client).map_err(|error| BenchError::Threads(error.to_string()))?;
-            workers.push(Worker::new(plan, submitter, self.clock.clone(), Arc::clone(&stage), cell));
+            let clock = JobsClock { clock: self.clock.clone(), is_apart: self.is_apart };
+            workers.push(Worker::new(plan, submitter, clock, Arc::clone(&stage), cell));
         }
         let (ended, cpu_ns) = match &self.clock {
             Clock::Real(_) => (threads::run(workers, stop), None),

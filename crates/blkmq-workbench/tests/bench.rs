@@ -219,3 +219,57 @@ fn a_stop_drains_and_ends_all_threads() {
     assert_eq!((stats.entered, stats.completed), (outcome.ios(), outcome.ios()));
     assert_eq!(control.progress.snapshot().running, 0);
 }
+
+#[test]
+fn the_clock_is_coarse_only_where_nobody_needs_it() {
+    let [plain, timed_writes, ..] = published(1, MS);
+    let coarse = |job: &Job, device: &str, clock| {
+        let setup = setup(device, "none", clock);
+        Bench::new(std::slice::from_ref(job), &setup).expect("it fits").is_coarse()
+    };
+    let inline = "null,irqmode=0,size=1G";
+    assert!(coarse(&plain, inline, ClockKind::Real));
+    assert!(!coarse(&plain, inline, ClockKind::Exact) && !coarse(&plain, inline, ClockKind::Virtual));
+    assert!(!coarse(&plain, TIMED, ClockKind::Real), "the device takes time");
+    assert!(!coarse(&timed_writes, inline, ClockKind::Real), "latencies are measured");
+    let paced = Job { thinktime: MS, ..plain };
+    assert!(!coarse(&paced, inline, ClockKind::Real), "the job pauses");
+}
+
+#[test]
+fn on_threads_time_and_waiting_are_what_the_machine_says() {
+    for device in ["null,irqmode=0,size=1G", "null,irqmode=2,completion_nsec=300us,poll_queues=0,size=1G"] {
+        let [job, ..] = published(2, 30 * MS);
+        let begun = std::time::Instant::now();
+        let outcome = run(&[job], &setup(device, "mq-deadline", ClockKind::Real));
+        let wall = begun.elapsed().as_nanos() as u64;
+        assert!(outcome.elapsed_ns <= wall, "{} of {wall}", outcome.elapsed_ns);
+        for job in &outcome.jobs {
+            // A tick of the kernel is 10 ms at most.
+            assert!((20_000_000..=outcome.elapsed_ns).contains(&job.runtime_ns), "{}", job.runtime_ns);
+            assert!(job.usage.cpu_ns > 0 && job.usage.cpu_ns <= wall);
+            assert!(job.usage.usr_ns + job.usage.sys_ns <= wall + 20_000_000);
+        }
+        let layer = outcome.layer;
+        assert_eq!(layer.cpu_ns, outcome.jobs.iter().map(|job| job.usage.cpu_ns).sum::<u64>());
+        assert!((0.0..=1.0).contains(&layer.wait_share()), "{}", layer.wait_share());
+        if device.contains("irqmode=2") {
+            assert!(layer.wait_share() > 0.0, "most of the time nothing has completed");
+        }
+    }
+}
+
+#[test]
+fn a_priority_goes_before_another() {
+    let class = |class| {
+        let priority = Some(blkmq::IoPriority { class, level: 0 });
+        Job { priority, numjobs: 4, ..timed(depth(job(Direction::Read, RANDOM), 8, 1), SECOND / 10) }
+    };
+    let device = "null,irqmode=2,completion_nsec=100us,hw_queue_depth=1,poll_queues=0,size=1G";
+    let jobs = [class(blkmq::Class::BestEffort), class(blkmq::Class::RealTime)];
+    let settings = vec![("nr_requests".to_owned(), "256".to_owned())];
+    let outcome = run(&jobs, &Setup { settings, ..setup(device, "mq-deadline", ClockKind::Virtual) });
+    let ios = |jobs: &[blkmq_workbench::bench::JobOutcome]| jobs.iter().map(|job| job.ios()).sum::<u64>();
+    let (low, high) = (ios(&outcome.jobs[..4]), ios(&outcome.jobs[4..]));
+    assert!(high > 900 && low < 100, "{high} of high and {low} of low priority");
+}

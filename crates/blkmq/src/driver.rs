@@ -109,6 +109,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
         true
     }
 
+    /// Whether requests take time by the queue's clock. In front of a device that says no that clock may be a coarse one.
+    fn takes_time(&self) -> bool {
+        true
+    }
+
     /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time);
 

@@ -116,12 +116,21 @@ pub(super) const TABLES: &[Table] = &[
         published: "Axboe 2017: null_blk with 48 submit queues; off, on before the change, off and on after it",
         clock: Time::Real,
         rows: &[
-            row("statistics off", NULL_48, &[("scheduler", "none"), ("iostats", "0")]).published(21.0e6),
-            row("on, one counter that all threads share", NULL_48, &[("scheduler", "none"), ("accounting", "shared")])
-                .published(2.6e6),
-            row("on, each thread counts for itself", NULL_48, &[("scheduler", "none"), ("accounting", "per-thread")])
-                .published(20.4e6)
-                .over(21.4e6),
+            row("statistics off", NULL_48, &[("scheduler", "none"), ("iostats", "0"), ("stamps", "1")])
+                .published(21.0e6),
+            row(
+                "on, one counter that all threads share",
+                NULL_48,
+                &[("scheduler", "none"), ("accounting", "shared"), ("stamps", "1")],
+            )
+            .published(2.6e6),
+            row(
+                "on, each thread counts for itself",
+                NULL_48,
+                &[("scheduler", "none"), ("accounting", "per-thread"), ("stamps", "1")],
+            )
+            .published(20.4e6)
+            .over(21.4e6),
             row("off, and without time stamps", NULL_48, &[("scheduler", "none"), ("iostats", "0"), ("stamps", "0")]),
         ],
     },

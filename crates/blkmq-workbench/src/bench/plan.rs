@@ -187,6 +187,18 @@ impl Plan {
         overlaps && self.job.operations != Operations::Only(Direction::Read)
     }
 
+    /// Whether the job measures how long something takes, or does something at a certain time.
+    pub(super) fn is_timed(&self) -> bool {
+        let Job { measure, rate, rate_iops, thinktime, startdelay, .. } = &self.job;
+        let has_rate = |direction| rate[direction].is_some() || rate_iops[direction].is_some();
+        measure.lat
+            || measure.clat
+            || measure.slat
+            || Direction::ALL.into_iter().any(has_rate)
+            || !thinktime.is_zero()
+            || !startdelay.end().is_zero()
+    }
+
     /// Whether the job ends only when its time is over.
     pub(super) fn is_time_based(&self) -> bool {
         self.job.time_based && self.run_ns.is_some()

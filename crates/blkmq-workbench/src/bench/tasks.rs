@@ -10,15 +10,17 @@ use super::worker::{Turn, Worker};
 /// After so many rounds at one moment the device is taken for one that needs no time.
 const TIMELESS_ROUNDS: u64 = 1_000_000;
 
-/// Runs the workers, round by round in the order of the jobs. The same jobs on the same device do the same each time.
+/// Runs the workers, round by round. The same jobs on the same device do the same each time.
 pub(super) fn run(workers: &mut [Worker], clock: &VirtualClock, stop: &AtomicBool) -> Result<(), BenchError> {
     let begin = clock.now();
     workers.iter_mut().for_each(|worker| worker.begin(begin, false));
-    let mut rounds = 0;
+    let (mut rounds, mut first) = (0, 0);
     loop {
         let (mut is_busy, mut is_over) = (false, true);
         let mut next: Option<Time> = None;
-        for worker in workers.iter_mut() {
+        // What there is too little of goes to whoever comes first, which is another one each time.
+        let (front, back) = workers.split_at_mut(first);
+        for worker in back.iter_mut().chain(front) {
             match worker.turn(stop) {
                 Turn::Busy => (is_busy, is_over) = (true, false),
                 Turn::Waits(until) => {
@@ -31,6 +33,7 @@ pub(super) fn run(workers: &mut [Worker], clock: &VirtualClock, stop: &AtomicBoo
         if is_over {
             return Ok(());
         }
+        first = (first + 1) % workers.len();
         rounds += 1;
         if is_busy {
             if rounds > TIMELESS_ROUNDS && workers.iter().any(Worker::waits_for_time) {

@@ -1,5 +1,6 @@
 //! Jobs on real time: a thread for each.
 
+use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Barrier, OnceLock};
 use std::time::Duration;
@@ -22,6 +23,17 @@ const NEAR_NS: u64 = 150_000;
 
 /// The longest sleep, so that whoever asks for the end is heard.
 const LONGEST_NS: u64 = 50_000_000;
+
+thread_local! {
+    /// The thread is in a run of rounds in which nothing could be done.
+    static IS_IDLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What the queue measures its waits for locks by: the thread's CPU time, or nothing while the thread is idle and all of
+/// it is counted already.
+pub(super) fn lock_meter() -> u64 {
+    if IS_IDLE.get() { 0 } else { thread_cpu_ns() }
+}
 
 /// Runs each worker in a thread of its own; they begin together. Returns what they came to and whether they were stopped.
 pub(super) fn run(workers: Vec<Worker>, stop: &AtomicBool) -> Vec<(JobOutcome, bool)> {
@@ -46,7 +58,7 @@ fn run_one(
     spins: u32,
 ) -> (JobOutcome, bool) {
     barrier.wait();
-    let begin = *begin.get_or_init(|| worker.clock.now());
+    let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
     let mut idle = Idle::new(spins);
     loop {
@@ -78,6 +90,7 @@ impl Idle {
         if self.rounds > 0 {
             worker.waited(thread_cpu_ns().saturating_sub(self.since));
             self.rounds = 0;
+            IS_IDLE.set(false);
         }
     }
 
@@ -91,6 +104,7 @@ impl Idle {
         }
         if self.rounds == 0 {
             self.since = thread_cpu_ns();
+            IS_IDLE.set(true);
         }
         self.rounds += 1;
         if is_helped_on(worker) {

@@ -72,7 +72,7 @@ enum Then {
 pub(super) struct Worker {
     pub(super) plan: Plan,
     pub(super) submitter: Submitter,
-    pub(super) clock: Clock,
+    clock: JobsClock,
     stage: Arc<Stage>,
     cell: Arc<Cell>,
     pattern: Pattern,
@@ -129,6 +129,14 @@ pub(super) struct Worker {
     outcome: JobOutcome,
 }
 
+/// The time that a worker goes by.
+#[derive(Debug, Clone)]
+pub(super) struct JobsClock {
+    pub(super) clock: Clock,
+    /// It is not the queue's, so that completions do not tell this time.
+    pub(super) is_apart: bool,
+}
+
 /// What buffers that are made contain.
 #[derive(Debug)]
 struct Fill {
@@ -152,8 +160,8 @@ impl Fill {
 }
 
 impl Worker {
-    pub(super) fn new(plan: Plan, submitter: Submitter, clock: Clock, stage: Arc<Stage>, cell: Arc<Cell>) -> Self {
-        let now = clock.now();
+    pub(super) fn new(plan: Plan, submitter: Submitter, clock: JobsClock, stage: Arc<Stage>, cell: Arc<Cell>) -> Self {
+        let now = clock.clock.now();
         let job = &plan.job;
         let plain = Flags { polled: job.hipri, ..Flags::default() };
         // A write of direct I/O is one that somebody waits for, as in Linux.
@@ -284,8 +292,13 @@ impl Worker {
         })
     }
 
+    /// The time by the jobs' clock.
+    pub(super) fn time(&self) -> Time {
+        self.clock.clock.now()
+    }
+
     fn look_at_clock(&mut self) {
-        self.now = self.now.max(self.clock.now());
+        self.now = self.now.max(self.time());
         self.rounds = 0;
     }
 
@@ -321,6 +334,7 @@ impl Worker {
     /// COST: for each what is noted of it, and its buffer put aside; no clock is read.
     fn take(&mut self, most: u32) -> u32 {
         let mut got = 0;
+        let mut last = Time(0);
         while got < most {
             let Some(done) = self.submitter.reap() else {
                 if got > 0 || !self.submitter.poll() {
@@ -330,7 +344,7 @@ impl Worker {
             };
             got += 1;
             self.recorder.note(&done);
-            self.now = self.now.max(done.completed);
+            last = done.completed;
             if self.is_watched || !done.status.is_ok() {
                 self.look_at(&done);
             }
@@ -340,6 +354,9 @@ impl Worker {
         }
         if got > 0 {
             self.outstanding -= got;
+            if !self.clock.is_apart {
+                self.now = self.now.max(last);
+            }
             self.recorder.complete.note(got, 1);
         }
         got
@@ -388,9 +405,8 @@ impl Worker {
 
     /// What the job came to.
     pub(super) fn into_outcome(self) -> (JobOutcome, bool) {
-        let Self { mut outcome, recorder, now, is_stopped, read_back_ns, wrong, plan, .. } = self;
+        let Self { mut outcome, recorder, is_stopped, read_back_ns, wrong, plan, .. } = self;
         let [read, write, trim, sync] = recorder.kinds;
-        outcome.runtime_ns = now.since(recorder.begin);
         outcome.directions = [read, write, trim];
         outcome.sync = sync;
         for (direction, kind) in Direction::ALL.into_iter().zip(&mut outcome.directions) {

@@ -99,6 +99,10 @@ impl Driver for Hdd {
         self.config.topology()
     }
 
+    fn keeps_data(&self) -> bool {
+        self.store.is_some()
+    }
+
     /// COST: one lock per batch; per request a look at each other one that waits for the heads. Nothing is allocated but the
     /// pages of a memory-backed disk.
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, now: Time) {

@@ -158,6 +158,10 @@ impl Driver for Null {
         self.store.is_some()
     }
 
+    fn takes_time(&self) -> bool {
+        self.config.irqmode == IrqMode::Timer
+    }
+
     fn is_concurrent(&self) -> bool {
         self.config.irqmode == IrqMode::Inline && self.store.is_none()
     }

@@ -85,6 +85,10 @@ impl Driver for Ram {
         check_topology(topology)
     }
 
+    fn takes_time(&self) -> bool {
+        false
+    }
+
     fn is_concurrent(&self) -> bool {
         true
     }

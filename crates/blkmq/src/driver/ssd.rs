@@ -180,6 +180,10 @@ impl Driver for Ssd {
         Ok(())
     }
 
+    fn keeps_data(&self) -> bool {
+        self.store.is_some()
+    }
+
     /// COST: two locks per batch, one of them the whole device's; per request a step of each page's die and a push into a
     /// heap. Nothing is allocated but the pages of a memory-backed SSD.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {

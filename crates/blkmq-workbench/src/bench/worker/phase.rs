@@ -14,7 +14,7 @@ impl Worker {
     /// all of them, however late a thread gets a processor: their numbers are of the same stretch of time.
     pub(in crate::bench) fn begin(&mut self, at: Time, has_thread: bool) {
         self.has_thread = has_thread;
-        self.now = self.clock.now().max(at);
+        self.now = self.time().max(at);
         let first = at.after(self.plan.delay_ns);
         self.pause = (self.plan.delay_ns > 0).then_some(first);
         self.pace = Pace::new(&self.plan.job, self.plan.seed, first);
@@ -157,6 +157,7 @@ impl Worker {
     /// The job is done.
     fn end(&mut self) {
         self.is_over = true;
+        self.outcome.runtime_ns = self.now.since(self.recorder.begin);
         if self.has_thread {
             self.outcome.usage = Usage::of_thread() - self.usage;
         }
@@ -166,6 +167,7 @@ impl Worker {
         if self.is_ramping {
             // It ended before anything was to be counted.
             self.is_ramping = false;
+            self.outcome.runtime_ns = 0;
             self.recorder = Recorder::new(self.plan.job.measure, self.now);
             self.stage.ramp_is_over(&self.submitter);
         }
