@@ -63,6 +63,7 @@ mod flush;
 pub mod future;
 #[cfg(not(loom))]
 mod hctx;
+#[cfg(not(loom))]
 mod hold;
 #[cfg(not(loom))]
 mod insert;
@@ -76,6 +77,7 @@ pub mod limits;
 mod member;
 #[cfg(not(loom))]
 mod merge;
+#[cfg(not(loom))]
 mod plug;
 #[cfg(not(loom))]
 mod queue;
