@@ -83,6 +83,7 @@ fn the_numbers_of_a_run_fit_together() {
     assert_eq!(number(&read["io_bytes"]), 4096 * number(&read["total_ios"]));
     assert_eq!(number(&found["blkmq"]["requests"]) + number(&found["blkmq"]["merges"]), ios);
     assert_eq!(found["blkmq"]["scheduler"], "mq-deadline");
+    assert_eq!(job["iodepth_submit"]["4"], 100.0, "one by one");
     let clat = &read["clat_ns"];
     assert_eq!(clat["N"], read["total_ios"]);
     let median = number(&clat["percentile"]["50.000000"]);

@@ -90,10 +90,10 @@ fn as_many_are_outstanding_as_the_job_says_and_never_more() {
         let whole = if iodepth % batch == 0 { iodepth } else { iodepth - 1 };
         let ios = u64::from(whole) * 1000;
         assert!((ios..=ios + 7).contains(&job.ios()), "iodepth {iodepth}, batch {batch}: {}", job.ios());
-        let beyond = &job.depth_level.0[iodepth.ilog2() as usize + 1..];
+        let beyond = &job.depth_level.levels()[iodepth.ilog2() as usize + 1..];
         assert!(beyond.iter().all(|count| *count == 0), "{iodepth}: {:?}", job.depth_level);
         assert_eq!(job.depth_level.total(), job.ios());
-        let beyond = &job.depth_submit.0[batch.ilog2() as usize + 1..];
+        let beyond = &job.depth_submit.levels()[batch.ilog2() as usize + 1..];
         assert!(beyond.iter().all(|count| *count == 0), "{batch}: {:?}", job.depth_submit);
     }
 }

@@ -470,12 +470,12 @@ fn the_least_number_of_completions_is_waited_for() {
         let job = Job { iodepth_batch_complete_min: min, iodepth_batch_complete_max: max, ..depth(16, reads()) };
         let outcome = outcome(Job { number_ios: Some(1600), ..job });
         // At the end all that are left are taken at once.
-        outcome.depth_complete.0.iter().rposition(|count| *count > 1)
+        outcome.depth_complete.levels().iter().rposition(|count| *count > 1)
     };
     assert_eq!(most(1, 1), Some(0));
     assert_eq!(most(8, 8), Some(3));
     assert_eq!(most(1, 16), Some(4), "all sixteen are over at once");
     let low = Job { iodepth: 16, iodepth_low: 4, iodepth_batch_submit: 16, number_ios: Some(1600), ..reads() };
     // It refills from four, so twelve are submitted together, after the first sixteen.
-    assert_eq!(outcome(low).depth_submit.0, [0, 0, 0, 132, 1, 0, 0]);
+    assert_eq!(outcome(low).depth_submit.levels(), [0, 0, 0, 132, 1, 0, 0]);
 }

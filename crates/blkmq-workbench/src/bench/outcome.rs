@@ -87,9 +87,9 @@ pub struct Sample {
     pub bytes: u64,
 }
 
-/// How often a small number was seen: how often 1, 2 to 3, 4 to 7, and so on, the last count being of 64 and more.
+/// How often a small number was seen: how often each power of two up to 64, what lies between two of them, and what is above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Spread(pub [u64; 7]);
+pub struct Spread([u64; 14]);
 
 /// What the block layer made of the operations.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -212,13 +212,29 @@ fn per_second(count: u64, ns: u64) -> f64 {
 impl Spread {
     /// Notes `times` times a number from 1.
     pub(super) fn note(&mut self, number: u32, times: u64) {
-        self.0[number.checked_ilog2().unwrap_or(0).min(6) as usize] += times;
+        let log = number.checked_ilog2().unwrap_or(0);
+        self.0[(2 * log + u32::from(!number.is_power_of_two())).min(13) as usize] += times;
     }
 
     fn add(&mut self, other: Self) {
         for (sum, count) in self.0.iter_mut().zip(other.0) {
             *sum += count;
         }
+    }
+
+    /// How often 1, 2 to 3, 4 to 7, and so on, the last count being of 64 and more: fio's way to tell a depth.
+    #[must_use]
+    pub fn levels(&self) -> [u64; 7] {
+        std::array::from_fn(|at| self.0[2 * at] + self.0[2 * at + 1])
+    }
+
+    /// How often 0, 1 to 4, 5 to 8, 9 to 16, and so on, the last count being of more than 64: fio's way to tell the length of
+    /// a batch.
+    #[must_use]
+    pub fn batches(&self) -> [u64; 7] {
+        let [one, _, two, three, four, rest @ ..] = self.0;
+        let [a, b, c, d, e, f, g, h, above] = rest;
+        [0, one + two + three + four, a + b, c + d, e + f, g + h, above]
     }
 
     /// How often a number was seen.
@@ -239,5 +255,19 @@ impl LayerOutcome {
     #[must_use]
     pub fn wait_share(&self) -> f64 {
         if self.cpu_ns == 0 { 0.0 } else { self.wait_ns as f64 / self.cpu_ns as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_has_fios_buckets() {
+        let mut spread = Spread::default();
+        [1, 3, 4, 5, 8, 9, 64, 65].into_iter().for_each(|number| spread.note(number, 1));
+        assert_eq!(spread.levels(), [1, 1, 2, 2, 0, 0, 2]);
+        assert_eq!(spread.batches(), [0, 3, 2, 1, 0, 1, 1]);
+        assert_eq!(spread.total(), 8);
     }
 }
