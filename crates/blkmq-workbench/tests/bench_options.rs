@@ -418,7 +418,7 @@ fn time_does_not_end_what_is_to_be_read_back() {
     let driver = spec::open("null,memory_backed=1,irqmode=2,completion_nsec=10us,poll_queues=0,size=1M")
         .expect("it is well described");
     for area in [64 << 10, 1 << 20] {
-        let job = Job { size: Some(Extent::Bytes(area)), ..verified(timed(MS, writes())) };
+        let job = Job { size: Some(Extent::Bytes(area)), ..verified(timed(MS * 6 / 5, writes())) };
         let outcome = run_over(&driver, &[job]);
         assert_eq!(outcome.error(), None);
         let job = &outcome.jobs[0];
