@@ -13,8 +13,10 @@ pub(super) const SLICE_NS: u64 = 100_000_000;
 #[derive(Debug)]
 pub(super) struct Recorder {
     measure: bool,
-    /// Reads, writes, trims, flushes.
-    pub(super) kinds: [DirectionOutcome; 4],
+    /// Operations and bytes by the number of their [`Op`]: counted for each operation, and so kept close together.
+    counts: [(u64, u64); 5],
+    /// The rest: reads, writes, trims, flushes.
+    kinds: [DirectionOutcome; 4],
     /// Operations and bytes of each kind when the slice began.
     before: [(u64, u64); 4],
     pub(super) begin: Time,
@@ -24,6 +26,7 @@ pub(super) struct Recorder {
     pub(super) complete: Spread,
 }
 
+/// Which of a recorder's kinds an operation is of.
 fn kind(op: Op) -> usize {
     match op {
         Op::Read => 0,
@@ -37,6 +40,7 @@ impl Recorder {
     pub(super) fn new(measure: Measure, begin: Time) -> Self {
         Self {
             measure: measure.lat || measure.clat,
+            counts: [(0, 0); 5],
             kinds: Default::default(),
             before: [(0, 0); 4],
             begin,
@@ -48,19 +52,40 @@ impl Recorder {
     }
 
     /// Notes an operation that is over.
-    #[inline]
+    #[inline(always)]
     pub(super) fn note(&mut self, done: &Completion) {
-        let kind = &mut self.kinds[kind(done.bio.op)];
+        let op = done.bio.op;
         if !done.status.is_ok() {
-            kind.errors += 1;
+            self.kinds[kind(op)].errors += 1;
             return;
         }
-        kind.ios += 1;
-        kind.bytes += done.bio.nr_sectors * SECTOR;
+        let count = &mut self.counts[op as usize];
+        count.0 += 1;
+        count.1 += done.bio.nr_sectors * SECTOR;
         if self.measure {
+            let kind = &mut self.kinds[kind(op)];
             kind.latency.record(done.completed.since(done.submitted));
             kind.device.record(done.completed.since(done.issued));
         }
+    }
+
+    /// What was counted of each kind.
+    fn counts(&self) -> [(u64, u64); 4] {
+        let mut sums = [(0, 0); 4];
+        for op in [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes] {
+            let (sum, count) = (&mut sums[kind(op)], self.counts[op as usize]);
+            *sum = (sum.0 + count.0, sum.1 + count.1);
+        }
+        sums
+    }
+
+    /// Reads, writes, trims and flushes.
+    pub(super) fn into_kinds(mut self) -> [DirectionOutcome; 4] {
+        let counts = self.counts();
+        for (kind, (ios, bytes)) in self.kinds.iter_mut().zip(counts) {
+            (kind.ios, kind.bytes) = (ios, bytes);
+        }
+        self.kinds
     }
 
     /// When the slice ends.
@@ -80,16 +105,16 @@ impl Recorder {
 
     fn end_slice(&mut self, end: Time) {
         let (end_ns, ns) = (end.since(self.begin), end.since(self.slice_begin));
-        for (kind, before) in self.kinds.iter_mut().zip(&mut self.before) {
-            let (ios, bytes) = (kind.ios - before.0, kind.bytes - before.1);
-            kind.samples.push(Sample { end_ns, ns, ios, bytes });
-            *before = (kind.ios, kind.bytes);
+        let counts = self.counts();
+        for ((kind, before), now) in self.kinds.iter_mut().zip(&mut self.before).zip(counts) {
+            kind.samples.push(Sample { end_ns, ns, ios: now.0 - before.0, bytes: now.1 - before.1 });
+            *before = now;
         }
         self.slice_begin = end;
     }
 
     /// Operations that were noted, and their bytes.
     pub(super) fn done(&self) -> (u64, u64) {
-        self.kinds.iter().fold((0, 0), |sum, kind| (sum.0 + kind.ios, sum.1 + kind.bytes))
+        self.counts.iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
     }
 }

@@ -314,7 +314,7 @@ impl Worker {
         let mut some = false;
         while self.wanted > 0 {
             let most = self.plan.job.iodepth_batch_complete_max.max(self.wanted);
-            let got = self.take(most.saturating_sub(self.taken).max(1));
+            let got = self.take_here(most.saturating_sub(self.taken).max(1));
             if got == 0 {
                 break;
             }
@@ -329,10 +329,17 @@ impl Worker {
         some
     }
 
+    /// [`take_here`](Self::take_here), for where it is not the path of every operation.
+    #[inline(never)]
+    fn take(&mut self, most: u32) -> u32 {
+        self.take_here(most)
+    }
+
     /// Takes up to `most` operations that are over; polls if there is none to begin with.
     ///
     /// COST: for each what is noted of it, and its buffer put aside; no clock is read.
-    fn take(&mut self, most: u32) -> u32 {
+    #[inline(always)]
+    fn take_here(&mut self, most: u32) -> u32 {
         let mut got = 0;
         let mut last = Time(0);
         while got < most {
@@ -406,7 +413,9 @@ impl Worker {
     /// What the job came to.
     pub(super) fn into_outcome(self) -> (JobOutcome, bool) {
         let Self { mut outcome, recorder, is_stopped, read_back_ns, wrong, plan, .. } = self;
-        let [read, write, trim, sync] = recorder.kinds;
+        (outcome.depth_level, outcome.depth_submit, outcome.depth_complete) =
+            (recorder.level, recorder.submit, recorder.complete);
+        let [read, write, trim, sync] = recorder.into_kinds();
         outcome.directions = [read, write, trim];
         outcome.sync = sync;
         for (direction, kind) in Direction::ALL.into_iter().zip(&mut outcome.directions) {
@@ -417,8 +426,6 @@ impl Worker {
                 _ => outcome.runtime_ns.saturating_sub(read_back_ns),
             };
         }
-        (outcome.depth_level, outcome.depth_submit, outcome.depth_complete) =
-            (recorder.level, recorder.submit, recorder.complete);
         if let Some(wrong) = wrong {
             let others = outcome.verify_errors.saturating_sub(1);
             let and = if others > 0 { format!("; and {others} more") } else { String::new() };
