@@ -231,6 +231,20 @@ impl<'q> Batch<'q> {
         self.finished.push_back(rq, Place::Held);
     }
 
+    /// All requests that are still to come are done already.
+    #[inline]
+    pub fn finish_all(&mut self, status: Status) {
+        if !self.refused {
+            let all = self.pending.take_while(self.slots, |rq| {
+                let body = rq.body_mut();
+                body.status = status;
+                body.issued = self.now;
+                true
+            });
+            self.finished.append(all);
+        }
+    }
+
     /// The device works on the request from now on. Note the id before anyone can complete it: the driver hands it to
     /// [`Done::complete`] later, and must touch the request's data no more after that.
     #[must_use = "the id is the only way to complete the request"]

@@ -16,14 +16,6 @@ const PLUG_MAX: usize = 32;
 /// A plug whose newest request has this many sectors (128 KiB) is flushed.
 const PLUG_FLUSH_SECTORS: u32 = 256;
 
-/// How an operation can be taken.
-pub(crate) enum Fit {
-    /// As one request.
-    Whole(Asked, Piece),
-    /// As that many requests, after a closer look.
-    Parts(usize),
-}
-
 /// What an operation asks for, and so each of its requests.
 pub(crate) struct Asked {
     op: Op,
@@ -64,30 +56,23 @@ impl Submitter {
         newest.is_some_and(|nr_sectors| nr_sectors >= PLUG_FLUSH_SECTORS) || self.plug.len() >= PLUG_MAX
     }
 
-    /// Whether and how an operation can be taken; nothing has happened yet.
+    /// Whether an operation can be taken as it is, as one request: what most are. Nothing has happened yet.
     #[inline(always)]
-    pub(crate) fn accept(&self, bio: &Bio) -> Result<Fit, RejectReason> {
-        match self.q.whole.piece(bio) {
-            Some(piece) if bio.priority.unwrap_or(self.priority).level <= 7 && !self.free.is_empty() => {
-                Ok(Fit::Whole(self.asked(bio, bio.flags, bio.flags.nomerge), piece))
-            }
-            _ => self.accept_any(bio).map(Fit::Parts),
-        }
+    pub(crate) fn accept_whole(&self, bio: &Bio) -> Option<(Asked, Piece)> {
+        let piece = self.q.whole.piece(bio)?;
+        let fits = bio.priority.unwrap_or(self.priority).level <= 7 && !self.free.is_empty();
+        fits.then(|| (self.asked(bio, bio.flags, bio.flags.nomerge), piece))
     }
 
-    /// Puts an operation in the plug that was accepted just now. `bio` hands it over, so that it moves only once.
+    /// Puts an operation in the plug that was accepted whole just now. `bio` hands it over, so that it moves only once.
     ///
-    /// COST: a read or write of one buffer that needs no splitting goes straight through. Its slot is written once; beside
-    /// the slot only lines of this thread are written, and none is read that others write.
+    /// COST: its slot is written once; beside the slot only lines of this thread are written, and none is read that others
+    /// write.
     #[inline(always)]
-    pub(crate) fn plug_bio(&mut self, fit: Fit, bio: impl FnOnce() -> Bio) -> RqId {
+    pub(crate) fn plug_whole(&mut self, asked: &Asked, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
         if self.plug.is_empty() {
             self.plug_time = self.q.clock.now();
         }
-        let (asked, piece) = match fit {
-            Fit::Whole(asked, piece) => (asked, piece),
-            Fit::Parts(nr_parts) => return self.plug_parts(bio(), nr_parts),
-        };
         let Self { q, runner, plug, free, .. } = self;
         let mut rq = free.pop_front(&q.slots).expect("a slot was free just now");
         let index = rq.index();
@@ -100,8 +85,9 @@ impl Submitter {
         id
     }
 
+    /// How many requests an operation of any kind needs, if it can be taken. Nothing has happened yet.
     #[inline(never)]
-    fn accept_any(&self, bio: &Bio) -> Result<usize, RejectReason> {
+    pub(crate) fn accept_any(&self, bio: &Bio) -> Result<usize, RejectReason> {
         self.check(bio).map_err(RejectReason::Bad)?;
         let nr_parts = split::count(&self.q.limits, bio, self.outstanding.len());
         if nr_parts > self.outstanding.len() {
@@ -120,7 +106,10 @@ impl Submitter {
 
     /// Takes slots for the parts of an operation and puts them in the plug, merging where they fit.
     #[inline(never)]
-    fn plug_parts(&mut self, bio: Bio, nr_parts: usize) -> RqId {
+    pub(crate) fn plug_parts(&mut self, bio: Bio, nr_parts: usize) -> RqId {
+        if self.plug.is_empty() {
+            self.plug_time = self.q.clock.now();
+        }
         let mut flags = bio.flags;
         let (step, post_flush) = flush::first_step(&self.q.limits, bio.op, &mut flags);
         let asked = self.asked(&bio, flags, flags.nomerge || flags.fua || step != FlushStep::None);

@@ -141,11 +141,14 @@ impl Submitter {
     /// The operation comes back if there is no free slot, or if it can never succeed; nothing has happened then.
     #[inline]
     pub fn submit(&mut self, bio: Bio) -> Result<RqId, Rejected> {
-        let fit = match self.accept(&bio) {
-            Ok(fit) => fit,
-            Err(reason) => return Err(Rejected { bio, reason }),
+        let id = if let Some((asked, piece)) = self.accept_whole(&bio) {
+            self.plug_whole(&asked, piece, || bio)
+        } else {
+            match self.accept_any(&bio) {
+                Ok(nr_parts) => self.plug_parts(bio, nr_parts),
+                Err(reason) => return Err(Rejected { bio, reason }),
+            }
         };
-        let id = self.plug_bio(fit, || bio);
         if self.is_plug_full() {
             self.flush_plug();
         }
@@ -162,16 +165,18 @@ impl Submitter {
         // Whether the time at which the plug was begun is the time of this batch.
         let mut is_fresh = self.plug.is_empty();
         while let Some(bio) = bios.front() {
-            match self.accept(bio) {
-                Ok(fit) => {
-                    self.plug_bio(fit, || bios.pop_front().expect("it was there just now"));
-                    taken += 1;
-                }
-                Err(reason) => {
-                    rejected = Some(reason);
-                    break;
+            if let Some((asked, piece)) = self.accept_whole(bio) {
+                self.plug_whole(&asked, piece, || bios.pop_front().expect("it was there just now"));
+            } else {
+                match self.accept_any(bio) {
+                    Ok(nr_parts) => _ = bios.pop_front().map(|bio| self.plug_parts(bio, nr_parts)),
+                    Err(reason) => {
+                        rejected = Some(reason);
+                        break;
+                    }
                 }
             }
+            taken += 1;
             if self.is_plug_full() {
                 self.flush_batch(is_fresh);
                 is_fresh = self.plug.is_empty();
