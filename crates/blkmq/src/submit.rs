@@ -84,6 +84,8 @@ pub struct Submitter {
     pub(crate) plug: RqList,
     /// When the oldest request in the plug came.
     pub(crate) plug_time: Time,
+    /// The plug holds what could not be passed on.
+    is_held_back: bool,
     /// Free slots, the one used last in front.
     pub(crate) free: RqList,
     /// Of operations that were split, by the slot that holds the operation.
@@ -110,6 +112,7 @@ impl Submitter {
             priority: client.priority,
             plug: RqList::new(),
             plug_time: Time(0),
+            is_held_back: false,
             free: q.slots.take_pool(member),
             outstanding: vec![Outstanding::default(); usize::from(q.nr_slots)].into_boxed_slice(),
             q,
@@ -178,20 +181,20 @@ impl Submitter {
             }
             taken += 1;
             if self.is_plug_full() {
-                self.flush_batch(is_fresh);
+                if is_fresh {
+                    self.flush_batch()
+                } else {
+                    self.flush_plug()
+                }
                 is_fresh = self.plug.is_empty();
             }
         }
-        self.flush_batch(is_fresh);
-        (taken, rejected)
-    }
-
-    fn flush_batch(&mut self, is_fresh: bool) {
-        if is_fresh && !self.plug.is_empty() {
-            self.flush_plug_at(self.plug_time);
+        if is_fresh {
+            self.flush_batch()
         } else {
-            self.flush_plug();
+            self.flush_plug()
         }
+        (taken, rejected)
     }
 
     /// Passes on what is in the plug. What finds no room, or comes while the queue is frozen, stays there and is tried
@@ -201,6 +204,16 @@ impl Submitter {
             // Not the time of the oldest request here: it may have waited long, and that is not the device's time.
             let now = self.q.clock.now();
             self.flush_plug_at(now);
+        }
+    }
+
+    /// Like [`flush_plug`](Self::flush_plug), for who has filled the plug without a pause: the time at which it was begun
+    /// is taken for the time now, and the clock is not read again.
+    pub fn flush_batch(&mut self) {
+        if self.is_held_back {
+            self.flush_plug();
+        } else if !self.plug.is_empty() {
+            self.flush_plug_at(self.plug_time);
         }
     }
 
@@ -219,7 +232,8 @@ impl Submitter {
         runner.drive_inside(q, |layout| layout.mapped(member), now, seen);
         activity.leave();
         let is_over = self.settle();
-        if self.plug.is_empty() { is_over } else { self.retry_plug(now) }
+        self.is_held_back = !self.plug.is_empty();
+        if self.is_held_back { self.retry_plug(now) } else { is_over }
     }
 
     /// The next operation that is over, if any.
@@ -336,6 +350,7 @@ impl Submitter {
         activity.enter();
         pass_on(q, runner, plug, now, q.word.load());
         activity.leave();
+        self.is_held_back = !self.plug.is_empty();
     }
 
     /// Something was left in the plug: asks to be woken when there is room, and tries once more.

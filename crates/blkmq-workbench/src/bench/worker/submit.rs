@@ -266,7 +266,7 @@ impl Worker {
         if self.plugged > 0 {
             self.recorder.level.note(self.outstanding, u64::from(self.plugged));
             self.recorder.submit.note(self.plugged, 1);
-            self.submitter.flush_plug();
+            self.submitter.flush_batch();
             self.plugged = 0;
         }
     }
