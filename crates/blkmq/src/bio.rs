@@ -8,7 +8,7 @@ use crate::limits::SECTOR_SIZE;
 /// What an operation asks for beyond its [`Op`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags {
-    /// Someone waits for this write. Reads are always synchronous.
+    /// Someone waits for this write. Reads are always synchronous, and so is what asks for `preflush` or `fua`.
     pub sync: bool,
     /// Make the volatile cache durable before this write.
     pub preflush: bool,
@@ -29,22 +29,25 @@ pub struct Flags {
 }
 
 /// One operation: what, where, and the buffers it owns until it completes.
+// The order keeps what is moved by itself, the buffer and the flags, within 16 bytes or at a multiple of them: a load that
+// takes in the ends of two stores just made waits until both have left the processor.
+#[repr(C)]
 #[derive(Debug)]
 pub struct Bio {
-    /// What to do.
-    pub op: Op,
+    /// A number of the application's own, handed back on completion.
+    pub user_data: u64,
+    /// Where the data comes from or goes to.
+    pub buffers: Buffers,
     /// First sector, in units of 512 bytes.
     pub sector: u64,
     /// Length in sectors of 512 bytes. For reads and writes it must equal the length of the buffers.
     pub nr_sectors: u64,
     /// How to do it.
     pub flags: Flags,
+    /// What to do.
+    pub op: Op,
     /// Its priority; `None` takes the client's.
     pub priority: Option<IoPriority>,
-    /// Where the data comes from or goes to.
-    pub buffers: Buffers,
-    /// A number of the application's own, handed back on completion.
-    pub user_data: u64,
 }
 
 impl Flags {
@@ -120,6 +123,18 @@ impl Bio {
     pub fn with_user_data(mut self, user_data: u64) -> Self {
         self.user_data = user_data;
         self
+    }
+
+    /// Takes the operation out, field by field: who has just written the fields need not wait, as for a copy in larger
+    /// pieces, until all of them have left the processor.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> Self {
+        let buffers = match std::mem::take(&mut self.buffers) {
+            Buffers::One(buffer) => Buffers::One(buffer),
+            other => other,
+        };
+        let &mut Self { user_data, sector, nr_sectors, flags, op, priority, .. } = self;
+        Self { user_data, buffers, sector, nr_sectors, flags, op, priority }
     }
 
     /// True if the buffers fit the operation: whole sectors of the stated length for reads and writes, else none.

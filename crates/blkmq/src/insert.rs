@@ -19,7 +19,7 @@ struct Blocked([[bool; 2]; Class::ALL.len()]);
 
 impl Blocked {
     fn kind(&mut self, rq: &Request<'_>) -> &mut bool {
-        &mut self.0[rq.body().priority.class.index()][usize::from(rq.body().sync)]
+        &mut self.0[rq.body().priority.class.index()][usize::from(rq.body().is_sync())]
     }
 }
 

@@ -20,7 +20,6 @@ const PLUG_FLUSH_SECTORS: u32 = 256;
 pub(crate) struct Asked {
     op: Op,
     flags: Flags,
-    sync: bool,
     priority: IoPriority,
     merge: MergeLevel,
 }
@@ -32,7 +31,6 @@ impl Asked {
         Body {
             op: self.op,
             flags: self.flags,
-            sync: self.sync,
             priority: self.priority,
             client,
             merge: self.merge,
@@ -111,6 +109,7 @@ impl Submitter {
             self.plug_time = self.q.clock.now();
         }
         let mut flags = bio.flags;
+        flags.sync |= flags.fua || flags.preflush;
         let (step, post_flush) = flush::first_step(&self.q.limits, bio.op, &mut flags);
         let asked = self.asked(&bio, flags, flags.nomerge || flags.fua || step != FlushStep::None);
         let Self { q, runner, client, plug, plug_time, free, outstanding, .. } = self;
@@ -143,7 +142,6 @@ impl Submitter {
         Asked {
             op: bio.op,
             flags,
-            sync: bio.op == Op::Read || bio.flags.sync || bio.flags.fua || bio.flags.preflush,
             priority: bio.priority.unwrap_or(self.priority),
             merge: if alone { MergeLevel::Never } else { self.q.settings.merge_level() },
         }

@@ -142,10 +142,11 @@ impl Submitter {
     ///
     /// # Errors
     /// The operation comes back if there is no free slot, or if it can never succeed; nothing has happened then.
-    #[inline]
-    pub fn submit(&mut self, bio: Bio) -> Result<RqId, Rejected> {
+    // Inlined, so that an operation goes from the caller's registers into its slot.
+    #[inline(always)]
+    pub fn submit(&mut self, mut bio: Bio) -> Result<RqId, Rejected> {
         let id = if let Some((asked, piece)) = self.accept_whole(&bio) {
-            self.plug_whole(&asked, piece, || bio)
+            self.plug_whole(&asked, piece, || bio.take())
         } else {
             match self.accept_any(&bio) {
                 Ok(nr_parts) => self.plug_parts(bio, nr_parts),

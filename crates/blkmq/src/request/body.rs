@@ -42,7 +42,6 @@ pub(crate) struct Part {
 pub(crate) struct Body {
     pub(crate) op: Op,
     pub(crate) flags: Flags,
-    pub(crate) sync: bool,
     pub(crate) priority: IoPriority,
     pub(crate) client: ClientId,
     pub(crate) merge: MergeLevel,
@@ -84,7 +83,6 @@ impl Body {
     pub(crate) const EMPTY: Self = Self {
         op: Op::Flush,
         flags: Flags::NONE,
-        sync: false,
         priority: IoPriority { class: blkmq_sched::Class::BestEffort, level: 4 },
         client: ClientId(0),
         merge: MergeLevel::Never,
@@ -109,6 +107,11 @@ impl Body {
         completed: Time(0),
     };
 
+    /// Whether someone waits for it.
+    pub(crate) fn is_sync(&self) -> bool {
+        self.op == Op::Read || self.flags.sync
+    }
+
     /// Whether one of the two could join the other by where they lie: what most pairs of requests fail at first.
     #[inline]
     pub(crate) fn is_near(&self, other: &Self) -> bool {
@@ -132,7 +135,7 @@ impl Body {
             nr_sectors: self.nr_sectors,
             nr_segments: self.nr_segments,
             op: self.op,
-            sync: self.sync,
+            sync: self.is_sync(),
             priority: self.priority,
             client: self.client,
             merge: self.merge,
