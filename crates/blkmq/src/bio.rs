@@ -128,6 +128,7 @@ impl Bio {
     /// Takes the operation out, field by field: who has just written the fields need not wait, as for a copy in larger
     /// pieces, until all of them have left the processor.
     #[inline(always)]
+    #[expect(clippy::needless_match, reason = "the buffer moves by itself, without the mark in front of it")]
     pub(crate) fn take(&mut self) -> Self {
         let buffers = match std::mem::take(&mut self.buffers) {
             Buffers::One(buffer) => Buffers::One(buffer),

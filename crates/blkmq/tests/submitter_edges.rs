@@ -71,6 +71,66 @@ fn time_in_the_plug_does_not_count_as_the_devices() {
     assert_eq!((done[0].submitted, done[0].issued), (Time(0), Time(40 * SECOND)));
 }
 
+/// When each operation was submitted and issued, in seconds.
+fn times(done: &[blkmq::Completion]) -> Vec<(u64, u64)> {
+    done.iter().map(|done| (done.submitted.0 / SECOND, done.issued.0 / SECOND)).collect()
+}
+
+/// Red if `submit_batch` takes the time of a plug that was begun before it for its own, or `flush_batch` that of one that
+/// could not be passed on.
+#[test]
+fn a_batch_is_issued_when_it_was_begun_unless_it_was_held_up() {
+    let clock = VirtualClock::new();
+    let driver = spec::open("null,size=64M,irqmode=0").expect("the spec is good");
+    let q = RequestQueue::builder(driver).scheduler("none").clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut batch = std::collections::VecDeque::from([write(0, 1), write(100, 1)]);
+    clock.advance(SECOND);
+    assert_eq!(submitter.submit_batch(&mut batch), (2, None));
+    assert_eq!(times(&reap(&mut submitter)), [(1, 1), (1, 1)]);
+    submitter.submit(write(0, 1)).unwrap();
+    clock.advance(SECOND);
+    batch.push_back(write(100, 1));
+    assert_eq!(submitter.submit_batch(&mut batch), (1, None));
+    assert_eq!(times(&reap(&mut submitter)), [(1, 2), (1, 2)]);
+    submitter.submit(write(0, 1)).unwrap();
+    clock.advance(SECOND);
+    submitter.flush_batch();
+    assert_eq!(times(&reap(&mut submitter)), [(2, 2)]);
+    let freeze = q.freeze();
+    submitter.submit(write(0, 1)).unwrap();
+    submitter.flush_batch();
+    drop(freeze);
+    clock.advance(SECOND);
+    submitter.flush_batch();
+    assert_eq!(times(&reap(&mut submitter)), [(3, 4)]);
+}
+
+/// Goes red if the parts of an operation are handed out as if each were one, or hold up what is over behind them.
+#[test]
+fn what_is_over_comes_whole_and_past_what_is_not() {
+    let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
+    let q = RequestQueue::builder(driver.clone()).scheduler("none").build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    for (sector, nr_sectors) in [(0, 24), (100, 8), (200, 16)] {
+        submitter.submit(write(sector, nr_sectors)).unwrap();
+    }
+    let mut reap_all = |nr_finished: usize| {
+        submitter.poll();
+        (0..nr_finished).for_each(|_| driver.finish_oldest(Status::Ok));
+        submitter.poll();
+        let mut sectors = Vec::new();
+        let nr_reaped = submitter.reap_all(|done| sectors.push((done.bio.sector, done.bio.nr_sectors)));
+        assert_eq!(nr_reaped, sectors.len());
+        sectors
+    };
+    assert_eq!(reap_all(2), []);
+    assert_eq!(reap_all(2), [(0, 24), (100, 8)]);
+    assert_eq!(reap_all(1), []);
+    assert_eq!(reap_all(1), [(200, 16)]);
+    assert_eq!(submitter.nr_outstanding(), 0);
+}
+
 #[test]
 fn nowait_behind_one_without_room_does_not_wait() {
     let driver = Recorder::new(limits(), ONE_QUEUE);

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::bio::Flags;
 use crate::buffer::{Buffer, Buffers};
 
 fn limits() -> impl Strategy<Value = Limits> {
@@ -97,6 +98,41 @@ proptest! {
             sector += u64::from(piece.nr_sectors);
         }
         prop_assert_eq!(sector, bio.sector + bio.nr_sectors);
+    }
+}
+
+/// An operation near the end of a small device, whose length and buffer may be wrong.
+fn doubtful() -> impl Strategy<Value = (u64, Bio)> {
+    let op = prop::sample::select(vec![Op::Read, Op::Write, Op::Write, Op::Discard, Op::Flush]);
+    let flag = || prop::bool::weighted(0.1);
+    let flags = (flag(), flag()).prop_map(|(preflush, fua)| Flags { preflush, fua, ..Flags::default() });
+    let length = (0_u64..100, prop::sample::select(vec![0_usize, 0, 0, 0, 1, 512]), flag());
+    (0_u64..120, op, 0_u64..120, length, flags).prop_map(|(capacity, op, sector, (nr_sectors, more, is_cut), flags)| {
+        let bytes = nr_sectors as usize * SECTOR_SIZE + more;
+        let buffers = match (op, is_cut) {
+            (Op::Read | Op::Write, false) => Buffers::One(Buffer::zeroed(bytes)),
+            (Op::Read | Op::Write, true) => Buffers::Many(vec![Buffer::zeroed(bytes)]),
+            _ => Buffers::None,
+        };
+        (capacity, Bio::new(op, sector, nr_sectors, buffers).with_flags(flags))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 10 } else { 4000 }))]
+
+    /// Red if any of the limits is missing in `Whole`, or off by one.
+    #[test]
+    fn what_is_taken_whole_is_what_would_be_one_piece(limits in limits(), (capacity_sectors, bio) in doubtful()) {
+        let limits = Limits { capacity_sectors, ..limits };
+        let is_plain = matches!(bio.buffers, Buffers::One(_)) && !bio.flags.preflush && !bio.flags.fua;
+        let is_good = limits.check(bio.op, bio.sector, bio.nr_sectors).is_ok() && bio.buffers_fit();
+        let mut expected = None;
+        if is_plain && is_good {
+            let pieces: Vec<_> = Pieces::new(&limits, &bio).collect();
+            expected = pieces.first().copied().filter(|piece| pieces.len() == 1 && piece.nr_segments == 1);
+        }
+        prop_assert_eq!(Whole::new(&limits).piece(&bio), expected);
     }
 }
 

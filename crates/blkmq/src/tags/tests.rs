@@ -279,6 +279,20 @@ fn tags_of_a_word_come_back_in_one_go() {
     assert_eq!(text, "depth=3 busy=2 words=1 bits_per_word=64\nword 0: taken=0x3 cleared=0x0\n");
 }
 
+/// Red if `Taken` does not put back what it claimed for nothing.
+#[test]
+fn tags_are_taken_as_they_are_asked_for() {
+    let tags = Tags::new(64, 64);
+    let mut hint = Hint(14);
+    let mut taken = tags.take(&mut hint, 20);
+    assert_eq!(taken.by_ref().take(3).collect::<Vec<_>>(), [Tag(0), Tag(1), Tag(2)]);
+    drop(taken);
+    assert_eq!((tags.weight(), hint), (3, Hint(14)));
+    assert_eq!(tags.take(&mut hint, 100).count(), 61);
+    assert_eq!(tags.take(&mut hint, 1).next(), None);
+    assert_eq!(hint, Hint(0));
+}
+
 #[test]
 fn tags_share_no_line_between_words() {
     assert_eq!(align_of::<Line<Word>>(), 128);
