@@ -7,19 +7,19 @@ use std::time::Duration;
 use std::{panic, thread};
 
 use blkmq::{Clock, Time};
+use nix::sys::prctl::set_timerslack;
 
 use super::cpu::thread_cpu_ns;
 use super::outcome::JobOutcome;
 use super::worker::{Turn, Worker};
 
-/// A thread that waits for a completion looks so often before it does anything else, if there is a processor for each.
-const SPINS: u32 = 32;
+/// A thread that waits for a completion looks so often before it sleeps, as another thread may be about to help it on. If
+/// there is no processor for each thread it lets others in between.
+const LOOKS: u32 = 16;
 
-/// Then it looks so often with other threads let in between, before it may sleep.
-const YIELDS: u32 = 16;
-
-/// A sleep takes this long at least, in nanoseconds; for an event that is nearer a thread does not go to sleep.
-const NEAR_NS: u64 = 150_000;
+/// A sleep ends this much before the event it is for, in nanoseconds, since to wake up takes time; so there is none for an
+/// event that is nearer.
+const NEAR_NS: u64 = 60_000;
 
 /// The longest sleep, so that whoever asks for the end is heard.
 const LONGEST_NS: u64 = 50_000_000;
@@ -39,12 +39,12 @@ pub(super) fn lock_meter() -> u64 {
 pub(super) fn run(workers: Vec<Worker>, stop: &AtomicBool) -> Vec<(JobOutcome, bool)> {
     let (barrier, begin) = (Barrier::new(workers.len()), OnceLock::new());
     let nr_cores = thread::available_parallelism().map_or(1, usize::from);
-    let spins = if workers.len() <= nr_cores { SPINS } else { 0 };
+    let has_processor = workers.len() <= nr_cores;
     thread::scope(|scope| {
         let (barrier, begin) = (&barrier, &begin);
         let threads: Vec<_> = workers
             .into_iter()
-            .map(|worker| scope.spawn(move || run_one(worker, barrier, begin, stop, spins)))
+            .map(|worker| scope.spawn(move || run_one(worker, barrier, begin, stop, has_processor)))
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))).collect()
     })
@@ -55,12 +55,14 @@ fn run_one(
     barrier: &Barrier,
     begin: &OnceLock<Time>,
     stop: &AtomicBool,
-    spins: u32,
+    has_processor: bool,
 ) -> (JobOutcome, bool) {
+    // The kernel would add 50 us to every sleep. Where it does not let us say so, sleeps are longer.
+    let _ = set_timerslack(1);
     barrier.wait();
     let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
-    let mut idle = Idle::new(spins);
+    let mut idle = Idle::new(has_processor);
     loop {
         match worker.turn(stop) {
             Turn::Busy => idle.end(&mut worker),
@@ -76,12 +78,13 @@ struct Idle {
     rounds: u32,
     /// CPU time of the thread when the run began.
     since: u64,
-    spins: u32,
+    /// No other thread of the run needs this one's processor.
+    has_processor: bool,
 }
 
 impl Idle {
-    fn new(spins: u32) -> Self {
-        Self { rounds: 0, since: 0, spins }
+    fn new(has_processor: bool) -> Self {
+        Self { rounds: 0, since: 0, has_processor }
     }
 
     /// The run is over, if there was one. COST: a system call for a run.
@@ -110,15 +113,15 @@ impl Idle {
         if is_helped_on(worker) {
             return;
         }
-        if self.rounds <= self.spins {
-            std::hint::spin_loop();
-        } else if self.rounds <= self.spins + YIELDS || is_near(worker, now) {
-            thread::yield_now();
-        } else {
-            let longest = now.after(LONGEST_NS);
-            // What completes ends the sleep, and so does the device's next event.
-            worker.submitter.wait(Some(until.map_or(longest, |until| until.min(longest))));
+        let event = worker.submitter.next_wakeup();
+        let is_near = event.is_some_and(|event| event.since(now) < NEAR_NS);
+        if is_near || self.rounds <= LOOKS {
+            return if self.has_processor { std::hint::spin_loop() } else { thread::yield_now() };
         }
+        // What completes ends the sleep; the device's next event is to find the thread awake.
+        let until = [until, event.map(|event| event.before(NEAR_NS))].into_iter().flatten().min();
+        let longest = now.after(LONGEST_NS);
+        worker.submitter.wait(Some(until.map_or(longest, |until| until.min(longest))));
     }
 }
 
@@ -132,14 +135,9 @@ fn is_helped_on(worker: &Worker) -> bool {
     true
 }
 
-/// Whether the device's next event comes before a sleep would be over.
-fn is_near(worker: &Worker, now: Time) -> bool {
-    worker.submitter.next_wakeup().is_some_and(|event| event.since(now) < NEAR_NS)
-}
-
 fn sleep_or_yield(ns: u64) {
     if ns > NEAR_NS {
-        thread::sleep(Duration::from_nanos(ns - NEAR_NS / 2));
+        thread::sleep(Duration::from_nanos(ns - NEAR_NS));
     } else {
         thread::yield_now();
     }
