@@ -54,7 +54,9 @@ pub struct Completion {
     /// How it ended.
     pub status: Status,
     /// When it was submitted, when the driver got the last of it, and when that was completed; by the clock readings of
-    /// the batches it went with. Operations that never reached the driver have zeroes.
+    /// the batches it went with: when its plug was begun, when that was passed on (when it was begun too, if
+    /// [`Submitter::submit_batch`] or [`Submitter::flush_batch`] passed it on) or the request dispatched later, and when
+    /// what finished together with it was found. Operations that never reached the driver have zeroes for the last two.
     pub submitted: Time,
     /// See [`submitted`](Self::submitted).
     pub issued: Time,
