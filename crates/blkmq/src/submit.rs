@@ -234,6 +234,8 @@ impl Submitter {
         }
         runner.drive_inside(q, |layout| layout.mapped(member), now, seen);
         activity.leave();
+        // What others completed lines up behind what this thread did: else who never reaps all of that would not see it.
+        self.collect();
         let is_over = self.settle();
         self.is_held_back = !self.plug.is_empty();
         if self.is_held_back { self.retry_plug(now) } else { is_over }

@@ -5,7 +5,7 @@ mod device;
 use std::sync::Arc;
 
 use blkmq::driver::{Topology, spec};
-use blkmq::{Client, Clock, Flags, Limits, Op, RequestQueue, Status, Time, VirtualClock};
+use blkmq::{Client, Clock, Flags, Limits, Op, RequestQueue, Status, Submitter, Time, VirtualClock};
 
 use device::{ONE_QUEUE, Recorder, reap, write};
 
@@ -219,4 +219,31 @@ fn what_the_scheduler_lets_go_between_a_poll_and_the_sleep_is_not_slept_over() {
         driver.finish_oldest(Status::Ok);
         reap(&mut submitter);
     }
+}
+
+/// Red if a poll takes over what others completed only when this thread has nothing of its own left.
+#[test]
+fn what_others_completed_is_not_put_off_by_ones_own() {
+    let clock = VirtualClock::new();
+    let driver = spec::open("null,irqmode=2,completion_nsec=1000").unwrap();
+    let q = RequestQueue::builder(driver).scheduler("none").clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut other = q.submitter(&Client::new("test")).unwrap();
+    let submit = |submitter: &mut Submitter, number: u64| {
+        submitter.submit(write(number * 8, 1).with_user_data(number)).unwrap();
+        submitter.flush_plug();
+    };
+    submit(&mut submitter, 0);
+    clock.advance(1000);
+    other.poll();
+    submit(&mut submitter, 1);
+    submit(&mut submitter, 2);
+    let mut order = Vec::new();
+    for number in 3..6 {
+        clock.advance(1000);
+        assert!(submitter.poll());
+        order.push(submitter.reap().unwrap().bio.user_data);
+        submit(&mut submitter, number);
+    }
+    assert!(order.contains(&0), "{order:?}");
 }
