@@ -6,8 +6,8 @@ mod device;
 use std::sync::{Arc, Mutex};
 
 use blkmq::driver::spec;
-use blkmq::{Accounting, Client, Clock, Notify, RequestQueue, Stat, Time, VirtualClock};
-use device::{read, reap, write};
+use blkmq::{Accounting, Client, Clock, Flags, Notify, RequestQueue, Stat, Status, Submitter, Time, VirtualClock};
+use device::{ONE_QUEUE, Recorder, read, reap, write};
 
 const MS: u64 = 1_000_000;
 
@@ -97,5 +97,49 @@ fn what_another_thread_completed_is_counted_before_it_is_delivered() {
     for submitter in &mut submitters {
         submitter.set_notify(None);
         reap(submitter);
+    }
+}
+
+/// Operations that must not wait, and are refused because the queue is frozen, has no tag, or is full, are over; no
+/// request of them ever was. Red if any of the three is not counted as gone, or is counted though `iostats` is off.
+#[test]
+fn what_is_refused_leaves_nothing_in_flight() {
+    let nowait = |at| read(at, 8).with_flags(Flags { nowait: true, ..Flags::NONE });
+    for scheduler in ["none", "mq-deadline"] {
+        for (accounting, iostats) in
+            [(Accounting::PerThread, "1"), (Accounting::Shared, "1"), (Accounting::PerThread, "0")]
+        {
+            let what = format!("{scheduler} {accounting:?} iostats={iostats}");
+            let device = Recorder::new(spec::open("null").expect("the spec is good").limits(), ONE_QUEUE);
+            let q = RequestQueue::builder(device.clone()).scheduler(scheduler).accounting(accounting).build();
+            let q = q.expect("the queue is good");
+            q.set_nr_requests(1).expect("it is in range").wait().expect("nothing is in flight");
+            drop(q.set_knob("iostats", iostats).expect("the knob is there"));
+            let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+            submitter.submit(read(0, 8)).expect("there is a slot");
+            submitter.flush_plug();
+            let counted = u64::from(iostats == "1");
+            let refused = |submitter: &mut Submitter, why: &str| {
+                // Two that merge in the plug, so that the request stands for two operations.
+                for bio in [nowait(100), nowait(108)] {
+                    submitter.submit(bio).expect("there is a slot");
+                }
+                let over = reap(submitter);
+                assert_eq!(
+                    over.iter().map(|done| done.status).collect::<Vec<_>>(),
+                    [Status::Again; 2],
+                    "{what}: {why}"
+                );
+                assert_eq!(q.stat().in_flight, counted, "{what}: {why}");
+            };
+            refused(&mut submitter, "no room");
+            let freeze = q.freeze();
+            refused(&mut submitter, "frozen");
+            drop(freeze);
+            device.finish_oldest(Status::Ok);
+            assert_eq!(reap(&mut submitter).len(), 1);
+            let stat = q.stat();
+            assert_eq!((stat.in_flight, stat.read_ios, stat.read_merges), (0, counted, 0), "{what}: {stat}");
+        }
     }
 }

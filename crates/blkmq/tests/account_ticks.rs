@@ -4,7 +4,7 @@
 mod device;
 
 use blkmq::driver::spec;
-use blkmq::{Accounting, Client, Clock, RequestQueue, VirtualClock};
+use blkmq::{Accounting, Client, Clock, RequestQueue, SectorRange, VirtualClock};
 use device::{Random, first_seed, read};
 
 const US: u64 = 1000;
@@ -95,4 +95,29 @@ fn overlapping_requests_count_once() {
     let stat = q.stat();
     assert!((4900..=5100).contains(&stat.io_ticks), "{stat}");
     assert_eq!(stat.read_ticks, 6000, "{stat}");
+}
+
+/// A queue, or a range, that comes in the middle of a tick was not busy for what had passed of that. Red if a gauge begins
+/// with the tick that is under way.
+#[test]
+fn what_passed_before_a_queue_or_a_range_was_there_does_not_count() {
+    let tick = 1 << 20;
+    let clock = VirtualClock::new();
+    clock.advance_to(blkmq::Time(tick - 1000));
+    let range = |name: &str| SectorRange { name: name.to_owned(), first: 0, nr_sectors: 1000 };
+    let q = RequestQueue::builder(spec::open("null,irqmode=2,completion_nsec=2000").expect("the spec is good"))
+        .clock(Clock::Virtual(clock.clone()))
+        .ranges(vec![range("first")])
+        .build()
+        .expect("the queue is good");
+    let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+    let mut busy = || {
+        submitter.submit(read(0, 8)).expect("there is a slot");
+        assert!(submitter.wait(None) && submitter.reap().is_some());
+        (q.stat().io_ticks, q.range_stats()[0].1.io_ticks)
+    };
+    assert_eq!(busy(), (0, 0), "{:?} have passed", clock.now());
+    clock.advance_to(blkmq::Time(5 * tick - 1000));
+    q.set_ranges(vec![range("second")]).expect("it is good").wait().expect("nothing is in flight");
+    assert_eq!(busy(), (1, 0), "the whole queue had a request across the edge of a tick");
 }

@@ -116,6 +116,38 @@ fn the_nearest_command_is_first_and_none_waits_for_ever() {
     assert!(overtook > 200, "{overtook}");
 }
 
+/// Red if the heads do not turn from reads to the cache for a flush, or from the cache to reads while writes wait for room.
+#[test]
+fn neither_reads_nor_what_waits_for_the_cache_keep_the_heads_for_themselves() {
+    let far = |number: u64| number * 7_919_000 % 1_900_000_000;
+    for (parameters, awaited, others) in
+        [("", Bio::flush().with_user_data(1), read as fn(u64) -> Bio), ("cache_segments=16", read(1), write)]
+    {
+        let hdd = hdd(parameters);
+        let mut queue = Harness::new(&hdd, 0);
+        let mut number = 0..;
+        let mut next = || far(number.next().expect("there is no end"));
+        (0..16).for_each(|_| queue.push(write(next())));
+        (0..20).for_each(|_| queue.push(others(next())));
+        queue.issue(Time(0));
+        // The heads are busy when it comes.
+        let mut before = queue.poll(Time(MS)).len();
+        queue.push(awaited);
+        queue.issue(Time(MS));
+        loop {
+            let at = hdd.next_event(0).expect("the disk has something to do");
+            let over = queue.poll(at);
+            if over.iter().any(|(bio, _)| bio.user_data == 1) {
+                break;
+            }
+            before += over.len();
+            assert!(before < 400, "{parameters}: it starves");
+            over.iter().for_each(|_| queue.push(others(next())));
+            queue.issue(at);
+        }
+    }
+}
+
 #[test]
 fn reads_are_answered_from_the_cache_and_from_what_was_read_ahead() {
     let hdd = hdd("");
