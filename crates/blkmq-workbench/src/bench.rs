@@ -258,7 +258,7 @@ impl Bench {
             Clock::Virtual(clock) => {
                 let before = thread_cpu_ns();
                 tasks::run(&mut workers, clock, stop)?;
-                let cpu_ns = thread_cpu_ns().saturating_sub(before);
+                let cpu_ns = stage.cpu_ns(before);
                 (workers.into_iter().map(Worker::into_outcome).collect(), Some(cpu_ns))
             }
         };

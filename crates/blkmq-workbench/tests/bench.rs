@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, Outcome, Setup};
+use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, Outcome, Setup, thread_cpu_ns};
 use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Extent, Job, Operations, Order};
 
 /// Each request takes 100 us, and 64 go at once.
@@ -141,12 +141,36 @@ fn jobs_end_at_their_size_and_loop() {
     assert_eq!(ios(Job { loops: 3, ..area.clone() }), 768);
     assert_eq!(ios(Job { io_size: Some(Extent::Bytes(8192)), ..area.clone() }), 2);
     assert_eq!(ios(Job { io_size: Some(Extent::Bytes(3 << 20)), ..area.clone() }), 768);
+    assert_eq!(ios(Job { io_size: Some(Extent::Percent(25)), ..area.clone() }), 64, "a quarter of the size");
     assert_eq!(ios(Job { number_ios: Some(7), ..area.clone() }), 7);
     assert_eq!(ios(Job { number_ios: Some(7), loops: 2, ..area.clone() }), 14);
     assert_eq!(ios(Job { size: Some(Extent::Percent(1)), ..area.clone() }), 2621, "1 % of 1 GiB");
     assert_eq!(ios(Job { runtime: Some(10 * MS), ..area.clone() }), 100, "the time ends it before the size");
     assert_eq!(ios(Job { runtime: Some(SECOND), ..area.clone() }), 256, "the size ends it before the time");
     assert_eq!(ios(timed(area, SECOND)), 10_000, "passes begin anew");
+}
+
+#[test]
+fn what_the_end_finds_outstanding_is_not_in_time() {
+    let in_time = |job: Job| {
+        let outcome = on_virtual_time(&[job]);
+        (outcome.jobs[0].ios_in_time, outcome.jobs[0].ios())
+    };
+    let read = || job(Direction::Read, RANDOM);
+    assert_eq!(in_time(timed(depth(read(), 8, 1), 10 * MS + MS / 20)), (800, 808));
+    assert_eq!(in_time(timed(Job { ramp_time: MS / 20, ..read() }, 10 * MS)), (100, 101));
+    assert_eq!(in_time(timed(depth(read(), 8, 1), MS / 20)), (0, 8));
+    assert_eq!(in_time(Job { number_ios: Some(7), ..read() }), (7, 7));
+}
+
+#[test]
+fn cpu_time_of_the_ramp_is_not_counted_on_virtual_time_either() {
+    let job = Job { ramp_time: 10 * SECOND, ..timed(job(Direction::Read, RANDOM), 10 * MS) };
+    let before = thread_cpu_ns();
+    let outcome = on_virtual_time(&[job]);
+    let (counted, all) = (outcome.layer.cpu_ns, thread_cpu_ns() - before);
+    // One operation in a thousand came after the ramp.
+    assert!(0 < counted && counted < all / 4, "{counted} of {all} ns");
 }
 
 #[test]

@@ -32,6 +32,9 @@ pub struct JobOutcome {
     pub group: u32,
     /// Nanoseconds during which this thread was measured.
     pub runtime_ns: u64,
+    /// Operations that completed before the job's runtime was over; all of them if the job ended before that. For rates over
+    /// a short time: those that were outstanding then took longer, and would count without their time.
+    pub ios_in_time: u64,
     /// Reads, writes and trims, in fio's order.
     pub directions: [DirectionOutcome; 3],
     /// Flushes that the job asked for.
@@ -141,6 +144,7 @@ impl JobOutcome {
     /// summed, the runtime is the longer one, slices of time are added one by one.
     pub fn add(&mut self, other: &Self) {
         self.runtime_ns = self.runtime_ns.max(other.runtime_ns);
+        self.ios_in_time += other.ios_in_time;
         for (sum, direction) in self.directions.iter_mut().zip(&other.directions) {
             sum.add(direction);
         }

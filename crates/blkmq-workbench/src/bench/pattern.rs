@@ -184,8 +184,8 @@ impl Pattern {
         self.left_alike -= nr;
     }
 
-    /// The next operation of this pass; `None` when the pass is over.
-    pub(super) fn next(&mut self) -> Option<Step> {
+    /// The next operation of this pass; `None` when the pass is over. `turn` may exchange a direction that a mixture has drawn.
+    pub(super) fn next(&mut self, turn: impl FnOnce(Direction) -> Direction) -> Option<Step> {
         if self.left.1 == 0 {
             return None;
         }
@@ -195,10 +195,11 @@ impl Pattern {
         }
         let direction = match self.operations {
             Operations::Only(direction) => direction,
-            Operations::ReadWrite { read_percent } if below(&mut self.rng, 100) < u64::from(read_percent) => {
-                Direction::Read
+            Operations::ReadWrite { read_percent } => {
+                let is_read = below(&mut self.rng, 100) < u64::from(read_percent);
+                let drawn = if is_read { Direction::Read } else { Direction::Write };
+                if matches!(read_percent, 1..100) { turn(drawn) } else { drawn }
             }
-            Operations::ReadWrite { .. } => Direction::Write,
             Operations::TrimWrite => Direction::Trim,
         };
         let len = self.sizes[direction].choose(&mut self.rng);

@@ -155,7 +155,7 @@ impl Plan {
             return Err(fault(job, what));
         }
         let whole = len - len % smallest;
-        let pass_bytes = job.io_size.map_or(whole, |extent| extent.bytes(capacity));
+        let pass_bytes = job.io_size.map_or(whole, |extent| extent.bytes(len));
         let (least, most) = (nanoseconds(*job.startdelay.start()), nanoseconds(*job.startdelay.end()));
         let share = mix(seed, 1) as f64 / u64::MAX as f64;
         Ok(Self {

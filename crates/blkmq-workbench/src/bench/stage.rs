@@ -5,30 +5,48 @@ use std::sync::{Mutex, PoisonError};
 
 use blkmq::{RequestQueue, Stats, Submitter};
 
+use super::cpu::thread_cpu_ns;
+
 /// Jobs that run at the same time.
 #[derive(Debug)]
 pub(super) struct Stage {
     /// How many of them are in their `ramp_time`.
     nr_ramping: AtomicUsize,
     /// What the queue had counted when what is measured began.
-    base: Mutex<Stats>,
+    base: Mutex<Base>,
+}
+
+/// Where what is measured began.
+#[derive(Debug, Clone, Copy)]
+struct Base {
+    stats: Stats,
+    /// CPU time of the thread that ended the last ramp; 0 without one.
+    cpu_ns: u64,
 }
 
 impl Stage {
     /// A stage of which so many threads begin with a ramp.
     pub(super) fn new(q: &RequestQueue, nr_ramping: usize) -> Self {
-        Self { nr_ramping: AtomicUsize::new(nr_ramping), base: Mutex::new(q.stats()) }
+        Self { nr_ramping: AtomicUsize::new(nr_ramping), base: Mutex::new(Base { stats: q.stats(), cpu_ns: 0 }) }
     }
 
     /// One thread's ramp is over; the last one's ends what is not counted of the queue.
     pub(super) fn ramp_is_over(&self, submitter: &Submitter) {
         if self.nr_ramping.fetch_sub(1, Ordering::Relaxed) == 1 {
-            *self.base.lock().unwrap_or_else(PoisonError::into_inner) = submitter.queue().stats();
+            *self.base.lock().unwrap_or_else(PoisonError::into_inner) =
+                Base { stats: submitter.queue().stats(), cpu_ns: thread_cpu_ns() };
         }
     }
 
     /// What the queue has counted since.
     pub(super) fn stats(&self, q: &RequestQueue) -> Stats {
-        q.stats() - *self.base.lock().unwrap_or_else(PoisonError::into_inner)
+        q.stats() - self.base.lock().unwrap_or_else(PoisonError::into_inner).stats
+    }
+
+    /// CPU time that the calling thread, of which all the jobs are tasks, has used since; it had used `before` when they
+    /// began.
+    pub(super) fn cpu_ns(&self, before: u64) -> u64 {
+        let ramp_end = self.base.lock().unwrap_or_else(PoisonError::into_inner).cpu_ns;
+        thread_cpu_ns().saturating_sub(before.max(ramp_end))
     }
 }

@@ -110,6 +110,8 @@ pub(super) struct Worker {
     read_back_ns: u64,
     /// The run is over but for what is to be read back.
     is_ending: bool,
+    /// Operations that were over when the runtime was.
+    in_time: Option<u64>,
     /// What is wrong with the first block that is not what was written.
     wrong: Option<String>,
     /// The time, as of the last look.
@@ -195,6 +197,7 @@ impl Worker {
             read_back_since: now,
             read_back_ns: 0,
             is_ending: false,
+            in_time: None,
             wrong: None,
             now,
             rounds: 0,

@@ -143,6 +143,7 @@ impl Worker {
         if self.end.is_some_and(|end| self.now >= end) && self.then != Then::Over {
             self.end = None;
             self.is_ending = true;
+            self.in_time = Some(ios);
             // What was begun to be read back is read to the end.
             if self.read_back != ALL {
                 self.held = None;
@@ -163,11 +164,12 @@ impl Worker {
         }
         self.recorder.cut(self.now, true);
         let (ios, bytes) = self.recorder.done();
+        self.outcome.ios_in_time = self.in_time.unwrap_or(ios);
         self.cell.end(self.before.0 + ios, self.before.1 + bytes);
         if self.is_ramping {
             // It ended before anything was to be counted.
             self.is_ramping = false;
-            self.outcome.runtime_ns = 0;
+            (self.outcome.runtime_ns, self.outcome.ios_in_time) = (0, 0);
             self.recorder = Recorder::new(self.plan.job.measure, self.now);
             self.stage.ramp_is_over(&self.submitter);
         }

@@ -5,7 +5,7 @@ use blkmq::{Bio, Buffer, Buffers, Op, RejectReason, Rejected};
 use super::{ALL, Halt, Then, Worker, describe};
 use crate::bench::pattern::{Alike, Step};
 use crate::bench::plan::{SECTOR, nanoseconds};
-use crate::job::Direction;
+use crate::job::{Direction, Operations};
 
 impl Worker {
     /// Submits until something is in the way.
@@ -129,7 +129,14 @@ impl Worker {
 
     /// What was chosen before, or what the pattern says.
     fn next(&mut self) -> Option<Step> {
-        if self.held.is_some() { self.held.take() } else { self.pattern.next() }
+        if self.held.is_some() {
+            return self.held.take();
+        }
+        if self.pace.is_some() && matches!(self.plan.job.operations, Operations::ReadWrite { .. }) {
+            self.look_at_clock();
+        }
+        let (pace, now) = (&self.pace, self.now);
+        self.pattern.next(|drawn| pace.as_ref().map_or(drawn, |pace| pace.turn(drawn, now)))
     }
 
     /// The next operation of a job that may have to read back what it wrote; `None` when all that was to be read, or the
