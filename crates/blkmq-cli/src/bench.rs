@@ -5,6 +5,8 @@ mod table;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use blkmq_workbench::bench::Control;
@@ -14,7 +16,7 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::page::{self, Page};
 use crate::target::{Pair, Target, Time};
-use crate::{file, json, progress};
+use crate::{file, interrupt, json, progress};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,6 +31,8 @@ JOB.fio is a job file of fio. Each fio job is a thread (on virtual time: a task 
 file names and what concerns files, page cache and engines is without effect, since the device is what --device names.
 IOPS are the operations that jobs completed. Under them stands what the block layer made of them: the requests that the
 driver got, the operations that joined another one's request, and the CPU time of the jobs' threads for each request.
+
+Ctrl-C ends the jobs early: what is outstanding completes, and what was measured is told. Who types it again does not wait.
 
 With --json the output has the shape of fio's, and the layer's numbers under the key 'blkmq'.
 
@@ -106,10 +110,10 @@ impl Bench {
             eprintln!("blkmq: warning: {warning}");
         }
         let target = self.target()?;
-        let page = Page::open(self.report.as_deref())?;
+        let stop = interrupt::flag();
         match &self.ab {
-            Some(text) => self.compare(&Pair::parse(text)?, &target, &name, &file, page, out),
-            None => self.measure(&target, &name, &file, page, out),
+            Some(text) => self.compare(&Pair::parse(text)?, &target, &name, &file, &stop, out),
+            None => self.measure(&target, &name, &file, stop, out),
         }
     }
 
@@ -130,12 +134,13 @@ impl Bench {
         target: &Target,
         name: &str,
         file: &JobFile,
-        page: Option<Page>,
+        stop: Arc<AtomicBool>,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
         let mut bench = target.open(name, &file.jobs)?;
+        let page = Page::open(self.report.as_deref())?;
         let subject = target.subject(&bench);
-        let control = Control { runtime: self.runtime, ..Control::default() };
+        let control = Control { runtime: self.runtime, stop, ..Control::default() };
         let outcome = progress::watch(&control, || bench.run(&control))
             .map_err(|error| TextError { place: name.to_owned(), what: error.to_string() })?;
         let table = table::Table { name, file, outcome: &outcome, subject: &subject, clock: self.clock };
@@ -149,6 +154,7 @@ impl Bench {
         }
         match outcome.error() {
             Some(error) => Err(Failure::Running(format!("{name}: {error}"))),
+            None if outcome.stopped => Err(interrupt::failure(name)),
             None => Ok(()),
         }
     }

@@ -4,6 +4,7 @@ mod bench;
 mod devices;
 mod failure;
 mod file;
+mod interrupt;
 mod json;
 mod machine;
 mod page;

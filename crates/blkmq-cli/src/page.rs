@@ -1,7 +1,7 @@
 //! Reports on a page: `--report FILE.html`.
 
-use std::fs::File;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use blkmq_workbench::TextError;
@@ -22,7 +22,8 @@ impl Page {
     /// Opens the file, if one is wanted.
     pub(crate) fn open(path: Option<&Path>) -> Result<Option<Self>, TextError> {
         let Some(path) = path else { return Ok(None) };
-        match File::create(path) {
+        // What it contains is kept until there is something to replace it.
+        match OpenOptions::new().write(true).create(true).truncate(false).open(path) {
             Ok(file) => Ok(Some(Self { path: path.to_owned(), file })),
             Err(error) => {
                 let place = format!("--report {}", path.display());
@@ -35,7 +36,13 @@ impl Page {
     pub(crate) fn write(mut self, title: String, modelled: String, sections: Vec<Section>) -> Result<(), Failure> {
         let (command, machine, date) = (machine::command(), machine::name(), machine::date());
         let html = Report { title, command, machine, date, modelled, sections }.html();
-        self.file.write_all(html.as_bytes()).map_err(|error| Failure::writing(self.path.display(), &error))
+        let written = self.empty().and_then(|()| self.file.write_all(html.as_bytes()));
+        written.map_err(|error| Failure::writing(self.path.display(), &error))
+    }
+
+    /// Takes away what the file contains, if it is one; a pipe or a terminal has nothing that could be.
+    fn empty(&self) -> io::Result<()> {
+        if self.file.metadata()?.is_file() { self.file.set_len(0) } else { Ok(()) }
     }
 }
 

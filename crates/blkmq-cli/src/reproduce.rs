@@ -4,6 +4,8 @@ mod tables;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq_workbench::bench::LayerOutcome;
@@ -17,8 +19,8 @@ use crate::failure::Failure;
 use crate::page::{self, Page};
 use crate::target::{Target, Time};
 use crate::turns::{self, Rates, Variant};
-use crate::words::short;
-use crate::{bench, json, machine, progress};
+use crate::words::{self, short};
+use crate::{bench, interrupt, json, machine, progress};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,8 +31,8 @@ Examples:
 
 Each row of a table runs the same job on a null device, in short slices that take turns; IOPS are the median of its slices,
 with quartiles, and its ratio to the first row of its kind has a 95 % interval; CPU ns is what the jobs' threads took for each
-request. What was published stands beside it: it was measured on other machines, mostly larger ones, and through system calls. 'merge' runs on a model of a disk, on virtual
-time.";
+request. What was published stands beside it: it was measured on other machines, mostly larger ones, and through system
+calls. 'merge' runs on a model of a disk: 10 s of virtual time, after 5 s in which its write cache fills.";
 
 /// Repeat published measurements on this machine.
 #[derive(Debug, Args)]
@@ -42,7 +44,7 @@ pub(crate) struct Reproduce {
     /// Stop after so many rounds, resolved or not.
     #[arg(long, value_name = "N", default_value = "60", value_parser = clap::value_parser!(u32).range(2..))]
     rounds: u32,
-    /// How long a slice lasts, as in 100ms.
+    /// How long a slice lasts, as in 100ms; not on virtual time.
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = bench::duration)]
     runtime: Duration,
     /// Print one JSON object instead of words.
@@ -59,6 +61,9 @@ fn names() -> Vec<&'static str> {
 
 /// How long a load runs on virtual time, where every run gives the same result.
 const VIRTUAL: Duration = Duration::from_secs(10);
+
+/// What comes before that: the published run lasts so long that the beginning, with an empty write cache, does not count.
+const RAMP: &str = "ramp_time=5";
 
 /// What the figures of a report are worth.
 const MODELLED: &str = "\
@@ -80,6 +85,8 @@ struct FoundTable {
     name: &'static str,
     about: &'static str,
     job: &'static str,
+    /// How long it ran, on which time.
+    time: String,
     published: &'static str,
     rounds: usize,
     rows: Vec<FoundRow>,
@@ -97,8 +104,11 @@ struct FoundRow {
     ratio: Option<FoundRatio>,
     /// Percent of the operations that joined another one's request.
     merged_percent: f64,
-    cpu_ns_per_request: f64,
-    wait_share: f64,
+    /// On virtual time this is the time of the model as well, and says nothing; as is the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_ns_per_request: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_share: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     published_iops: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,6 +127,7 @@ struct FoundRatio {
 
 impl Reproduce {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let stop = interrupt::flag();
         let page = Page::open(self.report.as_deref())?;
         let mut found =
             Found { machine: machine::name(), date: machine::date(), command: machine::command(), tables: Vec::new() };
@@ -124,7 +135,7 @@ impl Reproduce {
             found.write_head(out)?;
         }
         for table in TABLES.iter().filter(|table| self.table == "all" || self.table == table.name) {
-            let table = self.measure(table)?;
+            let table = self.measure(table, &stop)?;
             if !self.json {
                 table.write(out)?;
                 out.flush()?;
@@ -135,11 +146,16 @@ impl Reproduce {
             let sections = found.tables.iter().flat_map(FoundTable::sections).collect();
             page.write("Published measurements, repeated".to_owned(), MODELLED.to_owned(), sections)?;
         }
-        if self.json { json::print(&found, out) } else { Ok(()) }
+        if self.json {
+            json::print(&found, out)?;
+        }
+        if stop.load(Ordering::Relaxed) { Err(interrupt::failure(&self.table)) } else { Ok(()) }
     }
 
-    fn measure(&self, table: &'static Table) -> Result<FoundTable, Failure> {
-        let jobs = JobFile::parse(table.file, table.job, &[], Mode::Strict, &System)?.jobs;
+    fn measure(&self, table: &'static Table, stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
+        let is_real = table.clock == Time::Real;
+        let options: &[&str] = if is_real { &[] } else { &[RAMP] };
+        let jobs = JobFile::parse(table.file, table.job, options, Mode::Strict, &System)?.jobs;
         let mut variants = Vec::new();
         for row in table.rows {
             let mut target = Target::new(row.device, table.clock);
@@ -148,25 +164,23 @@ impl Reproduce {
             }
             variants.push(Variant::new(row.label.to_owned(), &jobs, target.open(table.file, &jobs)?));
         }
-        let slices = 2 * variants.len() as u64;
-        let turns = if table.clock == Time::Real {
-            let bar = progress::bar(slices * u64::from(self.rounds));
-            bar.set_message(table.file);
-            let turns = turns::take(&mut variants, self.runtime, self.rounds as usize, &bar);
-            bar.finish_and_clear();
-            turns?
+        let (slice, rounds) = if is_real { (self.runtime, self.rounds) } else { (VIRTUAL, 1) };
+        let bar = progress::bar(2 * variants.len() as u64 * u64::from(rounds));
+        bar.set_message(table.file);
+        let turns = turns::take(&mut variants, slice, rounds as usize, stop, &bar);
+        bar.finish_and_clear();
+        let turns = turns?;
+        let time = if is_real {
+            format!("slices of {}", words::time(slice))
         } else {
-            let bar = progress::bar(slices);
-            bar.set_message(table.file);
-            let turns = turns::take(&mut variants, VIRTUAL, 1, &bar);
-            bar.finish_and_clear();
-            turns?
+            format!("{} of virtual time, after {RAMP}", words::time(slice))
         };
         let rows = table.rows.iter().zip(&variants).enumerate();
         Ok(FoundTable {
             name: table.name,
             about: table.about,
             job: table.file,
+            time,
             published: table.published,
             rounds: turns.rounds(),
             rows: rows
@@ -183,6 +197,7 @@ impl FoundRow {
         let ratio = ratio.map(|Ratio { ratio, low, high, .. }| FoundRatio { base: base.label, ratio, low, high });
         let published_ratio =
             row.iops.zip(row.base_iops.or(base.iops)).filter(|_| row.base != index).map(|(row, base)| row / base);
+        let is_real = table.clock == Time::Real;
         Self {
             label: row.label,
             device: row.device,
@@ -190,8 +205,8 @@ impl FoundRow {
             iops: turns.spread(index).expect("every row had slices").into(),
             ratio,
             merged_percent: 100.0 * layer.merges as f64 / (layer.requests + layer.merges).max(1) as f64,
-            cpu_ns_per_request: layer.cpu_ns_per_request(),
-            wait_share: layer.wait_share(),
+            cpu_ns_per_request: is_real.then(|| layer.cpu_ns_per_request()),
+            wait_share: is_real.then(|| layer.wait_share()),
             published_iops: row.iops,
             published_ratio,
             published_merged_percent: row.merged,
@@ -224,7 +239,7 @@ impl FoundTable {
             Some(group(row, vec![Some(Bar::with_interval(ratio, low, high)), published(row.published_ratio)]))
         };
         let series = (0.0, &["measured", "published"][..]);
-        let note = format!("{} {}. Published: {}.", self.about, self.job, self.published);
+        let note = format!("{} {}, {}. Published: {}.", self.about, self.job, self.time, self.published);
         let mut sections = vec![
             page::table(self.name, &note, &head, rows),
             page::bars(
@@ -246,7 +261,7 @@ impl FoundTable {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let has_merges = self.rows.iter().any(|row| row.published_merged_percent.is_some());
         writeln!(out, "\n{}: {}", self.name, self.about)?;
-        writeln!(out, "{}. Published: {}", self.job, self.published)?;
+        writeln!(out, "{}, {}. Published: {}", self.job, self.time, self.published)?;
         let merged = if has_merges { format!("{:>9}{:>11}", "merged", "published") } else { String::new() };
         writeln!(
             out,
@@ -273,7 +288,7 @@ impl FoundRow {
             self.settings.join(", "),
             short(self.iops.median),
             ratio,
-            format!("{:.0}", self.cpu_ns_per_request),
+            self.cpu_ns_per_request.map_or_else(String::new, |ns| format!("{ns:.0}")),
             percent(self.merged_percent),
             self.published_iops.map_or_else(String::new, short),
             self.published_ratio.map_or_else(String::new, |ratio| format!("{ratio:.3}")),
@@ -289,12 +304,12 @@ impl FoundRow {
         });
         let published = self.published_iops.map_or_else(|| "-".to_owned(), short);
         let published_ratio = self.published_ratio.map_or_else(String::new, |ratio| format!("{ratio:.3}"));
+        let cpu_ns = self.cpu_ns_per_request.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}"));
         write!(
             out,
-            "{:40}{:>8}{quartiles:>17}{ratio:>8}{interval:>18}{:>8.0}{published:>11}{published_ratio:>7}",
+            "{:40}{:>8}{quartiles:>17}{ratio:>8}{interval:>18}{cpu_ns:>8}{published:>11}{published_ratio:>7}",
             self.label,
-            short(median),
-            self.cpu_ns_per_request
+            short(median)
         )?;
         if has_merges {
             let published =

@@ -1,5 +1,7 @@
 //! Variants of a load that take turns in one process.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use blkmq_workbench::bench::{Bench, Control, LayerOutcome};
@@ -8,6 +10,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::interrupt;
 
 /// What takes turns.
 #[derive(Debug)]
@@ -28,18 +31,25 @@ impl Variant {
     }
 }
 
-/// Runs slices of all variants until every ratio is resolved, or for so many rounds.
+/// Runs slices of all variants until every ratio is resolved, or for so many rounds, or until `stop` is set; two rounds there
+/// must be.
 pub(crate) fn take(
     variants: &mut [Variant],
     slice: Duration,
     rounds: usize,
+    stop: &Arc<AtomicBool>,
     bar: &ProgressBar,
 ) -> Result<Turns, Failure> {
     let mut turns = Turns::new(variants.len());
-    while turns.rounds() < rounds && !turns.is_resolved() {
+    'rounds: while turns.rounds() < rounds && !turns.is_resolved() {
         for _ in 0..2 * variants.len() {
             let variant = &mut variants[turns.next()];
-            let rate = variant.slice(slice)?;
+            let Some(rate) = variant.slice(slice, stop)? else {
+                if turns.rounds() < 2 {
+                    return Err(interrupt::failure(&variant.name));
+                }
+                break 'rounds;
+            };
             turns.record(rate);
             bar.inc(1);
         }
@@ -48,16 +58,21 @@ pub(crate) fn take(
 }
 
 impl Variant {
-    /// Operations per second in one slice.
-    fn slice(&mut self, slice: Duration) -> Result<f64, Failure> {
-        let control = Control { runtime: Some(slice), ..Control::default() };
+    /// Operations per second in one slice; `None` if it was stopped.
+    fn slice(&mut self, slice: Duration, stop: &Arc<AtomicBool>) -> Result<Option<f64>, Failure> {
+        let control = Control { runtime: Some(slice), stop: Arc::clone(stop), ..Control::default() };
         let failed = |what: String| Failure::Running(format!("{}: {what}", self.name));
         let outcome = self.bench.run(&control).map_err(|error| failed(error.to_string()))?;
         if let Some(error) = outcome.error() {
             return Err(failed(error));
         }
-        // Not by the time until the last thread noticed the end, which is the scheduler's, not ours.
-        let rate = outcome.ios() as f64 / (slice.as_secs_f64() * self.nr_stages as f64);
+        if outcome.stopped {
+            return Ok(None);
+        }
+        // Not until the last thread noticed the end, which is the scheduler's time, not ours; and so without what completed
+        // after the end: with few operations in a slice, the ones that are outstanding then would decide the rate.
+        let ios: u64 = outcome.jobs.iter().map(|job| job.ios_in_time).sum();
+        let rate = ios as f64 / (slice.as_secs_f64() * self.nr_stages as f64);
         if rate <= 0.0 {
             return Err(failed(format!("no operation completed within {slice:?}; give --runtime a longer time")));
         }
@@ -66,7 +81,7 @@ impl Variant {
         sum.merges += outcome.layer.merges;
         sum.cpu_ns += outcome.layer.cpu_ns;
         sum.wait_ns += outcome.layer.wait_ns;
-        Ok(rate)
+        Ok(Some(rate))
     }
 }
 

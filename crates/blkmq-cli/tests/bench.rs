@@ -132,6 +132,25 @@ fn a_comparison_finds_the_ratio() {
     assert!(words.contains("B/A  0.5") && words.contains("16 rounds of four slices of 100 ms"), "{words}");
 }
 
+/// A rate is of the operations that completed within the slices: what their ends find outstanding would hide that a device is
+/// slow. Red if it counts: 32 requests more in each slice of 20.
+#[test]
+fn a_slow_device_does_not_look_quick() {
+    let path = job("slow.fio", "rw=randread\niodepth=32\nnorandommap");
+    let device = "device=null,irqmode=2,completion_nsec=4ms,hw_queue_depth=1::null,irqmode=2,completion_nsec=5ms,hw_queue_depth=1";
+    let found = bench(&[&path, "--clock", "virtual", "--ab", device]);
+    let number = |name: &str| found[name].as_f64().unwrap();
+    assert!((number("ratio") - 0.8).abs() < 0.05, "{found}");
+    assert!((found["iops"]["a"]["median"].as_f64().unwrap() - 250.0).abs() <= 10.0, "{found}");
+}
+
+#[test]
+fn an_interval_of_few_rounds_is_said_to_be_one() {
+    let path = job("few.fio", "rw=randread");
+    let words = printed(&["bench", &path, "--ab", "iostats=0,1", "--rounds", "2", "--runtime", "5ms"]);
+    assert!(words.contains("fewer than 16 rounds"), "{words}");
+}
+
 #[test]
 fn every_knob_can_be_compared() {
     let path = job("knobs.fio", "rw=randread\niodepth=4");

@@ -2,9 +2,10 @@
 
 mod run;
 
-use std::fs;
+use std::process::{Command, Stdio};
+use std::{fs, thread};
 
-use run::{printed, refused, temporary};
+use run::{blkmq, failed, printed, refused, temporary};
 
 const JOB: &[u8] =
     b"[global]\nrw=randread\nsize=64m\n[oltp & co]\niodepth=4\nioengine=libaio\n[log]\nrw=write\nstonewall\n";
@@ -55,6 +56,50 @@ fn a_comparison_and_a_table_have_theirs() {
     {
         assert!(html.contains(text), "{text}");
     }
+}
+
+#[test]
+fn a_page_is_kept_until_there_is_another() {
+    let job = temporary("report-kept.fio", JOB);
+    let path = temporary("kept.html", &[b'x'; 1 << 20]);
+    let failing = "null,memory_backed=1,badblocks=0-100000000";
+    for (arguments, code) in [(["--ab", "windmill"], 2), (["--device", "nul"], 2)] {
+        failed(&[&["bench", &job, "--report", &path], &arguments[..]].concat(), code);
+        assert_eq!(fs::metadata(&path).expect("it is there").len(), 1 << 20);
+    }
+    let output = blkmq(&["bench", &job, "--report", &path, "--device", failing]);
+    assert_eq!(output.status.code(), Some(1));
+    let html = fs::read_to_string(&path).expect("the page was written");
+    assert!(html.starts_with("<!DOCTYPE html>") && html.trim_end().ends_with("</html>"), "nothing old is left");
+}
+
+/// A run that would take a month: Ctrl-C ends it, and what was measured is told, on the page too.
+#[test]
+fn an_interrupted_run_tells_what_it_measured() {
+    let job = temporary("report-month.fio", b"[a]\nrw=randread\ntime_based\nruntime=30d\n");
+    let path = temporary("month.html", b"");
+    fs::remove_file(&path).expect("it was just made");
+    let program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
+        .args(["bench", &job, "--report", &path])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    // By the time at which the page is opened, Ctrl-C is heard.
+    while !fs::exists(&path).expect("the folder can be read") {
+        thread::yield_now();
+    }
+    let kill =
+        Command::new("sh").args(["-c", &format!("kill -INT {}", program.id())]).status().expect("there is a shell");
+    assert!(kill.success());
+    let output = program.wait_with_output().expect("it ends");
+    let (words, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        words.contains("requests to the driver") && error.ends_with("interrupted before its end\n"),
+        "{words}{error}"
+    );
+    assert!(fs::read_to_string(&path).expect("the page was written").contains("requests to the driver"));
 }
 
 /// Before the jobs run, which would take this job forever.

@@ -1,10 +1,12 @@
 //! Two values of a knob, compared.
 
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq_workbench::report::{Bar, Group, Section};
-use blkmq_workbench::{JobFile, Ratio, Turns};
+use blkmq_workbench::{JobFile, MIN_ROUNDS, Ratio, Turns, WIDTH};
 use serde::Serialize;
 
 use super::{Bench, SLICE};
@@ -13,7 +15,7 @@ use crate::page::{self, Page};
 use crate::target::{Pair, Target};
 use crate::turns::{self, Rates, Variant};
 use crate::words::{short, time};
-use crate::{json, progress};
+use crate::{interrupt, json, progress};
 
 impl Bench {
     /// Compares the two values.
@@ -23,7 +25,7 @@ impl Bench {
         base: &Target,
         name: &str,
         file: &JobFile,
-        page: Option<Page>,
+        stop: &Arc<AtomicBool>,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
         let mut variants = Vec::new();
@@ -34,17 +36,23 @@ impl Bench {
                 target.open(name, &file.jobs)?,
             ));
         }
+        let page = Page::open(self.report.as_deref())?;
         let slice = self.runtime.unwrap_or(SLICE);
         let bar = progress::bar(4 * u64::from(self.rounds));
         bar.set_message(format!("slices of {} {} and {}", pair.knob, pair.values[0], pair.values[1]));
-        let turns = turns::take(&mut variants, slice, self.rounds as usize, &bar);
+        let turns = turns::take(&mut variants, slice, self.rounds as usize, stop, &bar);
         bar.finish_and_clear();
         let found = Found::new(pair, &turns?);
         if let Some(page) = page {
             let title = format!("The load {name}: {} {} or {}", pair.knob, found.a, found.b);
             page.write(title, page::modelled(base.device(), self.clock), found.sections(slice))?;
         }
-        if self.json { json::print(&found, out) } else { Ok(found.write(slice, out)?) }
+        if self.json {
+            json::print(&found, out)?
+        } else {
+            found.write(slice, out)?
+        }
+        if stop.load(Ordering::Relaxed) { Err(interrupt::failure(name)) } else { Ok(()) }
     }
 }
 
@@ -105,8 +113,13 @@ impl<'a> Found<'a> {
         let Self { ratio, low, high, rounds, .. } = self;
         let of = format!("{rounds} rounds of four slices of {}", time(slice));
         writeln!(out, "B/A  {ratio:.4}, 95 % interval {low:.4} .. {high:.4}, {of}")?;
-        if !self.is_resolved {
-            writeln!(out, "     The interval is not narrower than {}: give more --rounds.", blkmq_workbench::WIDTH)?;
+        if *rounds < MIN_ROUNDS {
+            writeln!(
+                out,
+                "     An interval of fewer than {MIN_ROUNDS} rounds is not to be relied on: give more --rounds."
+            )?;
+        } else if !self.is_resolved {
+            writeln!(out, "     The interval is not narrower than {WIDTH}: give more --rounds.")?;
         }
         Ok(())
     }
