@@ -65,7 +65,8 @@ impl Recorder {
         if self.measure {
             let kind = &mut self.kinds[kind(op)];
             kind.latency.record(done.completed.since(done.submitted));
-            kind.device.record(done.completed.since(done.issued));
+            // Another thread may have issued it, by a reading of the clock from before it was submitted.
+            kind.device.record(done.completed.since(done.issued.max(done.submitted)));
         }
     }
 
@@ -116,5 +117,29 @@ impl Recorder {
     /// Operations that were noted, and their bytes.
     pub(super) fn done(&self) -> (u64, u64) {
         self.counts.iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq::driver::spec;
+    use blkmq::{Bio, Buffer, Client, RequestQueue};
+
+    use super::*;
+
+    #[test]
+    fn no_operation_is_longer_in_the_device_than_at_all() {
+        let driver = spec::open("null,irqmode=0").expect("the device is well described");
+        let q = RequestQueue::builder(driver).scheduler("none").build().expect("it has a scheduler");
+        let mut submitter = q.submitter(&Client::new("one")).expect("there is a place");
+        submitter.submit(Bio::read(0, Buffer::zeroed(512))).expect("it is a good operation");
+        assert!(submitter.wait(None));
+        let mut done = submitter.reap().expect("it is over");
+        let mut recorder = Recorder::new(Measure { lat: true, clat: true, slat: true }, Time(0));
+        for (issued, in_device) in [(1500, 500), (900, 1000)] {
+            (done.submitted, done.issued, done.completed) = (Time(1000), Time(issued), Time(2000));
+            recorder.note(&done);
+            assert_eq!((recorder.kinds[0].latency.max(), recorder.kinds[0].device.max()), (1000, in_device));
+        }
     }
 }

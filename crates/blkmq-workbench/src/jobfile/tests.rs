@@ -232,6 +232,8 @@ fn random_places_and_numbers() {
             "{text}"
         );
     }
+    let error = complaint("random_distribution=zipf:0");
+    assert_eq!(error, "option 'random_distribution': '0' is not above 0 and up to 100");
     for text in ["zipf:1.2:0.25", "zoned_abs:60/10G:40/20G", "zoned:100/100,zoned:100/100"] {
         assert!(complaint(&format!("random_distribution={text}")).starts_with("blkmq has no 'random_"), "{text}");
     }

@@ -103,6 +103,9 @@ impl<'a> Value<'a> {
         let text = self.text()?;
         match text.parse::<f64>() {
             Ok(number) if range.contains(&number) => Ok(number),
+            Ok(_) if *range.start() == f64::MIN_POSITIVE => {
+                Err(format!("'{}' is not above 0 and up to {}", shown(text), range.end()))
+            }
             Ok(_) => Err(format!("'{}' is not from {} to {}", shown(text), range.start(), range.end())),
             Err(_) => Err(format!("'{}' is not a number, as '1.2' is", shown(text))),
         }
