@@ -292,6 +292,9 @@ fn a_sequential_job_wraps_and_skips() {
     let order = |order, job: Job| sectors(Job { order, io_size: Some(Extent::Bytes(1 << 20)), ..job });
     assert_eq!(order(SEQUENTIAL, area.clone()), [8, 16, 24, 32, 40, 48, 56, 64, 8, 16]);
     assert_eq!(order(Order::Sequential { skip: 4096 }, area.clone()), [8, 24, 40, 56, 8, 24, 40, 56, 8, 24]);
+    let holes = Job { order: Order::Sequential { skip: 4096 }, ..area.clone() };
+    assert_eq!(sectors(holes.clone()), [8, 24, 40, 56], "a pass with holes ends with the area");
+    assert_eq!(sectors(Job { loops: 2, number_ios: None, ..holes }), [8, 24, 40, 56, 8, 24, 40, 56]);
     assert_eq!(order(Order::Sequential { skip: -8192 }, area.clone()), [8, 64, 56, 48, 40, 32, 24, 16, 8, 64]);
     let apart = Job { offset_increment: Extent::Bytes(65536), numjobs: 3, number_ios: Some(1), ..area };
     assert_eq!(order(SEQUENTIAL, apart), [8, 136, 264]);

@@ -49,6 +49,8 @@ pub(super) struct Pattern {
     alike: Option<Alike>,
     /// How many of those are left of this pass.
     left_alike: u64,
+    /// A pass that leaves holes is over at the end of the area, as with fio, unless the job says how much it transfers.
+    ends_with_area: bool,
     /// Bytes and operations that a pass has, and that are left of this one.
     pass: (u64, u64),
     left: (u64, u64),
@@ -156,6 +158,7 @@ impl Pattern {
             trimmed: None,
             alike,
             left_alike: 0,
+            ends_with_area: matches!(job.order, Order::Sequential { skip: 1.. }) && job.io_size.is_none(),
             pass: (plan.pass_bytes, plan.pass_ios),
             left: (0, 0),
         };
@@ -204,6 +207,10 @@ impl Pattern {
         };
         let len = self.sizes[direction].choose(&mut self.rng);
         if self.left.0 < self.smallest {
+            return None;
+        }
+        if self.ends_with_area && self.len.saturating_sub(self.following[direction]) < self.smallest {
+            self.following = ByDirection::all(0);
             return None;
         }
         let (at, room) = self.place(direction, len);
