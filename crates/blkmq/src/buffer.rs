@@ -51,7 +51,7 @@ impl Buffer {
     /// Makes the buffer another length, up to the one with which it was made; its memory and what that holds stay. False,
     /// and nothing has changed, if it cannot be that long, or belongs to someone else.
     pub fn set_len(&mut self, len: usize) -> bool {
-        let fits = len <= self.capacity;
+        let fits = self.capacity > 0 && len <= self.capacity;
         if fits {
             self.len = len;
         }
@@ -255,7 +255,7 @@ mod tests {
         let mut memory = [0_u8; 64];
         // SAFETY: the array outlives the buffer, which is not looked at meanwhile.
         let mut borrowed = unsafe { Buffer::borrowed(NonNull::from(&mut memory).cast(), 64) };
-        assert!(!borrowed.set_len(32) && borrowed.len() == 64);
+        assert!(!borrowed.set_len(32) && !borrowed.set_len(0) && borrowed.len() == 64);
     }
 
     #[test]
