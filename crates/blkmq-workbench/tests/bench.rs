@@ -201,6 +201,10 @@ fn what_cannot_run_is_refused_with_a_reason() {
     let spread =
         Job { numjobs: 3, size: Some(Extent::Bytes(1 << 29)), offset_increment: Extent::Bytes(1 << 29), ..read() };
     assert!(refused(spread).starts_with("job tested: thread 3 of 3 would reach to byte 1610612736 of the device"));
+    let bulky = Job { bs: ByDirection::all(BlockSize::Fixed(1 << 30)), ..depth(read(), 16384, 1) };
+    assert!(
+        refused(bulky).starts_with("job tested: the buffers of all jobs take 17592186044416 bytes, and this machine")
+    );
     assert!(refused(job(Direction::Trim, RANDOM)).starts_with("job tested: the device cannot trim"));
     let timeless = Bench::new(&[timed(read(), SECOND)], &setup("null,irqmode=0", "none", ClockKind::Virtual));
     assert_eq!(timeless.expect("it fits").run(&Control::default()), Err(BenchError::Timeless));

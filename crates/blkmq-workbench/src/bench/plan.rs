@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use blkmq::{Limits, Op};
+use nix::sys::sysinfo::sysinfo;
 
 use super::BenchError;
 use crate::job::{BlockSize, Direction, Extent, Job, Operations};
@@ -68,12 +69,28 @@ pub(super) fn plans(jobs: &[Job], limits: &Limits, keeps_data: bool) -> Result<V
             plans.push(Plan::new(job, limits, index, thread, stage, seed)?);
         }
     }
+    check_memory(&plans)?;
     for at in 0..plans.len() {
         // Only who verifies wants to know.
         plans[at].is_alone = plans[at].job.verify.is_some()
             && plans.iter().enumerate().all(|(other, plan)| other == at || !plan.changes(&plans[at]));
     }
     Ok(plans)
+}
+
+/// Refuses jobs whose buffers do not fit into the machine: the system would end the program in their midst.
+fn check_memory(plans: &[Plan]) -> Result<(), BenchError> {
+    let Ok(system) = sysinfo() else { return Ok(()) };
+    let memory = u128::from(system.ram_total());
+    let bytes = |plan: &Plan| u128::from(sizes(&plan.job).1) * u128::from(plan.job.iodepth);
+    let all: u128 = plans.iter().map(bytes).sum();
+    match plans.iter().max_by_key(|plan| bytes(plan)) {
+        Some(largest) if all > memory => {
+            let what = format!("the buffers of all jobs take {all} bytes, and this machine has {memory}");
+            Err(fault(&largest.job, format!("{what}; see bs, iodepth and numjobs")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn fault(job: &Job, what: String) -> BenchError {
