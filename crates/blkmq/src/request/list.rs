@@ -65,13 +65,8 @@ impl RqList {
     pub(crate) fn push_front(&mut self, rq: Request<'_>, place: Place) {
         let slot = NonNull::from(rq.slot());
         let _ = rq.leave_at(place);
-        match self.len {
-            0 => self.tail = slot,
-            // SAFETY: the slot is on the list from here on.
-            _ => unsafe { set_next(slot, self.head) },
-        }
-        self.head = slot;
-        self.len += 1;
+        // SAFETY: the token ended here, so the slot is this list's to link.
+        unsafe { self.link_front(slot) };
     }
 
     /// Ends the request's operation, and puts its free slot in front.
@@ -79,9 +74,19 @@ impl RqList {
     pub(crate) fn push_free(&mut self, rq: Request<'_>) {
         let slot = NonNull::from(rq.slot());
         rq.free();
+        // SAFETY: the token ended here, so the slot is this list's to link.
+        unsafe { self.link_front(slot) };
+    }
+
+    /// Puts a slot in front.
+    ///
+    /// # Safety
+    /// Its token has just ended in the caller's hands, so it is on no list.
+    #[inline]
+    unsafe fn link_front(&mut self, slot: NonNull<Slot>) {
         match self.len {
             0 => self.tail = slot,
-            // SAFETY: the slot is on the list from here on.
+            // SAFETY: the caller's promise; the slot is on this list from here on.
             _ => unsafe { set_next(slot, self.head) },
         }
         self.head = slot;
