@@ -14,6 +14,7 @@ mod ratio;
 pub mod report;
 mod settings;
 mod text;
+pub mod torture;
 mod trace_files;
 
 pub use classes::Classes;

@@ -1,11 +1,9 @@
 //! Time, read once per batch and through one door.
 
-use std::time::Instant;
-
 pub use blkmq_sched::Time;
 
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Instant};
 
 /// Where the block layer gets its time from.
 #[derive(Debug, Clone)]

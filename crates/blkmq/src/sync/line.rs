@@ -10,17 +10,20 @@ use std::ops::Deref;
 #[repr(align(128))]
 pub struct Line<T> {
     value: T,
-    #[cfg(any(loom, shuttle, test))]
+    #[cfg(any(loom, shuttle, virtual_cpus, test))]
     name: &'static str,
 }
 
 impl<T> Line<T> {
     /// `value` on a line called `name`, by convention `owner.what`.
-    #[cfg_attr(not(any(loom, shuttle, test)), expect(unused_variables, reason = "a product build drops the name"))]
+    #[cfg_attr(
+        not(any(loom, shuttle, virtual_cpus, test)),
+        expect(unused_variables, reason = "a product build drops the name")
+    )]
     pub const fn new(name: &'static str, value: T) -> Self {
         Self {
             value,
-            #[cfg(any(loom, shuttle, test))]
+            #[cfg(any(loom, shuttle, virtual_cpus, test))]
             name,
         }
     }
@@ -31,13 +34,15 @@ impl<T> Deref for Line<T> {
 
     #[inline]
     fn deref(&self) -> &T {
+        #[cfg(virtual_cpus)]
+        blkmq_vcpu::touch(self.name);
         &self.value
     }
 }
 
 impl<T: fmt::Debug> fmt::Debug for Line<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        #[cfg(any(loom, shuttle, test))]
+        #[cfg(any(loom, shuttle, virtual_cpus, test))]
         write!(f, "{} ", self.name)?;
         self.value.fmt(f)
     }

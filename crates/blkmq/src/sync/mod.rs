@@ -1,6 +1,7 @@
 //! The only place from which atomics, locks, cells, threads and parking come.
 //!
-//! A product build gets std, `--cfg loom` the exhaustive model checker, `--cfg shuttle` the randomized one. What
+//! A product build gets std, `--cfg loom` the exhaustive model checker, `--cfg shuttle` the randomized one, and
+//! the package blkmq-virtual, which compiles these sources once more, the torture rig's virtual CPUs. What
 //! several threads write lies in a named [`Line`] or a [`TryLock`], so that a test rig can find it.
 //!
 //! loom takes accesses marked `SeqCst` as `AcqRel`. So a store-load argument here rests on a `SeqCst` *fence* or on a
@@ -15,21 +16,27 @@ mod parker;
 mod site;
 mod try_lock;
 
+#[cfg(virtual_cpus)]
+use ::blkmq_vcpu as backend;
 #[cfg(loom)]
 use ::loom as backend;
 #[cfg(shuttle)]
 use ::shuttle as backend;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, virtual_cpus)))]
 use ::std as backend;
 
 pub use backend::sync::Arc;
+#[cfg(virtual_cpus)]
+pub(crate) use backend::time::Instant;
 pub use cell::UnsafeCell;
 pub use line::Line;
 pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, virtual_cpus))]
 pub use site::weaken;
 pub use site::{fence_at, kept, order};
+#[cfg(not(virtual_cpus))]
+pub(crate) use std::time::Instant;
 pub use try_lock::{TryGuard, TryLock};
 
 /// Atomic integers and fences of the build's backend.
@@ -46,5 +53,5 @@ pub mod atomic {
 
 /// Threads of the build's backend.
 pub mod thread {
-    pub use super::backend::thread::{JoinHandle, Thread, ThreadId, current, park, spawn, yield_now};
+    pub use super::backend::thread::{JoinHandle, spawn, yield_now};
 }

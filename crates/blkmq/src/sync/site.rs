@@ -5,14 +5,14 @@
 
 use super::atomic::{Ordering, fence};
 
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, virtual_cpus))]
 thread_local! {
     // Both run all threads of a model on the thread that started it, and the test harness gives each test its own.
     static WEAKENED: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
 /// From now on the models started by this thread run without what `site` protects; `None` restores it.
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, virtual_cpus))]
 pub fn weaken(site: Option<&'static str>) {
     WEAKENED.set(site);
 }
@@ -21,9 +21,9 @@ pub fn weaken(site: Option<&'static str>) {
 #[inline(always)]
 #[must_use]
 pub fn kept(site: &'static str) -> bool {
-    #[cfg(any(loom, shuttle))]
+    #[cfg(any(loom, shuttle, virtual_cpus))]
     return WEAKENED.get() != Some(site);
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(any(loom, shuttle, virtual_cpus)))]
     {
         let _ = site;
         true

@@ -1,0 +1,37 @@
+//! Virtual CPUs: threads that take turns on one thread of the machine, as a [`Schedule`] decides, on a virtual clock.
+//!
+//! Code that takes its atomics, locks, threads and time from here instead of from `std` runs unchanged, and the same way
+//! each time: every operation on something shared is a step, between any two steps another CPU may go on, and time passes
+//! by steps, or jumps to the next timer when every CPU sleeps. Memory is sequentially consistent, so weak orderings are
+//! not explored; that is what loom is for.
+//!
+//! Outside of [`run`] everything here behaves as in `std`.
+//!
+//! ```
+//! use blkmq_vcpu::{Ended, Options, Random, run, schedule, sync, thread};
+//! use sync::Arc;
+//! use sync::atomic::{AtomicU32, Ordering};
+//!
+//! let ended = run(Box::new(schedule::Uniform::new(Random::new(7), 1)), Options::default(), || {
+//!     let count = Arc::new(AtomicU32::new(0));
+//!     let theirs = Arc::clone(&count);
+//!     let other = thread::spawn(move || theirs.fetch_add(1, Ordering::Relaxed));
+//!     count.fetch_add(1, Ordering::Relaxed);
+//!     other.join().unwrap();
+//!     assert_eq!(count.load(Ordering::Relaxed), 2);
+//! });
+//! assert!(matches!(ended, Ended::Finished));
+//! ```
+
+mod hot;
+mod machine;
+mod random;
+pub mod schedule;
+pub mod sync;
+pub mod thread;
+pub mod time;
+
+pub use hot::{CpuId, cpu, steps, touch, uninterrupted};
+pub use machine::{Ended, Idle, Options, Switch, is_running, run, stop};
+pub use random::Random;
+pub use schedule::Schedule;

@@ -1,0 +1,386 @@
+//! The machine: its CPUs, who runs, and what became of it.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+use generator::{Generator, Gn};
+
+use crate::hot::{CpuId, HOT};
+use crate::schedule::{Decision, Schedule};
+
+/// What a run is like beside its schedule.
+pub struct Options {
+    /// Virtual time that a step takes, in ns.
+    pub step_ns: u64,
+    /// Bytes of a CPU's stack.
+    pub stack_bytes: usize,
+    /// Asked each time every CPU sleeps; time then jumps to [`Idle::until`]. May call [`stop`].
+    pub on_idle: Box<dyn FnMut(Idle)>,
+    /// Told of each time another CPU goes on.
+    pub on_switch: Box<dyn FnMut(Switch)>,
+}
+
+/// Another CPU goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Switch {
+    /// Steps made so far.
+    pub step: u64,
+    /// Who ran.
+    pub from: CpuId,
+    /// Who goes on.
+    pub to: CpuId,
+    /// The watched line that was touched last, if that is why.
+    pub line: Option<&'static str>,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("step_ns", &self.step_ns).finish_non_exhaustive()
+    }
+}
+
+impl Default for Options {
+    /// 20 ns a step, stacks of 256 KiB, nobody asked.
+    fn default() -> Self {
+        Self { step_ns: 20, stack_bytes: 256 << 10, on_idle: Box::new(|_| ()), on_switch: Box::new(|_| ()) }
+    }
+}
+
+/// Every CPU sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Idle {
+    /// The time, in ns.
+    pub now: u64,
+    /// The next timer; `None`: there is none, and the run ends as a deadlock.
+    pub until: Option<u64>,
+}
+
+/// How a run ended. Except after [`Finished`](Self::Finished) the CPUs' stacks, and what they own, are leaked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// Every CPU came to its end.
+    Finished,
+    /// [`stop`] was called.
+    Stopped,
+    /// Code on a CPU panicked. The machine's thread is then unfit for further runs: it counts as panicking.
+    Panicked {
+        /// The CPU.
+        cpu: CpuId,
+        /// What the panic said, and where.
+        message: String,
+    },
+    /// The CPUs that have not come to their end wait for each other.
+    Deadlock {
+        /// Their names.
+        waiting: Vec<String>,
+    },
+}
+
+/// Whether a CPU can go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Runnable,
+    /// Until it is woken, or this time has come.
+    Asleep(Option<u64>),
+    Done,
+}
+
+struct Cpu {
+    name: String,
+    state: State,
+    fiber: Option<Generator<'static, (), ()>>,
+}
+
+/// Why the machine goes no further.
+enum End {
+    Stopped,
+    Panicked(CpuId, String),
+}
+
+/// What the machine does next.
+enum Turn {
+    GoOn(CpuId),
+    End(Ended),
+}
+
+struct Machine {
+    cpus: Vec<Cpu>,
+    /// Those that have not come to their end.
+    alive: Vec<CpuId>,
+    runnable: Vec<CpuId>,
+    /// The earliest timer, or earlier.
+    next_timer: u64,
+    schedule: Box<dyn Schedule>,
+    next: Option<CpuId>,
+    end: Option<End>,
+    options: Options,
+}
+
+thread_local! {
+    static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
+    static IS_DYING: Cell<bool> = const { Cell::new(false) };
+}
+
+fn with<R>(act: impl FnOnce(&mut Machine) -> R) -> R {
+    MACHINE.with(|machine| act(machine.borrow_mut().as_mut().expect("only a CPU of a machine gets here")))
+}
+
+/// Whether this code runs on a virtual CPU.
+#[must_use]
+pub fn is_running() -> bool {
+    HOT.with(|hot| hot.quantum.get() > 0)
+}
+
+/// Runs `main` on CPU 0, and what it spawns on further ones, until all have come to their end.
+///
+/// # Panics
+/// If this thread runs a machine already.
+pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + Send + 'static) -> Ended {
+    hear_panics();
+    let step_ns = options.step_ns;
+    let machine = Machine {
+        cpus: Vec::new(),
+        alive: Vec::new(),
+        runnable: Vec::new(),
+        next_timer: u64::MAX,
+        schedule,
+        next: None,
+        end: None,
+        options,
+    };
+    MACHINE.with(|place| assert!(place.borrow_mut().replace(machine).is_none(), "a thread runs one machine at a time"));
+    IS_DYING.set(false);
+    HOT.with(|hot| {
+        hot.step_ns.set(step_ns);
+        hot.begin(0);
+        hot.time.set(0);
+        hot.steps.set(0);
+        hot.depth.set(0);
+        hot.watched.set(None);
+    });
+    add("main".to_owned(), main);
+    let ended = take_turns();
+    HOT.with(|hot| {
+        hot.begin(0);
+        hot.depth.set(0);
+    });
+    let machine = MACHINE.with(|place| place.borrow_mut().take());
+    if let Some(machine) = machine {
+        // A fiber that has not come to its end must not unwind: what it owns may wait for other fibers when it is dropped.
+        machine.cpus.into_iter().filter_map(|cpu| cpu.fiber).for_each(|fiber| {
+            if !fiber.is_done() {
+                std::mem::forget(fiber);
+            }
+        });
+    }
+    ended
+}
+
+/// Ends the run where it stands. In a section that nobody may interrupt, and while every CPU sleeps, this returns, and
+/// the run ends soon after.
+///
+/// # Panics
+/// If no machine runs.
+pub fn stop() {
+    with(|machine| _ = machine.end.get_or_insert(End::Stopped));
+    if is_running() {
+        HOT.with(|hot| hot.left.set(1));
+        if HOT.with(|hot| hot.depth.get() == 0) {
+            suspend();
+        }
+    }
+}
+
+/// A CPU more, which runs `body`.
+pub(crate) fn add(name: String, body: impl FnOnce() + Send + 'static) -> CpuId {
+    // The crate counts stacks in words.
+    let words = with(|machine| machine.options.stack_bytes) / size_of::<usize>();
+    let fiber = Gn::<()>::new_opt(words, body);
+    with(|machine| {
+        let cpu = CpuId::try_from(machine.cpus.len()).expect("fewer than 65536 CPUs in a run");
+        machine.cpus.push(Cpu { name, state: State::Runnable, fiber: Some(fiber) });
+        machine.alive.push(cpu);
+        machine.schedule.added(cpu);
+        cpu
+    })
+}
+
+/// Lets CPUs take turns until none is left or the run has ended.
+fn take_turns() -> Ended {
+    loop {
+        let next = match next_turn() {
+            Turn::GoOn(next) => next,
+            Turn::End(ended) => return ended,
+        };
+        let mut fiber =
+            with(|machine| machine.cpus[usize::from(next)].fiber.take()).expect("a runnable CPU has a fiber");
+        let resumed = panic::catch_unwind(AssertUnwindSafe(|| fiber.resume()));
+        with(|machine| {
+            if let Err(panic) = resumed {
+                machine.end.get_or_insert_with(|| End::Panicked(next, said(&*panic)));
+            }
+            let cpu = &mut machine.cpus[usize::from(next)];
+            if fiber.is_done() {
+                cpu.state = State::Done;
+                machine.alive.retain(|alive| *alive != next);
+            } else {
+                cpu.fiber = Some(fiber);
+            }
+        });
+    }
+}
+
+/// Who goes on next. While everybody sleeps, time jumps to the next timer.
+fn next_turn() -> Turn {
+    loop {
+        if let Some(ended) = with(Machine::ended) {
+            return Turn::End(ended);
+        }
+        if let Some(next) = with(|machine| machine.next.take().or_else(|| machine.choose(None))) {
+            return Turn::GoOn(next);
+        }
+        let (until, mut on_idle) = with(|machine| {
+            HOT.with(|hot| hot.begin(0));
+            (machine.earliest(), std::mem::replace(&mut machine.options.on_idle, Box::new(|_| ())))
+        });
+        let now = crate::time::now();
+        on_idle(Idle { now, until });
+        let waiting = with(|machine| {
+            machine.options.on_idle = on_idle;
+            (machine.end.is_none() && until.is_none()).then(|| machine.waiting())
+        });
+        if let Some(waiting) = waiting {
+            return Turn::End(Ended::Deadlock { waiting });
+        }
+        HOT.with(|hot| hot.time.set(until.unwrap_or(now).max(now)));
+    }
+}
+
+/// The quantum is over: perhaps another CPU goes on.
+#[cold]
+pub(crate) fn decide(watched: Option<&'static str>) {
+    if IS_DYING.get() || with(|machine| machine.end.is_some()) {
+        suspend();
+    }
+    let me = crate::cpu();
+    let next = with(|machine| {
+        let next = machine.choose(Some((me, watched)));
+        machine.next = next;
+        next
+    });
+    if next == Some(me) {
+        with(|machine| machine.next = None);
+    } else {
+        suspend();
+    }
+}
+
+/// Sleeps until [`wake`] or `until`.
+pub(crate) fn sleep(until: Option<u64>) {
+    let me = crate::cpu();
+    with(|machine| {
+        machine.cpus[usize::from(me)].state = State::Asleep(until);
+        machine.next_timer = machine.next_timer.min(until.unwrap_or(u64::MAX));
+    });
+    suspend();
+}
+
+/// Wakes a CPU that sleeps.
+pub(crate) fn wake(cpu: CpuId) {
+    with(|machine| {
+        let state = &mut machine.cpus[usize::from(cpu)].state;
+        if matches!(state, State::Asleep(_)) {
+            *state = State::Runnable;
+        }
+    });
+}
+
+/// Gives the machine's thread back to the machine.
+#[expect(deprecated, reason = "the other form needs a handle, which code deep inside the product does not have")]
+fn suspend() {
+    assert!(HOT.with(|hot| hot.depth.get()) == 0 || IS_DYING.get(), "a section that nobody may interrupt waits");
+    generator::yield_with(());
+}
+
+impl Machine {
+    fn ended(&mut self) -> Option<Ended> {
+        match self.end.take() {
+            Some(End::Stopped) => Some(Ended::Stopped),
+            Some(End::Panicked(cpu, message)) => Some(Ended::Panicked { cpu, message }),
+            None => self.alive.is_empty().then_some(Ended::Finished),
+        }
+    }
+
+    fn waiting(&self) -> Vec<String> {
+        self.alive.iter().map(|cpu| self.cpus[usize::from(*cpu)].name.clone()).collect()
+    }
+
+    fn earliest(&self) -> Option<u64> {
+        let timers = self.alive.iter().filter_map(|cpu| match self.cpus[usize::from(*cpu)].state {
+            State::Asleep(until) => until,
+            _ => None,
+        });
+        timers.min()
+    }
+
+    /// Asks the schedule who goes on, and begins that CPU's quantum. `from` is the CPU whose quantum is over, if it can go
+    /// on itself, and the watched line that ended it.
+    fn choose(&mut self, from: Option<(CpuId, Option<&'static str>)>) -> Option<CpuId> {
+        let (now, steps, last) = HOT.with(|hot| (hot.now(), hot.steps.get() + hot.made(), hot.cpu.get()));
+        if now >= self.next_timer {
+            for cpu in &self.alive {
+                let state = &mut self.cpus[usize::from(*cpu)].state;
+                if matches!(state, State::Asleep(Some(until)) if *until <= now) {
+                    *state = State::Runnable;
+                }
+            }
+            self.next_timer = self.earliest().unwrap_or(u64::MAX);
+        }
+        let Self { cpus, alive, runnable, .. } = self;
+        runnable.clear();
+        runnable.extend(alive.iter().filter(|cpu| cpus[usize::from(**cpu)].state == State::Runnable));
+        if self.runnable.is_empty() {
+            return None;
+        }
+        let watched = from.and_then(|(_, line)| line);
+        let Decision { next, quantum, watch } =
+            self.schedule.decide(&self.runnable, from.map(|(cpu, _)| cpu), watched, steps);
+        if next != last {
+            (self.options.on_switch)(Switch { step: steps, from: last, to: next, line: watched });
+        }
+        HOT.with(|hot| {
+            hot.begin(quantum.max(1));
+            hot.watched.set(watch);
+            hot.cpu.set(next);
+        });
+        Some(next)
+    }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without words").to_owned()
+}
+
+/// Makes panics of virtual CPUs end the run with their words, instead of going to standard error.
+fn hear_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !is_running() {
+                return before(info);
+            }
+            let place = info.location().map(|place| format!(", {}:{}", place.file(), place.line())).unwrap_or_default();
+            let message = format!("{}{place}", said(info.payload()));
+            IS_DYING.set(true);
+            let cpu = crate::cpu();
+            with(|machine| _ = machine.end.get_or_insert(End::Panicked(cpu, message)));
+            // From here on the code unwinds to its first step, where it stays, or to the machine.
+            HOT.with(|hot| (hot.quantum.set(1), hot.left.set(1)));
+        }));
+    });
+}

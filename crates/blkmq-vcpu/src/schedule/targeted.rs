@@ -1,0 +1,46 @@
+//! Switches right after operations on one named line, where other schedules rarely do.
+
+use super::{Decision, Schedule};
+use crate::{CpuId, Random};
+
+/// Preempts after each operation on one line, and keeps the CPU that made it waiting for a while: what it read may be old,
+/// and what it wrote known to others, before its next step.
+#[derive(Debug)]
+pub struct Targeted {
+    random: Random,
+    line: &'static str,
+    /// Steps between other decisions on average.
+    mean: u64,
+    /// Who was preempted last, and how many decisions it still waits.
+    held: Option<(CpuId, u64)>,
+}
+
+impl Targeted {
+    /// Preempts after each operation on `line`, and else after `mean` steps on average.
+    #[must_use]
+    pub const fn new(random: Random, line: &'static str, mean: u64) -> Self {
+        Self { random, line, mean, held: None }
+    }
+}
+
+impl Schedule for Targeted {
+    fn decide(&mut self, runnable: &[CpuId], from: Option<CpuId>, watched: Option<&'static str>, _: u64) -> Decision {
+        if watched.is_some() {
+            // Not always: a CPU that never makes two such operations in a row would miss bugs that need it to.
+            self.held = from.filter(|_| !self.random.one_in(4)).map(|cpu| (cpu, self.random.within(1, 20)));
+        } else if let Some((_, decisions)) = &mut self.held {
+            *decisions -= 1;
+            if *decisions == 0 {
+                self.held = None;
+            }
+        }
+        let held = self.held.map(|(cpu, _)| cpu).filter(|_| runnable.len() > 1);
+        let mut at =
+            self.random.below((runnable.len() - usize::from(held.is_some_and(|cpu| runnable.contains(&cpu)))) as u64)
+                as usize;
+        if let Some(place) = held.and_then(|cpu| runnable.iter().position(|runnable| *runnable == cpu)) {
+            at += usize::from(at >= place);
+        }
+        Decision { next: runnable[at], quantum: self.random.around(self.mean) as u32, watch: Some(self.line) }
+    }
+}

@@ -1,0 +1,114 @@
+//! Atomic values. Each operation on one is a step.
+
+pub use std::sync::atomic::Ordering;
+
+use crate::hot::step;
+
+/// What can be done with every atomic value, one step each.
+macro_rules! operations {
+    ($name:ident $(<$t:ident>)?, $value:ty: $($method:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        impl $(<$t>)? $name $(<$t>)? {
+            $(
+                #[doc = concat!("As in `std`'s `", stringify!($name), "`, and a step.")]
+                #[inline]
+                pub fn $method(&self, $($argument: $type),*) -> $result {
+                    let result = self.0.$method($($argument),*);
+                    step();
+                    result
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! atomic {
+    ($name:ident $(<$t:ident>)?, $value:ty) => {
+        #[doc = concat!("`std`'s `", stringify!($name), "`, every operation a step.")]
+        #[derive(Debug)]
+        pub struct $name $(<$t>)? (std::sync::atomic::$name $(<$t>)?);
+
+        impl $(<$t>)? $name $(<$t>)? {
+            /// A new one that holds `value`.
+            pub const fn new(value: $value) -> Self {
+                Self(std::sync::atomic::$name::new(value))
+            }
+
+            /// The value, for who has the only reference.
+            pub fn get_mut(&mut self) -> &mut $value {
+                self.0.get_mut()
+            }
+
+            /// Changes the value by a function; one step if nobody changes it meanwhile.
+            ///
+            /// # Errors
+            /// The value, if the function gives none.
+            #[inline]
+            pub fn fetch_update(
+                &self,
+                success: Ordering,
+                failure: Ordering,
+                update: impl FnMut($value) -> Option<$value>,
+            ) -> Result<$value, $value> {
+                let result = self.0.fetch_update(success, failure, update);
+                step();
+                result
+            }
+        }
+
+        operations! { $name $(<$t>)?, $value:
+            load(order: Ordering) -> $value;
+            store(value: $value, order: Ordering) -> ();
+            swap(value: $value, order: Ordering) -> $value;
+            compare_exchange(current: $value, new: $value, success: Ordering, failure: Ordering) -> Result<$value, $value>;
+            compare_exchange_weak(current: $value, new: $value, success: Ordering, failure: Ordering) -> Result<$value, $value>;
+        }
+    };
+}
+
+macro_rules! number {
+    ($name:ident, $value:ty) => {
+        atomic!($name, $value);
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new(0)
+            }
+        }
+
+        operations! { $name, $value:
+            fetch_add(value: $value, order: Ordering) -> $value;
+            fetch_sub(value: $value, order: Ordering) -> $value;
+            fetch_and(value: $value, order: Ordering) -> $value;
+            fetch_or(value: $value, order: Ordering) -> $value;
+            fetch_xor(value: $value, order: Ordering) -> $value;
+            fetch_max(value: $value, order: Ordering) -> $value;
+            fetch_min(value: $value, order: Ordering) -> $value;
+        }
+    };
+}
+
+number!(AtomicU8, u8);
+number!(AtomicU16, u16);
+number!(AtomicU32, u32);
+number!(AtomicU64, u64);
+number!(AtomicUsize, usize);
+atomic!(AtomicBool, bool);
+atomic!(AtomicPtr<T>, *mut T);
+
+impl Default for AtomicBool {
+    fn default() -> Self {
+        Self::new(false)
+    }
+}
+
+operations! { AtomicBool, bool:
+    fetch_and(value: bool, order: Ordering) -> bool;
+    fetch_or(value: bool, order: Ordering) -> bool;
+}
+
+/// A fence, and a step.
+#[inline]
+pub fn fence(order: Ordering) {
+    std::sync::atomic::fence(order);
+    step();
+}

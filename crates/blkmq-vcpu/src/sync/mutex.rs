@@ -1,0 +1,113 @@
+//! A lock that virtual CPUs wait for.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
+
+use crate::hot::{CpuId, step};
+use crate::machine::{is_running, sleep, wake};
+
+/// A lock; taking it and letting it go are steps. Who waits is woken when it is let go, and may find it taken again by
+/// another, as with `std`'s.
+#[derive(Debug, Default)]
+pub struct Mutex<T> {
+    value: std::sync::Mutex<T>,
+    waiting: std::sync::Mutex<Vec<CpuId>>,
+}
+
+/// The hold of a [`Mutex`]; dropping it lets go.
+pub struct MutexGuard<'a, T> {
+    pub(super) mutex: &'a Mutex<T>,
+    /// Taken only by the drop.
+    value: Option<std::sync::MutexGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    /// A free lock around `value`.
+    pub const fn new(value: T) -> Self {
+        Self { value: std::sync::Mutex::new(value), waiting: std::sync::Mutex::new(Vec::new()) }
+    }
+
+    fn guard<'a>(&'a self, value: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard { mutex: self, value: Some(value) }
+    }
+
+    /// Takes the lock, when it is free.
+    ///
+    /// # Errors
+    /// None: it does not poison. The result has `std`'s form.
+    pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        if !is_running() {
+            return Ok(self.guard(self.value.lock().unwrap_or_else(PoisonError::into_inner)));
+        }
+        loop {
+            if let Ok(guard) = self.try_lock() {
+                return Ok(guard);
+            }
+            // Nobody went on since the last try but for the step in it, so look again before falling asleep.
+            match self.value.try_lock() {
+                Err(TryLockError::WouldBlock) => {
+                    self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(crate::cpu());
+                    sleep(None);
+                }
+                Ok(value) => return Ok(self.guard(value)),
+                Err(TryLockError::Poisoned(error)) => return Ok(self.guard(error.into_inner())),
+            }
+        }
+    }
+
+    /// Takes the lock if it is free.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        let tried = match self.value.try_lock() {
+            Ok(value) => Ok(self.guard(value)),
+            Err(TryLockError::Poisoned(error)) => Ok(self.guard(error.into_inner())),
+            Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
+        };
+        step();
+        tried
+    }
+
+    fn wake_waiting(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        waiting.into_iter().for_each(wake);
+    }
+}
+
+impl<T> MutexGuard<'_, T> {
+    /// Lets go without a step.
+    pub(super) fn release(&mut self) {
+        if self.value.take().is_some() && is_running() {
+            self.mutex.wake_waiting();
+        }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.release();
+        step();
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("a guard holds until it is dropped")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("a guard holds until it is dropped")
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

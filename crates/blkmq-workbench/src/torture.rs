@@ -1,0 +1,17 @@
+//! The torture rig: the block layer on virtual CPUs, from a seed.
+//!
+//! A *world* is one queue in front of one device with its submitters, background threads and whoever changes it, all on
+//! virtual CPUs. What it is like, who goes on when, what the device does and what everybody asks for follows from one
+//! number. Everything that happens is an [`Event`], and what must be true of them is the business of the checkers.
+
+#![allow(dead_code, reason = "parts that are about to be put together")]
+
+mod check;
+mod event;
+mod history;
+mod mutant;
+mod witness;
+mod world;
+
+pub use mutant::{MUTANTS, Mutant};
+pub use world::Settings;

@@ -1,0 +1,156 @@
+//! What happens in a world.
+
+use blkmq_sched::{Info, InsertAt, MergeHow, Op, RqId, Time};
+use blkmq_virtual::{Flags, IoPriority, RejectReason, Stat, Stats, Status};
+
+/// When and where something happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// Steps made so far by all CPUs.
+    pub(crate) step: u64,
+    /// Virtual time.
+    pub(crate) time: Time,
+    /// The virtual CPU; of what the machine itself does, the one that ran last.
+    pub(crate) cpu: u16,
+}
+
+/// What an operation asks for. The number of an operation is its `user_data`: from 1, in the order of submission, and
+/// never used again in a world. What a write writes into a sector is the operation's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// What to do.
+    pub(crate) op: Op,
+    /// First sector.
+    pub(crate) sector: u64,
+    /// Length in sectors.
+    pub(crate) nr_sectors: u64,
+    /// How.
+    pub(crate) flags: Flags,
+    /// Its priority, or the client's.
+    pub(crate) priority: IoPriority,
+}
+
+/// What is changed about a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// Another scheduler.
+    Scheduler(&'static str),
+    /// A knob of the scheduler.
+    Knob(&'static str, i64),
+    /// A knob of the queue.
+    QueueKnob(&'static str, i64),
+    /// `nr_requests`.
+    NrRequests(u32),
+    /// Hardware queues: default, read, polled.
+    Topology(u16, u16, u16),
+    /// Ranges of sectors that are counted apart: how many.
+    Ranges(u16),
+    /// A freeze; done when the queue has drained.
+    Freeze,
+    /// The end of a freeze.
+    Thaw,
+    /// A quiescence; done when no thread is about to issue.
+    Quiesce,
+    /// Its end.
+    Unquiesce,
+    /// Background threads: how many there are from now on.
+    Background(u16),
+}
+
+/// How far a change has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It was asked for.
+    Begun,
+    /// It is in effect.
+    Done,
+    /// It was refused; nothing has changed.
+    Refused,
+}
+
+/// What a device did with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Finished there and then.
+    FinishedAtOnce(Status),
+    /// Began to work on it; told before anybody can complete it. `due`: when the device will complete it, if ever.
+    Started {
+        /// Virtual time; `None`: it never will by itself.
+        due: Option<Time>,
+    },
+    /// Refused it and those behind it: busy.
+    Refused,
+    /// Gave it back for another try.
+    GivenBack,
+    /// Completed it.
+    Completed(Status),
+    /// Completed it, and was told that it has no such request. Right only for a request that it had given up or completed.
+    Stale,
+    /// Was asked about it because it took too long, and gave it up.
+    GaveUp,
+    /// Was asked, and wants more time.
+    WantsTime,
+}
+
+/// What happens, in the words of the variant. Lists are lent for the moment of telling.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Event<'a> {
+    /// A submitter joined, with this many slots.
+    Joined { submitter: u16, nr_slots: u16 },
+    /// It left, and all its operations are over or handed back.
+    Left { submitter: u16 },
+    /// The queue took an operation. Told before anything of it can happen.
+    Submitted { submitter: u16, bio: u64, asked: Asked },
+    /// The id that the queue gave it.
+    Named { submitter: u16, bio: u64, id: RqId },
+    /// The queue did not take it.
+    Rejected { submitter: u16, bio: u64, asked: Asked, reason: RejectReason },
+    /// It is over, and this submitter reaped it. `submitted_by` is who submitted it, by what came back in the operation's
+    /// own number. `data`: of a read that succeeded, what each sector held.
+    Reaped { submitter: u16, bio: u64, id: RqId, status: Status, data: &'a [u64] },
+    /// A leaving submitter got it back undone.
+    HandedBack { submitter: u16, bio: u64 },
+    /// What the queue says a submitter has outstanding, split operations counted by their parts; told now and then.
+    Outstanding { submitter: u16, nr_outstanding: usize },
+
+    /// A scheduler is in place; `None`: none is. Its knobs have their defaults but for what `Control::Knob` sets later.
+    Installed { scheduler: Option<&'static str> },
+    /// The scheduler got a request.
+    Inserted { rq: RqId, info: Info, at: InsertAt },
+    /// A newcomer joined a request that waits there.
+    Merged { into: RqId, info: Info, how: MergeHow },
+    /// A request that waits there was absorbed by another that waits there.
+    Absorbed { into: RqId, absorbed: RqId },
+    /// It chose a request.
+    Chosen { rq: RqId },
+    /// It was asked and chose none, with this many waiting.
+    HeldBack { waiting: usize },
+
+    /// The device was offered a request. `ranges`: first sector and length of each, more than one only for a discard.
+    /// `segments`: the lengths of the pieces of its data, in bytes. `data`: of a write, what each sector shall hold.
+    Offered {
+        rq: RqId,
+        hctx: u16,
+        tag: u16,
+        op: Op,
+        flags: Flags,
+        sector: u64,
+        nr_sectors: u32,
+        ranges: &'a [(u64, u32)],
+        segments: &'a [usize],
+        data: &'a [u64],
+    },
+    /// What the device did with a request.
+    Acted { rq: RqId, action: Action },
+    /// The device lost power and got it back: what its cache held is gone. `content`: what every sector holds now.
+    PowerLost { content: &'a [u64] },
+
+    /// Somebody changes the queue.
+    Changed { control: Control, phase: Phase },
+    /// The queue has drained, is frozen, and this is what it counts; `in_flight`: tags that are out.
+    Counted { stats: Stats, stat: Stat, in_flight: u32 },
+    /// Every CPU sleeps, until the next timer.
+    Idle { until: Option<Time> },
+    /// What this world's thread holds of memory, in bytes.
+    Memory { live: i64 },
+}

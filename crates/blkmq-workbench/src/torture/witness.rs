@@ -1,0 +1,77 @@
+//! Who is told everything: keeps the history and asks the checkers.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use blkmq_sched::Time;
+use blkmq_vcpu::{Switch, cpu, steps, stop, time, uninterrupted};
+
+use super::check::{Checker, Violation};
+use super::event::{Event, Stamp};
+use super::history::{Entry, History};
+
+/// The witness of one world. Clones are the same witness.
+#[derive(Clone)]
+pub(crate) struct Witness(Arc<Mutex<Inner>>);
+
+struct Inner {
+    history: History,
+    checkers: Vec<Box<dyn Checker>>,
+    violation: Option<(Stamp, Violation)>,
+}
+
+impl Witness {
+    /// A witness with these checkers.
+    pub(crate) fn new(history: History, checkers: Vec<Box<dyn Checker>>) -> Self {
+        Self(Arc::new(Mutex::new(Inner { history, checkers, violation: None })))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something happened just now. Ends the run if it breaks a promise.
+    pub(crate) fn tell(&self, event: Event<'_>) {
+        let is_fine = uninterrupted(|| self.inner().see(event));
+        if !is_fine {
+            stop();
+        }
+    }
+
+    /// Something that is no event breaks a promise.
+    pub(crate) fn accuse(&self, violation: Violation) {
+        uninterrupted(|| _ = self.inner().violation.get_or_insert((stamp(), violation)));
+        stop();
+    }
+
+    /// Another CPU goes on.
+    pub(crate) fn note_switch(&self, switch: Switch) {
+        self.inner().history.note(Entry::Switch(switch));
+    }
+
+    /// Every CPU has come to its end, or the run was stopped: the first broken promise, and the hash of the history.
+    pub(crate) fn end(&self, at: Stamp, is_finished: bool) -> (Option<(Stamp, Violation)>, u64) {
+        let Inner { history, checkers, violation } = &mut *self.inner();
+        if violation.is_none() && is_finished {
+            let broken = checkers.iter_mut().find_map(|checker| checker.end(at).err());
+            *violation = broken.map(|broken| (at, broken));
+        }
+        (violation.take(), history.hash())
+    }
+}
+
+impl Inner {
+    fn see(&mut self, event: Event<'_>) -> bool {
+        let at = stamp();
+        self.history.note(Entry::Event(at, event));
+        if self.violation.is_none() {
+            let broken = self.checkers.iter_mut().find_map(|checker| checker.see(at, &event).err());
+            self.violation = broken.map(|broken| (at, broken));
+        }
+        self.violation.is_none()
+    }
+}
+
+/// This moment.
+pub(crate) fn stamp() -> Stamp {
+    Stamp { step: steps(), time: Time(time::now()), cpu: cpu() }
+}
