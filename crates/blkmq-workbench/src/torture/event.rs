@@ -92,6 +92,15 @@ pub(crate) enum Action {
     WantsTime,
 }
 
+/// What a queue counts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Counts {
+    pub(crate) stats: Stats,
+    pub(crate) stat: Stat,
+    /// Tags that are out.
+    pub(crate) in_flight: u32,
+}
+
 /// What happens, in the words of the variant. Lists are lent for the moment of telling.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Event<'a> {
@@ -147,8 +156,8 @@ pub(crate) enum Event<'a> {
 
     /// Somebody changes the queue.
     Changed { control: Control, phase: Phase },
-    /// The queue has drained, is frozen, and this is what it counts; `in_flight`: tags that are out.
-    Counted { stats: Stats, stat: Stat, in_flight: u32 },
+    /// The queue has drained and is frozen; this is what it counts.
+    Counted(&'a Counts),
     /// Every CPU sleeps, until the next timer.
     Idle { until: Option<Time> },
     /// What this world's thread holds of memory, in bytes.
