@@ -7,6 +7,7 @@ use crate::flush::Steps;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
+use crate::sync::kept;
 use crate::tags::{Gathered, Hint, Tag};
 
 /// Tags on their way back, of one hardware queue at a time, so that a batch of them costs one operation on each tag word.
@@ -93,6 +94,9 @@ impl Runner {
             }
             if let Some(tag) = rq.body_mut().tag.take() {
                 tags.add(q, &mut self.hint, hctx, tag);
+                if !kept("complete.tag_once") {
+                    q.hctxs.get(hctx).tags.put(tag, &mut self.hint);
+                }
             }
             if rq.body().flush == FlushStep::None {
                 self.deliver(q, rq, &mut delivery);
@@ -137,7 +141,7 @@ impl Runner {
         });
         if !own.is_empty() {
             counters.completed(own.len() as u64);
-            if failed > 0 {
+            if failed > 0 && kept("complete.count_failed") {
                 counters.failed(failed);
             }
             self.completed.append(own);
@@ -174,7 +178,7 @@ impl Runner {
         let mut parts = 0;
         rq.into_parts(|part| {
             parts += 1;
-            if part.index().pool() == self.member {
+            if part.index().pool() == self.member || !kept("complete.owner") {
                 self.completed.push_back(part, Place::Completed);
             } else {
                 delivery.add(q, part);
@@ -182,7 +186,7 @@ impl Runner {
         });
         let counters = &self.member(q).counters;
         counters.completed(parts);
-        if failed {
+        if failed && kept("complete.count_failed") {
             counters.failed(parts);
         }
     }

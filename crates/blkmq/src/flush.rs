@@ -12,6 +12,7 @@ use blkmq_sched::{Op, Time};
 use crate::bio::Flags;
 use crate::limits::Limits;
 use crate::request::{Body, FlushStep, Place, Request, RqList, SlotIndex, Slots};
+use crate::sync::kept;
 
 /// How long a waiting flush lets data of other flush sequences go first, in ns. Letting it finish saves flushes; letting
 /// it go on for ever would starve the waiting.
@@ -107,7 +108,7 @@ impl FlushQueue {
         while let Some(mut rq) = self.running.pop_front(slots) {
             rq.body_mut().status = status;
             let has_data = rq.body().flush == FlushStep::PreFlush && rq.body().op != Op::Flush;
-            if status.is_ok() && has_data {
+            if status.is_ok() && has_data && kept("flush.data_first") {
                 self.send_data(rq, steps);
             } else {
                 steps.finished.push_back(rq, Place::Held);

@@ -111,6 +111,25 @@ impl Runner {
         Ok(())
     }
 
+    /// Puts a request that the driver gave back behind what waits in the scheduler, where it does not belong: the bug that
+    /// the torture rig plants as `requeue.in_front`.
+    #[cold]
+    pub(crate) fn insert_behind(&self, q: &RequestQueue, rq: Request<'_>, now: Time) {
+        let mut hold = q.held.hold(&self.member(q).counters);
+        let hctx = rq.body().hctx;
+        let info = rq.body().info();
+        match &mut hold.scheduler {
+            Some(scheduler) if rq.body().flush == FlushStep::None && scheduler.len() < 64 => {
+                let id = rq.id();
+                let _ = rq.leave_at(Place::Scheduler);
+                scheduler.insert(id, &info, InsertAt::Sorted, now);
+                hold.count_in(hctx);
+                q.held.note_waiting(&hold);
+            }
+            _ => q.hctxs.get(hctx).park(rq),
+        }
+    }
+
     /// Hangs a newcomer onto the request that takes it in, and joins that with its neighbour if they touch now.
     fn merge(&self, starting: &Starting<'_>, hold: &mut Hold, merge: Merge, newcomer: Request<'_>) {
         let q = starting.q;

@@ -14,6 +14,7 @@ use crate::queue::RequestQueue;
 use crate::request::{Place, RqList};
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
+use crate::sync::kept;
 
 /// How often a drainer looks again for what others appended before it leaves the rest to them.
 const DRAIN_ROUNDS: u32 = 64;
@@ -141,7 +142,11 @@ impl Runner {
         while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
             let hctx = q.hctxs.get(rq.body().hctx);
             let tag = rq.body_mut().tag.take();
-            hctx.park(rq);
+            if kept("requeue.in_front") {
+                hctx.park(rq);
+            } else {
+                self.insert_behind(q, rq, q.clock.now());
+            }
             // After the parking: who sees no mark and sleeps then either sees the request, or is woken for the new mark.
             is_news |= !hctx.gave_back.swap(true, Ordering::Relaxed);
             q.word.set_waiting();

@@ -17,7 +17,7 @@ use crate::member::{MAX_MEMBERS, Member, Members};
 use crate::request::Slots;
 use crate::split::Whole;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use crate::sync::{Arc, Line, Mutex};
+use crate::sync::{Arc, Line, Mutex, kept};
 use crate::word::Word;
 use crate::{Stats, Submitter};
 
@@ -218,7 +218,9 @@ impl RequestQueue {
             base: self.tally(&Tally::default()),
             base_limited: self.nr_limited_completed(),
         };
-        if let Some(scheduler) = &mut hold.scheduler {
+        if let Some(scheduler) = &mut hold.scheduler
+            && kept("install.merge_limits")
+        {
             scheduler.set_merge_limits(self.merge_limits);
         }
         self.settings.has_scheduler.store(hold.scheduler.is_some(), Ordering::Relaxed);

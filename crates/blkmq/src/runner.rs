@@ -12,6 +12,7 @@ use crate::member::Member;
 use crate::queue::RequestQueue;
 use crate::request::{Place, Request, RqList};
 use crate::sync::atomic::Ordering;
+use crate::sync::kept;
 use crate::tags::{Hint, Tag};
 use crate::word::Snapshot;
 
@@ -208,7 +209,7 @@ impl Runner {
             if !self.finished.is_empty() {
                 self.complete(q, now);
             }
-            let mut again = self.parked || q.word.load().is_waiting();
+            let mut again = self.parked || (kept("runner.kick") && q.word.load().is_waiting());
             for index in hctxs {
                 let hctx = q.hctxs.get(index);
                 if hctx.stalled.load(Ordering::Relaxed) {

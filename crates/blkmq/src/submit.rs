@@ -8,12 +8,13 @@ use blkmq_sched::{ClientId, IoPriority, Time};
 use crate::Status;
 use crate::bio::Bio;
 use crate::client::Client;
+use crate::grace::Activity;
 use crate::insert::refuse_nowait;
 use crate::queue::{QueueError, RequestQueue};
 use crate::request::{Body, Part, Place, RqId, RqList};
 use crate::runner::Runner;
-use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, kept};
 use crate::wake::Notify;
 use crate::word::Snapshot;
 
@@ -227,8 +228,7 @@ impl Submitter {
         let Self { q, runner, plug, .. } = self;
         let member = runner.member;
         let activity = &runner.member(q).activity;
-        activity.enter();
-        let seen = q.word.load();
+        let seen = enter(q, activity);
         if !plug.is_empty() {
             pass_on(q, runner, plug, now, seen);
         }
@@ -330,6 +330,9 @@ impl Submitter {
     /// Ends the operations of the plug undone and waits for what is outstanding. Returns those that were not done.
     fn finish(&mut self) -> Vec<Bio> {
         let mut plugged = std::mem::take(&mut self.plug);
+        if !kept("leave.plug") {
+            plugged = RqList::new();
+        }
         while let Some(mut rq) = plugged.pop_front(&self.q.slots) {
             rq.body_mut().status = Status::Gone;
             let completed = &mut self.runner.completed;
@@ -352,8 +355,8 @@ impl Submitter {
     fn flush_plug_at(&mut self, now: Time) {
         let Self { q, runner, plug, .. } = self;
         let activity = &runner.member(q).activity;
-        activity.enter();
-        pass_on(q, runner, plug, now, q.word.load());
+        let seen = enter(q, activity);
+        pass_on(q, runner, plug, now, seen);
         activity.leave();
         self.is_held_back = !self.plug.is_empty();
     }
@@ -453,6 +456,19 @@ impl Drop for Submitter {
         let _ = self.finish();
         self.set_notify(None);
         self.q.leave(self.runner.member);
+    }
+}
+
+/// Enters the queue, and reads its word there: whoever closes it meanwhile either waits for this thread or is seen by it.
+#[inline(always)]
+fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
+    if kept("submit.word_inside") {
+        activity.enter();
+        q.word.load()
+    } else {
+        let seen = q.word.load();
+        activity.enter();
+        seen
     }
 }
 

@@ -15,6 +15,7 @@ use blkmq_sched::Time;
 
 use crate::Status;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::kept;
 
 /// Where a request rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +137,8 @@ impl State {
     /// The owner ends the operation. Ids of it are stale from here on.
     #[inline]
     pub(crate) fn free(&self) {
-        self.0.store(pack(self.generation().wrapping_add(1), Place::Free), Ordering::Relaxed);
+        let step = u32::from(kept("slot.generation"));
+        self.0.store(pack(self.generation().wrapping_add(step), Place::Free), Ordering::Relaxed);
     }
 
     /// The owner gives the request to the driver.
@@ -198,6 +200,13 @@ impl State {
     /// The timeout scan reserves an issued request while it asks the driver. False if it is no longer there.
     #[must_use]
     pub(crate) fn begin_timeout(&self, generation: u32) -> bool {
+        if !kept("timeout.reserve") {
+            let is_there = self.is_issued(generation);
+            if is_there {
+                self.0.store(pack(generation, Place::TimingOut), Ordering::Relaxed);
+            }
+            return is_there;
+        }
         // ORDERING: Acquire sees the body that `issue` published.
         self.0
             .compare_exchange(

@@ -1,13 +1,13 @@
 //! Orderings, fences and second looks by name, so that a model can take one away and show that it is needed.
 //!
-//! A product build compiles each of these to its argument. Under loom and shuttle [`weaken`] names the site whose
+//! A product build compiles each of these to its argument. Under loom, shuttle and on virtual CPUs [`weaken`] names the site whose
 //! protection the running model goes without.
 
 use super::atomic::{Ordering, fence};
 
 #[cfg(any(loom, shuttle, virtual_cpus))]
 thread_local! {
-    // Both run all threads of a model on the thread that started it, and the test harness gives each test its own.
+    // All of them run the threads of a model on the thread that started it, and the test harness gives each test its own.
     static WEAKENED: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
