@@ -1,5 +1,7 @@
 //! Building a queue in front of a device.
 
+use blkmq_sched::Scheduler;
+
 use crate::account::{Account, Accounting, SectorRange, check_ranges};
 use crate::clock::Clock;
 use crate::control::Control;
@@ -9,7 +11,7 @@ use crate::hctx::{HwCtxTable, MAX_HW_QUEUES};
 use crate::hold::Held;
 use crate::limits::Limits;
 use crate::member::{MAX_MEMBERS, Members};
-use crate::queue::{QueueError, RequestQueue, Settings, scheduler_by_name};
+use crate::queue::{QueueError, RequestQueue, Settings, Wanted};
 use crate::request::Slots;
 use crate::split::Whole;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -21,7 +23,7 @@ use crate::word::Word;
 pub struct Builder {
     driver: Arc<dyn Driver>,
     clock: Clock,
-    scheduler: Option<String>,
+    scheduler: Option<Wanted>,
     slots: u16,
     io_timeout_ms: u32,
     wait_meter: Option<fn() -> u64>,
@@ -56,7 +58,15 @@ impl Builder {
     /// The scheduler's name. Default, as in Linux: `mq-deadline` for one hardware queue, else `none`.
     #[must_use]
     pub fn scheduler(mut self, name: &str) -> Self {
-        self.scheduler = Some(name.to_owned());
+        self.scheduler = Some(Wanted::Named(name.to_owned()));
+        self
+    }
+
+    /// A scheduler of the caller's own, in which nothing waits yet, instead of one by name. The queue calls it under a
+    /// lock, one thread at a time, and tells it its limits and how many requests can wait before it inserts any.
+    #[must_use]
+    pub fn with_scheduler(mut self, scheduler: Box<dyn Scheduler>) -> Self {
+        self.scheduler = Some(Wanted::Own(scheduler));
         self
     }
 
@@ -106,7 +116,7 @@ impl Builder {
     /// Builds the queue.
     ///
     /// # Errors
-    /// The scheduler is unknown, a range is bad, or the driver's description of the device makes no sense.
+    /// The scheduler is unknown or not new, a range is bad, or the driver's description of the device makes no sense.
     pub fn build(self) -> Result<Arc<RequestQueue>, QueueError> {
         let (topology, limits) = (self.driver.topology(), self.driver.limits());
         check_device(&topology, &limits)?;
@@ -115,8 +125,8 @@ impl Builder {
         }
         check_ranges(&self.ranges, limits.capacity_sectors)?;
         let single = topology.default_queues == 1 && topology.read_queues == 0;
-        let name = self.scheduler.unwrap_or_else(|| if single { "mq-deadline" } else { "none" }.to_owned());
-        let scheduler = scheduler_by_name(&name)?;
+        let by_default = || Wanted::Named(if single { "mq-deadline" } else { "none" }.to_owned());
+        let scheduler = self.scheduler.unwrap_or_else(by_default).find()?;
         let slots = Slots::new(MAX_MEMBERS);
         slots.make_pool(FLUSH_POOL, MAX_HW_QUEUES as u16);
         let now = self.clock.now();

@@ -4,7 +4,7 @@
 //! hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may have
 //! submitters of its own, which it must go on polling for the queue to drain.
 
-use blkmq_sched::{ClientId, KnobError};
+use blkmq_sched::{ClientId, KnobError, Scheduler};
 
 use crate::account::{SectorRange, check_ranges};
 use crate::client::Client;
@@ -12,7 +12,7 @@ use crate::driver::{Topology, check_topology};
 use crate::grace::Observed;
 use crate::hctx::Layout;
 use crate::knobs::NR_REQUESTS;
-use crate::queue::{QueueError, RequestQueue, scheduler_by_name};
+use crate::queue::{QueueError, RequestQueue, Wanted};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, thread};
 
@@ -109,7 +109,7 @@ impl Drop for Quiesce {
 /// What a [`Change`] will do once the queue is drained.
 #[derive(Debug)]
 enum What {
-    Scheduler(Option<Box<dyn blkmq_sched::Scheduler>>),
+    Scheduler(Option<Box<dyn Scheduler>>),
     NrRequests(u32),
     Topology(Topology),
     Ranges(Vec<SectorRange>),
@@ -189,8 +189,20 @@ impl RequestQueue {
     /// # Errors
     /// No scheduler has this name.
     pub fn set_scheduler(self: &Arc<Self>, name: &str) -> Result<Change, QueueError> {
-        let scheduler = scheduler_by_name(name)?;
-        Ok(self.change(What::Scheduler(scheduler)))
+        self.install_later(Wanted::Named(name.to_owned()))
+    }
+
+    /// Begins to change to a scheduler of the caller's own, as
+    /// [`Builder::with_scheduler`](crate::Builder::with_scheduler) takes it.
+    ///
+    /// # Errors
+    /// Something waits in it.
+    pub fn change_scheduler(self: &Arc<Self>, scheduler: Box<dyn Scheduler>) -> Result<Change, QueueError> {
+        self.install_later(Wanted::Own(scheduler))
+    }
+
+    fn install_later(self: &Arc<Self>, wanted: Wanted) -> Result<Change, QueueError> {
+        Ok(self.change(What::Scheduler(wanted.find()?)))
     }
 
     /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver.
@@ -329,7 +341,7 @@ impl Control {
     }
 }
 
-fn unknown_knob(name: &str, scheduler: Option<&dyn blkmq_sched::Scheduler>) -> QueueError {
+fn unknown_knob(name: &str, scheduler: Option<&dyn Scheduler>) -> QueueError {
     let names: Vec<_> = scheduler.map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect();
     let known = if names.is_empty() { "none, without a scheduler".to_owned() } else { names.join(", ") };
     QueueError::UnknownKnob(name.to_owned(), known)

@@ -62,11 +62,27 @@ pub fn scheduler_names() -> Vec<&'static str> {
     std::iter::once("none").chain(blkmq_sched::SCHEDULERS.iter().map(|known| known.name)).collect()
 }
 
-/// Looks a scheduler up; `None` stands for `none`.
-pub(crate) fn scheduler_by_name(name: &str) -> Result<Option<Box<dyn Scheduler>>, QueueError> {
-    match name {
-        "none" => Ok(None),
-        _ => blkmq_sched::scheduler(name).map(Some).ok_or_else(|| QueueError::UnknownScheduler(name.to_owned())),
+/// The scheduler that somebody asks for.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    Named(String),
+    Own(Box<dyn Scheduler>),
+}
+
+impl Wanted {
+    /// Looks it up; `None` stands for `none`.
+    pub(crate) fn find(self) -> Result<Option<Box<dyn Scheduler>>, QueueError> {
+        match self {
+            Self::Named(name) if name == "none" => Ok(None),
+            Self::Named(name) => blkmq_sched::scheduler(&name).map(Some).ok_or(QueueError::UnknownScheduler(name)),
+            Self::Own(scheduler) if scheduler.is_empty() => Ok(Some(scheduler)),
+            Self::Own(scheduler) => {
+                let (name, waiting) = (scheduler.name(), scheduler.len());
+                Err(QueueError::BadValue(format!(
+                    "a queue takes a scheduler in which nothing waits, not '{name}' with {waiting} requests"
+                )))
+            }
+        }
     }
 }
 

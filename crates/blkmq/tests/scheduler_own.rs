@@ -1,0 +1,162 @@
+//! A scheduler that the application brings along.
+
+mod device;
+
+use std::fmt;
+use std::sync::Arc;
+
+use blkmq::{Client, Limits, QueueError, RequestQueue};
+use blkmq_sched::{
+    Info, InsertAt, IoPriority, Join, Knob, KnobError, Merge, MergeHow, MergeLevel, MergeLimits, Op, RqId, Scheduler,
+    Tally, Time,
+};
+use device::{ONE_QUEUE, Recorder, read, reap};
+
+/// The latest request first: an order that no scheduler of blkmq's own has.
+#[derive(Debug, Default)]
+struct LatestFirst(Vec<RqId>);
+
+impl Scheduler for LatestFirst {
+    fn name(&self) -> &'static str {
+        "latest-first"
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        self.0.reserve(capacity.saturating_sub(self.0.len()));
+    }
+
+    fn set_merge_limits(&mut self, _limits: MergeLimits) {}
+
+    fn merge(&mut self, _info: &Info) -> Option<Merge> {
+        None
+    }
+
+    fn insert(&mut self, rq: RqId, _info: &Info, _at: InsertAt, _now: Time) {
+        self.0.push(rq);
+    }
+
+    fn dispatch(&mut self, _now: Time) -> Option<RqId> {
+        self.0.pop()
+    }
+
+    fn force(&mut self, _rq: RqId) -> bool {
+        false
+    }
+
+    fn force_merge(&mut self, _into: RqId, _newcomer: &Info, _how: MergeHow) -> bool {
+        false
+    }
+
+    fn force_join(&mut self, _join: Join) -> bool {
+        false
+    }
+
+    fn requeue(&mut self, rq: RqId, _info: &Info, _since: Time) {
+        self.0.push(rq);
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn wants_tally(&self) -> bool {
+        false
+    }
+
+    fn fold(&mut self, _tally: &Tally) {}
+
+    fn next_wakeup(&self) -> Option<Time> {
+        None
+    }
+
+    fn async_depth(&self) -> Option<u32> {
+        None
+    }
+
+    fn set_nr_requests(&mut self, _nr_requests: u32) {}
+
+    fn knobs(&self) -> &'static [Knob] {
+        &[]
+    }
+
+    fn knob(&self, _name: &str) -> Option<i64> {
+        None
+    }
+
+    fn set_knob(&mut self, _name: &str, _value: i64) -> Result<(), KnobError> {
+        Err(KnobError::Unknown)
+    }
+
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        writeln!(out, "waiting: {}", self.0.len())
+    }
+}
+
+fn device() -> Arc<Recorder> {
+    Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE)
+}
+
+/// The sectors of some reads, asked for in rising order while nothing goes to the device, in the order in which it then
+/// gets them.
+fn order(q: &Arc<RequestQueue>, device: &Recorder) -> Vec<u64> {
+    let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
+    let quiesce = q.quiesce();
+    for sector in [0, 100, 200, 300] {
+        submitter.submit(read(sector, 8)).expect("there is room for four requests");
+    }
+    submitter.flush_plug();
+    drop(quiesce);
+    reap(&mut submitter);
+    let sectors = device.take_seen().iter().map(|seen| seen.sector).collect();
+    while device.nr_held() > 0 {
+        device.finish_oldest(blkmq::Status::Ok);
+    }
+    assert_eq!(reap(&mut submitter).len(), 4);
+    sectors
+}
+
+#[test]
+fn a_queue_is_built_with_a_scheduler_of_ones_own() {
+    let device = device();
+    let q = RequestQueue::builder(device.clone()).with_scheduler(Box::<LatestFirst>::default()).build().unwrap();
+    assert_eq!(q.scheduler(), "latest-first");
+    assert_eq!(order(&q, &device), [300, 200, 100, 0]);
+}
+
+#[test]
+fn a_queue_changes_to_a_scheduler_of_ones_own_and_back() {
+    let device = device();
+    let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").build().unwrap();
+    assert_eq!(order(&q, &device), [0, 100, 200, 300]);
+    q.change_scheduler(Box::<LatestFirst>::default()).unwrap().wait().unwrap();
+    assert_eq!(q.scheduler(), "latest-first");
+    assert_eq!(order(&q, &device), [300, 200, 100, 0]);
+    q.set_scheduler("mq-deadline").unwrap().wait().unwrap();
+    assert_eq!(order(&q, &device), [0, 100, 200, 300]);
+}
+
+#[test]
+fn a_scheduler_in_which_something_waits_is_refused() {
+    let info = Info {
+        sector: 0,
+        nr_sectors: 8,
+        nr_segments: 1,
+        op: Op::Read,
+        sync: true,
+        priority: IoPriority::default(),
+        client: blkmq_sched::ClientId(0),
+        merge: MergeLevel::Full,
+        merge_key: 0,
+    };
+    let used = || {
+        let mut scheduler = Box::<LatestFirst>::default();
+        scheduler.insert(RqId(1), &info, InsertAt::Sorted, Time(0));
+        scheduler
+    };
+    let text = "a queue takes a scheduler in which nothing waits, not 'latest-first' with 1 requests";
+    let expected = QueueError::BadValue(text.to_owned());
+    assert_eq!(RequestQueue::builder(device()).with_scheduler(used()).build().unwrap_err(), expected);
+    let q = RequestQueue::builder(device()).scheduler("none").build().unwrap();
+    assert_eq!(q.change_scheduler(used()).unwrap_err(), expected);
+    assert_eq!(q.scheduler(), "none");
+}
