@@ -10,6 +10,7 @@ mod check;
 mod event;
 mod history;
 mod mutant;
+mod policy;
 mod witness;
 mod world;
 

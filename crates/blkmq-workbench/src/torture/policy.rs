@@ -1,0 +1,182 @@
+//! A scheduler whose every decision the witness is told of.
+
+use std::fmt;
+
+use blkmq_sched::{Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, RqId, Scheduler, Tally, Time};
+
+use super::event::Event;
+use super::witness::Witness;
+
+/// Another scheduler, that is watched. It decides nothing itself.
+pub(crate) struct Watched {
+    inner: Box<dyn Scheduler>,
+    witness: Witness,
+}
+
+impl Watched {
+    /// Watches this scheduler.
+    pub(crate) fn new(inner: Box<dyn Scheduler>, witness: Witness) -> Box<Self> {
+        Box::new(Self { inner, witness })
+    }
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Scheduler for Watched {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn reserve(&mut self, capacity: usize) {
+        self.inner.reserve(capacity);
+    }
+
+    fn set_merge_limits(&mut self, limits: MergeLimits) {
+        self.inner.set_merge_limits(limits);
+    }
+
+    fn merge(&mut self, info: &Info) -> Option<Merge> {
+        let merge = self.inner.merge(info)?;
+        self.witness.tell(Event::Merged { into: merge.into, info: *info, how: merge.how });
+        if let Some(Join { survivor, absorbed }) = merge.joined {
+            self.witness.tell(Event::Absorbed { into: survivor, absorbed });
+        }
+        Some(merge)
+    }
+
+    fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
+        self.inner.insert(rq, info, at, now);
+        self.witness.tell(Event::Inserted { rq, info: *info, at });
+    }
+
+    fn dispatch(&mut self, now: Time) -> Option<RqId> {
+        let chosen = self.inner.dispatch(now);
+        self.witness.tell(match chosen {
+            Some(rq) => Event::Chosen { rq },
+            None => Event::HeldBack { waiting: self.inner.len() },
+        });
+        chosen
+    }
+
+    fn force(&mut self, rq: RqId) -> bool {
+        self.inner.force(rq)
+    }
+
+    fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool {
+        self.inner.force_merge(into, newcomer, how)
+    }
+
+    fn force_join(&mut self, join: Join) -> bool {
+        self.inner.force_join(join)
+    }
+
+    fn requeue(&mut self, rq: RqId, info: &Info, since: Time) {
+        self.inner.requeue(rq, info, since);
+    }
+
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+
+    fn wants_tally(&self) -> bool {
+        self.inner.wants_tally()
+    }
+
+    fn fold(&mut self, tally: &Tally) {
+        self.inner.fold(tally);
+    }
+
+    fn next_wakeup(&self) -> Option<Time> {
+        self.inner.next_wakeup()
+    }
+
+    fn async_depth(&self) -> Option<u32> {
+        self.inner.async_depth()
+    }
+
+    fn set_nr_requests(&mut self, nr_requests: u32) {
+        self.inner.set_nr_requests(nr_requests);
+    }
+
+    fn knobs(&self) -> &'static [Knob] {
+        self.inner.knobs()
+    }
+
+    fn knob(&self, name: &str) -> Option<i64> {
+        self.inner.knob(name)
+    }
+
+    fn set_knob(&mut self, name: &str, value: i64) -> Result<(), KnobError> {
+        self.inner.set_knob(name, value)
+    }
+
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        self.inner.show(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use blkmq_sched::{IoPriority, MergeLevel, Op};
+
+    use super::super::check::{Checker, Violation};
+    use super::super::event::Stamp;
+    use super::super::history::History;
+    use super::*;
+
+    /// Writes down what it is told.
+    struct Writer(Arc<Mutex<Vec<String>>>);
+
+    impl Checker for Writer {
+        fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+            let text = match event {
+                Event::Inserted { rq, .. } => format!("inserted {}", rq.0),
+                Event::Merged { into, info, how } => format!("{} merged into {}: {how:?}", info.sector, into.0),
+                Event::Absorbed { into, absorbed } => format!("{} absorbed {}", into.0, absorbed.0),
+                Event::Chosen { rq } => format!("chose {}", rq.0),
+                Event::HeldBack { waiting } => format!("held back {waiting}"),
+                other => format!("{other:?}"),
+            };
+            self.0.lock().unwrap().push(text);
+            Ok(())
+        }
+    }
+
+    fn write(sector: u64) -> Info {
+        Info {
+            sector,
+            nr_sectors: 8,
+            nr_segments: 1,
+            op: Op::Write,
+            sync: false,
+            priority: IoPriority::default(),
+            client: blkmq_sched::ClientId(0),
+            merge: MergeLevel::Full,
+            merge_key: 0,
+        }
+    }
+
+    #[test]
+    fn every_decision_is_told() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let witness = Witness::new(History::new(None), vec![Box::new(Writer(Arc::clone(&told)))]);
+        let mut scheduler = Watched::new(blkmq_sched::scheduler("mq-deadline").unwrap(), witness);
+        scheduler.reserve(4);
+        scheduler.set_merge_limits(MergeLimits { max_sectors: 64, max_segments: 8, ..MergeLimits::default() });
+        scheduler.insert(RqId(1), &write(0), InsertAt::Sorted, Time(0));
+        scheduler.insert(RqId(2), &write(16), InsertAt::Sorted, Time(0));
+        assert!(scheduler.merge(&write(100)).is_none());
+        assert!(scheduler.merge(&write(8)).is_some());
+        assert_eq!(scheduler.len(), 1);
+        assert_eq!(scheduler.dispatch(Time(1)), Some(RqId(1)));
+        assert_eq!(scheduler.dispatch(Time(1)), None);
+        let expected = ["inserted 1", "inserted 2", "8 merged into 2: Front", "1 absorbed 2", "chose 1", "held back 0"];
+        assert_eq!(*told.lock().unwrap(), expected);
+    }
+}
