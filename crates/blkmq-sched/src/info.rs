@@ -115,7 +115,7 @@ pub enum InsertAt {
 }
 
 /// The copy of a request that a scheduler decides on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Info {
     /// First sector, in units of 512 bytes.
     pub sector: u64,

@@ -20,7 +20,7 @@ pub struct MergeLimits {
 }
 
 /// Where a newcomer's data went within the request that took it in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MergeHow {
     /// Behind its last sector.
     Back,

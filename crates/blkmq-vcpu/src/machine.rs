@@ -23,10 +23,12 @@ pub struct Options {
 }
 
 /// Another CPU goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Switch {
     /// Steps made so far.
     pub step: u64,
+    /// The time, in ns.
+    pub time: u64,
     /// Who ran.
     pub from: CpuId,
     /// Who goes on.
@@ -348,7 +350,7 @@ impl Machine {
         let Decision { next, quantum, watch } =
             self.schedule.decide(&self.runnable, from.map(|(cpu, _)| cpu), watched, steps);
         if next != last {
-            (self.options.on_switch)(Switch { step: steps, from: last, to: next, line: watched });
+            (self.options.on_switch)(Switch { step: steps, time: now, from: last, to: next, line: watched });
         }
         HOT.with(|hot| {
             hot.begin(quantum.max(1));

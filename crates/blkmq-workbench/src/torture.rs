@@ -11,6 +11,7 @@ mod event;
 mod history;
 mod mutant;
 mod policy;
+mod text;
 mod witness;
 mod world;
 

@@ -45,7 +45,7 @@ struct Cells {
 }
 
 /// What the threads of a queue have counted since it was built.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stats {
     /// Operations, after splitting, that left a plug.
     pub entered: u64,

@@ -6,7 +6,7 @@ use crate::buffer::Buffers;
 use crate::limits::SECTOR_SIZE;
 
 /// What an operation asks for beyond its [`Op`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flags {
     /// Someone waits for this write. Reads are always synchronous, and so is what asks for `preflush` or `fua`.
     pub sync: bool,

@@ -28,7 +28,7 @@ pub struct Rejected {
 }
 
 /// Why an operation was not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectReason {
     /// All slots are in use: reap completions first.
     Full,

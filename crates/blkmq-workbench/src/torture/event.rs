@@ -4,7 +4,7 @@ use blkmq_sched::{Info, InsertAt, MergeHow, Op, RqId, Time};
 use blkmq_virtual::{Flags, IoPriority, RejectReason, Stat, Stats, Status};
 
 /// When and where something happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Stamp {
     /// Steps made so far by all CPUs.
     pub(crate) step: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Stamp {
 
 /// What an operation asks for. The number of an operation is its `user_data`: from 1, in the order of submission, and
 /// never used again in a world. What a write writes into a sector is the operation's number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Asked {
     /// What to do.
     pub(crate) op: Op,
@@ -31,7 +31,7 @@ pub(crate) struct Asked {
 }
 
 /// What is changed about a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Control {
     /// Another scheduler.
     Scheduler(&'static str),
@@ -58,7 +58,7 @@ pub(crate) enum Control {
 }
 
 /// How far a change has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     /// It was asked for.
     Begun,
@@ -69,7 +69,7 @@ pub(crate) enum Phase {
 }
 
 /// What a device did with a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     /// Finished there and then.
     FinishedAtOnce(Status),
@@ -93,7 +93,7 @@ pub(crate) enum Action {
 }
 
 /// What a queue counts.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Counts {
     pub(crate) stats: Stats,
     pub(crate) stat: Stat,
@@ -102,7 +102,7 @@ pub(crate) struct Counts {
 }
 
 /// What happens, in the words of the variant. Lists are lent for the moment of telling.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Event<'a> {
     /// A submitter joined, with this many slots.
     Joined { submitter: u16, nr_slots: u16 },

@@ -1,5 +1,8 @@
 //! The history of a world: one number that stands for all of it, and whoever wants to read along.
 
+use std::hash::{Hash, Hasher};
+
+use blkmq_sched::RqId;
 use blkmq_vcpu::Switch;
 
 use super::event::{Event, Stamp};
@@ -18,25 +21,203 @@ pub(crate) type Reader = Box<dyn FnMut(Entry<'_>) + Send>;
 
 /// A running hash of everything that happened, in order.
 pub(crate) struct History {
-    hash: u64,
+    mix: Mix,
     reader: Option<Reader>,
 }
 
 impl History {
     /// A history that nothing has happened in.
     pub(crate) fn new(reader: Option<Reader>) -> Self {
-        Self { hash: 0xcbf2_9ce4_8422_2325, reader }
+        Self { mix: Mix::new(), reader }
     }
 
     /// Takes an entry in.
     pub(crate) fn note(&mut self, entry: Entry<'_>) {
+        match &entry {
+            // How much memory a table takes is the allocator's and the standard library's business.
+            Entry::Event(stamp, Event::Memory { .. }) => stamp.hash(&mut self.mix),
+            Entry::Event(stamp, event) => (stamp, event).hash(&mut self.mix),
+            Entry::Switch(switch) => switch.hash(&mut self.mix),
+        }
         if let Some(reader) = &mut self.reader {
             reader(entry);
         }
     }
 
     /// The hash of all that was noted.
-    pub(crate) const fn hash(&self) -> u64 {
-        self.hash
+    pub(crate) fn hash(&self) -> u64 {
+        self.mix.finish()
+    }
+}
+
+/// A hash in which the order counts. Each word changes it one to one, so histories that differ in a single word never have
+/// the same; against somebody who looks for two that do it is no protection.
+#[derive(Debug, Clone)]
+pub(crate) struct Mix(u64);
+
+impl Mix {
+    /// Nothing yet.
+    pub(crate) const fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    #[inline]
+    const fn word(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+}
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        blkmq_vcpu::Random::new(self.0).next()
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.word(u64::from_le_bytes(*word)));
+        rest.iter().for_each(|byte| self.word(u64::from(*byte)));
+    }
+
+    fn write_u8(&mut self, number: u8) {
+        self.word(u64::from(number));
+    }
+
+    fn write_u16(&mut self, number: u16) {
+        self.word(u64::from(number));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.word(u64::from(number));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.word(number);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.word(number as u64);
+    }
+}
+
+impl Entry<'_> {
+    /// Steps made so far.
+    pub(crate) const fn step(&self) -> u64 {
+        match self {
+            Self::Event(stamp, _) => stamp.step,
+            Self::Switch(switch) => switch.step,
+        }
+    }
+
+    /// Virtual time, in ns.
+    pub(crate) const fn time_ns(&self) -> u64 {
+        match self {
+            Self::Event(stamp, _) => stamp.time.0,
+            Self::Switch(switch) => switch.time,
+        }
+    }
+
+    /// The operation that this is about.
+    pub(crate) const fn bio(&self) -> Option<u64> {
+        let Self::Event(_, event) = self else { return None };
+        match *event {
+            Event::Submitted { bio, .. }
+            | Event::Named { bio, .. }
+            | Event::Rejected { bio, .. }
+            | Event::Reaped { bio, .. }
+            | Event::HandedBack { bio, .. } => Some(bio),
+            _ => None,
+        }
+    }
+
+    /// The requests that this is about. If it is about an operation as well, the request is the operation's.
+    pub(crate) const fn requests(&self) -> [Option<RqId>; 2] {
+        let Self::Event(_, event) = self else { return [None, None] };
+        match *event {
+            Event::Named { id, .. } | Event::Reaped { id, .. } => [Some(id), None],
+            Event::Inserted { rq, .. }
+            | Event::Merged { into: rq, .. }
+            | Event::Chosen { rq }
+            | Event::Offered { rq, .. }
+            | Event::Acted { rq, .. } => [Some(rq), None],
+            Event::Absorbed { into, absorbed } => [Some(into), Some(absorbed)],
+            _ => [None, None],
+        }
+    }
+
+    /// Whether it changes what the whole world is like.
+    pub(crate) const fn is_about_all(&self) -> bool {
+        matches!(
+            self,
+            Self::Event(
+                _,
+                Event::Changed { .. }
+                    | Event::Installed { .. }
+                    | Event::PowerLost { .. }
+                    | Event::Joined { .. }
+                    | Event::Left { .. }
+            )
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::Time;
+
+    use super::*;
+
+    fn hash(entries: &[Entry<'_>]) -> u64 {
+        let mut history = History::new(None);
+        entries.iter().for_each(|entry| history.note(*entry));
+        history.hash()
+    }
+
+    fn at(step: u64, event: Event<'_>) -> Entry<'_> {
+        Entry::Event(Stamp { step, time: Time(20 * step), cpu: 1 }, event)
+    }
+
+    #[test]
+    fn whatever_differs_makes_another_hash() {
+        let lost = |content| at(3, Event::PowerLost { content });
+        let switch = |to, line| Entry::Switch(Switch { step: 3, time: 60, from: 1, to, line });
+        let left = at(3, Event::Left { submitter: 1 });
+        let histories: [&[Entry<'_>]; 13] = [
+            &[],
+            &[left],
+            &[left, left],
+            &[at(4, Event::Left { submitter: 1 })],
+            &[at(3, Event::Left { submitter: 2 })],
+            &[at(3, Event::Chosen { rq: RqId(1) })],
+            &[lost(&[])],
+            &[lost(&[1, 2])],
+            &[lost(&[2, 1])],
+            &[switch(2, None)],
+            &[switch(3, None)],
+            &[switch(3, Some("queue.word"))],
+            &[switch(3, Some("queue.words"))],
+        ];
+        let mut hashes: Vec<u64> = histories.into_iter().map(hash).collect();
+        hashes.push(hash(&[left, switch(2, None)]));
+        hashes.push(hash(&[switch(2, None), left]));
+        assert_eq!(hash(&[left]), hashes[1]);
+        let count = hashes.len();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), count);
+    }
+
+    #[test]
+    fn how_much_memory_is_held_is_not_in_the_hash() {
+        assert_eq!(hash(&[at(3, Event::Memory { live: 1 })]), hash(&[at(3, Event::Memory { live: 2 })]));
+        assert_ne!(hash(&[at(3, Event::Memory { live: 1 })]), hash(&[at(4, Event::Memory { live: 1 })]));
+    }
+
+    #[test]
+    fn a_reader_reads_everything_in_order() {
+        let (told, heard) = std::sync::mpsc::channel();
+        let mut history = History::new(Some(Box::new(move |entry| told.send(entry.step()).unwrap())));
+        history.note(at(1, Event::Idle { until: None }));
+        history.note(at(2, Event::Chosen { rq: RqId(1) }));
+        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1, 2]);
     }
 }

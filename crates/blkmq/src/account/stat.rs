@@ -11,7 +11,7 @@ use crate::queue::RequestQueue;
 /// Counted are requests, not operations: what merged is one request and some merges. Requests that failed count like
 /// others. Writes of zeroes, and operations that only flush, count as writes. Sectors are of 512 bytes; ticks are
 /// milliseconds, summed in nanoseconds from the submission of each request to its completion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stat {
     /// Reads that completed.
     pub read_ios: u64,

@@ -1,0 +1,322 @@
+//! The history of a world in words: one line for each entry.
+
+use std::fmt::{self, Display, Formatter};
+
+use blkmq_sched::{Info, InsertAt, MergeHow, Op, RqId};
+use blkmq_virtual::{Flags, RejectReason};
+
+use super::event::{Action, Asked, Control, Event, Phase};
+use super::history::Entry;
+
+/// Runs of equal sectors that are told; of a whole device there are too many.
+const MOST_RUNS: usize = 12;
+
+impl Display for Entry<'_> {
+    /// The time, the step, the CPU and what happened, as in
+    /// `    12.345678 ms  step     4711  cpu  3  bio 17: write 128+8 fua, submitted by submitter 2`.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let cpu = match self {
+            Self::Event(stamp, _) => stamp.cpu,
+            Self::Switch(switch) => switch.to,
+        };
+        write!(f, "{:>13} ms  step {:>8}  cpu {cpu:>2}  ", Millis(self.time_ns()), self.step())?;
+        match self {
+            Self::Event(_, event) => event.fmt(f),
+            Self::Switch(switch) => {
+                write!(f, "goes on after cpu {}", switch.from)?;
+                switch.line.map_or(Ok(()), |line| write!(f, ", which touched {line}"))
+            }
+        }
+    }
+}
+
+impl Display for Event<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Joined { submitter, nr_slots } => write!(f, "submitter {submitter}: joined, with {nr_slots} slots"),
+            Self::Left { submitter } => write!(f, "submitter {submitter}: left"),
+            Self::Submitted { submitter, bio, asked } => {
+                write!(f, "bio {bio}: {asked}, submitted by submitter {submitter}")
+            }
+            Self::Named { submitter, bio, id } => write!(f, "bio {bio}: is {} of submitter {submitter}", Request(id)),
+            Self::Rejected { submitter, bio, asked, reason } => {
+                write!(f, "bio {bio}: {asked}, not taken from submitter {submitter}: ")?;
+                match reason {
+                    RejectReason::Full => f.write_str("every slot is in use"),
+                    RejectReason::Bad(status) => status.fmt(f),
+                }
+            }
+            Self::Reaped { submitter, bio, id, status, data } => {
+                write!(f, "bio {bio}: over, reaped by submitter {submitter} as {}: {status}", Request(id))?;
+                if data.is_empty() { Ok(()) } else { write!(f, "; read {}", Runs(data)) }
+            }
+            Self::HandedBack { submitter, bio } => write!(f, "bio {bio}: handed back undone to submitter {submitter}"),
+            Self::Outstanding { submitter, nr_outstanding } => {
+                write!(f, "submitter {submitter}: {nr_outstanding} outstanding")
+            }
+            Self::Installed { scheduler } => write!(f, "scheduler {} is in place", scheduler.unwrap_or("none")),
+            Self::Inserted { .. }
+            | Self::Merged { .. }
+            | Self::Absorbed { .. }
+            | Self::Chosen { .. }
+            | Self::HeldBack { .. } => self.scheduled(f),
+            Self::Offered { .. } => self.offered(f),
+            Self::Acted { rq, action } => write!(f, "{}: {action}", Request(rq)),
+            Self::PowerLost { content } => {
+                write!(f, "the device lost power and got it back; it holds {}", Runs(content))
+            }
+            Self::Changed { control, phase } => write!(f, "{control}: {phase}"),
+            Self::Counted(counts) => {
+                write!(f, "frozen; counted: {} in flight, {:?}, {:?}", counts.in_flight, counts.stats, counts.stat)
+            }
+            Self::Idle { until: Some(until) } => write!(f, "every CPU sleeps, until {} ms", Millis(until.0)),
+            Self::Idle { until: None } => f.write_str("every CPU sleeps, for good"),
+            Self::Memory { live } => write!(f, "{live} bytes of memory held"),
+        }
+    }
+}
+
+impl Event<'_> {
+    /// What a scheduler did.
+    fn scheduled(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Inserted { rq, info, at } => {
+                let place = if at == InsertAt::Head { "in front of the scheduler's" } else { "into the scheduler" };
+                write!(f, "{}: {}, inserted {place}", Request(rq), Newcomer(&info))
+            }
+            Self::Merged { into, info, how } => {
+                let place = match how {
+                    MergeHow::Back => "behind",
+                    MergeHow::Front => "in front of",
+                    MergeHow::Discard => "as a further range of",
+                };
+                write!(f, "{}: {} joined {place} it in the scheduler", Request(into), Newcomer(&info))
+            }
+            Self::Absorbed { into, absorbed } => write!(f, "{}: absorbed {}", Request(into), Request(absorbed)),
+            Self::Chosen { rq } => write!(f, "{}: chosen by the scheduler", Request(rq)),
+            Self::HeldBack { waiting } => write!(f, "the scheduler chose none of {waiting} that wait"),
+            _ => Ok(()),
+        }
+    }
+
+    fn offered(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self::Offered { rq, hctx, tag, op, flags, sector, nr_sectors, ranges, segments, data } = *self else {
+            return Ok(());
+        };
+        write!(f, "{}: {} {sector}+{nr_sectors}{}, ", Request(rq), name(op), Marks(&flags))?;
+        write!(f, "offered to the device by hardware queue {hctx} with tag {tag}")?;
+        if ranges.len() > 1 {
+            f.write_str("; ranges")?;
+            ranges.iter().try_for_each(|(sector, nr_sectors)| write!(f, " {sector}+{nr_sectors}"))?;
+        }
+        if segments.len() > 1 {
+            write!(f, "; pieces of {segments:?} bytes")?;
+        }
+        if data.is_empty() { Ok(()) } else { write!(f, "; writes {}", Runs(data)) }
+    }
+}
+
+impl Display for Asked {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { op, sector, nr_sectors, flags, priority } = self;
+        write!(f, "{} {sector}+{nr_sectors}{}", name(*op), Marks(flags))?;
+        if *priority == blkmq_virtual::IoPriority::default() {
+            return Ok(());
+        }
+        write!(f, " {:?} {}", priority.class, priority.level)
+    }
+}
+
+impl Display for Action {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FinishedAtOnce(status) => write!(f, "the device finished it at once: {status}"),
+            Self::Started { due: Some(due) } => write!(f, "the device began, due at {} ms", Millis(due.0)),
+            Self::Started { due: None } => f.write_str("the device began, and will never complete it by itself"),
+            Self::Refused => f.write_str("the device refused it and those behind it: busy"),
+            Self::GivenBack => f.write_str("the device gave it back for another try"),
+            Self::Completed(status) => write!(f, "the device completed it: {status}"),
+            Self::Stale => f.write_str("the device completed it, and heard that it has no such request"),
+            Self::GaveUp => f.write_str("the device was asked about it, and gave it up"),
+            Self::WantsTime => f.write_str("the device was asked about it, and wants more time"),
+        }
+    }
+}
+
+impl Display for Control {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scheduler(name) => write!(f, "control: scheduler {name}"),
+            Self::Knob(name, value) => write!(f, "control: iosched/{name}={value}"),
+            Self::QueueKnob(name, value) => write!(f, "control: {name}={value}"),
+            Self::NrRequests(number) => write!(f, "control: nr_requests={number}"),
+            Self::Topology(default, read, poll) => {
+                write!(f, "control: hardware queues {default} default, {read} read, {poll} poll")
+            }
+            Self::Ranges(number) => write!(f, "control: {number} ranges counted apart"),
+            Self::Freeze => f.write_str("control: freeze"),
+            Self::Thaw => f.write_str("control: thaw"),
+            Self::Quiesce => f.write_str("control: quiesce"),
+            Self::Unquiesce => f.write_str("control: end of the quiescence"),
+            Self::Background(number) => write!(f, "control: {number} background threads"),
+        }
+    }
+}
+
+impl Display for Phase {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Begun => "asked for",
+            Self::Done => "done",
+            Self::Refused => "refused",
+        })
+    }
+}
+
+const fn name(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Flush => "flush",
+        Op::Discard => "discard",
+        Op::WriteZeroes => "write-zeroes",
+    }
+}
+
+/// A time in ns, as milliseconds.
+pub(crate) struct Millis(pub(crate) u64);
+
+impl Display for Millis {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let text = format_args!("{}.{:06}", self.0 / 1_000_000, self.0 % 1_000_000).to_string();
+        f.pad(&text)
+    }
+}
+
+/// The id of a request: its slot, and how often the slot was used before.
+pub(crate) struct Request(pub(crate) RqId);
+
+impl Display for Request {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "request {}.{}", self.0.0 & u64::from(u32::MAX), self.0.0 >> 32)
+    }
+}
+
+/// A request as a scheduler knows it.
+struct Newcomer<'a>(&'a Info);
+
+impl Display for Newcomer<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Info { op, sector, nr_sectors, priority, client, .. } = *self.0;
+        let (class, level) = (priority.class, priority.level);
+        write!(f, "{} {sector}+{nr_sectors} {class:?} {level} of client {}", name(op), client.0)
+    }
+}
+
+/// Flags that are set, each with a blank before it.
+struct Marks<'a>(&'a Flags);
+
+impl Display for Marks<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Flags { sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge } = *self.0;
+        let marks = [
+            (sync, " sync"),
+            (preflush, " preflush"),
+            (fua, " fua"),
+            (readahead, " readahead"),
+            (meta, " meta"),
+            (nowait, " nowait"),
+            (polled, " polled"),
+            (at_head, " at-head"),
+            (nomerge, " nomerge"),
+        ];
+        marks.iter().filter(|(is_set, _)| *is_set).try_for_each(|(_, mark)| f.write_str(mark))
+    }
+}
+
+/// What sectors hold, the number of the operation that wrote it, equal neighbours together: `17 in 8 sectors, 0 in 4`.
+struct Runs<'a>(&'a [u64]);
+
+impl Display for Runs<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let mut runs = self.0.chunk_by(|a, b| a == b);
+        for (index, run) in runs.by_ref().take(MOST_RUNS).enumerate() {
+            let (before, unit) = if index == 0 { ("", " sectors") } else { (", ", "") };
+            write!(f, "{before}{} in {}{unit}", run[0], run.len())?;
+        }
+        match runs.count() {
+            0 => Ok(()),
+            more => write!(f, ", and {more} runs more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::Time;
+    use blkmq_vcpu::Switch;
+    use blkmq_virtual::Status;
+
+    use super::super::event::Stamp;
+    use super::*;
+
+    fn line(event: Event<'_>) -> String {
+        Entry::Event(Stamp { step: 4711, time: Time(12_345_678), cpu: 3 }, event).to_string()
+    }
+
+    /// The part behind time, step and CPU.
+    fn what(event: Event<'_>) -> String {
+        line(event).split_once("cpu  3  ").expect("each line names the CPU").1.to_owned()
+    }
+
+    #[test]
+    fn a_line_says_when_where_and_what() {
+        let flags = Flags { fua: true, ..Flags::default() };
+        let asked = Asked { op: Op::Write, sector: 128, nr_sectors: 8, flags, priority: Default::default() };
+        let submitted = Event::Submitted { submitter: 2, bio: 17, asked };
+        let text = "    12.345678 ms  step     4711  cpu  3  bio 17: write 128+8 fua, submitted by submitter 2";
+        assert_eq!(line(submitted), text);
+        let switch = Switch { step: 7, time: 140, from: 1, to: 12, line: Some("queue.word") };
+        let text = "     0.000140 ms  step        7  cpu 12  goes on after cpu 1, which touched queue.word";
+        assert_eq!(Entry::Switch(switch).to_string(), text);
+    }
+
+    #[test]
+    fn what_differs_is_told_apart() {
+        let id = RqId(3 << 32 | 9);
+        let reaped = |data| Event::Reaped { submitter: 2, bio: 17, id, status: Status::Ok, data };
+        let text = "bio 17: over, reaped by submitter 2 as request 9.3: done; read 4 in 2 sectors, 0 in 1, 4 in 1";
+        assert_eq!(what(reaped(&[4, 4, 0, 4])), text);
+        assert!(!what(reaped(&[])).contains("read"));
+        let long: Vec<u64> = (0..MOST_RUNS as u64 + 2).collect();
+        assert!(what(Event::PowerLost { content: &long }).ends_with("11 in 1, and 2 runs more"));
+        let acted = |action| what(Event::Acted { rq: id, action });
+        assert_eq!(
+            acted(Action::Started { due: Some(Time(1_000_001)) }),
+            "request 9.3: the device began, due at 1.000001 ms"
+        );
+        assert_eq!(acted(Action::Refused), "request 9.3: the device refused it and those behind it: busy");
+        let changed = Event::Changed { control: Control::Knob("fifo_batch", 2), phase: Phase::Done };
+        assert_eq!(what(changed), "control: iosched/fifo_batch=2: done");
+    }
+
+    #[test]
+    fn an_offer_tells_ranges_pieces_and_data_where_there_are_several() {
+        let offer = |ranges: &'static [(u64, u32)], segments: &'static [usize], data: &'static [u64]| Event::Offered {
+            rq: RqId(9),
+            hctx: 1,
+            tag: 4,
+            op: Op::Discard,
+            flags: Flags::default(),
+            sector: 8,
+            nr_sectors: 24,
+            ranges,
+            segments,
+            data,
+        };
+        let plain = "request 9.0: discard 8+24, offered to the device by hardware queue 1 with tag 4";
+        assert_eq!(what(offer(&[(8, 24)], &[512], &[])), plain);
+        let told = format!("{plain}; ranges 8+8 64+16; pieces of [512, 1024] bytes; writes 5 in 3 sectors");
+        assert_eq!(what(offer(&[(8, 8), (64, 16)], &[512, 1024], &[5, 5, 5])), told);
+    }
+}
