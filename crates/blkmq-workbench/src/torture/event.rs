@@ -89,7 +89,21 @@ pub(crate) enum Action {
     /// Was asked about it because it took too long, and gave it up.
     GaveUp,
     /// Was asked, and wants more time.
-    WantsTime,
+    WantsTime {
+        /// When it will complete the request by now, as in [`Started`](Self::Started).
+        due: Option<Time>,
+    },
+}
+
+/// What a device has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct DeviceState {
+    /// Requests that it works on.
+    pub(crate) held: u32,
+    /// Those of them that it will never complete by itself: only a timeout ends them.
+    pub(crate) hung: u32,
+    /// When the next of the others is due; it may have been due for a while.
+    pub(crate) next_due: Option<Time>,
 }
 
 /// What a queue counts.
@@ -159,7 +173,7 @@ pub(crate) enum Event<'a> {
     /// The queue has drained and is frozen; this is what it counts.
     Counted(&'a Counts),
     /// Every CPU sleeps, until the next timer.
-    Idle { until: Option<Time> },
+    Idle { until: Option<Time>, device: DeviceState },
     /// What this world's thread holds of memory, in bytes.
     Memory { live: i64 },
 }

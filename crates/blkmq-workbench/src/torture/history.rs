@@ -216,7 +216,7 @@ mod tests {
     fn a_reader_reads_everything_in_order() {
         let (told, heard) = std::sync::mpsc::channel();
         let mut history = History::new(Some(Box::new(move |entry| told.send(entry.step()).unwrap())));
-        history.note(at(1, Event::Idle { until: None }));
+        history.note(at(1, Event::Left { submitter: 1 }));
         history.note(at(2, Event::Chosen { rq: RqId(1) }));
         assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1, 2]);
     }

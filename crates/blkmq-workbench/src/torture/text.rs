@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use blkmq_sched::{Info, InsertAt, MergeHow, Op, RqId};
+use blkmq_sched::{Info, InsertAt, MergeHow, Op, RqId, Time};
 use blkmq_virtual::{Flags, RejectReason};
 
-use super::event::{Action, Asked, Control, Event, Phase};
+use super::event::{Action, Asked, Control, DeviceState, Event, Phase};
 use super::history::Entry;
 
 /// Runs of equal sectors that are told; of a whole device there are too many.
@@ -69,8 +69,14 @@ impl Display for Event<'_> {
             Self::Counted(counts) => {
                 write!(f, "frozen; counted: {} in flight, {:?}, {:?}", counts.in_flight, counts.stats, counts.stat)
             }
-            Self::Idle { until: Some(until) } => write!(f, "every CPU sleeps, until {} ms", Millis(until.0)),
-            Self::Idle { until: None } => f.write_str("every CPU sleeps, for good"),
+            Self::Idle { until, device: DeviceState { held, hung, next_due } } => {
+                write!(
+                    f,
+                    "every CPU sleeps; the next timer is due {}; the device works on {held} requests",
+                    Due(until)
+                )?;
+                write!(f, ", {hung} of them for ever; of the others the next is due {}", Due(next_due))
+            }
             Self::Memory { live } => write!(f, "{live} bytes of memory held"),
         }
     }
@@ -131,14 +137,15 @@ impl Display for Action {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::FinishedAtOnce(status) => write!(f, "the device finished it at once: {status}"),
-            Self::Started { due: Some(due) } => write!(f, "the device began, due at {} ms", Millis(due.0)),
-            Self::Started { due: None } => f.write_str("the device began, and will never complete it by itself"),
+            Self::Started { due } => write!(f, "the device began, due {}", Due(*due)),
             Self::Refused => f.write_str("the device refused it and those behind it: busy"),
             Self::GivenBack => f.write_str("the device gave it back for another try"),
             Self::Completed(status) => write!(f, "the device completed it: {status}"),
             Self::Stale => f.write_str("the device completed it, and heard that it has no such request"),
             Self::GaveUp => f.write_str("the device was asked about it, and gave it up"),
-            Self::WantsTime => f.write_str("the device was asked about it, and wants more time"),
+            Self::WantsTime { due } => {
+                write!(f, "the device was asked about it, and wants more time; due {}", Due(*due))
+            }
         }
     }
 }
@@ -190,6 +197,18 @@ impl Display for Millis {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let text = format_args!("{}.{:06}", self.0 / 1_000_000, self.0 % 1_000_000).to_string();
         f.pad(&text)
+    }
+}
+
+/// The moment at which something is due, if it ever is.
+struct Due(Option<Time>);
+
+impl Display for Due {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(time) => write!(f, "at {} ms", Millis(time.0)),
+            None => f.write_str("never by itself"),
+        }
     }
 }
 
