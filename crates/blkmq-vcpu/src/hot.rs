@@ -23,6 +23,8 @@ pub(crate) struct Hot {
     pub(crate) steps: Cell<u64>,
     /// Time that a step takes, in ns.
     pub(crate) step_ns: Cell<u64>,
+    /// The step at which the run ends as exhausted.
+    pub(crate) last_step: Cell<u64>,
 }
 
 thread_local! {
@@ -37,6 +39,7 @@ thread_local! {
             time: Cell::new(0),
             steps: Cell::new(0),
             step_ns: Cell::new(0),
+            last_step: Cell::new(u64::MAX),
         }
     };
 }
@@ -109,4 +112,44 @@ pub fn cpu() -> CpuId {
 #[must_use]
 pub fn steps() -> u64 {
     HOT.with(|hot| hot.steps.get() + hot.made())
+}
+
+/// Lets the run go on for `steps` more steps from here, no further unless this is called again: whoever knows that there
+/// was progress calls it. Without such a call a run goes on as long as any CPU can.
+pub fn go_on_for(steps: u64) {
+    HOT.with(|hot| hot.last_step.set(crate::steps().saturating_add(steps)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::go_on_for;
+    use crate::schedule::Uniform;
+    use crate::sync::atomic::{AtomicBool, Ordering};
+    use crate::{Ended, Options, Random, run, thread};
+
+    fn look() {
+        AtomicBool::new(true).load(Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_run_without_progress_ends_and_says_who_was_at_it() {
+        let schedule = || Box::new(Uniform::new(Random::new(1), 3));
+        let spin = || {
+            go_on_for(1000);
+            let idle = thread::spawn_named("idle".to_owned(), || thread::sleep(std::time::Duration::from_secs(1)));
+            while !idle.is_finished() {
+                look();
+            }
+        };
+        assert_eq!(run(schedule(), Options::default(), spin), Ended::Exhausted { running: vec!["main".to_owned()] });
+        let finishes = || {
+            for _ in 0..100 {
+                go_on_for(1000);
+                (0..900).for_each(|_| look());
+            }
+        };
+        assert_eq!(run(schedule(), Options::default(), finishes), Ended::Finished);
+        // What one run allowed itself does not bind the next.
+        assert_eq!(run(schedule(), Options::default(), || thread::spawn(|| ()).join().unwrap()), Ended::Finished);
+    }
 }

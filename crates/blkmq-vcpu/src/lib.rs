@@ -31,7 +31,7 @@ pub mod sync;
 pub mod thread;
 pub mod time;
 
-pub use hot::{CpuId, cpu, steps, touch, uninterrupted};
+pub use hot::{CpuId, cpu, go_on_for, steps, touch, uninterrupted};
 pub use machine::{Ended, Idle, Options, Switch, is_running, run, stop};
 pub use random::Random;
 pub use schedule::Schedule;

@@ -66,6 +66,11 @@ pub enum Ended {
     Finished,
     /// [`stop`] was called.
     Stopped,
+    /// It went on for longer than [`go_on_for`](crate::go_on_for) allowed.
+    Exhausted {
+        /// The names of the CPUs that do not sleep.
+        running: Vec<String>,
+    },
     /// Code on a CPU panicked. The machine's thread is then unfit for further runs: it counts as panicking.
     Panicked {
         /// The CPU.
@@ -98,6 +103,7 @@ struct Cpu {
 /// Why the machine goes no further.
 enum End {
     Stopped,
+    Exhausted,
     Panicked(CpuId, String),
 }
 
@@ -161,6 +167,7 @@ pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + 
         hot.steps.set(0);
         hot.depth.set(0);
         hot.watched.set(None);
+        hot.last_step.set(u64::MAX);
     });
     add("main".to_owned(), main);
     let ended = take_turns();
@@ -251,7 +258,7 @@ fn next_turn() -> Turn {
         on_idle(Idle { now, until });
         let waiting = with(|machine| {
             machine.options.on_idle = on_idle;
-            (machine.end.is_none() && until.is_none()).then(|| machine.waiting())
+            (machine.end.is_none() && until.is_none()).then(|| machine.names(|_| true))
         });
         if let Some(waiting) = waiting {
             return Turn::End(Ended::Deadlock { waiting });
@@ -310,13 +317,16 @@ impl Machine {
     fn ended(&mut self) -> Option<Ended> {
         match self.end.take() {
             Some(End::Stopped) => Some(Ended::Stopped),
+            Some(End::Exhausted) => Some(Ended::Exhausted { running: self.names(|state| state == State::Runnable) }),
             Some(End::Panicked(cpu, message)) => Some(Ended::Panicked { cpu, message }),
             None => self.alive.is_empty().then_some(Ended::Finished),
         }
     }
 
-    fn waiting(&self) -> Vec<String> {
-        self.alive.iter().map(|cpu| self.cpus[usize::from(*cpu)].name.clone()).collect()
+    /// The names of the CPUs that have not come to their end and are in such a state.
+    fn names(&self, which: impl Fn(State) -> bool) -> Vec<String> {
+        let cpus = self.alive.iter().map(|cpu| &self.cpus[usize::from(*cpu)]);
+        cpus.filter(|cpu| which(cpu.state)).map(|cpu| cpu.name.clone()).collect()
     }
 
     fn earliest(&self) -> Option<u64> {
@@ -331,6 +341,9 @@ impl Machine {
     /// on itself, and the watched line that ended it.
     fn choose(&mut self, from: Option<(CpuId, Option<&'static str>)>) -> Option<CpuId> {
         let (now, steps, last) = HOT.with(|hot| (hot.now(), hot.steps.get() + hot.made(), hot.cpu.get()));
+        if steps >= HOT.with(|hot| hot.last_step.get()) {
+            self.end.get_or_insert(End::Exhausted);
+        }
         if now >= self.next_timer {
             for cpu in &self.alive {
                 let state = &mut self.cpus[usize::from(*cpu)].state;

@@ -7,9 +7,13 @@
 #![allow(dead_code, reason = "parts that are about to be put together")]
 
 mod check;
+mod claims;
+mod client;
+mod control;
 mod event;
 mod history;
 mod mutant;
+mod plan;
 mod policy;
 mod text;
 mod witness;

@@ -1,9 +1,22 @@
 //! One world, from its seed to its end.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, thread, uninterrupted};
+use blkmq_virtual::driver::spec;
+use blkmq_virtual::sync::weaken;
+use blkmq_virtual::{Limits, RequestQueue};
+
 use super::check::Violation;
-use super::event::Stamp;
-use super::history::Reader;
+use super::claims::Claims;
+use super::client::{Client, STEPS_PER_OPERATION};
+use super::control::Controller;
+use super::event::{DeviceState, Event, Stamp};
+use super::history::{History, Reader};
 use super::mutant::Mutant;
+use super::plan::Plan;
+use super::policy::Watched;
+use super::witness::{Witness, stamp};
 
 /// What all worlds of a run have in common.
 #[derive(Debug, Clone)]
@@ -33,9 +46,193 @@ pub(crate) struct Outcome {
     pub(crate) violation: Option<(Stamp, Violation)>,
 }
 
+/// What the CPUs of a world share.
+pub(crate) struct World {
+    pub(crate) q: Arc<RequestQueue>,
+    pub(crate) limits: Limits,
+    pub(crate) witness: Witness,
+    share: Arc<Mutex<Share>>,
+}
+
+/// What its clients have agreed on.
+pub(crate) struct Share {
+    pub(crate) claims: Claims,
+    /// All clients have come to their end.
+    pub(crate) is_over: bool,
+    wanted: u64,
+    taken: u64,
+    last_number: u64,
+    cursor: u64,
+}
+
+impl Share {
+    fn new(wanted: u64, capacity: u64) -> Self {
+        Self { claims: Claims::new(capacity), is_over: false, wanted, taken: 0, last_number: 0, cursor: 0 }
+    }
+
+    /// Whether more operations are to be submitted.
+    pub(crate) const fn wants_more(&self) -> bool {
+        self.taken < self.wanted
+    }
+
+    /// Counts an operation.
+    pub(crate) const fn take_one(&mut self) {
+        self.taken += 1;
+    }
+
+    /// The operation was not taken.
+    pub(crate) const fn give_one_back(&mut self) {
+        self.taken -= 1;
+    }
+
+    /// The number of the next operation.
+    pub(crate) const fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Where the stream that all share goes on.
+    pub(crate) const fn go_on(&mut self, nr_sectors: u64, capacity: u64) -> u64 {
+        let here = if self.cursor + nr_sectors > capacity { 0 } else { self.cursor };
+        self.cursor = here + nr_sectors;
+        here
+    }
+}
+
+impl World {
+    /// Looks at, or changes, what all share.
+    pub(crate) fn share<R>(&self, act: impl FnOnce(&mut Share) -> R) -> R {
+        uninterrupted(|| act(&mut self.share.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
 /// Plays the world of a seed until `requests` operations were taken and all are over. Must have a thread of its own, that
 /// ends soon after: a world that ends badly leaves its thread counting as panicking.
 pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
-    let _ = (seed, requests, settings, reader);
-    Outcome { requests, steps: 0, hash: 0, violation: None }
+    let plan = Plan::draw(seed, settings);
+    let witness = Witness::new(History::new(reader), Vec::new());
+    let share = Arc::new(Mutex::new(Share::new(requests, plan.capacity)));
+    weaken(settings.mutant.map(|mutant| mutant.site));
+    let ended = run(plan.schedule(), options(&plan, &witness), {
+        let (witness, share, live) = (witness.clone(), Arc::clone(&share), settings.live);
+        move || go(plan, witness, share, live)
+    });
+    weaken(None);
+    let at = stamp();
+    let is_finished = ended == Ended::Finished;
+    let (violation, hash) = witness.end(at, is_finished);
+    let violation = violation.or_else(|| Some((at, trouble(ended)?)));
+    let requests = share.lock().unwrap_or_else(PoisonError::into_inner).taken;
+    Outcome { requests, steps: at.step, hash, violation }
+}
+
+fn options(plan: &Plan, witness: &Witness) -> Options {
+    let (idle, switched) = (witness.clone(), witness.clone());
+    Options {
+        step_ns: plan.step_ns,
+        on_idle: Box::new(move |Idle { until, .. }| {
+            idle.tell(Event::Idle { until: until.map(blkmq_sched::Time), device: DeviceState::default() });
+        }),
+        on_switch: Box::new(move |switch| switched.note_switch(switch)),
+        ..Options::default()
+    }
+}
+
+/// What is wrong with such an end, apart from promises that were seen to be broken.
+fn trouble(ended: Ended) -> Option<Violation> {
+    match ended {
+        Ended::Finished | Ended::Stopped => None,
+        Ended::Exhausted { running } => Some(Violation::new(
+            "livelock",
+            format!("{STEPS_PER_OPERATION} steps without an operation becoming over; running: {}", running.join(", ")),
+        )),
+        Ended::Panicked { cpu, message } => Some(Violation::new("panic", format!("CPU {cpu}: {message}"))),
+        Ended::Deadlock { waiting } => {
+            Some(Violation::new("deadlock", format!("these wait for each other: {}", waiting.join(", "))))
+        }
+    }
+}
+
+/// What the first CPU does: builds the queue, lets the others work, and tears down.
+fn go(plan: Plan, witness: Witness, share: Arc<Mutex<Share>>, live: Option<fn() -> i64>) {
+    let tell_memory = |witness: &Witness| live.map_or((), |live| witness.tell(Event::Memory { live: live() }));
+    go_on_for(STEPS_PER_OPERATION);
+    tell_memory(&witness);
+    let q = build(&plan, &witness);
+    let queue = Arc::downgrade(&q);
+    let world = Arc::new(World { limits: *q.limits(), q, witness: witness.clone(), share });
+    world.tell_installed(plan.scheduler);
+    let controller = Controller::new(Arc::clone(&world), plan.whims, plan.scheduler);
+    let controller = thread::spawn_named("controller".to_owned(), move || controller.run());
+    let clients: Vec<_> = (0..)
+        .zip(plan.clients)
+        .map(|(number, habits)| {
+            let client = Client::new(Arc::clone(&world), number, habits);
+            thread::spawn_named(format!("client {number}"), move || client.run())
+        })
+        .collect();
+    for client in clients {
+        client.join().expect("a panic ends the run");
+    }
+    world.share(|share| share.is_over = true);
+    controller.join().expect("a panic ends the run");
+    world.tell_counts();
+    drop(world);
+    if queue.upgrade().is_some() {
+        witness.accuse(Violation::new("memory", "the queue lives on after all have left it".to_owned()));
+    }
+    tell_memory(&witness);
+}
+
+fn build(plan: &Plan, witness: &Witness) -> Arc<RequestQueue> {
+    let device = "null,memory_backed=1,discard=1,size=32M,irqmode=2,completion_nsec=20000,hw_queue_depth=16,\
+                  submit_queues=2,cache_size=1";
+    let builder = RequestQueue::builder(spec::open(device).expect("it is right"))
+        .slots(plan.slots)
+        .io_timeout_ms(plan.io_timeout_ms)
+        .accounting(plan.accounting);
+    let builder = match blkmq_sched::scheduler(plan.scheduler) {
+        Some(scheduler) => builder.with_scheduler(Watched::new(scheduler, witness.clone())),
+        None => builder.scheduler("none"),
+    };
+    builder.build().expect("what is drawn is right")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: Settings = Settings { cpus: 8, scheduler: None, locking: None, mutant: None, live: None };
+
+    /// Plays a world on a thread of its own.
+    fn played(seed: u64, requests: u64) -> Outcome {
+        std::thread::spawn(move || play(seed, requests, &SETTINGS, None)).join().unwrap()
+    }
+
+    #[test]
+    fn worlds_end_well_and_the_same_way_each_time() {
+        for seed in 0..20 {
+            let outcome = played(seed, 500);
+            assert_eq!((outcome.requests, &outcome.violation), (500, &None), "seed {seed}");
+            assert_eq!(outcome, played(seed, 500), "seed {seed}");
+        }
+    }
+
+    /// Prints how fast worlds are: `cargo test --release -p blkmq-workbench --lib -- --ignored --nocapture rate`.
+    #[test]
+    #[ignore = "measures"]
+    fn rate() {
+        let begun = std::time::Instant::now();
+        let (mut requests, mut steps) = (0, 0);
+        for seed in 0..40 {
+            let begun = std::time::Instant::now();
+            let outcome = played(seed, 20_000);
+            assert_eq!(outcome.violation, None, "seed {seed}");
+            println!("seed {seed}: {:?} {} steps", begun.elapsed(), outcome.steps);
+            requests += outcome.requests;
+            steps += outcome.steps;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        println!("{:.0} operations and {:.0} steps a second", requests as f64 / seconds, steps as f64 / seconds);
+    }
 }

@@ -1,0 +1,71 @@
+//! Who has which sectors: so that of two operations that overlap only reads are outstanding at once, and what each read
+//! must find is certain.
+
+use std::ops::Range;
+
+/// Sectors that an operation has until it is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    sectors: Range<usize>,
+    is_read: bool,
+}
+
+/// The sectors of a device, and what is outstanding on each.
+#[derive(Debug)]
+pub(crate) struct Claims(Vec<u16>);
+
+/// Mark of a sector with a write outstanding; else the number of reads.
+const WRITE: u16 = u16::MAX;
+
+impl Claims {
+    /// Nothing is outstanding on a device of so many sectors.
+    pub(crate) fn new(nr_sectors: u64) -> Self {
+        Self(vec![0; usize::try_from(nr_sectors).expect("a world's device is small")])
+    }
+
+    /// Takes sectors for an operation; `None` if another that is outstanding is in the way, or the device ends before.
+    pub(crate) fn take(&mut self, sector: u64, nr_sectors: u64, is_read: bool) -> Option<Claim> {
+        let (start, len) = (usize::try_from(sector).ok()?, usize::try_from(nr_sectors).ok()?);
+        let sectors = start..start.checked_add(len)?;
+        let marks = self.0.get_mut(sectors.clone())?;
+        if !marks.iter().all(|mark| if is_read { *mark < WRITE - 1 } else { *mark == 0 }) {
+            return None;
+        }
+        marks.iter_mut().for_each(|mark| *mark = if is_read { *mark + 1 } else { WRITE });
+        Some(Claim { sectors, is_read })
+    }
+
+    /// The operation is over.
+    pub(crate) fn give_back(&mut self, claim: &Claim) {
+        for mark in &mut self.0[claim.sectors.clone()] {
+            *mark = if claim.is_read { *mark - 1 } else { 0 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Claims;
+
+    #[test]
+    fn only_reads_share_a_sector() {
+        let mut claims = Claims::new(16);
+        let read = claims.take(0, 8, true).unwrap();
+        let other = claims.take(4, 8, true).unwrap();
+        assert_eq!(claims.take(7, 2, false), None);
+        claims.give_back(&read);
+        assert_eq!(claims.take(4, 1, false), None);
+        let write = claims.take(0, 4, false).unwrap();
+        assert_eq!((claims.take(3, 1, false), claims.take(3, 1, true)), (None, None));
+        claims.give_back(&other);
+        claims.give_back(&write);
+        assert!(claims.take(0, 16, false).is_some());
+    }
+
+    #[test]
+    fn nothing_is_taken_behind_the_end() {
+        let mut claims = Claims::new(16);
+        assert_eq!((claims.take(16, 1, true), claims.take(u64::MAX, 2, false)), (None, None));
+        assert!(claims.take(16, 0, true).is_some() && claims.take(15, 1, false).is_some());
+    }
+}

@@ -1,0 +1,228 @@
+//! Clients: threads that submit.
+
+mod buffers;
+mod direct;
+mod futures;
+mod mix;
+mod notified;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkmq_sched::RqId;
+use blkmq_vcpu::{Random, go_on_for, thread};
+use blkmq_virtual::{Bio, Client as Tenant, Completion, Op, RejectReason, Rejected, Submitter};
+
+use self::buffers::Spare;
+use self::direct::Rhythm;
+use self::mix::{Mix, Wish};
+use super::check::Violation;
+use super::claims::Claim;
+use super::event::{Asked, Event};
+use super::plan::magnitude;
+use super::world::{Share, World};
+
+/// Steps that all CPUs together may make without an operation becoming over. A device that hangs costs none: time jumps.
+pub(crate) const STEPS_PER_OPERATION: u64 = 1_000_000;
+
+/// How a client goes about its work.
+#[derive(Debug, Clone)]
+enum Kind {
+    /// Passes on, polls and waits by a rhythm.
+    Direct(Rhythm),
+    /// Sleeps on its own until it is told, or until it wanted to look again.
+    Notified,
+    /// Awaits futures, so many at a time.
+    Futures(u64),
+}
+
+/// What a client is like.
+#[derive(Debug, Clone)]
+pub(crate) struct Habits {
+    kind: Kind,
+    tenant: Tenant,
+    mix: Mix,
+    /// Most operations that it submits without looking.
+    burst: u64,
+    /// Percent of bursts that are handed over in one call.
+    batches: u64,
+    /// Rounds until it leaves, on average; `None`: it stays.
+    stay: Option<u64>,
+    /// Most that it pauses between rounds, in ns.
+    pause_ns: u64,
+    random: Random,
+}
+
+impl Habits {
+    /// So many clients of a device of this size. Some share a tenant, so that their operations may merge and are one to
+    /// the scheduler.
+    pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64) -> Vec<Self> {
+        let nr_tenants = random.within(1, u64::from(nr_clients));
+        let alike = random.one_in(2).then(|| Mix::draw(random, capacity));
+        let one = |_| {
+            let number = random.below(nr_tenants);
+            let mix = alike.clone().unwrap_or_else(|| Mix::draw(random, capacity));
+            let priority = mix::priority(&mut Random::new(number));
+            Self {
+                kind: match random.below(8) {
+                    0 => Kind::Futures(magnitude(random, 64)),
+                    1 => Kind::Notified,
+                    _ => Kind::Direct(Rhythm::draw(random)),
+                },
+                tenant: Tenant::new(format!("tenant {number}")).with_priority(priority),
+                mix,
+                burst: magnitude(random, 64),
+                batches: *random.pick(&[0, 0, 50, 100]),
+                stay: random.one_in(3).then(|| 1 + magnitude(random, 500)),
+                pause_ns: magnitude(random, 100_000),
+                random: random.fork(),
+            }
+        };
+        (0..nr_clients).map(one).collect()
+    }
+}
+
+/// A client at work.
+pub(crate) struct Client {
+    world: Arc<World>,
+    number: u16,
+    habits: Habits,
+    /// What it has outstanding, by number, with the sectors that are taken for it.
+    outstanding: BTreeMap<u64, Option<Claim>>,
+    spare: Spare,
+    /// What a read brought, one word for each sector.
+    stamps: Vec<u64>,
+}
+
+impl Client {
+    pub(crate) fn new(world: Arc<World>, number: u16, habits: Habits) -> Self {
+        Self { world, number, habits, outstanding: BTreeMap::new(), spare: Spare::default(), stamps: Vec::new() }
+    }
+
+    /// Submits until as many operations as the world wants were taken, and until what it has outstanding is over.
+    pub(crate) fn run(mut self) {
+        while self.world.share(|share| share.wants_more()) {
+            let submitter = self.join();
+            match self.habits.kind.clone() {
+                Kind::Direct(rhythm) => direct::work(&mut self, submitter, rhythm),
+                Kind::Notified => notified::work(&mut self, submitter),
+                Kind::Futures(tasks) => futures::work(&mut self, submitter, tasks),
+            }
+        }
+    }
+
+    fn join(&mut self) -> Submitter {
+        let submitter =
+            self.world.q.submitter(&self.habits.tenant).expect("there are places for all clients of a world");
+        let nr_slots = u16::try_from(submitter.nr_slots()).expect("a submitter's slots are few");
+        self.world.witness.tell(Event::Joined { submitter: self.number, nr_slots });
+        submitter
+    }
+
+    /// Whether it goes on after this round.
+    fn stays(&mut self) -> bool {
+        let random = &mut self.habits.random;
+        self.habits.stay.is_none_or(|stay| !random.one_in(stay)) && self.world.share(|share| share.wants_more())
+    }
+
+    /// Leaves with what is outstanding, or after it is over.
+    fn leave(&mut self, mut submitter: Submitter) {
+        if !self.world.share(|share| share.wants_more()) || self.habits.random.one_in(2) {
+            while submitter.nr_outstanding() > 0 {
+                submitter.wait(None);
+                submitter.reap_all(|completion| self.over(completion));
+            }
+        }
+        if self.habits.random.one_in(2) {
+            for bio in submitter.leave() {
+                self.world.witness.tell(Event::HandedBack { submitter: self.number, bio: bio.user_data });
+                self.forget(bio.user_data);
+            }
+        } else {
+            drop(submitter);
+        }
+        self.left();
+    }
+
+    /// It has left: all that it had outstanding is over, whatever became of it.
+    fn left(&mut self) {
+        self.world.witness.tell(Event::Left { submitter: self.number });
+        for (_, claim) in std::mem::take(&mut self.outstanding) {
+            claim.inspect(|claim| self.world.share(|share| share.claims.give_back(claim)));
+        }
+        self.pause();
+    }
+
+    /// The next operation, told to the witness; `None` if luck fails, or enough were taken.
+    fn next(&mut self) -> Option<(Bio, bool)> {
+        let Self { world, habits, spare, .. } = self;
+        let Wish { mut bio, fault, claim } = world.share(|share| {
+            let wish = share.wants_more().then(|| habits.mix.next(&mut habits.random, &world.limits, share))??;
+            share.take_one();
+            Some(wish)
+        })?;
+        bio.user_data = world.share(Share::number);
+        bio.buffers = habits.mix.buffers(&mut habits.random, &bio, fault, spare);
+        self.outstanding.insert(bio.user_data, claim);
+        let asked = self.asked(&bio);
+        self.world.witness.tell(Event::Submitted { submitter: self.number, bio: bio.user_data, asked });
+        Some((bio, fault.is_some()))
+    }
+
+    fn asked(&self, bio: &Bio) -> Asked {
+        let &Bio { op, sector, nr_sectors, flags, priority, .. } = bio;
+        Asked { op, sector, nr_sectors, flags, priority: priority.unwrap_or(self.habits.tenant.priority) }
+    }
+
+    /// The queue took an operation.
+    fn took(&mut self, bio: u64, id: Option<RqId>, is_bad: bool) {
+        if is_bad {
+            let what = format!("operation {bio} asks for what cannot be, and was taken");
+            self.world.witness.accuse(Violation::new("input", what).bio(bio));
+        }
+        if let Some(id) = id {
+            self.world.witness.tell(Event::Named { submitter: self.number, bio, id });
+        }
+    }
+
+    /// The queue did not take an operation.
+    fn refused(&mut self, Rejected { bio, reason }: Rejected, is_bad: bool) {
+        let (number, asked) = (bio.user_data, self.asked(&bio));
+        if !is_bad && !matches!(reason, RejectReason::Full | RejectReason::Bad(blkmq_virtual::Status::TooLarge)) {
+            let what = format!("operation {number} is a good one, and was rejected: {reason:?}");
+            self.world.witness.accuse(Violation::new("input", what).bio(number));
+        }
+        self.world.witness.tell(Event::Rejected { submitter: self.number, bio: number, asked, reason });
+        self.world.share(|share| share.give_one_back());
+        self.forget(number);
+        self.spare.keep(bio.buffers);
+    }
+
+    /// An operation is over.
+    fn over(&mut self, completion: Completion) {
+        go_on_for(STEPS_PER_OPERATION);
+        let Completion { id, status, bio, .. } = completion;
+        self.stamps.clear();
+        if bio.op == Op::Read && status.is_ok() {
+            buffers::read_stamps(&bio.buffers, &mut self.stamps);
+        }
+        let event = Event::Reaped { submitter: self.number, bio: bio.user_data, id, status, data: &self.stamps };
+        self.world.witness.tell(event);
+        self.forget(bio.user_data);
+        self.spare.keep(bio.buffers);
+    }
+
+    /// The sectors of an operation are free for others. One that is not known came back twice, or to the wrong client: the
+    /// witness knows.
+    fn forget(&mut self, bio: u64) {
+        if let Some(Some(claim)) = self.outstanding.remove(&bio) {
+            self.world.share(|share| share.claims.give_back(&claim));
+        }
+    }
+
+    fn pause(&mut self) {
+        let ns = self.habits.random.below(self.habits.pause_ns + 1);
+        thread::sleep(Duration::from_nanos(ns));
+    }
+}

@@ -1,0 +1,80 @@
+//! Buffers that are used again, and what is written into their sectors.
+
+use blkmq_virtual::{Buffer, Buffers};
+
+const SECTOR: usize = 512;
+
+/// What a read's buffers hold beforehand: no operation has this number.
+const POISON: u64 = u64::MAX;
+
+/// Buffers that are not in use, by the power of two that is their capacity.
+#[derive(Debug, Default)]
+pub(super) struct Spare([Vec<Buffer>; 24]);
+
+impl Spare {
+    /// A buffer of `len` bytes with anything in it.
+    pub(super) fn take(&mut self, len: usize) -> Buffer {
+        let capacity = len.next_power_of_two();
+        let mut buffer = self.class(len).and_then(Vec::pop).unwrap_or_else(|| Buffer::zeroed(capacity));
+        assert!(buffer.set_len(len), "a buffer is kept with those of its capacity");
+        buffer
+    }
+
+    fn class(&mut self, len: usize) -> Option<&mut Vec<Buffer>> {
+        self.0.get_mut(len.next_power_of_two().ilog2() as usize)
+    }
+
+    /// Takes back buffers of [`take`](Self::take), of the length that they had then.
+    pub(super) fn keep(&mut self, buffers: Buffers) {
+        let mut keep = |buffer: Buffer| _ = self.class(buffer.len()).map(|class| class.push(buffer));
+        match buffers {
+            Buffers::None => {}
+            Buffers::One(buffer) => keep(buffer),
+            Buffers::Many(buffers) => buffers.into_iter().for_each(keep),
+        }
+    }
+}
+
+/// Writes a number into each sector, or poison.
+pub(super) fn stamp(buffers: &mut Buffers, number: Option<u64>) {
+    let bytes = number.unwrap_or(POISON).to_le_bytes();
+    for buffer in buffers.iter_mut() {
+        buffer.chunks_exact_mut(SECTOR).for_each(|sector| sector[..8].copy_from_slice(&bytes));
+    }
+}
+
+/// What each sector holds.
+pub(super) fn read_stamps(buffers: &Buffers, stamps: &mut Vec<u64>) {
+    let sectors = buffers.iter().flat_map(|buffer| buffer.chunks_exact(SECTOR));
+    stamps.extend(sectors.map(|sector| u64::from_le_bytes(sector[..8].try_into().expect("eight bytes are eight"))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_used_again_whatever_its_length() {
+        let mut spare = Spare::default();
+        let buffer = spare.take(3 * SECTOR);
+        let place = buffer.as_ptr().addr();
+        spare.keep(Buffers::One(buffer));
+        let again = spare.take(4 * SECTOR);
+        assert_eq!((again.as_ptr().addr(), again.len()), (place, 4 * SECTOR));
+        spare.keep(Buffers::Many(vec![again]));
+        assert_eq!(spare.take(3 * SECTOR).as_ptr().addr(), place);
+    }
+
+    #[test]
+    fn what_is_stamped_is_read_across_pieces() {
+        let mut buffers = Buffers::Many(vec![Buffer::zeroed(SECTOR), Buffer::zeroed(2 * SECTOR)]);
+        let mut stamps = Vec::new();
+        stamp(&mut buffers, Some(7));
+        read_stamps(&buffers, &mut stamps);
+        assert_eq!(stamps, [7, 7, 7]);
+        stamp(&mut buffers, None);
+        stamps.clear();
+        read_stamps(&buffers, &mut stamps);
+        assert_eq!(stamps, [POISON; 3]);
+    }
+}

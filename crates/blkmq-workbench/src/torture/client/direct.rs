@@ -1,0 +1,124 @@
+//! A client that works with its submitter itself.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use blkmq_vcpu::{Random, thread};
+use blkmq_virtual::{Rejected, Submitter};
+
+use super::Client;
+use crate::torture::plan::magnitude;
+
+/// How often a client does what after a burst, as weights.
+#[derive(Debug, Clone)]
+pub(super) struct Rhythm {
+    flush: u64,
+    poll: u64,
+    wait: u64,
+    deadline: u64,
+    nothing: u64,
+    /// Percent of the rounds in which it reaps all that is over; else it reaps a few.
+    reaps_all: u64,
+    /// Percent of the rounds after which it pauses.
+    pauses: u64,
+}
+
+impl Rhythm {
+    pub(super) fn draw(random: &mut Random) -> Self {
+        let mut weight = || if random.one_in(2) { 0 } else { magnitude(random, 16) };
+        let (flush, poll, wait, deadline, nothing) = (weight(), weight(), weight(), weight(), weight());
+        // Without any of the first four nothing would ever be passed on but full plugs.
+        let poll = if flush + poll + wait + deadline == 0 { 1 } else { poll };
+        let (reaps_all, pauses) = (random.below(101), if random.one_in(2) { 0 } else { random.below(101) });
+        Self { flush, poll, wait, deadline, nothing, reaps_all, pauses }
+    }
+}
+
+/// Works until it is time to leave, and leaves.
+pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm) {
+    let mut idle_rounds = 0;
+    loop {
+        burst(client, &mut submitter);
+        pass_on(client, &mut submitter, &rhythm);
+        idle_rounds = if reap(client, &mut submitter, &rhythm) == 0 { idle_rounds + 1 } else { 0 };
+        if !client.stays() {
+            break;
+        }
+        if client.habits.random.below(100) < rhythm.pauses {
+            client.pause();
+        } else if idle_rounds > 4 {
+            // Who polls in vain looks less and less often, or a device that hangs would cost many steps.
+            thread::sleep(Duration::from_nanos(500 << u32::min(idle_rounds, 11)));
+        }
+    }
+    client.leave(submitter);
+}
+
+/// Submits some operations, one by one or together.
+pub(super) fn burst(client: &mut Client, submitter: &mut Submitter) {
+    let nr_operations = client.habits.random.within(1, client.habits.burst);
+    if client.habits.random.below(100) < client.habits.batches {
+        return batch(client, submitter, nr_operations);
+    }
+    for _ in 0..nr_operations {
+        let Some((bio, is_bad)) = client.next() else { return };
+        let number = bio.user_data;
+        match submitter.submit(bio) {
+            Ok(id) => client.took(number, Some(id), is_bad),
+            Err(rejected) => {
+                client.refused(rejected, is_bad);
+                if submitter.nr_outstanding() == submitter.nr_slots() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn batch(client: &mut Client, submitter: &mut Submitter, nr_operations: u64) {
+    let mut bios = VecDeque::new();
+    let mut bad = VecDeque::new();
+    for (bio, is_bad) in (0..nr_operations).map_while(|_| client.next()) {
+        bad.push_back((bio.user_data, is_bad));
+        bios.push_back(bio);
+    }
+    while !bios.is_empty() {
+        let (taken, rejected) = submitter.submit_batch(&mut bios);
+        bad.drain(..taken).for_each(|(number, is_bad)| client.took(number, None, is_bad));
+        let rejected = rejected.zip(bios.pop_front()).zip(bad.pop_front());
+        if let Some(((reason, bio), (_, is_bad))) = rejected {
+            client.refused(Rejected { bio, reason }, is_bad);
+        }
+    }
+}
+
+fn pass_on(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) {
+    let random = &mut client.habits.random;
+    let &Rhythm { flush, poll, wait, deadline, nothing, .. } = rhythm;
+    let mut drawn = random.below(flush + poll + wait + deadline + nothing);
+    let mut is = |weight: u64| {
+        let is = drawn < weight;
+        drawn = if is { u64::MAX } else { drawn - weight };
+        is
+    };
+    if is(flush) {
+        if random.one_in(2) { submitter.flush_plug() } else { submitter.flush_batch() }
+    } else if is(poll) || submitter.nr_outstanding() == submitter.nr_slots() {
+        submitter.poll();
+    } else if is(wait) {
+        submitter.wait(None);
+    } else if is(deadline) {
+        let within = magnitude(random, 1_000_000);
+        submitter.wait(Some(client.world.q.clock().now().after(within)));
+    }
+}
+
+/// Takes what is over. Returns how many were.
+fn reap(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) -> u64 {
+    if client.habits.random.below(100) < rhythm.reaps_all {
+        return submitter.reap_all(|completion| client.over(completion)) as u64;
+    }
+    let most = client.habits.random.within(1, 2 * client.habits.burst);
+    let reaped = std::iter::from_fn(|| submitter.reap()).take(most as usize);
+    reaped.map(|completion| client.over(completion)).count() as u64
+}

@@ -1,0 +1,69 @@
+//! A client that awaits its operations, on an executor of its own that sleeps when nothing can go on.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use blkmq_virtual::Submitter;
+use blkmq_virtual::future::{AsyncSubmitter, Operation};
+use blkmq_virtual::sync::Parker;
+
+use super::Client;
+
+/// Wakes the executor.
+struct Bell(Parker);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Works until it is time to leave, and leaves. At most `nr_tasks` operations are awaited at a time.
+pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
+    let nr_tasks = usize::try_from(nr_tasks).unwrap_or(usize::MAX).min(submitter.nr_slots());
+    let submitter = AsyncSubmitter::new(submitter);
+    let bell = Arc::new(Bell(Parker::new()));
+    let waker = Waker::from(Arc::clone(&bell));
+    let mut awaited = Vec::new();
+    let mut goes_on = true;
+    loop {
+        if goes_on {
+            submit(client, &submitter, &mut awaited, nr_tasks);
+            goes_on = client.stays();
+        }
+        let before = awaited.len();
+        awaited.retain_mut(|operation| match Pin::new(operation).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(completion) => {
+                client.over(completion);
+                false
+            }
+            Poll::Pending => true,
+        });
+        if awaited.is_empty() && !goes_on {
+            break;
+        }
+        if awaited.len() == before && before > 0 {
+            let now = client.world.q.clock().now();
+            let timeout = submitter.next_wakeup().map(|wakeup| Duration::from_nanos(wakeup.since(now)));
+            bell.0.park_until(timeout);
+        }
+    }
+    drop(submitter);
+    client.left();
+}
+
+fn submit(client: &mut Client, submitter: &AsyncSubmitter, awaited: &mut Vec<Operation>, most: usize) {
+    while awaited.len() < most {
+        let Some((bio, is_bad)) = client.next() else { return };
+        let number = bio.user_data;
+        match submitter.submit(bio) {
+            Ok(operation) => {
+                client.took(number, None, is_bad);
+                awaited.push(operation);
+            }
+            Err(rejected) => client.refused(rejected, is_bad),
+        }
+    }
+}

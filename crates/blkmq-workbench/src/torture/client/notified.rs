@@ -1,0 +1,44 @@
+//! A client that sleeps on its own: it is told of completions, and looks again when its submitter wanted to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkmq_virtual::sync::Parker;
+use blkmq_virtual::{Notify, Submitter};
+
+use super::{Client, direct};
+
+/// Whom the queue tells.
+struct Bell(Parker);
+
+impl Notify for Bell {
+    fn notify(&self) {
+        self.0.unpark();
+    }
+}
+
+/// Works until it is time to leave, and leaves.
+pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
+    let bell = Arc::new(Bell(Parker::new()));
+    submitter.set_notify(Some(Arc::clone(&bell) as Arc<dyn Notify>));
+    loop {
+        direct::burst(client, &mut submitter);
+        while !submitter.poll() && submitter.nr_outstanding() > 0 {
+            let now = client.world.q.clock().now();
+            // `None`: whoever ends the quiescence tells.
+            let timeout = submitter.next_wakeup().map(|wakeup| Duration::from_nanos(wakeup.since(now)));
+            bell.0.park_until(timeout);
+        }
+        submitter.reap_all(|completion| client.over(completion));
+        if !client.stays() {
+            break;
+        }
+        if client.habits.random.one_in(4) {
+            client.pause();
+        }
+    }
+    if client.habits.random.one_in(2) {
+        submitter.set_notify(None);
+    }
+    client.leave(submitter);
+}

@@ -1,0 +1,353 @@
+//! Whoever changes the queue while it is in use.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkmq_sched::Knob;
+use blkmq_vcpu::{Random, thread, uninterrupted};
+use blkmq_virtual::driver::Topology;
+use blkmq_virtual::{Background, Change, Freeze, MAX_RANGES, QUEUE_KNOBS, QueueError, SectorRange, scheduler_names};
+
+use super::check::Violation;
+use super::event::{Control, Counts, Event, Phase};
+use super::plan::magnitude;
+use super::policy::Watched;
+use super::world::World;
+
+/// What may be done to a queue.
+#[derive(Debug, Clone, Copy)]
+enum Deed {
+    Scheduler,
+    Knob,
+    QueueKnob,
+    NrRequests,
+    Freeze,
+    Quiesce,
+    Topology,
+    Ranges,
+    Background,
+    Look,
+}
+
+const DEEDS: [Deed; 10] = [
+    Deed::Scheduler,
+    Deed::Knob,
+    Deed::QueueKnob,
+    Deed::NrRequests,
+    Deed::Freeze,
+    Deed::Quiesce,
+    Deed::Topology,
+    Deed::Ranges,
+    Deed::Background,
+    Deed::Look,
+];
+
+/// What is done to a queue, and how often.
+#[derive(Debug, Clone)]
+pub(crate) struct Whims {
+    /// Those that occur; none: nobody changes the queue.
+    deeds: Vec<Deed>,
+    /// Most that passes between two, in ns.
+    pause_ns: u64,
+    /// Background threads at the start.
+    nr_threads: u16,
+    random: Random,
+}
+
+impl Whims {
+    pub(crate) fn draw(random: &mut Random, may_change_scheduler: bool) -> Self {
+        let mut deeds: Vec<_> = DEEDS.into_iter().filter(|_| random.one_in(3)).collect();
+        deeds.retain(|deed| may_change_scheduler || !matches!(deed, Deed::Scheduler));
+        Self {
+            deeds,
+            pause_ns: 1000 * magnitude(random, 1 << 14),
+            nr_threads: if random.one_in(4) { random.within(1, 2) as u16 } else { 0 },
+            random: random.fork(),
+        }
+    }
+}
+
+/// The one who changes the queue.
+pub(crate) struct Controller {
+    world: Arc<World>,
+    whims: Whims,
+    scheduler: &'static str,
+    background: Option<Background>,
+}
+
+impl Controller {
+    pub(crate) fn new(world: Arc<World>, whims: Whims, scheduler: &'static str) -> Self {
+        Self { world, whims, scheduler, background: None }
+    }
+
+    /// Changes this and that until the world's clients have come to their end.
+    pub(crate) fn run(mut self) {
+        if self.whims.nr_threads > 0 {
+            self.set_background(self.whims.nr_threads);
+        }
+        while !self.whims.deeds.is_empty() && !self.world.share(|share| share.is_over) {
+            match *self.whims.random.pick(&self.whims.deeds) {
+                Deed::Scheduler => self.change_scheduler(),
+                Deed::Knob => self.set_knob(),
+                Deed::QueueKnob => self.set_queue_knob(),
+                Deed::NrRequests => self.change_nr_requests(),
+                Deed::Freeze => self.freeze(),
+                Deed::Quiesce => self.quiesce(),
+                Deed::Topology => self.change_topology(),
+                Deed::Ranges => self.change_ranges(),
+                Deed::Background => {
+                    let nr_threads = self.whims.random.below(3) as u16;
+                    self.set_background(nr_threads);
+                }
+                Deed::Look => self.look(),
+            }
+            self.pause(self.whims.pause_ns);
+        }
+        while self.background.is_some() && !self.world.share(|share| share.is_over) {
+            thread::sleep(Duration::from_micros(100));
+        }
+        if self.background.is_some() {
+            self.set_background(0);
+        }
+    }
+
+    fn tell(&self, control: Control, phase: Phase) {
+        self.world.witness.tell(Event::Changed { control, phase });
+    }
+
+    fn accuse(&self, what: String) {
+        self.world.witness.accuse(Violation::new("control", what));
+    }
+
+    fn pause(&mut self, most_ns: u64) {
+        let ns = self.whims.random.below(most_ns + 1);
+        thread::sleep(Duration::from_nanos(ns));
+    }
+
+    /// Asks again and again, ever less often.
+    fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+        let mut nap = Duration::from_nanos(500);
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            thread::sleep(nap);
+            nap = (2 * nap).min(Duration::from_micros(100));
+        }
+    }
+
+    /// Makes a change that needs a drained queue, or gives it up before it is made. `may_fail`: the device or the scheduler
+    /// may have a say in it. Returns whether it was made.
+    fn change(&mut self, control: Control, change: Result<Change, QueueError>, may_fail: bool) -> bool {
+        let mut change = match change {
+            Ok(change) => change,
+            Err(error) => {
+                self.accuse(format!("{control:?} was refused: {error}"));
+                return false;
+            }
+        };
+        if self.whims.random.one_in(8) {
+            self.pause(10_000);
+            drop(change);
+            self.tell(control, Phase::Refused);
+            return false;
+        }
+        let made = Self::until(|| change.poll());
+        match &made {
+            Ok(()) => {
+                self.tell(control, Phase::Done);
+                if let Control::Scheduler(name) = control {
+                    self.scheduler = name;
+                    self.world.tell_installed(name);
+                }
+            }
+            Err(error) => {
+                if !may_fail {
+                    self.accuse(format!("{control:?} was refused: {error}"));
+                }
+                self.tell(control, Phase::Refused);
+            }
+        }
+        made.is_ok()
+    }
+
+    fn change_scheduler(&mut self) {
+        let name = *self.whims.random.pick(&scheduler_names());
+        let control = Control::Scheduler(name);
+        self.tell(control, Phase::Begun);
+        let change = match blkmq_sched::scheduler(name) {
+            Some(scheduler) => self.world.q.change_scheduler(Watched::new(scheduler, self.world.witness.clone())),
+            None => self.world.q.set_scheduler(name),
+        };
+        self.change(control, change, false);
+    }
+
+    fn change_nr_requests(&mut self) {
+        let nr_requests = magnitude(&mut self.whims.random, 2048) as u32;
+        let control = Control::NrRequests(nr_requests);
+        self.tell(control, Phase::Begun);
+        let change = self.world.q.set_nr_requests(nr_requests);
+        // Without a scheduler the depth of the device bounds it.
+        self.change(control, change, self.scheduler == "none");
+    }
+
+    fn change_topology(&mut self) {
+        let random = &mut self.whims.random;
+        let (default_queues, read_queues, poll_queues) =
+            (random.within(1, 4) as u16, random.below(3) as u16, random.below(3) as u16);
+        let control = Control::Topology(default_queues, read_queues, poll_queues);
+        self.tell(control, Phase::Begun);
+        let change = self.world.q.set_topology(Topology { default_queues, read_queues, poll_queues, depth: 1 });
+        self.change(control, change, true);
+    }
+
+    fn change_ranges(&mut self) {
+        let random = &mut self.whims.random;
+        let capacity = self.world.limits.capacity_sectors;
+        let nr_ranges = random.below(5);
+        let each = capacity / nr_ranges.max(1);
+        let ranges: Vec<_> = (0..nr_ranges)
+            .map(|at| {
+                let skipped = random.below(each);
+                let (first, nr_sectors) = (at * each + skipped, random.within(1, each - skipped));
+                SectorRange { name: format!("p{}", at + random.below(2) * nr_ranges), first, nr_sectors }
+            })
+            .collect();
+        let control = Control::Ranges(nr_ranges as u16);
+        self.tell(control, Phase::Begun);
+        let change = self.world.q.set_ranges(ranges);
+        self.change(control, change, false);
+    }
+
+    fn set_background(&mut self, nr_threads: u16) {
+        let control = Control::Background(nr_threads);
+        self.tell(control, Phase::Begun);
+        self.background = None;
+        if nr_threads > 0 {
+            self.background = Some(self.world.q.start_threads(nr_threads).expect("there are places for a few threads"));
+        }
+        self.tell(control, Phase::Done);
+    }
+
+    fn set_knob(&mut self) {
+        let known = blkmq_sched::scheduler(self.scheduler).map_or(&[][..], |scheduler| scheduler.knobs());
+        let random = &mut self.whims.random;
+        let Some(knob) = (!known.is_empty()).then(|| random.pick(known)) else {
+            if self.world.q.set_scheduler_knob("read_expire", 1).is_ok() {
+                self.accuse("a knob of no scheduler was set".to_owned());
+            }
+            return;
+        };
+        let (value, is_good) = value(random, knob);
+        let control = Control::Knob(knob.name, value);
+        self.tell(control, Phase::Begun);
+        let result = self.world.q.set_scheduler_knob(knob.name, value);
+        self.judge(control, is_good, result);
+        if is_good && self.world.q.scheduler_knob(knob.name) != Ok(value) {
+            self.accuse(format!("{control:?} was set and has another value"));
+        }
+    }
+
+    fn set_queue_knob(&mut self) {
+        let random = &mut self.whims.random;
+        let knobs: Vec<_> = QUEUE_KNOBS.iter().filter(|knob| knob.name != "nr_requests").collect();
+        let knob = *random.pick(&knobs);
+        let (value, is_good) = match knob.name {
+            // Deadlines that devices of a world reach, and that are no shorter than what they need at best.
+            "io_timeout" if !random.one_in(8) => (random.within(5, 500) as i64, true),
+            "io_timeout" => (0, false),
+            _ => value(random, knob),
+        };
+        let control = Control::QueueKnob(knob.name, value);
+        self.tell(control, Phase::Begun);
+        let result = self.world.q.set_knob(knob.name, &value.to_string()).map(drop);
+        self.judge(control, is_good, result);
+    }
+
+    fn judge(&self, control: Control, is_good: bool, result: Result<(), QueueError>) {
+        self.tell(control, if result.is_ok() { Phase::Done } else { Phase::Refused });
+        if result.is_ok() != is_good {
+            self.accuse(format!("{control:?} should have been {}", if is_good { "set" } else { "refused" }));
+        }
+    }
+
+    fn freeze(&mut self) {
+        self.tell(Control::Freeze, Phase::Begun);
+        let mut freeze = self.world.q.freeze();
+        let inner = self.whims.random.one_in(4).then(|| self.world.q.freeze());
+        if !self.whims.random.one_in(8) {
+            Self::until(|| freeze.poll().then_some(()));
+            self.tell(Control::Freeze, Phase::Done);
+            self.world.tell_counts();
+            self.pause(20_000);
+        }
+        self.tell(Control::Thaw, Phase::Begun);
+        self.thaw(freeze, inner);
+        self.tell(Control::Thaw, Phase::Done);
+    }
+
+    /// In any order.
+    fn thaw(&mut self, outer: Freeze, inner: Option<Freeze>) {
+        let (first, second) = if self.whims.random.one_in(2) { (Some(outer), inner) } else { (inner, Some(outer)) };
+        drop(first);
+        if self.whims.random.one_in(2) {
+            self.pause(5_000);
+        }
+        drop(second);
+    }
+
+    fn quiesce(&mut self) {
+        self.tell(Control::Quiesce, Phase::Begun);
+        let quiesce = self.world.q.quiesce();
+        self.tell(Control::Quiesce, Phase::Done);
+        self.pause(50_000);
+        self.tell(Control::Unquiesce, Phase::Begun);
+        drop(quiesce);
+        self.tell(Control::Unquiesce, Phase::Done);
+    }
+
+    /// Reads what can be read. It must not disturb those at work; what it says while they are is of several moments.
+    fn look(&mut self) {
+        let q = &self.world.q;
+        match self.whims.random.below(7) {
+            0 => drop(q.stats()),
+            1 => drop(q.stat()),
+            2 => drop(q.inflight()),
+            3 => drop(q.range_stats()),
+            4 => _ = q.in_flight(),
+            5 => drop(q.knob("scheduler")),
+            _ => drop(q.dump()),
+        }
+    }
+}
+
+/// A value for a knob, mostly one that it takes, and whether it is.
+fn value(random: &mut Random, knob: &Knob) -> (i64, bool) {
+    if random.one_in(8) {
+        return (if random.one_in(2) { knob.min.saturating_sub(1) } else { knob.max.saturating_add(1) }, false);
+    }
+    let small = random.below(20) as i64;
+    let value = match random.below(8) {
+        0 => knob.min,
+        1 => knob.max,
+        2 => -small,
+        _ => small,
+    };
+    (value.clamp(knob.min, knob.max), true)
+}
+
+const _: () = assert!(MAX_RANGES >= 8);
+
+impl World {
+    /// Tells what the queue counts, at one moment.
+    pub(crate) fn tell_counts(&self) {
+        let q = &self.q;
+        let counts = uninterrupted(|| Counts { stats: q.stats(), stat: q.stat(), in_flight: q.in_flight() });
+        self.witness.tell(Event::Counted(&counts));
+    }
+
+    /// Tells which scheduler is in place.
+    pub(crate) fn tell_installed(&self, name: &'static str) {
+        self.witness.tell(Event::Installed { scheduler: Some(name).filter(|name| *name != "none") });
+    }
+}

@@ -1,0 +1,157 @@
+//! What a world is like, drawn from its seed.
+//!
+//! Each world switches features on or off and turns others up: bugs that need much of one thing, or that something else is
+//! absent, are found because worlds differ, not because one world has everything (Groce, Zhang, Eide, Chen, Regehr: "Swarm
+//! testing", ISSTA 2012).
+
+use blkmq_vcpu::Random;
+use blkmq_vcpu::schedule::{Priorities, Schedule, Targeted, Uniform};
+use blkmq_virtual::{Accounting, scheduler_names};
+
+use super::client::Habits;
+use super::control::Whims;
+use super::world::Settings;
+
+/// The lines that several threads write, as the code calls them.
+const LINES: &[&str] = &[
+    "ctx.lists",
+    "hctx.ctx_map",
+    "hctx.gave_back",
+    "hctx.stalled",
+    "issue.incoming",
+    "issue.lock",
+    "queue.gauge",
+    "queue.hold",
+    "queue.nr_sleepers",
+    "queue.policy_wakeup",
+    "queue.room_wanted",
+    "queue.settings",
+    "queue.timeout_scan",
+    "queue.word",
+    "submitter.activity",
+    "submitter.completions",
+    "submitter.counters",
+    "submitter.sleeping",
+    "submitter.sums",
+    "tags.word",
+];
+
+/// What decides which CPU goes on.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    Uniform,
+    Priorities,
+    Targeted(&'static str),
+}
+
+/// What a world is like.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    order: Order,
+    /// Steps between decisions on average.
+    mean_steps: u64,
+    order_random: Random,
+    /// Virtual time of a step, in ns.
+    pub(crate) step_ns: u64,
+    pub(crate) scheduler: &'static str,
+    /// Slots of each submitter.
+    pub(crate) slots: u16,
+    pub(crate) io_timeout_ms: u32,
+    pub(crate) accounting: Accounting,
+    pub(crate) capacity: u64,
+    pub(crate) clients: Vec<Habits>,
+    pub(crate) whims: Whims,
+}
+
+/// A number from 1 to `most`, each order of magnitude as likely as any other.
+pub(crate) fn magnitude(random: &mut Random, most: u64) -> u64 {
+    let bits = u64::from(most.ilog2()) + 1;
+    let high = 1 << random.below(bits);
+    random.within(high, 2 * high - 1).min(most)
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub(crate) fn draw(seed: u64, settings: &Settings) -> Self {
+        let random = &mut Random::new(seed);
+        let order_random = random.fork();
+        let order = match random.below(4) {
+            0 => Order::Uniform,
+            1 => Order::Priorities,
+            _ => Order::Targeted(random.pick::<&str>(LINES)),
+        };
+        let known = scheduler_names();
+        let drawn = *random.pick(&known);
+        let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
+        Self {
+            order,
+            mean_steps: magnitude(random, 1000),
+            order_random,
+            step_ns: magnitude(random, 100),
+            scheduler: scheduler.copied().unwrap_or(drawn),
+            slots: *random.pick(&[4, 8, 16, 32, 64, 256]),
+            io_timeout_ms: random.within(5, 500) as u32,
+            accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
+            capacity: 65536,
+            clients: Habits::draw_all(&mut random.fork(), settings.cpus, 65536),
+            whims: Whims::draw(&mut random.fork(), settings.scheduler.is_none()),
+        }
+    }
+
+    /// What decides which CPU goes on.
+    pub(crate) fn schedule(&self) -> Box<dyn Schedule> {
+        let (random, mean) = (self.order_random.clone(), self.mean_steps);
+        match self.order {
+            Order::Uniform => Box::new(Uniform::new(random, mean)),
+            Order::Priorities => Box::new(Priorities::new(random, mean)),
+            Order::Targeted(line) => Box::new(Targeted::new(random, line, mean)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// The names in `text` that stand as the first argument of one of these calls.
+    fn names(text: &str, found: &mut BTreeSet<String>) {
+        for call in ["Line::new(", "TryLock::new(", "SlotStack::new("] {
+            let after = text.split(call).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
+            let names = after.filter_map(|rest| rest.split('"').next());
+            found.extend(names.filter(|name| !name.starts_with("test.")).map(str::to_owned));
+        }
+    }
+
+    fn names_under(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            // Devices of the product are not in a world.
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "driver") {
+                names_under(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                names(&fs::read_to_string(&path).unwrap(), found);
+            }
+        }
+    }
+
+    #[test]
+    fn the_lines_are_those_of_the_code() {
+        let mut found = BTreeSet::new();
+        names_under(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../blkmq/src"), &mut found);
+        assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), LINES);
+    }
+
+    #[test]
+    fn magnitudes_keep_their_bounds_and_are_all_drawn() {
+        let mut random = Random::new(1);
+        let drawn: Vec<_> = (0..10_000).map(|_| magnitude(&mut random, 1000)).collect();
+        assert!(drawn.iter().all(|number| (1..=1000).contains(number)));
+        for bounds in [1_u64..2, 2..10, 10..100, 100..1000] {
+            assert!(drawn.iter().filter(|number| bounds.contains(*number)).count() > 500, "{bounds:?}");
+        }
+    }
+}
