@@ -1,0 +1,268 @@
+//! A world that broke a promise: as short as it can be made, and what happened in it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use blkmq_sched::RqId;
+
+use super::check::Violation;
+use super::event::{Event, Stamp};
+use super::history::Entry;
+use super::rig::play_apart;
+use super::world::{Outcome, Settings};
+
+/// Lines kept of what happened to the operations and requests concerned.
+const CONCERNED: usize = 1000;
+/// Lines kept of what changed the whole world.
+const ABOUT_ALL: usize = 100;
+/// Lines kept of the end, whatever they are about.
+const LAST: u64 = 60;
+
+/// A world that broke a promise. A run with this seed and as many requests is this world alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The world's seed.
+    pub seed: u64,
+    /// With so many operations it fails; no smaller number that was tried does.
+    pub requests: u64,
+    /// The checker that found it.
+    pub rule: &'static str,
+    /// What happened and what should have.
+    pub what: String,
+    /// Steps until then.
+    pub step: u64,
+    /// Virtual time until then, in ns.
+    pub time_ns: u64,
+    /// The virtual CPU that was running.
+    pub cpu: u16,
+    /// What happened to the operations and requests concerned, what changed the whole world, and all of the end; in order.
+    pub history: Vec<String>,
+    /// Lines about them that came before these and are left out.
+    pub left_out: u64,
+    /// Whether it went the same way each time. If not, the rig itself is broken: worlds follow from their seed.
+    pub is_repeatable: bool,
+}
+
+impl Failure {
+    /// The shortest prefix of a world of `most` operations that fails, `outcome` being what became of the whole. `stop` ends
+    /// the search early, with the shortest found until then.
+    pub(super) fn shortest(seed: u64, most: u64, outcome: Outcome, settings: &Settings, stop: &AtomicBool) -> Self {
+        let play = |requests| play_apart(seed, requests, settings, None);
+        let mut shortest = (most, outcome);
+        let mut passes = 0;
+        // What was taken until it failed is enough as a rule.
+        let mut tried = shortest.1.requests.clamp(1, most);
+        while passes + 1 < shortest.0 && !stop.load(Ordering::Relaxed) {
+            if !(passes + 1..shortest.0).contains(&tried) {
+                tried = passes.midpoint(shortest.0);
+            }
+            let outcome = play(tried);
+            match outcome.violation {
+                Some(_) => shortest = (tried, outcome),
+                None => passes = tried,
+            }
+        }
+        Self::read(seed, shortest.0, &shortest.1, settings)
+    }
+
+    /// Plays a failing world again to tell what happened.
+    fn read(seed: u64, requests: u64, outcome: &Outcome, settings: &Settings) -> Self {
+        let (stamp, violation) = outcome.violation.clone().unwrap_or_else(nothing);
+        let mut is_repeatable = true;
+        let mut again = |read: fn(&mut Story, &Entry<'_>), story: Story| {
+            let story = Arc::new(Mutex::new(story));
+            let shared = Arc::clone(&story);
+            let reader = move |entry: Entry<'_>| {
+                let mut story = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                read(&mut story, &entry);
+                story.seen += 1;
+            };
+            is_repeatable &= play_apart(seed, requests, settings, Some(Box::new(reader))) == *outcome;
+            let mut story = story.lock().unwrap_or_else(PoisonError::into_inner);
+            story.all = story.seen;
+            story.seen = 0;
+            std::mem::take(&mut *story)
+        };
+        let story = again(Story::note_names, Story::of(&violation));
+        let story = again(Story::note_neighbours, story);
+        let (history, left_out) = again(Story::keep, story).lines();
+        let Violation { rule, what, .. } = violation;
+        let Stamp { step, time, cpu } = stamp;
+        Self { seed, requests, rule, what, step, time_ns: time.0, cpu, history, left_out, is_repeatable }
+    }
+}
+
+/// What is told if nothing is wrong after all.
+fn nothing() -> (Stamp, Violation) {
+    let what = "nothing is wrong with this world".to_owned();
+    (Stamp { step: 0, time: blkmq_sched::Time(0), cpu: 0 }, Violation::new("none", what))
+}
+
+/// What is gathered while a world is played again.
+#[derive(Debug, Default)]
+struct Story {
+    bios: BTreeSet<u64>,
+    requests: BTreeSet<RqId>,
+    /// Operations concerned that are not over, and where they reach: first sector and the one after the last.
+    open: BTreeMap<u64, (u64, u64)>,
+    /// Entries seen in this play, and in all of the last.
+    seen: u64,
+    all: u64,
+    concerned: Kept,
+    about_all: Kept,
+    last: Kept,
+}
+
+impl Story {
+    fn of(violation: &Violation) -> Self {
+        let Violation { bios, requests, .. } = violation;
+        Self { bios: bios.iter().copied().collect(), requests: requests.iter().copied().collect(), ..Self::default() }
+    }
+
+    /// Finds the operations of the requests concerned, and the other way round.
+    fn note_names(&mut self, entry: &Entry<'_>) {
+        if let (Some(bio), [Some(id), _]) = (entry.bio(), entry.requests())
+            && (self.bios.contains(&bio) || self.requests.contains(&id))
+        {
+            self.bios.insert(bio);
+            self.requests.insert(id);
+        }
+    }
+
+    /// Finds the requests that reach where the operations concerned do, while these are open: parts of them, what they have
+    /// joined, and what they race with.
+    fn note_neighbours(&mut self, entry: &Entry<'_>) {
+        let Entry::Event(_, event) = entry else { return };
+        let (sector, nr_sectors) = match *event {
+            Event::Submitted { bio, asked, .. } if self.bios.contains(&bio) => {
+                self.open.insert(bio, (asked.sector, asked.sector.saturating_add(asked.nr_sectors)));
+                return;
+            }
+            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } => {
+                self.open.remove(&bio);
+                return;
+            }
+            Event::Inserted { info, .. } | Event::Merged { info, .. } => (info.sector, info.nr_sectors),
+            Event::Offered { sector, nr_sectors, .. } => (sector, nr_sectors),
+            _ => return,
+        };
+        let end = sector.saturating_add(u64::from(nr_sectors));
+        if self.open.values().any(|(first, beyond)| *first < end && sector < *beyond) {
+            self.requests.extend(entry.requests().into_iter().flatten());
+        }
+    }
+
+    /// Keeps the lines of what is concerned.
+    fn keep(&mut self, entry: &Entry<'_>) {
+        let is_concerned = entry.bio().is_some_and(|bio| self.bios.contains(&bio))
+            || entry.requests().into_iter().flatten().any(|id| self.requests.contains(&id));
+        if is_concerned {
+            self.concerned.push(self.seen, entry, CONCERNED);
+        } else if entry.is_about_all() {
+            self.about_all.push(self.seen, entry, ABOUT_ALL);
+        } else if self.seen + LAST >= self.all {
+            self.last.push(self.seen, entry, LAST as usize);
+        }
+    }
+
+    /// All lines in order, and how many were left out.
+    fn lines(self) -> (Vec<String>, u64) {
+        let kept = [self.concerned, self.about_all, self.last];
+        let left_out = kept.iter().map(|kept| kept.left_out).sum();
+        let lines: BTreeMap<u64, String> = kept.into_iter().flat_map(|kept| kept.lines).collect();
+        (lines.into_values().collect(), left_out)
+    }
+}
+
+/// The latest lines of a kind, by the number of their entry.
+#[derive(Debug, Default)]
+struct Kept {
+    lines: VecDeque<(u64, String)>,
+    left_out: u64,
+}
+
+impl Kept {
+    fn push(&mut self, number: u64, entry: &Entry<'_>, most: usize) {
+        if self.lines.len() == most {
+            self.lines.pop_front();
+            self.left_out += 1;
+        }
+        self.lines.push_back((number, entry.to_string()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::{ClientId, Info, InsertAt, MergeLevel, Op, Time};
+    use blkmq_virtual::Flags;
+
+    use super::super::event::Asked;
+    use super::*;
+
+    const NAMED: RqId = RqId(5);
+
+    fn submitted(bio: u64, sector: u64) -> Event<'static> {
+        let asked =
+            Asked { op: Op::Read, sector, nr_sectors: 8, flags: Flags::default(), priority: Default::default() };
+        Event::Submitted { submitter: 0, bio, asked }
+    }
+
+    fn inserted(rq: u64, sector: u64) -> Event<'static> {
+        let info = Info {
+            sector,
+            nr_sectors: 8,
+            nr_segments: 1,
+            op: Op::Read,
+            sync: true,
+            priority: Default::default(),
+            client: ClientId(0),
+            merge: MergeLevel::Full,
+            merge_key: 0,
+        };
+        Event::Inserted { rq: RqId(rq), info, at: InsertAt::Sorted }
+    }
+
+    fn told(violation: &Violation, events: &[Event<'_>]) -> Vec<String> {
+        let mut story = Story::of(violation);
+        for read in [Story::note_names, Story::note_neighbours, Story::keep] {
+            for (step, event) in events.iter().enumerate() {
+                let at = Stamp { step: step as u64, time: Time(0), cpu: 0 };
+                read(&mut story, &Entry::Event(at, *event));
+                story.seen += 1;
+            }
+            story.all = std::mem::take(&mut story.seen);
+        }
+        let lines = story.lines().0;
+        lines.iter().map(|line| line.split_once("cpu  0  ").expect("the CPU is told").1.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_story_holds_the_operation_its_request_and_what_reaches_there() {
+        let mut events = vec![
+            submitted(1, 64),
+            submitted(2, 0),
+            Event::Named { submitter: 0, bio: 1, id: NAMED },
+            inserted(7, 68),
+            inserted(8, 72),
+            Event::Reaped { submitter: 0, bio: 1, id: NAMED, status: blkmq_virtual::Status::Ok, data: &[] },
+            inserted(9, 64),
+        ];
+        events.extend([Event::HeldBack { waiting: 1 }; LAST as usize]);
+        let by_bio = told(&Violation::new("rule", String::new()).bio(1), &events);
+        let by_request = told(&Violation::new("rule", String::new()).request(NAMED), &events);
+        assert_eq!(by_bio, by_request);
+        let heads: Vec<&str> = by_bio.iter().map(|line| line.split(':').next().unwrap()).collect();
+        assert_eq!(heads[..4], ["bio 1", "bio 1", "request 7.0", "bio 1"], "{by_bio:?}");
+        assert_eq!(by_bio.len(), 4 + LAST as usize);
+    }
+
+    #[test]
+    fn of_many_lines_the_latest_are_kept() {
+        let mut kept = Kept::default();
+        let at = Stamp { step: 0, time: Time(0), cpu: 0 };
+        (0..10).for_each(|number| kept.push(number, &Entry::Event(at, Event::Chosen { rq: RqId(number) }), 3));
+        assert_eq!(kept.lines.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [7, 8, 9]);
+        assert_eq!(kept.left_out, 7);
+    }
+}

@@ -1,0 +1,270 @@
+//! Many worlds: one after the other on every core, until enough has happened or one of them breaks a promise.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::check::Violation;
+use super::event::Stamp;
+use super::failure::Failure;
+use super::history::{Mix, Reader};
+use super::world::{Outcome, Settings, play};
+
+/// Operations of a world. A run of more is a run of several worlds; one of as many or fewer is the one world of its seed,
+/// so that a failing world is repeated as a run of its own.
+pub const WORLD_REQUESTS: u64 = 5000;
+
+/// How much is to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// So many operations, in worlds of [`WORLD_REQUESTS`] but for the last, which may be smaller.
+    Requests(u64),
+    /// Whole worlds, begun until this time is over.
+    Time(Duration),
+}
+
+/// A run: worlds that follow from one seed. What they come to does not depend on the number of threads.
+#[derive(Debug, Clone)]
+pub struct Rig {
+    /// The seed of the first world; those of the others follow from it.
+    pub seed: u64,
+    /// When it ends.
+    pub length: Length,
+    /// What all worlds have in common.
+    pub settings: Settings,
+    /// How many worlds are played at a time.
+    pub threads: NonZero<usize>,
+}
+
+/// What can be asked of a run that goes on.
+#[derive(Debug, Clone, Default)]
+pub struct Control {
+    /// Set to end the run after the worlds that have begun.
+    pub stop: Arc<AtomicBool>,
+    /// Operations of the worlds that have ended.
+    pub requests: Arc<AtomicU64>,
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tally {
+    /// Operations that were taken in clean worlds.
+    pub requests: u64,
+    /// Steps of all virtual CPUs in clean worlds.
+    pub steps: u64,
+    /// Clean worlds; if one failed, those before it.
+    pub worlds: u64,
+    /// The hash of the histories of these worlds.
+    pub hash: u64,
+    /// The first world that broke a promise, as short as it could be made.
+    pub failure: Option<Failure>,
+}
+
+impl Rig {
+    /// Plays the worlds.
+    #[must_use]
+    pub fn run(&self, control: &Control) -> Tally {
+        let until = match self.length {
+            Length::Time(span) => Instant::now().checked_add(span),
+            Length::Requests(_) => None,
+        };
+        let is_over = || control.stop.load(Ordering::Relaxed) || until.is_some_and(|until| Instant::now() >= until);
+        let (next, first_failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        let fold = Mutex::new(Fold::default());
+        let work = || {
+            while !is_over() {
+                let world = next.fetch_add(1, Ordering::Relaxed);
+                let Some(requests) = self.requests_of(world) else { return };
+                // Worlds are begun in order, so every one before the first that failed is played to its end.
+                if world > first_failed.load(Ordering::Relaxed) {
+                    return;
+                }
+                let outcome = play_apart(world_seed(self.seed, world), requests, &self.settings, None);
+                if outcome.violation.is_some() {
+                    first_failed.fetch_min(world, Ordering::Relaxed);
+                }
+                control.requests.fetch_add(outcome.requests, Ordering::Relaxed);
+                fold.lock().unwrap_or_else(PoisonError::into_inner).take(world, outcome);
+            }
+        };
+        thread::scope(|scope| (0..self.threads.get()).for_each(|_| _ = scope.spawn(work)));
+        let fold = fold.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let failure = fold.failed.map(|(world, outcome)| {
+            let most = self.requests_of(world).unwrap_or(WORLD_REQUESTS);
+            Failure::shortest(world_seed(self.seed, world), most, outcome, &self.settings, &control.stop)
+        });
+        Tally { requests: fold.requests, steps: fold.steps, worlds: fold.next, hash: fold.mix.finish(), failure }
+    }
+
+    /// The operations of a world; `None`: there is none of this number.
+    fn requests_of(&self, world: u64) -> Option<u64> {
+        let Length::Requests(all) = self.length else { return Some(WORLD_REQUESTS) };
+        let before = world.saturating_mul(WORLD_REQUESTS);
+        (before < all).then(|| (all - before).min(WORLD_REQUESTS))
+    }
+}
+
+/// The seed of a world of a run. That of the first one is the run's, so that each world is a run of its own as well.
+fn world_seed(seed: u64, world: u64) -> u64 {
+    if world == 0 {
+        return seed;
+    }
+    let mut mix = Mix::new();
+    mix.write_u64(seed);
+    mix.write_u64(world);
+    mix.finish()
+}
+
+/// Worlds taken together in their order, whatever the order in which they end.
+struct Fold {
+    /// The world that comes next.
+    next: u64,
+    waiting: BTreeMap<u64, Outcome>,
+    requests: u64,
+    steps: u64,
+    mix: Mix,
+    /// The first world that failed: nothing after it counts.
+    failed: Option<(u64, Outcome)>,
+}
+
+impl Default for Fold {
+    fn default() -> Self {
+        Self { next: 0, waiting: BTreeMap::new(), requests: 0, steps: 0, mix: Mix::new(), failed: None }
+    }
+}
+
+impl Fold {
+    fn take(&mut self, world: u64, outcome: Outcome) {
+        self.waiting.insert(world, outcome);
+        while self.failed.is_none()
+            && let Some(outcome) = self.waiting.remove(&self.next)
+        {
+            if outcome.violation.is_some() {
+                self.failed = Some((self.next, outcome));
+                return;
+            }
+            self.requests += outcome.requests;
+            self.steps += outcome.steps;
+            self.mix.write_u64(outcome.hash);
+            self.next += 1;
+        }
+    }
+}
+
+/// Plays a world in a thread of its own.
+pub(crate) fn play_apart(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
+    let mut settings = settings.clone();
+    let body = move || {
+        let reader = reader.map(|reader| uncounted(reader, &mut settings));
+        play(seed, requests, &settings, reader)
+    };
+    let ended = thread::Builder::new().name("world".to_owned()).spawn(body).map(thread::JoinHandle::join);
+    match ended {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(panic)) => broken(format!("the rig itself panicked: {}", said(&*panic))),
+        Err(error) => broken(format!("no thread for the world: {error}")),
+    }
+}
+
+/// A world that could not be played.
+fn broken(what: String) -> Outcome {
+    let at = Stamp { step: 0, time: blkmq_sched::Time(0), cpu: 0 };
+    Outcome { requests: 0, steps: 0, hash: 0, violation: Some((at, Violation::new("rig", what))) }
+}
+
+fn said(panic: &(dyn Any + Send)) -> &str {
+    panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref().copied()).unwrap_or("no words")
+}
+
+thread_local! {
+    /// What this thread holds of memory, a reader's included.
+    static LIVE: Cell<Option<fn() -> i64>> = const { Cell::new(None) };
+    /// What a reader has taken of it.
+    static READERS: Cell<i64> = const { Cell::new(0) };
+}
+
+/// A reader whose memory is not taken for the world's, which shall not go another way because somebody reads along.
+fn uncounted(mut reader: Reader, settings: &mut Settings) -> Reader {
+    let Some(live) = settings.live else { return reader };
+    LIVE.set(Some(live));
+    settings.live = Some(|| LIVE.get().map_or(0, |live| live()) - READERS.get());
+    Box::new(move |entry| {
+        let before = live();
+        reader(entry);
+        READERS.set(READERS.get() + live() - before);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rig(seed: u64, requests: u64, threads: usize) -> Rig {
+        let settings = Settings { cpus: 3, scheduler: None, locking: None, mutant: None, live: None };
+        Rig { seed, length: Length::Requests(requests), settings, threads: NonZero::new(threads).unwrap() }
+    }
+
+    fn outcome(hash: u64, is_clean: bool) -> Outcome {
+        let outcome = broken(String::new());
+        Outcome { requests: 10, steps: 100, hash, violation: outcome.violation.filter(|_| !is_clean) }
+    }
+
+    #[test]
+    fn a_run_is_cut_into_worlds() {
+        let of = |requests| {
+            let rig = rig(1, requests, 1);
+            (0..4).map_while(move |world| rig.requests_of(world)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(1), [1]);
+        assert_eq!(of(WORLD_REQUESTS), [WORLD_REQUESTS]);
+        assert_eq!(of(2 * WORLD_REQUESTS + 7), [WORLD_REQUESTS, WORLD_REQUESTS, 7]);
+        let forever = Rig { length: Length::Time(Duration::from_secs(1)), ..rig(1, 1, 1) };
+        assert_eq!(forever.requests_of(1 << 40), Some(WORLD_REQUESTS));
+    }
+
+    #[test]
+    fn the_first_world_has_the_seed_of_the_run_and_no_two_have_the_same() {
+        assert_eq!(world_seed(7, 0), 7);
+        let mut seeds: Vec<u64> = (0..2).flat_map(|seed| (0..1000).map(move |world| world_seed(seed, world))).collect();
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 2000);
+    }
+
+    #[test]
+    fn worlds_count_in_their_order_up_to_the_first_that_failed() {
+        let fold = |worlds: &[(u64, u64, bool)]| {
+            let mut fold = Fold::default();
+            worlds.iter().for_each(|(world, hash, is_clean)| fold.take(*world, outcome(*hash, *is_clean)));
+            (fold.next, fold.requests, fold.mix.finish(), fold.failed.map(|(world, _)| world))
+        };
+        let all = fold(&[(0, 5, true), (1, 6, true), (2, 7, true)]);
+        assert_eq!((all.0, all.1, all.3), (3, 30, None));
+        assert_eq!(fold(&[(2, 7, true), (0, 5, true), (1, 6, true)]), all);
+        assert_ne!(fold(&[(0, 6, true), (1, 5, true), (2, 7, true)]), all);
+        let failed = fold(&[(2, 7, false), (0, 5, true), (3, 7, true), (1, 6, false)]);
+        assert_eq!((failed.0, failed.1, failed.3), (1, 10, Some(1)));
+    }
+
+    #[test]
+    fn what_is_played_does_not_depend_on_the_threads() {
+        let run = |threads| rig(11, WORLD_REQUESTS + 300, threads).run(&Control::default());
+        let alone = run(1);
+        assert_eq!((alone.requests, alone.worlds, &alone.failure), (WORLD_REQUESTS + 300, 2, &None));
+        assert_eq!(run(3), alone);
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_has_come_to_nothing_more() {
+        let control = Control::default();
+        control.stop.store(true, Ordering::Relaxed);
+        let tally = rig(1, WORLD_REQUESTS, 1).run(&control);
+        assert_eq!((tally.requests, tally.worlds), (0, 0));
+    }
+}
