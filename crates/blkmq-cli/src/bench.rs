@@ -16,7 +16,7 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::page::{self, Page};
 use crate::target::{Pair, Target, Time};
-use crate::{file, interrupt, json, progress};
+use crate::{file, interrupt, json, progress, target};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,7 +60,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "NAME", default_value = "none")]
     scheduler: String,
     /// How threads share the scheduler: one lock around each use of it.
-    #[arg(long, value_name = "LOCKING", default_value = "single", value_parser = ["single"])]
+    #[arg(long, value_name = "LOCKING", default_value = "single", value_parser = target::LOCKINGS)]
     locking: String,
     /// Whether requests may pass a scheduler that has nothing to order: not yet.
     #[arg(long, value_name = "0|1", default_value = "0", value_parser = ["0"])]
@@ -141,7 +141,7 @@ impl Bench {
         let page = Page::open(self.report.as_deref())?;
         let subject = target.subject(&bench);
         let control = Control { runtime: self.runtime, stop, ..Control::default() };
-        let outcome = progress::watch(&control, || bench.run(&control))
+        let outcome = progress::watch_jobs(&control, || bench.run(&control))
             .map_err(|error| TextError { place: name.to_owned(), what: error.to_string() })?;
         let table = table::Table { name, file, outcome: &outcome, subject: &subject, clock: self.clock };
         if let Some(page) = page {

@@ -13,6 +13,7 @@ mod replay;
 mod reproduce;
 mod schedulers;
 mod target;
+mod torture;
 mod turns;
 mod usage;
 mod words;
@@ -20,7 +21,12 @@ mod words;
 use std::io;
 use std::process::ExitCode;
 
+use blkmq_workbench::torture::CountingAllocator;
 use clap::{Parser, Subcommand};
+
+/// Counts what the worlds of `blkmq torture` hold.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -35,6 +41,7 @@ Examples:
   blkmq reproduce scaling
   blkmq replay trace.blktrace.0 --device null,irqmode=2,hw_queue_depth=1 --scheduler mq-deadline
   blkmq replay --order trace.blktrace.0 --queue queue.txt
+  blkmq torture --minutes 10
   blkmq devices
   blkmq schedulers --json
   blkmq replay --help";
@@ -52,6 +59,7 @@ enum Command {
     Bench(Box<bench::Bench>),
     Reproduce(reproduce::Reproduce),
     Replay(Box<replay::Replay>),
+    Torture(torture::Torture),
     Devices(devices::Devices),
     Schedulers(schedulers::Schedulers),
 }
@@ -63,6 +71,7 @@ fn main() -> ExitCode {
             Command::Bench(bench) => bench.run(out),
             Command::Reproduce(reproduce) => reproduce.run(out),
             Command::Replay(replay) => replay.run(out),
+            Command::Torture(torture) => torture.run(out),
             Command::Devices(devices) => devices.run(out),
             Command::Schedulers(schedulers) => schedulers.run(out),
         }

@@ -22,7 +22,16 @@ pub(crate) fn bar(steps: u64) -> ProgressBar {
 }
 
 /// Runs jobs, and shows how far they have come.
-pub(crate) fn watch<T>(control: &Control, run: impl FnOnce() -> T) -> T {
+pub(crate) fn watch_jobs<T>(control: &Control, run: impl FnOnce() -> T) -> T {
+    let look = || {
+        let snapshot = control.progress.snapshot();
+        (snapshot.fraction, format!("{} operations, {} threads", HumanCount(snapshot.ios), snapshot.running))
+    };
+    watch(look, run)
+}
+
+/// Runs something, and shows what `look` says of it: how much is done, from 0 to 1, and in words.
+pub(crate) fn watch<T>(look: impl Fn() -> (f64, String) + Sync, run: impl FnOnce() -> T) -> T {
     let bar = bar(STEPS);
     if bar.is_hidden() {
         return run();
@@ -31,9 +40,9 @@ pub(crate) fn watch<T>(control: &Control, run: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         let watcher = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                let snapshot = control.progress.snapshot();
-                bar.set_position((snapshot.fraction * STEPS as f64) as u64);
-                bar.set_message(format!("{} operations, {} threads", HumanCount(snapshot.ios), snapshot.running));
+                let (fraction, words) = look();
+                bar.set_position((fraction * STEPS as f64) as u64);
+                bar.set_message(words);
                 thread::park_timeout(STEP);
             }
             bar.finish_and_clear();

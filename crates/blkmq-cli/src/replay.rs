@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::failure::Failure;
 use crate::file;
-use crate::target::Time;
+use crate::target::{self, Time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -59,7 +59,7 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "CLOCK", default_value = "real", conflicts_with = "order")]
     clock: Time,
     /// How threads share the scheduler: one lock around each use of it.
-    #[arg(long, value_name = "LOCKING", default_value = "single", value_parser = ["single"], conflicts_with = "order")]
+    #[arg(long, value_name = "LOCKING", default_value = "single", value_parser = target::LOCKINGS, conflicts_with = "order")]
     locking: String,
     /// Compare the order of dispatch with Linux's, on virtual time.
     #[arg(long, requires = "queue")]

@@ -4,6 +4,9 @@ use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
 use blkmq_workbench::{Job, Subject, TextError, assignment};
 use clap::ValueEnum;
 
+/// How threads may share the scheduler.
+pub(crate) const LOCKINGS: [&str; 1] = ["single"];
+
 /// The time that a load runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Time {
@@ -60,8 +63,9 @@ impl Target {
 
     /// Builds the queue for `jobs`, which come from `file`.
     pub(crate) fn open(&self, file: &str, jobs: &[Job]) -> Result<Bench, TextError> {
-        if self.locking != "single" {
-            return Err(self.fault("locking", format!("there is no locking '{}'; accepted: single", self.locking)));
+        if !LOCKINGS.contains(&self.locking.as_str()) {
+            let accepted = LOCKINGS.join(", ");
+            return Err(self.fault("locking", format!("there is no locking '{}'; accepted: {accepted}", self.locking)));
         }
         if self.bypass != "0" {
             let what = format!("'{}' is not accepted: no request bypasses a scheduler yet; accepted: 0", self.bypass);

@@ -72,8 +72,8 @@ fn bad_words_are_named_beside_the_accepted_ones() {
     let order = ["replay", "--order", &trace, "--queue", &queue];
     let play = ["replay", &trace, "--device", "null"];
     for (arguments, word, accepted) in [
-        (vec![], "command", "bench, reproduce, replay, devices, schedulers"),
-        (vec!["repay"], "'repay'", "bench, reproduce, replay, devices, schedulers"),
+        (vec![], "command", "bench, reproduce, replay, torture, devices, schedulers"),
+        (vec!["repay"], "'repay'", "bench, reproduce, replay, torture, devices, schedulers"),
         (vec!["--jsn"], "'--jsn'", "--help"),
         ([&order[..], &["--jsn"]].concat(), "'--jsn'", "--json"),
         ([&order[..], &["--set"]].concat(), "--set", "NAME=VALUE"),

@@ -13,6 +13,7 @@ mod control;
 mod event;
 mod failure;
 mod history;
+mod memory;
 mod mutant;
 mod plan;
 mod policy;
@@ -23,6 +24,7 @@ mod witness;
 mod world;
 
 pub use failure::Failure;
+pub use memory::CountingAllocator;
 pub use mutant::{MUTANTS, Mutant};
 pub use replay::{Line, Replayed, replay};
 pub use rig::{Control, Length, Rig, Tally, WORLD_REQUESTS};
