@@ -1,6 +1,35 @@
 //! What must be true of a world, one file for each kind of promise.
 
+use blkmq_virtual::Limits;
+use blkmq_virtual::driver::Topology;
+
 use super::event::{Event, Stamp};
+
+/// What the checkers know of a world before it begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    /// What the device accepts.
+    pub(crate) limits: Limits,
+    /// Its hardware queues at the start.
+    pub(crate) topology: Topology,
+    /// The knob `io_timeout` at the start, in ms.
+    pub(crate) io_timeout_ms: u32,
+    /// The device takes calls for one hardware queue from several CPUs at once.
+    pub(crate) is_concurrent: bool,
+    /// The locking promises that requests reach a hardware queue in the very order in which the scheduler chose them,
+    /// whoever asked it; else that holds for the choices of each CPU alone.
+    pub(crate) keeps_order: bool,
+    /// The longest that a client or the controller sleeps of its own accord while operations are outstanding, in ns.
+    pub(crate) nap_ns: u64,
+    /// The longest that the device works on a request that it will complete by itself, in ns.
+    pub(crate) longest_ns: u64,
+}
+
+/// A checker for each kind of promise.
+pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
+    let _ = facts;
+    Vec::new()
+}
 
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]

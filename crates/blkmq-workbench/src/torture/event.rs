@@ -120,10 +120,12 @@ pub(crate) struct Counts {
 pub(crate) enum Event<'a> {
     /// A submitter joined, with this many slots.
     Joined { submitter: u16, nr_slots: u16 },
-    /// It left, and all its operations are over or handed back.
-    Left { submitter: u16 },
-    /// The queue took an operation. Told before anything of it can happen.
-    Submitted { submitter: u16, bio: u64, asked: Asked },
+    /// It left, and all its operations are over. `hands_back`: those that were not done were handed back, and told; else
+    /// they were dropped.
+    Left { submitter: u16, hands_back: bool },
+    /// The queue is asked to take an operation. Told before anything of it can happen; what it does not take is rejected.
+    /// `pieces`: the lengths of its buffers, in bytes.
+    Submitted { submitter: u16, bio: u64, asked: Asked, pieces: &'a [usize] },
     /// The id that the queue gave it.
     Named { submitter: u16, bio: u64, id: RqId },
     /// The queue did not take it.
@@ -138,16 +140,16 @@ pub(crate) enum Event<'a> {
 
     /// A scheduler is in place; `None`: none is. Its knobs have their defaults but for what `Control::Knob` sets later.
     Installed { scheduler: Option<&'static str> },
-    /// The scheduler got a request.
-    Inserted { rq: RqId, info: Info, at: InsertAt },
+    /// The scheduler got a request. `now`, here and below: the time that the scheduler was told.
+    Inserted { rq: RqId, info: Info, at: InsertAt, now: Time },
     /// A newcomer joined a request that waits there.
     Merged { into: RqId, info: Info, how: MergeHow },
     /// A request that waits there was absorbed by another that waits there.
     Absorbed { into: RqId, absorbed: RqId },
     /// It chose a request.
-    Chosen { rq: RqId },
+    Chosen { rq: RqId, now: Time },
     /// It was asked and chose none, with this many waiting.
-    HeldBack { waiting: usize },
+    HeldBack { waiting: usize, now: Time },
 
     /// The device was offered a request. `ranges`: first sector and length of each, more than one only for a discard.
     /// `segments`: the lengths of the pieces of its data, in bytes. `data`: of a write, what each sector shall hold.

@@ -136,7 +136,7 @@ impl Entry<'_> {
             Event::Named { id, .. } | Event::Reaped { id, .. } => [Some(id), None],
             Event::Inserted { rq, .. }
             | Event::Merged { into: rq, .. }
-            | Event::Chosen { rq }
+            | Event::Chosen { rq, .. }
             | Event::Offered { rq, .. }
             | Event::Acted { rq, .. } => [Some(rq), None],
             Event::Absorbed { into, absorbed } => [Some(into), Some(absorbed)],
@@ -180,14 +180,14 @@ mod tests {
     fn whatever_differs_makes_another_hash() {
         let lost = |content| at(3, Event::PowerLost { content });
         let switch = |to, line| Entry::Switch(Switch { step: 3, time: 60, from: 1, to, line });
-        let left = at(3, Event::Left { submitter: 1 });
+        let left = at(3, Event::Left { submitter: 1, hands_back: true });
         let histories: [&[Entry<'_>]; 13] = [
             &[],
             &[left],
             &[left, left],
-            &[at(4, Event::Left { submitter: 1 })],
-            &[at(3, Event::Left { submitter: 2 })],
-            &[at(3, Event::Chosen { rq: RqId(1) })],
+            &[at(4, Event::Left { submitter: 1, hands_back: true })],
+            &[at(3, Event::Left { submitter: 2, hands_back: true })],
+            &[at(3, Event::Chosen { rq: RqId(1), now: Time(0) })],
             &[lost(&[])],
             &[lost(&[1, 2])],
             &[lost(&[2, 1])],
@@ -216,8 +216,8 @@ mod tests {
     fn a_reader_reads_everything_in_order() {
         let (told, heard) = std::sync::mpsc::channel();
         let mut history = History::new(Some(Box::new(move |entry| told.send(entry.step()).unwrap())));
-        history.note(at(1, Event::Left { submitter: 1 }));
-        history.note(at(2, Event::Chosen { rq: RqId(1) }));
+        history.note(at(1, Event::Left { submitter: 1, hands_back: true }));
+        history.note(at(2, Event::Chosen { rq: RqId(1), now: Time(0) }));
         assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1, 2]);
     }
 }

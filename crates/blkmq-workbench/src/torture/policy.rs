@@ -50,14 +50,14 @@ impl Scheduler for Watched {
 
     fn insert(&mut self, rq: RqId, info: &Info, at: InsertAt, now: Time) {
         self.inner.insert(rq, info, at, now);
-        self.witness.tell(Event::Inserted { rq, info: *info, at });
+        self.witness.tell(Event::Inserted { rq, info: *info, at, now });
     }
 
     fn dispatch(&mut self, now: Time) -> Option<RqId> {
         let chosen = self.inner.dispatch(now);
         self.witness.tell(match chosen {
-            Some(rq) => Event::Chosen { rq },
-            None => Event::HeldBack { waiting: self.inner.len() },
+            Some(rq) => Event::Chosen { rq, now },
+            None => Event::HeldBack { waiting: self.inner.len(), now },
         });
         chosen
     }
@@ -139,8 +139,8 @@ mod tests {
                 Event::Inserted { rq, .. } => format!("inserted {}", rq.0),
                 Event::Merged { into, info, how } => format!("{} merged into {}: {how:?}", info.sector, into.0),
                 Event::Absorbed { into, absorbed } => format!("{} absorbed {}", into.0, absorbed.0),
-                Event::Chosen { rq } => format!("chose {}", rq.0),
-                Event::HeldBack { waiting } => format!("held back {waiting}"),
+                Event::Chosen { rq, now } => format!("chose {} at {}", rq.0, now.0),
+                Event::HeldBack { waiting, .. } => format!("held back {waiting}"),
                 other => format!("{other:?}"),
             };
             self.0.lock().unwrap().push(text);
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn every_decision_is_told() {
         let told = Arc::new(Mutex::new(Vec::new()));
-        let witness = Witness::new(History::new(None), vec![Box::new(Writer(Arc::clone(&told)))]);
+        let witness = Witness::new(History::new(None), vec![Box::new(Writer(Arc::clone(&told)))], None);
         let mut scheduler = Watched::new(blkmq_sched::scheduler("mq-deadline").unwrap(), witness);
         scheduler.reserve(4);
         scheduler.set_merge_limits(MergeLimits { max_sectors: 64, max_segments: 8, ..MergeLimits::default() });
@@ -176,7 +176,8 @@ mod tests {
         assert_eq!(scheduler.len(), 1);
         assert_eq!(scheduler.dispatch(Time(1)), Some(RqId(1)));
         assert_eq!(scheduler.dispatch(Time(1)), None);
-        let expected = ["inserted 1", "inserted 2", "8 merged into 2: Front", "1 absorbed 2", "chose 1", "held back 0"];
+        let expected =
+            ["inserted 1", "inserted 2", "8 merged into 2: Front", "1 absorbed 2", "chose 1 at 1", "held back 0"];
         assert_eq!(*told.lock().unwrap(), expected);
     }
 }

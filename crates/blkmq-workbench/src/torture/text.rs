@@ -34,8 +34,11 @@ impl Display for Event<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Joined { submitter, nr_slots } => write!(f, "submitter {submitter}: joined, with {nr_slots} slots"),
-            Self::Left { submitter } => write!(f, "submitter {submitter}: left"),
-            Self::Submitted { submitter, bio, asked } => {
+            Self::Left { submitter, hands_back } => {
+                let rest = if hands_back { "and got back" } else { "and dropped" };
+                write!(f, "submitter {submitter}: left, {rest} what was not done")
+            }
+            Self::Submitted { submitter, bio, asked, .. } => {
                 write!(f, "bio {bio}: {asked}, submitted by submitter {submitter}")
             }
             Self::Named { submitter, bio, id } => write!(f, "bio {bio}: is {} of submitter {submitter}", Request(id)),
@@ -86,7 +89,7 @@ impl Event<'_> {
     /// What a scheduler did.
     fn scheduled(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Inserted { rq, info, at } => {
+            Self::Inserted { rq, info, at, .. } => {
                 let place = if at == InsertAt::Head { "in front of the scheduler's" } else { "into the scheduler" };
                 write!(f, "{}: {}, inserted {place}", Request(rq), Newcomer(&info))
             }
@@ -99,8 +102,8 @@ impl Event<'_> {
                 write!(f, "{}: {} joined {place} it in the scheduler", Request(into), Newcomer(&info))
             }
             Self::Absorbed { into, absorbed } => write!(f, "{}: absorbed {}", Request(into), Request(absorbed)),
-            Self::Chosen { rq } => write!(f, "{}: chosen by the scheduler", Request(rq)),
-            Self::HeldBack { waiting } => write!(f, "the scheduler chose none of {waiting} that wait"),
+            Self::Chosen { rq, .. } => write!(f, "{}: chosen by the scheduler", Request(rq)),
+            Self::HeldBack { waiting, .. } => write!(f, "the scheduler chose none of {waiting} that wait"),
             _ => Ok(()),
         }
     }
@@ -292,7 +295,7 @@ mod tests {
     fn a_line_says_when_where_and_what() {
         let flags = Flags { fua: true, ..Flags::default() };
         let asked = Asked { op: Op::Write, sector: 128, nr_sectors: 8, flags, priority: Default::default() };
-        let submitted = Event::Submitted { submitter: 2, bio: 17, asked };
+        let submitted = Event::Submitted { submitter: 2, bio: 17, asked, pieces: &[4096] };
         let text = "    12.345678 ms  step     4711  cpu  3  bio 17: write 128+8 fua, submitted by submitter 2";
         assert_eq!(line(submitted), text);
         let switch = Switch { step: 7, time: 140, from: 1, to: 12, line: Some("queue.word") };

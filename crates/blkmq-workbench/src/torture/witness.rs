@@ -17,12 +17,17 @@ struct Inner {
     history: History,
     checkers: Vec<Box<dyn Checker>>,
     violation: Option<(Stamp, Violation)>,
+    /// What the world's thread holds of memory, in bytes.
+    live: Option<fn() -> i64>,
+    /// How much of that the history and the checkers have taken since they were made.
+    own: i64,
 }
 
 impl Witness {
-    /// A witness with these checkers.
-    pub(crate) fn new(history: History, checkers: Vec<Box<dyn Checker>>) -> Self {
-        Self(Arc::new(Mutex::new(Inner { history, checkers, violation: None })))
+    /// A witness with these checkers. `live` says what the world's thread holds of memory, in bytes; without it memory is
+    /// not checked.
+    pub(crate) fn new(history: History, checkers: Vec<Box<dyn Checker>>, live: Option<fn() -> i64>) -> Self {
+        Self(Arc::new(Mutex::new(Inner { history, checkers, violation: None, live, own: 0 })))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -34,6 +39,17 @@ impl Witness {
         let is_fine = uninterrupted(|| self.inner().see(event));
         if !is_fine {
             stop();
+        }
+    }
+
+    /// Tells how much memory is held, apart from what the witness itself holds.
+    pub(crate) fn tell_memory(&self) {
+        let live = uninterrupted(|| {
+            let Inner { live, own, .. } = &*self.inner();
+            live.map(|live| live() - own)
+        });
+        if let Some(live) = live {
+            self.tell(Event::Memory { live });
         }
     }
 
@@ -62,11 +78,13 @@ impl Witness {
 impl Inner {
     fn see(&mut self, event: Event<'_>) -> bool {
         let at = stamp();
+        let before = self.live.map_or(0, |live| live());
         self.history.note(Entry::Event(at, event));
         if self.violation.is_none() {
             let broken = self.checkers.iter_mut().find_map(|checker| checker.see(at, &event).err());
             self.violation = broken.map(|broken| (at, broken));
         }
+        self.own += self.live.map_or(0, |live| live()) - before;
         self.violation.is_none()
     }
 }
