@@ -93,11 +93,21 @@ pub(crate) struct Client {
     spare: Spare,
     /// What a read brought, one word for each sector.
     stamps: Vec<u64>,
+    /// The lengths of an operation's buffers.
+    pieces: Vec<usize>,
 }
 
 impl Client {
     pub(crate) fn new(world: Arc<World>, number: u16, habits: Habits) -> Self {
-        Self { world, number, habits, outstanding: BTreeMap::new(), spare: Spare::default(), stamps: Vec::new() }
+        Self {
+            world,
+            number,
+            habits,
+            outstanding: BTreeMap::new(),
+            spare: Spare::default(),
+            stamps: Vec::new(),
+            pieces: Vec::new(),
+        }
     }
 
     /// Submits until as many operations as the world wants were taken, and until what it has outstanding is over.
@@ -134,7 +144,8 @@ impl Client {
                 submitter.reap_all(|completion| self.over(completion));
             }
         }
-        if self.habits.random.one_in(2) {
+        let hands_back = self.habits.random.one_in(2);
+        if hands_back {
             for bio in submitter.leave() {
                 self.world.witness.tell(Event::HandedBack { submitter: self.number, bio: bio.user_data });
                 self.forget(bio.user_data);
@@ -142,12 +153,12 @@ impl Client {
         } else {
             drop(submitter);
         }
-        self.left();
+        self.left(hands_back);
     }
 
     /// It has left: all that it had outstanding is over, whatever became of it.
-    fn left(&mut self) {
-        self.world.witness.tell(Event::Left { submitter: self.number });
+    fn left(&mut self, hands_back: bool) {
+        self.world.witness.tell(Event::Left { submitter: self.number, hands_back });
         for (_, claim) in std::mem::take(&mut self.outstanding) {
             claim.inspect(|claim| self.world.share(|share| share.claims.give_back(claim)));
         }
@@ -166,7 +177,10 @@ impl Client {
         bio.buffers = habits.mix.buffers(&mut habits.random, &bio, fault, spare);
         self.outstanding.insert(bio.user_data, claim);
         let asked = self.asked(&bio);
-        self.world.witness.tell(Event::Submitted { submitter: self.number, bio: bio.user_data, asked });
+        self.pieces.clear();
+        self.pieces.extend(bio.buffers.iter().map(|buffer| buffer.len()));
+        let event = Event::Submitted { submitter: self.number, bio: bio.user_data, asked, pieces: &self.pieces };
+        self.world.witness.tell(event);
         Some((bio, fault.is_some()))
     }
 

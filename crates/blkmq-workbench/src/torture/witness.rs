@@ -66,7 +66,7 @@ impl Witness {
 
     /// Every CPU has come to its end, or the run was stopped: the first broken promise, and the hash of the history.
     pub(crate) fn end(&self, at: Stamp, is_finished: bool) -> (Option<(Stamp, Violation)>, u64) {
-        let Inner { history, checkers, violation } = &mut *self.inner();
+        let Inner { history, checkers, violation, .. } = &mut *self.inner();
         if violation.is_none() && is_finished {
             let broken = checkers.iter_mut().find_map(|checker| checker.end(at).err());
             *violation = broken.map(|broken| (at, broken));

@@ -110,12 +110,12 @@ impl World {
 /// ends soon after: a world that ends badly leaves its thread counting as panicking.
 pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
     let plan = Plan::draw(seed, settings);
-    let witness = Witness::new(History::new(reader), Vec::new());
+    let witness = Witness::new(History::new(reader), Vec::new(), settings.live);
     let share = Arc::new(Mutex::new(Share::new(requests, plan.capacity)));
     weaken(settings.mutant.map(|mutant| mutant.site));
     let ended = run(plan.schedule(), options(&plan, &witness), {
-        let (witness, share, live) = (witness.clone(), Arc::clone(&share), settings.live);
-        move || go(plan, witness, share, live)
+        let (witness, share) = (witness.clone(), Arc::clone(&share));
+        move || go(plan, witness, share)
     });
     weaken(None);
     let at = stamp();
@@ -154,10 +154,9 @@ fn trouble(ended: Ended) -> Option<Violation> {
 }
 
 /// What the first CPU does: builds the queue, lets the others work, and tears down.
-fn go(plan: Plan, witness: Witness, share: Arc<Mutex<Share>>, live: Option<fn() -> i64>) {
-    let tell_memory = |witness: &Witness| live.map_or((), |live| witness.tell(Event::Memory { live: live() }));
+fn go(plan: Plan, witness: Witness, share: Arc<Mutex<Share>>) {
     go_on_for(STEPS_PER_OPERATION);
-    tell_memory(&witness);
+    witness.tell_memory();
     let q = build(&plan, &witness);
     let queue = Arc::downgrade(&q);
     let world = Arc::new(World { limits: *q.limits(), q, witness: witness.clone(), share });
@@ -181,7 +180,7 @@ fn go(plan: Plan, witness: Witness, share: Arc<Mutex<Share>>, live: Option<fn() 
     if queue.upgrade().is_some() {
         witness.accuse(Violation::new("memory", "the queue lives on after all have left it".to_owned()));
     }
-    tell_memory(&witness);
+    witness.tell_memory();
 }
 
 fn build(plan: &Plan, witness: &Witness) -> Arc<RequestQueue> {

@@ -51,7 +51,7 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
         }
     }
     drop(submitter);
-    client.left();
+    client.left(false);
 }
 
 fn submit(client: &mut Client, submitter: &AsyncSubmitter, awaited: &mut Vec<Operation>, most: usize) {
