@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use blkmq_vcpu::{Random, thread};
-use blkmq_virtual::{Rejected, Submitter};
+use blkmq_virtual::{RejectReason, Rejected, Submitter};
 
 use super::Client;
 use crate::torture::plan::magnitude;
@@ -27,8 +27,8 @@ impl Rhythm {
     pub(super) fn draw(random: &mut Random) -> Self {
         let mut weight = || if random.one_in(2) { 0 } else { magnitude(random, 16) };
         let (flush, poll, wait, deadline, nothing) = (weight(), weight(), weight(), weight(), weight());
-        // Without any of the first four nothing would ever be passed on but full plugs.
-        let poll = if flush + poll + wait + deadline == 0 { 1 } else { poll };
+        // A rhythm of nothing at all cannot be drawn from.
+        let poll = if flush + poll + wait + deadline + nothing == 0 { 1 } else { poll };
         let (reaps_all, pauses) = (random.below(101), if random.one_in(2) { 0 } else { random.below(101) });
         Self { flush, poll, wait, deadline, nothing, reaps_all, pauses }
     }
@@ -41,6 +41,10 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
         burst(client, &mut submitter);
         pass_on(client, &mut submitter, &rhythm);
         idle_rounds = if reap(client, &mut submitter, &rhythm) == 0 { idle_rounds + 1 } else { 0 };
+        if idle_rounds > 2 {
+            // Others may depend on this thread's polling, so no rhythm goes without it for long.
+            submitter.poll();
+        }
         if !client.stays() {
             break;
         }
@@ -66,8 +70,9 @@ pub(super) fn burst(client: &mut Client, submitter: &mut Submitter) {
         match submitter.submit(bio) {
             Ok(id) => client.took(number, Some(id), is_bad),
             Err(rejected) => {
+                let is_full = rejected.reason == RejectReason::Full;
                 client.refused(rejected, is_bad);
-                if submitter.nr_outstanding() == submitter.nr_slots() {
+                if is_full {
                     return;
                 }
             }
@@ -103,7 +108,7 @@ fn pass_on(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) {
     };
     if is(flush) {
         if random.one_in(2) { submitter.flush_plug() } else { submitter.flush_batch() }
-    } else if is(poll) || submitter.nr_outstanding() == submitter.nr_slots() {
+    } else if is(poll) {
         submitter.poll();
     } else if is(wait) {
         submitter.wait(None);
