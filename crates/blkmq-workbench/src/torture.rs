@@ -10,6 +10,7 @@ mod check;
 mod claims;
 mod client;
 mod control;
+mod device;
 mod event;
 mod failure;
 mod history;

@@ -205,7 +205,7 @@ mod tests {
     fn submitted(bio: u64, sector: u64) -> Event<'static> {
         let asked =
             Asked { op: Op::Read, sector, nr_sectors: 8, flags: Flags::default(), priority: Default::default() };
-        Event::Submitted { submitter: 0, bio, asked }
+        Event::Submitted { submitter: 0, bio, asked, pieces: &[] }
     }
 
     fn inserted(rq: u64, sector: u64) -> Event<'static> {
@@ -220,7 +220,7 @@ mod tests {
             merge: MergeLevel::Full,
             merge_key: 0,
         };
-        Event::Inserted { rq: RqId(rq), info, at: InsertAt::Sorted }
+        Event::Inserted { rq: RqId(rq), info, at: InsertAt::Sorted, now: Time(0) }
     }
 
     fn told(violation: &Violation, events: &[Event<'_>]) -> Vec<String> {
@@ -248,7 +248,7 @@ mod tests {
             Event::Reaped { submitter: 0, bio: 1, id: NAMED, status: blkmq_virtual::Status::Ok, data: &[] },
             inserted(9, 64),
         ];
-        events.extend([Event::HeldBack { waiting: 1 }; LAST as usize]);
+        events.extend([Event::HeldBack { waiting: 1, now: Time(0) }; LAST as usize]);
         let by_bio = told(&Violation::new("rule", String::new()).bio(1), &events);
         let by_request = told(&Violation::new("rule", String::new()).request(NAMED), &events);
         assert_eq!(by_bio, by_request);
@@ -261,7 +261,9 @@ mod tests {
     fn of_many_lines_the_latest_are_kept() {
         let mut kept = Kept::default();
         let at = Stamp { step: 0, time: Time(0), cpu: 0 };
-        (0..10).for_each(|number| kept.push(number, &Entry::Event(at, Event::Chosen { rq: RqId(number) }), 3));
+        (0..10).for_each(|number| {
+            kept.push(number, &Entry::Event(at, Event::Chosen { rq: RqId(number), now: Time(0) }), 3)
+        });
         assert_eq!(kept.lines.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [7, 8, 9]);
         assert_eq!(kept.left_out, 7);
     }

@@ -1,0 +1,139 @@
+//! A device of a world: it keeps a number for each sector, takes its time, and does wrong what devices do wrong.
+//!
+//! A read finds what the device holds when it is offered; a write changes it when it completes, all of it and at that
+//! moment. A write that fails, or is given up, changes any of its sectors or none, until the device says so and never
+//! after. Between the requests of a batch, and between telling of a completion and completing, other CPUs go on.
+
+mod config;
+mod held;
+mod inner;
+mod medium;
+mod stamps;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use blkmq_sched::{RqId, Time};
+use blkmq_vcpu::{Random, uninterrupted};
+use blkmq_virtual::Limits;
+use blkmq_virtual::driver::{Batch, Done, Driver, TimeoutAction, Topology};
+
+pub(crate) use config::DeviceConfig;
+use inner::{Found, Inner, Verdict};
+
+use super::event::DeviceState;
+use super::witness::Witness;
+
+/// The name under which the device itself accuses.
+const RULE: &str = "device";
+
+/// A device whose every act the witness is told of.
+pub(crate) struct Device {
+    config: DeviceConfig,
+    /// Locked only in sections that no other CPU interrupts.
+    inner: Mutex<Inner>,
+}
+
+impl Device {
+    /// A device full of zeroes.
+    pub(crate) fn new(config: DeviceConfig, random: Random, witness: Witness) -> Arc<Self> {
+        let inner = Mutex::new(Inner::new(&config, random, witness));
+        Arc::new(Self { config, inner })
+    }
+
+    /// What it is like.
+    pub(crate) const fn config(&self) -> &DeviceConfig {
+        &self.config
+    }
+
+    /// What it has to do.
+    pub(crate) fn state(&self) -> DeviceState {
+        self.with(|inner| inner.state())
+    }
+
+    /// Takes the power away and gives it back. Without a cache only the requests in progress feel it.
+    pub(crate) fn lose_power(&self) {
+        self.with(Inner::lose_power);
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut Inner) -> R) -> R {
+        uninterrupted(|| act(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.fmt(f)
+    }
+}
+
+impl Driver for Device {
+    fn name(&self) -> &'static str {
+        "torture"
+    }
+
+    fn limits(&self) -> Limits {
+        self.config.limits
+    }
+
+    fn topology(&self) -> Topology {
+        self.config.topology
+    }
+
+    fn set_topology(&self, topology: Topology) -> Result<(), String> {
+        self.with(|inner| inner.set_topology(topology))
+    }
+
+    fn is_concurrent(&self) -> bool {
+        self.config.is_concurrent
+    }
+
+    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
+        self.with(|inner| inner.enter(now));
+        while let Some(mut rq) = batch.next() {
+            match self.with(|inner| inner.offer(hctx, &mut rq, now)) {
+                Verdict::Finish(status) => batch.finish(rq, status),
+                Verdict::GiveBack => batch.requeue(rq),
+                Verdict::Refuse => batch.refuse(rq),
+                Verdict::Start => {
+                    let id = batch.start(rq);
+                    self.with(|inner| inner.started(hctx, id));
+                }
+            }
+        }
+    }
+
+    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
+        self.with(|inner| inner.enter(now));
+        while let Some(found) = self.with(|inner| inner.take_due(hctx, now)) {
+            match found {
+                Found::Due(id, status) => {
+                    let is_known = done.complete(id, status).is_ok();
+                    self.with(|inner| inner.completed(id, is_known, now));
+                }
+                Found::Over(id, status) => {
+                    let is_known = done.complete(id, status).is_ok();
+                    self.with(|inner| inner.completed_again(id, is_known));
+                }
+            }
+        }
+    }
+
+    fn next_event(&self, hctx: u16) -> Option<Time> {
+        self.with(|inner| inner.next_due(hctx))
+    }
+
+    fn timeout(&self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {
+        self.with(|inner| {
+            inner.enter(now);
+            inner.asked(hctx, id, now)
+        })
+    }
+
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let DeviceState { held, hung, next_due } = self.state();
+        writeln!(out, "works on {held} requests, {hung} of them for ever; next due: {next_due:?}")
+    }
+}

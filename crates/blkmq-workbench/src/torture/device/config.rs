@@ -1,0 +1,216 @@
+//! What a world's device is like, and what it does wrong.
+
+use blkmq_vcpu::Random;
+use blkmq_virtual::Limits;
+use blkmq_virtual::driver::Topology;
+
+/// How often something happens: never, or once in so many times on average.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rate(u64);
+
+impl Rate {
+    /// Never.
+    pub(crate) const NEVER: Self = Self(0);
+
+    /// Once in `n` times on average.
+    pub(crate) const fn one_in(n: u64) -> Self {
+        Self(n)
+    }
+
+    /// Whether it happens this time.
+    pub(crate) const fn strikes(self, random: &mut Random) -> bool {
+        self.0 > 0 && random.one_in(self.0)
+    }
+
+    /// In two worlds of three never, else once in `low` to `high` times.
+    fn sometimes(random: &mut Random, low: u64, high: u64) -> Self {
+        if random.one_in(3) { Self(random.within(low, high)) } else { Self::NEVER }
+    }
+}
+
+/// A device.
+#[derive(Debug, Clone)]
+pub(crate) struct DeviceConfig {
+    /// What it accepts.
+    pub(crate) limits: Limits,
+    /// Its hardware queues at the start.
+    pub(crate) topology: Topology,
+    /// Whether it takes calls by several threads at once.
+    pub(crate) is_concurrent: bool,
+    /// How long it takes.
+    pub(crate) timing: Timing,
+    /// What it does wrong.
+    pub(crate) faults: Faults,
+}
+
+/// How long a device takes.
+#[derive(Debug, Clone)]
+pub(crate) struct Timing {
+    /// Requests of a hundred that are finished when they are offered.
+    pub(crate) at_once: u64,
+    /// What a request takes on average, in ns; of each hardware queue in turn, from the front again behind the last.
+    pub(crate) mean_ns: Vec<u64>,
+    /// Requests that take a hundred times as long.
+    pub(crate) slow: Rate,
+    /// Requests of a hardware queue complete in the order in which they were started.
+    pub(crate) in_order: bool,
+}
+
+/// What a device does wrong.
+#[derive(Debug, Clone)]
+pub(crate) struct Faults {
+    /// Requests that fail.
+    pub(crate) fails: Rate,
+    /// Requests that are given back for another try.
+    pub(crate) gives_back: Rate,
+    /// Requests after which a hardware queue takes no more for `busy_ns`.
+    pub(crate) busy: Rate,
+    /// How long that is.
+    pub(crate) busy_ns: u64,
+    /// Requests that the device works on at once; it refuses more.
+    pub(crate) room: usize,
+    /// Requests that never complete by themselves.
+    pub(crate) hangs: Rate,
+    /// Requests that are given up when the device is asked about them.
+    pub(crate) gives_up: Rate,
+    /// Requests that are completed once more after they are over.
+    pub(crate) completes_again: Rate,
+    /// Time between two losses of power on average, in ns; 0: there are none.
+    pub(crate) power_ns: u64,
+    /// Changes of the hardware queues that are refused.
+    pub(crate) refuses_topology: Rate,
+}
+
+impl Faults {
+    /// A device that does nothing wrong.
+    pub(crate) const NONE: Self = Self {
+        fails: Rate::NEVER,
+        gives_back: Rate::NEVER,
+        busy: Rate::NEVER,
+        busy_ns: 0,
+        room: usize::MAX,
+        hangs: Rate::NEVER,
+        gives_up: Rate::NEVER,
+        completes_again: Rate::NEVER,
+        power_ns: 0,
+        refuses_topology: Rate::NEVER,
+    };
+
+    /// Some of the faults, or none: what one fault hides is found in a world without it.
+    fn draw(random: &mut Random) -> Self {
+        if random.one_in(8) {
+            return Self::NONE;
+        }
+        Self {
+            fails: Rate::sometimes(random, 2, 100),
+            gives_back: Rate::sometimes(random, 2, 50),
+            busy: Rate::sometimes(random, 3, 100),
+            busy_ns: long_or_short(random, 100, 14),
+            room: if random.one_in(4) { random.within(1, 16) as usize } else { usize::MAX },
+            hangs: Rate::sometimes(random, 5, 500),
+            gives_up: *random.pick(&[Rate::NEVER, Rate::one_in(1), Rate::one_in(2), Rate::one_in(4)]),
+            completes_again: Rate::sometimes(random, 2, 20),
+            power_ns: if random.one_in(3) { long_or_short(random, 50_000, 8) } else { 0 },
+            refuses_topology: Rate::sometimes(random, 1, 3),
+        }
+    }
+}
+
+impl Timing {
+    fn draw(random: &mut Random) -> Self {
+        let at_once = match random.below(6) {
+            0 => 100,
+            1 | 2 => random.below(100),
+            _ => 0,
+        };
+        let mut mean_ns = vec![mean(random)];
+        if random.one_in(4) {
+            mean_ns.extend((1..8).map(|_| mean(random)));
+        }
+        Self { at_once, mean_ns, slow: Rate::sometimes(random, 5, 200), in_order: random.one_in(3) }
+    }
+}
+
+/// From 0, done at the next look, to 256 us.
+fn mean(random: &mut Random) -> u64 {
+    if random.one_in(8) { 0 } else { long_or_short(random, 500, 8) }
+}
+
+/// A number from `least` to twice that, doubled up to `most` times: small ones are as frequent as large ones.
+fn long_or_short(random: &mut Random, least: u64, most: u64) -> u64 {
+    random.within(least, 2 * least) << random.below(most + 1)
+}
+
+impl DeviceConfig {
+    /// Some device.
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        Self {
+            limits: limits(random),
+            topology: topology(random),
+            is_concurrent: random.one_in(3),
+            timing: Timing::draw(random),
+            faults: Faults::draw(random),
+        }
+    }
+}
+
+/// Small numbers, so that operations overlap, touch and are split often.
+fn limits(random: &mut Random) -> Limits {
+    let logical_block_size = *random.pick(&[512, 512, 512, 1024, 4096]);
+    let block = logical_block_size / 512;
+    // Whole blocks of any size.
+    let capacity_sectors = long_or_short(random, 64, 3) * 8;
+    let max_sectors = (long_or_short(random, 4, 5) as u32).max(block);
+    let max_segment_size = if random.one_in(3) { logical_block_size * random.within(1, 8) as u32 } else { 65536 };
+    let boundary_sectors = if random.one_in(3) { block * random.within(4, 40) as u32 } else { 0 };
+    let of_blocks = |random: &mut Random| if random.one_in(2) { 0 } else { block * random.within(1, 128) as u32 };
+    Limits {
+        capacity_sectors,
+        logical_block_size,
+        physical_block_size: logical_block_size,
+        max_sectors,
+        max_segments: long_or_short(random, 1, 3) as u16,
+        max_segment_size,
+        boundary_sectors,
+        max_discard_sectors: of_blocks(random),
+        max_discard_segments: random.within(1, 8) as u16,
+        max_write_zeroes_sectors: of_blocks(random),
+        write_cache: !random.one_in(3),
+        fua: random.one_in(2),
+        rotational: random.one_in(2),
+    }
+}
+
+fn topology(random: &mut Random) -> Topology {
+    Topology {
+        default_queues: *random.pick(&[1, 1, 2, 3, 4]),
+        read_queues: *random.pick(&[0, 0, 1, 2]),
+        poll_queues: *random.pick(&[0, 0, 1, 2]),
+        depth: *random.pick(&[1, 2, 3, 4, 8, 16, 32, 64]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_device_keeps_to_its_own_blocks_and_most_faults_are_rare() {
+        let mut random = Random::new(1);
+        let (mut faultless, mut with_power_loss) = (0, 0);
+        for _ in 0..2000 {
+            let DeviceConfig { limits, topology, faults, .. } = DeviceConfig::draw(&mut random);
+            let block = limits.logical_block_size / 512;
+            assert!((512..=8192).contains(&limits.capacity_sectors));
+            assert!(limits.capacity_sectors.is_multiple_of(block.into()));
+            assert!((block.max(4)..=256).contains(&limits.max_sectors) && (1..=16).contains(&limits.max_segments));
+            assert!(limits.boundary_sectors.is_multiple_of(block));
+            assert!(limits.max_segment_size >= limits.logical_block_size);
+            assert!(topology.default_queues >= 1 && topology.nr_queues() <= 8);
+            faultless += u32::from(faults.fails == Rate::NEVER && faults.hangs == Rate::NEVER);
+            with_power_loss += u32::from(faults.power_ns > 0);
+        }
+        assert!((700..1300).contains(&faultless), "{faultless}");
+        assert!((400..800).contains(&with_power_loss), "{with_power_loss}");
+    }
+}

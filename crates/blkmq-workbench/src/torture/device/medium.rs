@@ -1,0 +1,126 @@
+//! What a device keeps: a stamp for each sector, in a volatile cache and on what survives a loss of power.
+
+/// The sectors of a device.
+#[derive(Debug)]
+pub(crate) struct Medium {
+    /// What a read finds.
+    cached: Vec<u64>,
+    /// What is left when the power goes; nobody looks at it where there is no cache.
+    durable: Vec<u64>,
+    /// When a sector became newer in the cache than on the medium, counted in writes; 0 if it is not.
+    since: Vec<u64>,
+    /// The sectors that are.
+    dirty: Vec<u32>,
+    writes: u64,
+    has_cache: bool,
+}
+
+/// A moment, for a flush: what was written before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Mark(u64);
+
+impl Medium {
+    /// A medium of zeroes.
+    pub(crate) fn new(nr_sectors: usize, has_cache: bool) -> Self {
+        let zeroes = vec![0; nr_sectors];
+        // Each sector stands there at most once.
+        let dirty = Vec::with_capacity(nr_sectors);
+        Self { cached: zeroes.clone(), durable: zeroes.clone(), since: zeroes, dirty, writes: 0, has_cache }
+    }
+
+    /// What a sector holds; `None` behind the end.
+    pub(crate) fn read(&self, sector: u64) -> Option<u64> {
+        self.cached.get(sector as usize).copied()
+    }
+
+    /// Writes a sector; `through` the cache, to what survives. Behind the end nothing happens.
+    pub(crate) fn write(&mut self, sector: u64, stamp: u64, through: bool) {
+        let place = sector as usize;
+        let Some(cached) = self.cached.get_mut(place) else { return };
+        *cached = stamp;
+        if !self.has_cache {
+            return;
+        }
+        if through {
+            self.durable[place] = stamp;
+        } else if self.since[place] == 0 {
+            self.writes += 1;
+            self.since[place] = self.writes;
+            self.dirty.push(sector as u32);
+        }
+    }
+
+    /// This moment.
+    pub(crate) const fn mark(&self) -> Mark {
+        Mark(self.writes)
+    }
+
+    /// What was written before the moment survives from here on; what was written since need not.
+    pub(crate) fn flush(&mut self, Mark(mark): Mark) {
+        let Self { cached, durable, since, dirty, .. } = self;
+        dirty.retain(|sector| {
+            let place = *sector as usize;
+            if since[place] > mark {
+                return true;
+            }
+            durable[place] = cached[place];
+            since[place] = 0;
+            false
+        });
+    }
+
+    /// The power goes and comes back: what is in the cache alone is gone, but for what `survives`. Returns what every
+    /// sector holds then.
+    pub(crate) fn lose_power(&mut self, mut survives: impl FnMut() -> bool) -> &[u64] {
+        for sector in self.dirty.drain(..) {
+            let place = sector as usize;
+            if survives() {
+                self.durable[place] = self.cached[place];
+            } else {
+                self.cached[place] = self.durable[place];
+            }
+            self.since[place] = 0;
+        }
+        &self.cached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_of_power_takes_what_was_not_flushed() {
+        let mut medium = Medium::new(4, true);
+        medium.write(0, 1, false);
+        let mark = medium.mark();
+        medium.write(0, 2, false);
+        medium.write(1, 3, false);
+        medium.write(2, 4, true);
+        medium.flush(mark);
+        medium.write(2, 5, false);
+        assert_eq!([0, 1, 2, 3].map(|sector| medium.read(sector)), [Some(2), Some(3), Some(5), Some(0)]);
+        assert_eq!(medium.lose_power(|| false), [2, 0, 4, 0]);
+        assert_eq!(medium.read(4), None);
+    }
+
+    #[test]
+    fn a_cache_may_have_been_written_back_by_itself() {
+        let mut medium = Medium::new(2, true);
+        medium.write(0, 1, false);
+        medium.write(1, 2, false);
+        let mut turn = false;
+        let mut survives = || std::mem::replace(&mut turn, true);
+        assert_eq!(medium.lose_power(&mut survives), [0, 2]);
+        medium.write(1, 3, false);
+        assert_eq!(medium.lose_power(|| false), [0, 2]);
+    }
+
+    #[test]
+    fn without_a_cache_everything_survives() {
+        let mut medium = Medium::new(1, false);
+        medium.write(0, 1, false);
+        medium.write(7, 1, false);
+        assert_eq!(medium.lose_power(|| false), [1]);
+    }
+}
