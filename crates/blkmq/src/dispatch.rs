@@ -126,7 +126,10 @@ impl Runner {
                 // As above: look again, by the count of waiting requests or, if some are held back, of insertions.
                 Choice::Empty => self.put_unused(q, hctx, std::mem::take(&mut tags)),
                 Choice::HeldBack(insertions) => {
-                    self.put_unused(q, hctx, std::mem::take(&mut tags));
+                    // No word of the room that comes back with them: who is told looks, is held back too, and tells the
+                    // others in turn, for ever. What is held back goes on when a request with the device completes or a
+                    // time has come, and either makes room.
+                    self.put_back(q, hctx, std::mem::take(&mut tags));
                     if q.held.insertions() == insertions {
                         break;
                     }
@@ -219,9 +222,14 @@ impl Runner {
     /// Puts tags back that were taken for nothing, as a completer does: somebody may have lacked one, or the room it took,
     /// meanwhile. What the caller chose from it looks at again; the dispatch list is to be looked at once more too.
     fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) {
+        self.put_back(q, hctx, tags);
+        q.room_came();
+    }
+
+    /// The same without a word to those who wait for room.
+    fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) {
         hctx.tags.put_batch(tags, &mut self.hint);
         q.word.completed_fence();
-        q.room_came();
         self.parked |= hctx.nr_parked() > 0;
     }
 }

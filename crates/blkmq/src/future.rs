@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::bio::Bio;
-use crate::submit::{Completion, Rejected, Submitter};
+use crate::submit::{Completion, RejectReason, Rejected, Submitter};
 use crate::sync::{Arc, Mutex};
 use crate::wake::Notify;
 use crate::{RqId, Time};
@@ -73,15 +73,31 @@ impl AsyncSubmitter {
         Self { inner: Arc::new(Mutex::new(Inner { submitter, watched, wakers })) }
     }
 
-    /// Takes an operation; it is passed on when its future, or another of this submitter, is polled.
+    /// Takes an operation; it is passed on when its future, or another of this submitter, is polled. If there is no slot it
+    /// drives the queue once and tries again: operations whose futures were dropped may take all slots, and then there is
+    /// no future to poll.
     ///
     /// # Errors
-    /// Those of [`Submitter::submit`].
+    /// Those of [`Submitter::submit`]. With [`RejectReason::Full`], and no other future to wait for, try again at
+    /// [`next_wakeup`](Self::next_wakeup).
     pub fn submit(&self, bio: Bio) -> Result<Operation, Rejected> {
         let mut inner = self.inner.lock();
-        let id = inner.submitter.submit(bio)?;
-        inner.watched.insert(id, None);
-        Ok(Operation { inner: Arc::clone(&self.inner), id, is_over: false })
+        let mut news = None;
+        let submitted = inner.submitter.submit(bio).or_else(|rejected| {
+            if rejected.reason != RejectReason::Full {
+                return Err(rejected);
+            }
+            news = inner.reap(None).then(|| Arc::clone(&inner.wakers));
+            inner.submitter.submit(rejected.bio)
+        });
+        if let Ok(id) = submitted {
+            inner.watched.insert(id, None);
+        }
+        drop(inner);
+        if let Some(wakers) = news {
+            wakers.notify();
+        }
+        Ok(Operation { inner: Arc::clone(&self.inner), id: submitted?, is_over: false })
     }
 
     /// When to poll a future next though nothing wakes it; see [`Submitter::next_wakeup`].
@@ -93,11 +109,11 @@ impl AsyncSubmitter {
 
 impl Inner {
     /// Reaps what is over. Returns whether other futures than the one of `id` have something to look at.
-    fn reap(&mut self, id: RqId) -> bool {
+    fn reap(&mut self, id: Option<RqId>) -> bool {
         self.submitter.poll();
         let mut others = false;
         while let Some(completion) = self.submitter.reap() {
-            others |= completion.id != id;
+            others |= Some(completion.id) != id;
             if let Some(watched) = self.watched.get_mut(&completion.id) {
                 *watched = Some(completion);
             }
@@ -115,7 +131,7 @@ impl Future for Operation {
         let mut inner = shared.lock();
         // Registered first, so that what completes from here on wakes this task.
         inner.wakers.register(context.waker());
-        let others = inner.reap(self.id);
+        let others = inner.reap(Some(self.id));
         let wakers = Arc::clone(&inner.wakers);
         let done = inner.watched.get_mut(&self.id).and_then(Option::take);
         if done.is_some() {

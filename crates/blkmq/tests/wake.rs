@@ -8,7 +8,7 @@ use std::thread::{self, Thread};
 
 use blkmq::driver::spec;
 use blkmq::future::AsyncSubmitter;
-use blkmq::{Bio, Buffer, Client, RequestQueue, Status};
+use blkmq::{Bio, Buffer, Client, Clock, RejectReason, RequestQueue, Status, VirtualClock};
 
 fn queue(device: &str) -> Arc<RequestQueue> {
     RequestQueue::builder(spec::open(device).expect("the spec is good")).build().expect("the queue is good")
@@ -105,6 +105,24 @@ fn an_operation_outlives_its_dropped_future() {
     assert!(read.status.is_ok());
     drop(submitter);
     assert_eq!(q.stats().completed, 2);
+}
+
+/// Nobody polls a future that was dropped: taking the next operation must drive the queue, or there never is a slot again.
+#[test]
+fn operations_whose_futures_were_dropped_make_room() {
+    let clock = VirtualClock::new();
+    let device = spec::open("null,irqmode=2,completion_nsec=1000,size=1M").unwrap();
+    let q = RequestQueue::builder(device).clock(Clock::Virtual(clock.clone())).slots(4).build().unwrap();
+    let submitter = AsyncSubmitter::new(q.submitter(&Client::new("tasks")).unwrap());
+    let read = |sector| submitter.submit(Bio::read(sector, Buffer::zeroed(512)));
+    for sector in 0..4 {
+        drop(read(sector * 8).unwrap());
+    }
+    let rejected = read(32).unwrap_err();
+    assert_eq!(rejected.reason, RejectReason::Full);
+    clock.advance_to(submitter.next_wakeup().unwrap());
+    drop(read(32).unwrap());
+    drop(read(40).unwrap());
 }
 
 #[test]
