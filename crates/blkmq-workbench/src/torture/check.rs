@@ -1,5 +1,18 @@
 //! What must be true of a world, one file for each kind of promise.
 
+mod book;
+mod counters;
+mod data;
+mod freeze;
+mod limits;
+mod lost;
+mod offers;
+mod parts;
+mod table;
+mod tags;
+#[cfg(test)]
+mod testing;
+
 use blkmq_virtual::Limits;
 use blkmq_virtual::driver::Topology;
 
@@ -27,8 +40,14 @@ pub(crate) struct Facts {
 
 /// A checker for each kind of promise.
 pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
-    let _ = facts;
-    Vec::new()
+    vec![
+        Box::new(lost::Lost::new(facts)),
+        Box::new(data::Data::new(facts)),
+        Box::new(tags::Tags::new(facts)),
+        Box::new(limits::MergeLimits::new(facts)),
+        Box::new(freeze::Freeze::new()),
+        Box::new(counters::Counters::new(facts)),
+    ]
 }
 
 /// A promise that was broken.

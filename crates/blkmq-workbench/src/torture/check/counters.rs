@@ -1,0 +1,450 @@
+//! What a queue counts is what happened. It is compared whenever the queue has drained and is frozen; what the statistics
+//! count, from one such moment to the next.
+//!
+//! An operation in a plug has been submitted and not counted yet, and one that is over may not have been reaped. So where
+//! the device does not tell, a count is held between bounds, which meet when nothing is outstanding.
+
+use blkmq_sched::Op;
+use blkmq_virtual::{Stat, Stats, Status};
+
+use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp};
+use super::book::Book;
+use super::offers::Offers;
+use super::parts::parts;
+use super::{Checker, Facts, Violation};
+
+const RULE: &str = "counters";
+
+/// Parts of operations, by what may make them requests that the device never sees.
+#[derive(Debug, Clone, Copy, Default)]
+struct Parts {
+    all: u64,
+    /// Of operations that must not wait.
+    nowait: u64,
+    /// Of operations that only flush, or wait for a flush before their data.
+    flushing: u64,
+}
+
+/// What was seen since the beginning.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// Parts of operations that are over.
+    over: u64,
+    /// Operations that failed, and their parts.
+    failed: u64,
+    failed_parts: u64,
+    /// Of the parts those of operations that would have had to wait; those of writes that waited for a flush and failed.
+    refused_parts: u64,
+    unwritten_parts: u64,
+    /// Operations that only flushed.
+    flushes: u64,
+    /// Parts of operations of which nobody knows what became.
+    dropped: Parts,
+    merged: u64,
+    chosen: u64,
+    /// Requests that the device took, and of these those without a scheduler in place.
+    taken: u64,
+    unordered: u64,
+    given_back: u64,
+    given_up: u64,
+    /// Requests that the device ended, and their sectors: reads, writes and writes of zeroes, discards, flushes.
+    ended: [u64; 4],
+    sectors: [u64; 4],
+}
+
+#[derive(Debug)]
+struct Operation {
+    submitter: u16,
+    asked: Asked,
+    nr_parts: u64,
+}
+
+/// A moment at which the queue had drained.
+#[derive(Debug, Clone, Copy, Default)]
+struct Moment {
+    stats: Stats,
+    stat: Stat,
+    seen: Seen,
+    outstanding: Parts,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Counters {
+    facts: Facts,
+    operations: Book<Operation>,
+    outstanding: Parts,
+    offers: Offers,
+    seen: Seen,
+    has_scheduler: bool,
+    /// Whether requests are counted by the statistics; `None`: this changed since the counts were looked at last.
+    iostats: Option<bool>,
+    /// What the knob says.
+    knob: bool,
+    last: Moment,
+}
+
+impl Parts {
+    fn of(operation: &Operation, write_cache: bool) -> Self {
+        let Operation { asked: Asked { op, flags, .. }, nr_parts, .. } = operation;
+        let number = |is_one: bool| if is_one { *nr_parts } else { 0 };
+        let flushing = *op == Op::Flush || flags.preflush && write_cache;
+        Self { all: *nr_parts, nowait: number(flags.nowait), flushing: number(flushing) }
+    }
+
+    const fn add(&mut self, other: Self) {
+        self.all += other.all;
+        self.nowait += other.nowait;
+        self.flushing += other.flushing;
+    }
+
+    const fn take(&mut self, other: Self) {
+        self.all -= other.all;
+        self.nowait -= other.nowait;
+        self.flushing -= other.flushing;
+    }
+}
+
+impl Counters {
+    pub(super) fn new(facts: &Facts) -> Self {
+        Self {
+            facts: facts.clone(),
+            operations: Book::new(),
+            outstanding: Parts::default(),
+            offers: Offers::new(),
+            seen: Seen::default(),
+            has_scheduler: false,
+            iostats: Some(true),
+            knob: true,
+            last: Moment::default(),
+        }
+    }
+
+    fn submitted(&mut self, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
+        let Ok(nr_parts) = parts(&self.facts.limits, &asked, pieces) else { return };
+        // Without a cache a flush is over before it enters.
+        if asked.op == Op::Flush && !self.facts.limits.write_cache {
+            return;
+        }
+        let operation = Operation { submitter, asked, nr_parts };
+        self.outstanding.add(Parts::of(&operation, self.facts.limits.write_cache));
+        self.operations.begin(bio, operation);
+    }
+
+    fn end_of(&mut self, bio: u64) -> Option<(Operation, Parts)> {
+        let operation = self.operations.end(bio)?;
+        let parts = Parts::of(&operation, self.facts.limits.write_cache);
+        self.outstanding.take(parts);
+        Some((operation, parts))
+    }
+
+    fn reaped(&mut self, bio: u64, status: Status) {
+        let Some((operation, parts)) = self.end_of(bio) else { return };
+        let seen = &mut self.seen;
+        seen.over += parts.all;
+        if !status.is_ok() {
+            seen.failed += 1;
+            seen.failed_parts += parts.all;
+        }
+        if status == Status::Again {
+            seen.refused_parts += parts.all;
+        } else if operation.asked.op == Op::Flush {
+            seen.flushes += 1;
+        } else if !status.is_ok() {
+            seen.unwritten_parts += parts.flushing;
+        }
+    }
+
+    fn dropped(&mut self, bio: u64) {
+        if let Some((_, parts)) = self.end_of(bio) {
+            self.seen.dropped.add(parts);
+        }
+    }
+
+    fn acted(&mut self, event: &Event<'_>, action: Action) {
+        if let Action::Started { .. } | Action::FinishedAtOnce(_) | Action::GivenBack = action {
+            self.seen.taken += 1;
+            self.seen.unordered += u64::from(!self.has_scheduler);
+        }
+        match action {
+            Action::GivenBack => self.seen.given_back += 1,
+            Action::GaveUp => self.seen.given_up += 1,
+            _ => {}
+        }
+        if let Some((offer, _)) = self.offers.see(event) {
+            let group = match offer.op {
+                Op::Read => 0,
+                Op::Write | Op::WriteZeroes => 1,
+                Op::Discard => 2,
+                Op::Flush => 3,
+            };
+            self.seen.ended[group] += 1;
+            self.seen.sectors[group] += offer.ranges.iter().map(|range| u64::from(range.1)).sum::<u64>();
+        }
+    }
+
+    fn counted(&mut self, at: Stamp, counts: &Counts) -> Result<(), Violation> {
+        let Counts { stats, stat, .. } = *counts;
+        let now = Moment { stats, stat, seen: self.seen, outstanding: self.outstanding };
+        let verdict = now.judge_operations().and_then(|()| now.judge_requests());
+        let verdict = verdict.and_then(|()| now.judge_times(at.time.0)).and_then(|()| match self.iostats {
+            Some(true) => now.judge_statistics(&self.last),
+            Some(false) => now.judge_silence(&self.last),
+            None => Ok(()),
+        });
+        verdict.map_err(|what| Violation::new(RULE, format!("the queue has drained and counted {what}")))?;
+        (self.last, self.iostats) = (now, Some(self.knob));
+        Ok(())
+    }
+}
+
+/// Checks that a count lies between two bounds.
+fn within(name: &str, count: u64, least: u64, most: u64) -> Result<(), String> {
+    if (least..=most).contains(&count) {
+        Ok(())
+    } else if least == most {
+        Err(format!("{name}={count}, and there were {least}"))
+    } else {
+        Err(format!("{name}={count}, and there were {least} to {most}"))
+    }
+}
+
+impl Moment {
+    /// What is counted of operations.
+    fn judge_operations(&self) -> Result<(), String> {
+        let Self { stats, seen, outstanding, .. } = self;
+        let unknown = outstanding.all + seen.dropped.all;
+        within("completed", stats.completed, seen.over, seen.over + unknown)?;
+        // An operation that must not wait goes in and out while a thread looks.
+        within("entered", stats.entered, stats.completed, stats.completed + outstanding.nowait)?;
+        within("errors", stats.errors, seen.failed, seen.failed_parts + unknown)?;
+        within("in_flight", self.stat.in_flight, 0, outstanding.nowait)?;
+        // Each part is a request of its own, or joined another, in the plug or later.
+        let [reads, writes, discards, _] = seen.ended;
+        let requests = reads + writes + discards + seen.merged + seen.flushes;
+        let unseen = seen.refused_parts + outstanding.nowait + seen.dropped.nowait;
+        let unseen = unseen + seen.unwritten_parts + outstanding.flushing + seen.dropped.flushing;
+        let least = stats.entered.saturating_sub(requests + unseen);
+        within("merges_plug", stats.merges_plug, least, stats.entered.saturating_sub(requests) + unknown)
+    }
+
+    /// What is counted of requests.
+    fn judge_requests(&self) -> Result<(), String> {
+        let Self { stats, seen, .. } = self;
+        within("merges_insert", stats.merges_insert, seen.merged, seen.merged)?;
+        within("issued", stats.issued, seen.taken, seen.taken)?;
+        within("requeued", stats.requeued, seen.given_back, seen.given_back)?;
+        within("timeouts", stats.timeouts, seen.given_up, seen.given_up)?;
+        // Without a scheduler, as many batches as there were requests at most.
+        within("dispatch_batches", stats.dispatch_batches, seen.chosen, seen.chosen + seen.unordered)
+    }
+
+    fn judge_times(&self, now: u64) -> Result<(), String> {
+        let stat = &self.stat;
+        let ticks = stat.read_ticks + stat.write_ticks + stat.discard_ticks + stat.flush_ticks;
+        // Each of the four is cut to whole milliseconds.
+        within("time_in_queue", stat.time_in_queue, ticks, ticks + 3)?;
+        within("io_ticks", stat.io_ticks, 0, now / 1_000_000)
+    }
+
+    /// What the statistics have counted since `last`, while they were on.
+    fn judge_statistics(&self, last: &Self) -> Result<(), String> {
+        let (stat, before) = (&self.stat, &last.stat);
+        let grown = |name: &str, count: u64, before: u64, group: [u64; 4], was: [u64; 4], at: usize| {
+            let there_were = group[at] - was[at];
+            within(name, count.wrapping_sub(before), there_were, there_were)
+        };
+        let (ended, ended_before) = (self.seen.ended, last.seen.ended);
+        let (sectors, sectors_before) = (self.seen.sectors, last.seen.sectors);
+        grown("read_ios", stat.read_ios, before.read_ios, ended, ended_before, 0)?;
+        grown("discard_ios", stat.discard_ios, before.discard_ios, ended, ended_before, 2)?;
+        grown("flush_ios", stat.flush_ios, before.flush_ios, ended, ended_before, 3)?;
+        grown("read_sectors", stat.read_sectors, before.read_sectors, sectors, sectors_before, 0)?;
+        grown("discard_sectors", stat.discard_sectors, before.discard_sectors, sectors, sectors_before, 2)?;
+        self.judge_writes(last)?;
+        let requests = |stat: &Stat| {
+            let ios = stat.read_ios + stat.write_ios + stat.discard_ios;
+            ios + stat.read_merges + stat.write_merges + stat.discard_merges
+        };
+        let refused = self.seen.refused_parts - last.seen.refused_parts + self.nowait() + last.outstanding.nowait;
+        let entered = self.stats.entered - last.stats.entered;
+        within("ios and merges", requests(stat) - requests(before), entered.saturating_sub(refused), entered)
+    }
+
+    /// Parts that must not wait and of which nobody knows yet what became.
+    const fn nowait(&self) -> u64 {
+        self.outstanding.nowait + self.seen.dropped.nowait
+    }
+
+    /// Operations that only flush count as writes, and so do writes that waited in vain for a flush.
+    fn judge_writes(&self, last: &Self) -> Result<(), String> {
+        let (seen, before) = (&self.seen, &last.seen);
+        let (ended, sectors) = (seen.ended[1] - before.ended[1], seen.sectors[1] - before.sectors[1]);
+        let flushing = self.outstanding.flushing + last.outstanding.flushing + seen.dropped.flushing;
+        let flushed = seen.flushes - before.flushes + seen.unwritten_parts - before.unwritten_parts;
+        let writes = self.stat.write_ios - last.stat.write_ios;
+        within("write_ios", writes, ended, ended + flushed + flushing)?;
+        let most = if flushed + flushing > 0 { u64::MAX } else { sectors };
+        within("write_sectors", self.stat.write_sectors - last.stat.write_sectors, sectors, most)
+    }
+
+    /// Nothing was counted since `last`, while the statistics were off.
+    fn judge_silence(&self, last: &Self) -> Result<(), String> {
+        let silent = |stat: &Stat| Stat { in_flight: 0, ..*stat };
+        if silent(&self.stat) == silent(&last.stat) {
+            return Ok(());
+        }
+        Err(format!("{}, and before: {}, while iostats was 0", self.stat, last.stat))
+    }
+}
+
+impl Checker for Counters {
+    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        match *event {
+            Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
+            Event::Rejected { bio, .. } => _ = self.end_of(bio),
+            Event::Reaped { bio, status, .. } => self.reaped(bio, status),
+            Event::HandedBack { bio, .. } => self.dropped(bio),
+            Event::Left { submitter, .. } => {
+                let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
+                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                theirs.into_iter().for_each(|bio| self.dropped(bio));
+            }
+            Event::Installed { scheduler } => self.has_scheduler = scheduler.is_some(),
+            Event::Merged { .. } | Event::Absorbed { .. } => self.seen.merged += 1,
+            Event::Chosen { .. } => self.seen.chosen += 1,
+            Event::Offered { .. } => _ = self.offers.see(event),
+            Event::Acted { action, .. } => self.acted(event, action),
+            Event::Changed { control: Control::QueueKnob("iostats", value), phase } => match phase {
+                Phase::Begun => self.iostats = None,
+                Phase::Done => self.knob = value != 0,
+                Phase::Refused => {}
+            },
+            Event::Counted(counts) => return self.counted(at, counts),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::MergeHow;
+    use blkmq_virtual::Flags;
+
+    use super::super::testing::*;
+    use super::*;
+
+    /// A read of 8 sectors by a request of its own, and what is counted then.
+    fn one_read() -> (Told<Counters>, Counts) {
+        let mut told = Told::new(Counters::new(&FACTS));
+        let rq = id(1, 0, 0);
+        told.good(Event::Installed { scheduler: Some("mq-deadline") }).good(submitted(1, asked(Op::Read, 0, 8)));
+        told.good(inserted(rq, info(Op::Read, 0, 8), 0)).good(chosen(rq, 0)).good(offered(rq, Op::Read, 0, 8, &[]));
+        told.good(started(rq)).good(completed(rq, Status::Ok)).good(reaped(1, rq, Status::Ok));
+        let stats = Stats { entered: 1, completed: 1, issued: 1, dispatch_batches: 1, ..Stats::default() };
+        let stat = Stat { read_ios: 1, read_sectors: 8, ..Stat::default() };
+        (told, Counts { stats, stat, in_flight: 0 })
+    }
+
+    fn bad(change: impl FnOnce(&mut Counts), says: &str) {
+        let (mut told, mut counts) = one_read();
+        change(&mut counts);
+        told.bad(Event::Counted(&counts), says);
+    }
+
+    #[test]
+    fn what_happened_is_counted_once() {
+        let (mut told, counts) = one_read();
+        told.good(Event::Counted(&counts)).good(Event::Counted(&counts));
+        for count in [0, 2] {
+            bad(|counts| counts.stats.completed = count, &format!("completed={count}, and there were 1"));
+            bad(|counts| counts.stats.issued = count, "issued");
+            bad(|counts| counts.stats.dispatch_batches = count, "dispatch_batches");
+            bad(|counts| counts.stat.read_ios = count, "read_ios");
+            bad(|counts| counts.stat.read_sectors = count, "read_sectors");
+        }
+        bad(|counts| counts.stats.entered = 2, "entered=2");
+        bad(|counts| counts.stats.errors = 1, "errors=1");
+        bad(|counts| counts.stats.merges_plug = 1, "merges_plug=1");
+        bad(|counts| counts.stats.merges_insert = 1, "merges_insert=1");
+        bad(|counts| counts.stats.requeued = 1, "requeued=1");
+        bad(|counts| counts.stats.timeouts = 1, "timeouts=1");
+        bad(|counts| counts.stat.write_ios = 1, "write_ios=1");
+        bad(|counts| counts.stat.write_sectors = 1, "write_sectors=1");
+        bad(|counts| counts.stat.discard_ios = 1, "discard_ios=1");
+        bad(|counts| counts.stat.flush_ios = 1, "flush_ios=1");
+        bad(|counts| counts.stat.read_merges = 1, "ios and merges=2");
+        bad(|counts| counts.stat.in_flight = 1, "in_flight=1");
+        bad(|counts| counts.stat.read_ticks = 1, "time_in_queue=0");
+        bad(|counts| counts.stat.io_ticks = 1, "io_ticks=1");
+    }
+
+    #[test]
+    fn errors_and_retries_are_counted() {
+        let (mut told, mut counts) = one_read();
+        let (rq, other) = (id(1, 0, 1), id(1, 1, 1));
+        told.good(submitted(2, asked(Op::Discard, 0, 8))).good(offered(rq, Op::Discard, 0, 8, &[]));
+        told.good(acted(rq, Action::Refused)).good(offered(rq, Op::Discard, 0, 8, &[]));
+        told.good(acted(rq, Action::GivenBack)).good(offered(rq, Op::Discard, 0, 8, &[])).good(started(rq));
+        told.good(acted(rq, Action::GaveUp)).good(reaped(2, rq, Status::Timeout));
+        told.good(submitted(3, asked(Op::Discard, 8, 8))).good(offered(other, Op::Discard, 8, 8, &[]));
+        told.good(acted(other, Action::FinishedAtOnce(Status::Medium))).good(reaped(3, other, Status::Medium));
+        counts.stats = Stats { entered: 3, completed: 3, issued: 4, requeued: 1, timeouts: 1, ..counts.stats };
+        counts.stat = Stat { discard_ios: 2, discard_sectors: 16, ..counts.stat };
+        told.bad(Event::Counted(&counts), "errors=0, and there were 2");
+        counts.stats.errors = 2;
+        told.good(Event::Counted(&counts));
+    }
+
+    #[test]
+    fn what_joins_another_is_counted_as_merged() {
+        let (mut told, mut counts) = one_read();
+        let rq = id(1, 0, 1);
+        // Two in the scheduler, of which the second had joined a third in the plug.
+        told.good(submitted(2, asked(Op::Read, 0, 4))).good(submitted(3, asked(Op::Read, 4, 4)));
+        told.good(submitted(4, asked(Op::Read, 8, 4))).good(inserted(rq, info(Op::Read, 0, 4), 0));
+        told.good(Event::Merged { into: rq, info: info(Op::Read, 4, 8), how: MergeHow::Back }).good(chosen(rq, 0));
+        told.good(offered(rq, Op::Read, 0, 12, &[])).good(acted(rq, Action::FinishedAtOnce(Status::Ok)));
+        counts.stats = Stats { entered: 4, completed: 4, issued: 2, dispatch_batches: 2, ..counts.stats };
+        counts.stat = Stat { read_ios: 2, read_sectors: 20, read_merges: 2, ..counts.stat };
+        counts.stats.merges_insert = 1;
+        // Not reaped yet: who knows how many of them left the plug.
+        told.good(Event::Counted(&Counts { stats: Stats { merges_plug: 1, ..counts.stats }, ..counts }));
+        for bio in 2..5 {
+            told.good(reaped(bio, rq, Status::Ok));
+        }
+        told.bad(Event::Counted(&counts), "merges_plug=0, and there were 1");
+    }
+
+    #[test]
+    fn flushes_and_what_must_not_wait_are_no_requests() {
+        let (mut told, mut counts) = one_read();
+        let flush = id(0, 0, 0);
+        told.good(submitted(2, asked(Op::Flush, 0, 0))).good(offered(flush, Op::Flush, 0, 0, &[]));
+        told.good(acted(flush, Action::FinishedAtOnce(Status::Ok))).good(reaped(2, id(1, 1, 0), Status::Ok));
+        let flags = Flags { nowait: true, ..Flags::NONE };
+        told.good(submitted(3, Asked { flags, ..asked(Op::Write, 0, 8) }));
+        told.good(reaped(3, id(1, 2, 0), Status::Again));
+        counts.stats = Stats { entered: 3, completed: 3, issued: 2, errors: 1, ..counts.stats };
+        counts.stat = Stat { write_ios: 1, ..counts.stat };
+        told.bad(Event::Counted(&counts), "flush_ios=0, and there were 1");
+        counts.stat.flush_ios += 1;
+        told.good(Event::Counted(&counts));
+    }
+
+    #[test]
+    fn the_statistics_are_silent_while_they_are_off() {
+        let knob = |value, phase| changed(Control::QueueKnob("iostats", value), phase);
+        let (mut told, mut counts) = one_read();
+        // They were on for a part of the time: nobody knows.
+        counts.stat = Stat::default();
+        told.good(knob(0, Phase::Begun)).good(knob(0, Phase::Done)).good(Event::Counted(&counts));
+        told.good(Event::Counted(&counts));
+        counts.stat.read_ios = 1;
+        told.bad(Event::Counted(&counts), "while iostats was 0");
+        told.good(knob(1, Phase::Begun)).good(knob(1, Phase::Done)).good(Event::Counted(&counts));
+        counts.stat.read_ios = 2;
+        told.bad(Event::Counted(&counts), "read_ios=1, and there were 0");
+    }
+}

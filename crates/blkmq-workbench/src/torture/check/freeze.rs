@@ -1,0 +1,137 @@
+//! A frozen queue lets nothing in, a quiesced one gives nothing to its device.
+
+use super::super::event::{Action, Control, Event, Phase, Stamp};
+use super::{Checker, Violation};
+
+const RULE: &str = "freeze";
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Freeze {
+    is_frozen: bool,
+    is_quiesced: bool,
+}
+
+impl Freeze {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    const fn changed(&mut self, control: Control, phase: Phase) {
+        match (control, phase) {
+            (Control::Freeze, Phase::Done) => self.is_frozen = true,
+            (Control::Quiesce, Phase::Done) => self.is_quiesced = true,
+            (Control::Unquiesce, Phase::Begun) => self.is_quiesced = false,
+            (Control::Thaw, Phase::Begun)
+            | (
+                Control::Scheduler(_) | Control::NrRequests(_) | Control::Topology(..) | Control::Ranges(_),
+                Phase::Done | Phase::Refused,
+            ) => self.is_frozen = false,
+            _ => {}
+        }
+    }
+
+    /// Nothing moves in a drained queue.
+    fn judge_frozen(&self, event: &Event<'_>) -> Result<(), Violation> {
+        let what = match *event {
+            _ if !self.is_frozen => return Ok(()),
+            Event::Inserted { rq, .. } => Violation::new(RULE, "the scheduler got a request".into()).request(rq),
+            Event::Merged { into, .. } => Violation::new(RULE, "an operation joined a request".into()).request(into),
+            Event::Chosen { rq, .. } => Violation::new(RULE, "the scheduler chose a request".into()).request(rq),
+            Event::Offered { rq, .. } => Violation::new(RULE, "the device was offered a request".into()).request(rq),
+            Event::Acted { action: Action::Stale, .. } => return Ok(()),
+            Event::Acted { rq, .. } => Violation::new(RULE, "the device had a request".into()).request(rq),
+            _ => return Ok(()),
+        };
+        Err(Violation { what: format!("{} of a frozen queue that had drained", what.what), ..what })
+    }
+
+    /// Nobody asks the scheduler or the device of a quiesced queue.
+    fn judge_quiesced(&self, event: &Event<'_>) -> Result<(), Violation> {
+        let what = match *event {
+            _ if !self.is_quiesced => return Ok(()),
+            Event::Chosen { rq, .. } => Violation::new(RULE, "the scheduler chose a request".into()).request(rq),
+            Event::HeldBack { .. } => Violation::new(RULE, "the scheduler was asked for a request".into()),
+            Event::Offered { rq, .. } => Violation::new(RULE, "the device was offered a request".into()).request(rq),
+            Event::Acted { rq, .. } => Violation::new(RULE, "the device was asked about a request".into()).request(rq),
+            _ => return Ok(()),
+        };
+        Err(Violation { what: format!("{} of a quiesced queue", what.what), ..what })
+    }
+}
+
+impl Checker for Freeze {
+    fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        match *event {
+            Event::Changed { control, phase } => self.changed(control, phase),
+            Event::Counted(_) => self.is_frozen = true,
+            _ if self.is_frozen || self.is_quiesced => {
+                self.judge_frozen(event)?;
+                self.judge_quiesced(event)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::{MergeHow, Op, Time};
+    use blkmq_virtual::Status;
+
+    use super::super::testing::*;
+    use super::*;
+
+    fn told() -> Told<Freeze> {
+        Told::new(Freeze::new())
+    }
+
+    fn moves() -> [Event<'static>; 5] {
+        let rq = id(1, 0, 0);
+        [
+            inserted(rq, info(Op::Read, 0, 1), 0),
+            Event::Merged { into: rq, info: info(Op::Read, 0, 1), how: MergeHow::Back },
+            chosen(rq, 0),
+            offered(rq, Op::Read, 0, 1, &[]),
+            completed(rq, Status::Ok),
+        ]
+    }
+
+    #[test]
+    fn nothing_moves_between_drained_and_thawed() {
+        for event in moves() {
+            let mut told = told();
+            told.good(event).good(changed(Control::Freeze, Phase::Begun)).good(event);
+            told.good(changed(Control::Freeze, Phase::Done)).bad(event, "of a frozen queue");
+            told.good(acted(id(1, 0, 0), Action::Stale)).good(changed(Control::Thaw, Phase::Begun)).good(event);
+        }
+    }
+
+    #[test]
+    fn nothing_moves_while_a_change_is_made() {
+        for control in
+            [Control::Scheduler("none"), Control::NrRequests(1), Control::Topology(1, 0, 0), Control::Ranges(1)]
+        {
+            for end in [Phase::Done, Phase::Refused] {
+                for event in moves() {
+                    let mut told = told();
+                    told.good(changed(control, Phase::Begun)).good(event).good(Event::Counted(&counts(0)));
+                    told.bad(event, "of a frozen queue").good(changed(control, end)).good(event);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_quiesced_queue_takes_and_does_not_give() {
+        let [inserted, merged, moves @ ..] = moves();
+        let held_back = Event::HeldBack { waiting: 1, now: Time(0) };
+        for event in moves.into_iter().chain([held_back, acted(id(1, 0, 0), Action::Stale)]) {
+            let mut told = told();
+            told.good(changed(Control::Quiesce, Phase::Begun)).good(event);
+            told.good(changed(Control::Quiesce, Phase::Done)).good(inserted).good(merged);
+            told.bad(event, "of a quiesced queue").good(changed(Control::Unquiesce, Phase::Begun)).good(event);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Which operations a queue takes, and into how many requests it cuts them: the rules once more, in other words.
+
+use blkmq_sched::Op;
+use blkmq_virtual::{Limits, Status};
+
+use super::super::event::Asked;
+
+const SECTOR: u64 = 512;
+
+/// How many requests a submitter's operation is cut into.
+///
+/// # Errors
+/// Why it can never be taken.
+pub(super) fn parts(limits: &Limits, asked: &Asked, pieces: &[usize]) -> Result<u64, Status> {
+    let &Asked { op, sector, nr_sectors, priority, .. } = asked;
+    let block = u64::from(limits.logical_block_size) / SECTOR;
+    if op == Op::Flush {
+        if nr_sectors > 0 {
+            return Err(Status::BadBuffer);
+        }
+    } else if nr_sectors == 0 || !sector.is_multiple_of(block) || !nr_sectors.is_multiple_of(block) {
+        return Err(Status::Misaligned);
+    } else if sector.saturating_add(nr_sectors) > limits.capacity_sectors {
+        return Err(Status::BeyondEnd);
+    } else if most_sectors(limits, op) == 0 {
+        return Err(Status::Unsupported);
+    }
+    if priority.level > 7 {
+        return Err(Status::BadPriority);
+    }
+    let has_data = matches!(op, Op::Read | Op::Write);
+    let bytes: u64 = pieces.iter().map(|piece| *piece as u64).sum();
+    let is_whole = pieces.iter().all(|piece| (*piece as u64).is_multiple_of(SECTOR));
+    if bytes != if has_data { nr_sectors * SECTOR } else { 0 } || !is_whole {
+        return Err(Status::BadBuffer);
+    }
+    Ok(if op == Op::Flush { 1 } else { cut(limits, asked, pieces) })
+}
+
+/// The most sectors of one request: whole blocks.
+pub(super) const fn most_sectors(limits: &Limits, op: Op) -> u64 {
+    let block = limits.logical_block_size as u64 / SECTOR;
+    let most = match op {
+        Op::Read | Op::Write => limits.max_sectors,
+        Op::Discard => limits.max_discard_sectors,
+        Op::WriteZeroes => limits.max_write_zeroes_sectors,
+        Op::Flush => 0,
+    } as u64;
+    most / block * block
+}
+
+/// Each request takes as much as it may.
+fn cut(limits: &Limits, asked: &Asked, pieces: &[usize]) -> u64 {
+    let (most, boundary) = (most_sectors(limits, asked.op), u64::from(limits.boundary_sectors));
+    let end = asked.sector + asked.nr_sectors;
+    let (mut at, mut nr_parts) = (asked.sector, 0);
+    while at < end {
+        let line = at.checked_div(boundary).map_or(u64::MAX, |before| (before + 1) * boundary);
+        let most = (end - at).min(most).min(line - at);
+        let taken = match asked.op {
+            Op::Read | Op::Write => fit(limits, pieces, (at - asked.sector) * SECTOR, most * SECTOR),
+            _ => most,
+        };
+        (at, nr_parts) = (at + taken, nr_parts + 1);
+    }
+    nr_parts
+}
+
+/// The sectors of at most `most` bytes of data from `offset` that fit into as many segments as a request may have: whole
+/// blocks, and one block in any case.
+fn fit(limits: &Limits, pieces: &[usize], offset: u64, most: u64) -> u64 {
+    let block = u64::from(limits.logical_block_size);
+    let (mut skipped, mut taken) = (offset, 0);
+    let mut left = u64::from(limits.max_segments);
+    for piece in pieces {
+        let piece = *piece as u64;
+        let len = piece.saturating_sub(skipped).min(most - taken);
+        skipped = skipped.saturating_sub(piece);
+        let room = left * u64::from(limits.max_segment_size);
+        taken += len.min(room);
+        left = left.saturating_sub(len.div_ceil(u64::from(limits.max_segment_size)));
+        if len > room || taken == most {
+            break;
+        }
+    }
+    (taken / block * block).max(block.min(most)) / SECTOR
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_virtual::{Flags, IoPriority};
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        capacity_sectors: 1024,
+        logical_block_size: 1024,
+        physical_block_size: 1024,
+        max_sectors: 17,
+        max_segments: 3,
+        max_segment_size: 2048,
+        boundary_sectors: 64,
+        max_discard_sectors: 40,
+        max_discard_segments: 1,
+        max_write_zeroes_sectors: 0,
+        write_cache: true,
+        fua: false,
+        rotational: false,
+    };
+
+    fn count(op: Op, sector: u64, nr_sectors: u64, pieces: &[usize]) -> Result<u64, Status> {
+        let asked = Asked { op, sector, nr_sectors, flags: Flags::NONE, priority: IoPriority::default() };
+        parts(&LIMITS, &asked, pieces)
+    }
+
+    #[test]
+    fn what_can_never_be_is_not_taken() {
+        assert_eq!(count(Op::Flush, 0, 0, &[]), Ok(1));
+        assert_eq!(count(Op::Flush, 0, 2, &[]), Err(Status::BadBuffer));
+        assert_eq!(count(Op::Read, 0, 0, &[]), Err(Status::Misaligned));
+        assert_eq!(count(Op::Read, 1, 2, &[1024]), Err(Status::Misaligned));
+        assert_eq!(count(Op::Read, 1024, 2, &[1024]), Err(Status::BeyondEnd));
+        assert_eq!(count(Op::Read, u64::MAX - 1, 2, &[1024]), Err(Status::BeyondEnd));
+        assert_eq!(count(Op::WriteZeroes, 0, 2, &[]), Err(Status::Unsupported));
+        assert_eq!(count(Op::Write, 0, 2, &[]), Err(Status::BadBuffer));
+        assert_eq!(count(Op::Discard, 0, 2, &[1024]), Err(Status::BadBuffer));
+        assert_eq!(count(Op::Write, 0, 2, &[500, 524]), Err(Status::BadBuffer));
+        let priority = IoPriority { level: 8, ..IoPriority::default() };
+        let asked = Asked { op: Op::Flush, sector: 0, nr_sectors: 0, flags: Flags::NONE, priority };
+        assert_eq!(parts(&LIMITS, &asked, &[]), Err(Status::BadPriority));
+    }
+
+    #[test]
+    fn requests_are_as_large_as_they_may_be() {
+        assert_eq!(count(Op::Write, 0, 2, &[1024]), Ok(1));
+        // 3 segments of 2048 bytes are 12 sectors.
+        assert_eq!(count(Op::Write, 0, 12, &[6144]), Ok(1));
+        assert_eq!(count(Op::Write, 0, 14, &[7168]), Ok(2));
+        // The line at sector 64.
+        assert_eq!(count(Op::Write, 62, 4, &[2048]), Ok(2));
+        assert_eq!(count(Op::Discard, 0, 40, &[]), Ok(1));
+        assert_eq!(count(Op::Discard, 0, 80, &[]), Ok(3));
+        // Pieces of one sector: three of them are one block.
+        assert_eq!(count(Op::Read, 0, 4, &[512; 4]), Ok(2));
+        assert_eq!(count(Op::Read, 0, 4, &[512, 1024, 512]), Ok(1));
+    }
+
+    #[test]
+    fn a_block_of_too_many_pieces_goes_as_it_is() {
+        let limits = Limits { max_segments: 1, ..LIMITS };
+        let asked =
+            Asked { op: Op::Read, sector: 0, nr_sectors: 4, flags: Flags::NONE, priority: IoPriority::default() };
+        assert_eq!(parts(&limits, &asked, &[512; 4]), Ok(2));
+    }
+}

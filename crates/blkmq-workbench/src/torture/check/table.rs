@@ -1,0 +1,85 @@
+//! Requests by their id.
+
+use blkmq_sched::RqId;
+
+/// What is known of the request that is in a slot, or was there last.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    pools: Vec<Vec<Option<(RqId, T)>>>,
+}
+
+/// The pool of a request: the number of the thread that it belongs to; 0 for the queue's own flushes.
+pub(super) const fn pool(rq: RqId) -> u16 {
+    (rq.0 >> 16) as u16
+}
+
+/// Its slot in that pool; of a flush of the queue's own, the hardware queue.
+pub(super) const fn slot(rq: RqId) -> u16 {
+    rq.0 as u16
+}
+
+/// How often the slot was used before.
+pub(super) const fn generation(rq: RqId) -> u32 {
+    (rq.0 >> 32) as u32
+}
+
+/// Whether it is a flush of the queue's own.
+pub(super) const fn is_flush(rq: RqId) -> bool {
+    pool(rq) == 0
+}
+
+impl<T> Table<T> {
+    pub(super) const fn new() -> Self {
+        Self { pools: Vec::new() }
+    }
+
+    /// The entry of a request's slot.
+    pub(super) fn entry(&mut self, rq: RqId) -> &mut Option<(RqId, T)> {
+        let (pool, slot) = (usize::from(pool(rq)), usize::from(slot(rq)));
+        if pool >= self.pools.len() {
+            self.pools.resize_with(pool + 1, Vec::new);
+        }
+        let slots = &mut self.pools[pool];
+        if slot >= slots.len() {
+            slots.resize_with(slot + 1, || None);
+        }
+        &mut slots[slot]
+    }
+
+    /// What is known of this very request.
+    pub(super) fn get(&self, rq: RqId) -> Option<&T> {
+        let entry = self.pools.get(usize::from(pool(rq)))?.get(usize::from(slot(rq)))?.as_ref();
+        entry.filter(|(id, _)| *id == rq).map(|(_, value)| value)
+    }
+
+    pub(super) fn get_mut(&mut self, rq: RqId) -> Option<&mut T> {
+        let entry = self.pools.get_mut(usize::from(pool(rq)))?.get_mut(usize::from(slot(rq)))?.as_mut();
+        entry.filter(|(id, _)| *id == rq).map(|(_, value)| value)
+    }
+
+    /// All requests that are known.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RqId, &T)> {
+        self.pools.iter().flatten().flatten().map(|(id, value)| (*id, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::RqId;
+
+    use super::*;
+
+    #[test]
+    fn a_slot_keeps_its_last_request() {
+        let (first, second) = (RqId(2 << 16 | 5), RqId(1 << 32 | 2 << 16 | 5));
+        assert_eq!((pool(second), slot(second), generation(second), is_flush(second)), (2, 5, 1, false));
+        let mut table = Table::new();
+        assert_eq!(table.get(first), None);
+        *table.entry(first) = Some((first, 'a'));
+        assert_eq!((table.get(first), table.get(second)), (Some(&'a'), None));
+        *table.entry(second) = Some((second, 'b'));
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.get_mut(second), Some(&mut 'b'));
+        assert_eq!(table.iter().collect::<Vec<_>>(), [(second, &'b')]);
+    }
+}

@@ -1,0 +1,153 @@
+//! What the checkers' tests have in common: a small device, and events in few words.
+
+use blkmq_sched::{ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Time};
+use blkmq_virtual::driver::Topology;
+use blkmq_virtual::{Flags, Limits, Stat, Stats, Status};
+
+use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp};
+use super::{Checker, Facts, Violation};
+
+pub(super) const FACTS: Facts = Facts {
+    limits: Limits {
+        capacity_sectors: 1024,
+        logical_block_size: 512,
+        physical_block_size: 512,
+        max_sectors: 16,
+        max_segments: 4,
+        max_segment_size: 4096,
+        boundary_sectors: 64,
+        max_discard_sectors: 32,
+        max_discard_segments: 2,
+        max_write_zeroes_sectors: 32,
+        write_cache: true,
+        fua: false,
+        rotational: false,
+    },
+    topology: Topology { default_queues: 2, read_queues: 0, poll_queues: 0, depth: 4 },
+    io_timeout_ms: 100,
+    is_concurrent: false,
+    keeps_order: false,
+    nap_ns: 1_000_000,
+    longest_ns: 10_000_000,
+};
+
+/// The id of a slot's request, of the pool's owner.
+pub(super) const fn id(pool: u64, slot: u64, generation: u64) -> RqId {
+    RqId(generation << 32 | pool << 16 | slot)
+}
+
+/// A checker that is told events, at rising times.
+pub(super) struct Told<C> {
+    pub(super) checker: C,
+    pub(super) now: u64,
+    pub(super) cpu: u16,
+    step: u64,
+}
+
+impl<C: Checker> Told<C> {
+    pub(super) const fn new(checker: C) -> Self {
+        Self { checker, now: 0, cpu: 0, step: 0 }
+    }
+
+    pub(super) const fn stamp(&mut self) -> Stamp {
+        self.step += 1;
+        Stamp { step: self.step, time: Time(self.now), cpu: self.cpu }
+    }
+
+    pub(super) fn tell(&mut self, event: Event<'_>) -> Result<(), Violation> {
+        let at = self.stamp();
+        self.checker.see(at, &event)
+    }
+
+    /// Tells what breaks no promise.
+    pub(super) fn good(&mut self, event: Event<'_>) -> &mut Self {
+        let told = self.tell(event);
+        assert!(told.is_ok(), "{event:?}: {told:?}");
+        self
+    }
+
+    /// Tells what breaks one, of which the violation says this.
+    pub(super) fn bad(&mut self, event: Event<'_>, says: &str) -> &mut Self {
+        let what = self.tell(event).expect_err("the checker reports it").what;
+        assert!(what.contains(says), "{what}");
+        self
+    }
+
+    pub(super) fn end(&mut self) -> Result<(), Violation> {
+        let at = self.stamp();
+        self.checker.end(at)
+    }
+}
+
+pub(super) fn asked(op: Op, sector: u64, nr_sectors: u64) -> Asked {
+    Asked { op, sector, nr_sectors, flags: Flags::NONE, priority: IoPriority::default() }
+}
+
+/// Submitter 1 submits an operation in one buffer.
+pub(super) fn submitted(bio: u64, asked: Asked) -> Event<'static> {
+    const PIECES: [[usize; 1]; 65] = {
+        let mut pieces = [[0]; 65];
+        let mut at = 0;
+        while at < 65 {
+            pieces[at] = [at * 512];
+            at += 1;
+        }
+        pieces
+    };
+    let has_data = matches!(asked.op, Op::Read | Op::Write);
+    let pieces: &[usize] = if has_data { &PIECES[asked.nr_sectors as usize] } else { &[] };
+    Event::Submitted { submitter: 1, bio, asked, pieces }
+}
+
+pub(super) const fn reaped(bio: u64, id: RqId, status: Status) -> Event<'static> {
+    Event::Reaped { submitter: 1, bio, id, status, data: &[] }
+}
+
+/// On hardware queue 0, with tag 0.
+pub(super) fn offered(rq: RqId, op: Op, sector: u64, nr_sectors: u32, data: &[u64]) -> Event<'_> {
+    let (flags, ranges, segments) = (Flags::NONE, &[][..], &[][..]);
+    Event::Offered { rq, hctx: 0, tag: 0, op, flags, sector, nr_sectors, ranges, segments, data }
+}
+
+pub(super) const fn acted(rq: RqId, action: Action) -> Event<'static> {
+    Event::Acted { rq, action }
+}
+
+pub(super) const fn started(rq: RqId) -> Event<'static> {
+    acted(rq, Action::Started { due: Some(Time(0)) })
+}
+
+pub(super) const fn completed(rq: RqId, status: Status) -> Event<'static> {
+    acted(rq, Action::Completed(status))
+}
+
+pub(super) const fn changed(control: Control, phase: Phase) -> Event<'static> {
+    Event::Changed { control, phase }
+}
+
+pub(super) fn info(op: Op, sector: u64, nr_sectors: u32) -> Info {
+    Info {
+        sector,
+        nr_sectors,
+        nr_segments: 1,
+        op,
+        sync: op == Op::Read,
+        priority: IoPriority::default(),
+        client: ClientId(0),
+        merge: MergeLevel::Full,
+        merge_key: 0,
+    }
+}
+
+pub(super) fn inserted(rq: RqId, info: Info, now: u64) -> Event<'static> {
+    Event::Inserted { rq, info, at: InsertAt::Sorted, now: Time(now) }
+}
+
+pub(super) const fn chosen(rq: RqId, now: u64) -> Event<'static> {
+    Event::Chosen { rq, now: Time(now) }
+}
+
+/// A queue that has counted nothing, with so many tags out.
+pub(super) fn counts(in_flight: u32) -> Counts {
+    Counts { stats: Stats::default(), stat: Stat::default(), in_flight }
+}
