@@ -50,7 +50,7 @@ pub(crate) struct Timing {
     pub(crate) at_once: u64,
     /// What a request takes on average, in ns; of each hardware queue in turn, from the front again behind the last.
     pub(crate) mean_ns: Vec<u64>,
-    /// Requests that take a hundred times as long.
+    /// Requests that take a hundred times as long, or 2 ms if that is shorter.
     pub(crate) slow: Rate,
     /// Requests of a hardware queue complete in the order in which they were started.
     pub(crate) in_order: bool,

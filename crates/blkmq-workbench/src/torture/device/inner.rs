@@ -14,10 +14,13 @@ use super::medium::Medium;
 use super::{RULE, stamps};
 
 /// How often a device that never gives anything up is asked about a request before that completes.
-const MOST_ASKED: u32 = 4;
+const MOST_ASKED: u32 = 3;
 
 /// Requests that are over and still remembered, to be completed again.
 const MOST_OVER: usize = 16;
+
+/// The longest that a slow request takes, in ns. Who polls for it meanwhile makes a step at least every 100 ns.
+const SLOW_NS: u64 = 2_000_000;
 
 /// What becomes of a request that is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,8 +224,8 @@ impl Inner {
     fn due(&mut self, hctx: u16, now: Time) -> Time {
         let Timing { mean_ns, slow, in_order, .. } = &self.timing;
         let mean = mean_ns[usize::from(hctx) % mean_ns.len()];
-        let times = if slow.strikes(&mut self.random) { 100 } else { 1 };
-        let due = now.after(if mean > 0 { self.random.around(mean) * times } else { 0 });
+        let usual = if mean > 0 { self.random.around(mean) } else { 0 };
+        let due = now.after(if slow.strikes(&mut self.random) { (100 * usual).min(SLOW_NS) } else { usual });
         if *in_order { due.max(self.queues[usize::from(hctx)].last_due) } else { due }
     }
 
