@@ -1,7 +1,6 @@
 //! Many worlds: one after the other on every core, until enough has happened or one of them breaks a promise.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::num::NonZero;
@@ -159,11 +158,8 @@ impl Fold {
 
 /// Plays a world in a thread of its own.
 pub(crate) fn play_apart(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
-    let mut settings = settings.clone();
-    let body = move || {
-        let reader = reader.map(|reader| uncounted(reader, &mut settings));
-        play(seed, requests, &settings, reader)
-    };
+    let settings = settings.clone();
+    let body = move || play(seed, requests, &settings, reader);
     let ended = thread::Builder::new().name("world".to_owned()).spawn(body).map(thread::JoinHandle::join);
     match ended {
         Ok(Ok(outcome)) => outcome,
@@ -180,25 +176,6 @@ fn broken(what: String) -> Outcome {
 
 fn said(panic: &(dyn Any + Send)) -> &str {
     panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref().copied()).unwrap_or("no words")
-}
-
-thread_local! {
-    /// What this thread holds of memory, a reader's included.
-    static LIVE: Cell<Option<fn() -> i64>> = const { Cell::new(None) };
-    /// What a reader has taken of it.
-    static READERS: Cell<i64> = const { Cell::new(0) };
-}
-
-/// A reader whose memory is not taken for the world's, which shall not go another way because somebody reads along.
-fn uncounted(mut reader: Reader, settings: &mut Settings) -> Reader {
-    let Some(live) = settings.live else { return reader };
-    LIVE.set(Some(live));
-    settings.live = Some(|| LIVE.get().map_or(0, |live| live()) - READERS.get());
-    Box::new(move |entry| {
-        let before = live();
-        reader(entry);
-        READERS.set(READERS.get() + live() - before);
-    })
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ impl Witness {
 
     /// Another CPU goes on.
     pub(crate) fn note_switch(&self, switch: Switch) {
-        self.inner().history.note(Entry::Switch(switch));
+        self.inner().note(Entry::Switch(switch));
     }
 
     /// Every CPU has come to its end, or the run was stopped: the first broken promise, and the hash of the history.
@@ -76,10 +76,17 @@ impl Witness {
 }
 
 impl Inner {
+    /// Takes an entry into the history, whose reader may keep what it likes.
+    fn note(&mut self, entry: Entry<'_>) {
+        let before = self.live.map_or(0, |live| live());
+        self.history.note(entry);
+        self.own += self.live.map_or(0, |live| live()) - before;
+    }
+
     fn see(&mut self, event: Event<'_>) -> bool {
         let at = stamp();
+        self.note(Entry::Event(at, event));
         let before = self.live.map_or(0, |live| live());
-        self.history.note(Entry::Event(at, event));
         if self.violation.is_none() {
             let broken = self.checkers.iter_mut().find_map(|checker| checker.see(at, &event).err());
             self.violation = broken.map(|broken| (at, broken));
