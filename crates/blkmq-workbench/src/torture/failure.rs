@@ -16,8 +16,9 @@ use super::world::{Outcome, Settings};
 const CONCERNED: usize = 1000;
 /// Lines kept of what changed the whole world.
 const ABOUT_ALL: usize = 100;
-/// Lines kept of the end, whatever they are about.
-const LAST: u64 = 60;
+/// Lines kept of what happened last, whatever it is about, and entries of the end, who goes on when included.
+const LATEST: usize = 60;
+const LAST: u64 = 30;
 
 /// A world that broke a promise. A run with this seed and as many requests is this world alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +112,7 @@ struct Story {
     all: u64,
     concerned: Kept,
     about_all: Kept,
+    latest: Kept,
     last: Kept,
 }
 
@@ -161,6 +163,8 @@ impl Story {
             self.concerned.push(self.seen, entry, CONCERNED);
         } else if entry.is_about_all() {
             self.about_all.push(self.seen, entry, ABOUT_ALL);
+        } else if matches!(entry, Entry::Event(..)) {
+            self.latest.push(self.seen, entry, LATEST);
         } else if self.seen + LAST >= self.all {
             self.last.push(self.seen, entry, LAST as usize);
         }
@@ -168,8 +172,8 @@ impl Story {
 
     /// All lines in order, and how many were left out.
     fn lines(self) -> (Vec<String>, u64) {
-        let kept = [self.concerned, self.about_all, self.last];
-        let left_out = kept.iter().map(|kept| kept.left_out).sum();
+        let left_out = self.concerned.left_out + self.about_all.left_out;
+        let kept = [self.concerned, self.about_all, self.latest, self.last];
         let lines: BTreeMap<u64, String> = kept.into_iter().flat_map(|kept| kept.lines).collect();
         (lines.into_values().collect(), left_out)
     }
@@ -248,13 +252,13 @@ mod tests {
             Event::Reaped { submitter: 0, bio: 1, id: NAMED, status: blkmq_virtual::Status::Ok, data: &[] },
             inserted(9, 64),
         ];
-        events.extend([Event::HeldBack { waiting: 1, now: Time(0) }; LAST as usize]);
+        events.extend([Event::HeldBack { waiting: 1, now: Time(0) }; LATEST]);
         let by_bio = told(&Violation::new("rule", String::new()).bio(1), &events);
         let by_request = told(&Violation::new("rule", String::new()).request(NAMED), &events);
         assert_eq!(by_bio, by_request);
         let heads: Vec<&str> = by_bio.iter().map(|line| line.split(':').next().unwrap()).collect();
-        assert_eq!(heads[..4], ["bio 1", "bio 1", "request 7.0", "bio 1"], "{by_bio:?}");
-        assert_eq!(by_bio.len(), 4 + LAST as usize);
+        assert_eq!(heads[..4], ["bio 1", "bio 1", "request 0/7.0", "bio 1"], "{by_bio:?}");
+        assert_eq!(by_bio.len(), 4 + LATEST);
     }
 
     #[test]

@@ -75,10 +75,13 @@ impl Display for Event<'_> {
             Self::Idle { until, device: DeviceState { held, hung, next_due } } => {
                 write!(
                     f,
-                    "every CPU sleeps; the next timer is due {}; the device works on {held} requests",
+                    "every CPU sleeps, the next timer is due {}; the device works on {held} requests",
                     Due(until)
                 )?;
-                write!(f, ", {hung} of them for ever; of the others the next is due {}", Due(next_due))
+                if hung > 0 {
+                    write!(f, ", {hung} of them for ever")?;
+                }
+                next_due.map_or(Ok(()), |due| write!(f, ", the next due at {} ms", Millis(due.0)))
             }
             Self::Memory { live } => write!(f, "{live} bytes of memory held"),
         }
@@ -215,12 +218,13 @@ impl Display for Due {
     }
 }
 
-/// The id of a request: its slot, and how often the slot was used before.
+/// The id of a request: its pool, its slot there, and the slot's generation.
 pub(crate) struct Request(pub(crate) RqId);
 
 impl Display for Request {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "request {}.{}", self.0.0 & u64::from(u32::MAX), self.0.0 >> 32)
+        let RqId(id) = self.0;
+        write!(f, "request {}/{}.{}", id >> 16 & 0xffff, id & 0xffff, id >> 32)
     }
 }
 
@@ -307,7 +311,7 @@ mod tests {
     fn what_differs_is_told_apart() {
         let id = RqId(3 << 32 | 9);
         let reaped = |data| Event::Reaped { submitter: 2, bio: 17, id, status: Status::Ok, data };
-        let text = "bio 17: over, reaped by submitter 2 as request 9.3: done; read 4 in 2 sectors, 0 in 1, 4 in 1";
+        let text = "bio 17: over, reaped by submitter 2 as request 0/9.3: done; read 4 in 2 sectors, 0 in 1, 4 in 1";
         assert_eq!(what(reaped(&[4, 4, 0, 4])), text);
         assert!(!what(reaped(&[])).contains("read"));
         let long: Vec<u64> = (0..MOST_RUNS as u64 + 2).collect();
@@ -315,9 +319,9 @@ mod tests {
         let acted = |action| what(Event::Acted { rq: id, action });
         assert_eq!(
             acted(Action::Started { due: Some(Time(1_000_001)) }),
-            "request 9.3: the device began, due at 1.000001 ms"
+            "request 0/9.3: the device began, due at 1.000001 ms"
         );
-        assert_eq!(acted(Action::Refused), "request 9.3: the device refused it and those behind it: busy");
+        assert_eq!(acted(Action::Refused), "request 0/9.3: the device refused it and those behind it: busy");
         let changed = Event::Changed { control: Control::Knob("fifo_batch", 2), phase: Phase::Done };
         assert_eq!(what(changed), "control: iosched/fifo_batch=2: done");
     }
@@ -336,7 +340,7 @@ mod tests {
             segments,
             data,
         };
-        let plain = "request 9.0: discard 8+24, offered to the device by hardware queue 1 with tag 4";
+        let plain = "request 0/9.0: discard 8+24, offered to the device by hardware queue 1 with tag 4";
         assert_eq!(what(offer(&[(8, 24)], &[512], &[])), plain);
         let told = format!("{plain}; ranges 8+8 64+16; pieces of [512, 1024] bytes; writes 5 in 3 sectors");
         assert_eq!(what(offer(&[(8, 8), (64, 16)], &[512, 1024], &[5, 5, 5])), told);
