@@ -2,7 +2,7 @@
 export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-STEPS := lint loom shuttle miri fuzz deny doc examples stress
+STEPS := lint loom shuttle miri fuzz deny doc examples stress torture
 .PHONY: help build demo test soak measure cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
@@ -12,7 +12,7 @@ help: ## Lists these commands
 
 build: ## Builds the program: target/release/blkmq
 	@scripts/tools rust cc
-	cargo build --release --locked -p blkmq-cli
+	BLKMQ_COMMIT=$$(scripts/commit) cargo build --release --locked -p blkmq-cli
 
 demo: ## Agreement with Linux's recorded decisions, and published measurements repeated; under a minute
 	@scripts/demo
@@ -20,7 +20,7 @@ demo: ## Agreement with Linux's recorded decisions, and published measurements r
 test: ## Everything that guards the main branch; under 15 minutes
 	@scripts/test
 
-soak: ## The long forms for MINUTES (default 60), and a record of what ran under docs/records/
+soak: ## The long forms for MINUTES (default 60), all or PARTS=torture alone; a record of it under docs/records/
 	@scripts/soak
 
 measure: ## Rates and CPU time beside fio's, and what statistics cost; a record of it under docs/records/

@@ -101,7 +101,8 @@ fn mutants() -> Vec<&'static str> {
 
 /// What runs: the version, and the commit if whoever built it said so.
 fn version() -> String {
-    let commit = option_env!("BLKMQ_COMMIT").map(|commit| format!(" ({commit})")).unwrap_or_default();
+    let commit = option_env!("BLKMQ_COMMIT").filter(|commit| !commit.is_empty());
+    let commit = commit.map(|commit| format!(" ({commit})")).unwrap_or_default();
     format!("blkmq {}{commit}", env!("CARGO_PKG_VERSION"))
 }
 

@@ -46,25 +46,35 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The shortest prefix of a world of `most` operations that fails, `outcome` being what became of the whole. `stop` ends
-    /// the search early, with the shortest found until then.
+    /// A prefix of a world of `most` operations that fails, none of those tried below it does; `outcome` is what became of
+    /// the whole. `stop` ends the search early, with the shortest found until then.
     pub(super) fn shortest(seed: u64, most: u64, outcome: Outcome, settings: &Settings, stop: &AtomicBool) -> Self {
-        let play = |requests| play_apart(seed, requests, settings, None);
         let mut shortest = (most, outcome);
-        let mut passes = 0;
-        // What was taken until it failed is enough as a rule.
-        let mut tried = shortest.1.requests.clamp(1, most);
-        while passes + 1 < shortest.0 && !stop.load(Ordering::Relaxed) {
-            if !(passes + 1..shortest.0).contains(&tried) {
-                tried = passes.midpoint(shortest.0);
-            }
-            let outcome = play(tried);
-            match outcome.violation {
-                Some(_) => shortest = (tried, outcome),
-                None => passes = tried,
+        // Prefixes between one that passes and one that fails may do either. So the search ends where it would end again
+        // if it began there: then the command that repeats a failure finds the same one.
+        loop {
+            let before = shortest.0;
+            shortest = Self::shorter(seed, shortest, settings, stop);
+            if shortest.0 == before {
+                return Self::read(seed, before, &shortest.1, settings);
             }
         }
-        Self::read(seed, shortest.0, &shortest.1, settings)
+    }
+
+    /// Looks for a prefix that fails, twice as long each time, and then between the last that passed and that one.
+    fn shorter(seed: u64, mut shortest: (u64, Outcome), settings: &Settings, stop: &AtomicBool) -> (u64, Outcome) {
+        let (mut passes, mut tried) = (0, 1);
+        while passes + 1 < shortest.0 && !stop.load(Ordering::Relaxed) {
+            let outcome = play_apart(seed, tried, settings, None);
+            if outcome.violation.is_some() {
+                shortest = (tried, outcome);
+            } else {
+                passes = tried;
+            }
+            let double = 2 * passes;
+            tried = if (passes + 1..shortest.0).contains(&double) { double } else { passes.midpoint(shortest.0) };
+        }
+        shortest
     }
 
     /// Plays a failing world again to tell what happened.

@@ -1,0 +1,152 @@
+//! `blkmq torture`: the same from the same seed, what it says of a failure, and the seeds of all bugs that it has found.
+
+mod run;
+
+use std::fs;
+use std::path::Path;
+
+use run::{blkmq, printed, refused};
+use serde_json::Value;
+
+/// What a run that must fail prints, and its one line on standard error.
+fn broken(arguments: &[&str]) -> (String, String) {
+    let output = blkmq(arguments);
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("the program prints text");
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{arguments:?}: {error}{out}");
+    (out, error)
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// How much memory is held when a world begins depends on what the process has done before.
+fn is_story(line: &&str) -> bool {
+    !line.ends_with("bytes of memory held")
+}
+
+fn words(command: &str) -> Vec<&str> {
+    command.split_whitespace().collect()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_hash_and_another_another() {
+    let last = |seed: &str, requests: &str| {
+        let text = printed(&["torture", "--seed", seed, "--requests", requests]);
+        text.lines().last().expect("it prints lines").to_owned()
+    };
+    let line = last("7", "6000");
+    let (told, hash) = line.split_once(", hash ").expect("the last line tells the hash");
+    assert_eq!(told, "clean: seed 7, requests 6000");
+    assert!(hash.len() == 16 && hash.chars().all(|digit| "0123456789abcdef".contains(digit)), "{line}");
+    assert_eq!(last("7", "6000"), line);
+    let json = json(&printed(&["torture", "--seed", "7", "--requests", "6000", "--json"]));
+    assert_eq!(
+        (json["hash"].as_str(), json["requests"].as_u64(), json["worlds"].as_u64()),
+        (Some(hash), Some(6000), Some(2))
+    );
+    assert_ne!(last("8", "6000").rsplit(' ').next(), Some(hash));
+    assert_ne!(last("7", "5999").rsplit(' ').next(), Some(hash));
+}
+
+#[test]
+fn a_fresh_seed_is_told_first_and_repeats_the_run() {
+    let text = printed(&["torture", "--minutes", "0.001"]);
+    let seed =
+        text.strip_prefix("torture with seed ").and_then(|rest| rest.split(':').next()).expect("the seed is first");
+    let last = text.lines().last().expect("it prints lines");
+    let requests = last.split(", ").nth(1).and_then(|part| part.strip_prefix("requests ")).expect("they are told");
+    assert_eq!(printed(&["torture", "--seed", seed, "--requests", requests]).lines().last(), Some(last));
+    assert_ne!(printed(&["torture", "--minutes", "0.001"]).split(':').next(), text.split(':').next());
+}
+
+/// The printed command plays the shortest failing world, and says the same of it.
+#[test]
+fn a_failure_is_cut_short_and_repeated_by_its_command() {
+    let (text, error) = broken(&["torture", "--seed", "1", "--requests", "20000", "--plant", "tag-twice"]);
+    let command =
+        text.lines().last().and_then(|line| line.strip_prefix("repeat: blkmq ")).expect("it ends with a command");
+    let requests: u64 = words(command)[4].parse().expect("the command names the requests");
+    assert!(requests < 500, "{command}");
+    let (again, same) = broken(&words(command));
+    assert_eq!(same, error);
+    let story = |text: &str| text.lines().skip(3).filter(is_story).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(story(&again), story(&text));
+    // Of a world that is a request shorter nothing is broken, or something else is.
+    let shorter = command.replacen(&format!(" {requests} "), &format!(" {} ", requests - 1), 1);
+    if requests > 1 {
+        assert!(printed(&words(&shorter)).contains("clean: "));
+    }
+    let json = json(&String::from_utf8(blkmq(&[&words(command)[..], &["--json"]].concat()).stdout).expect("text"));
+    let failure = &json["failure"];
+    assert_eq!(failure["repeat"].as_str(), Some(format!("blkmq {command}").as_str()));
+    assert_eq!((failure["requests"].as_u64(), failure["repeatable"].as_bool()), (Some(requests), Some(true)));
+    assert!(error.contains(failure["rule"].as_str().expect("a rule was broken")), "{error}");
+}
+
+/// Everything that a failure tells of a world is in its replay, which ends alike.
+#[test]
+fn a_replay_tells_all_that_happened() {
+    let world = ["torture", "--seed", "1", "--requests", "200"];
+    let replay = printed(&[&world[..], &["--replay"]].concat());
+    let told = |bio: u64| replay.lines().filter(|line| line.contains(&format!("  bio {bio}: "))).count();
+    assert!((1..=200).all(|bio| told(bio) >= 2), "each operation is submitted, and over");
+    assert!(replay.ends_with(": every promise was kept\n"), "{replay}");
+    let planted = [&world[..], &["--plant", "tag-twice"]].concat();
+    let (text, error) = broken(&planted);
+    let repeat =
+        text.lines().last().and_then(|line| line.strip_prefix("repeat: blkmq ")).expect("it ends with a command");
+    let (replay, same) = broken(&[&words(repeat)[..], &["--replay"]].concat());
+    let what =
+        |error: &str| error.rsplit_once("panic: ").expect("tags that are back twice are an assertion").1.to_owned();
+    assert_eq!(what(&same), what(&error));
+    let story: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("  ")).filter(is_story).collect();
+    assert!(story.len() > 10 && story.iter().all(|line| replay.contains(line)), "{text}");
+}
+
+#[test]
+fn kept_seeds_are_clean() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/seeds.txt");
+    let text = fs::read_to_string(path).expect("the seeds are there");
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (options, bug) = line.split_once(": ").expect("options, a colon, what was wrong");
+        println!("{options}: {bug}");
+        let text = printed(&[&["torture"], &words(options)[..]].concat());
+        assert!(text.contains("\nclean: "), "{line}");
+    }
+}
+
+#[test]
+fn what_is_refused_is_refused_in_one_line() {
+    for (arguments, word, accepted) in [
+        ("--seed x", "'x'", "--seed"),
+        ("--requests 0", "0", "1.."),
+        ("--minutes 0", "'0'", "above 0"),
+        ("--minutes x", "'x'", "0.5"),
+        ("--minutes 1 --requests 1", "--minutes", "--requests"),
+        ("--cpus 0", "0", "1..=64"),
+        ("--scheduler bfq", "'bfq'", "mq-deadline"),
+        ("--locking staged", "'staged'", "single"),
+        ("--plant bug", "'bug'", "lost-kick"),
+        ("--replay --minutes 1", "--replay", "--minutes"),
+        ("--replay --requests 5001", "5001", "5000"),
+        ("--list-mutants --json", "--list-mutants", "cannot be used"),
+        ("--jsn", "'--jsn'", "--json"),
+    ] {
+        let text = refused(&[&["torture"], &words(arguments)[..]].concat());
+        assert!(text.contains(word) && text.contains(accepted), "{arguments}: {text}");
+    }
+}
+
+#[test]
+fn help_and_the_list_of_bugs_name_what_there_is() {
+    let help = printed(&["torture", "--help"]);
+    assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
+    let list = printed(&["torture", "--list-mutants"]);
+    assert!(list.lines().count() >= 12, "{list}");
+    for line in list.lines() {
+        let (name, what) = line.split_once(' ').expect("a name and a sentence");
+        assert!(what.trim().len() > 20 && help.contains(name), "{line}");
+    }
+}
