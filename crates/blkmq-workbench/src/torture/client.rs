@@ -235,6 +235,12 @@ impl Client {
         }
     }
 
+    /// Tells what the queue says this client has outstanding.
+    fn tell_outstanding(&self, submitter: &Submitter) {
+        let nr_outstanding = submitter.nr_outstanding();
+        self.world.witness.tell(Event::Outstanding { submitter: self.number, nr_outstanding });
+    }
+
     fn pause(&mut self) {
         let ns = self.habits.random.below(self.habits.pause_ns + 1);
         thread::sleep(Duration::from_nanos(ns));

@@ -216,47 +216,4 @@ mod tests {
             assert_eq!(outcome, played(seed, 500), "seed {seed}");
         }
     }
-
-    /// Prints how fast worlds are: `cargo test --release -p blkmq-workbench --lib -- --ignored --nocapture rate`.
-    #[test]
-    #[ignore = "measures"]
-    fn rate() {
-        let begun = std::time::Instant::now();
-        let (mut requests, mut steps) = (0, 0);
-        for seed in 0..40 {
-            let begun = std::time::Instant::now();
-            let outcome = played(seed, 20_000);
-            assert_eq!(outcome.violation, None, "seed {seed}");
-            println!("seed {seed}: {:?} {} steps", begun.elapsed(), outcome.steps);
-            requests += outcome.requests;
-            steps += outcome.steps;
-        }
-        let seconds = begun.elapsed().as_secs_f64();
-        println!("{:.0} operations and {:.0} steps a second", requests as f64 / seconds, steps as f64 / seconds);
-    }
-
-    /// STORY
-    #[test]
-    #[ignore = "tells"]
-    fn story() {
-        let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
-        let (seed, requests, tail) = (number("SEED", 0), number("REQUESTS", 20_000), number("TAIL", 100));
-        let switches = number("SWITCHES", 0) > 0;
-        let lines = Arc::new(Mutex::new(std::collections::VecDeque::new()));
-        let told = Arc::clone(&lines);
-        let reader: Reader = Box::new(move |entry| {
-            if !switches && matches!(entry, crate::torture::history::Entry::Switch(_)) {
-                return;
-            }
-            let mut lines = told.lock().unwrap();
-            lines.push_back(format!("{entry}"));
-            if lines.len() as u64 > tail {
-                lines.pop_front();
-            }
-        });
-        println!("{:#?}", Plan::draw(seed, &SETTINGS));
-        let outcome = std::thread::spawn(move || play(seed, requests, &SETTINGS, Some(reader))).join().unwrap();
-        lines.lock().unwrap().iter().for_each(|line| println!("{line}"));
-        println!("{outcome:?}");
-    }
 }

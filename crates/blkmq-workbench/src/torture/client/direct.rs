@@ -45,6 +45,9 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
             // Others may depend on this thread's polling, so no rhythm goes without it for long.
             submitter.poll();
         }
+        if client.habits.random.one_in(16) {
+            client.tell_outstanding(&submitter);
+        }
         if !client.stays() {
             break;
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use blkmq_virtual::Submitter;
 use blkmq_virtual::future::{AsyncSubmitter, Operation};
 use blkmq_virtual::sync::Parker;
+use blkmq_virtual::{RejectReason, Submitter};
 
 use super::Client;
 
@@ -29,11 +29,16 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
     let mut awaited = Vec::new();
     let mut goes_on = true;
     loop {
+        let is_full = goes_on && !submit(client, &submitter, &mut awaited, nr_tasks);
         if goes_on {
-            submit(client, &submitter, &mut awaited, nr_tasks);
             goes_on = client.stays();
         }
         let before = awaited.len();
+        if before > 0 && client.habits.random.one_in(200) {
+            // Nobody wants to know any more. The operation goes on, and is over when its submitter has left.
+            let given_up = client.habits.random.below(before as u64) as usize;
+            drop(awaited.swap_remove(given_up));
+        }
         awaited.retain_mut(|operation| match Pin::new(operation).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(completion) => {
                 client.over(completion);
@@ -41,10 +46,11 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
             }
             Poll::Pending => true,
         });
-        if awaited.is_empty() && !goes_on {
+        if awaited.is_empty() && (!goes_on || is_full) {
+            // With every slot taken by operations that nobody awaits only leaving makes them complete.
             break;
         }
-        if awaited.len() == before && before > 0 {
+        if !awaited.is_empty() && awaited.len() == before {
             let now = client.world.q.clock().now();
             let timeout = submitter.next_wakeup().map(|wakeup| Duration::from_nanos(wakeup.since(now)));
             bell.0.park_until(timeout);
@@ -54,16 +60,24 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
     client.left(false);
 }
 
-fn submit(client: &mut Client, submitter: &AsyncSubmitter, awaited: &mut Vec<Operation>, most: usize) {
+/// Submits until enough are awaited. False if there is no slot for more.
+fn submit(client: &mut Client, submitter: &AsyncSubmitter, awaited: &mut Vec<Operation>, most: usize) -> bool {
     while awaited.len() < most {
-        let Some((bio, is_bad)) = client.next() else { return };
+        let Some((bio, is_bad)) = client.next() else { return true };
         let number = bio.user_data;
         match submitter.submit(bio) {
             Ok(operation) => {
                 client.took(number, None, is_bad);
                 awaited.push(operation);
             }
-            Err(rejected) => client.refused(rejected, is_bad),
+            Err(rejected) => {
+                let is_full = rejected.reason == RejectReason::Full;
+                client.refused(rejected, is_bad);
+                if is_full {
+                    return false;
+                }
+            }
         }
     }
+    true
 }
