@@ -10,6 +10,7 @@ use blkmq_virtual::{Accounting, scheduler_names};
 
 use super::client::Habits;
 use super::control::Whims;
+use super::device::DeviceConfig;
 use super::world::Settings;
 
 /// The lines that several threads write, as the code calls them.
@@ -58,7 +59,8 @@ pub(crate) struct Plan {
     pub(crate) slots: u16,
     pub(crate) io_timeout_ms: u32,
     pub(crate) accounting: Accounting,
-    pub(crate) capacity: u64,
+    pub(crate) device: DeviceConfig,
+    pub(crate) device_random: Random,
     pub(crate) clients: Vec<Habits>,
     pub(crate) whims: Whims,
 }
@@ -82,6 +84,7 @@ impl Plan {
         };
         let known = scheduler_names();
         let drawn = *random.pick(&known);
+        let device = DeviceConfig::draw(&mut random.fork());
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
         Self {
             order,
@@ -92,8 +95,9 @@ impl Plan {
             slots: *random.pick(&[4, 8, 16, 32, 64, 256]),
             io_timeout_ms: random.within(5, 500) as u32,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
-            capacity: 65536,
-            clients: Habits::draw_all(&mut random.fork(), settings.cpus, 65536),
+            device_random: random.fork(),
+            clients: Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors),
+            device,
             whims: Whims::draw(&mut random.fork(), settings.scheduler.is_none()),
         }
     }

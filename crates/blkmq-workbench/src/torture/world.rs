@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, thread, uninterrupted};
-use blkmq_virtual::driver::spec;
 use blkmq_virtual::sync::weaken;
 use blkmq_virtual::{Limits, RequestQueue};
 
@@ -11,7 +10,8 @@ use super::check::Violation;
 use super::claims::Claims;
 use super::client::{Client, STEPS_PER_OPERATION};
 use super::control::Controller;
-use super::event::{DeviceState, Event, Stamp};
+use super::device::Device;
+use super::event::{Event, Stamp};
 use super::history::{History, Reader};
 use super::mutant::Mutant;
 use super::plan::Plan;
@@ -111,11 +111,12 @@ impl World {
 pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
     let plan = Plan::draw(seed, settings);
     let witness = Witness::new(History::new(reader), Vec::new(), settings.live);
-    let share = Arc::new(Mutex::new(Share::new(requests, plan.capacity)));
+    let share = Arc::new(Mutex::new(Share::new(requests, plan.device.limits.capacity_sectors)));
+    let device = Device::new(plan.device.clone(), plan.device_random.clone(), witness.clone());
     weaken(settings.mutant.map(|mutant| mutant.site));
-    let ended = run(plan.schedule(), options(&plan, &witness), {
+    let ended = run(plan.schedule(), options(&plan, &witness, &device), {
         let (witness, share) = (witness.clone(), Arc::clone(&share));
-        move || go(plan, witness, share)
+        move || go(plan, device, witness, share)
     });
     weaken(None);
     let at = stamp();
@@ -126,12 +127,12 @@ pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option
     Outcome { requests, steps: at.step, hash, violation }
 }
 
-fn options(plan: &Plan, witness: &Witness) -> Options {
-    let (idle, switched) = (witness.clone(), witness.clone());
+fn options(plan: &Plan, witness: &Witness, device: &Arc<Device>) -> Options {
+    let (idle, switched, device) = (witness.clone(), witness.clone(), Arc::clone(device));
     Options {
         step_ns: plan.step_ns,
         on_idle: Box::new(move |Idle { until, .. }| {
-            idle.tell(Event::Idle { until: until.map(blkmq_sched::Time), device: DeviceState::default() });
+            idle.tell(Event::Idle { until: until.map(blkmq_sched::Time), device: device.state() });
         }),
         on_switch: Box::new(move |switch| switched.note_switch(switch)),
         ..Options::default()
@@ -154,10 +155,10 @@ fn trouble(ended: Ended) -> Option<Violation> {
 }
 
 /// What the first CPU does: builds the queue, lets the others work, and tears down.
-fn go(plan: Plan, witness: Witness, share: Arc<Mutex<Share>>) {
+fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>>) {
     go_on_for(STEPS_PER_OPERATION);
     witness.tell_memory();
-    let q = build(&plan, &witness);
+    let q = build(&plan, device, &witness);
     let queue = Arc::downgrade(&q);
     let world = Arc::new(World { limits: *q.limits(), q, witness: witness.clone(), share });
     world.tell_installed(plan.scheduler);
@@ -183,13 +184,9 @@ fn go(plan: Plan, witness: Witness, share: Arc<Mutex<Share>>) {
     witness.tell_memory();
 }
 
-fn build(plan: &Plan, witness: &Witness) -> Arc<RequestQueue> {
-    let device = "null,memory_backed=1,discard=1,size=32M,irqmode=2,completion_nsec=20000,hw_queue_depth=16,\
-                  submit_queues=2,cache_size=1";
-    let builder = RequestQueue::builder(spec::open(device).expect("it is right"))
-        .slots(plan.slots)
-        .io_timeout_ms(plan.io_timeout_ms)
-        .accounting(plan.accounting);
+fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueue> {
+    let builder =
+        RequestQueue::builder(device).slots(plan.slots).io_timeout_ms(plan.io_timeout_ms).accounting(plan.accounting);
     let builder = match blkmq_sched::scheduler(plan.scheduler) {
         Some(scheduler) => builder.with_scheduler(Watched::new(scheduler, witness.clone())),
         None => builder.scheduler("none"),
