@@ -23,8 +23,9 @@ use super::event::{Asked, Event};
 use super::plan::magnitude;
 use super::world::{Share, World};
 
-/// Steps that all CPUs together may make without an operation becoming over. A device that hangs costs none: time jumps.
-pub(crate) const STEPS_PER_OPERATION: u64 = 1_000_000;
+/// Steps that all CPUs together may make without an operation becoming over. While a device hangs time jumps, but those who
+/// poll look now and then.
+pub(crate) const STEPS_PER_OPERATION: u64 = 10_000_000;
 
 /// How a client goes about its work.
 #[derive(Debug, Clone)]

@@ -85,6 +85,7 @@ impl Controller {
         if self.whims.nr_threads > 0 {
             self.set_background(self.whims.nr_threads);
         }
+        let (mut seen, mut doublings) = (0, 0);
         while !self.whims.deeds.is_empty() && !self.world.share(|share| share.is_over) {
             match *self.whims.random.pick(&self.whims.deeds) {
                 Deed::Scheduler => self.change_scheduler(),
@@ -101,7 +102,11 @@ impl Controller {
                 }
                 Deed::Look => self.look(),
             }
-            self.pause(self.whims.pause_ns);
+            // A device that hangs for long would see very many changes.
+            let taken = self.world.share(|share| share.taken());
+            doublings = if taken == seen { u32::min(doublings + 1, 16) } else { 0 };
+            seen = taken;
+            self.pause((self.whims.pause_ns << doublings).min(u64::max(self.whims.pause_ns, 30_000_000)));
         }
         while self.background.is_some() && !self.world.share(|share| share.is_over) {
             thread::sleep(Duration::from_micros(100));
@@ -132,7 +137,7 @@ impl Controller {
                 return answer;
             }
             thread::sleep(nap);
-            nap = (2 * nap).min(Duration::from_micros(100));
+            nap = (2 * nap).min(Duration::from_millis(1));
         }
     }
 

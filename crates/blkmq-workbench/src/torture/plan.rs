@@ -93,7 +93,7 @@ impl Plan {
             step_ns: magnitude(random, 100),
             scheduler: scheduler.copied().unwrap_or(drawn),
             slots: *random.pick(&[4, 8, 16, 32, 64, 256]),
-            io_timeout_ms: random.within(5, 500) as u32,
+            io_timeout_ms: 4 + magnitude(random, 250) as u32,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
             device_random: random.fork(),
             clients: Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors),

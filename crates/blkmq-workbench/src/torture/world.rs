@@ -75,6 +75,11 @@ impl Share {
         self.taken < self.wanted
     }
 
+    /// Operations that were taken so far.
+    pub(crate) const fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// Counts an operation.
     pub(crate) const fn take_one(&mut self) {
         self.taken += 1;
@@ -123,7 +128,7 @@ pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option
     let is_finished = ended == Ended::Finished;
     let (violation, hash) = witness.end(at, is_finished);
     let violation = violation.or_else(|| Some((at, trouble(ended)?)));
-    let requests = share.lock().unwrap_or_else(PoisonError::into_inner).taken;
+    let requests = share.lock().unwrap_or_else(PoisonError::into_inner).taken();
     Outcome { requests, steps: at.step, hash, violation }
 }
 

@@ -55,7 +55,7 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
             client.pause();
         } else if idle_rounds > 4 {
             // Who polls in vain looks less and less often, or a device that hangs would cost many steps.
-            thread::sleep(Duration::from_nanos(500 << u32::min(idle_rounds, 11)));
+            thread::sleep(Duration::from_nanos(500 << u32::min(idle_rounds, 12)));
         }
     }
     client.leave(submitter);
