@@ -46,9 +46,13 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
             }
             Poll::Pending => true,
         });
-        if awaited.is_empty() && (!goes_on || is_full) {
-            // With every slot taken by operations that nobody awaits only leaving makes them complete.
-            break;
+        if awaited.is_empty() {
+            // What has all slots, or the sectors that are wanted, may be operations that nobody awaits: only leaving makes
+            // them complete then.
+            if !goes_on || is_full || client.habits.random.one_in(4) {
+                break;
+            }
+            client.pause();
         }
         if !awaited.is_empty() && awaited.len() == before {
             let now = client.world.q.clock().now();
