@@ -68,8 +68,6 @@ pub(crate) struct Inner {
     queues: Vec<HwQueue>,
     nr_held: usize,
     nr_started: u64,
-    /// Requests that are being completed: the device has forgotten them, and the queue may not know yet.
-    completing: Vec<RqId>,
     over: Vec<Over>,
     next_power_loss: Time,
     spare: Vec<Work>,
@@ -89,7 +87,6 @@ impl Inner {
             queues: Vec::new(),
             nr_held: 0,
             nr_started: 0,
-            completing: Vec::new(),
             over: Vec::with_capacity(MOST_OVER),
             next_power_loss: NEVER,
             spare: Vec::new(),
@@ -253,14 +250,12 @@ impl Inner {
         };
         let held = queue.take(place);
         let (id, status) = (held.id, held.status);
-        self.completing.push(id);
         self.end(held, status, Action::Completed(status));
         Some(Found::Due(id, status))
     }
 
     /// The queue was told that a request is completed.
     pub(crate) fn completed(&mut self, id: RqId, is_known: bool, now: Time) {
-        self.completing.retain(|completing| *completing != id);
         if is_known {
             self.is_over(id, now, None);
         } else {
@@ -348,9 +343,7 @@ impl Inner {
     pub(crate) fn asked(&mut self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {
         let queue = self.queues.get_mut(usize::from(hctx));
         let Some((place, queue)) = queue.and_then(|queue| Some((queue.find(id)?, queue))) else {
-            if !self.completing.contains(&id) {
-                self.accuse("the device was asked about a request that it does not have".into(), id);
-            }
+            // It has completed since the queue took it for overdue, and the queue knows how.
             return TimeoutAction::ResetTimer;
         };
         if self.faults.gives_up.strikes(&mut self.random) {
