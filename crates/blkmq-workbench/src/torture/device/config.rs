@@ -116,7 +116,23 @@ impl Faults {
     }
 }
 
+/// The longest that a slow request takes, in ns. Who polls for it meanwhile makes a step at least every 100 ns.
+const SLOW_NS: u64 = 2_000_000;
+
 impl Timing {
+    /// How long a request takes that is started on this hardware queue, in ns.
+    pub(crate) fn time_ns(&self, hctx: u16, random: &mut Random) -> u64 {
+        let mean_ns = self.mean_ns[usize::from(hctx) % self.mean_ns.len()];
+        let time_ns = if mean_ns > 0 { random.around(mean_ns) } else { 0 };
+        if self.slow.strikes(random) { (100 * time_ns).min(SLOW_NS) } else { time_ns }
+    }
+
+    /// The longest that a request takes which completes by itself, in ns.
+    pub(crate) fn longest_ns(&self) -> u64 {
+        let longest = 2 * self.mean_ns.iter().copied().max().unwrap_or(0);
+        if self.slow == Rate::NEVER { longest } else { (100 * longest).min(SLOW_NS).max(longest) }
+    }
+
     fn draw(random: &mut Random) -> Self {
         let at_once = match random.below(6) {
             0 => 100,

@@ -19,9 +19,6 @@ const MOST_ASKED: u32 = 3;
 /// Requests that are over and still remembered, to be completed again.
 const MOST_OVER: usize = 16;
 
-/// The longest that a slow request takes, in ns. Who polls for it meanwhile makes a step at least every 100 ns.
-const SLOW_NS: u64 = 2_000_000;
-
 /// What becomes of a request that is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -219,11 +216,8 @@ impl Inner {
 
     /// When a request that is started now completes.
     fn due(&mut self, hctx: u16, now: Time) -> Time {
-        let Timing { mean_ns, slow, in_order, .. } = &self.timing;
-        let mean = mean_ns[usize::from(hctx) % mean_ns.len()];
-        let usual = if mean > 0 { self.random.around(mean) } else { 0 };
-        let due = now.after(if slow.strikes(&mut self.random) { (100 * usual).min(SLOW_NS) } else { usual });
-        if *in_order { due.max(self.queues[usize::from(hctx)].last_due) } else { due }
+        let due = now.after(self.timing.time_ns(hctx, &mut self.random));
+        if self.timing.in_order { due.max(self.queues[usize::from(hctx)].last_due) } else { due }
     }
 
     /// The queue knows that a request was started: it may complete.

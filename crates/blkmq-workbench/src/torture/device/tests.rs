@@ -21,13 +21,15 @@ const SECTOR: usize = 512;
 const AREA: u64 = 64;
 
 /// Counts what the device does, and checks what can be checked of it alone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Watch(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
     counts: BTreeMap<&'static str, u64>,
     started: BTreeSet<u64>,
+    /// The longest that a request may take.
+    longest_ns: u64,
 }
 
 impl Seen {
@@ -36,7 +38,7 @@ impl Seen {
             Action::FinishedAtOnce(status) if status.is_ok() => "finished",
             Action::Completed(status) if status.is_ok() => "completed",
             Action::FinishedAtOnce(_) | Action::Completed(_) => "failed",
-            Action::Started { due: Some(due) } if due < at.time.before(1_000_000) => "due long ago",
+            Action::Started { due: Some(due) } if due > at.time.after(self.longest_ns) => "too late",
             Action::Started { due: Some(_) } => "started",
             Action::Started { due: None } => "hung",
             Action::Refused => "refused",
@@ -47,7 +49,7 @@ impl Seen {
         };
         *self.counts.entry(name).or_default() += 1;
         let is_right = match action {
-            Action::Started { .. } => self.started.insert(rq),
+            Action::Started { .. } => name != "too late" && self.started.insert(rq),
             Action::Completed(_) | Action::GaveUp => self.started.remove(&rq),
             Action::WantsTime { .. } => self.started.contains(&rq),
             Action::FinishedAtOnce(_) | Action::Refused | Action::GivenBack | Action::Stale => {
@@ -158,7 +160,8 @@ fn submit_some(q: &Arc<RequestQueue>, me: u64, nr_operations: u64, witness: &Wit
 /// Plays a device from its seed. Returns what it did, what came last, and the hash of the history.
 fn play(config: DeviceConfig, seed: u64, nr_operations: u64) -> (BTreeMap<&'static str, u64>, u64) {
     let mut random = Random::new(seed);
-    let watch = Watch::default();
+    let seen = Seen { longest_ns: config.timing.longest_ns(), ..Seen::default() };
+    let watch = Watch(Arc::new(Mutex::new(seen)));
     let witness = Witness::new(History::new(None), vec![Box::new(watch.clone())], None);
     let device = Device::new(config, random.fork(), witness.clone());
     let schedule = Box::new(schedule::Uniform::new(random.fork(), 4));
