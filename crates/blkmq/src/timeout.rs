@@ -24,19 +24,26 @@ impl Runner {
             return;
         }
         let mut earliest = next;
+        let mut was_asked = false;
         for (index, hctx) in q.hctxs.iter() {
             hctx.tags.for_each_busy(|tag| {
                 if let Some(id) = hctx.started.get(tag) {
-                    earliest = earliest.min(self.check_deadline(q, index, id, now).0);
+                    earliest = earliest.min(self.check_deadline(q, index, id, now, &mut was_asked).0);
                 }
             });
         }
         // A request issued after the scan has a deadline no earlier than `next`, so the scan never comes too late.
         q.timeout_scan.fetch_min(earliest, Ordering::Relaxed);
+        if was_asked {
+            // A device that was asked about a request may know better now when it will be done, and whoever sleeps has
+            // planned by what it said before.
+            q.wake_sleepers();
+        }
     }
 
-    /// Handles one request that the driver was given. Returns when it must be looked at again.
-    fn check_deadline(&mut self, q: &RequestQueue, hctx: u16, id: RqId, now: Time) -> Time {
+    /// Handles one request that the driver was given. Returns when it must be looked at again, and notes whether the driver
+    /// was asked.
+    fn check_deadline(&mut self, q: &RequestQueue, hctx: u16, id: RqId, now: Time, was_asked: &mut bool) -> Time {
         let never = Time(u64::MAX);
         let Some((slot, generation)) = q.slots.find(id) else { return never };
         if !slot.state.is_issued(generation) {
@@ -56,6 +63,7 @@ impl Runner {
             return deadline;
         }
         let again = now.after(q.settings.timeout_ns());
+        *was_asked = true;
         let expired = q.driver.timeout(hctx, id, now) == TimeoutAction::Done;
         if !expired {
             slot.deadline.set(again);
