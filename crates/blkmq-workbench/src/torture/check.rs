@@ -7,7 +7,10 @@ mod freeze;
 mod limits;
 mod lost;
 mod offers;
+mod order;
 mod parts;
+mod slots;
+mod stall;
 mod table;
 mod tags;
 #[cfg(test)]
@@ -44,9 +47,12 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(lost::Lost::new(facts)),
         Box::new(data::Data::new(facts)),
         Box::new(tags::Tags::new(facts)),
+        Box::new(slots::Slots::new(facts)),
         Box::new(limits::MergeLimits::new(facts)),
+        Box::new(order::Order::new(facts)),
         Box::new(freeze::Freeze::new()),
         Box::new(counters::Counters::new(facts)),
+        Box::new(stall::Stall::new(facts)),
     ]
 }
 

@@ -78,6 +78,11 @@ impl Offers {
         self.0.get(rq)
     }
 
+    /// The requests that the device refused, which keep their tags.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (RqId, &Offer)> {
+        self.0.iter().filter(|(_, offer)| offer.stage == Stage::Offered)
+    }
+
     /// The requests that the device works on.
     pub(super) fn begun(&self) -> impl Iterator<Item = (RqId, &Offer)> {
         self.0.iter().filter(|(_, offer)| offer.stage == Stage::Begun)

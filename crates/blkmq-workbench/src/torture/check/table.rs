@@ -61,6 +61,10 @@ impl<T> Table<T> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (RqId, &T)> {
         self.pools.iter().flatten().flatten().map(|(id, value)| (*id, value))
     }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (RqId, &mut T)> {
+        self.pools.iter_mut().flatten().flatten().map(|(id, value)| (*id, value))
+    }
 }
 
 #[cfg(test)]
@@ -80,6 +84,7 @@ mod tests {
         *table.entry(second) = Some((second, 'b'));
         assert_eq!(table.get(first), None);
         assert_eq!(table.get_mut(second), Some(&mut 'b'));
-        assert_eq!(table.iter().collect::<Vec<_>>(), [(second, &'b')]);
+        table.iter_mut().for_each(|(_, value)| *value = 'c');
+        assert_eq!(table.iter().collect::<Vec<_>>(), [(second, &'c')]);
     }
 }

@@ -1,0 +1,448 @@
+//! The device gets what the scheduler chose, once, and in its order.
+//!
+//! A request comes into the scheduler once, is chosen once, and only then offered; what the device gives back waits in
+//! front of the scheduler and never goes through it again. What goes to the head is chosen next, the latest first. Where
+//! there is one hardware queue, requests reach it in the order in which they were chosen, by each CPU or, if the locking
+//! keeps that, by all of them; with several, a request whose queue lacks a tag waits aside and may be passed. What the
+//! device refused comes first when it is asked again.
+//!
+//! Without a scheduler no order is promised: a request in a software queue may be taken by another CPU, and passed then.
+
+use std::collections::VecDeque;
+
+use blkmq_sched::{InsertAt, Op, RqId};
+use blkmq_virtual::Limits;
+
+use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
+use super::book::Book;
+use super::table::{Table, is_flush};
+use super::{Checker, Facts, Violation};
+
+const RULE: &str = "order";
+
+/// Requests that a CPU takes through in one go, at most.
+const RUN_BOUND: u32 = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In the scheduler.
+    Waiting,
+    /// A CPU chose it.
+    Chosen(u16),
+    /// Joined another request.
+    Joined,
+    /// Offered to the device, which has it.
+    Device,
+    /// On its way to the device once more.
+    Refused,
+    GivenBack,
+    Over,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    place: Place,
+    /// Where the scheduler got it, if it did.
+    at: Option<InsertAt>,
+    /// The hardware queue that it was offered on.
+    hctx: u16,
+}
+
+/// A request that the device gave back, and how many requests that were chosen since have passed it.
+#[derive(Debug)]
+struct Passed {
+    rq: RqId,
+    hctx: u16,
+    times: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Order {
+    limits: Limits,
+    is_concurrent: bool,
+    keeps_order: bool,
+    nr_hctxs: usize,
+    has_scheduler: bool,
+    operations: Book<(u16, Asked)>,
+    requests: Table<Request>,
+    /// Whether the operation of this id goes to the head.
+    at_head: Table<bool>,
+    nr_waiting: usize,
+    heads: Vec<RqId>,
+    /// What was chosen and has not been offered: by each CPU, or all by the first if the order is kept for all.
+    chosen: Vec<VecDeque<RqId>>,
+    /// What a hardware queue was refused last.
+    refused: Vec<Option<RqId>>,
+    given_back: Vec<Passed>,
+}
+
+impl Order {
+    pub(super) fn new(facts: &Facts) -> Self {
+        Self {
+            limits: facts.limits,
+            is_concurrent: facts.is_concurrent,
+            keeps_order: facts.keeps_order,
+            nr_hctxs: facts.topology.nr_queues(),
+            has_scheduler: false,
+            operations: Book::new(),
+            requests: Table::new(),
+            at_head: Table::new(),
+            nr_waiting: 0,
+            heads: Vec::new(),
+            chosen: Vec::new(),
+            refused: Vec::new(),
+            given_back: Vec::new(),
+        }
+    }
+
+    fn place(&self, rq: RqId) -> Option<Place> {
+        self.requests.get(rq).map(|request| request.place)
+    }
+
+    fn move_to(&mut self, rq: RqId, place: Place) {
+        if let Some(request) = self.requests.get_mut(rq) {
+            request.place = place;
+        }
+    }
+
+    fn inserted(&mut self, rq: RqId, at: InsertAt) -> Result<(), Violation> {
+        let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
+        if let Some(place) = self.place(rq) {
+            return bad(format!("the scheduler got a request that came by before: {place:?}"));
+        }
+        if !self.has_scheduler {
+            return bad("a request came into a scheduler that is not in place".into());
+        }
+        *self.requests.entry(rq) = Some((rq, Request { place: Place::Waiting, at: Some(at), hctx: 0 }));
+        self.nr_waiting += 1;
+        if at == InsertAt::Head {
+            self.heads.push(rq);
+        }
+        self.judge_head(rq)
+    }
+
+    /// An operation has this id.
+    fn named(&mut self, bio: u64, id: RqId) -> Result<(), Violation> {
+        let Some((_, asked)) = self.operations.get(bio) else { return Ok(()) };
+        *self.at_head.entry(id) = Some((id, asked.flags.at_head));
+        self.judge_head(id).map_err(|violation| violation.bio(bio))
+    }
+
+    /// An operation that asked for it goes to the head, and no other.
+    fn judge_head(&self, rq: RqId) -> Result<(), Violation> {
+        let (Some(&wanted), Some(request)) = (self.at_head.get(rq), self.requests.get(rq)) else { return Ok(()) };
+        if request.at.is_none_or(|at| (at == InsertAt::Head) == wanted) {
+            return Ok(());
+        }
+        let what =
+            format!("an operation with at_head={wanted} was inserted at {:?}", request.at.unwrap_or(InsertAt::Sorted));
+        Err(Violation::new(RULE, what).request(rq))
+    }
+
+    /// One that waits takes another in.
+    fn joined(&mut self, into: RqId, absorbed: Option<RqId>) -> Result<(), Violation> {
+        for rq in absorbed.into_iter().chain([into]) {
+            let place = self.place(rq);
+            if place != Some(Place::Waiting) {
+                let what = format!("a request merged that does not wait in the scheduler: {place:?}");
+                return Err(Violation::new(RULE, what).request(rq));
+            }
+        }
+        if let Some(absorbed) = absorbed {
+            self.move_to(absorbed, Place::Joined);
+            self.nr_waiting -= 1;
+        }
+        Ok(())
+    }
+
+    fn chosen(&mut self, cpu: u16, rq: RqId) -> Result<(), Violation> {
+        let place = self.place(rq);
+        if place != Some(Place::Waiting) {
+            let what = format!("the scheduler chose a request that does not wait there: {place:?}");
+            return Err(Violation::new(RULE, what).request(rq));
+        }
+        if let Some(head) = self.heads.pop()
+            && head != rq
+        {
+            let what = "the scheduler chose a request while another is at the head".to_owned();
+            return Err(Violation::new(RULE, what).request(head).request(rq));
+        }
+        self.nr_waiting -= 1;
+        self.move_to(rq, Place::Chosen(cpu));
+        let list = if self.keeps_order { 0 } else { usize::from(cpu) };
+        if list >= self.chosen.len() {
+            self.chosen.resize_with(list + 1, VecDeque::new);
+        }
+        self.chosen[list].push_back(rq);
+        Ok(())
+    }
+
+    fn offered(&mut self, rq: RqId, hctx: u16, op: Op, data: &[u64]) -> Result<(), Violation> {
+        let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
+        if usize::from(hctx) >= self.refused.len() {
+            self.refused.resize(usize::from(hctx) + 1, None);
+        }
+        // A device that takes several calls at once may be offered others meanwhile.
+        let refused = self.refused[usize::from(hctx)].take();
+        if let Some(first) = refused.filter(|first| *first != rq && !self.is_concurrent) {
+            let what = "a request passed another that the device had refused".to_owned();
+            return Err(Violation::new(RULE, what).request(first).request(rq));
+        }
+        match self.place(rq) {
+            Some(Place::Chosen(cpu)) => self.first_offered(rq, hctx, cpu)?,
+            Some(Place::Refused) => {}
+            Some(Place::GivenBack) => self.given_back.retain(|passed| passed.rq != rq),
+            None if is_flush(rq) || !self.has_scheduler || self.bypasses(op, data) => {
+                *self.requests.entry(rq) = Some((rq, Request { place: Place::Device, at: None, hctx }));
+            }
+            None => return bad("the device was offered a request that never came into the scheduler".into()),
+            Some(place @ (Place::Waiting | Place::Joined | Place::Device | Place::Over)) => {
+                return bad(format!("the device was offered a request that is elsewhere: {place:?}"));
+            }
+        }
+        if let Some(request) = self.requests.get_mut(rq) {
+            (request.place, request.hctx) = (Place::Device, hctx);
+        }
+        Ok(())
+    }
+
+    /// Whether the flush machine takes a request past the scheduler.
+    fn bypasses(&self, op: Op, data: &[u64]) -> bool {
+        let Some((_, asked)) = data.first().and_then(|bio| self.operations.get(*bio)) else { return false };
+        let Limits { write_cache, fua, .. } = self.limits;
+        op == Op::Write && write_cache && (asked.flags.preflush || asked.flags.fua && !fua)
+    }
+
+    /// A request that this CPU chose reaches the device.
+    fn first_offered(&mut self, rq: RqId, hctx: u16, cpu: u16) -> Result<(), Violation> {
+        let list = if self.keeps_order { 0 } else { usize::from(cpu) };
+        let Some(at) = self.chosen[list].iter().position(|chosen| *chosen == rq) else { return Ok(()) };
+        if at > 0 && self.nr_hctxs == 1 {
+            let before = self.chosen[list][0];
+            let what = format!("a request reached the device before one that CPU {cpu} had chosen earlier");
+            return Err(Violation::new(RULE, what).request(before).request(rq));
+        }
+        self.chosen[list].remove(at);
+        // Each CPU may have been at it when the request was given back, and again while there were no tags.
+        let most = 4 * RUN_BOUND * (1 + self.chosen.len() as u32);
+        for passed in self.given_back.iter_mut().filter(|passed| passed.hctx == hctx) {
+            passed.times += 1;
+            if passed.times > most {
+                let what = format!("{most} requests passed one that the device had given back");
+                return Err(Violation::new(RULE, what).request(passed.rq));
+            }
+        }
+        Ok(())
+    }
+
+    fn acted(&mut self, rq: RqId, action: Action) {
+        let place = match action {
+            Action::Refused => Place::Refused,
+            Action::GivenBack => Place::GivenBack,
+            Action::FinishedAtOnce(_) | Action::Completed(_) | Action::GaveUp => Place::Over,
+            Action::Started { .. } | Action::Stale | Action::WantsTime { .. } => return,
+        };
+        let Some(request) = self.requests.get_mut(rq) else { return };
+        request.place = place;
+        let hctx = request.hctx;
+        match place {
+            Place::GivenBack => self.given_back.push(Passed { rq, hctx, times: 0 }),
+            Place::Refused => self.refused[usize::from(hctx)] = Some(rq),
+            _ => {}
+        }
+    }
+
+    fn drained(&self) -> Result<(), Violation> {
+        let nr_chosen: usize = self.chosen.iter().map(VecDeque::len).sum();
+        if self.nr_waiting + nr_chosen + self.given_back.len() == 0 {
+            return Ok(());
+        }
+        let what = format!(
+            "the queue has drained, and {} requests wait in the scheduler, {nr_chosen} were chosen, {} given back",
+            self.nr_waiting,
+            self.given_back.len()
+        );
+        Err(Violation::new(RULE, what))
+    }
+}
+
+impl Checker for Order {
+    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        match *event {
+            Event::Submitted { submitter, bio, asked, .. } => _ = self.operations.begin(bio, (submitter, asked)),
+            Event::Named { bio, id, .. } => return self.named(bio, id),
+            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => {
+                self.operations.end(bio);
+            }
+            Event::Left { submitter, .. } => {
+                let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
+                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
+            }
+            Event::Installed { scheduler } => self.has_scheduler = scheduler.is_some(),
+            Event::Changed { control: Control::Topology(default, read, poll), phase: Phase::Done } => {
+                self.nr_hctxs = usize::from(default) + usize::from(read) + usize::from(poll);
+            }
+            Event::Inserted { rq, at, .. } => return self.inserted(rq, at),
+            Event::Merged { into, .. } => return self.joined(into, None),
+            Event::Absorbed { into, absorbed } => return self.joined(into, Some(absorbed)),
+            Event::Chosen { rq, .. } => return self.chosen(at.cpu, rq),
+            Event::HeldBack { waiting, .. } if waiting != self.nr_waiting => {
+                let what =
+                    format!("{waiting} requests wait in the scheduler by its own count, not {}", self.nr_waiting);
+                return Err(Violation::new(RULE, what));
+            }
+            Event::Offered { rq, hctx, op, data, .. } => return self.offered(rq, hctx, op, data),
+            Event::Acted { rq, action } => self.acted(rq, action),
+            Event::Counted(_) => return self.drained(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, _at: Stamp) -> Result<(), Violation> {
+        self.drained()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::{MergeHow, Time};
+    use blkmq_virtual::driver::Topology;
+    use blkmq_virtual::{Flags, Status};
+
+    use super::super::testing::*;
+    use super::*;
+
+    const ONE: Topology = Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 4 };
+
+    fn told_with(facts: &Facts) -> Told<Order> {
+        let mut told = Told::new(Order::new(facts));
+        told.good(Event::Installed { scheduler: Some("mq-deadline") });
+        told
+    }
+
+    fn told() -> Told<Order> {
+        told_with(&Facts { topology: ONE, ..FACTS })
+    }
+
+    const fn rq(slot: u64) -> RqId {
+        id(1, slot, 0)
+    }
+
+    fn insert(slot: u64) -> Event<'static> {
+        inserted(rq(slot), info(Op::Read, 8 * slot, 8), 0)
+    }
+
+    fn at_head(slot: u64) -> Event<'static> {
+        Event::Inserted { rq: rq(slot), info: info(Op::Read, 8 * slot, 8), at: InsertAt::Head, now: Time(0) }
+    }
+
+    fn choose(slot: u64) -> Event<'static> {
+        chosen(rq(slot), 0)
+    }
+
+    fn offer(slot: u64) -> Event<'static> {
+        offered(rq(slot), Op::Read, 8 * slot, 8, &[])
+    }
+
+    #[test]
+    fn a_request_goes_through_the_scheduler_once() {
+        let mut told = told();
+        told.bad(offer(0), "never came into the scheduler").good(insert(1)).bad(offer(1), "elsewhere: Waiting");
+        told.bad(insert(1), "came by before").good(choose(1)).bad(choose(1), "does not wait there").good(offer(1));
+        told.bad(offer(1), "elsewhere: Device").good(acted(rq(1), Action::GivenBack)).bad(insert(1), "GivenBack");
+        told.bad(choose(1), "GivenBack").good(offer(1)).good(completed(rq(1), Status::Ok)).bad(offer(1), "Over");
+        told.bad(choose(2), "does not wait there: None").good(insert(3));
+        told.bad(Event::HeldBack { waiting: 2, now: Time(0) }, "by its own count, not 1");
+        told.good(Event::HeldBack { waiting: 1, now: Time(0) }).bad(Event::Counted(&counts(0)), "1 requests wait");
+        assert!(told.end().is_err());
+    }
+
+    #[test]
+    fn what_joins_another_is_not_chosen() {
+        let mut told = told();
+        let merged = |slot| Event::Merged { into: rq(slot), info: info(Op::Read, 0, 8), how: MergeHow::Back };
+        told.good(insert(1)).good(insert(2)).good(merged(1)).bad(merged(3), "does not wait in the scheduler");
+        let absorbed = Event::Absorbed { into: rq(1), absorbed: rq(2) };
+        told.good(absorbed).bad(absorbed, "Joined").bad(choose(2), "Joined").bad(offer(2), "Joined");
+        told.good(choose(1)).good(offer(1)).good(Event::Counted(&counts(0)));
+        assert_eq!(told.end(), Ok(()));
+    }
+
+    #[test]
+    fn what_goes_to_the_head_comes_next_and_the_latest_first() {
+        let mut told = told();
+        told.good(insert(1)).good(at_head(2)).good(at_head(3)).good(choose(3)).good(insert(4)).good(choose(2));
+        told.good(choose(4)).good(at_head(5)).bad(choose(1), "while another is at the head");
+    }
+
+    #[test]
+    fn an_operation_goes_to_the_head_if_it_asked_for_it() {
+        let flags = Flags { at_head: true, ..Flags::NONE };
+        let wanted = |slot| submitted(slot, Asked { flags, ..asked(Op::Read, 8 * slot, 8) });
+        let plain = |slot| submitted(slot, asked(Op::Read, 8 * slot, 8));
+        let named = |slot| Event::Named { submitter: 1, bio: slot, id: rq(slot) };
+        told().good(wanted(1)).good(named(1)).good(at_head(1));
+        told().good(wanted(1)).good(at_head(1)).good(named(1));
+        told().good(wanted(1)).good(named(1)).bad(insert(1), "at_head=true was inserted at Sorted");
+        told().good(plain(1)).good(insert(1)).good(choose(1)).good(named(1));
+        told().good(plain(1)).good(at_head(1)).bad(named(1), "at_head=false was inserted at Head");
+    }
+
+    #[test]
+    fn one_hardware_queue_gets_what_each_cpu_chose_in_its_order() {
+        let all_chosen = |facts: &Facts| {
+            let mut told = told_with(facts);
+            for slot in 1..5 {
+                told.cpu = 1 + (slot as u16) % 2;
+                told.good(insert(slot)).good(choose(slot));
+            }
+            told
+        };
+        let facts = Facts { topology: ONE, ..FACTS };
+        // CPU 2 chose 1 and 3, CPU 1 chose 2 and 4.
+        all_chosen(&facts).good(offer(2)).good(offer(1)).good(offer(3)).good(offer(4));
+        all_chosen(&facts).good(offer(2)).bad(offer(3), "before one that CPU 2 had chosen earlier");
+        let keeps = Facts { keeps_order: true, ..facts };
+        all_chosen(&keeps).good(offer(1)).good(offer(2)).bad(offer(4), "earlier");
+        all_chosen(&keeps).bad(offer(2), "earlier");
+        all_chosen(&FACTS).good(offer(4)).good(offer(3)).good(offer(1));
+        let mut told = all_chosen(&FACTS);
+        told.good(changed(Control::Topology(1, 0, 0), Phase::Done)).bad(offer(4), "earlier");
+    }
+
+    #[test]
+    fn what_was_refused_comes_first() {
+        let refused = |facts: &Facts| {
+            let mut told = told_with(facts);
+            told.good(insert(1)).good(choose(1)).good(insert(2)).good(choose(2)).good(offer(1));
+            told.good(acted(rq(1), Action::Refused));
+            told
+        };
+        refused(&FACTS).good(offer(1)).good(started(rq(1))).good(offer(2));
+        refused(&FACTS).bad(offer(2), "passed another that the device had refused");
+        refused(&Facts { is_concurrent: true, ..FACTS }).good(offer(2)).good(offer(1));
+    }
+
+    #[test]
+    fn flush_steps_pass_the_scheduler() {
+        let flags = Flags { preflush: true, ..Flags::NONE };
+        let (flush, data) = (offered(id(0, 0, 0), Op::Flush, 0, 0, &[]), offered(rq(1), Op::Write, 0, 1, &[1]));
+        told().good(flush).good(submitted(1, Asked { flags, ..asked(Op::Write, 0, 1) })).good(data);
+        told().good(submitted(1, asked(Op::Write, 0, 1))).bad(data, "never came into the scheduler");
+        let mut told = told();
+        told.good(Event::Installed { scheduler: None }).good(offer(1)).bad(insert(2), "not in place");
+    }
+
+    #[test]
+    fn few_pass_what_was_given_back() {
+        let mut told = told();
+        told.good(insert(0)).good(choose(0)).good(offer(0)).good(acted(rq(0), Action::GivenBack));
+        for slot in 1..=8 * u64::from(RUN_BOUND) {
+            told.good(insert(slot)).good(choose(slot)).good(offer(slot));
+        }
+        told.good(insert(2000)).good(choose(2000)).bad(offer(2000), "512 requests passed");
+    }
+}

@@ -1,0 +1,364 @@
+//! No request waits while it could go on. Looked at whenever every CPU sleeps and time is about to jump further than
+//! anybody would sleep of his own accord, or until he tries a refused request again: then all that is outstanding waits
+//! for the device or for its policy, and somebody has planned for what happens next.
+
+use blkmq_sched::{Op, RqId, Time};
+
+use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
+use super::book::Book;
+use super::offers::Offers;
+use super::parts::parts;
+use super::table::Table;
+use super::{Checker, Facts, Violation};
+
+const RULE: &str = "stall";
+
+/// The longest that a queue waits until it tries again what the device refused or gave back, in ns.
+const RETRY_NS: u64 = 3_000_000;
+
+/// Where a request is that the scheduler had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waiting,
+    Chosen,
+    Gone,
+}
+
+/// What is to happen to a request that the device works on.
+#[derive(Debug, Clone, Copy)]
+struct Timer {
+    /// When the device completes it, if it does by itself.
+    due: Option<Time>,
+    /// When the queue asks about it.
+    overdue: Time,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Stall {
+    facts: Facts,
+    operations: Book<(u16, Asked)>,
+    offers: Offers,
+    timers: Table<Timer>,
+    places: Table<Place>,
+    /// Requests that wait in the scheduler, and those that it chose and that have not reached the device.
+    nr_waiting: u64,
+    nr_chosen: u64,
+    /// The scheduler said last that none of these may go.
+    held_back: Option<usize>,
+    has_scheduler: bool,
+    nr_requests: u64,
+    /// The scheduler may want fewer requests than that which are no reads.
+    has_async_depth: bool,
+    io_timeout_ns: u64,
+    /// Changes that have begun and not ended, and quiescences among them.
+    nr_changes: u32,
+    nr_quiesces: u32,
+}
+
+impl Stall {
+    pub(super) fn new(facts: &Facts) -> Self {
+        Self {
+            facts: facts.clone(),
+            operations: Book::new(),
+            offers: Offers::new(),
+            timers: Table::new(),
+            places: Table::new(),
+            nr_waiting: 0,
+            nr_chosen: 0,
+            held_back: None,
+            has_scheduler: false,
+            nr_requests: u64::from(facts.topology.depth),
+            has_async_depth: false,
+            io_timeout_ns: u64::from(facts.io_timeout_ms) * 1_000_000,
+            nr_changes: 0,
+            nr_quiesces: 0,
+        }
+    }
+
+    fn submitted(&mut self, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
+        if parts(&self.facts.limits, &asked, pieces).is_ok() {
+            self.operations.begin(bio, (submitter, asked));
+        }
+    }
+
+    fn installed(&mut self, has_scheduler: bool) {
+        let depth = u64::from(self.facts.topology.depth);
+        self.has_scheduler = has_scheduler;
+        self.nr_requests = if has_scheduler { 2 * depth.min(128) } else { depth };
+        self.has_async_depth = false;
+        self.held_back = None;
+    }
+
+    fn changed(&mut self, control: Control, phase: Phase) {
+        match (control, phase) {
+            (Control::Quiesce, Phase::Begun) => self.nr_quiesces += 1,
+            (Control::Unquiesce, Phase::Done) => self.nr_quiesces -= 1,
+            (Control::Freeze, Phase::Begun) => self.nr_changes += 1,
+            (Control::Thaw, Phase::Done) => self.nr_changes -= 1,
+            (Control::Quiesce | Control::Unquiesce | Control::Freeze | Control::Thaw, _) => {}
+            (_, Phase::Begun) => self.nr_changes += 1,
+            (_, Phase::Done | Phase::Refused) => self.nr_changes -= 1,
+        }
+        match control {
+            Control::QueueKnob("io_timeout", ms) => {
+                let new = ms.unsigned_abs().saturating_mul(1_000_000);
+                match phase {
+                    // Either holds until the change is made.
+                    Phase::Begun => self.io_timeout_ns = self.io_timeout_ns.max(new),
+                    Phase::Done => self.io_timeout_ns = new,
+                    Phase::Refused => {}
+                }
+            }
+            Control::NrRequests(nr_requests) if phase == Phase::Done => self.nr_requests = nr_requests.into(),
+            Control::Knob("async_depth", _) => self.has_async_depth = true,
+            _ => {}
+        }
+    }
+
+    fn place(&mut self, rq: RqId, to: Place) {
+        let entry = self.places.entry(rq);
+        let from = entry.filter(|(id, _)| *id == rq).map(|(_, place)| place);
+        self.nr_waiting -= u64::from(from == Some(Place::Waiting));
+        self.nr_chosen -= u64::from(from == Some(Place::Chosen));
+        self.nr_waiting += u64::from(to == Place::Waiting);
+        self.nr_chosen += u64::from(to == Place::Chosen);
+        *entry = Some((rq, to));
+    }
+
+    fn acted(&mut self, at: Stamp, rq: RqId, action: Action) {
+        let overdue = at.time.after(self.io_timeout_ns);
+        match action {
+            Action::Started { due } | Action::WantsTime { due } => {
+                *self.timers.entry(rq) = Some((rq, Timer { due, overdue }));
+            }
+            _ => {}
+        }
+    }
+
+    fn idle(&self, now: Time, until: Option<Time>) -> Result<(), Violation> {
+        let slack = RETRY_NS + self.facts.nap_ns;
+        let until = until.unwrap_or(Time(u64::MAX));
+        if until.since(now) <= slack || self.operations.len() == 0 || self.nr_quiesces > 0 {
+            return Ok(());
+        }
+        let bad = |what: String| Violation::new(RULE, format!("everybody sleeps until {} ns, and {what}", until.0));
+        let mut with_device = vec![0; self.facts.topology.nr_queues()];
+        for (rq, offer) in self.offers.begun() {
+            let hctx = usize::from(offer.hctx);
+            with_device.resize(with_device.len().max(hctx + 1), 0);
+            with_device[hctx] += 1_u64;
+            let Some(Timer { due, overdue }) = self.timers.get(rq) else { continue };
+            let due = due.map_or(*overdue, |due| due.min(*overdue)).max(now).0;
+            if until.0 > due.saturating_add(slack) {
+                return Err(bad(format!("a request with the device is due, or overdue, at {due} ns")).request(rq));
+            }
+        }
+        // What has not come in stays in the plugs until the change is made.
+        if self.nr_changes > 0 {
+            return Ok(());
+        }
+        let nr_begun: u64 = with_device.iter().sum();
+        if nr_begun == 0 {
+            let (bio, (submitter, _)) = self.operations.iter().next().expect("some are outstanding");
+            let what =
+                format!("the device has nothing to do, but operation {bio} of submitter {submitter} is not over");
+            return Err(bad(what).bio(bio));
+        }
+        if self.is_held_up(&with_device, nr_begun) {
+            return Ok(());
+        }
+        if self.nr_waiting > 0 && self.held_back.is_none() {
+            return Err(bad(format!("{} requests wait in the scheduler, though there are tags", self.nr_waiting)));
+        }
+        self.judge_operations().map_err(|(bio, what)| bad(what).bio(bio))
+    }
+
+    /// Whether tags may be missing, or room in the scheduler, or its policy lets nothing go.
+    fn is_held_up(&self, with_device: &[u64], nr_begun: u64) -> bool {
+        let nr_refused = self.offers.refused().count() as u64;
+        let elsewhere = nr_refused + self.nr_chosen;
+        let nr_tags =
+            u64::from(self.facts.topology.depth).min(if self.has_scheduler { u64::MAX } else { self.nr_requests });
+        let lacks_tags = with_device.iter().any(|begun| begun + elsewhere >= nr_tags);
+        let is_full =
+            self.has_scheduler && (self.has_async_depth || self.nr_waiting + nr_begun + elsewhere >= self.nr_requests);
+        lacks_tags || is_full || self.held_back.is_some()
+    }
+
+    /// With tags and room for everything, each operation is with the device. Those that wait for a flush are not judged.
+    fn judge_operations(&self) -> Result<(), (u64, String)> {
+        for (bio, (submitter, asked)) in self.operations.iter() {
+            let flushes = self.facts.limits.write_cache && (asked.flags.preflush || asked.flags.fua);
+            if flushes || asked.op == Op::Flush {
+                continue;
+            }
+            let end = asked.sector + asked.nr_sectors;
+            let is_begun = self.offers.begun().filter(|(_, offer)| offer.op == asked.op).any(|(_, offer)| {
+                offer
+                    .ranges
+                    .iter()
+                    .any(|&(sector, nr_sectors)| sector < end && asked.sector < sector + u64::from(nr_sectors))
+            });
+            if !is_begun {
+                let what = "is over and not reaped, or could go on and does not";
+                return Err((bio, format!("operation {bio} of submitter {submitter} {what}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Checker for Stall {
+    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        match *event {
+            Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
+            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => {
+                self.operations.end(bio);
+            }
+            Event::Left { submitter, .. } => {
+                let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
+                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
+            }
+            Event::Installed { scheduler } => self.installed(scheduler.is_some()),
+            Event::Inserted { rq, .. } => {
+                self.place(rq, Place::Waiting);
+                self.held_back = None;
+            }
+            Event::Absorbed { absorbed, .. } => self.place(absorbed, Place::Gone),
+            Event::Chosen { rq, .. } => {
+                self.place(rq, Place::Chosen);
+                self.held_back = None;
+            }
+            Event::HeldBack { waiting, .. } => self.held_back = (waiting > 0).then_some(waiting),
+            Event::Offered { rq, .. } => {
+                if self.places.get(rq) == Some(&Place::Chosen) {
+                    self.place(rq, Place::Gone);
+                }
+                self.offers.see(event);
+            }
+            Event::Acted { rq, action } => {
+                self.acted(at, rq, action);
+                self.offers.see(event);
+            }
+            Event::Changed { control, phase } => self.changed(control, phase),
+            Event::Idle { until, .. } => return self.idle(at.time, until),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_virtual::Status;
+
+    use super::super::super::event::DeviceState;
+    use super::super::testing::*;
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Everybody sleeps until so many ms.
+    fn idle(ms: u64) -> Event<'static> {
+        Event::Idle { until: Some(Time(ms * MS)), device: DeviceState::default() }
+    }
+
+    /// A queue with a scheduler; operation 1 is a read.
+    fn told() -> Told<Stall> {
+        let mut told = Told::new(Stall::new(&FACTS));
+        told.good(Event::Installed { scheduler: Some("mq-deadline") }).good(submitted(1, asked(Op::Read, 0, 8)));
+        told
+    }
+
+    fn due(rq: RqId, ms: u64) -> Event<'static> {
+        acted(rq, Action::Started { due: Some(Time(ms * MS)) })
+    }
+
+    /// The device works on the read until then.
+    fn with_device(ms: u64) -> Told<Stall> {
+        let mut told = told();
+        told.good(offered(id(1, 0, 0), Op::Read, 0, 8, &[])).good(due(id(1, 0, 0), ms));
+        told
+    }
+
+    #[test]
+    fn nobody_sleeps_past_what_the_device_does() {
+        with_device(50).good(idle(50)).bad(idle(55), "is due, or overdue, at 50000000");
+        // It asks about the request after 100 ms.
+        let mut told = told();
+        told.good(offered(id(1, 0, 0), Op::Read, 0, 8, &[])).good(acted(id(1, 0, 0), Action::Started { due: None }));
+        told.good(idle(100)).bad(idle(105), "overdue, at 100000000");
+        told.now = 100 * MS;
+        told.good(acted(id(1, 0, 0), Action::WantsTime { due: None })).good(idle(200)).bad(idle(205), "overdue");
+        told.bad(Event::Idle { until: None, device: DeviceState::default() }, "overdue");
+        let knob = Control::QueueKnob("io_timeout", 20);
+        told.good(changed(knob, Phase::Begun)).good(changed(knob, Phase::Done));
+        told.good(acted(id(1, 0, 0), Action::WantsTime { due: None })).good(idle(120)).bad(idle(125), "overdue");
+    }
+
+    #[test]
+    fn nobody_sleeps_while_the_device_has_nothing_to_do() {
+        told().good(idle(4)).bad(idle(5), "operation 1 of submitter 1 is not over");
+        told().good(reaped(1, id(1, 0, 0), Status::Ok)).good(idle(1000));
+        let mut over = with_device(50);
+        over.good(completed(id(1, 0, 0), Status::Ok)).bad(idle(50), "the device has nothing to do");
+        let mut refused = told();
+        refused.good(offered(id(1, 0, 0), Op::Read, 0, 8, &[])).good(acted(id(1, 0, 0), Action::Refused));
+        refused.good(idle(4)).bad(idle(5), "nothing to do");
+    }
+
+    #[test]
+    fn a_closed_queue_may_sleep() {
+        let begun = |control| changed(control, Phase::Begun);
+        let done = |control| changed(control, Phase::Done);
+        told().good(begun(Control::Freeze)).good(idle(50)).good(done(Control::Freeze)).good(idle(50));
+        told()
+            .good(begun(Control::Freeze))
+            .good(begun(Control::Thaw))
+            .good(done(Control::Thaw))
+            .bad(idle(50), "not over");
+        let mut late = with_device(50);
+        late.good(begun(Control::Freeze)).bad(idle(60), "is due");
+        late.good(begun(Control::Quiesce)).good(idle(60)).good(done(Control::Quiesce)).good(begun(Control::Unquiesce));
+        late.good(idle(60)).good(done(Control::Unquiesce)).bad(idle(60), "is due");
+        let change = Control::NrRequests(8);
+        told().good(begun(change)).good(idle(50)).good(changed(change, Phase::Refused)).bad(idle(50), "not over");
+    }
+
+    #[test]
+    fn what_waits_lacks_a_tag_or_room_or_is_held_back() {
+        let write = |told: &mut Told<Stall>, bio: u64| {
+            told.good(submitted(bio, asked(Op::Write, 16 * bio, 8)));
+        };
+        let waiting = || {
+            let mut told = with_device(50);
+            write(&mut told, 2);
+            told.good(inserted(id(1, 1, 0), info(Op::Write, 32, 8), 0));
+            told
+        };
+        waiting().bad(idle(50), "1 requests wait in the scheduler");
+        waiting().good(Event::HeldBack { waiting: 1, now: Time(0) }).good(idle(50));
+        waiting().good(chosen(id(1, 1, 0), 0)).bad(idle(50), "operation 2 of submitter 1 is over");
+        let mut full = waiting();
+        for slot in 2..5 {
+            full.good(offered(id(1, slot, 0), Op::Read, 8 * slot, 8, &[])).good(due(id(1, slot, 0), 50));
+        }
+        full.good(idle(50));
+        let mut few = waiting();
+        few.good(changed(Control::NrRequests(2), Phase::Begun)).good(changed(Control::NrRequests(2), Phase::Done));
+        few.good(idle(50));
+        let mut absorbed = waiting();
+        absorbed.good(Event::Absorbed { into: id(1, 0, 0), absorbed: id(1, 1, 0) }).bad(idle(50), "operation 2");
+    }
+
+    #[test]
+    fn an_operation_that_is_over_wakes_its_submitter() {
+        let mut told = with_device(50);
+        told.good(submitted(2, asked(Op::Write, 16, 8))).good(offered(id(1, 1, 0), Op::Write, 16, 8, &[]));
+        told.good(due(id(1, 1, 0), 30)).good(idle(30)).good(completed(id(1, 1, 0), Status::Ok));
+        told.bad(idle(50), "operation 2 of submitter 1 is over and not reaped");
+        told.good(reaped(2, id(1, 1, 0), Status::Ok)).good(idle(50));
+    }
+}
