@@ -51,11 +51,11 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
         if !client.stays() {
             break;
         }
-        if client.habits.random.below(100) < rhythm.pauses {
-            client.pause();
-        } else if idle_rounds > 4 {
+        if idle_rounds > 4 {
             // Who polls in vain looks less and less often, or a device that hangs would cost many steps.
             thread::sleep(Duration::from_nanos(500 << u32::min(idle_rounds, 12)));
+        } else if client.habits.random.below(100) < rhythm.pauses {
+            client.pause();
         }
     }
     client.leave(submitter);
@@ -63,6 +63,10 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
 
 /// Submits some operations, one by one or together.
 pub(super) fn burst(client: &mut Client, submitter: &mut Submitter) {
+    let is_full = submitter.nr_outstanding() == submitter.nr_slots();
+    if is_full && !client.habits.random.one_in(8) {
+        return;
+    }
     let nr_operations = client.habits.random.within(1, client.habits.burst);
     if client.habits.random.below(100) < client.habits.batches {
         return batch(client, submitter, nr_operations);
