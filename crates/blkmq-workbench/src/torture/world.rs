@@ -6,17 +6,20 @@ use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, thread, uninterrupted};
 use blkmq_virtual::sync::weaken;
 use blkmq_virtual::{Limits, RequestQueue};
 
-use super::check::Violation;
+use super::check::{self, Facts, Violation};
 use super::claims::Claims;
 use super::client::{Client, STEPS_PER_OPERATION};
 use super::control::Controller;
-use super::device::Device;
+use super::device::{Device, DeviceConfig};
 use super::event::{Event, Stamp};
 use super::history::{History, Reader};
 use super::mutant::Mutant;
 use super::plan::Plan;
 use super::policy::Watched;
 use super::witness::{Witness, stamp};
+
+/// The longest that a client sleeps of its own accord, in ns.
+const NAP_NS: u64 = 3_000_000;
 
 /// What all worlds of a run have in common.
 #[derive(Debug, Clone)]
@@ -115,7 +118,7 @@ impl World {
 /// ends soon after: a world that ends badly leaves its thread counting as panicking.
 pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
     let plan = Plan::draw(seed, settings);
-    let witness = Witness::new(History::new(reader), Vec::new(), settings.live);
+    let witness = Witness::new(History::new(reader), check::all(&facts(&plan)), settings.live);
     let share = Arc::new(Mutex::new(Share::new(requests, plan.device.limits.capacity_sectors)));
     let device = Device::new(plan.device.clone(), plan.device_random.clone(), witness.clone());
     weaken(settings.mutant.map(|mutant| mutant.site));
@@ -130,6 +133,21 @@ pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option
     let violation = violation.or_else(|| Some((at, trouble(ended)?)));
     let requests = share.lock().unwrap_or_else(PoisonError::into_inner).taken();
     Outcome { requests, steps: at.step, hash, violation }
+}
+
+/// What the checkers are told of a world before it begins.
+fn facts(plan: &Plan) -> Facts {
+    let DeviceConfig { limits, topology, is_concurrent, ref timing, .. } = plan.device;
+    Facts {
+        limits,
+        topology,
+        io_timeout_ms: plan.io_timeout_ms,
+        is_concurrent,
+        // Under `single` two CPUs may invert what they chose one after the other.
+        keeps_order: false,
+        nap_ns: NAP_NS,
+        longest_ns: timing.longest_ns(),
+    }
 }
 
 fn options(plan: &Plan, witness: &Witness, device: &Arc<Device>) -> Options {
