@@ -111,11 +111,11 @@ impl Slots {
                 format!("operation {bio} of {nr_parts} parts was taken as number {named}, with {nr_slots} slots");
             return Err(Violation::new(RULE, what).bio(bio));
         }
-        self.own(number, bio, id, true)
+        self.own(number, bio, id, true, true)
     }
 
-    /// An operation has this id; `begins`: it has got it just now.
-    fn own(&mut self, number: u16, bio: u64, id: RqId, begins: bool) -> Result<(), Violation> {
+    /// An operation has this id; `begins`: it has got it just now. `is_named`: it said so then.
+    fn own(&mut self, number: u16, bio: u64, id: RqId, begins: bool, is_named: bool) -> Result<(), Violation> {
         let bad = |what: String| Err(Violation::new(RULE, what).bio(bio).request(id));
         if let Some(submitter) = self.submitters.get_mut(&number) {
             if u64::from(slot(id)) >= submitter.nr_slots {
@@ -137,6 +137,8 @@ impl Slots {
                 bad(format!("operation {bio} has an id that is not newer than {last:?}, which was there before"))
             }
             Some((last, true)) if begins => bad(format!("operation {bio} is where {last:?} is not over")),
+            // Whose id nobody said may have been reaped, and its slot used again, before he who awaits it looks.
+            Some((last, _)) if generation(*last) > generation(id) && !is_named => Ok(()),
             Some((last, _)) if generation(*last) > generation(id) => {
                 bad(format!("operation {bio} is over by an id that is older than {last:?}, which was there before"))
             }
@@ -185,8 +187,9 @@ impl Checker for Slots {
             Event::Rejected { submitter, bio, reason, .. } => return self.rejected(submitter, bio, reason),
             Event::Named { submitter, bio, id } => return self.named(submitter, bio, id),
             Event::Reaped { submitter, bio, id, .. } => {
+                let is_named = self.operations.get(bio).is_some_and(|operation| operation.is_named);
                 self.end_of(bio);
-                return self.own(submitter, bio, id, false);
+                return self.own(submitter, bio, id, false, is_named);
             }
             Event::HandedBack { bio, .. } => _ = self.end_of(bio),
             Event::Outstanding { submitter, nr_outstanding } => return self.outstanding(submitter, nr_outstanding),
@@ -257,7 +260,8 @@ mod tests {
         told.good(of(1, 1)).good(named(1, id(1, 0, 4))).good(reaped(1, id(1, 0, 4), Status::Ok));
         told.good(of(2, 1)).bad(reaped(2, id(1, 0, 4), Status::Ok), "was over before");
         told.good(of(3, 1)).good(named(3, id(1, 0, 5))).good(of(4, 1)).bad(named(4, id(1, 3, 0)), "slot 3 of 3");
-        told.good(of(5, 1)).bad(reaped(5, id(1, 0, 3), Status::Ok), "an id that is older");
+        told.good(of(5, 1)).good(reaped(5, id(1, 0, 3), Status::Ok));
+        told.good(of(6, 1)).good(named(6, id(1, 1, 1))).bad(reaped(6, id(1, 0, 3), Status::Ok), "an id that is older");
     }
 
     #[test]
