@@ -135,6 +135,8 @@ pub(crate) enum Event<'a> {
     Reaped { submitter: u16, bio: u64, id: RqId, status: Status, data: &'a [u64] },
     /// A leaving submitter got it back undone.
     HandedBack { submitter: u16, bio: u64 },
+    /// Nobody will reap it: it is over without a word when its submitter has left, or before.
+    Forgotten { submitter: u16, bio: u64 },
     /// What the queue says a submitter has outstanding, split operations counted by their parts; told now and then.
     Outstanding { submitter: u16, nr_outstanding: usize },
 

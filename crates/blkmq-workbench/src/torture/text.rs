@@ -54,6 +54,7 @@ impl Display for Event<'_> {
                 if data.is_empty() { Ok(()) } else { write!(f, "; read {}", Runs(data)) }
             }
             Self::HandedBack { submitter, bio } => write!(f, "bio {bio}: handed back undone to submitter {submitter}"),
+            Self::Forgotten { submitter, bio } => write!(f, "bio {bio}: forgotten by submitter {submitter}"),
             Self::Outstanding { submitter, nr_outstanding } => {
                 write!(f, "submitter {submitter}: {nr_outstanding} outstanding")
             }

@@ -21,6 +21,8 @@ struct Operation {
     nr_parts: u64,
     /// The queue has said that it took it.
     is_named: bool,
+    /// Nobody says when it is over.
+    is_forgotten: bool,
 }
 
 /// A submitter that has joined.
@@ -67,17 +69,26 @@ impl Slots {
         let Some(submitter) = self.submitters.get_mut(&number) else { return };
         submitter.operations += 1;
         submitter.parts += nr_parts;
-        self.operations.begin(bio, Operation { submitter: number, nr_parts, is_named: false });
+        self.operations.begin(bio, Operation { submitter: number, nr_parts, is_named: false, is_forgotten: false });
     }
 
     fn end_of(&mut self, bio: u64) -> Option<u64> {
-        let Operation { submitter, nr_parts, is_named } = self.operations.end(bio)?;
+        let Operation { submitter, nr_parts, is_named, is_forgotten } = self.operations.end(bio)?;
         if let Some(submitter) = self.submitters.get_mut(&submitter) {
-            submitter.operations -= 1;
+            submitter.operations -= u64::from(!is_forgotten);
             submitter.parts -= nr_parts;
             submitter.named -= u64::from(is_named);
         }
         Some(nr_parts)
+    }
+
+    /// It has its slots until it is over, and nobody says when that is.
+    fn forgotten(&mut self, bio: u64) {
+        let Some(operation) = self.operations.get_mut(bio).filter(|operation| !operation.is_forgotten) else { return };
+        operation.is_forgotten = true;
+        if let Some(submitter) = self.submitters.get_mut(&operation.submitter) {
+            submitter.operations -= 1;
+        }
     }
 
     fn rejected(&mut self, number: u16, bio: u64, reason: RejectReason) -> Result<(), Violation> {
@@ -192,6 +203,7 @@ impl Checker for Slots {
                 return self.own(submitter, bio, id, false, is_named);
             }
             Event::HandedBack { bio, .. } => _ = self.end_of(bio),
+            Event::Forgotten { bio, .. } => self.forgotten(bio),
             Event::Outstanding { submitter, nr_outstanding } => return self.outstanding(submitter, nr_outstanding),
             _ => {}
         }
@@ -236,7 +248,9 @@ mod tests {
         told.good(of(2, 2)).good(outstanding(3)).good(outstanding(2)).bad(outstanding(1), "in 3 parts");
         told.good(reaped(1, id(1, 0, 0), Status::Ok)).good(outstanding(2)).bad(outstanding(3), "in 2 parts");
         told.good(Event::HandedBack { submitter: 1, bio: 2 }).good(outstanding(0));
-        told.good(of(3, 3)).good(of(4, 1)).bad(outstanding(4), "of 3 slots has 4");
+        told.good(of(8, 2)).good(Event::Forgotten { submitter: 1, bio: 8 }).good(outstanding(0)).good(outstanding(2));
+        told.good(Event::HandedBack { submitter: 1, bio: 8 }).good(outstanding(0)).bad(outstanding(1), "submitted 0");
+        told.good(of(13, 3)).good(of(14, 1)).bad(outstanding(4), "of 3 slots has 4");
     }
 
     #[test]

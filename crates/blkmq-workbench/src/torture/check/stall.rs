@@ -213,9 +213,11 @@ impl Checker for Stall {
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         match *event {
             Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
-            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => {
-                self.operations.end(bio);
-            }
+            // Of what was forgotten nobody says when it is over.
+            Event::Reaped { bio, .. }
+            | Event::HandedBack { bio, .. }
+            | Event::Rejected { bio, .. }
+            | Event::Forgotten { bio, .. } => _ = self.operations.end(bio),
             Event::Left { submitter, .. } => {
                 let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
                 let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
@@ -302,6 +304,7 @@ mod tests {
     fn nobody_sleeps_while_the_device_has_nothing_to_do() {
         told().good(idle(4)).bad(idle(5), "operation 1 of submitter 1 is not over");
         told().good(reaped(1, id(1, 0, 0), Status::Ok)).good(idle(1000));
+        told().good(Event::Forgotten { submitter: 1, bio: 1 }).good(idle(1000));
         let mut over = with_device(50);
         over.good(completed(id(1, 0, 0), Status::Ok)).bad(idle(50), "the device has nothing to do");
         let mut refused = told();

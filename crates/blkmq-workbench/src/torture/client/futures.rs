@@ -10,6 +10,7 @@ use blkmq_virtual::sync::Parker;
 use blkmq_virtual::{RejectReason, Submitter};
 
 use super::Client;
+use crate::torture::event::Event;
 
 /// Wakes the executor.
 struct Bell(Parker);
@@ -37,9 +38,11 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
         if before > 0 && client.habits.random.one_in(200) {
             // Nobody wants to know any more. The operation goes on, and is over when its submitter has left.
             let given_up = client.habits.random.below(before as u64) as usize;
-            drop(awaited.swap_remove(given_up));
+            let (bio, operation) = awaited.swap_remove(given_up);
+            client.world.witness.tell(Event::Forgotten { submitter: client.number, bio });
+            drop(operation);
         }
-        awaited.retain_mut(|operation| match Pin::new(operation).poll(&mut Context::from_waker(&waker)) {
+        awaited.retain_mut(|(_, operation)| match Pin::new(operation).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(completion) => {
                 client.over(completion);
                 false
@@ -65,14 +68,14 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
 }
 
 /// Submits until enough are awaited. False if there is no slot for more.
-fn submit(client: &mut Client, submitter: &AsyncSubmitter, awaited: &mut Vec<Operation>, most: usize) -> bool {
+fn submit(client: &mut Client, submitter: &AsyncSubmitter, awaited: &mut Vec<(u64, Operation)>, most: usize) -> bool {
     while awaited.len() < most {
         let Some((bio, is_bad)) = client.next() else { return true };
         let number = bio.user_data;
         match submitter.submit(bio) {
             Ok(operation) => {
                 client.took(number, None, is_bad);
-                awaited.push(operation);
+                awaited.push((number, operation));
             }
             Err(rejected) => {
                 let is_full = rejected.reason == RejectReason::Full;
