@@ -24,6 +24,10 @@ fn each_is_found() {
         }
         assert_eq!(output.status.code(), Some(1), "{name}");
         assert_eq!(failure["repeatable"].as_bool(), Some(true), "{name}: {failure}");
+        let repeat = failure["repeat"].as_str().expect("a failure tells how to repeat it");
+        let without = repeat.replace(&format!(" --plant {name}"), "");
+        let text = printed(&without.split_whitespace().skip(1).collect::<Vec<_>>());
+        assert!(text.contains("\nclean: "), "{name}: what was found is not the planted bug: {without}");
         println!(
             "{name}: found after {} operations and {:.1} s, in {} operations: {}: {}",
             found["requests"],
