@@ -250,11 +250,16 @@ fn choose<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q>
     let mut hold = q.held.hold(counters);
     let choice = choose_held(q, &mut hold, now);
     q.held.note_waiting(&hold);
+    let planned = q.policy_wakeup.load(Ordering::Relaxed);
     let wakeup = match (&choice, &hold.scheduler) {
-        (Choice::HeldBack(_), Some(scheduler)) => scheduler.next_wakeup().map_or(u64::MAX, |time| time.0),
+        (Choice::HeldBack(_), Some(scheduler)) => {
+            let wakeup = scheduler.next_wakeup().map_or(u64::MAX, |time| time.0);
+            // A plan that is still to come stands until something is chosen. A scheduler that is asked in vain may name
+            // now this time and now that, and who is woken for the earlier one asks it again.
+            if planned > now.0 { wakeup.min(planned) } else { wakeup }
+        }
         _ => u64::MAX,
     };
-    let planned = q.policy_wakeup.load(Ordering::Relaxed);
     if planned != wakeup {
         q.policy_wakeup.store(wakeup, Ordering::Relaxed);
     }
