@@ -43,17 +43,13 @@ impl Device {
         Arc::new(Self { config, inner })
     }
 
-    /// What it is like.
-    pub(crate) const fn config(&self) -> &DeviceConfig {
-        &self.config
-    }
-
     /// What it has to do.
     pub(crate) fn state(&self) -> DeviceState {
         self.with(|inner| inner.state())
     }
 
-    /// Takes the power away and gives it back. Without a cache only the requests in progress feel it.
+    /// Takes the power away and gives it back, as happens now and then by itself.
+    #[cfg(test)]
     pub(crate) fn lose_power(&self) {
         self.with(Inner::lose_power);
     }
