@@ -146,6 +146,7 @@ impl Client {
             }
         }
         let hands_back = self.habits.random.one_in(2);
+        self.leaves();
         if hands_back {
             for bio in submitter.leave() {
                 self.world.witness.tell(Event::HandedBack { submitter: self.number, bio: bio.user_data });
@@ -155,6 +156,11 @@ impl Client {
             drop(submitter);
         }
         self.left(hands_back);
+    }
+
+    /// From here on nobody says what becomes of what it has outstanding.
+    fn leaves(&self) {
+        self.world.witness.tell(Event::Leaving { submitter: self.number });
     }
 
     /// It has left: all that it had outstanding is over, whatever became of it.

@@ -120,6 +120,8 @@ pub(crate) struct Counts {
 pub(crate) enum Event<'a> {
     /// A submitter joined, with this many slots.
     Joined { submitter: u16, nr_slots: u16 },
+    /// It begins to leave. What is over from here on it reaps without a word.
+    Leaving { submitter: u16 },
     /// It left, and all its operations are over. `hands_back`: those that were not done were handed back, and told; else
     /// they were dropped.
     Left { submitter: u16, hands_back: bool },

@@ -34,6 +34,7 @@ impl Display for Event<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Joined { submitter, nr_slots } => write!(f, "submitter {submitter}: joined, with {nr_slots} slots"),
+            Self::Leaving { submitter } => write!(f, "submitter {submitter}: leaves when all is over"),
             Self::Left { submitter, hands_back } => {
                 let rest = if hands_back { "and got back" } else { "and dropped" };
                 write!(f, "submitter {submitter}: left, {rest} what was not done")

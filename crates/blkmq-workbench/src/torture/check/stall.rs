@@ -33,11 +33,19 @@ struct Timer {
     overdue: Time,
 }
 
+#[derive(Debug)]
+struct Operation {
+    submitter: u16,
+    asked: Asked,
+    /// Its submitter leaves: it may be over.
+    is_vague: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Stall {
     facts: Facts,
-    operations: Book<(u16, Asked)>,
+    operations: Book<Operation>,
     offers: Offers,
     timers: Table<Timer>,
     places: Table<Place>,
@@ -78,7 +86,7 @@ impl Stall {
 
     fn submitted(&mut self, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
         if parts(&self.facts.limits, &asked, pieces).is_ok() {
-            self.operations.begin(bio, (submitter, asked));
+            self.operations.begin(bio, Operation { submitter, asked, is_vague: false });
         }
     }
 
@@ -160,7 +168,7 @@ impl Stall {
         }
         let nr_begun: u64 = with_device.iter().sum();
         if nr_begun == 0 {
-            let (bio, (submitter, _)) = self.operations.iter().next().expect("some are outstanding");
+            let (bio, Operation { submitter, .. }) = self.operations.iter().next().expect("some are outstanding");
             let what =
                 format!("the device has nothing to do, but operation {bio} of submitter {submitter} is not over");
             return Err(bad(what).bio(bio));
@@ -188,9 +196,9 @@ impl Stall {
 
     /// With tags and room for everything, each operation is with the device. Those that wait for a flush are not judged.
     fn judge_operations(&self) -> Result<(), (u64, String)> {
-        for (bio, (submitter, asked)) in self.operations.iter() {
+        for (bio, Operation { submitter, asked, is_vague }) in self.operations.iter() {
             let flushes = self.facts.limits.write_cache && (asked.flags.preflush || asked.flags.fua);
-            if flushes || asked.op == Op::Flush {
+            if flushes || *is_vague || asked.op == Op::Flush {
                 continue;
             }
             let end = asked.sector + asked.nr_sectors;
@@ -218,8 +226,12 @@ impl Checker for Stall {
             | Event::HandedBack { bio, .. }
             | Event::Rejected { bio, .. }
             | Event::Forgotten { bio, .. } => _ = self.operations.end(bio),
+            Event::Leaving { submitter } => {
+                let theirs = self.operations.iter_mut().filter(|(_, operation)| operation.submitter == submitter);
+                theirs.for_each(|(_, operation)| operation.is_vague = true);
+            }
             Event::Left { submitter, .. } => {
-                let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
+                let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
                 let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
                 theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
             }
@@ -362,6 +374,10 @@ mod tests {
         told.good(submitted(2, asked(Op::Write, 16, 8))).good(offered(id(1, 1, 0), Op::Write, 16, 8, &[]));
         told.good(due(id(1, 1, 0), 30)).good(idle(30)).good(completed(id(1, 1, 0), Status::Ok));
         told.bad(idle(50), "operation 2 of submitter 1 is over and not reaped");
+        let mut leaving = with_device(50);
+        leaving.good(submitted(2, asked(Op::Write, 16, 8))).bad(idle(50), "operation 2");
+        leaving.good(Event::Leaving { submitter: 1 }).good(idle(50)).good(completed(id(1, 0, 0), Status::Ok));
+        leaving.bad(idle(50), "nothing to do");
         told.good(reaped(2, id(1, 1, 0), Status::Ok)).good(idle(50));
     }
 }

@@ -63,6 +63,7 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
             bell.0.park_until(timeout);
         }
     }
+    client.leaves();
     drop(submitter);
     client.left(false);
 }
