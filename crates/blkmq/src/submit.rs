@@ -401,7 +401,8 @@ impl Submitter {
             let Body { status, issued, completed, part: Part { parent, .. }, .. } = *rq.body();
             let whole = &mut outstanding[usize::from(parent.slot())];
             whole.parts -= 1;
-            whole.status = whole.status.and(status);
+            // A part that was never started makes the whole one that is handed back, whatever became of the others.
+            whole.status = if status == Status::Gone { status } else { whole.status.and(status) };
             if rq.index() == parent {
                 let _ = rq.leave_at(Place::Completed);
             } else {
