@@ -1,0 +1,137 @@
+//! Who is woken while a scheduler holds requests back and a device keeps what it has: those who have a reason to look, once,
+//! and not each other without end. The torture rig found these.
+
+mod device;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use blkmq::{Class, Client, Clock, IoPriority, Limits, Notify, RequestQueue, Status, Submitter, VirtualClock};
+use device::{ONE_QUEUE, Recorder, read, write};
+
+/// Counts how often a submitter's thread was told to look.
+#[derive(Debug, Default)]
+struct Told(AtomicU32);
+
+impl Notify for Told {
+    fn notify(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Told {
+    fn since_last(&self) -> u32 {
+        self.0.swap(0, Ordering::Relaxed)
+    }
+}
+
+/// A queue in which a read and a write of the idle class wait for a real-time read that the device keeps, all of them of
+/// the first submitter, who is told; the second has nothing to do.
+struct HeldBack {
+    clock: VirtualClock,
+    device: Arc<Recorder>,
+    waits: Submitter,
+    polls: Submitter,
+    told: Arc<Told>,
+}
+
+fn held_back() -> HeldBack {
+    let clock = VirtualClock::new();
+    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let builder = RequestQueue::builder(device.clone()).clock(Clock::Virtual(clock.clone()));
+    let q = builder.scheduler("mq-deadline").build().expect("the queue is good");
+    let client = Client::new("test");
+    let join = || q.submitter(&client).expect("there is room for two threads");
+    let (mut waits, polls) = (join(), join());
+    let told = Arc::new(Told::default());
+    waits.set_notify(Some(told.clone()));
+    let idle = IoPriority { class: Class::Idle, level: 0 };
+    // The sweep over the idle class stands behind what will wait, so that each ask begins a new batch.
+    for bio in [read(5000, 8), write(5000, 8)] {
+        waits.submit(bio.with_priority(idle)).expect("there are slots");
+        waits.poll();
+        device.finish_oldest(Status::Ok);
+        waits.poll();
+        assert!(waits.reap().is_some());
+    }
+    let bios = [
+        read(0, 8).with_priority(IoPriority { class: Class::RealTime, level: 0 }),
+        read(100, 8).with_priority(idle),
+        write(200, 8).with_priority(idle),
+    ];
+    for bio in bios {
+        waits.submit(bio).expect("there are slots");
+        waits.poll();
+        clock.advance(1_000_000);
+    }
+    assert_eq!(device.nr_held(), 1);
+    HeldBack { clock, device, waits, polls, told }
+}
+
+impl HeldBack {
+    /// Asks for more than the queue takes, so that something stays in the plug.
+    fn fill(&mut self) {
+        for sector in 0..150 {
+            self.waits.submit(read(1000 + sector * 100, 8)).expect("there are more slots than room");
+        }
+        // Twice: the first look plans for the retry.
+        self.waits.poll();
+        self.polls.poll();
+        self.waits.poll();
+        self.told.since_last();
+    }
+
+    /// Lets the device finish, so that the submitters can leave.
+    fn end(mut self) {
+        while self.waits.nr_outstanding() > 0 {
+            while self.device.nr_held() > 0 {
+                self.device.finish_oldest(Status::Ok);
+            }
+            self.waits.poll();
+            while self.waits.reap().is_some() {}
+        }
+    }
+}
+
+/// Asked in vain, mq-deadline names the time of its read and that of its write in turn. Red if each change to the earlier
+/// one tells those who sleep.
+#[test]
+fn a_scheduler_that_is_asked_in_vain_again_and_again_tells_of_its_plan_once() {
+    let mut world = held_back();
+    world.told.since_last();
+    (0..20).for_each(|_| _ = world.polls.poll());
+    assert!(world.told.since_last() <= 1);
+    world.end();
+}
+
+/// Red if tags that were lent to a choice that came to nothing are taken for room: who is told of it tries in vain, asks,
+/// and tells others.
+#[test]
+fn a_choice_that_comes_to_nothing_makes_no_room() {
+    let mut world = held_back();
+    world.fill();
+    (0..20).for_each(|_| {
+        world.waits.poll();
+        world.polls.poll();
+    });
+    assert_eq!(world.told.since_last(), 0);
+    world.end();
+}
+
+/// Red if only the thread that asked the device plans anew: the device may know better now when it will be done.
+#[test]
+fn when_the_device_is_asked_about_a_request_others_plan_anew() {
+    let HeldBack { clock, device, mut waits, mut polls, told } = held_back();
+    while waits.nr_outstanding() > 0 {
+        device.finish_oldest(Status::Ok);
+        waits.poll();
+        while waits.reap().is_some() {}
+    }
+    waits.submit(read(0, 8)).expect("there are slots");
+    waits.poll();
+    clock.advance(31_000_000_000);
+    told.since_last();
+    polls.poll();
+    assert_eq!(told.since_last(), 1);
+    device.finish_oldest(Status::Ok);
+}
