@@ -3,12 +3,14 @@
 mod book;
 mod counters;
 mod data;
+mod flush;
 mod freeze;
 mod limits;
 mod lost;
 mod offers;
 mod order;
 mod parts;
+mod runs;
 mod slots;
 mod stall;
 mod table;
@@ -50,6 +52,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(slots::Slots::new(facts)),
         Box::new(limits::MergeLimits::new(facts)),
         Box::new(order::Order::new(facts)),
+        Box::new(flush::Flush::new(facts)),
         Box::new(freeze::Freeze::new()),
         Box::new(counters::Counters::new(facts)),
         Box::new(stall::Stall::new(facts)),

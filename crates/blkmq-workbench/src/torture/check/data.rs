@@ -13,7 +13,7 @@ use super::super::event::{Asked, Event, Stamp};
 use super::book::Book;
 use super::offers::Offers;
 use super::parts::parts;
-use super::table::Table;
+use super::runs::{Runs, places};
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "data";
@@ -26,9 +26,6 @@ struct Operation {
     /// The power went meanwhile: a read may have found what was there before.
     is_vague: bool,
 }
-
-/// What a request puts into sectors: first sector, length, and what each sector then holds.
-type Run = (u64, u32, u64);
 
 /// See the module.
 #[derive(Debug)]
@@ -43,7 +40,7 @@ pub(super) struct Data {
     content: Vec<u64>,
     instead: BTreeMap<u64, Vec<u64>>,
     offers: Offers,
-    runs: Table<Vec<Run>>,
+    runs: Runs,
 }
 
 impl Data {
@@ -57,7 +54,7 @@ impl Data {
             content: vec![0; nr_sectors],
             instead: BTreeMap::new(),
             offers: Offers::new(),
-            runs: Table::new(),
+            runs: Runs::new(),
         }
     }
 
@@ -109,12 +106,9 @@ impl Data {
         Ok(())
     }
 
-    /// Notes what a request that was offered would put where, and whether it was asked for.
-    fn offered(&mut self, rq: RqId, data: &[u64]) -> Result<(), Violation> {
+    /// Whether somebody asked for what a request that is offered does.
+    fn offered(&self, rq: RqId, data: &[u64]) -> Result<(), Violation> {
         let Some(offer) = self.offers.get(rq) else { return Ok(()) };
-        let entry = self.runs.entry(rq);
-        let mut runs = entry.take().map_or_else(Vec::new, |(_, runs)| runs);
-        runs.clear();
         let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
         let asked_sectors: u64 = offer.ranges.iter().map(|(_, nr_sectors)| u64::from(*nr_sectors)).sum();
         if data.len() as u64 != if offer.op == Op::Write { asked_sectors } else { 0 } {
@@ -145,7 +139,6 @@ impl Data {
                     return Err(Violation::new(RULE, what).bio(bio).request(rq));
                 }
                 let taken = (asked.sector + asked.nr_sectors).min(range.end as u64) - at;
-                let value = if offer.op == Op::Write { bio } else { 0 };
                 if offer.op == Op::Write {
                     let (own, rest) = data.split_at(taken as usize);
                     data = rest;
@@ -154,17 +147,15 @@ impl Data {
                         return Err(Violation::new(RULE, what).bio(bio).bio(*other).request(rq));
                     }
                 }
-                runs.push((at, taken as u32, value));
                 at += taken;
             }
         }
-        *entry = Some((rq, runs));
         Ok(())
     }
 
     /// A request has ended: its sectors hold what it wrote or, if it failed, perhaps.
     fn ended(&mut self, rq: RqId, status: Status) {
-        for &(first, nr_sectors, value) in self.runs.get(rq).into_iter().flatten() {
+        for &(first, nr_sectors, value) in self.runs.get(rq) {
             let range = places(first, nr_sectors.into());
             if status.is_ok() {
                 self.content[range.clone()].fill(value);
@@ -185,11 +176,6 @@ impl Data {
     }
 }
 
-/// Where sectors are in a list of all.
-fn places(sector: u64, nr_sectors: u64) -> std::ops::Range<usize> {
-    sector as usize..(sector + nr_sectors) as usize
-}
-
 impl Checker for Data {
     fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         match *event {
@@ -208,6 +194,7 @@ impl Checker for Data {
             }
             Event::Offered { rq, data, .. } => {
                 self.offers.see(event);
+                self.runs.see(event);
                 return self.offered(rq, data);
             }
             Event::Acted { rq, .. } => {
