@@ -95,11 +95,19 @@ impl RequestQueue {
         let number = u32::try_from(number).expect("the ranges of these knobs lie within u32");
         match name {
             "nr_requests" => return self.set_nr_requests(number),
-            "iostats" => self.settings.iostats.store(number, Ordering::Relaxed),
+            "iostats" => self.set_iostats(number),
             "nomerges" => self.settings.nomerges.store(number, Ordering::Relaxed),
             _ => self.set_io_timeout(number),
         }
         Ok(Change::made(self))
+    }
+
+    /// The time in which nothing was counted is over before the first request that counts: it must not be taken for busy.
+    fn set_iostats(&self, iostats: u32) {
+        if !self.settings.has_iostats() {
+            self.account.gauge.advance(self.clock.now(), || false);
+        }
+        self.settings.iostats.store(iostats, Ordering::Relaxed);
     }
 
     /// The timeout scan is set forward, or it would come too late for requests issued under the new, shorter time.

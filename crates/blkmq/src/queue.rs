@@ -111,6 +111,10 @@ impl Settings {
         self.has_scheduler.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn has_iostats(&self) -> bool {
+        self.iostats.load(Ordering::Relaxed) != 0
+    }
+
     pub(crate) fn merge_level(&self) -> MergeLevel {
         match self.nomerges.load(Ordering::Relaxed) {
             0 => MergeLevel::Full,

@@ -88,10 +88,11 @@ impl Gauge {
         self.0.in_flight.load(Ordering::Relaxed)
     }
 
-    /// All that is shown, of the sums of all threads and what they say is in flight. Counts the busy time up to now: a
-    /// long request would show none until it ends.
-    pub(crate) fn stat<'a>(&self, now: Time, in_flight: u64, all: impl Iterator<Item = &'a Sums>) -> Stat {
-        if in_flight > 0 {
+    /// All that is shown, of the sums of all threads and what they say is in flight. While the statistics are on it counts
+    /// the busy time up to now: a long request would show none until it ends. While they are off, what seems to be in
+    /// flight may be requests about to say that they do not count, and the stamp may be old.
+    pub(crate) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
+        if in_flight > 0 && is_on {
             self.advance(now, || true);
         }
         let io_ticks = (self.0.ticks.load(Ordering::Relaxed) << TICK_SHIFT) / 1_000_000;

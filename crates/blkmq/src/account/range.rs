@@ -140,7 +140,12 @@ impl RequestQueue {
     }
 
     fn range_stat(&self, place: usize, now: Time) -> Stat {
-        self.account.ranges.gauge(place).stat(now, self.nr_queued_in(place), self.range_sums(place))
+        self.account.ranges.gauge(place).stat(
+            now,
+            self.nr_queued_in(place),
+            self.settings.has_iostats(),
+            self.range_sums(place),
+        )
     }
 
     /// Requests of a range in the queue.

@@ -92,7 +92,8 @@ impl RequestQueue {
     pub fn stat(&self) -> Stat {
         // First the time: what is found in flight after it was so then, or has ended and counted its time.
         let now = self.clock.now();
-        self.account.gauge.stat(now, self.nr_queued(), self.members.iter().map(|(_, member)| &member.sums))
+        let all = self.members.iter().map(|(_, member)| &member.sums);
+        self.account.gauge.stat(now, self.nr_queued(), self.settings.has_iostats(), all)
     }
 
     /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them. It
