@@ -180,8 +180,9 @@ impl Slots {
         let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == number);
         let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
         theirs.into_iter().for_each(|bio| _ = self.end_of(bio));
-        let pool = self.submitters.remove(&number).and_then(|submitter| submitter.pool);
-        // Its slots are free for the next one.
+        // Its slots are free for the next one, which may have come before this was told.
+        let submitter = self.submitters.remove(&number).filter(|submitter| !submitter.is_leaving);
+        let pool = submitter.and_then(|submitter| submitter.pool);
         self.names
             .iter_mut()
             .filter(|(id, _)| Some(super::table::pool(*id)) == pool)
@@ -296,5 +297,9 @@ mod tests {
         told.good(of(1, 1)).good(named(1, id(1, 0, 0))).good(Event::Left { submitter: 1, hands_back: false });
         told.good(joined(1)).good(outstanding(0)).good(of(2, 1)).bad(named(2, id(1, 0, 0)), "not newer");
         told.good(of(3, 1)).good(named(3, id(1, 0, 1)));
+        // The next one has them before the first has told.
+        let event = Event::Submitted { submitter: 2, bio: 4, asked: asked(Op::Flush, 0, 0), pieces: &[] };
+        told.good(joined(2)).good(event).good(Event::Named { submitter: 2, bio: 4, id: id(1, 1, 0) });
+        told.good(Event::Left { submitter: 1, hands_back: false }).good(reaped(4, id(1, 1, 0), Status::Ok));
     }
 }
