@@ -139,8 +139,12 @@ impl Slots {
             if submitter.is_leaving {
                 return bad(format!("submitter {number} and another share pool {known}"));
             }
-            let others = self.submitters.iter_mut().filter(|(other, _)| **other != number);
-            others.filter(|(_, other)| other.pool == Some(known)).for_each(|(_, other)| other.is_leaving = true);
+            let others = self.submitters.iter_mut().filter(|(other, _)| **other != number).map(|(_, other)| other);
+            let before = others.filter(|other| other.pool == Some(known)).find(|other| !other.is_leaving);
+            if let Some(before) = before {
+                before.is_leaving = true;
+                self.free(known);
+            }
         }
         let entry = self.names.entry(id);
         match entry {
@@ -180,13 +184,16 @@ impl Slots {
         let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == number);
         let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
         theirs.into_iter().for_each(|bio| _ = self.end_of(bio));
-        // Its slots are free for the next one, which may have come before this was told.
         let submitter = self.submitters.remove(&number).filter(|submitter| !submitter.is_leaving);
-        let pool = submitter.and_then(|submitter| submitter.pool);
-        self.names
-            .iter_mut()
-            .filter(|(id, _)| Some(super::table::pool(*id)) == pool)
-            .for_each(|(_, is_out)| *is_out = false);
+        if let Some(pool) = submitter.and_then(|submitter| submitter.pool) {
+            self.free(pool);
+        }
+    }
+
+    /// The slots of a pool are free for the next submitter, which may come before the last one has told that it left.
+    fn free(&mut self, pool: u16) {
+        let slots = self.names.iter_mut().filter(|(id, _)| super::table::pool(*id) == pool);
+        slots.for_each(|(_, is_outstanding)| *is_outstanding = false);
     }
 }
 
@@ -299,7 +306,7 @@ mod tests {
         told.good(of(3, 1)).good(named(3, id(1, 0, 1)));
         // The next one has them before the first has told.
         let event = Event::Submitted { submitter: 2, bio: 4, asked: asked(Op::Flush, 0, 0), pieces: &[] };
-        told.good(joined(2)).good(event).good(Event::Named { submitter: 2, bio: 4, id: id(1, 1, 0) });
-        told.good(Event::Left { submitter: 1, hands_back: false }).good(reaped(4, id(1, 1, 0), Status::Ok));
+        told.good(joined(2)).good(event).good(Event::Named { submitter: 2, bio: 4, id: id(1, 0, 2) });
+        told.good(Event::Left { submitter: 1, hands_back: false }).good(reaped(4, id(1, 0, 2), Status::Ok));
     }
 }
