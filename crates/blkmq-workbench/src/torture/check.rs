@@ -3,6 +3,7 @@
 mod book;
 mod counters;
 mod data;
+mod deadlines;
 mod flush;
 mod freeze;
 mod limits;
@@ -52,6 +53,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(slots::Slots::new(facts)),
         Box::new(limits::MergeLimits::new(facts)),
         Box::new(order::Order::new(facts)),
+        Box::new(deadlines::Deadlines::new()),
         Box::new(flush::Flush::new(facts)),
         Box::new(freeze::Freeze::new()),
         Box::new(counters::Counters::new(facts)),
