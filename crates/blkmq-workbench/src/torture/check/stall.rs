@@ -59,6 +59,8 @@ pub(super) struct Stall {
     /// The scheduler may want fewer requests than that which are no reads.
     has_async_depth: bool,
     io_timeout_ns: u64,
+    /// The longest since every CPU slept: who issues goes by what it read before the change.
+    longest_timeout_ns: u64,
     /// Changes that have begun and not ended, and quiescences among them.
     nr_changes: u32,
     nr_quiesces: u32,
@@ -79,6 +81,7 @@ impl Stall {
             nr_requests: u64::from(facts.topology.depth),
             has_async_depth: false,
             io_timeout_ns: u64::from(facts.io_timeout_ms) * 1_000_000,
+            longest_timeout_ns: u64::from(facts.io_timeout_ms) * 1_000_000,
             nr_changes: 0,
             nr_quiesces: 0,
         }
@@ -112,8 +115,7 @@ impl Stall {
             Control::QueueKnob("io_timeout", ms) => {
                 let new = ms.unsigned_abs().saturating_mul(1_000_000);
                 match phase {
-                    // Either holds until the change is made.
-                    Phase::Begun => self.io_timeout_ns = self.io_timeout_ns.max(new),
+                    Phase::Begun => self.longest_timeout_ns = self.longest_timeout_ns.max(new),
                     Phase::Done => self.io_timeout_ns = new,
                     Phase::Refused => {}
                 }
@@ -135,7 +137,7 @@ impl Stall {
     }
 
     fn acted(&mut self, at: Stamp, rq: RqId, action: Action) {
-        let overdue = at.time.after(self.io_timeout_ns);
+        let overdue = at.time.after(self.longest_timeout_ns);
         match action {
             Action::Started { due } | Action::WantsTime { due } => {
                 *self.timers.entry(rq) = Some((rq, Timer { due, overdue }));
@@ -257,7 +259,10 @@ impl Checker for Stall {
                 self.offers.see(event);
             }
             Event::Changed { control, phase } => self.changed(control, phase),
-            Event::Idle { until, .. } => return self.idle(at.time, until),
+            Event::Idle { until, .. } => {
+                self.longest_timeout_ns = self.io_timeout_ns;
+                return self.idle(at.time, until);
+            }
             _ => {}
         }
         Ok(())
@@ -309,6 +314,7 @@ mod tests {
         told.bad(Event::Idle { until: None, device: DeviceState::default() }, "overdue");
         let knob = Control::QueueKnob("io_timeout", 20);
         told.good(changed(knob, Phase::Begun)).good(changed(knob, Phase::Done));
+        told.good(acted(id(1, 0, 0), Action::WantsTime { due: None })).good(idle(200)).bad(idle(205), "overdue");
         told.good(acted(id(1, 0, 0), Action::WantsTime { due: None })).good(idle(120)).bad(idle(125), "overdue");
     }
 
