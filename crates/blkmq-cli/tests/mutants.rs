@@ -28,14 +28,10 @@ fn each_is_found() {
         let without = repeat.replace(&format!(" --plant {name}"), "");
         let text = printed(&without.split_whitespace().skip(1).collect::<Vec<_>>());
         assert!(text.contains("\nclean: "), "{name}: what was found is not the planted bug: {without}");
-        println!(
-            "{name}: found after {} operations and {:.1} s, in {} operations: {}: {}",
-            found["requests"],
-            found["seconds"].as_f64().unwrap(),
-            failure["requests"],
-            failure["rule"],
-            failure["what"]
-        );
+        let (rule, what) = (failure["rule"].as_str().unwrap(), failure["what"].as_str().unwrap());
+        let seconds = found["seconds"].as_f64().unwrap();
+        let (before, shortest) = (&found["requests"], &failure["requests"]);
+        println!("{name}: found after {before} operations and {seconds:.1} s, shown by {shortest}: {rule}: {what}");
     }
     assert!(missed.is_empty(), "seed {seed}: not found in {MOST} operations: {missed:?}");
 }
