@@ -238,10 +238,10 @@ impl RequestQueue {
             base: self.tally(&Tally::default()),
             base_limited: self.nr_limited_completed(),
         };
-        if let Some(scheduler) = &mut hold.scheduler
-            && kept("install.merge_limits")
-        {
-            scheduler.set_merge_limits(self.merge_limits);
+        if let Some(scheduler) = &mut hold.scheduler {
+            let limits = self.merge_limits;
+            let forgotten = MergeLimits { max_sectors: u32::MAX, max_segments: u16::MAX, ..limits };
+            scheduler.set_merge_limits(if kept("install.merge_limits") { limits } else { forgotten });
         }
         self.settings.has_scheduler.store(hold.scheduler.is_some(), Ordering::Relaxed);
         self.apply_nr_requests(&mut hold, nr_requests);
