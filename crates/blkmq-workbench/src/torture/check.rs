@@ -8,6 +8,7 @@ mod flush;
 mod freeze;
 mod limits;
 mod lost;
+mod memory;
 mod offers;
 mod order;
 mod parts;
@@ -58,6 +59,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(freeze::Freeze::new()),
         Box::new(counters::Counters::new(facts)),
         Box::new(stall::Stall::new(facts)),
+        Box::new(memory::Memory::new(facts)),
     ]
 }
 

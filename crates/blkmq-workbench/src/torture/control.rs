@@ -349,6 +349,7 @@ impl World {
         let q = &self.q;
         let counts = uninterrupted(|| Counts { stats: q.stats(), stat: q.stat(), in_flight: q.in_flight() });
         self.witness.tell(Event::Counted(&counts));
+        self.witness.tell_memory();
     }
 
     /// Tells which scheduler is in place.

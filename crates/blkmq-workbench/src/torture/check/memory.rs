@@ -1,0 +1,294 @@
+//! Memory is bounded: it does not grow with the number of operations, only with what the queue is made for, and when the
+//! world is gone it is back.
+//!
+//! Looked at whenever the queue has drained. Some of what is held is the world's own: clients keep their buffers for later,
+//! the device what it knows of requests, the machine a few words for every thread that ever ran.
+
+use std::collections::BTreeMap;
+
+use super::super::event::{Control, Event, Phase, Stamp};
+use super::book::Book;
+use super::{Checker, Facts, Violation};
+
+const RULE: &str = "memory";
+
+const KIB: i64 = 1 << 10;
+
+/// What may come and go beside what is known here, in bytes.
+const KEPT: i64 = 512 * KIB;
+
+/// What may be left of a world that is gone, in bytes.
+const LEFT: i64 = 64 * KIB;
+
+/// What one more operation may cost, in bytes: less than the smallest leak.
+const PER_OPERATION: i64 = 128;
+
+/// What one more thread may cost for ever, in bytes.
+const PER_THREAD: i64 = 2 * KIB;
+
+/// Operations until buffers and lists have about the sizes that they need.
+const WARM: u64 = 500;
+
+/// Pieces of an operation's data that are counted.
+const MOST_PIECES: usize = 8;
+
+/// A client's buffers of one capacity.
+#[derive(Debug, Clone, Copy, Default)]
+struct Buffers {
+    in_use: i64,
+    most: i64,
+}
+
+/// A look at what is held.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    live: i64,
+    nr_operations: u64,
+    made_for: i64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Memory {
+    facts: Facts,
+    nr_operations: u64,
+    nr_threads: i64,
+    /// Submitters that have joined, and the slots of each.
+    nr_submitters: i64,
+    nr_slots: i64,
+    nr_background: i64,
+    nr_hctxs: i64,
+    nr_requests: i64,
+    has_ranges: bool,
+    /// The buffers of each client by the power of two that is their capacity, and who of the operations has which.
+    buffers: BTreeMap<(u16, u32), Buffers>,
+    operations: Book<(u16, [u8; MOST_PIECES])>,
+    /// What all buffers take together, in bytes, once as many have been in use at a time as ever were.
+    buffer_bytes: i64,
+    /// The most that was ever needed at a time for what the queue is made for, in bytes.
+    made_for: i64,
+    /// What the device may keep for later of as many requests as it ever could have at a time, in bytes.
+    of_device: i64,
+    first: Option<i64>,
+    last: Option<i64>,
+    warm: Option<Look>,
+}
+
+impl Memory {
+    pub(super) fn new(facts: &Facts) -> Self {
+        Self {
+            facts: facts.clone(),
+            nr_operations: 0,
+            nr_threads: 0,
+            nr_submitters: 0,
+            nr_slots: 0,
+            nr_background: 0,
+            nr_hctxs: facts.topology.nr_queues() as i64,
+            nr_requests: 256,
+            has_ranges: false,
+            buffers: BTreeMap::new(),
+            operations: Book::new(),
+            buffer_bytes: 0,
+            made_for: 0,
+            of_device: 0,
+            first: None,
+            last: None,
+            warm: None,
+        }
+    }
+
+    /// Generous, so that only what has nothing to do with it stands out.
+    fn note_size(&mut self) {
+        let ranges = if self.has_ranges { 32 * KIB } else { 0 };
+        let members =
+            (self.nr_submitters + self.nr_background) * (16 * KIB + ranges) + self.nr_submitters * self.nr_slots * KIB;
+        let depth = i64::from(self.facts.topology.depth);
+        let hctxs = self.nr_hctxs * (32 * KIB + depth * 256 + self.nr_requests * 256);
+        self.made_for = self.made_for.max(members + hctxs);
+        // A number for each sector, and the lists around them.
+        let request = 512 + 16 * i64::from(self.facts.limits.max_sectors);
+        self.of_device = self.of_device.max(self.nr_hctxs * depth * request);
+    }
+
+    fn submitted(&mut self, submitter: u16, bio: u64, pieces: &[usize]) {
+        self.nr_operations += 1;
+        let mut capacities = [u8::MAX; MOST_PIECES];
+        for (capacity, piece) in capacities.iter_mut().zip(pieces.iter().filter(|piece| **piece > 0)) {
+            let power = piece.next_power_of_two().ilog2();
+            *capacity = power as u8;
+            let buffers = self.buffers.entry((submitter, power)).or_default();
+            buffers.in_use += 1;
+            if buffers.in_use > buffers.most {
+                buffers.most = buffers.in_use;
+                self.buffer_bytes += 1 << power;
+            }
+        }
+        self.operations.begin(bio, (submitter, capacities));
+    }
+
+    fn end_of(&mut self, bio: u64) {
+        let Some((submitter, capacities)) = self.operations.end(bio) else { return };
+        for power in capacities.into_iter().filter(|power| *power != u8::MAX) {
+            if let Some(buffers) = self.buffers.get_mut(&(submitter, power.into())) {
+                buffers.in_use -= 1;
+            }
+        }
+    }
+
+    fn changed(&mut self, control: Control) {
+        match control {
+            Control::Background(nr_threads) => {
+                self.nr_background = nr_threads.into();
+                self.nr_threads += i64::from(nr_threads);
+            }
+            Control::NrRequests(nr_requests) => self.nr_requests = self.nr_requests.max(nr_requests.into()),
+            Control::Topology(default, read, poll) => {
+                self.nr_hctxs = i64::from(default) + i64::from(read) + i64::from(poll);
+            }
+            Control::Ranges(_) => self.has_ranges = true,
+            _ => return,
+        }
+        self.note_size();
+    }
+
+    fn look(&mut self, live: i64) -> Result<(), Violation> {
+        self.last = Some(live);
+        if self.first.is_none() {
+            self.first = Some(live);
+        }
+        let made_for = self.made_for + self.buffer_bytes + self.of_device;
+        let now = Look { live, nr_operations: self.nr_operations, made_for };
+        if self.nr_operations < WARM {
+            return Ok(());
+        }
+        let warm = *self.warm.get_or_insert(now);
+        let operations = now.nr_operations - warm.nr_operations;
+        let grown = now.live - warm.live - (now.made_for - warm.made_for) - PER_THREAD * self.nr_threads;
+        if grown <= KEPT + PER_OPERATION * operations.cast_signed() {
+            return Ok(());
+        }
+        let (live, before) = (now.live, warm.live);
+        let what = format!("{live} bytes are held, after {before} bytes {operations} operations ago");
+        Err(Violation::new(RULE, what))
+    }
+}
+
+impl Checker for Memory {
+    fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        match *event {
+            Event::Joined { nr_slots, .. } => {
+                self.nr_slots = nr_slots.into();
+                self.nr_submitters += 1;
+                self.note_size();
+            }
+            Event::Left { submitter, .. } => {
+                self.nr_submitters -= 1;
+                let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
+                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                theirs.into_iter().for_each(|bio| self.end_of(bio));
+            }
+            Event::Submitted { submitter, bio, pieces, .. } => self.submitted(submitter, bio, pieces),
+            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => self.end_of(bio),
+            Event::Changed { control, phase: Phase::Done } => self.changed(control),
+            Event::Memory { live } => return self.look(live),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, _at: Stamp) -> Result<(), Violation> {
+        let (Some(first), Some(last)) = (self.first, self.last) else { return Ok(()) };
+        if last - first <= LEFT + self.of_device + PER_THREAD * self.nr_threads {
+            return Ok(());
+        }
+        let what = format!("{last} bytes are held at the end, and {first} were at the beginning");
+        Err(Violation::new(RULE, what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::Op;
+    use blkmq_virtual::Status;
+
+    use super::super::testing::*;
+    use super::*;
+
+    fn told() -> Told<Memory> {
+        let mut told = Told::new(Memory::new(&FACTS));
+        told.good(Event::Memory { live: 1000 }).good(Event::Joined { submitter: 1, nr_slots: 256 });
+        told
+    }
+
+    fn submit(told: &mut Told<Memory>, nr_operations: u64) {
+        let first = 1 + told.checker.nr_operations;
+        for bio in first..first + nr_operations {
+            told.good(submitted(bio, asked(Op::Read, 0, 1))).good(reaped(bio, id(1, 0, bio), Status::Ok));
+        }
+    }
+
+    const fn memory(live: i64) -> Event<'static> {
+        Event::Memory { live }
+    }
+
+    #[test]
+    fn what_a_world_held_is_back_when_it_is_gone() {
+        for (over, is_fine) in [(0, true), (1, false)] {
+            let mut told = told();
+            // Two hardware queues of four requests of 16 sectors.
+            let most = 1000 + LEFT + 2 * 4 * (512 + 16 * 16);
+            told.good(memory(5000 * KIB)).good(memory(most + over));
+            assert_eq!(told.end().is_ok(), is_fine);
+            told.good(changed(Control::Background(1), Phase::Done));
+            assert_eq!(told.end(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn memory_does_not_grow_with_operations() {
+        let mut told = told();
+        submit(&mut told, WARM);
+        let base = 4000 * KIB;
+        told.good(memory(base)).good(memory(base + KEPT)).bad(memory(base + KEPT + 1), "0 operations ago");
+        submit(&mut told, 1000);
+        let most = base + KEPT + 1000 * PER_OPERATION;
+        told.good(memory(most)).bad(memory(most + 1), "1000 operations ago");
+    }
+
+    #[test]
+    fn buffers_are_kept_for_as_many_as_were_in_use_at_a_time() {
+        let mut told = told();
+        submit(&mut told, WARM);
+        let base = 4000 * KIB;
+        told.good(memory(base));
+        for bio in 1000..1002 {
+            told.good(submitted(bio, asked(Op::Read, 0, 33)));
+        }
+        let most = base + KEPT + 2 * 32 * KIB + 2 * PER_OPERATION;
+        told.good(memory(most)).bad(memory(most + 1), "bytes are held").good(reaped(1000, id(1, 0, 0), Status::Ok));
+        told.good(submitted(1002, asked(Op::Read, 0, 33))).bad(memory(most + 1 + PER_OPERATION), "bytes are held");
+        told.good(submitted(1003, asked(Op::Read, 0, 33))).good(memory(most + 32 * KIB));
+    }
+
+    #[test]
+    fn memory_grows_with_what_the_queue_is_made_for() {
+        let grows = [
+            Event::Joined { submitter: 2, nr_slots: 256 },
+            changed(Control::Topology(4, 4, 4), Phase::Done),
+            changed(Control::NrRequests(2000), Phase::Done),
+            changed(Control::Background(9), Phase::Done),
+            changed(Control::Ranges(1), Phase::Done),
+        ];
+        for event in grows {
+            let mut told = told();
+            submit(&mut told, WARM);
+            told.good(memory(4000 * KIB)).bad(memory(4020 * KIB + KEPT), "bytes are held");
+            told.good(event).good(memory(4020 * KIB + KEPT));
+        }
+        // What was there before came back.
+        let mut told = told();
+        submit(&mut told, WARM);
+        told.good(memory(4000 * KIB)).good(Event::Left { submitter: 1, hands_back: true });
+        told.good(Event::Joined { submitter: 1, nr_slots: 256 }).bad(memory(4020 * KIB + KEPT), "bytes are held");
+    }
+}
