@@ -96,6 +96,8 @@ pub(crate) struct Client {
     stamps: Vec<u64>,
     /// The lengths of an operation's buffers.
     pieces: Vec<usize>,
+    /// How often it has left in a row without anything that was over.
+    vain_stays: u32,
 }
 
 impl Client {
@@ -108,6 +110,7 @@ impl Client {
             spare: Spare::default(),
             stamps: Vec::new(),
             pieces: Vec::new(),
+            vain_stays: 0,
         }
     }
 
@@ -170,6 +173,10 @@ impl Client {
             claim.inspect(|claim| self.world.share(|share| share.claims.give_back(claim)));
         }
         self.pause();
+        // Who comes and goes while nothing gets on, as in a freeze that waits for a device that hangs, comes less and less
+        // often: joining costs many steps.
+        thread::sleep(Duration::from_nanos((500 << self.vain_stays.min(12)) - 500));
+        self.vain_stays += 1;
     }
 
     /// The next operation, told to the witness; `None` if luck fails, or enough were taken.
@@ -222,6 +229,7 @@ impl Client {
 
     /// An operation is over.
     fn over(&mut self, completion: Completion) {
+        self.vain_stays = 0;
         go_on_for(STEPS_PER_OPERATION);
         let Completion { id, status, bio, .. } = completion;
         self.stamps.clear();
