@@ -5,7 +5,7 @@
 //! by steps, or jumps to the next timer when every CPU sleeps. Memory is sequentially consistent, so weak orderings are
 //! not explored; that is what loom is for.
 //!
-//! Outside of [`run`] everything here behaves as in `std`.
+//! Outside of [`run`] atomics and locks behave as in `std`; what starts threads, waits or tells the time works only inside.
 //!
 //! ```
 //! use blkmq_vcpu::{Ended, Options, Random, run, schedule, sync, thread};

@@ -296,14 +296,16 @@ pub(crate) fn sleep(until: Option<u64>) {
     suspend();
 }
 
-/// Wakes a CPU that sleeps.
-pub(crate) fn wake(cpu: CpuId) {
+/// Wakes a CPU that sleeps. Returns whether it did.
+pub(crate) fn wake(cpu: CpuId) -> bool {
     with(|machine| {
         let state = &mut machine.cpus[usize::from(cpu)].state;
-        if matches!(state, State::Asleep(_)) {
+        let sleeps = matches!(state, State::Asleep(_));
+        if sleeps {
             *state = State::Runnable;
         }
-    });
+        sleeps
+    })
 }
 
 /// Gives the machine's thread back to the machine.

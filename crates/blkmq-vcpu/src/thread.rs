@@ -39,7 +39,7 @@ pub fn spawn_named<T: Send + 'static>(name: String, body: impl FnOnce() -> T + S
         let mut shared = lock(&theirs);
         shared.result = Some(result);
         if let Some(waiting) = shared.waiting.take() {
-            wake(waiting);
+            let _ = wake(waiting);
         }
     });
     crate::hot::step();

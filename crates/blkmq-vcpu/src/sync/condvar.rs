@@ -76,16 +76,14 @@ impl Condvar {
         }
     }
 
-    /// Wakes who has waited longest.
+    /// Wakes who has waited longest. One whose time has passed does not wait any more, though it may not have gone on yet.
     pub fn notify_one(&self) {
         let mut waiting = self.waiting();
-        if !waiting.is_empty() {
-            wake(waiting.remove(0));
-        }
+        while !waiting.is_empty() && !wake(waiting.remove(0)) {}
     }
 
     /// Wakes all who wait.
     pub fn notify_all(&self) {
-        self.waiting().drain(..).for_each(wake);
+        self.waiting().drain(..).for_each(|cpu| _ = wake(cpu));
     }
 }

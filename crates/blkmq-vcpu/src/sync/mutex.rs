@@ -72,7 +72,7 @@ impl<T> Mutex<T> {
 
     fn wake_waiting(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        waiting.into_iter().for_each(wake);
+        waiting.into_iter().for_each(|cpu| _ = wake(cpu));
     }
 }
 
