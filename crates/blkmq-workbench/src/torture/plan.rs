@@ -29,6 +29,7 @@ const LINES: &[&str] = &[
     "queue.settings",
     "queue.timeout_scan",
     "queue.word",
+    "request.state",
     "submitter.activity",
     "submitter.completions",
     "submitter.counters",
@@ -80,11 +81,14 @@ impl Plan {
         let order = match random.below(4) {
             0 => Order::Uniform,
             1 => Order::Priorities,
+            // Where a completion, the timeout scan and the request's owner meet, once in a while and for a few steps.
+            2 if random.one_in(3) => Order::Targeted("request.state"),
             _ => Order::Targeted(random.pick::<&str>(LINES)),
         };
         let known = scheduler_names();
         let drawn = *random.pick(&known);
-        let device = DeviceConfig::draw(&mut random.fork());
+        let io_timeout_ms = 4 + magnitude(random, 250) as u32;
+        let device = DeviceConfig::draw(&mut random.fork(), io_timeout_ms);
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
         Self {
             order,
@@ -93,7 +97,7 @@ impl Plan {
             step_ns: magnitude(random, 100),
             scheduler: scheduler.copied().unwrap_or(drawn),
             slots: *random.pick(&[4, 8, 16, 32, 64, 256]),
-            io_timeout_ms: 4 + magnitude(random, 250) as u32,
+            io_timeout_ms,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
             device_random: random.fork(),
             clients: Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors),
@@ -123,7 +127,7 @@ mod tests {
 
     /// The names in `text` that stand as the first argument of one of these calls.
     fn names(text: &str, found: &mut BTreeSet<String>) {
-        for call in ["Line::new(", "TryLock::new(", "SlotStack::new("] {
+        for call in ["Line::new(", "on_line(", "TryLock::new(", "SlotStack::new("] {
             let after = text.split(call).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
             let names = after.filter_map(|rest| rest.split('"').next());
             found.extend(names.filter(|name| !name.starts_with("test.")).map(str::to_owned));

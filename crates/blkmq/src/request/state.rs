@@ -15,7 +15,7 @@ use blkmq_sched::Time;
 
 use crate::Status;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::kept;
+use crate::sync::{kept, on_line};
 
 /// Where a request rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,21 +109,26 @@ impl State {
         Self(AtomicU64::new(pack(0, Place::Free)))
     }
 
+    #[inline]
+    fn word(&self) -> &AtomicU64 {
+        on_line("request.state", &self.0)
+    }
+
     /// A racy look, for dumps and assertions.
     #[inline]
     pub(crate) fn look(&self) -> (u32, Place) {
-        let word = self.0.load(Ordering::Relaxed);
+        let word = self.word().load(Ordering::Relaxed);
         ((word >> GENERATION_SHIFT) as u32, Place::from_word(word))
     }
 
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
-        (self.0.load(Ordering::Relaxed) >> GENERATION_SHIFT) as u32
+        (self.word().load(Ordering::Relaxed) >> GENERATION_SHIFT) as u32
     }
 
     #[inline]
     pub(crate) fn is_at(&self, place: Place) -> bool {
-        self.0.load(Ordering::Relaxed) as u8 == place as u8
+        self.word().load(Ordering::Relaxed) as u8 == place as u8
     }
 
     /// The owner moves the request between places that have one possible taker. Lists, locks and stacks publish the
@@ -131,14 +136,16 @@ impl State {
     #[inline]
     pub(crate) fn rest_at(&self, place: Place) {
         debug_assert!(!matches!(place, Place::Issued | Place::Free), "these places have transitions of their own");
-        self.0.store(pack(self.generation(), place), Ordering::Relaxed);
+        let word = pack(self.generation(), place);
+        self.word().store(word, Ordering::Relaxed);
     }
 
     /// The owner ends the operation. Ids of it are stale from here on.
     #[inline]
     pub(crate) fn free(&self) {
         let step = u32::from(kept("slot.generation"));
-        self.0.store(pack(self.generation().wrapping_add(step), Place::Free), Ordering::Relaxed);
+        let word = pack(self.generation().wrapping_add(step), Place::Free);
+        self.word().store(word, Ordering::Relaxed);
     }
 
     /// The owner gives the request to the driver.
@@ -146,13 +153,14 @@ impl State {
     pub(crate) fn issue(&self) {
         // ORDERING: Release publishes the request's body to whoever completes it; pairs with the Acquire in
         // `complete` and `begin_timeout`.
-        self.0.store(pack(self.generation(), Place::Issued), Ordering::Release);
+        let word = pack(self.generation(), Place::Issued);
+        self.word().store(word, Ordering::Release);
     }
 
     /// Whether the driver has the request just now, as far as a thread can tell that does not own it.
     pub(crate) fn is_issued(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with the Release of `issue`: who sees it issued sees its deadline.
-        self.0.load(Ordering::Acquire) == pack(generation, Place::Issued)
+        self.word().load(Ordering::Acquire) == pack(generation, Place::Issued)
     }
 
     /// The same, also while the timeout scan is asking about it; a racy look, for counts.
@@ -165,9 +173,9 @@ impl State {
     /// False if the scheduler named a request it does not have.
     #[must_use]
     pub(crate) fn leave_scheduler(&self, generation: u32) -> bool {
-        let has = self.0.load(Ordering::Relaxed) == pack(generation, Place::Scheduler);
+        let has = self.word().load(Ordering::Relaxed) == pack(generation, Place::Scheduler);
         if has {
-            self.0.store(pack(generation, Place::Held), Ordering::Relaxed);
+            self.word().store(pack(generation, Place::Held), Ordering::Relaxed);
         }
         has
     }
@@ -177,7 +185,7 @@ impl State {
         let issued = pack(generation, Place::Issued);
         // ORDERING: Acquire sees the body that `issue` published; Release orders nothing here that the completion
         // stack does not order again, but on failure below `end_timeout` must see the driver's writes to the buffers.
-        match self.0.compare_exchange(issued, pack(generation, Place::Held), Ordering::AcqRel, Ordering::Relaxed) {
+        match self.word().compare_exchange(issued, pack(generation, Place::Held), Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => Late::Taken,
             Err(word) if word == pack(generation, Place::TimingOut) => self.complete_late(generation, status),
             Err(_) => Late::Stale,
@@ -187,8 +195,12 @@ impl State {
     fn complete_late(&self, generation: u32, status: Status) -> Late {
         let late = pack(generation, Place::LateDone) | (status as u64) << STATUS_SHIFT;
         // ORDERING: Release publishes what the driver wrote into the buffers; pairs with the Acquire in `end_timeout`.
-        let swap =
-            self.0.compare_exchange(pack(generation, Place::TimingOut), late, Ordering::Release, Ordering::Relaxed);
+        let swap = self.word().compare_exchange(
+            pack(generation, Place::TimingOut),
+            late,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
         match swap {
             Ok(_) => Late::LeftToScan,
             // The scan let it go in between: it is an ordinary completion again, or a stale one.
@@ -203,12 +215,12 @@ impl State {
         if !kept("timeout.reserve") {
             let is_there = self.is_issued(generation);
             if is_there {
-                self.0.store(pack(generation, Place::TimingOut), Ordering::Relaxed);
+                self.word().store(pack(generation, Place::TimingOut), Ordering::Relaxed);
             }
             return is_there;
         }
         // ORDERING: Acquire sees the body that `issue` published.
-        self.0
+        self.word()
             .compare_exchange(
                 pack(generation, Place::Issued),
                 pack(generation, Place::TimingOut),
@@ -224,7 +236,7 @@ impl State {
         let waiting = pack(generation, Place::TimingOut);
         // ORDERING: Release hands the body on to a completer, as `issue` does; on failure Acquire sees what a late
         // completion's driver wrote, published in `complete_late`.
-        match self.0.compare_exchange(waiting, pack(generation, next), Ordering::Release, Ordering::Acquire) {
+        match self.word().compare_exchange(waiting, pack(generation, next), Ordering::Release, Ordering::Acquire) {
             Ok(_) if expired => TimeoutVerdict::Finish(Status::Timeout),
             Ok(_) => TimeoutVerdict::StillIssued,
             Err(word) => {

@@ -29,6 +29,16 @@ impl<T> Line<T> {
     }
 }
 
+/// `value`, which the next operation is on, as if it stood on a line called `name`: for what many have one of each.
+#[inline(always)]
+pub(crate) fn on_line<'a, T>(name: &'static str, value: &'a T) -> &'a T {
+    #[cfg(virtual_cpus)]
+    blkmq_vcpu::touch(name);
+    #[cfg(not(virtual_cpus))]
+    let _ = name;
+    value
+}
+
 impl<T> Deref for Line<T> {
     type Target = T;
 

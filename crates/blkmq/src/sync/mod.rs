@@ -30,6 +30,7 @@ pub use backend::sync::Arc;
 pub(crate) use backend::time::Instant;
 pub use cell::UnsafeCell;
 pub use line::Line;
+pub(crate) use line::on_line;
 pub use mutex::{Mutex, MutexGuard};
 pub use parker::Parker;
 #[cfg(any(loom, shuttle, virtual_cpus))]

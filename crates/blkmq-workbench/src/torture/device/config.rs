@@ -54,6 +54,8 @@ pub(crate) struct Timing {
     pub(crate) slow: Rate,
     /// Requests of a hardware queue complete in the order in which they were started.
     pub(crate) in_order: bool,
+    /// After which the queue asks about a request, at first, in ns.
+    pub(crate) timeout_ns: u64,
 }
 
 /// What a device does wrong.
@@ -71,6 +73,8 @@ pub(crate) struct Faults {
     pub(crate) room: usize,
     /// Requests that never complete by themselves.
     pub(crate) hangs: Rate,
+    /// Those of them that complete after all, about when the queue asks about them.
+    pub(crate) too_late: Rate,
     /// Requests that are given up when the device is asked about them.
     pub(crate) gives_up: Rate,
     /// Requests that are completed once more after they are over.
@@ -90,6 +94,7 @@ impl Faults {
         busy_ns: 0,
         room: usize::MAX,
         hangs: Rate::NEVER,
+        too_late: Rate::NEVER,
         gives_up: Rate::NEVER,
         completes_again: Rate::NEVER,
         power_ns: 0,
@@ -107,7 +112,8 @@ impl Faults {
             busy: Rate::sometimes(random, 3, 100),
             busy_ns: long_or_short(random, 100, 14),
             room: if random.one_in(4) { random.within(1, 16) as usize } else { usize::MAX },
-            hangs: Rate::sometimes(random, 5, 500),
+            hangs: if random.one_in(2) { Rate(long_or_short(random, 5, 6)) } else { Rate::NEVER },
+            too_late: *random.pick(&[Rate::NEVER, Rate::one_in(1), Rate::one_in(2)]),
             gives_up: *random.pick(&[Rate::NEVER, Rate::one_in(1), Rate::one_in(2), Rate::one_in(4)]),
             completes_again: Rate::sometimes(random, 2, 20),
             power_ns: if random.one_in(3) { long_or_short(random, 50_000, 8) } else { 0 },
@@ -127,13 +133,20 @@ impl Timing {
         if self.slow.strikes(random) { (100 * time_ns).min(SLOW_NS) } else { time_ns }
     }
 
-    /// The longest that a request takes which completes by itself, in ns.
+    /// How long a request takes that completes about when the queue asks about it, in ns.
+    pub(crate) fn too_late_ns(&self, random: &mut Random) -> u64 {
+        let magnitude = random.below(14);
+        let around = random.below(1 << magnitude);
+        if random.one_in(2) { self.timeout_ns + around } else { self.timeout_ns.saturating_sub(around) }
+    }
+
+    /// The longest that a request takes which completes by itself, in ns; but for those that the queue asks about.
     pub(crate) fn longest_ns(&self) -> u64 {
         let longest = 2 * self.mean_ns.iter().copied().max().unwrap_or(0);
         if self.slow == Rate::NEVER { longest } else { (100 * longest).min(SLOW_NS).max(longest) }
     }
 
-    fn draw(random: &mut Random) -> Self {
+    fn draw(random: &mut Random, io_timeout_ms: u32) -> Self {
         let at_once = match random.below(6) {
             0 => 100,
             1 | 2 => random.below(100),
@@ -143,7 +156,13 @@ impl Timing {
         if random.one_in(4) {
             mean_ns.extend((1..8).map(|_| mean(random)));
         }
-        Self { at_once, mean_ns, slow: Rate::sometimes(random, 5, 200), in_order: random.one_in(3) }
+        Self {
+            at_once,
+            mean_ns,
+            slow: Rate::sometimes(random, 5, 200),
+            in_order: random.one_in(3),
+            timeout_ns: u64::from(io_timeout_ms) * 1_000_000,
+        }
     }
 }
 
@@ -159,12 +178,12 @@ fn long_or_short(random: &mut Random, least: u64, most: u64) -> u64 {
 
 impl DeviceConfig {
     /// Some device.
-    pub(crate) fn draw(random: &mut Random) -> Self {
+    pub(crate) fn draw(random: &mut Random, io_timeout_ms: u32) -> Self {
         Self {
             limits: limits(random),
             topology: topology(random),
             is_concurrent: random.one_in(3),
-            timing: Timing::draw(random),
+            timing: Timing::draw(random, io_timeout_ms),
             faults: Faults::draw(random),
         }
     }
@@ -215,7 +234,7 @@ mod tests {
         let mut random = Random::new(1);
         let (mut faultless, mut with_power_loss) = (0, 0);
         for _ in 0..2000 {
-            let DeviceConfig { limits, topology, faults, .. } = DeviceConfig::draw(&mut random);
+            let DeviceConfig { limits, topology, faults, .. } = DeviceConfig::draw(&mut random, 30);
             let block = limits.logical_block_size / 512;
             assert!((512..=8192).contains(&limits.capacity_sectors));
             assert!(limits.capacity_sectors.is_multiple_of(block.into()));

@@ -199,7 +199,13 @@ impl Inner {
 
     fn start(&mut self, hctx: u16, id: RqId, status: Status, mut work: Work, now: Time) {
         let hangs = self.faults.hangs.strikes(&mut self.random);
-        let due = if hangs { NEVER } else { self.due(hctx, now) };
+        let due = match hangs {
+            false => self.due(hctx, now),
+            true if self.faults.too_late.strikes(&mut self.random) => {
+                now.after(self.timing.too_late_ns(&mut self.random))
+            }
+            true => NEVER,
+        };
         if work.op == Some(Op::Flush) && status.is_ok() && !hangs && self.random.one_in(2) {
             self.work(&mut work, status);
         }
@@ -211,7 +217,7 @@ impl Inner {
         queue.held.push(Held { id, number, due, status, is_starting: true, asked: 0, work });
         self.nr_started += 1;
         self.nr_held += 1;
-        self.acted(id, Action::Started { due: (!hangs).then_some(due) });
+        self.acted(id, Action::Started { due: (due != NEVER).then_some(due) });
     }
 
     /// When a request that is started now completes.
