@@ -146,9 +146,15 @@ impl Counters {
             seen.failed += 1;
             seen.failed_parts += parts.all;
         }
-        if status == Status::Again {
+        // Of one that was cut, some parts may have been refused though the first error was another part's.
+        let was_cut = operation.asked.flags.nowait && parts.all > 1;
+        if status == Status::Again || (was_cut && !status.is_ok()) {
             seen.refused_parts += parts.all;
-        } else if operation.asked.op == Op::Flush {
+        }
+        if status == Status::Again {
+            return;
+        }
+        if operation.asked.op == Op::Flush {
             seen.flushes += 1;
         } else if !status.is_ok() {
             seen.unwritten_parts += parts.flushing;
