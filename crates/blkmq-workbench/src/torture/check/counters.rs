@@ -440,6 +440,21 @@ mod tests {
     }
 
     #[test]
+    fn of_an_operation_that_was_cut_some_parts_may_have_had_to_wait() {
+        let (mut told, mut counts) = one_read();
+        let flags = Flags { nowait: true, ..Flags::NONE };
+        told.good(submitted(2, Asked { flags, ..asked(Op::Write, 0, 64) }));
+        told.good(offered(id(1, 0, 1), Op::Write, 0, 16, &[])).good(completed(id(1, 0, 1), Status::Medium));
+        told.good(reaped(2, id(1, 0, 1), Status::Medium));
+        // The other three were refused, each by itself or joined in the plug; no more than these can have joined.
+        counts.stats = Stats { entered: 5, completed: 5, errors: 4, merges_plug: 4, ..counts.stats };
+        counts.stat = Stat { write_ios: 1, write_sectors: 16, ..counts.stat };
+        told.bad(Event::Counted(&counts), "merges_plug=4, and there were 0 to 3");
+        counts.stats.merges_plug = 0;
+        told.good(Event::Counted(&counts));
+    }
+
+    #[test]
     fn the_statistics_are_silent_while_they_are_off() {
         let knob = |value, phase| changed(Control::QueueKnob("iostats", value), phase);
         let (mut told, mut counts) = one_read();
