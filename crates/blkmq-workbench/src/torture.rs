@@ -2,9 +2,7 @@
 //!
 //! A *world* is one queue in front of one device with its submitters, background threads and whoever changes it, all on
 //! virtual CPUs. What it is like, who goes on when, what the device does and what everybody asks for follows from one
-//! number. Everything that happens is an [`Event`], and what must be true of them is the business of the checkers.
-
-#![allow(dead_code, reason = "parts that are about to be put together")]
+//! number. Everything that happens is an event, and what must be true of these is the business of the checkers.
 
 mod check;
 mod claims;

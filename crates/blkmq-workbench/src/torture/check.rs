@@ -41,8 +41,6 @@ pub(crate) struct Facts {
     pub(crate) keeps_order: bool,
     /// The longest that a client or the controller sleeps of its own accord while operations are outstanding, in ns.
     pub(crate) nap_ns: u64,
-    /// The longest that the device works on a request that it will complete by itself, in ns.
-    pub(crate) longest_ns: u64,
 }
 
 /// A checker for each kind of promise.

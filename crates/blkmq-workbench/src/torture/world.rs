@@ -137,7 +137,7 @@ pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option
 
 /// What the checkers are told of a world before it begins.
 fn facts(plan: &Plan) -> Facts {
-    let DeviceConfig { limits, topology, is_concurrent, ref timing, .. } = plan.device;
+    let DeviceConfig { limits, topology, is_concurrent, .. } = plan.device;
     Facts {
         limits,
         topology,
@@ -146,7 +146,6 @@ fn facts(plan: &Plan) -> Facts {
         // Under `single` two CPUs may invert what they chose one after the other.
         keeps_order: false,
         nap_ns: NAP_NS,
-        longest_ns: timing.longest_ns(),
     }
 }
 

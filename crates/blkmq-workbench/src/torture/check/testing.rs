@@ -28,7 +28,6 @@ pub(super) const FACTS: Facts = Facts {
     is_concurrent: false,
     keeps_order: false,
     nap_ns: 1_000_000,
-    longest_ns: 10_000_000,
 };
 
 /// The id of a slot's request, of the pool's owner.

@@ -141,6 +141,7 @@ impl Timing {
     }
 
     /// The longest that a request takes which completes by itself, in ns; but for those that the queue asks about.
+    #[cfg(test)]
     pub(crate) fn longest_ns(&self) -> u64 {
         let longest = 2 * self.mean_ns.iter().copied().max().unwrap_or(0);
         if self.slow == Rate::NEVER { longest } else { (100 * longest).min(SLOW_NS).max(longest) }
