@@ -1,4 +1,5 @@
-//! Every bug that can be planted is found.
+//! Every bug that can be planted is found. In release builds alone: they play the same worlds, several times as fast.
+#![cfg(not(debug_assertions))]
 
 mod run;
 

@@ -130,9 +130,6 @@ impl Runner {
                     // others in turn, for ever. What is held back goes on when a request with the device completes or a
                     // time has come, and either makes room.
                     self.put_back(q, hctx, std::mem::take(&mut tags));
-                    if !kept("dispatch.no_room") {
-                        q.room_came();
-                    }
                     if q.held.insertions() == insertions {
                         break;
                     }
@@ -259,7 +256,7 @@ fn choose<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q>
             let wakeup = scheduler.next_wakeup().map_or(u64::MAX, |time| time.0);
             // A plan that is still to come stands until something is chosen. A scheduler that is asked in vain may name
             // now this time and now that, and who is woken for the earlier one asks it again.
-            if planned > now.0 && kept("dispatch.plan") { wakeup.min(planned) } else { wakeup }
+            if planned > now.0 { wakeup.min(planned) } else { wakeup }
         }
         _ => u64::MAX,
     };

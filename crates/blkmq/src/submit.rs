@@ -402,7 +402,7 @@ impl Submitter {
             let whole = &mut outstanding[usize::from(parent.slot())];
             whole.parts -= 1;
             // A part that was never started makes the whole one that is handed back, whatever became of the others.
-            whole.status = if status == Status::Gone && kept("leave.gone") { status } else { whole.status.and(status) };
+            whole.status = if status == Status::Gone { status } else { whole.status.and(status) };
             if rq.index() == parent {
                 let _ = rq.leave_at(Place::Completed);
             } else {

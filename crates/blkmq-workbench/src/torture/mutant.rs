@@ -53,18 +53,6 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant::new("generation", "slot.generation", "a slot's generation stays, so an old id names a new operation"),
     Mutant::new("forgotten-plug", "leave.plug", "a leaving submitter forgets what is in its plug"),
     Mutant::new("expired-head", "dispatch.now", "the scheduler never sees that the oldest request has expired"),
-    // Bugs that the rig found in the code, put back.
-    Mutant::new(
-        "room-of-lent-tags",
-        "dispatch.no_room",
-        "tags lent to a choice that comes to nothing are told of as room",
-    ),
-    Mutant::new(
-        "two-plans",
-        "dispatch.plan",
-        "a scheduler that names two wake-up times in turn wakes everybody each time",
-    ),
-    Mutant::new("lost-part", "leave.gone", "leaving does not hand back an operation of which another part failed"),
 ];
 
 #[cfg(test)]
