@@ -105,6 +105,8 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
         || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
         || match &q.clock {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
+            // Nothing is done now, though it may be due. Whoever ends the quiescence wakes those who sleep.
+            Clock::Real(_) if q.word.load().is_quiesced() => None,
             Clock::Real(_) => Some(Duration::from_nanos(q.next_event(hctxs(q.hctxs.layout()), now, now).since(now))),
         },
     );
