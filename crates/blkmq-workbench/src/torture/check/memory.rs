@@ -15,7 +15,7 @@ const RULE: &str = "memory";
 const KIB: i64 = 1 << 10;
 
 /// What may come and go beside what is known here, in bytes.
-const KEPT: i64 = 512 * KIB;
+const KEPT: i64 = 4096 * KIB;
 
 /// What may be left of a world that is gone, in bytes.
 const LEFT: i64 = 64 * KIB;
