@@ -10,7 +10,7 @@ use blkmq_virtual::{Background, Change, Freeze, MAX_RANGES, QUEUE_KNOBS, QueueEr
 
 use super::check::Violation;
 use super::event::{Control, Counts, Event, Phase};
-use super::plan::magnitude;
+use super::plan::{io_timeout_ms, magnitude};
 use super::policy::Watched;
 use super::world::World;
 
@@ -258,8 +258,7 @@ impl Controller {
         let knobs: Vec<_> = QUEUE_KNOBS.iter().filter(|knob| knob.name != "nr_requests").collect();
         let knob = *random.pick(&knobs);
         let (value, is_good) = match knob.name {
-            // Deadlines that devices of a world reach, and that are no shorter than what they need at best.
-            "io_timeout" if !random.one_in(8) => (random.within(5, 500) as i64, true),
+            "io_timeout" if !random.one_in(8) => (io_timeout_ms(random).into(), true),
             "io_timeout" => (0, false),
             _ => value(random, knob),
         };
@@ -305,7 +304,9 @@ impl Controller {
         self.tell(Control::Quiesce, Phase::Begun);
         let quiesce = self.world.q.quiesce();
         self.tell(Control::Quiesce, Phase::Done);
-        self.pause(50_000);
+        // Behind a long one much is due and overdue at once, and completions meet the timeout scan.
+        let most_ns = if self.whims.random.one_in(4) { 5_000_000 } else { 50_000 };
+        self.pause(most_ns);
         self.tell(Control::Unquiesce, Phase::Begun);
         drop(quiesce);
         self.tell(Control::Unquiesce, Phase::Done);

@@ -73,26 +73,32 @@ pub(crate) fn magnitude(random: &mut Random, most: u64) -> u64 {
     random.within(high, 2 * high - 1).min(most)
 }
 
+/// A timeout in ms: many are about as long as the slower requests take, so that completions meet the timeout scan.
+pub(crate) fn io_timeout_ms(random: &mut Random) -> u32 {
+    if random.one_in(2) { random.within(1, 4) as u32 } else { 4 + magnitude(random, 250) as u32 }
+}
+
 impl Plan {
     /// The plan of a seed.
     pub(crate) fn draw(seed: u64, settings: &Settings) -> Self {
         let random = &mut Random::new(seed);
         let order_random = random.fork();
-        let order = match random.below(4) {
-            0 => Order::Uniform,
-            1 => Order::Priorities,
+        let (order, most_steps) = match random.below(4) {
+            0 => (Order::Uniform, 1000),
+            1 => (Order::Priorities, 1000),
             // Where a completion, the timeout scan and the request's owner meet, once in a while and for a few steps.
-            2 if random.one_in(3) => Order::Targeted("request.state"),
-            _ => Order::Targeted(random.pick::<&str>(LINES)),
+            2 if random.one_in(3) => (Order::Targeted("request.state"), 64),
+            // Whoever is held back waits for a few decisions each time.
+            _ => (Order::Targeted(random.pick::<&str>(LINES)), 64),
         };
         let known = scheduler_names();
         let drawn = *random.pick(&known);
-        let io_timeout_ms = 4 + magnitude(random, 250) as u32;
+        let io_timeout_ms = io_timeout_ms(random);
         let device = DeviceConfig::draw(&mut random.fork(), io_timeout_ms);
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
         Self {
             order,
-            mean_steps: magnitude(random, 1000),
+            mean_steps: magnitude(random, most_steps),
             order_random,
             step_ns: magnitude(random, 100),
             scheduler: scheduler.copied().unwrap_or(drawn),
