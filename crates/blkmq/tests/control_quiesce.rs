@@ -2,7 +2,12 @@
 
 mod common;
 
-use blkmq::{Bio, Buffer, Client, Flags, RequestQueue};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use blkmq::driver::{Batch, Done, Driver, RqId, Topology};
+use blkmq::{Bio, Buffer, Client, Flags, Limits, RequestQueue, Status, Time};
 use common::control::quiesce;
 use common::random::{Random, operations, seed};
 use common::rounds::rounds;
@@ -73,4 +78,62 @@ fn a_quiesced_driver_is_left_alone_under_load() {
             Load { sleeps: 100, ..Load::new(&q, operations(3_000)) }.run(&random, 3, quiesce);
         }
     }
+}
+
+/// Works on one request, which is due since the beginning, and counts how often it is asked when that is.
+#[derive(Debug, Default)]
+struct Overdue {
+    held: Mutex<Option<RqId>>,
+    asked: AtomicU64,
+}
+
+impl Overdue {
+    fn held(&self) -> MutexGuard<'_, Option<RqId>> {
+        self.held.lock().expect("no test goes on after a panic in the device")
+    }
+}
+
+impl Driver for Overdue {
+    fn name(&self) -> &'static str {
+        "overdue"
+    }
+    fn limits(&self) -> Limits {
+        Limits { capacity_sectors: 1000, ..Limits::default() }
+    }
+    fn topology(&self) -> Topology {
+        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 1 }
+    }
+    fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
+        *self.held() = batch.next().map(|rq| batch.start(rq));
+    }
+    fn poll(&self, _: u16, done: &mut Done<'_>, _: Time) {
+        if let Some(id) = self.held().take() {
+            done.complete(id, Status::Ok).expect("it was started");
+        }
+    }
+    fn next_event(&self, _: u16) -> Option<Time> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.held().is_some().then_some(Time(0))
+    }
+}
+
+/// Red if a background thread plans for what is due while the queue is quiesced, when it can do nothing about it: it asks
+/// thousands of times. A slow machine asks less often, never more.
+#[test]
+fn background_threads_rest_while_the_queue_is_quiesced() {
+    let device = Arc::new(Overdue::default());
+    let q = RequestQueue::builder(device.clone()).scheduler("none").build().unwrap();
+    let mut submitter = q.submitter(&Client::new("one")).unwrap();
+    submitter.submit(Bio::read(0, Buffer::zeroed(512))).unwrap();
+    submitter.flush_plug();
+    let quiesce = q.quiesce();
+    let background = q.start_threads(2).unwrap();
+    let before = device.asked.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(50));
+    let asked = device.asked.load(Ordering::Relaxed) - before;
+    assert!(asked <= 100, "they asked {asked} times in 50 ms");
+    drop(quiesce);
+    submitter.wait(None);
+    assert!(submitter.reap().is_some());
+    drop(background);
 }
