@@ -103,11 +103,11 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(world: Arc<World>, number: u16, habits: Habits) -> Self {
         Self {
+            spare: Spare::new(world.witness.clone()),
             world,
             number,
             habits,
             outstanding: BTreeMap::new(),
-            spare: Spare::default(),
             stamps: Vec::new(),
             pieces: Vec::new(),
             vain_stays: 0,

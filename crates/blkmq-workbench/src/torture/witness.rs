@@ -21,13 +21,15 @@ struct Inner {
     live: Option<fn() -> i64>,
     /// How much of that the history and the checkers have taken since they were made.
     own: i64,
+    /// How much of it are buffers that clients keep for later.
+    spare: i64,
 }
 
 impl Witness {
     /// A witness with these checkers. `live` says what the world's thread holds of memory, in bytes; without it memory is
     /// not checked.
     pub(crate) fn new(history: History, checkers: Vec<Box<dyn Checker>>, live: Option<fn() -> i64>) -> Self {
-        Self(Arc::new(Mutex::new(Inner { history, checkers, violation: None, live, own: 0 })))
+        Self(Arc::new(Mutex::new(Inner { history, checkers, violation: None, live, own: 0, spare: 0 })))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -42,11 +44,16 @@ impl Witness {
         }
     }
 
-    /// Tells how much memory is held, apart from what the witness itself holds.
+    /// A client keeps so many bytes more of buffers for later, or fewer.
+    pub(crate) fn note_spare(&self, bytes: isize) {
+        uninterrupted(|| self.inner().spare += bytes as i64);
+    }
+
+    /// Tells how much memory is held, apart from what the witness itself holds and buffers that nobody uses.
     pub(crate) fn tell_memory(&self) {
         let live = uninterrupted(|| {
-            let Inner { live, own, .. } = &*self.inner();
-            live.map(|live| live() - own)
+            let Inner { live, own, spare, .. } = &*self.inner();
+            live.map(|live| live() - own - spare)
         });
         if let Some(live) = live {
             self.tell(Event::Memory { live });

@@ -1,13 +1,10 @@
 //! Memory is bounded: it does not grow with the number of operations, only with what the queue is made for, and when the
 //! world is gone it is back.
 //!
-//! Looked at whenever the queue has drained. Some of what is held is the world's own: clients keep their buffers for later,
-//! the device what it knows of requests, the machine a few words for every thread that ever ran.
-
-use std::collections::BTreeMap;
+//! Looked at whenever the queue has drained. Some of what is held is the world's own: the device keeps what it knows of
+//! requests, the machine a few words for every thread that ever ran. Buffers that clients keep for later are not counted.
 
 use super::super::event::{Control, Event, Phase, Stamp};
-use super::book::Book;
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "memory";
@@ -15,7 +12,7 @@ const RULE: &str = "memory";
 const KIB: i64 = 1 << 10;
 
 /// What may come and go beside what is known here, in bytes.
-const KEPT: i64 = 4096 * KIB;
+const KEPT: i64 = 512 * KIB;
 
 /// What may be left of a world that is gone, in bytes.
 const LEFT: i64 = 64 * KIB;
@@ -28,16 +25,6 @@ const PER_THREAD: i64 = 2 * KIB;
 
 /// Operations until buffers and lists have about the sizes that they need.
 const WARM: u64 = 500;
-
-/// Pieces of an operation's data that are counted.
-const MOST_PIECES: usize = 8;
-
-/// A client's buffers of one capacity.
-#[derive(Debug, Clone, Copy, Default)]
-struct Buffers {
-    in_use: i64,
-    most: i64,
-}
 
 /// A look at what is held.
 #[derive(Debug, Clone, Copy)]
@@ -60,11 +47,6 @@ pub(super) struct Memory {
     nr_hctxs: i64,
     nr_requests: i64,
     has_ranges: bool,
-    /// The buffers of each client by the power of two that is their capacity, and who of the operations has which.
-    buffers: BTreeMap<(u16, u32), Buffers>,
-    operations: Book<(u16, [u8; MOST_PIECES])>,
-    /// What all buffers take together, in bytes, once as many have been in use at a time as ever were.
-    buffer_bytes: i64,
     /// The most that was ever needed at a time for what the queue is made for, in bytes.
     made_for: i64,
     /// What the device may keep for later of as many requests as it ever could have at a time, in bytes.
@@ -86,9 +68,6 @@ impl Memory {
             nr_hctxs: facts.topology.nr_queues() as i64,
             nr_requests: 256,
             has_ranges: false,
-            buffers: BTreeMap::new(),
-            operations: Book::new(),
-            buffer_bytes: 0,
             made_for: 0,
             of_device: 0,
             first: None,
@@ -108,31 +87,6 @@ impl Memory {
         // A number for each sector, and the lists around them.
         let request = 512 + 16 * i64::from(self.facts.limits.max_sectors);
         self.of_device = self.of_device.max(self.nr_hctxs * depth * request);
-    }
-
-    fn submitted(&mut self, submitter: u16, bio: u64, pieces: &[usize]) {
-        self.nr_operations += 1;
-        let mut capacities = [u8::MAX; MOST_PIECES];
-        for (capacity, piece) in capacities.iter_mut().zip(pieces.iter().filter(|piece| **piece > 0)) {
-            let power = piece.next_power_of_two().ilog2();
-            *capacity = power as u8;
-            let buffers = self.buffers.entry((submitter, power)).or_default();
-            buffers.in_use += 1;
-            if buffers.in_use > buffers.most {
-                buffers.most = buffers.in_use;
-                self.buffer_bytes += 1 << power;
-            }
-        }
-        self.operations.begin(bio, (submitter, capacities));
-    }
-
-    fn end_of(&mut self, bio: u64) {
-        let Some((submitter, capacities)) = self.operations.end(bio) else { return };
-        for power in capacities.into_iter().filter(|power| *power != u8::MAX) {
-            if let Some(buffers) = self.buffers.get_mut(&(submitter, power.into())) {
-                buffers.in_use -= 1;
-            }
-        }
     }
 
     fn changed(&mut self, control: Control) {
@@ -156,7 +110,7 @@ impl Memory {
         if self.first.is_none() {
             self.first = Some(live);
         }
-        let made_for = self.made_for + self.buffer_bytes + self.of_device;
+        let made_for = self.made_for + self.of_device;
         let now = Look { live, nr_operations: self.nr_operations, made_for };
         if self.nr_operations < WARM {
             return Ok(());
@@ -181,14 +135,8 @@ impl Checker for Memory {
                 self.nr_submitters += 1;
                 self.note_size();
             }
-            Event::Left { submitter, .. } => {
-                self.nr_submitters -= 1;
-                let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
-                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
-                theirs.into_iter().for_each(|bio| self.end_of(bio));
-            }
-            Event::Submitted { submitter, bio, pieces, .. } => self.submitted(submitter, bio, pieces),
-            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => self.end_of(bio),
+            Event::Left { .. } => self.nr_submitters -= 1,
+            Event::Submitted { .. } => self.nr_operations += 1,
             Event::Changed { control, phase: Phase::Done } => self.changed(control),
             Event::Memory { live } => return self.look(live),
             _ => {}
@@ -253,21 +201,6 @@ mod tests {
         submit(&mut told, 1000);
         let most = base + KEPT + 1000 * PER_OPERATION;
         told.good(memory(most)).bad(memory(most + 1), "1000 operations ago");
-    }
-
-    #[test]
-    fn buffers_are_kept_for_as_many_as_were_in_use_at_a_time() {
-        let mut told = told();
-        submit(&mut told, WARM);
-        let base = 4000 * KIB;
-        told.good(memory(base));
-        for bio in 1000..1002 {
-            told.good(submitted(bio, asked(Op::Read, 0, 33)));
-        }
-        let most = base + KEPT + 2 * 32 * KIB + 2 * PER_OPERATION;
-        told.good(memory(most)).bad(memory(most + 1), "bytes are held").good(reaped(1000, id(1, 0, 0), Status::Ok));
-        told.good(submitted(1002, asked(Op::Read, 0, 33))).bad(memory(most + 1 + PER_OPERATION), "bytes are held");
-        told.good(submitted(1003, asked(Op::Read, 0, 33))).good(memory(most + 32 * KIB));
     }
 
     #[test]

@@ -2,36 +2,63 @@
 
 use blkmq_virtual::{Buffer, Buffers};
 
+use super::super::witness::Witness;
+
 const SECTOR: usize = 512;
 
 /// What a read's buffers hold beforehand: no operation has this number.
 const POISON: u64 = u64::MAX;
 
-/// Buffers that are not in use, by the power of two that is their capacity.
-#[derive(Debug, Default)]
-pub(super) struct Spare([Vec<Buffer>; 24]);
+/// Buffers that are not in use, by the power of two that is their capacity. The witness knows how much memory they take.
+pub(super) struct Spare {
+    witness: Witness,
+    classes: [Vec<Buffer>; 24],
+}
 
 impl Spare {
+    pub(super) fn new(witness: Witness) -> Self {
+        Self { witness, classes: Default::default() }
+    }
+
     /// A buffer of `len` bytes with anything in it.
     pub(super) fn take(&mut self, len: usize) -> Buffer {
         let capacity = len.next_power_of_two();
-        let mut buffer = self.class(len).and_then(Vec::pop).unwrap_or_else(|| Buffer::zeroed(capacity));
+        let mut buffer = match self.class(len).and_then(Vec::pop) {
+            Some(buffer) => {
+                self.witness.note_spare(-capacity.cast_signed());
+                buffer
+            }
+            None => Buffer::zeroed(capacity),
+        };
         assert!(buffer.set_len(len), "a buffer is kept with those of its capacity");
         buffer
     }
 
     fn class(&mut self, len: usize) -> Option<&mut Vec<Buffer>> {
-        self.0.get_mut(len.next_power_of_two().ilog2() as usize)
+        self.classes.get_mut(len.next_power_of_two().ilog2() as usize)
     }
 
     /// Takes back buffers of [`take`](Self::take), of the length that they had then.
     pub(super) fn keep(&mut self, buffers: Buffers) {
-        let mut keep = |buffer: Buffer| _ = self.class(buffer.len()).map(|class| class.push(buffer));
+        let mut keep = |buffer: Buffer| {
+            let capacity = buffer.len().next_power_of_two();
+            if let Some(class) = self.class(buffer.len()) {
+                class.push(buffer);
+                self.witness.note_spare(capacity.cast_signed());
+            }
+        };
         match buffers {
             Buffers::None => {}
             Buffers::One(buffer) => keep(buffer),
             Buffers::Many(buffers) => buffers.into_iter().for_each(keep),
         }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        let sizes = self.classes.iter().enumerate().map(|(power, class)| class.len() << power);
+        self.witness.note_spare(-sizes.sum::<usize>().cast_signed());
     }
 }
 
@@ -51,11 +78,16 @@ pub(super) fn read_stamps(buffers: &Buffers, stamps: &mut Vec<u64>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::history::History;
     use super::*;
+
+    fn witness() -> Witness {
+        Witness::new(History::new(None), Vec::new(), None)
+    }
 
     #[test]
     fn a_buffer_is_used_again_whatever_its_length() {
-        let mut spare = Spare::default();
+        let mut spare = Spare::new(witness());
         let buffer = spare.take(3 * SECTOR);
         let place = buffer.as_ptr().addr();
         spare.keep(Buffers::One(buffer));
