@@ -19,6 +19,8 @@ mod table;
 mod tags;
 #[cfg(test)]
 mod testing;
+mod timeouts;
+mod times;
 
 use blkmq_virtual::Limits;
 use blkmq_virtual::driver::Topology;
@@ -57,6 +59,8 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(freeze::Freeze::new()),
         Box::new(counters::Counters::new(facts)),
         Box::new(stall::Stall::new(facts)),
+        Box::new(timeouts::Timeouts::new(facts)),
+        Box::new(times::CompletionTimes::new()),
         Box::new(memory::Memory::new(facts)),
     ]
 }

@@ -19,7 +19,7 @@ use self::direct::Rhythm;
 use self::mix::{Mix, Wish};
 use super::check::Violation;
 use super::claims::Claim;
-use super::event::{Asked, Event};
+use super::event::{Asked, Event, Times};
 use super::plan::magnitude;
 use super::world::{Share, World};
 
@@ -43,6 +43,7 @@ enum Kind {
 pub(crate) struct Habits {
     kind: Kind,
     tenant: Tenant,
+    tenant_number: u16,
     mix: Mix,
     /// Most operations that it submits without looking.
     burst: u64,
@@ -71,6 +72,7 @@ impl Habits {
                     1 => Kind::Notified,
                     _ => Kind::Direct(Rhythm::draw(random)),
                 },
+                tenant_number: number as u16,
                 tenant: Tenant::new(format!("tenant {number}")).with_priority(priority),
                 mix,
                 burst: magnitude(random, 64),
@@ -130,7 +132,8 @@ impl Client {
         let submitter =
             self.world.q.submitter(&self.habits.tenant).expect("there are places for all clients of a world");
         let nr_slots = u16::try_from(submitter.nr_slots()).expect("a submitter's slots are few");
-        self.world.witness.tell(Event::Joined { submitter: self.number, nr_slots });
+        let tenant = self.habits.tenant_number;
+        self.world.witness.tell(Event::Joined { submitter: self.number, nr_slots, tenant });
         submitter
     }
 
@@ -231,13 +234,14 @@ impl Client {
     fn over(&mut self, completion: Completion) {
         self.vain_stays = 0;
         go_on_for(STEPS_PER_OPERATION);
-        let Completion { id, status, bio, .. } = completion;
+        let Completion { id, status, submitted, issued, completed, bio } = completion;
         self.stamps.clear();
         if bio.op == Op::Read && status.is_ok() {
             buffers::read_stamps(&bio.buffers, &mut self.stamps);
         }
-        let event = Event::Reaped { submitter: self.number, bio: bio.user_data, id, status, data: &self.stamps };
-        self.world.witness.tell(event);
+        let times = Times { submitted, issued, completed };
+        let (submitter, data) = (self.number, &self.stamps[..]);
+        self.world.witness.tell(Event::Reaped { submitter, bio: bio.user_data, id, status, times, data });
         self.forget(bio.user_data);
         self.spare.keep(bio.buffers);
     }

@@ -30,6 +30,14 @@ pub(crate) struct Asked {
     pub(crate) priority: IoPriority,
 }
 
+/// When what happened to an operation, by its completion; the last two are zero if the device never got it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Times {
+    pub(crate) submitted: Time,
+    pub(crate) issued: Time,
+    pub(crate) completed: Time,
+}
+
 /// What is changed about a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Control {
@@ -118,8 +126,8 @@ pub(crate) struct Counts {
 /// What happens, in the words of the variant. Lists are lent for the moment of telling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Event<'a> {
-    /// A submitter joined, with this many slots.
-    Joined { submitter: u16, nr_slots: u16 },
+    /// A submitter joined, with this many slots. Those of one tenant are one client to the queue.
+    Joined { submitter: u16, nr_slots: u16, tenant: u16 },
     /// It begins to leave. What is over from here on it reaps without a word.
     Leaving { submitter: u16 },
     /// It left, and all its operations are over. `hands_back`: those that were not done were handed back, and told; else
@@ -132,9 +140,9 @@ pub(crate) enum Event<'a> {
     Named { submitter: u16, bio: u64, id: RqId },
     /// The queue did not take it.
     Rejected { submitter: u16, bio: u64, asked: Asked, reason: RejectReason },
-    /// It is over, and this submitter reaped it. `submitted_by` is who submitted it, by what came back in the operation's
-    /// own number. `data`: of a read that succeeded, what each sector held.
-    Reaped { submitter: u16, bio: u64, id: RqId, status: Status, data: &'a [u64] },
+    /// It is over, and this submitter reaped it. `times`: when what happened to it, by the queue's word. `data`: of a read
+    /// that succeeded, what each sector held.
+    Reaped { submitter: u16, bio: u64, id: RqId, status: Status, times: Times, data: &'a [u64] },
     /// A leaving submitter got it back undone.
     HandedBack { submitter: u16, bio: u64 },
     /// Nobody will reap it: it is over without a word when its submitter has left, or before.
@@ -156,7 +164,8 @@ pub(crate) enum Event<'a> {
     HeldBack { waiting: usize, now: Time },
 
     /// The device was offered a request. `ranges`: first sector and length of each, more than one only for a discard.
-    /// `segments`: the lengths of the pieces of its data, in bytes. `data`: of a write, what each sector shall hold.
+    /// `segments`: the lengths of the pieces of its data, in bytes. `data`: of a write, what each sector shall hold. `now`:
+    /// the time that the device was told.
     Offered {
         rq: RqId,
         hctx: u16,
@@ -168,7 +177,11 @@ pub(crate) enum Event<'a> {
         ranges: &'a [(u64, u32)],
         segments: &'a [usize],
         data: &'a [u64],
+        now: Time,
     },
+    /// The device is asked about a request because it took too long, at the time `now`, as it was told. What it answers
+    /// follows, unless it is done with the request already.
+    Overdue { rq: RqId, now: Time },
     /// What the device did with a request.
     Acted { rq: RqId, action: Action },
     /// The device lost power and got it back: what its cache held is gone. `content`: what every sector holds now.

@@ -259,7 +259,14 @@ mod tests {
             Event::Named { submitter: 0, bio: 1, id: NAMED },
             inserted(7, 68),
             inserted(8, 72),
-            Event::Reaped { submitter: 0, bio: 1, id: NAMED, status: blkmq_virtual::Status::Ok, data: &[] },
+            Event::Reaped {
+                submitter: 0,
+                bio: 1,
+                id: NAMED,
+                status: blkmq_virtual::Status::Ok,
+                times: Default::default(),
+                data: &[],
+            },
             inserted(9, 64),
         ];
         events.extend([Event::HeldBack { waiting: 1, now: Time(0) }; LATEST]);

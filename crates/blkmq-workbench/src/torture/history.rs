@@ -138,6 +138,7 @@ impl Entry<'_> {
             | Event::Merged { into: rq, .. }
             | Event::Chosen { rq, .. }
             | Event::Offered { rq, .. }
+            | Event::Overdue { rq, .. }
             | Event::Acted { rq, .. } => [Some(rq), None],
             Event::Absorbed { into, absorbed } => [Some(into), Some(absorbed)],
             _ => [None, None],

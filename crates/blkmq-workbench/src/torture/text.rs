@@ -33,7 +33,9 @@ impl Display for Entry<'_> {
 impl Display for Event<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Joined { submitter, nr_slots } => write!(f, "submitter {submitter}: joined, with {nr_slots} slots"),
+            Self::Joined { submitter, nr_slots, tenant } => {
+                write!(f, "submitter {submitter}: joined for tenant {tenant}, with {nr_slots} slots")
+            }
             Self::Leaving { submitter } => write!(f, "submitter {submitter}: leaves when all is over"),
             Self::Left { submitter, hands_back } => {
                 let rest = if hands_back { "and got back" } else { "and dropped" };
@@ -50,7 +52,7 @@ impl Display for Event<'_> {
                     RejectReason::Bad(status) => status.fmt(f),
                 }
             }
-            Self::Reaped { submitter, bio, id, status, data } => {
+            Self::Reaped { submitter, bio, id, status, data, .. } => {
                 write!(f, "bio {bio}: over, reaped by submitter {submitter} as {}: {status}", Request(id))?;
                 if data.is_empty() { Ok(()) } else { write!(f, "; read {}", Runs(data)) }
             }
@@ -66,6 +68,7 @@ impl Display for Event<'_> {
             | Self::Chosen { .. }
             | Self::HeldBack { .. } => self.scheduled(f),
             Self::Offered { .. } => self.offered(f),
+            Self::Overdue { rq, .. } => write!(f, "{}: takes too long, and the device is asked about it", Request(rq)),
             Self::Acted { rq, action } => write!(f, "{}: {action}", Request(rq)),
             Self::PowerLost { content } => {
                 write!(f, "the device lost power and got it back; it holds {}", Runs(content))
@@ -114,7 +117,7 @@ impl Event<'_> {
     }
 
     fn offered(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self::Offered { rq, hctx, tag, op, flags, sector, nr_sectors, ranges, segments, data } = *self else {
+        let Self::Offered { rq, hctx, tag, op, flags, sector, nr_sectors, ranges, segments, data, .. } = *self else {
             return Ok(());
         };
         write!(f, "{}: {} {sector}+{nr_sectors}{}, ", Request(rq), name(op), Marks(&flags))?;
@@ -312,7 +315,8 @@ mod tests {
     #[test]
     fn what_differs_is_told_apart() {
         let id = RqId(3 << 32 | 9);
-        let reaped = |data| Event::Reaped { submitter: 2, bio: 17, id, status: Status::Ok, data };
+        let reaped =
+            |data| Event::Reaped { submitter: 2, bio: 17, id, status: Status::Ok, times: Default::default(), data };
         let text = "bio 17: over, reaped by submitter 2 as request 0/9.3: done; read 4 in 2 sectors, 0 in 1, 4 in 1";
         assert_eq!(what(reaped(&[4, 4, 0, 4])), text);
         assert!(!what(reaped(&[])).contains("read"));
@@ -341,6 +345,7 @@ mod tests {
             ranges,
             segments,
             data,
+            now: Time(0),
         };
         let plain = "request 0/9.0: discard 8+24, offered to the device by hardware queue 1 with tag 4";
         assert_eq!(what(offer(&[(8, 24)], &[512], &[])), plain);

@@ -11,6 +11,12 @@ pub(super) struct Book<T> {
     len: usize,
 }
 
+impl<T> Default for Book<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Book<T> {
     pub(super) const fn new() -> Self {
         Self { first: 0, entries: VecDeque::new(), len: 0 }

@@ -228,7 +228,7 @@ mod tests {
 
     /// What a read of two sectors from sector 8 finds.
     fn found(bio: u64, data: &[u64]) -> Event<'_> {
-        Event::Reaped { submitter: 1, bio, id: id(1, 1, bio), status: Status::Ok, data }
+        Event::Reaped { submitter: 1, bio, id: id(1, 1, bio), status: Status::Ok, times: Default::default(), data }
     }
 
     fn reading(told: &mut Told<Data>, bio: u64) -> &mut Told<Data> {

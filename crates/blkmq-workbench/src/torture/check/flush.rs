@@ -265,7 +265,7 @@ mod tests {
         Event::Submitted { submitter: 1, bio, asked, pieces: &[] }
     }
 
-    const fn over(bio: u64) -> Event<'static> {
+    fn over(bio: u64) -> Event<'static> {
         reaped(bio, id(1, 0, 0), Status::Ok)
     }
 

@@ -222,7 +222,7 @@ impl Checker for MergeLimits {
 
 #[cfg(test)]
 mod tests {
-    use blkmq_sched::{ClientId, MergeHow};
+    use blkmq_sched::{ClientId, MergeHow, Time};
     use blkmq_virtual::IoPriority;
 
     use super::super::testing::*;
@@ -257,14 +257,15 @@ mod tests {
             ranges: &[],
             segments,
             data: &[],
+            now: Time(0),
         }
     }
 
     fn with(event: Event<'static>, new: Flags) -> Event<'static> {
-        let Event::Offered { rq, hctx, tag, op, sector, nr_sectors, ranges, segments, data, .. } = event else {
+        let Event::Offered { rq, hctx, tag, op, sector, nr_sectors, ranges, segments, data, now, .. } = event else {
             return event;
         };
-        Event::Offered { rq, hctx, tag, op, flags: new, sector, nr_sectors, ranges, segments, data }
+        Event::Offered { rq, hctx, tag, op, flags: new, sector, nr_sectors, ranges, segments, data, now }
     }
 
     fn of_ranges(nr_sectors: u32, ranges: &'static [(u64, u32)]) -> Event<'static> {
@@ -281,6 +282,7 @@ mod tests {
             ranges,
             segments,
             data,
+            now: Time(0),
         }
     }
 
@@ -324,6 +326,7 @@ mod tests {
                 ranges,
                 segments,
                 data,
+                now: Time(0),
             }
         };
         told().good(of(4, &[512; 4])).bad(of(5, &[512; 5]), "5 segments");

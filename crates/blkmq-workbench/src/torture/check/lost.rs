@@ -311,7 +311,14 @@ mod tests {
         let named = |slot| Event::Named { submitter: 1, bio: 7, id: id(1, slot, 0) };
         done(8, &[(8, 8, Status::Ok)]).good(named(0)).bad(named(0), "taken twice");
         done(8, &[(8, 8, Status::Ok)]).good(named(3)).bad(reaped(7, id(1, 0, 0), Status::Ok), "and taken as");
-        let event = Event::Reaped { submitter: 2, bio: 7, id: id(1, 0, 0), status: Status::Ok, data: &[] };
+        let event = Event::Reaped {
+            submitter: 2,
+            bio: 7,
+            id: id(1, 0, 0),
+            status: Status::Ok,
+            times: Default::default(),
+            data: &[],
+        };
         done(8, &[(8, 8, Status::Ok)]).bad(event, "operation 7 of submitter 1 was reaped for submitter 2");
     }
 

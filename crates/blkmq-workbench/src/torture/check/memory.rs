@@ -164,7 +164,7 @@ mod tests {
 
     fn told() -> Told<Memory> {
         let mut told = Told::new(Memory::new(&FACTS));
-        told.good(Event::Memory { live: 1000 }).good(Event::Joined { submitter: 1, nr_slots: 256 });
+        told.good(Event::Memory { live: 1000 }).good(Event::Joined { submitter: 1, nr_slots: 256, tenant: 0 });
         told
     }
 
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn memory_grows_with_what_the_queue_is_made_for() {
         let grows = [
-            Event::Joined { submitter: 2, nr_slots: 256 },
+            Event::Joined { submitter: 2, nr_slots: 256, tenant: 0 },
             changed(Control::Topology(4, 4, 4), Phase::Done),
             changed(Control::NrRequests(2000), Phase::Done),
             changed(Control::Background(9), Phase::Done),
@@ -222,6 +222,7 @@ mod tests {
         let mut told = told();
         submit(&mut told, WARM);
         told.good(memory(4000 * KIB)).good(Event::Left { submitter: 1, hands_back: true });
-        told.good(Event::Joined { submitter: 1, nr_slots: 256 }).bad(memory(4020 * KIB + KEPT), "bytes are held");
+        told.good(Event::Joined { submitter: 1, nr_slots: 256, tenant: 0 })
+            .bad(memory(4020 * KIB + KEPT), "bytes are held");
     }
 }

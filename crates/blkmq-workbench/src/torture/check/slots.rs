@@ -200,7 +200,7 @@ impl Slots {
 impl Checker for Slots {
     fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         match *event {
-            Event::Joined { submitter, nr_slots } => return self.joined(submitter, nr_slots),
+            Event::Joined { submitter, nr_slots, .. } => return self.joined(submitter, nr_slots),
             Event::Left { submitter, .. } => self.left(submitter),
             Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, &asked, pieces),
             Event::Rejected { submitter, bio, reason, .. } => return self.rejected(submitter, bio, reason),
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     const fn joined(submitter: u16) -> Event<'static> {
-        Event::Joined { submitter, nr_slots: 3 }
+        Event::Joined { submitter, nr_slots: 3, tenant: 0 }
     }
 
     fn told() -> Told<Slots> {

@@ -28,6 +28,12 @@ pub(super) const fn is_flush(rq: RqId) -> bool {
     pool(rq) == 0
 }
 
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Table<T> {
     pub(super) const fn new() -> Self {
         Self { pools: Vec::new() }

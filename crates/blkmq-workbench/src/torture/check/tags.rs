@@ -161,7 +161,10 @@ mod tests {
 
     fn on(rq: RqId, hctx: u16, tag: u16, op: Op, polled: bool) -> Event<'static> {
         let flags = Flags { polled, ..Flags::NONE };
-        Event::Offered { rq, hctx, tag, op, flags, sector: 0, nr_sectors: 1, ranges: &[], segments: &[], data: &[] }
+        let Event::Offered { sector, nr_sectors, ranges, segments, data, now, .. } = offered(rq, op, 0, 1, &[]) else {
+            unreachable!("an offer is one")
+        };
+        Event::Offered { rq, hctx, tag, op, flags, sector, nr_sectors, ranges, segments, data, now }
     }
 
     fn write(slot: u64, tag: u16) -> Event<'static> {

@@ -4,7 +4,7 @@ use blkmq_sched::{ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Ti
 use blkmq_virtual::driver::Topology;
 use blkmq_virtual::{Flags, Limits, Stat, Stats, Status};
 
-use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp};
+use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp, Times};
 use super::{Checker, Facts, Violation};
 
 pub(super) const FACTS: Facts = Facts {
@@ -98,14 +98,14 @@ pub(super) fn submitted(bio: u64, asked: Asked) -> Event<'static> {
     Event::Submitted { submitter: 1, bio, asked, pieces }
 }
 
-pub(super) const fn reaped(bio: u64, id: RqId, status: Status) -> Event<'static> {
-    Event::Reaped { submitter: 1, bio, id, status, data: &[] }
+pub(super) fn reaped(bio: u64, id: RqId, status: Status) -> Event<'static> {
+    Event::Reaped { submitter: 1, bio, id, status, times: Times::default(), data: &[] }
 }
 
 /// On hardware queue 0, with tag 0.
 pub(super) fn offered(rq: RqId, op: Op, sector: u64, nr_sectors: u32, data: &[u64]) -> Event<'_> {
     let (flags, ranges, segments) = (Flags::NONE, &[][..], &[][..]);
-    Event::Offered { rq, hctx: 0, tag: 0, op, flags, sector, nr_sectors, ranges, segments, data }
+    Event::Offered { rq, hctx: 0, tag: 0, op, flags, sector, nr_sectors, ranges, segments, data, now: Time(0) }
 }
 
 pub(super) const fn acted(rq: RqId, action: Action) -> Event<'static> {

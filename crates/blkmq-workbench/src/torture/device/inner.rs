@@ -130,7 +130,7 @@ impl Inner {
     pub(crate) fn offer(&mut self, hctx: u16, rq: &mut Request<'_>, now: Time) -> Verdict {
         let (id, op) = (rq.id(), rq.op());
         let mut work = self.spare.pop().unwrap_or_default();
-        self.look(hctx, rq, &mut work);
+        self.look(hctx, rq, &mut work, now);
         let random = &mut self.random;
         let Some(queue) = self.queues.get_mut(usize::from(hctx)) else {
             self.accuse(format!("offered on hardware queue {hctx}, which the device does not have"), id);
@@ -167,7 +167,7 @@ impl Inner {
     }
 
     /// Reads what the request is, and tells it. A read gets its data.
-    fn look(&mut self, hctx: u16, rq: &mut Request<'_>, work: &mut Work) {
+    fn look(&mut self, hctx: u16, rq: &mut Request<'_>, work: &mut Work, now: Time) {
         let (op, flags) = (rq.op(), rq.flags());
         (work.op, work.through, work.is_done, work.mark) = (Some(op), flags.fua, false, self.medium.mark());
         work.ranges.clear();
@@ -194,6 +194,7 @@ impl Inner {
             ranges: &work.ranges,
             segments: &self.segments,
             data: &work.stamps,
+            now,
         });
     }
 
@@ -341,6 +342,7 @@ impl Inner {
 
     /// The device is asked about a request that has taken too long.
     pub(crate) fn asked(&mut self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {
+        self.witness.tell(Event::Overdue { rq: id, now });
         let queue = self.queues.get_mut(usize::from(hctx));
         let Some((place, queue)) = queue.and_then(|queue| Some((queue.find(id)?, queue))) else {
             // It has completed since the queue took it for overdue, and the queue knows how.

@@ -1,0 +1,145 @@
+//! A device is not asked too early: only about a request that it was given, and when the timeout has passed since, or since
+//! it was asked about it last.
+
+use blkmq_sched::{RqId, Time};
+
+use super::super::event::{Action, Control, Event, Phase, Stamp};
+use super::super::text::{Millis, Request};
+use super::table::Table;
+use super::{Checker, Facts, Violation};
+
+const RULE: &str = "timeouts";
+
+const MS: u64 = 1_000_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Timeouts {
+    /// What the knob says, in ns, and what it is about to say.
+    timeout: u64,
+    coming: Option<u64>,
+    /// What it said before, and until when.
+    before: Vec<(Time, u64)>,
+    /// When a request was given to the device, and before when it must not ask about it.
+    requests: Table<(Time, Time)>,
+}
+
+impl Timeouts {
+    pub(super) fn new(facts: &Facts) -> Self {
+        let timeout = u64::from(facts.io_timeout_ms) * MS;
+        Self { timeout, coming: None, before: Vec::new(), requests: Table::new() }
+    }
+
+    /// The shortest timeout that somebody may have read since this time.
+    fn shortest_since(&self, time: Time) -> u64 {
+        let before = self.before.iter().rev().take_while(|(until, _)| *until >= time).map(|(_, timeout)| *timeout);
+        before.chain(self.coming).fold(self.timeout, u64::min)
+    }
+
+    fn changed(&mut self, at: Time, value: i64, phase: Phase) {
+        let timeout = value.unsigned_abs().saturating_mul(MS);
+        match phase {
+            Phase::Begun => self.coming = Some(timeout),
+            Phase::Done => {
+                self.before.push((at, self.timeout));
+                (self.timeout, self.coming) = (timeout, None);
+            }
+            Phase::Refused => self.coming = None,
+        }
+    }
+
+    fn begin(&mut self, rq: RqId) {
+        if let Some(&(given, _)) = self.requests.get(rq) {
+            let deadline = given.after(self.shortest_since(given));
+            *self.requests.entry(rq) = Some((rq, (given, deadline)));
+        }
+    }
+
+    fn overdue(&mut self, rq: RqId, now: Time) -> Result<(), Violation> {
+        let Some(&(given, deadline)) = self.requests.get(rq).filter(|(_, deadline)| deadline.0 < u64::MAX) else {
+            let what = format!("the device was asked about {}, which it was not given", Request(rq));
+            return Err(Violation::new(RULE, what).request(rq));
+        };
+        if now < deadline {
+            let what = format!(
+                "the device was asked about {} at {} ms, and it was given at {} ms with a timeout until {} ms",
+                Request(rq),
+                Millis(now.0),
+                Millis(given.0),
+                Millis(deadline.0)
+            );
+            return Err(Violation::new(RULE, what).request(rq));
+        }
+        let again = now.after(self.shortest_since(now));
+        *self.requests.entry(rq) = Some((rq, (now, again)));
+        Ok(())
+    }
+}
+
+impl Checker for Timeouts {
+    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        match *event {
+            Event::Offered { rq, now, .. } => *self.requests.entry(rq) = Some((rq, (now, Time(u64::MAX)))),
+            Event::Acted { rq, action: Action::Started { .. } } => self.begin(rq),
+            Event::Overdue { rq, now } => return self.overdue(rq, now),
+            Event::Changed { control: Control::QueueKnob("io_timeout", value), phase } => {
+                self.changed(at.time, value, phase);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::Op;
+
+    use super::super::testing::*;
+    use super::*;
+
+    const RQ: RqId = id(1, 0, 0);
+
+    fn overdue(ms: u64) -> Event<'static> {
+        Event::Overdue { rq: RQ, now: Time(ms * MS) }
+    }
+
+    /// A request that the device began to work on at 0, when the timeout was 100 ms.
+    fn told() -> Told<Timeouts> {
+        let mut told = Told::new(Timeouts::new(&FACTS));
+        told.good(offered(RQ, Op::Read, 0, 8, &[])).good(started(RQ));
+        told
+    }
+
+    #[test]
+    fn nobody_asks_before_the_timeout() {
+        told().good(overdue(100)).bad(overdue(199), "asked about request 1/0.0 at 199.000000 ms");
+        told().bad(overdue(99), "given at 0.000000 ms with a timeout until 100.000000 ms");
+        told().good(overdue(100)).good(overdue(200));
+    }
+
+    #[test]
+    fn nobody_asks_about_what_the_device_does_not_have() {
+        let mut told = Told::new(Timeouts::new(&FACTS));
+        told.bad(overdue(100), "not given").good(offered(RQ, Op::Read, 0, 8, &[])).bad(overdue(100), "not given");
+        told.good(acted(RQ, Action::GivenBack)).bad(overdue(100), "not given");
+        self::told().bad(Event::Overdue { rq: id(1, 0, 1), now: Time(100 * MS) }, "not given");
+    }
+
+    #[test]
+    fn a_timeout_counts_that_may_have_been_read() {
+        let knob = |value, phase| changed(Control::QueueKnob("io_timeout", value), phase);
+        let mut told = told();
+        // Asked for, not in effect yet; then refused; then in effect; then the longer one again, later.
+        told.good(knob(10, Phase::Begun)).good(offered(RQ, Op::Read, 0, 8, &[])).good(started(RQ)).good(overdue(10));
+        told.good(knob(10, Phase::Refused)).good(overdue(20)).bad(overdue(119), "until").good(overdue(120));
+        told.good(knob(10, Phase::Begun)).good(knob(10, Phase::Done)).good(overdue(220)).good(overdue(230));
+        told.now = 235 * MS;
+        told.good(knob(50, Phase::Begun)).good(knob(50, Phase::Done)).good(overdue(240)).bad(overdue(289), "until");
+        let mut told = self::told();
+        told.now = 5 * MS;
+        // Who gave it had read the clock before the knob was set.
+        told.good(knob(500, Phase::Begun)).good(knob(500, Phase::Done)).good(offered(RQ, Op::Read, 0, 8, &[]));
+        told.good(started(RQ)).good(overdue(100));
+    }
+}
