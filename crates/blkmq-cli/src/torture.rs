@@ -117,9 +117,18 @@ struct Found {
     steps: u64,
     hash: String,
     seconds: f64,
+    /// The world that took the most steps for an operation.
+    heaviest: Option<HeaviestWorld>,
     /// Whether Ctrl-C ended the run.
     interrupted: bool,
     failure: Option<FoundFailure>,
+}
+
+#[derive(Debug, Serialize)]
+struct HeaviestWorld {
+    seed: u64,
+    requests: u64,
+    steps_per_request: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -214,7 +223,7 @@ impl Torture {
             };
             (fraction.min(1.0), format!("{} requests", HumanCount(requests)))
         };
-        let Tally { requests, steps, worlds, hash, failure } = progress::watch(look, || rig.run(control));
+        let Tally { requests, steps, worlds, hash, heaviest, failure } = progress::watch(look, || rig.run(control));
         Found {
             version: version(),
             seed,
@@ -223,6 +232,11 @@ impl Torture {
             steps,
             hash: format!("{hash:016x}"),
             seconds: start.elapsed().as_secs_f64(),
+            heaviest: heaviest.map(|world| HeaviestWorld {
+                seed: world.seed,
+                requests: world.requests,
+                steps_per_request: world.steps_per_request(),
+            }),
             interrupted: control.stop.load(Ordering::Relaxed),
             failure: failure.map(|broken| self.explained(broken)),
         }
@@ -291,6 +305,10 @@ impl Found {
         }
         let (rate, steps) = (short(*requests as f64 / seconds), short(*steps as f64));
         writeln!(out, "{worlds} worlds, {steps} steps in {seconds:.1} s; {rate} requests/s")?;
+        if let Some(HeaviestWorld { seed, requests, steps_per_request }) = &self.heaviest {
+            let each = short(*steps_per_request as f64);
+            writeln!(out, "most steps for an operation: {each}, in the world of seed {seed}, requests {requests}")?;
+        }
         writeln!(out, "clean: seed {seed}, requests {requests}, hash {hash}")?;
         Ok(())
     }

@@ -26,5 +26,5 @@ pub use failure::Failure;
 pub use memory::CountingAllocator;
 pub use mutant::{MUTANTS, Mutant};
 pub use replay::{Line, Replayed, replay};
-pub use rig::{Control, Length, Rig, Tally, WORLD_REQUESTS};
+pub use rig::{Control, Heaviest, Length, Rig, Tally, WORLD_REQUESTS};
 pub use world::Settings;

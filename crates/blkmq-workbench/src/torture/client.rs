@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq_sched::RqId;
-use blkmq_vcpu::{Random, go_on_for, thread};
+use blkmq_vcpu::{Random, thread};
 use blkmq_virtual::{Bio, Client as Tenant, Completion, Op, RejectReason, Rejected, Submitter};
 
 use self::buffers::Spare;
@@ -22,10 +22,6 @@ use super::claims::Claim;
 use super::event::{Asked, Event, Times};
 use super::plan::magnitude;
 use super::world::{Share, World};
-
-/// Steps that all CPUs together may make without an operation becoming over. While a device hangs time jumps, but those who
-/// poll look now and then.
-pub(crate) const STEPS_PER_OPERATION: u64 = 10_000_000;
 
 /// How a client goes about its work.
 #[derive(Debug, Clone)]
@@ -233,7 +229,7 @@ impl Client {
     /// An operation is over.
     fn over(&mut self, completion: Completion) {
         self.vain_stays = 0;
-        go_on_for(STEPS_PER_OPERATION);
+        self.world.allow_more();
         let Completion { id, status, submitted, issued, completed, bio } = completion;
         self.stamps.clear();
         if bio.op == Op::Read && status.is_ok() {

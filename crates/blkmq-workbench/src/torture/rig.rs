@@ -61,8 +61,29 @@ pub struct Tally {
     pub worlds: u64,
     /// The hash of the histories of these worlds.
     pub hash: u64,
+    /// The clean world that took the most steps for an operation.
+    pub heaviest: Option<Heaviest>,
     /// The first world that broke a promise, as short as it could be made.
     pub failure: Option<Failure>,
+}
+
+/// What a world took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heaviest {
+    /// Its seed.
+    pub seed: u64,
+    /// Operations that were taken.
+    pub requests: u64,
+    /// Steps of all its virtual CPUs.
+    pub steps: u64,
+}
+
+impl Heaviest {
+    /// Steps for an operation on average.
+    #[must_use]
+    pub const fn steps_per_request(&self) -> u64 {
+        self.steps / if self.requests > 0 { self.requests } else { 1 }
+    }
 }
 
 impl Rig {
@@ -75,7 +96,7 @@ impl Rig {
         };
         let is_over = || control.stop.load(Ordering::Relaxed) || until.is_some_and(|until| Instant::now() >= until);
         let (next, first_failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
-        let fold = Mutex::new(Fold::default());
+        let fold = Mutex::new(Fold::new(self.seed));
         let work = || {
             while !is_over() {
                 let world = next.fetch_add(1, Ordering::Relaxed);
@@ -94,11 +115,12 @@ impl Rig {
         };
         thread::scope(|scope| (0..self.threads.get()).for_each(|_| _ = scope.spawn(work)));
         let fold = fold.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let failure = fold.failed.map(|(world, outcome)| {
+        let Fold { requests, steps, next: worlds, heaviest, mix, failed, .. } = fold;
+        let failure = failed.map(|(world, outcome)| {
             let most = self.requests_of(world).unwrap_or(WORLD_REQUESTS);
             Failure::shortest(world_seed(self.seed, world), most, outcome, &self.settings, &control.stop)
         });
-        Tally { requests: fold.requests, steps: fold.steps, worlds: fold.next, hash: fold.mix.finish(), failure }
+        Tally { requests, steps, worlds, hash: mix.finish(), heaviest, failure }
     }
 
     /// The operations of a world; `None`: there is none of this number.
@@ -122,23 +144,25 @@ fn world_seed(seed: u64, world: u64) -> u64 {
 
 /// Worlds taken together in their order, whatever the order in which they end.
 struct Fold {
+    /// The seed of the run.
+    seed: u64,
     /// The world that comes next.
     next: u64,
     waiting: BTreeMap<u64, Outcome>,
     requests: u64,
     steps: u64,
+    heaviest: Option<Heaviest>,
     mix: Mix,
     /// The first world that failed: nothing after it counts.
     failed: Option<(u64, Outcome)>,
 }
 
-impl Default for Fold {
-    fn default() -> Self {
-        Self { next: 0, waiting: BTreeMap::new(), requests: 0, steps: 0, mix: Mix::new(), failed: None }
-    }
-}
-
 impl Fold {
+    fn new(seed: u64) -> Self {
+        let waiting = BTreeMap::new();
+        Self { seed, next: 0, waiting, requests: 0, steps: 0, heaviest: None, mix: Mix::new(), failed: None }
+    }
+
     fn take(&mut self, world: u64, outcome: Outcome) {
         self.waiting.insert(world, outcome);
         while self.failed.is_none()
@@ -150,6 +174,11 @@ impl Fold {
             }
             self.requests += outcome.requests;
             self.steps += outcome.steps;
+            let seed = world_seed(self.seed, self.next);
+            let this = Heaviest { seed, requests: outcome.requests, steps: outcome.steps };
+            if self.heaviest.is_none_or(|most| this.steps_per_request() > most.steps_per_request()) {
+                self.heaviest = Some(this);
+            }
             self.mix.write_u64(outcome.hash);
             self.next += 1;
         }
@@ -217,7 +246,7 @@ mod tests {
     #[test]
     fn worlds_count_in_their_order_up_to_the_first_that_failed() {
         let fold = |worlds: &[(u64, u64, bool)]| {
-            let mut fold = Fold::default();
+            let mut fold = Fold::new(7);
             worlds.iter().for_each(|(world, hash, is_clean)| fold.take(*world, outcome(*hash, *is_clean)));
             (fold.next, fold.requests, fold.mix.finish(), fold.failed.map(|(world, _)| world))
         };
@@ -227,6 +256,19 @@ mod tests {
         assert_ne!(fold(&[(0, 6, true), (1, 5, true), (2, 7, true)]), all);
         let failed = fold(&[(2, 7, false), (0, 5, true), (3, 7, true), (1, 6, false)]);
         assert_eq!((failed.0, failed.1, failed.3), (1, 10, Some(1)));
+    }
+
+    #[test]
+    fn the_heaviest_world_is_known_by_its_seed() {
+        let mut fold = Fold::new(7);
+        for (world, requests, steps, is_clean) in
+            [(0, 10, 90, true), (1, 5, 60, true), (2, 20, 200, true), (3, 1, 99, false)]
+        {
+            fold.take(world, Outcome { requests, steps, ..outcome(world, is_clean) });
+        }
+        let heaviest = fold.heaviest.unwrap();
+        assert_eq!(heaviest, Heaviest { seed: world_seed(7, 1), requests: 5, steps: 60 });
+        assert_eq!(heaviest.steps_per_request(), 12);
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, thread, uninterrupted};
+use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, steps, thread, uninterrupted};
 use blkmq_virtual::sync::weaken;
 use blkmq_virtual::{Limits, RequestQueue};
 
 use super::check::{self, Facts, Violation};
 use super::claims::Claims;
-use super::client::{Client, STEPS_PER_OPERATION};
+use super::client::Client;
 use super::control::Controller;
 use super::device::{Device, DeviceConfig};
 use super::event::{Event, Stamp};
@@ -20,6 +20,13 @@ use super::witness::{Witness, stamp};
 
 /// The longest that a client sleeps of its own accord, in ns.
 const NAP_NS: u64 = 3_000_000;
+
+/// Steps that all CPUs together may make without an operation becoming over. While a device hangs time jumps, but those who
+/// poll look now and then.
+const MOST_STEPS: u64 = 10_000_000;
+
+/// Steps that an operation may take in the long run.
+const STEPS_PER_OPERATION: u64 = 50_000;
 
 /// What all worlds of a run have in common.
 #[derive(Debug, Clone)]
@@ -66,11 +73,21 @@ pub(crate) struct Share {
     taken: u64,
     last_number: u64,
     cursor: u64,
+    /// The step at which the world ends, unless operations become over.
+    last_step: u64,
 }
 
 impl Share {
     fn new(wanted: u64, capacity: u64) -> Self {
-        Self { claims: Claims::new(capacity), is_over: false, wanted, taken: 0, last_number: 0, cursor: 0 }
+        Self {
+            claims: Claims::new(capacity),
+            is_over: false,
+            wanted,
+            taken: 0,
+            last_number: 0,
+            cursor: 0,
+            last_step: MOST_STEPS,
+        }
     }
 
     /// Whether more operations are to be submitted.
@@ -108,6 +125,16 @@ impl Share {
 }
 
 impl World {
+    /// An operation is over: the world may go on for longer.
+    pub(crate) fn allow_more(&self) {
+        let now = steps();
+        let last_step = self.share(|share| {
+            share.last_step = (share.last_step + STEPS_PER_OPERATION).min(now + MOST_STEPS);
+            share.last_step
+        });
+        go_on_for(last_step - now);
+    }
+
     /// Looks at, or changes, what all share.
     pub(crate) fn share<R>(&self, act: impl FnOnce(&mut Share) -> R) -> R {
         uninterrupted(|| act(&mut self.share.lock().unwrap_or_else(PoisonError::into_inner)))
@@ -167,7 +194,10 @@ fn trouble(ended: Ended) -> Option<Violation> {
         Ended::Finished | Ended::Stopped => None,
         Ended::Exhausted { running } => Some(Violation::new(
             "livelock",
-            format!("{STEPS_PER_OPERATION} steps without an operation becoming over; running: {}", running.join(", ")),
+            format!(
+                "more than {STEPS_PER_OPERATION} steps an operation for {MOST_STEPS} steps; running: {}",
+                running.join(", ")
+            ),
         )),
         Ended::Panicked { cpu, message } => Some(Violation::new("panic", format!("CPU {cpu}: {message}"))),
         Ended::Deadlock { waiting } => {
@@ -178,7 +208,7 @@ fn trouble(ended: Ended) -> Option<Violation> {
 
 /// What the first CPU does: builds the queue, lets the others work, and tears down.
 fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>>) {
-    go_on_for(STEPS_PER_OPERATION);
+    go_on_for(MOST_STEPS);
     witness.tell_memory();
     let q = build(&plan, device, &witness);
     let queue = Arc::downgrade(&q);

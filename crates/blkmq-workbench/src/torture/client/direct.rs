@@ -69,7 +69,9 @@ pub(super) fn burst(client: &mut Client, submitter: &mut Submitter) {
     }
     let nr_operations = client.habits.random.within(1, client.habits.burst);
     if client.habits.random.below(100) < client.habits.batches {
-        return batch(client, submitter, nr_operations);
+        // One more than there are slots is rejected like ten more, and each attempt tries the whole plug.
+        let nr_free = submitter.nr_slots() - submitter.nr_outstanding();
+        return batch(client, submitter, nr_operations.min(nr_free as u64 + 1));
     }
     for _ in 0..nr_operations {
         let Some((bio, is_bad)) = client.next() else { return };

@@ -102,7 +102,7 @@ impl Faults {
     };
 
     /// Some of the faults, or none: what one fault hides is found in a world without it.
-    fn draw(random: &mut Random) -> Self {
+    fn draw(random: &mut Random, io_timeout_ms: u32) -> Self {
         if random.one_in(8) {
             return Self::NONE;
         }
@@ -112,7 +112,12 @@ impl Faults {
             busy: Rate::sometimes(random, 3, 100),
             busy_ns: long_or_short(random, 100, 14),
             room: if random.one_in(4) { random.within(1, 16) as usize } else { usize::MAX },
-            hangs: if random.one_in(2) { Rate(long_or_short(random, 5, 6)) } else { Rate::NEVER },
+            // Who waits meanwhile polls now and then: the longer it takes, the rarer it is.
+            hangs: match u64::from(io_timeout_ms) {
+                1000.. => Rate::NEVER,
+                ms if random.one_in(2) => Rate(long_or_short(random, 5, 6).max(ms)),
+                _ => Rate::NEVER,
+            },
             too_late: *random.pick(&[Rate::NEVER, Rate::one_in(1), Rate::one_in(2)]),
             gives_up: *random.pick(&[Rate::NEVER, Rate::one_in(1), Rate::one_in(2), Rate::one_in(4)]),
             completes_again: Rate::sometimes(random, 2, 20),
@@ -185,7 +190,7 @@ impl DeviceConfig {
             topology: topology(random),
             is_concurrent: random.one_in(3),
             timing: Timing::draw(random, io_timeout_ms),
-            faults: Faults::draw(random),
+            faults: Faults::draw(random, io_timeout_ms),
         }
     }
 }

@@ -67,6 +67,8 @@ pub(crate) struct Inner {
     nr_started: u64,
     over: Vec<Over>,
     next_power_loss: Time,
+    /// Whether a request was taken since the last one: else the next would find nothing new to take.
+    is_dirty: bool,
     spare: Vec<Work>,
     segments: Vec<usize>,
 }
@@ -86,6 +88,7 @@ impl Inner {
             nr_started: 0,
             over: Vec::with_capacity(MOST_OVER),
             next_power_loss: NEVER,
+            is_dirty: false,
             spare: Vec::new(),
             segments: Vec::new(),
         };
@@ -114,7 +117,8 @@ impl Inner {
         for over in &mut self.over {
             over.asker = over.asker.filter(|asker| *asker != me);
         }
-        if now >= self.next_power_loss {
+        if now >= self.next_power_loss && self.is_dirty {
+            self.is_dirty = false;
             self.lose_power();
             self.plan_power_loss(now);
         }
@@ -141,6 +145,7 @@ impl Inner {
             self.acted(id, Action::Refused);
             return Verdict::Refuse;
         }
+        self.is_dirty = true;
         if self.faults.busy.strikes(random) {
             queue.busy_until = now.after(self.faults.busy_ns);
         }
