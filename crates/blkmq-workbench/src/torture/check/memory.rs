@@ -2,9 +2,13 @@
 //! world is gone it is back.
 //!
 //! Looked at whenever the queue has drained. Some of what is held is the world's own: the device keeps what it knows of
-//! requests, the machine a few words for every thread that ever ran. Buffers that clients keep for later are not counted.
+//! requests, the machine a few words for every thread that ever ran. Buffers are not counted while clients keep them for
+//! later, nor while operations have them that are outstanding: many may wait to be reaped when the queue has drained.
+
+use std::collections::{BTreeMap, VecDeque};
 
 use super::super::event::{Control, Event, Phase, Stamp};
+use super::book::Book;
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "memory";
@@ -25,6 +29,24 @@ const PER_THREAD: i64 = 2 * KIB;
 
 /// Operations until buffers and lists have about the sizes that they need.
 const WARM: u64 = 500;
+
+/// The operations of one submitter that were forgotten last: the queue drops their buffers in its own time, but has no
+/// more of them than the submitter has slots.
+#[derive(Debug, Default)]
+struct Forgotten {
+    sizes: VecDeque<i64>,
+    bytes: i64,
+}
+
+impl Forgotten {
+    fn add(&mut self, bytes: i64, nr_slots: i64) {
+        self.sizes.push_back(bytes);
+        self.bytes += bytes;
+        if self.sizes.len() as i64 > nr_slots {
+            self.bytes -= self.sizes.pop_front().unwrap_or(0);
+        }
+    }
+}
 
 /// A look at what is held.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +69,10 @@ pub(super) struct Memory {
     nr_hctxs: i64,
     nr_requests: i64,
     has_ranges: bool,
+    /// Of each operation that is outstanding its submitter and what its buffers take, in bytes, and what all take.
+    operations: Book<(u16, i64)>,
+    buffer_bytes: i64,
+    forgotten: BTreeMap<u16, Forgotten>,
     /// The most that was ever needed at a time for what the queue is made for, in bytes.
     made_for: i64,
     /// What the device may keep for later of as many requests as it ever could have at a time, in bytes.
@@ -68,6 +94,9 @@ impl Memory {
             nr_hctxs: facts.topology.nr_queues() as i64,
             nr_requests: 256,
             has_ranges: false,
+            operations: Book::new(),
+            buffer_bytes: 0,
+            forgotten: BTreeMap::new(),
             made_for: 0,
             of_device: 0,
             first: None,
@@ -87,6 +116,29 @@ impl Memory {
         // A number for each sector, and the lists around them.
         let request = 512 + 16 * i64::from(self.facts.limits.max_sectors);
         self.of_device = self.of_device.max(self.nr_hctxs * depth * request);
+    }
+
+    fn submitted(&mut self, submitter: u16, bio: u64, pieces: &[usize]) {
+        self.nr_operations += 1;
+        let bytes = pieces.iter().map(|piece| piece.next_power_of_two() as i64).sum();
+        self.buffer_bytes += bytes;
+        self.operations.begin(bio, (submitter, bytes));
+    }
+
+    fn end_of(&mut self, bio: u64) -> i64 {
+        let bytes = self.operations.end(bio).map_or(0, |(_, bytes)| bytes);
+        self.buffer_bytes -= bytes;
+        bytes
+    }
+
+    fn left(&mut self, submitter: u16) {
+        self.nr_submitters -= 1;
+        self.forgotten.remove(&submitter);
+        let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
+        let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+        for bio in theirs {
+            self.end_of(bio);
+        }
     }
 
     fn changed(&mut self, control: Control) {
@@ -110,7 +162,9 @@ impl Memory {
         if self.first.is_none() {
             self.first = Some(live);
         }
-        let made_for = self.made_for + self.of_device;
+        let forgotten: i64 = self.forgotten.values().map(|forgotten| forgotten.bytes).sum();
+        let made_for = self.made_for + self.of_device + forgotten;
+        let live = live - self.buffer_bytes;
         let now = Look { live, nr_operations: self.nr_operations, made_for };
         if self.nr_operations < WARM {
             return Ok(());
@@ -135,8 +189,15 @@ impl Checker for Memory {
                 self.nr_submitters += 1;
                 self.note_size();
             }
-            Event::Left { .. } => self.nr_submitters -= 1,
-            Event::Submitted { .. } => self.nr_operations += 1,
+            Event::Left { submitter, .. } => self.left(submitter),
+            Event::Submitted { submitter, bio, pieces, .. } => self.submitted(submitter, bio, pieces),
+            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => {
+                self.end_of(bio);
+            }
+            Event::Forgotten { submitter, bio } => {
+                let bytes = self.end_of(bio);
+                self.forgotten.entry(submitter).or_default().add(bytes, self.nr_slots);
+            }
             Event::Changed { control, phase: Phase::Done } => self.changed(control),
             Event::Memory { live } => return self.look(live),
             _ => {}
@@ -201,6 +262,31 @@ mod tests {
         submit(&mut told, 1000);
         let most = base + KEPT + 1000 * PER_OPERATION;
         told.good(memory(most)).bad(memory(most + 1), "1000 operations ago");
+    }
+
+    #[test]
+    fn buffers_of_operations_that_are_outstanding_do_not_count() {
+        let mut told = told();
+        submit(&mut told, WARM);
+        let base = 4000 * KIB;
+        told.good(memory(base));
+        for bio in 1000..1002 {
+            told.good(submitted(bio, asked(Op::Read, 0, 33)));
+        }
+        let most = base + KEPT + 2 * PER_OPERATION;
+        told.good(memory(most + 64 * KIB)).bad(memory(most + 64 * KIB + 1), "bytes are held");
+        told.good(reaped(1000, id(1, 0, 0), Status::Ok)).bad(memory(most + 32 * KIB + 1), "bytes are held");
+        // What is forgotten may be there or not.
+        told.good(Event::Forgotten { submitter: 1, bio: 1001 });
+        told.good(memory(most)).good(memory(most + 32 * KIB)).bad(memory(most + 32 * KIB + 1), "bytes are held");
+        told.good(Event::Left { submitter: 1, hands_back: false }).bad(memory(most + 1), "bytes are held");
+    }
+
+    #[test]
+    fn of_what_was_forgotten_there_is_no_more_than_slots() {
+        let mut forgotten = Forgotten::default();
+        (1..=5).for_each(|bytes| forgotten.add(bytes, 3));
+        assert_eq!(forgotten.bytes, 3 + 4 + 5);
     }
 
     #[test]
