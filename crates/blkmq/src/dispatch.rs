@@ -18,7 +18,6 @@ use crate::queue::RequestQueue;
 use crate::request::Request;
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
-use crate::sync::kept;
 use crate::tags::Tag;
 
 /// Tags taken in one go for what waits in the scheduler. Few, since they are missing elsewhere until their requests are
@@ -276,7 +275,7 @@ fn choose_held<'q>(q: &'q RequestQueue, hold: &mut Hold, now: Time) -> Choice<'q
     if scheduler.wants_tally() {
         scheduler.fold(&q.tally(&base));
     }
-    match scheduler.dispatch(if kept("dispatch.now") { now } else { Time(0) }) {
+    match scheduler.dispatch(now) {
         Some(id) => {
             let rq = q.slots.leave_scheduler(id);
             hold.count_out(rq.body().hctx);

@@ -111,15 +111,15 @@ impl Runner {
         Ok(())
     }
 
-    /// Puts a request that the driver gave back behind what waits in the scheduler, where it does not belong: the bug that
-    /// the torture rig plants as `requeue.in_front`.
+    /// Lets a request that the driver gave back wait in the scheduler again, but not at its head, so that it loses its place
+    /// in front: the bug that the torture rig plants as `requeue.in_front`.
     #[cold]
     pub(crate) fn insert_behind(&self, q: &RequestQueue, rq: Request<'_>, now: Time) {
         let mut hold = q.held.hold(&self.member(q).counters);
         let hctx = rq.body().hctx;
         let info = rq.body().info();
         match &mut hold.scheduler {
-            Some(scheduler) if rq.body().flush == FlushStep::None && scheduler.len() < 64 => {
+            Some(scheduler) if rq.body().flush == FlushStep::None => {
                 let id = rq.id();
                 let _ = rq.leave_at(Place::Scheduler);
                 scheduler.insert(id, &info, InsertAt::Sorted, now);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blkmq_sched::RqId;
+use blkmq_sched::{Class, RqId};
 use blkmq_vcpu::{Random, thread};
 use blkmq_virtual::{Bio, Client as Tenant, Completion, Op, RejectReason, Rejected, Submitter};
 
@@ -57,11 +57,13 @@ impl Habits {
     /// the scheduler.
     pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64) -> Vec<Self> {
         let nr_tenants = random.within(1, u64::from(nr_clients));
-        let alike = random.one_in(2).then(|| Mix::draw(random, capacity));
+        // Of several classes the higher ones go first, and deadlines mean little.
+        let class = random.one_in(2).then(|| *random.pick(&Class::ALL));
+        let alike = random.one_in(2).then(|| Mix::draw(random, capacity, class));
         let one = |_| {
             let number = random.below(nr_tenants);
-            let mix = alike.clone().unwrap_or_else(|| Mix::draw(random, capacity));
-            let priority = mix::priority(&mut Random::new(number));
+            let mix = alike.clone().unwrap_or_else(|| Mix::draw(random, capacity, class));
+            let priority = mix::priority(&mut Random::new(number), class);
             Self {
                 kind: match random.below(8) {
                     0 => Kind::Futures(magnitude(random, 64)),

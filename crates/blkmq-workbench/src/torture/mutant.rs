@@ -9,13 +9,12 @@ pub struct Mutant {
     pub what: &'static str,
     /// The site in the code, as [`blkmq_virtual::sync::weaken`] knows it.
     pub(crate) site: &'static str,
+    /// What is said of it when it is found by a rule that is there to find it, as in `rule: what happened`: parts of that,
+    /// one of which must be in it.
+    pub found_by: &'static [&'static str],
 }
 
 impl Mutant {
-    const fn new(name: &'static str, site: &'static str, what: &'static str) -> Self {
-        Self { name, what, site }
-    }
-
     /// The bug of this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
@@ -25,34 +24,82 @@ impl Mutant {
 
 /// All bugs that can be planted.
 pub const MUTANTS: &[Mutant] = &[
-    Mutant::new("lost-kick", "runner.kick", "who completes does not look whether something waited for a tag"),
-    Mutant::new("tag-twice", "complete.tag_once", "a tag is put back twice"),
-    Mutant::new(
-        "merge-limit",
-        "install.merge_limits",
-        "the scheduler does not know the device's limits when it merges",
-    ),
-    Mutant::new("uncounted-error", "complete.count_failed", "requests that failed are not counted as errors"),
-    Mutant::new("wrong-submitter", "complete.owner", "who completes keeps what belongs to another submitter"),
-    Mutant::new(
-        "flush-before-data",
-        "flush.data_first",
-        "a write that asked for a flush before it is over without being written",
-    ),
-    Mutant::new(
-        "freeze-leak",
-        "submit.word_inside",
-        "the queue's word is read before entering, so a freeze may let one through",
-    ),
-    Mutant::new(
-        "requeue-behind",
-        "requeue.in_front",
-        "what the driver gave back goes behind what waits in the scheduler",
-    ),
-    Mutant::new("timeout-race", "timeout.reserve", "the timeout scan takes a request that is just completing"),
-    Mutant::new("generation", "slot.generation", "a slot's generation stays, so an old id names a new operation"),
-    Mutant::new("forgotten-plug", "leave.plug", "a leaving submitter forgets what is in its plug"),
-    Mutant::new("expired-head", "dispatch.now", "the scheduler never sees that the oldest request has expired"),
+    Mutant {
+        name: "lost-kick",
+        what: "who completes does not look whether something waited for a tag",
+        site: "runner.kick",
+        found_by: &["livelock: ", "stall: "],
+    },
+    Mutant {
+        name: "tag-twice",
+        what: "a tag is put back twice",
+        site: "complete.tag_once",
+        found_by: &["tags: ", "tags put back twice"],
+    },
+    Mutant {
+        name: "merge-limit",
+        what: "the scheduler does not know the device's limits when it merges",
+        site: "install.merge_limits",
+        found_by: &["limits: "],
+    },
+    Mutant {
+        name: "uncounted-error",
+        what: "requests that failed are not counted as errors",
+        site: "complete.count_failed",
+        found_by: &["counted errors="],
+    },
+    Mutant {
+        name: "wrong-submitter",
+        what: "who completes keeps what belongs to another submitter",
+        site: "complete.owner",
+        found_by: &["was reaped for submitter", "stall: ", "livelock: ", "attempt to subtract with overflow"],
+    },
+    Mutant {
+        name: "flush-before-data",
+        what: "a write that asked for a flush before it is over without being written",
+        site: "flush.data_first",
+        found_by: &["ended as Ok: "],
+    },
+    Mutant {
+        name: "freeze-leak",
+        what: "the queue's word is read before entering, so a freeze may let one through",
+        site: "submit.word_inside",
+        found_by: &["freeze: "],
+    },
+    Mutant {
+        name: "requeue-behind",
+        what: "what the driver gave back goes into the scheduler again, and not to its head",
+        site: "requeue.in_front",
+        found_by: &["order: what the device gave back lost its place at the head"],
+    },
+    Mutant {
+        name: "timeout-race",
+        what: "the timeout scan takes a request that is just completing",
+        site: "timeout.reserve",
+        found_by: &["a slot keeps its bio until all parts are back", "livelock: "],
+    },
+    Mutant {
+        name: "generation",
+        what: "a slot's generation stays, so an old id names a new operation",
+        site: "slot.generation",
+        found_by: &[
+            "is over by an id that was over before",
+            "order: the device was offered a request that is elsewhere: Over",
+            "order: the scheduler got a request that came by before: Over",
+        ],
+    },
+    Mutant {
+        name: "forgotten-plug",
+        what: "a leaving submitter forgets what is in its plug",
+        site: "leave.plug",
+        found_by: &["stall: ", "livelock: "],
+    },
+    Mutant {
+        name: "expired-head",
+        what: "the scheduler never sees that the oldest request has expired",
+        site: "policy.expiry",
+        found_by: &["requests passed the oldest one after it had expired"],
+    },
 ];
 
 #[cfg(test)]

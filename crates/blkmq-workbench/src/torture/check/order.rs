@@ -1,7 +1,7 @@
 //! The device gets what the scheduler chose, once, and in its order.
 //!
 //! A request comes into the scheduler once, is chosen once, and only then offered; what the device gives back waits in
-//! front of the scheduler and never goes through it again. What goes to the head is chosen next, the latest first. Where
+//! front of the scheduler, or at its head. What goes to the head is chosen next, the latest first. Where
 //! there is one hardware queue, requests reach it in the order in which they were chosen, by each CPU or, if the locking
 //! keeps that, by all of them; with several, a request whose queue lacks a tag waits aside and may be passed. What the
 //! device refused comes first when it is asked again.
@@ -108,13 +108,18 @@ impl Order {
 
     fn inserted(&mut self, rq: RqId, at: InsertAt) -> Result<(), Violation> {
         let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
-        if let Some(place) = self.place(rq) {
-            return bad(format!("the scheduler got a request that came by before: {place:?}"));
-        }
+        let wanted = match self.place(rq) {
+            None => Some(at),
+            // Its operation may not have asked for it.
+            Some(Place::GivenBack) if at == InsertAt::Head => None,
+            Some(Place::GivenBack) => return bad("what the device gave back lost its place at the head".into()),
+            Some(place) => return bad(format!("the scheduler got a request that came by before: {place:?}")),
+        };
         if !self.has_scheduler {
             return bad("a request came into a scheduler that is not in place".into());
         }
-        *self.requests.entry(rq) = Some((rq, Request { place: Place::Waiting, at: Some(at), hctx: 0 }));
+        self.given_back.retain(|passed| passed.rq != rq);
+        *self.requests.entry(rq) = Some((rq, Request { place: Place::Waiting, at: wanted, hctx: 0 }));
         self.nr_waiting += 1;
         if at == InsertAt::Head {
             self.heads.push(rq);
@@ -352,7 +357,9 @@ mod tests {
         let mut told = told();
         told.bad(offer(0), "never came into the scheduler").good(insert(1)).bad(offer(1), "elsewhere: Waiting");
         told.bad(insert(1), "came by before").good(choose(1)).bad(choose(1), "does not wait there").good(offer(1));
-        told.bad(offer(1), "elsewhere: Device").good(acted(rq(1), Action::GivenBack)).bad(insert(1), "GivenBack");
+        told.bad(offer(1), "elsewhere: Device")
+            .good(acted(rq(1), Action::GivenBack))
+            .bad(insert(1), "its place at the head");
         told.bad(choose(1), "GivenBack").good(offer(1)).good(completed(rq(1), Status::Ok)).bad(offer(1), "Over");
         told.bad(choose(2), "does not wait there: None").good(insert(3));
         told.bad(Event::HeldBack { waiting: 2, now: Time(0) }, "by its own count, not 1");
@@ -376,6 +383,20 @@ mod tests {
         let mut told = told();
         told.good(insert(1)).good(at_head(2)).good(at_head(3)).good(choose(3)).good(insert(4)).good(choose(2));
         told.good(choose(4)).good(at_head(5)).bad(choose(1), "while another is at the head");
+    }
+
+    #[test]
+    fn what_was_given_back_may_go_to_the_head_and_nowhere_else() {
+        let given_back = || {
+            let mut told = told();
+            told.good(submitted(1, asked(Op::Read, 8, 8))).good(Event::Named { submitter: 1, bio: 1, id: rq(1) });
+            told.good(insert(1)).good(choose(1)).good(offer(1)).good(acted(rq(1), Action::GivenBack)).good(insert(2));
+            told
+        };
+        given_back().bad(insert(1), "lost its place at the head");
+        given_back().good(at_head(1)).good(choose(1)).good(offer(1)).good(choose(2)).good(offer(2));
+        given_back().good(at_head(1)).bad(at_head(1), "Waiting");
+        given_back().good(at_head(1)).bad(choose(2), "another is at the head");
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(super) struct Mix {
     priorities: u64,
     large: u64,
     bad: u64,
+    /// The class of all priorities; `None`: any.
+    class: Option<Class>,
     /// Where its own streams have come to.
     forward: u64,
     backward: u64,
@@ -61,13 +63,14 @@ pub(super) struct Wish {
     pub(super) claim: Option<Claim>,
 }
 
-/// Any priority.
-pub(super) fn priority(random: &mut Random) -> IoPriority {
-    IoPriority { class: *random.pick(&Class::ALL), level: random.below(8) as u8 }
+/// Any priority, or any of this class.
+pub(super) fn priority(random: &mut Random, class: Option<Class>) -> IoPriority {
+    let drawn = *random.pick(&Class::ALL);
+    IoPriority { class: class.unwrap_or(drawn), level: random.below(8) as u8 }
 }
 
 impl Mix {
-    pub(super) fn draw(random: &mut Random, capacity: u64) -> Self {
+    pub(super) fn draw(random: &mut Random, capacity: u64, class: Option<Class>) -> Self {
         let mut weight = |most| if random.one_in(2) { 0 } else { magnitude(random, most) };
         let (reads, writes) = (weight(32), weight(32));
         // With neither there would be hardly anything to do.
@@ -88,6 +91,7 @@ impl Mix {
             priorities,
             large,
             bad,
+            class,
             forward: first,
             backward: first,
         }
@@ -98,7 +102,7 @@ impl Mix {
         let op = [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::Flush][weighted(random, &self.ops)];
         let op = if op != Op::Flush && limits.max_op_sectors(op) == 0 { Op::Read } else { op };
         let (mut sector, mut nr_sectors) = if op == Op::Flush { (0, 0) } else { self.place(random, limits, op, share) };
-        let mut priority = (random.below(100) < self.priorities).then(|| priority(random));
+        let mut priority = (random.below(100) < self.priorities).then(|| priority(random, self.class));
         let fault = (random.below(100) < self.bad).then(|| {
             *random.pick(&[Fault::Empty, Fault::Misaligned, Fault::BeyondEnd, Fault::Buffers, Fault::Priority])
         });
