@@ -1,5 +1,6 @@
 //! What must be true of a world, one file for each kind of promise.
 
+mod arrivals;
 mod book;
 mod counters;
 mod data;
@@ -12,6 +13,7 @@ mod memory;
 mod offers;
 mod order;
 mod parts;
+mod room;
 mod runs;
 mod slots;
 mod stall;
@@ -59,6 +61,8 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(freeze::Freeze::new()),
         Box::new(counters::Counters::new(facts)),
         Box::new(stall::Stall::new(facts)),
+        Box::new(arrivals::Arrivals::new(facts)),
+        Box::new(room::Room::new(facts)),
         Box::new(timeouts::Timeouts::new(facts)),
         Box::new(times::CompletionTimes::new()),
         Box::new(memory::Memory::new(facts)),

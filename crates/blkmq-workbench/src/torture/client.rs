@@ -252,6 +252,11 @@ impl Client {
         }
     }
 
+    /// It has passed its plug on.
+    fn passed_on(&self) {
+        self.world.witness.tell(Event::PassedOn { submitter: self.number });
+    }
+
     /// Tells what the queue says this client has outstanding.
     fn tell_outstanding(&self, submitter: &Submitter) {
         let nr_outstanding = submitter.nr_outstanding();

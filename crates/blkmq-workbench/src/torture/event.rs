@@ -138,6 +138,8 @@ pub(crate) enum Event<'a> {
     Submitted { submitter: u16, bio: u64, asked: Asked, pieces: &'a [usize] },
     /// The id that the queue gave it.
     Named { submitter: u16, bio: u64, id: RqId },
+    /// A submitter has passed on what it had submitted so far, and has come back from that.
+    PassedOn { submitter: u16 },
     /// The queue did not take it.
     Rejected { submitter: u16, bio: u64, asked: Asked, reason: RejectReason },
     /// It is over, and this submitter reaped it. `times`: when what happened to it, by the queue's word. `data`: of a read

@@ -45,6 +45,7 @@ impl Display for Event<'_> {
                 write!(f, "bio {bio}: {asked}, submitted by submitter {submitter}")
             }
             Self::Named { submitter, bio, id } => write!(f, "bio {bio}: is {} of submitter {submitter}", Request(id)),
+            Self::PassedOn { submitter } => write!(f, "submitter {submitter}: passed on what it had submitted"),
             Self::Rejected { submitter, bio, asked, reason } => {
                 write!(f, "bio {bio}: {asked}, not taken from submitter {submitter}: ")?;
                 match reason {

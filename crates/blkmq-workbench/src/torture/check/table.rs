@@ -63,6 +63,13 @@ impl<T> Table<T> {
         entry.filter(|(id, _)| *id == rq).map(|(_, value)| value)
     }
 
+    /// Whether a later request of the same slot is known: an operation may be heard of when its slot serves another.
+    pub(super) fn is_past(&self, rq: RqId) -> bool {
+        let slots = self.pools.get(usize::from(pool(rq)));
+        let entry = slots.and_then(|slots| slots.get(usize::from(slot(rq)))?.as_ref());
+        entry.is_some_and(|(id, _)| generation(*id) > generation(rq))
+    }
+
     /// All requests that are known.
     pub(super) fn iter(&self) -> impl Iterator<Item = (RqId, &T)> {
         self.pools.iter().flatten().flatten().map(|(id, value)| (*id, value))
@@ -88,7 +95,7 @@ mod tests {
         *table.entry(first) = Some((first, 'a'));
         assert_eq!((table.get(first), table.get(second)), (Some(&'a'), None));
         *table.entry(second) = Some((second, 'b'));
-        assert_eq!(table.get(first), None);
+        assert_eq!((table.get(first), table.is_past(first), table.is_past(second)), (None, true, false));
         assert_eq!(table.get_mut(second), Some(&mut 'b'));
         table.iter_mut().for_each(|(_, value)| *value = 'c');
         assert_eq!(table.iter().collect::<Vec<_>>(), [(second, &'c')]);

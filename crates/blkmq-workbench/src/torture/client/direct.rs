@@ -124,7 +124,10 @@ fn pass_on(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) {
     } else if is(deadline) {
         let within = magnitude(random, 1_000_000);
         submitter.wait(Some(client.world.q.clock().now().after(within)));
+    } else {
+        return;
     }
+    client.passed_on();
 }
 
 /// Takes what is over. Returns how many were.

@@ -29,6 +29,7 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
             let timeout = submitter.next_wakeup().map(|wakeup| Duration::from_nanos(wakeup.since(now)));
             bell.0.park_until(timeout);
         }
+        client.passed_on();
         submitter.reap_all(|completion| client.over(completion));
         if !client.stays() {
             break;

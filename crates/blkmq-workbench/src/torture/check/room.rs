@@ -1,0 +1,488 @@
+//! A scheduler holds no more than it may: for each hardware queue `nr_requests`, with what its device has, and of requests
+//! other than reads as many as the scheduler's `async_depth` allows. What must not wait for room is refused only when there
+//! may have been none.
+//!
+//! The queue looks for room under the scheduler's lock. So what had a tag when the scheduler was told something last, and
+//! still has it, was there at that look. What was chosen and has no tag yet was not, so the sums alone may be larger. Which
+//! hardware queue a request goes to that may be polled is not known here, so where that matters only `async_depth` counts.
+
+use std::collections::VecDeque;
+
+use blkmq_sched::{Info, Op, RqId};
+use blkmq_virtual::driver::Topology;
+use blkmq_virtual::{Limits, Status};
+
+use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
+use super::super::text::Request;
+use super::book::Book;
+use super::parts::parts;
+use super::table::{Table, pool};
+use super::{Checker, Facts, Violation};
+
+const RULE: &str = "room";
+
+/// What a scheduler takes `nr_requests` to be before it is told.
+const NR_REQUESTS: u64 = 256;
+
+/// Where a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waiting,
+    Chosen,
+    /// It has a tag since this many looks at the scheduler.
+    Device(u64),
+    GivenBack,
+    Over,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    place: Place,
+    hctx: u16,
+    /// It went through the scheduler, and is no read.
+    is_limited: bool,
+}
+
+/// A hardware queue.
+#[derive(Debug, Clone, Copy, Default)]
+struct HwQueue {
+    waiting: u64,
+    with_tags: u64,
+    /// Of these, the ones that have it since this many looks.
+    recent: u64,
+    looks: u64,
+}
+
+/// The bound on requests other than reads: it scales with `nr_requests`.
+#[derive(Debug, Clone, Copy)]
+struct AsyncDepth {
+    depth: u64,
+    nr_requests: u64,
+    /// It is about to be set to this, or has been already.
+    coming: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Operation {
+    submitter: u16,
+    asked: Asked,
+    nr_parts: u64,
+    step: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Room {
+    limits: Limits,
+    topology: Topology,
+    has_scheduler: bool,
+    nr_requests: u64,
+    async_depth: AsyncDepth,
+    requests: Table<Known>,
+    hctxs: Vec<HwQueue>,
+    /// How often the scheduler was told or asked something.
+    looks: u64,
+    limited: u64,
+    operations: Book<Operation>,
+    /// Parts of operations that are outstanding, and how many they were at most since a step: fewer and fewer.
+    outstanding: u64,
+    peaks: VecDeque<(u64, u64)>,
+    /// Since when nobody changes the queue.
+    quiet_since: Option<u64>,
+    /// A change was made, and the next request that comes in says that the queue goes on.
+    is_changed: bool,
+}
+
+impl AsyncDepth {
+    const DEFAULT: Self = Self { depth: NR_REQUESTS, nr_requests: NR_REQUESTS, coming: None };
+
+    fn scale(&mut self, nr_requests: u64) {
+        let most = i32::MAX.unsigned_abs().into();
+        self.depth = (self.depth * nr_requests / self.nr_requests).clamp(1, most);
+        self.nr_requests = nr_requests;
+    }
+
+    fn most(&self) -> u64 {
+        self.depth.max(self.coming.unwrap_or(0))
+    }
+}
+
+impl Room {
+    pub(super) fn new(facts: &Facts) -> Self {
+        Self {
+            limits: facts.limits,
+            topology: facts.topology,
+            has_scheduler: false,
+            nr_requests: 0,
+            async_depth: AsyncDepth::DEFAULT,
+            requests: Table::new(),
+            hctxs: Vec::new(),
+            looks: 0,
+            limited: 0,
+            operations: Book::new(),
+            outstanding: 0,
+            peaks: VecDeque::new(),
+            quiet_since: Some(0),
+            is_changed: false,
+        }
+    }
+
+    fn installed(&mut self, has_scheduler: bool) {
+        let depth = u64::from(self.topology.depth);
+        self.has_scheduler = has_scheduler;
+        self.nr_requests = if has_scheduler { 2 * depth.min(128) } else { depth };
+        self.async_depth = AsyncDepth::DEFAULT;
+        self.async_depth.scale(self.nr_requests);
+        self.limited = 0;
+    }
+
+    fn set_nr_requests(&mut self, nr_requests: u64) {
+        self.nr_requests = nr_requests;
+        if self.has_scheduler {
+            self.async_depth.scale(nr_requests);
+        }
+    }
+
+    /// The hardware queue of a request that is not polled.
+    fn hctx(&self, rq: RqId, op: Op) -> u16 {
+        let Topology { default_queues, read_queues, .. } = self.topology;
+        let (first, nr_queues) = match op {
+            Op::Read if read_queues > 0 => (default_queues, read_queues),
+            _ => (0, default_queues),
+        };
+        first + pool(rq).wrapping_sub(1) % nr_queues
+    }
+
+    fn hw_queue(&mut self, hctx: u16) -> &mut HwQueue {
+        let hctx = usize::from(hctx);
+        if hctx >= self.hctxs.len() {
+            self.hctxs.resize(hctx + 1, HwQueue::default());
+        }
+        let queue = &mut self.hctxs[hctx];
+        if queue.looks != self.looks {
+            (queue.looks, queue.recent) = (self.looks, 0);
+        }
+        queue
+    }
+
+    /// A request goes elsewhere.
+    fn move_to(&mut self, rq: RqId, place: Place) {
+        let Some(known) = self.requests.get_mut(rq) else { return };
+        let before = *known;
+        known.place = place;
+        if before.is_limited && place == Place::Over && before.place != Place::Over {
+            self.limited -= 1;
+        }
+        let looks = self.looks;
+        let queue = self.hw_queue(before.hctx);
+        match before.place {
+            Place::Waiting => queue.waiting -= 1,
+            Place::Device(since) => {
+                queue.with_tags -= 1;
+                queue.recent -= u64::from(since == looks);
+            }
+            _ => {}
+        }
+        if let Place::Device(_) = place {
+            queue.with_tags += 1;
+            queue.recent += 1;
+        }
+    }
+
+    fn inserted(&mut self, rq: RqId, info: &Info) -> Result<(), Violation> {
+        let (hctx, is_limited) = (self.hctx(rq, info.op), !info.op.is_read());
+        *self.requests.entry(rq) = Some((rq, Known { place: Place::Waiting, hctx, is_limited }));
+        self.limited += u64::from(is_limited);
+        let (nr_requests, topology) = (self.nr_requests, self.topology);
+        let queue = self.hw_queue(hctx);
+        queue.waiting += 1;
+        let with_tags = queue.with_tags - queue.recent;
+        let bad = |what: String| {
+            Err(Violation::new(RULE, format!("{} came into the scheduler, and now {what}", Request(rq))).request(rq))
+        };
+        // A polled read takes a queue for polled requests, or else a default one.
+        let is_certain = topology.poll_queues == 0 && (topology.read_queues == 0 || is_limited);
+        if is_certain && queue.waiting + with_tags > nr_requests {
+            let waiting = queue.waiting;
+            return bad(format!(
+                "{waiting} requests for hardware queue {hctx} are in it and {with_tags} with the device, more than \
+                 nr_requests={nr_requests}"
+            ));
+        }
+        let (depth, nr_hctxs) = (self.async_depth.most(), topology.nr_queues() as u64);
+        if is_limited && depth < nr_requests && self.limited > depth * nr_hctxs {
+            let limited = self.limited;
+            return bad(format!(
+                "{limited} requests other than reads are on their way, more than async_depth={depth} for {nr_hctxs} \
+                 hardware queues"
+            ));
+        }
+        Ok(())
+    }
+
+    fn offered(&mut self, rq: RqId, hctx: u16) {
+        if let Some(known) = self.requests.get(rq).copied() {
+            if !matches!(known.place, Place::Device(_)) {
+                // Where polled requests go is known from here on.
+                self.requests.entry(rq).iter_mut().for_each(|(_, known)| known.hctx = hctx);
+                self.move_to(rq, Place::Device(self.looks));
+            }
+        } else {
+            *self.requests.entry(rq) = Some((rq, Known { place: Place::GivenBack, hctx, is_limited: false }));
+            self.move_to(rq, Place::Device(self.looks));
+        }
+    }
+
+    fn acted(&mut self, rq: RqId, action: Action) {
+        match action {
+            Action::FinishedAtOnce(_) | Action::Completed(_) | Action::GaveUp => self.move_to(rq, Place::Over),
+            Action::GivenBack => self.move_to(rq, Place::GivenBack),
+            Action::Started { .. } | Action::Refused | Action::Stale | Action::WantsTime { .. } => {}
+        }
+    }
+
+    fn changed(&mut self, control: Control, phase: Phase) {
+        // A freeze may last until the end of the change is told, or a little longer.
+        (self.quiet_since, self.is_changed) = (None, phase != Phase::Begun && control != Control::Freeze);
+        match (control, phase) {
+            (Control::NrRequests(nr_requests), Phase::Done) => self.set_nr_requests(nr_requests.into()),
+            (Control::Topology(default_queues, read_queues, poll_queues), Phase::Done) => {
+                self.topology = Topology { default_queues, read_queues, poll_queues, ..self.topology };
+                self.hctxs.clear();
+            }
+            (Control::Knob("async_depth", depth), phase) => {
+                let depth = depth.unsigned_abs();
+                self.async_depth.coming = (phase == Phase::Begun).then_some(depth);
+                if phase == Phase::Done {
+                    self.async_depth.depth = depth;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn submitted(&mut self, step: u64, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
+        let Ok(nr_parts) = parts(&self.limits, &asked, pieces) else { return };
+        self.operations.begin(bio, Operation { submitter, asked, nr_parts, step });
+        self.outstanding += nr_parts;
+        while self.peaks.back().is_some_and(|(_, peak)| *peak <= self.outstanding) {
+            self.peaks.pop_back();
+        }
+        self.peaks.push_back((step, self.outstanding));
+    }
+
+    fn end_of(&mut self, step: u64, bio: u64) -> Option<Operation> {
+        let operation = self.operations.end(bio)?;
+        self.outstanding -= operation.nr_parts;
+        self.peaks.push_back((step, self.outstanding));
+        Some(operation)
+    }
+
+    /// The most parts of operations that were outstanding at a time since this step, at which there was a change.
+    fn most_since(&self, step: u64) -> u64 {
+        let at = self.peaks.partition_point(|(at, _)| *at < step);
+        self.peaks.get(at).map_or(u64::MAX, |(_, peak)| *peak)
+    }
+
+    /// An operation was refused because it would have had to wait.
+    fn refused(&self, bio: u64, operation: &Operation, most: u64) -> Result<(), Violation> {
+        let Operation { asked, step, .. } = operation;
+        let bad = |what: String| Err(Violation::new(RULE, format!("operation {bio} {what}")).bio(bio));
+        if !asked.flags.nowait {
+            return bad("may wait, and was told to come again".to_owned());
+        }
+        if !self.has_scheduler || self.quiet_since.is_none_or(|quiet| quiet >= *step) {
+            return Ok(());
+        }
+        let others = most - 1;
+        let (depth, nr_hctxs) = (u64::from(self.topology.depth), self.topology.nr_queues() as u64);
+        let is_limited = !asked.op.is_read() && self.async_depth.most() < self.nr_requests;
+        let has_room = others + depth < self.nr_requests;
+        if !has_room || is_limited && others >= self.async_depth.depth * nr_hctxs {
+            return Ok(());
+        }
+        bad(format!(
+            "was told to come again, and there was room: never more than {others} others were outstanding, with \
+             nr_requests={} and {depth} tags",
+            self.nr_requests
+        ))
+    }
+}
+
+impl Checker for Room {
+    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        if let Event::Inserted { .. } | Event::Merged { .. } | Event::Chosen { .. } | Event::HeldBack { .. } = event {
+            let judged = match *event {
+                Event::Inserted { rq, info, .. } => self.inserted(rq, &info),
+                Event::Chosen { rq, .. } => {
+                    self.move_to(rq, Place::Chosen);
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+            self.looks += 1;
+            if std::mem::take(&mut self.is_changed) {
+                self.quiet_since = Some(at.step);
+            }
+            return judged;
+        }
+        match *event {
+            Event::Submitted { submitter, bio, asked, pieces } => {
+                self.submitted(at.step, submitter, bio, asked, pieces);
+            }
+            Event::Reaped { bio, status, .. } => {
+                let most = self.operations.get(bio).map_or(0, |operation| self.most_since(operation.step));
+                if let Some(operation) = self.end_of(at.step, bio)
+                    && status == Status::Again
+                {
+                    return self.refused(bio, &operation, most);
+                }
+            }
+            Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => _ = self.end_of(at.step, bio),
+            Event::Left { submitter, .. } => {
+                let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
+                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                theirs.into_iter().for_each(|bio| _ = self.end_of(at.step, bio));
+            }
+            Event::Installed { scheduler } => self.installed(scheduler.is_some()),
+            Event::Absorbed { absorbed, .. } => self.move_to(absorbed, Place::Over),
+            Event::Offered { rq, hctx, .. } => self.offered(rq, hctx),
+            Event::Acted { rq, action } => self.acted(rq, action),
+            Event::Changed { control, phase } => self.changed(control, phase),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_virtual::Flags;
+
+    use super::super::testing::*;
+    use super::*;
+
+    /// Two hardware queues of 4 tags, mq-deadline, `nr_requests` 8.
+    fn told() -> Told<Room> {
+        let mut told = Told::new(Room::new(&FACTS));
+        told.good(Event::Installed { scheduler: Some("mq-deadline") });
+        told
+    }
+
+    fn insert(slot: u64, op: Op) -> Event<'static> {
+        inserted(id(1, slot, 0), info(op, 8 * slot, 8), 0)
+    }
+
+    /// A request is chosen, and the device has it.
+    fn give(told: &mut Told<Room>, slot: u64) {
+        let rq = id(1, slot, 0);
+        told.good(chosen(rq, 0)).good(offered(rq, Op::Read, 8 * slot, 8, &[])).good(started(rq));
+    }
+
+    fn set(told: &mut Told<Room>, control: Control) {
+        told.good(changed(control, Phase::Begun)).good(changed(control, Phase::Done));
+    }
+
+    #[test]
+    fn nr_requests_bounds_what_waits() {
+        let mut told = told();
+        (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
+        // Another hardware queue has its own.
+        told.good(inserted(id(2, 0, 0), info(Op::Read, 0, 8), 0));
+        told.bad(insert(8, Op::Read), "request 1/8.0 came into the scheduler, and now 9 requests for hardware queue 0");
+        let mut told = self::told();
+        set(&mut told, Control::NrRequests(2));
+        told.good(insert(0, Op::Read)).good(insert(1, Op::Read)).bad(insert(2, Op::Read), "nr_requests=2");
+        let mut told = self::told();
+        (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
+        told.good(Event::Absorbed { into: id(1, 0, 0), absorbed: id(1, 1, 0) }).good(insert(8, Op::Read));
+    }
+
+    #[test]
+    fn what_the_device_has_counts_too() {
+        let mut told = told();
+        (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
+        give(&mut told, 0);
+        // It may have had no tag yet when there was room; but it has one since before this.
+        told.good(insert(8, Op::Read)).bad(insert(9, Op::Read), "9 requests for hardware queue 0 are in it and 1 with");
+        let mut told = self::told();
+        (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
+        give(&mut told, 0);
+        told.good(Event::HeldBack { waiting: 7, now: blkmq_sched::Time(0) });
+        told.good(completed(id(1, 0, 0), Status::Ok)).good(insert(8, Op::Read));
+        give(&mut told, 1);
+        told.good(Event::HeldBack { waiting: 7, now: blkmq_sched::Time(0) }).bad(insert(9, Op::Read), "1 with");
+    }
+
+    #[test]
+    fn reads_that_may_be_polled_go_to_an_unknown_queue() {
+        let with = |read_queues, poll_queues| {
+            let topology = Topology { default_queues: 2, read_queues, poll_queues, depth: 4 };
+            let mut told = Told::new(Room::new(&Facts { topology, ..FACTS }));
+            told.good(Event::Installed { scheduler: Some("mq-deadline") });
+            told
+        };
+        for (op, queues) in [(Op::Read, (1, 0)), (Op::Write, (0, 1))] {
+            let mut told = with(queues.0, queues.1);
+            (0..20).for_each(|slot| _ = told.good(insert(slot, op)));
+        }
+        let mut told = with(1, 0);
+        (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
+        told.bad(insert(8, Op::Write), "9 requests for hardware queue 0");
+    }
+
+    #[test]
+    fn writes_keep_to_async_depth() {
+        let mut told = told();
+        set(&mut told, Control::Knob("async_depth", 2));
+        // Two for each of two hardware queues.
+        (0..4).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
+        told.good(insert(4, Op::Read)).good(chosen(id(1, 0, 0), 0));
+        told.bad(insert(5, Op::Write), "5 requests other than reads are on their way, more than async_depth=2 for 2");
+        let mut told = self::told();
+        set(&mut told, Control::Knob("async_depth", 2));
+        (0..4).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
+        give(&mut told, 0);
+        told.good(completed(id(1, 0, 0), Status::Ok)).good(insert(5, Op::Write));
+        // It scales: 2 of 8 are 1 of 4.
+        let mut told = self::told();
+        set(&mut told, Control::Knob("async_depth", 2));
+        set(&mut told, Control::NrRequests(4));
+        told.good(insert(0, Op::Write)).good(insert(1, Op::Write)).bad(insert(2, Op::Write), "async_depth=1");
+    }
+
+    #[test]
+    fn nothing_is_refused_while_there_is_room() {
+        let flags = Flags { nowait: true, ..Flags::NONE };
+        let nowait = |bio| submitted(bio, Asked { flags, ..asked(Op::Read, 0, 8) });
+        let again = |bio| reaped(bio, id(1, 0, 0), Status::Again);
+        // 3 others, and 4 tags: less than 8.
+        let with = |others: u64| {
+            let mut told = told();
+            (1..=others).for_each(|bio| _ = told.good(submitted(bio, asked(Op::Read, 8, 8))));
+            told.good(nowait(100));
+            (1..=others).for_each(|bio| _ = told.good(reaped(bio, id(1, bio, 0), Status::Ok)));
+            told
+        };
+        with(3).bad(again(100), "operation 100 was told to come again, and there was room: never more than 3 others");
+        with(4).good(again(100));
+        told().good(submitted(1, asked(Op::Read, 0, 8))).bad(again(1), "may wait");
+        let mut told = told();
+        told.good(Event::Installed { scheduler: None }).good(nowait(1)).good(again(1));
+    }
+
+    #[test]
+    fn while_somebody_changes_the_queue_all_may_be_refused() {
+        let flags = Flags { nowait: true, ..Flags::NONE };
+        let nowait = |bio| submitted(bio, Asked { flags, ..asked(Op::Read, 0, 8) });
+        let again = |bio| reaped(bio, id(1, 0, 0), Status::Again);
+        let mut told = told();
+        told.good(nowait(1)).good(changed(Control::Freeze, Phase::Begun)).good(insert(0, Op::Read)).good(again(1));
+        told.good(nowait(2)).good(changed(Control::Freeze, Phase::Done)).good(again(2));
+        told.good(changed(Control::Thaw, Phase::Begun)).good(changed(Control::Thaw, Phase::Done));
+        told.good(nowait(3)).good(insert(1, Op::Read)).good(again(3));
+        told.good(nowait(4)).bad(again(4), "there was room");
+        set(&mut told, Control::NrRequests(16));
+        told.good(nowait(5)).good(again(5));
+    }
+}
