@@ -5,6 +5,7 @@ mod book;
 mod counters;
 mod data;
 mod deadlines;
+mod dumps;
 mod flush;
 mod freeze;
 mod limits;
@@ -13,6 +14,7 @@ mod memory;
 mod offers;
 mod order;
 mod parts;
+mod ranges;
 mod room;
 mod runs;
 mod slots;
@@ -63,6 +65,8 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(stall::Stall::new(facts)),
         Box::new(arrivals::Arrivals::new(facts)),
         Box::new(room::Room::new(facts)),
+        Box::new(ranges::Ranges::new(facts)),
+        Box::new(dumps::Dumps),
         Box::new(timeouts::Timeouts::new(facts)),
         Box::new(times::CompletionTimes::new()),
         Box::new(memory::Memory::new(facts)),

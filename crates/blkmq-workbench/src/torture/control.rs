@@ -9,7 +9,7 @@ use blkmq_virtual::driver::Topology;
 use blkmq_virtual::{Background, Change, Freeze, MAX_RANGES, QUEUE_KNOBS, QueueError, SectorRange, scheduler_names};
 
 use super::check::Violation;
-use super::event::{Control, Counts, Event, Phase};
+use super::event::{Control, Counts, Event, Phase, RangeCount};
 use super::plan::{io_timeout_ms, magnitude};
 use super::policy::Watched;
 use super::world::World;
@@ -161,9 +161,13 @@ impl Controller {
         match &made {
             Ok(()) => {
                 self.tell(control, Phase::Done);
-                if let Control::Scheduler(name) = control {
-                    self.scheduler = name;
-                    self.world.tell_installed(name);
+                match control {
+                    Control::Scheduler(name) => {
+                        self.scheduler = name;
+                        self.world.tell_installed(name);
+                    }
+                    Control::Ranges(_) => self.world.tell_ranges(),
+                    _ => {}
                 }
             }
             Err(error) => {
@@ -283,6 +287,9 @@ impl Controller {
             Self::until(|| freeze.poll().then_some(()));
             self.tell(Control::Freeze, Phase::Done);
             self.world.tell_counts();
+            if self.whims.random.one_in(8) {
+                self.world.tell_dump();
+            }
             self.pause(20_000);
         }
         self.tell(Control::Thaw, Phase::Begun);
@@ -348,9 +355,33 @@ impl World {
     /// Tells what the queue counts, at one moment.
     pub(crate) fn tell_counts(&self) {
         let q = &self.q;
-        let counts = uninterrupted(|| Counts { stats: q.stats(), stat: q.stat(), in_flight: q.in_flight() });
+        let (counts, ranges) = uninterrupted(|| {
+            let (stats, stat, in_flight, inflight) = (q.stats(), q.stat(), q.in_flight(), q.inflight());
+            (Counts { stats, stat, in_flight, inflight }, self.count_ranges())
+        });
         self.witness.tell(Event::Counted(&counts));
+        self.witness.tell(Event::CountedRanges(&ranges));
         self.witness.tell_memory();
+    }
+
+    /// What the queue counts of its ranges.
+    fn count_ranges(&self) -> Vec<RangeCount> {
+        let counts = self.q.range_stats().into_iter().map(|(SectorRange { name, first, nr_sectors }, stat)| {
+            let name = name.trim_start_matches('p').parse().expect("a range has a number for its name");
+            RangeCount { name, first, end: first + nr_sectors, stat }
+        });
+        counts.collect()
+    }
+
+    /// Tells what the queue counts of its ranges, which are others now.
+    fn tell_ranges(&self) {
+        let ranges = uninterrupted(|| self.count_ranges());
+        self.witness.tell(Event::CountedRanges(&ranges));
+    }
+
+    /// Tells everything that the drained queue holds.
+    pub(crate) fn tell_dump(&self) {
+        self.witness.tell(Event::Dumped(&self.q.dump()));
     }
 
     /// Tells which scheduler is in place.

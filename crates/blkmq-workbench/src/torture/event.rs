@@ -121,6 +121,19 @@ pub(crate) struct Counts {
     pub(crate) stat: Stat,
     /// Tags that are out.
     pub(crate) in_flight: u32,
+    /// Reads, and others, that the device has.
+    pub(crate) inflight: [u32; 2],
+}
+
+/// What a queue counts of a range of sectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct RangeCount {
+    /// The number in its name.
+    pub(crate) name: u64,
+    /// First sector, and the first behind it.
+    pub(crate) first: u64,
+    pub(crate) end: u64,
+    pub(crate) stat: Stat,
 }
 
 /// What happens, in the words of the variant. Lists are lent for the moment of telling.
@@ -195,6 +208,10 @@ pub(crate) enum Event<'a> {
     Counted(&'a Counts),
     /// Every CPU sleeps, until the next timer.
     Idle { until: Option<Time>, device: DeviceState },
+    /// The same of its ranges of sectors, in the order of these.
+    CountedRanges(&'a [RangeCount]),
+    /// The same, everything that it holds in readable form.
+    Dumped(&'a str),
     /// What this world's thread holds of memory, in bytes.
     Memory { live: i64 },
 }

@@ -78,6 +78,8 @@ impl Display for Event<'_> {
             Self::Counted(counts) => {
                 write!(f, "frozen; counted: {} in flight, {:?}, {:?}", counts.in_flight, counts.stats, counts.stat)
             }
+            Self::CountedRanges(counts) => write!(f, "frozen; counted in {} ranges: {counts:?}", counts.len()),
+            Self::Dumped(text) => write!(f, "frozen; its dump has {} characters", text.len()),
             Self::Idle { until, device: DeviceState { held, hung, next_due } } => {
                 write!(
                     f,

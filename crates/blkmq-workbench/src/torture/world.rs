@@ -229,6 +229,7 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
     world.share(|share| share.is_over = true);
     controller.join().expect("a panic ends the run");
     world.tell_counts();
+    world.tell_dump();
     drop(world);
     if queue.upgrade().is_some() {
         witness.accuse(Violation::new("memory", "the queue lives on after all have left it".to_owned()));

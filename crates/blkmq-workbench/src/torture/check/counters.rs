@@ -190,7 +190,11 @@ impl Counters {
     }
 
     fn counted(&mut self, at: Stamp, counts: &Counts) -> Result<(), Violation> {
-        let Counts { stats, stat, .. } = *counts;
+        let Counts { stats, stat, inflight, .. } = *counts;
+        if inflight != [0; 2] {
+            let what = format!("the queue has drained, and says that the device has {inflight:?} requests");
+            return Err(Violation::new(RULE, what));
+        }
         let now = Moment { stats, stat, seen: self.seen, outstanding: self.outstanding };
         let verdict = now.judge_operations().and_then(|()| now.judge_requests());
         let verdict = verdict.and_then(|()| now.judge_times(at.time.0)).and_then(|()| match self.iostats {
@@ -350,7 +354,7 @@ mod tests {
         told.good(started(rq)).good(completed(rq, Status::Ok)).good(reaped(1, rq, Status::Ok));
         let stats = Stats { entered: 1, completed: 1, issued: 1, dispatch_batches: 1, ..Stats::default() };
         let stat = Stat { read_ios: 1, read_sectors: 8, ..Stat::default() };
-        (told, Counts { stats, stat, in_flight: 0 })
+        (told, Counts { stats, stat, ..counts(0) })
     }
 
     fn bad(change: impl FnOnce(&mut Counts), says: &str) {
@@ -382,6 +386,7 @@ mod tests {
         bad(|counts| counts.stat.flush_ios = 1, "flush_ios=1");
         bad(|counts| counts.stat.read_merges = 1, "ios and merges=2");
         bad(|counts| counts.stat.in_flight = 1, "in_flight=1");
+        bad(|counts| counts.inflight = [0, 1], "has [0, 1] requests");
         bad(|counts| counts.stat.read_ticks = 1, "time_in_queue=0");
         bad(|counts| counts.stat.io_ticks = 1, "io_ticks=1");
     }

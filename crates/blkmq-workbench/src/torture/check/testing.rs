@@ -148,5 +148,5 @@ pub(super) const fn chosen(rq: RqId, now: u64) -> Event<'static> {
 
 /// A queue that has counted nothing, with so many tags out.
 pub(super) fn counts(in_flight: u32) -> Counts {
-    Counts { stats: Stats::default(), stat: Stat::default(), in_flight }
+    Counts { stats: Stats::default(), stat: Stat::default(), in_flight, inflight: [0; 2] }
 }
