@@ -147,7 +147,7 @@ impl Controller {
         let mut change = match change {
             Ok(change) => change,
             Err(error) => {
-                self.accuse(format!("{control:?} was refused: {error}"));
+                self.accuse(format!("{control} was refused: {error}"));
                 return false;
             }
         };
@@ -172,7 +172,7 @@ impl Controller {
             }
             Err(error) => {
                 if !may_fail {
-                    self.accuse(format!("{control:?} was refused: {error}"));
+                    self.accuse(format!("{control} was refused: {error}"));
                 }
                 self.tell(control, Phase::Refused);
             }
@@ -253,7 +253,7 @@ impl Controller {
         let result = self.world.q.set_scheduler_knob(knob.name, value);
         self.judge(control, is_good, result);
         if is_good && self.world.q.scheduler_knob(knob.name) != Ok(value) {
-            self.accuse(format!("{control:?} was set and has another value"));
+            self.accuse(format!("{control} was set and has another value"));
         }
     }
 
@@ -275,7 +275,7 @@ impl Controller {
     fn judge(&self, control: Control, is_good: bool, result: Result<(), QueueError>) {
         self.tell(control, if result.is_ok() { Phase::Done } else { Phase::Refused });
         if result.is_ok() != is_good {
-            self.accuse(format!("{control:?} should have been {}", if is_good { "set" } else { "refused" }));
+            self.accuse(format!("{control} should have been {}", if is_good { "set" } else { "refused" }));
         }
     }
 

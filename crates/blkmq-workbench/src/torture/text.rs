@@ -194,7 +194,7 @@ impl Display for Phase {
     }
 }
 
-const fn name(op: Op) -> &'static str {
+pub(crate) const fn name(op: Op) -> &'static str {
     match op {
         Op::Read => "read",
         Op::Write => "write",
@@ -237,7 +237,7 @@ impl Display for Request {
 }
 
 /// A request as a scheduler knows it.
-struct Newcomer<'a>(&'a Info);
+pub(crate) struct Newcomer<'a>(pub(crate) &'a Info);
 
 impl Display for Newcomer<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -248,7 +248,7 @@ impl Display for Newcomer<'_> {
 }
 
 /// Flags that are set, each with a blank before it.
-struct Marks<'a>(&'a Flags);
+pub(crate) struct Marks<'a>(pub(crate) &'a Flags);
 
 impl Display for Marks<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

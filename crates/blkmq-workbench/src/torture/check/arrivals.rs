@@ -9,7 +9,7 @@ use blkmq_sched::{ClientId, Info, MergeLevel, Op, RqId};
 use blkmq_virtual::{Limits, Status};
 
 use super::super::event::{Asked, Control, Event, Phase, Stamp};
-use super::super::text::Request;
+use super::super::text::{Newcomer, Request};
 use super::book::Book;
 use super::table::{Table, pool};
 use super::{Checker, Facts, Violation};
@@ -172,7 +172,7 @@ impl Arrivals {
         let &Operation { submitter, asked, step } = operation;
         let &Arrival { info, .. } = self.arrivals.get(rq)?;
         if (info.op, info.priority) != (asked.op, asked.priority) {
-            return Some(format!("came into the scheduler as another: {info:?}, and it was {asked}"));
+            return Some(format!("came into the scheduler as {}, and it was {asked}", Newcomer(&info)));
         }
         let Asked { op, sector, flags, .. } = asked;
         let is_sync = op == Op::Read || flags.sync || flags.fua || flags.preflush;
@@ -301,12 +301,12 @@ mod tests {
         good(with(Op::Write, Flags::NONE), write);
         good(with(Op::Write, sync), Info { sync: true, ..write });
         good(with(Op::Write, Flags { fua: true, ..Flags::NONE }), Info { sync: true, ..write });
-        bad(with(Op::Read, Flags::NONE), Info { op: Op::Write, ..read }, "as another");
+        bad(with(Op::Read, Flags::NONE), Info { op: Op::Write, ..read }, "came into the scheduler as ");
         bad(with(Op::Read, Flags::NONE), Info { sync: false, ..read }, "sync=false, and it was read 8+8");
         bad(with(Op::Write, sync), write, "sync=false");
         bad(with(Op::Write, Flags::NONE), info(Op::Write, 9, 8), "at 9+8, and it was write 8+8");
         let priority = IoPriority { class: Class::Idle, level: 2 };
-        bad(Asked { priority, ..with(Op::Read, Flags::NONE) }, read, "as another");
+        bad(Asked { priority, ..with(Op::Read, Flags::NONE) }, read, "came into the scheduler as ");
         good(Asked { priority, ..with(Op::Read, Flags::NONE) }, Info { priority, ..read });
     }
 

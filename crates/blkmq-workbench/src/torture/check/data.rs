@@ -10,6 +10,7 @@ use blkmq_sched::{Op, RqId};
 use blkmq_virtual::Status;
 
 use super::super::event::{Asked, Event, Stamp};
+use super::super::text::name;
 use super::book::Book;
 use super::offers::Offers;
 use super::parts::parts;
@@ -112,7 +113,7 @@ impl Data {
         let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
         let asked_sectors: u64 = offer.ranges.iter().map(|(_, nr_sectors)| u64::from(*nr_sectors)).sum();
         if data.len() as u64 != if offer.op == Op::Write { asked_sectors } else { 0 } {
-            return bad(format!("a {:?} of {asked_sectors} sectors brings data for {}", offer.op, data.len()));
+            return bad(format!("a {} of {asked_sectors} sectors brings data for {}", name(offer.op), data.len()));
         }
         let mut data = data;
         for &(sector, nr_sectors) in &offer.ranges {
@@ -134,8 +135,11 @@ impl Data {
                     return bad(format!("the device is to change sector {at}, and nobody asked for it"));
                 };
                 if asked.op != offer.op {
-                    let what =
-                        format!("a {:?} on sector {at}, where operation {bio} asked for a {:?}", offer.op, asked.op);
+                    let what = format!(
+                        "a {} on sector {at}, where operation {bio} asked for a {}",
+                        name(offer.op),
+                        name(asked.op)
+                    );
                     return Err(Violation::new(RULE, what).bio(bio).request(rq));
                 }
                 let taken = (asked.sector + asked.nr_sectors).min(range.end as u64) - at;
@@ -281,7 +285,7 @@ mod tests {
         told.good(write(8, &[1, 1])).good(write(9, &[1, 2])).bad(write(11, &[2, 2]), "sector 12, and nobody");
         told.bad(write(9, &[1, 1]), "data of 1 is to be written where operation 2 writes");
         told.bad(write(9, &[1]), "brings data for 1");
-        told.bad(offered(id(1, 0, 0), Op::Discard, 8, 2, &[]), "operation 1 asked for a Write");
+        told.bad(offered(id(1, 0, 0), Op::Discard, 8, 2, &[]), "operation 1 asked for a write");
         told.bad(offered(id(1, 0, 0), Op::Read, 1023, 2, &[]), "behind the end");
         told.good(reaped(1, id(1, 0, 0), Status::Ok)).bad(write(8, &[1, 1]), "nobody asked");
     }

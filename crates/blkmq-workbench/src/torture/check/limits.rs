@@ -7,6 +7,7 @@ use blkmq_sched::{Info, MergeLevel, Op, RqId};
 use blkmq_virtual::{Flags, Limits};
 
 use super::super::event::{Asked, Event, Stamp};
+use super::super::text::{Marks, Newcomer, Request, name};
 use super::book::Book;
 use super::parts::{most_sectors, parts};
 use super::table::{Table, is_flush};
@@ -69,7 +70,8 @@ impl MergeLimits {
         };
         verdict.map_err(|what| {
             let Offer { rq, op, sector, nr_sectors, .. } = offer;
-            Violation::new(RULE, format!("a {op:?} of {sector}+{nr_sectors} {what}")).request(rq)
+            Violation::new(RULE, format!("{}, a {} of {sector}+{nr_sectors}, {what}", Request(rq), name(op)))
+                .request(rq)
         })
     }
 
@@ -141,7 +143,7 @@ impl MergeLimits {
         let Limits { write_cache, fua: has_fua, .. } = self.limits;
         let flags = offer.flags;
         if flags.preflush || flags.fua && !(write_cache && has_fua && offer.op != Op::Read) {
-            return Err(format!("asks for what the device does not do: {flags:?}"));
+            return Err(format!("asks for what the device does not do:{}", Marks(&flags)));
         }
         let whole = [(offer.sector, offer.nr_sectors)];
         let ranges = if offer.ranges.is_empty() { &whole } else { offer.ranges };
@@ -173,7 +175,14 @@ impl MergeLimits {
         if agree(host) == agree(info) && !are_alone {
             return Ok(());
         }
-        let what = format!("{info:?} joined {host:?}, and they are not alike or must stay alone");
+        let what = format!(
+            "{} ({:?}) joined {}, {} ({:?}), and they are not alike or must stay alone",
+            Newcomer(info),
+            info.merge,
+            Request(into),
+            Newcomer(host),
+            host.merge
+        );
         Err(Violation::new(RULE, what).request(into))
     }
 }
@@ -190,7 +199,7 @@ fn judge_operation(bio: u64, asked: &Asked, flags: Flags, passes_fua: bool) -> R
     if wanted == (flags.nowait, flags.polled, flags.fua) {
         Ok(())
     } else {
-        Err(format!("has the flags {flags:?}, and operation {bio} has {:?}", asked.flags))
+        Err(format!("has the flags '{}', and operation {bio} has '{}'", Marks(&flags), Marks(&asked.flags)))
     }
 }
 

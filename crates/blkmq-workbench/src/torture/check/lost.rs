@@ -7,6 +7,7 @@ use blkmq_sched::{Op, RqId};
 use blkmq_virtual::{RejectReason, Status};
 
 use super::super::event::{Asked, Event, Stamp};
+use super::super::text::Request;
 use super::book::Book;
 use super::offers::Offers;
 use super::parts::parts;
@@ -172,9 +173,10 @@ impl Lost {
     fn reaped(&mut self, submitter: u16, bio: u64, id: RqId, status: Status) -> Result<(), Violation> {
         let operation = self.end_of(submitter, bio, "reaped")?;
         let what = if operation.id.is_some_and(|known| known != id) {
-            format!("operation {bio} was reaped as {id:?} and taken as {:?}", operation.id)
+            let taken = operation.id.map_or_else(String::new, |id| Request(id).to_string());
+            format!("operation {bio} was reaped as {} and taken as {taken}", Request(id))
         } else if let Err(what) = operation.judge(status) {
-            format!("operation {bio} ended as {status:?}: {what}")
+            format!("operation {bio} ended as '{status}': {what}")
         } else {
             return Ok(());
         };

@@ -75,6 +75,9 @@ pub(super) struct Memory {
     forgotten: BTreeMap<u16, Forgotten>,
     /// The most that was ever needed at a time for what the queue is made for, in bytes.
     made_for: i64,
+    /// What the scheduler that is in place may have taken for its requests, in bytes, and the most that one ever had.
+    slab: i64,
+    most_slab: i64,
     /// What the device may keep for later of as many requests as it ever could have at a time, in bytes.
     of_device: i64,
     first: Option<i64>,
@@ -98,6 +101,8 @@ impl Memory {
             buffer_bytes: 0,
             forgotten: BTreeMap::new(),
             made_for: 0,
+            slab: 0,
+            most_slab: 0,
             of_device: 0,
             first: None,
             last: None,
@@ -116,6 +121,19 @@ impl Memory {
         // A number for each sector, and the lists around them.
         let request = 512 + 16 * i64::from(self.facts.limits.max_sectors);
         self.of_device = self.of_device.max(self.nr_hctxs * depth * request);
+    }
+
+    /// A scheduler has room for so many requests of each hardware queue.
+    fn note_slab(&mut self, nr_requests: i64) {
+        self.slab = self.slab.max(self.nr_hctxs * nr_requests * 256);
+        self.most_slab = self.most_slab.max(self.slab);
+    }
+
+    fn installed(&mut self, has_scheduler: bool) {
+        self.slab = 0;
+        if has_scheduler {
+            self.note_slab(i64::from(self.facts.topology.depth.min(128)) * 2);
+        }
     }
 
     fn submitted(&mut self, submitter: u16, bio: u64, pieces: &[usize]) {
@@ -147,7 +165,12 @@ impl Memory {
                 self.nr_background = nr_threads.into();
                 self.nr_threads += i64::from(nr_threads);
             }
-            Control::NrRequests(nr_requests) => self.nr_requests = self.nr_requests.max(nr_requests.into()),
+            Control::NrRequests(nr_requests) => {
+                self.nr_requests = self.nr_requests.max(nr_requests.into());
+                if self.slab > 0 {
+                    self.note_slab(nr_requests.into());
+                }
+            }
             Control::Topology(default, read, poll) => {
                 self.nr_hctxs = i64::from(default) + i64::from(read) + i64::from(poll);
             }
@@ -169,7 +192,9 @@ impl Memory {
         if self.nr_operations < WARM {
             return Ok(());
         }
-        let warm = *self.warm.get_or_insert(now);
+        // What a scheduler had before and has not now may come back.
+        let base = Look { made_for: now.made_for - (self.most_slab - self.slab), ..now };
+        let warm = *self.warm.get_or_insert(base);
         let operations = now.nr_operations - warm.nr_operations;
         let grown = now.live - warm.live - (now.made_for - warm.made_for) - PER_THREAD * self.nr_threads;
         if grown <= KEPT + PER_OPERATION * operations.cast_signed() {
@@ -198,6 +223,7 @@ impl Checker for Memory {
                 let bytes = self.end_of(bio);
                 self.forgotten.entry(submitter).or_default().add(bytes, self.nr_slots);
             }
+            Event::Installed { scheduler } => self.installed(scheduler.is_some()),
             Event::Changed { control, phase: Phase::Done } => self.changed(control),
             Event::Memory { live } => return self.look(live),
             _ => {}
@@ -310,5 +336,18 @@ mod tests {
         told.good(memory(4000 * KIB)).good(Event::Left { submitter: 1, hands_back: true });
         told.good(Event::Joined { submitter: 1, nr_slots: 256, tenant: 0 })
             .bad(memory(4020 * KIB + KEPT), "bytes are held");
+    }
+
+    #[test]
+    fn what_a_scheduler_had_may_come_back() {
+        for (scheduler, extra) in [(Some("mq-deadline"), 0), (None, 1000 * KIB)] {
+            let mut told = told();
+            told.good(Event::Installed { scheduler: Some("mq-deadline") });
+            told.good(changed(Control::NrRequests(2000), Phase::Done)).good(Event::Installed { scheduler });
+            told.good(changed(Control::NrRequests(2000), Phase::Done));
+            submit(&mut told, WARM);
+            let most = 4000 * KIB + extra + KEPT;
+            told.good(memory(4000 * KIB)).good(memory(most)).bad(memory(most + 1), "bytes are held");
+        }
     }
 }

@@ -7,6 +7,7 @@ use blkmq_sched::RqId;
 use blkmq_virtual::{RejectReason, Status};
 
 use super::super::event::{Asked, Event, Stamp};
+use super::super::text::Request;
 use super::book::Book;
 use super::parts::parts;
 use super::table::{Table, generation, pool, slot};
@@ -148,15 +149,17 @@ impl Slots {
         }
         let entry = self.names.entry(id);
         match entry {
-            Some((last, _)) if begins && generation(*last) >= generation(id) => {
-                bad(format!("operation {bio} has an id that is not newer than {last:?}, which was there before"))
-            }
-            Some((last, true)) if begins => bad(format!("operation {bio} is where {last:?} is not over")),
+            Some((last, _)) if begins && generation(*last) >= generation(id) => bad(format!(
+                "operation {bio} has an id that is not newer than {}, which was there before",
+                Request(*last)
+            )),
+            Some((last, true)) if begins => bad(format!("operation {bio} is where {} is not over", Request(*last))),
             // Whose id nobody said may have been reaped, and its slot used again, before he who awaits it looks.
             Some((last, _)) if generation(*last) > generation(id) && !is_named => Ok(()),
-            Some((last, _)) if generation(*last) > generation(id) => {
-                bad(format!("operation {bio} is over by an id that is older than {last:?}, which was there before"))
-            }
+            Some((last, _)) if generation(*last) > generation(id) => bad(format!(
+                "operation {bio} is over by an id that is older than {}, which was there before",
+                Request(*last)
+            )),
             Some((last, is_outstanding)) if !begins && *last == id && !*is_outstanding => {
                 bad(format!("operation {bio} is over by an id that was over before"))
             }
