@@ -25,6 +25,7 @@ mod tags;
 mod testing;
 mod timeouts;
 mod times;
+mod wake;
 
 use blkmq_virtual::Limits;
 use blkmq_virtual::driver::Topology;
@@ -67,6 +68,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(room::Room::new(facts)),
         Box::new(ranges::Ranges::new(facts)),
         Box::new(dumps::Dumps),
+        Box::new(wake::Wake::new(facts)),
         Box::new(timeouts::Timeouts::new(facts)),
         Box::new(times::CompletionTimes::new()),
         Box::new(memory::Memory::new(facts)),

@@ -53,9 +53,17 @@ pub(crate) struct Habits {
 }
 
 impl Habits {
-    /// So many clients of a device of this size. Some share a tenant, so that their operations may merge and are one to
+    /// So many clients, or fewer, of a device of this size. Some share a tenant, so that their operations may merge and are one to
     /// the scheduler.
     pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64) -> Vec<Self> {
+        // Many who are busy find for each other what one of them was not told of.
+        let nr_clients = match random.below(8) {
+            0 => 1,
+            1 => nr_clients.min(2),
+            2 => nr_clients.div_ceil(2),
+            _ => nr_clients,
+        };
+        let are_sleepers = random.one_in(3);
         let nr_tenants = random.within(1, u64::from(nr_clients));
         // Of several classes the higher ones go first, and deadlines mean little.
         let class = random.one_in(2).then(|| *random.pick(&Class::ALL));
@@ -68,6 +76,7 @@ impl Habits {
                 kind: match random.below(8) {
                     0 => Kind::Futures(magnitude(random, 64)),
                     1 => Kind::Notified,
+                    _ if are_sleepers => Kind::Direct(Rhythm::sleeper(random)),
                     _ => Kind::Direct(Rhythm::draw(random)),
                 },
                 tenant_number: number as u16,
@@ -76,7 +85,7 @@ impl Habits {
                 burst: magnitude(random, 64),
                 batches: *random.pick(&[0, 0, 50, 100]),
                 stay: random.one_in(3).then(|| 1 + magnitude(random, 500)),
-                pause_ns: magnitude(random, 100_000),
+                pause_ns: if are_sleepers { 0 } else { magnitude(random, 100_000) },
                 random: random.fork(),
             }
         };
@@ -145,7 +154,7 @@ impl Client {
     fn leave(&mut self, mut submitter: Submitter) {
         if !self.world.share(|share| share.wants_more()) || self.habits.random.one_in(2) {
             while submitter.nr_outstanding() > 0 {
-                submitter.wait(None);
+                self.sleeps(|| submitter.wait(None));
                 submitter.reap_all(|completion| self.over(completion));
             }
         }
@@ -255,6 +264,14 @@ impl Client {
     /// It has passed its plug on.
     fn passed_on(&self) {
         self.world.witness.tell(Event::PassedOn { submitter: self.number });
+    }
+
+    /// Sleeps in some way until something is over, or until it is time to look again.
+    fn sleeps<R>(&self, sleep: impl FnOnce() -> R) -> R {
+        self.world.witness.tell(Event::Sleeps { submitter: self.number });
+        let slept = sleep();
+        self.world.witness.tell(Event::Wakes { submitter: self.number });
+        slept
     }
 
     /// Tells what the queue says this client has outstanding.

@@ -10,7 +10,7 @@ use blkmq_virtual::{Background, Change, Freeze, MAX_RANGES, QUEUE_KNOBS, QueueEr
 
 use super::check::Violation;
 use super::event::{Control, Counts, Event, Phase, RangeCount};
-use super::plan::{io_timeout_ms, magnitude};
+use super::plan::{io_timeout_ms, long_io_timeout_ms, magnitude};
 use super::policy::Watched;
 use super::world::World;
 
@@ -49,18 +49,21 @@ pub(crate) struct Whims {
     deeds: Vec<Deed>,
     /// Most that passes between two, in ns.
     pause_ns: u64,
+    /// Timeouts are long, and stay so.
+    is_patient: bool,
     /// Background threads at the start.
     nr_threads: u16,
     random: Random,
 }
 
 impl Whims {
-    pub(crate) fn draw(random: &mut Random, may_change_scheduler: bool) -> Self {
+    pub(crate) fn draw(random: &mut Random, may_change_scheduler: bool, is_patient: bool) -> Self {
         let mut deeds: Vec<_> = DEEDS.into_iter().filter(|_| random.one_in(3)).collect();
         deeds.retain(|deed| may_change_scheduler || !matches!(deed, Deed::Scheduler));
         Self {
             deeds,
             pause_ns: 1000 * magnitude(random, 1 << 14),
+            is_patient,
             nr_threads: if random.one_in(4) { random.within(1, 2) as u16 } else { 0 },
             random: random.fork(),
         }
@@ -262,7 +265,10 @@ impl Controller {
         let knobs: Vec<_> = QUEUE_KNOBS.iter().filter(|knob| knob.name != "nr_requests").collect();
         let knob = *random.pick(&knobs);
         let (value, is_good) = match knob.name {
-            "io_timeout" if !random.one_in(8) => (io_timeout_ms(random).into(), true),
+            "io_timeout" if !random.one_in(8) => {
+                let long = self.whims.is_patient;
+                (if long { long_io_timeout_ms(random) } else { io_timeout_ms(random) }.into(), true)
+            }
             "io_timeout" => (0, false),
             _ => value(random, knob),
         };

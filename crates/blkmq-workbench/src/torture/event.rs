@@ -164,6 +164,10 @@ pub(crate) enum Event<'a> {
     Forgotten { submitter: u16, bio: u64 },
     /// What the queue says a submitter has outstanding, split operations counted by their parts; told now and then.
     Outstanding { submitter: u16, nr_outstanding: usize },
+    /// It is about to sleep until something is over for it, or until it planned to look again.
+    Sleeps { submitter: u16 },
+    /// It does not sleep any more.
+    Wakes { submitter: u16 },
 
     /// A scheduler is in place; `None`: none is. Its knobs have their defaults but for what `Control::Knob` sets later.
     Installed { scheduler: Option<&'static str> },

@@ -78,6 +78,11 @@ pub(crate) fn io_timeout_ms(random: &mut Random) -> u32 {
     if random.one_in(2) { random.within(1, 4) as u32 } else { 4 + magnitude(random, 250) as u32 }
 }
 
+/// A timeout in ms of a world in which none comes to the rescue of who was not woken.
+pub(crate) fn long_io_timeout_ms(random: &mut Random) -> u32 {
+    random.within(2000, 30_000) as u32
+}
+
 impl Plan {
     /// The plan of a seed.
     pub(crate) fn draw(seed: u64, settings: &Settings) -> Self {
@@ -93,7 +98,8 @@ impl Plan {
         };
         let known = scheduler_names();
         let drawn = *random.pick(&known);
-        let io_timeout_ms = io_timeout_ms(random);
+        let is_patient = random.one_in(2);
+        let io_timeout_ms = if is_patient { long_io_timeout_ms(random) } else { io_timeout_ms(random) };
         let device = DeviceConfig::draw(&mut random.fork(), io_timeout_ms);
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
         Self {
@@ -108,7 +114,7 @@ impl Plan {
             device_random: random.fork(),
             clients: Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors),
             device,
-            whims: Whims::draw(&mut random.fork(), settings.scheduler.is_none()),
+            whims: Whims::draw(&mut random.fork(), settings.scheduler.is_none(), is_patient),
         }
     }
 

@@ -59,6 +59,8 @@ impl Display for Event<'_> {
             }
             Self::HandedBack { submitter, bio } => write!(f, "bio {bio}: handed back undone to submitter {submitter}"),
             Self::Forgotten { submitter, bio } => write!(f, "bio {bio}: forgotten by submitter {submitter}"),
+            Self::Sleeps { submitter } => write!(f, "submitter {submitter}: waits"),
+            Self::Wakes { submitter } => write!(f, "submitter {submitter}: waits no more"),
             Self::Outstanding { submitter, nr_outstanding } => {
                 write!(f, "submitter {submitter}: {nr_outstanding} outstanding")
             }

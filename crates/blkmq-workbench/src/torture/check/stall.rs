@@ -1,6 +1,7 @@
-//! No request waits while it could go on. Looked at whenever every CPU sleeps and time is about to jump further than
-//! anybody would sleep of his own accord, or until he tries a refused request again: then all that is outstanding waits
-//! for the device or for its policy, and somebody has planned for what happens next.
+//! No request waits while it could go on. Looked at whenever every CPU sleeps, and nothing has happened, or will happen,
+//! for longer than anybody would sleep of his own accord, or until he tries a refused request again: then all that is
+//! outstanding waits for the device or for its policy, and somebody has planned for what happens next. Who looks at the
+//! queue meanwhile, or wakes in vain, changes nothing about that.
 
 use blkmq_sched::{Op, RqId, Time};
 
@@ -64,6 +65,8 @@ pub(super) struct Stall {
     /// Changes that have begun and not ended, and quiescences among them.
     nr_changes: u32,
     nr_quiesces: u32,
+    /// When every CPU slept for the first time since anything happened; `None`: something has happened since.
+    quiet_since: Option<Time>,
 }
 
 impl Stall {
@@ -84,6 +87,7 @@ impl Stall {
             longest_timeout_ns: u64::from(facts.io_timeout_ms) * 1_000_000,
             nr_changes: 0,
             nr_quiesces: 0,
+            quiet_since: None,
         }
     }
 
@@ -146,10 +150,11 @@ impl Stall {
         }
     }
 
-    fn idle(&self, now: Time, until: Option<Time>) -> Result<(), Violation> {
+    fn idle(&mut self, now: Time, until: Option<Time>) -> Result<(), Violation> {
+        let since = *self.quiet_since.get_or_insert(now);
         let slack = RETRY_NS + self.facts.nap_ns;
         let until = until.unwrap_or(Time(u64::MAX));
-        if until.since(now) <= slack || self.operations.len() == 0 || self.nr_quiesces > 0 {
+        if until.since(since) <= slack || self.operations.len() == 0 || self.nr_quiesces > 0 {
             return Ok(());
         }
         let bad = |what: String| Violation::new(RULE, format!("everybody sleeps until {} ns, and {what}", until.0));
@@ -159,7 +164,7 @@ impl Stall {
             with_device.resize(with_device.len().max(hctx + 1), 0);
             with_device[hctx] += 1_u64;
             let Some(Timer { due, overdue }) = self.timers.get(rq) else { continue };
-            let due = due.map_or(*overdue, |due| due.min(*overdue)).max(now).0;
+            let due = due.map_or(*overdue, |due| due.min(*overdue)).max(since).0;
             if until.0 > due.saturating_add(slack) {
                 return Err(bad(format!("a request with the device is due, or overdue, at {due} ns")).request(rq));
             }
@@ -221,6 +226,9 @@ impl Stall {
 
 impl Checker for Stall {
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        if !matches!(event, Event::Idle { .. } | Event::Sleeps { .. } | Event::Wakes { .. } | Event::Memory { .. }) {
+            self.quiet_since = None;
+        }
         match *event {
             Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
             // Of what was forgotten nobody says when it is over.
@@ -328,6 +336,19 @@ mod tests {
         let mut refused = told();
         refused.good(offered(id(1, 0, 0), Op::Read, 0, 8, &[])).good(acted(id(1, 0, 0), Action::Refused));
         refused.good(idle(4)).bad(idle(5), "nothing to do");
+    }
+
+    #[test]
+    fn who_wakes_in_vain_hides_nothing() {
+        let mut told = told();
+        told.good(idle(3)).good(Event::Wakes { submitter: 1 }).good(Event::Sleeps { submitter: 1 });
+        told.now = 3 * MS;
+        told.bad(idle(5), "operation 1 of submitter 1 is not over");
+        // What happened meanwhile counts.
+        let mut told = self::told();
+        told.good(idle(3)).good(submitted(2, asked(Op::Read, 8, 8)));
+        told.now = 3 * MS;
+        told.good(idle(5)).good(idle(7)).bad(idle(8), "operation 1");
     }
 
     #[test]

@@ -32,6 +32,12 @@ impl Rhythm {
         let (reaps_all, pauses) = (random.below(101), if random.one_in(2) { 0 } else { random.below(101) });
         Self { flush, poll, wait, deadline, nothing, reaps_all, pauses }
     }
+
+    /// The rhythm of one that goes on only when it is woken.
+    pub(super) fn sleeper(random: &mut Random) -> Self {
+        let reaps_all = random.below(101);
+        Self { flush: 0, poll: 0, wait: 1, deadline: 0, nothing: 0, reaps_all, pauses: 0 }
+    }
 }
 
 /// Works until it is time to leave, and leaves.
@@ -120,10 +126,11 @@ fn pass_on(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) {
     } else if is(poll) {
         submitter.poll();
     } else if is(wait) {
-        submitter.wait(None);
+        client.sleeps(|| submitter.wait(None));
     } else if is(deadline) {
         let within = magnitude(random, 1_000_000);
-        submitter.wait(Some(client.world.q.clock().now().after(within)));
+        let deadline = client.world.q.clock().now().after(within);
+        client.sleeps(|| submitter.wait(Some(deadline)));
     } else {
         return;
     }

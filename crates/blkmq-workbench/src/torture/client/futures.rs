@@ -60,7 +60,7 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
         if !awaited.is_empty() && awaited.len() == before {
             let now = client.world.q.clock().now();
             let timeout = submitter.next_wakeup().map(|wakeup| Duration::from_nanos(wakeup.since(now)));
-            bell.0.park_until(timeout);
+            client.sleeps(|| bell.0.park_until(timeout));
         }
     }
     client.leaves();

@@ -27,7 +27,7 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
             let now = client.world.q.clock().now();
             // `None`: whoever ends the quiescence tells.
             let timeout = submitter.next_wakeup().map(|wakeup| Duration::from_nanos(wakeup.since(now)));
-            bell.0.park_until(timeout);
+            client.sleeps(|| bell.0.park_until(timeout));
         }
         client.passed_on();
         submitter.reap_all(|completion| client.over(completion));
