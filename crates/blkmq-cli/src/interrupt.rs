@@ -1,24 +1,24 @@
-//! Ctrl-C ends a run early, and what it came to so far is told.
+//! Ctrl-C, or the end of a time that `timeout` was given, ends a run early, and what it came to so far is told.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::failure::Failure;
 
-/// The exit code of a program that the second Ctrl-C has ended, as shells tell it.
-const KILLED: i32 = 128 + SIGINT;
-
-/// A flag that Ctrl-C sets: the run takes no more operations and waits for those that are outstanding. Who does not want to
+/// A flag that Ctrl-C and SIGTERM set: the run takes no more operations and waits for those that are outstanding. Who does not want to
 /// wait for them types it again. Called once.
 pub(crate) fn flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     // Handlers are called in this order: the first one looks at what earlier signals left. Where none can be set, Ctrl-C ends
     // the program as ever.
-    let _ = flag::register_conditional_shutdown(SIGINT, KILLED, Arc::clone(&stop))
-        .and_then(|_| flag::register(SIGINT, Arc::clone(&stop)));
+    for signal in [SIGINT, SIGTERM] {
+        // The exit code is that of a program that the signal has ended, as shells tell it.
+        let _ = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop)));
+    }
     stop
 }
 

@@ -18,7 +18,7 @@ mod turns;
 mod usage;
 mod words;
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use blkmq_workbench::torture::CountingAllocator;
@@ -67,14 +67,16 @@ enum Command {
 fn main() -> ExitCode {
     let done = Cli::try_parse().map_err(|error| usage::explain(&error)).and_then(|cli| {
         let out = &mut io::stdout().lock();
-        match cli.command {
+        let done = match cli.command {
             Command::Bench(bench) => bench.run(out),
             Command::Reproduce(reproduce) => reproduce.run(out),
             Command::Replay(replay) => replay.run(out),
             Command::Torture(torture) => torture.run(out),
             Command::Devices(devices) => devices.run(out),
             Command::Schedulers(schedulers) => schedulers.run(out),
-        }
+        };
+        // What is still in the buffer would be lost without a word at the end.
+        done.and_then(|()| Ok(out.flush()?))
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use blkmq_sched::SCHEDULERS;
 use blkmq_workbench::torture::{
-    Control, CountingAllocator, Failure as Broken, Length, MUTANTS, Mutant, Rig, Settings, Tally, WORLD_REQUESTS,
-    replay,
+    Broken, Control, CountingAllocator, Failure as Shortened, Length, MOST_CPUS, MUTANTS, Mutant, Rig, Settings, Tally,
+    WORLD_REQUESTS, replay,
 };
 use clap::Args;
 use indicatif::HumanCount;
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use self::stepper::Stepper;
 use crate::failure::Failure;
-use crate::words::short;
+use crate::words::{counted, short};
 use crate::{interrupt, json, progress, target};
 
 const EXAMPLES: &str = "\
@@ -36,7 +36,7 @@ Examples:
 The code of the block layer runs on virtual CPUs and virtual time: which CPU goes on after each step, what the device does
 and what everybody asks for follows from the seed. Checkers watch that every promise is kept. A run is made of worlds of 5000
 operations, the first of which has the run's own seed; so the command that is printed with a failure plays the failing world
-alone, cut to the shortest length that fails. What a run comes to does not depend on the cores of the machine.
+alone, cut to the shortest length that fails; what was found is told before that is looked for. What a run comes to does not depend on the cores of the machine.
 
 The last line of a clean run is 'clean: seed S, requests N, hash H': the same seed and number of requests give the same hash,
 of everything that happened in all worlds, with the same version of blkmq.
@@ -44,7 +44,10 @@ of everything that happened in all worlds, with the same version of blkmq.
 --replay tells everything that happens in one world. On a terminal it stops after each line: Enter goes on by one, a number by
 so many, 't 1.5' to that millisecond, 's 400' to that step, 'b 17' to what next happens to operation 17; 'q' ends.
 
-Ctrl-C ends a run after the worlds that have begun, and what it came to is told. Who types it again does not wait.";
+Ctrl-C, or SIGTERM, ends a run after the worlds that have begun, and what it came to is told. A second one does not wait.";
+
+/// What leaves a choice to the worlds.
+const ANY: &str = "any";
 
 /// How long a run lasts unless told otherwise.
 const MINUTES: f64 = 2.0;
@@ -54,23 +57,23 @@ const MINUTES: f64 = 2.0;
 #[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
 pub(crate) struct Torture {
     /// The number that everything follows from; drawn and told unless given.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
-    /// Begin worlds for so many minutes [default: 2].
-    #[arg(long, value_name = "M", value_parser = minutes, conflicts_with = "requests")]
+    /// Begin worlds for so many minutes, one at least [default: 2].
+    #[arg(long, value_name = "M", value_parser = minutes, allow_negative_numbers = true, conflicts_with = "requests")]
     minutes: Option<Duration>,
     /// Submit exactly so many operations.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     requests: Option<u64>,
-    /// Virtual CPUs that submit.
-    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// Virtual CPUs that submit, 1 to 64.
+    #[arg(long, value_name = "N", default_value = "8", value_parser = cpus(), allow_negative_numbers = true)]
     cpus: u16,
     /// The scheduler; any, and changed under load, unless given.
     #[arg(long, value_name = "NAME", value_parser = schedulers())]
     scheduler: Option<String>,
-    /// How threads share the scheduler; any unless given.
-    #[arg(long, value_name = "LOCKING", value_parser = target::LOCKINGS)]
-    locking: Option<String>,
+    /// How threads share the scheduler; any: the one that there is.
+    #[arg(long, value_name = "LOCKING", default_value = ANY, value_parser = lockings())]
+    locking: String,
     /// Plant a bug, to see it found.
     #[arg(long, value_name = "MUTANT", value_parser = mutants())]
     plant: Option<String>,
@@ -91,6 +94,14 @@ fn minutes(text: &str) -> Result<Duration, String> {
     span.ok_or_else(|| format!("'{text}' is not a number of minutes above 0, as in 0.5 or 120"))
 }
 
+fn cpus() -> impl clap::builder::TypedValueParser {
+    clap::value_parser!(u16).range(1..=i64::from(MOST_CPUS))
+}
+
+fn lockings() -> Vec<&'static str> {
+    std::iter::once(ANY).chain(target::LOCKINGS).collect()
+}
+
 fn schedulers() -> Vec<&'static str> {
     std::iter::once("none").chain(SCHEDULERS.iter().map(|scheduler| scheduler.name)).collect()
 }
@@ -99,18 +110,18 @@ fn mutants() -> Vec<&'static str> {
     MUTANTS.iter().map(|mutant| mutant.name).collect()
 }
 
-/// What runs: the version, and the commit if whoever built it said so.
+/// What runs: the version, the commit if whoever built it said so, and the compiler, which decides what is hashed in which order.
 fn version() -> String {
     let commit = option_env!("BLKMQ_COMMIT").filter(|commit| !commit.is_empty());
     let commit = commit.map(|commit| format!(" ({commit})")).unwrap_or_default();
-    format!("blkmq {}{commit}", env!("CARGO_PKG_VERSION"))
+    format!("blkmq {}{commit}, {}", env!("CARGO_PKG_VERSION"), env!("BLKMQ_RUSTC"))
 }
 
-/// What was found.
+/// What was found. Seeds and hashes have 64 bits and are text, because readers of JSON may know numbers up to 2^53 only.
 #[derive(Debug, Serialize)]
 struct Found {
     version: String,
-    seed: u64,
+    seed: String,
     /// Of clean worlds, as what follows.
     requests: u64,
     worlds: u64,
@@ -133,7 +144,7 @@ struct HeaviestWorld {
 
 #[derive(Debug, Serialize)]
 struct FoundFailure {
-    seed: u64,
+    seed: String,
     requests: u64,
     rule: &'static str,
     what: String,
@@ -142,6 +153,8 @@ struct FoundFailure {
     cpu: u16,
     /// The command that plays this world alone.
     repeat: String,
+    /// Whether none of the shorter ones that were to be tried fails; not if that took too long.
+    shortest: bool,
     repeatable: bool,
     history: Vec<String>,
     left_out: u64,
@@ -159,6 +172,7 @@ impl Torture {
         if self.replay {
             return self.step_through(seed, out);
         }
+        let control = Control { stop: interrupt::flag(), ..Control::default() };
         let head = format!("torture with seed {seed}: {}; {}", self.settings_in_words(), version());
         if self.json && self.seed.is_none() {
             eprintln!("blkmq: {head}");
@@ -166,20 +180,18 @@ impl Torture {
             writeln!(out, "{head}")?;
             out.flush()?;
         }
-        let control = Control { stop: interrupt::flag(), ..Control::default() };
-        let found = self.found(seed, &control);
-        if self.json {
-            json::print(&found, out)?;
-        } else {
-            found.write(out)?;
-        }
+        let found = self.found(seed, &control, out);
+        let written = if self.json { json::print(&found, out) } else { found.write(out) };
         match &found.failure {
+            // This is told even if nothing else could be.
             Some(failure) => {
                 let FoundFailure { seed, requests, rule, what, .. } = failure;
                 Err(Failure::Running(format!("torture: seed {seed}, requests {requests}: {rule}: {what}")))
             }
-            None if found.interrupted => Err(interrupt::failure("torture")),
-            None => Ok(()),
+            None => {
+                written?;
+                if found.interrupted { Err(interrupt::failure("torture")) } else { Ok(()) }
+            }
         }
     }
 
@@ -187,29 +199,30 @@ impl Torture {
         Settings {
             cpus: self.cpus,
             scheduler: self.scheduler.clone(),
-            locking: self.locking.clone(),
             mutant: self.plant.as_deref().and_then(Mutant::by_name),
             live: Some(CountingAllocator::live),
         }
     }
 
     fn settings_in_words(&self) -> String {
-        let or_any = |value: &Option<String>| value.clone().unwrap_or_else(|| "any".to_owned());
+        let scheduler = self.scheduler.as_deref().unwrap_or(ANY);
         let planted = self.plant.as_ref().map(|mutant| format!(", {mutant} planted")).unwrap_or_default();
-        let (scheduler, locking) = (or_any(&self.scheduler), or_any(&self.locking));
-        format!("{} CPUs, scheduler {scheduler}, locking {locking}{planted}", self.cpus)
+        let cpus = counted(self.cpus.into(), "CPU");
+        format!("{cpus}, scheduler {scheduler}, locking {}{planted}", self.locking)
     }
 
     /// The command that plays one world alone.
     fn repeat(&self, seed: u64, requests: u64) -> String {
         let mut command = format!("blkmq torture --seed {seed} --requests {requests} --cpus {}", self.cpus);
-        for (option, value) in [("scheduler", &self.scheduler), ("locking", &self.locking), ("plant", &self.plant)] {
-            command.extend(value.iter().map(|value| format!(" --{option} {value}")));
+        let locking = Some(&self.locking).filter(|locking| *locking != ANY);
+        let given = [("scheduler", self.scheduler.as_ref()), ("locking", locking), ("plant", self.plant.as_ref())];
+        for (option, value) in given {
+            command.extend(value.map(|value| format!(" --{option} {value}")));
         }
         command
     }
 
-    fn found(&self, seed: u64, control: &Control) -> Found {
+    fn found(&self, seed: u64, control: &Control, out: &mut dyn Write) -> Found {
         let span = self.minutes.unwrap_or(Duration::from_secs_f64(60.0 * MINUTES));
         let length = self.requests.map_or(Length::Time(span), Length::Requests);
         let threads = thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
@@ -224,29 +237,44 @@ impl Torture {
             (fraction.min(1.0), format!("{} requests", HumanCount(requests)))
         };
         let Tally { requests, steps, worlds, hash, heaviest, failure } = progress::watch(look, || rig.run(control));
+        let seconds = start.elapsed().as_secs_f64();
+        let failure = failure.map(|broken| {
+            self.announce(&broken, out);
+            self.explained(broken.explain(&rig.settings, &control.stop))
+        });
         Found {
             version: version(),
-            seed,
+            seed: seed.to_string(),
             requests,
             worlds,
             steps,
             hash: format!("{hash:016x}"),
-            seconds: start.elapsed().as_secs_f64(),
+            seconds,
             heaviest: heaviest.map(|world| HeaviestWorld {
                 seed: world.seed,
                 requests: world.requests,
                 steps_per_request: world.steps_per_request(),
             }),
             interrupted: control.stop.load(Ordering::Relaxed),
-            failure: failure.map(|broken| self.explained(broken)),
+            failure,
         }
     }
 
-    fn explained(&self, broken: Broken) -> FoundFailure {
-        let repeat = self.repeat(broken.seed, broken.requests);
-        let Broken { seed, requests, rule, what, step, time_ns, cpu, history, left_out, is_repeatable } = broken;
+    /// Says what was found before it is made shorter, which takes its time. If it cannot be written, the end of the run says
+    /// so once more.
+    fn announce(&self, broken: &Broken, out: &mut dyn Write) {
+        let Broken { seed, requests, .. } = *broken;
+        let found = format!("found: seed {seed}, requests {requests}: {}: {}", broken.rule(), broken.what());
+        if !self.json {
+            let _ = writeln!(out, "{found}\nmaking it shorter").and_then(|()| out.flush());
+        }
+    }
+
+    fn explained(&self, shortened: Shortened) -> FoundFailure {
+        let repeat = self.repeat(shortened.seed, shortened.requests);
+        let Shortened { seed, requests, rule, what, step, time_ns, cpu, history, left_out, .. } = shortened;
         FoundFailure {
-            seed,
+            seed: seed.to_string(),
             requests,
             rule,
             what,
@@ -254,7 +282,8 @@ impl Torture {
             time_ns,
             cpu,
             repeat,
-            repeatable: is_repeatable,
+            shortest: shortened.is_shortest,
+            repeatable: shortened.is_repeatable,
             history,
             left_out,
         }
@@ -286,10 +315,15 @@ impl Torture {
         if let Some(left) = left {
             return left;
         }
+        stepper.end(out)?;
         match replayed.broken {
-            Some((rule, what)) => Err(Failure::Running(format!("torture: {rule}: {what}"))),
+            Some((rule, what)) => {
+                writeln!(out, "broken: {rule}: {what}")?;
+                Err(Failure::Running(format!("torture: {rule}: {what}")))
+            }
             None => {
-                writeln!(out, "{} requests, {} steps: every promise was kept", replayed.requests, replayed.steps)?;
+                let requests = counted(replayed.requests, "request");
+                writeln!(out, "{requests}, {} steps: every promise was kept", replayed.steps)?;
                 Ok(())
             }
         }
@@ -300,11 +334,16 @@ impl Found {
     fn write(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let Self { seed, requests, worlds, steps, hash, seconds, .. } = self;
         if let Some(failure) = &self.failure {
-            writeln!(out, "clean until then: {worlds} worlds, {requests} requests")?;
+            writeln!(out, "clean until then: {}, {}", counted(*worlds, "world"), counted(*requests, "request"))?;
             return failure.write(&self.version, out);
         }
-        let (rate, steps) = (short(*requests as f64 / seconds), short(*steps as f64));
-        writeln!(out, "{worlds} worlds, {steps} steps in {seconds:.1} s; {rate} requests/s")?;
+        if *worlds == 0 {
+            writeln!(out, "no world was played to its end")?;
+            return Ok(());
+        }
+        let (worlds, rate, steps) =
+            (counted(*worlds, "world"), short(*requests as f64 / seconds), short(*steps as f64));
+        writeln!(out, "{worlds}, {steps} steps in {seconds:.1} s; {rate} requests/s")?;
         if let Some(HeaviestWorld { seed, requests, steps_per_request }) = &self.heaviest {
             let each = short(*steps_per_request as f64);
             writeln!(out, "most steps for an operation: {each}, in the world of seed {seed}, requests {requests}")?;
@@ -325,7 +364,10 @@ impl FoundFailure {
             writeln!(out, "  {line}")?;
         }
         writeln!(out, "broken: {rule}: {what}")?;
-        writeln!(out, "seed {seed}, the first {requests} requests of its world; {version}")?;
+        writeln!(out, "seed {seed}, {} of its world; {version}", counted(*requests, "request"))?;
+        if !self.shortest {
+            writeln!(out, "the search was ended early: a shorter one may fail too")?;
+        }
         if !self.repeatable {
             writeln!(
                 out,

@@ -18,6 +18,11 @@ pub(crate) fn short(number: f64) -> String {
     }
 }
 
+/// A number of things: `1 world`, `20 worlds`.
+pub(crate) fn counted(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Nanoseconds as microseconds.
 pub(crate) fn us(ns: u64) -> String {
     format!("{:.1}", ns as f64 / 1e3)
@@ -42,5 +47,6 @@ mod tests {
         assert_eq!(words, ["0", "879", "999", "1.00K", "23.5K", "879K", "2.31M", "14.2M", "1.50G"]);
         assert_eq!([time(Duration::from_millis(100)), time(Duration::from_secs(5))], ["100 ms", "5.000 s"]);
         assert_eq!(us(1_234_567), "1234.6");
+        assert_eq!([0, 1, 2].map(|number| counted(number, "world")), ["0 worlds", "1 world", "2 worlds"]);
     }
 }

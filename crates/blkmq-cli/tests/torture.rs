@@ -3,7 +3,9 @@
 mod run;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use run::{blkmq, printed, refused};
 use serde_json::Value;
@@ -71,15 +73,17 @@ fn a_failure_is_cut_short_and_repeated_by_its_command() {
     assert!(requests < 500, "{command}");
     let (again, same) = broken(&words(command));
     assert_eq!(same, error);
-    let story = |text: &str| text.lines().skip(3).filter(is_story).map(str::to_owned).collect::<Vec<_>>();
+    // The first lines tell what was found before it was made shorter.
+    let story = |text: &str| text.lines().skip(5).filter(is_story).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(story(&again), story(&text));
-    // Of a world that is a request shorter nothing is broken, or something else is.
+    // The search has ended beside a length that passes.
     let shorter = command.replacen(&format!(" {requests} "), &format!(" {} ", requests - 1), 1);
     if requests > 1 {
         assert!(printed(&words(&shorter)).contains("clean: "));
     }
     let json = json(&String::from_utf8(blkmq(&[&words(command)[..], &["--json"]].concat()).stdout).expect("text"));
     let failure = &json["failure"];
+    assert_eq!((failure["seed"].as_str(), failure["shortest"].as_bool()), (Some(words(command)[2]), Some(true)));
     assert_eq!(failure["repeat"].as_str(), Some(format!("blkmq {command}").as_str()));
     assert_eq!((failure["requests"].as_u64(), failure["repeatable"].as_bool()), (Some(requests), Some(true)));
     assert!(error.contains(failure["rule"].as_str().expect("a rule was broken")), "{error}");
@@ -98,6 +102,9 @@ fn a_replay_tells_all_that_happened() {
     let repeat =
         text.lines().last().and_then(|line| line.strip_prefix("repeat: blkmq ")).expect("it ends with a command");
     let (replay, same) = broken(&[&words(repeat)[..], &["--replay"]].concat());
+    assert!(
+        replay.lines().any(|line| line.starts_with("broken: ") && same.trim_end().ends_with(&line["broken: ".len()..]))
+    );
     let what =
         |error: &str| error.rsplit_once("panic: ").expect("tags that are back twice are an assertion").1.to_owned();
     assert_eq!(what(&same), what(&error));
@@ -105,11 +112,44 @@ fn a_replay_tells_all_that_happened() {
     assert!(story.len() > 10 && story.iter().all(|line| replay.contains(line)), "{text}");
 }
 
+/// What was found is told in full though the run is to end, and on standard error though nobody reads the rest.
+#[test]
+fn no_end_makes_it_silent() {
+    let program = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_blkmq"));
+        command.args(["torture", "--seed", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let mut child = program().args(["--minutes", "1000"]).spawn().expect("the program starts");
+    let mut out = BufReader::new(child.stdout.take().expect("it was asked for"));
+    let mut head = String::new();
+    out.read_line(&mut head).expect("the first line comes at once");
+    let killed =
+        Command::new("sh").args(["-c", &format!("kill -TERM {}", child.id())]).status().expect("there is a shell");
+    assert!(killed.success());
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).expect("it prints text");
+    let output = child.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), error.as_str()), (Some(1), "blkmq: torture: interrupted before its end\n"));
+    assert!(rest.contains("clean: ") || rest.contains("no world was played to its end"), "{rest}");
+
+    let mut child =
+        program().args(["--requests", "5000", "--plant", "tag-twice", "--json"]).spawn().expect("the program starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+    assert!(error.contains("tags put back twice"), "{error}");
+}
+
 #[test]
 fn kept_seeds_are_clean() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/seeds.txt");
     let text = fs::read_to_string(path).expect("the seeds are there");
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert!(!lines.is_empty(), "at least one seed is played");
+    for line in lines {
         let (options, bug) = line.split_once(": ").expect("options, a colon, what was wrong");
         println!("{options}: {bug}");
         let text = printed(&[&["torture"], &words(options)[..]].concat());
@@ -124,10 +164,15 @@ fn what_is_refused_is_refused_in_one_line() {
         ("--requests 0", "0", "1.."),
         ("--minutes 0", "'0'", "above 0"),
         ("--minutes x", "'x'", "0.5"),
+        ("--minutes -1", "'-1'", "above 0"),
+        ("--seed -1", "'-1'", "--seed"),
+        ("--requests -1", "'-1'", "--requests"),
+        ("-1", "'-1'", "--seed"),
+        ("--cpus 65", "65", "1..=64"),
         ("--minutes 1 --requests 1", "--minutes", "--requests"),
         ("--cpus 0", "0", "1..=64"),
         ("--scheduler bfq", "'bfq'", "mq-deadline"),
-        ("--locking staged", "'staged'", "single"),
+        ("--locking staged", "'staged'", "any, single"),
         ("--plant bug", "'bug'", "lost-kick"),
         ("--replay --minutes 1", "--replay", "--minutes"),
         ("--replay --requests 5001", "5001", "5000"),

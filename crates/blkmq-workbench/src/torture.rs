@@ -22,9 +22,9 @@ mod text;
 mod witness;
 mod world;
 
-pub use failure::Failure;
+pub use failure::{Broken, Failure};
 pub use memory::CountingAllocator;
 pub use mutant::{MUTANTS, Mutant};
 pub use replay::{Line, Replayed, replay};
 pub use rig::{Control, Heaviest, Length, Rig, Tally, WORLD_REQUESTS};
-pub use world::Settings;
+pub use world::{MOST_CPUS, Settings};

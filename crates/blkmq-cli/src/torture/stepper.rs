@@ -30,12 +30,14 @@ pub(super) struct Stepper<R> {
     goal: Goal,
     /// The operations of requests.
     names: BTreeMap<u64, u64>,
+    /// The latest operation; their numbers rise.
+    last_bio: u64,
 }
 
 impl<R: BufRead> Stepper<R> {
     pub(super) fn new(asked: Option<R>) -> Self {
         let goal = if asked.is_some() { Goal::Lines(0) } else { Goal::End };
-        Self { asked, goal, names: BTreeMap::new() }
+        Self { asked, goal, names: BTreeMap::new(), last_bio: 0 }
     }
 
     /// Tells a line, and asks if it is where to stop. Breaks if told to end.
@@ -43,6 +45,7 @@ impl<R: BufRead> Stepper<R> {
         if let (Some(bio), [Some(request), _]) = (line.bio, line.requests) {
             self.names.insert(request, bio);
         }
+        self.last_bio = self.last_bio.max(line.bio.unwrap_or(0));
         let is_reached = self.is_reached(line);
         // On the way to somewhere, only where it leads is told.
         if is_reached || matches!(self.goal, Goal::Lines(_) | Goal::End) {
@@ -51,6 +54,18 @@ impl<R: BufRead> Stepper<R> {
         match &mut self.asked {
             Some(asked) if is_reached => Self::ask(asked, &mut self.goal, out),
             _ => Ok(ControlFlow::Continue(())),
+        }
+    }
+
+    /// All has been told: says so if the goal has not been reached.
+    pub(super) fn end(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self.goal {
+            Goal::Bio(bio) if !(1..=self.last_bio).contains(&bio) => {
+                writeln!(out, "there is no operation {bio}: the last one is {}", self.last_bio)
+            }
+            Goal::Bio(bio) => writeln!(out, "nothing more happened to operation {bio}"),
+            Goal::Time(_) | Goal::Step(_) => writeln!(out, "the world ended before that"),
+            Goal::Lines(_) | Goal::End => Ok(()),
         }
     }
 
@@ -143,6 +158,21 @@ mod tests {
         assert_eq!(told("b 4\nb 4\nq\n"), (vec![0, 3, 7], true));
         assert_eq!(told("b 9\nq\n"), (vec![0], false));
         assert_eq!(told("s 9\n"), (vec![0, 9], true), "the end of the input ends it");
+    }
+
+    #[test]
+    fn a_goal_that_is_never_reached_is_told() {
+        let said = |goal| {
+            let mut text = Vec::new();
+            let stepper = Stepper { asked: Some(&b""[..]), goal, names: BTreeMap::new(), last_bio: 7 };
+            stepper.end(&mut text).expect("memory takes all");
+            String::from_utf8(text).expect("it is text")
+        };
+        assert_eq!(said(Goal::Bio(8)), "there is no operation 8: the last one is 7\n");
+        assert_eq!(said(Goal::Bio(0)), "there is no operation 0: the last one is 7\n");
+        assert_eq!(said(Goal::Bio(7)), "nothing more happened to operation 7\n");
+        assert_eq!(said(Goal::Step(9)), "the world ended before that\n");
+        assert_eq!(said(Goal::Lines(3)), "");
     }
 
     #[test]

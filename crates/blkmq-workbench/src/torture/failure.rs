@@ -1,5 +1,6 @@
 //! A world that broke a promise: as short as it can be made, and what happened in it.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +21,59 @@ const ABOUT_ALL: usize = 100;
 const LATEST: usize = 60;
 const LAST: u64 = 30;
 
-/// A world that broke a promise. A run with this seed and as many requests is this world alone.
+/// Steps that the search for the shortest prefix may take, those of the last try more. A world of the usual length needs some
+/// 4 million, one that never ends 10 million before that is seen.
+const SEARCH_STEPS: u64 = 200_000_000;
+
+/// A world that broke a promise, as it was played: with its seed and as many requests it is a run of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// The world's seed.
+    pub seed: u64,
+    /// Operations that it was to have.
+    pub requests: u64,
+    pub(super) outcome: Outcome,
+}
+
+impl Broken {
+    /// The checker that found it.
+    #[must_use]
+    pub fn rule(&self) -> &'static str {
+        self.outcome.violation.as_ref().map_or("none", |(_, violation)| violation.rule)
+    }
+
+    /// What happened and what should have.
+    #[must_use]
+    pub fn what(&self) -> &str {
+        self.outcome.violation.as_ref().map_or(NOTHING, |(_, violation)| &violation.what)
+    }
+
+    /// Looks for a prefix of the world that fails, such that none of those tried below it does, and tells what happens in
+    /// it. `stop` ends the search early, and so does a number of steps; then it is the shortest found until then.
+    #[must_use]
+    pub fn explain(self, settings: &Settings, stop: &AtomicBool) -> Failure {
+        Failure::shortest(self, settings, &Budget { stop, steps: Cell::new(SEARCH_STEPS) })
+    }
+}
+
+/// How long to search.
+struct Budget<'a> {
+    stop: &'a AtomicBool,
+    /// Steps that are left.
+    steps: Cell<u64>,
+}
+
+impl Budget<'_> {
+    fn is_spent(&self) -> bool {
+        self.steps.get() == 0 || self.stop.load(Ordering::Relaxed)
+    }
+
+    fn spend(&self, steps: u64) {
+        self.steps.set(self.steps.get().saturating_sub(steps));
+    }
+}
+
+/// A world that broke a promise, shortened. A run with this seed and as many requests is this world alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The world's seed.
@@ -41,31 +94,35 @@ pub struct Failure {
     pub history: Vec<String>,
     /// Lines about them that came before these and are left out.
     pub left_out: u64,
+    /// Whether the search for a shorter one went to its end.
+    pub is_shortest: bool,
     /// Whether it went the same way each time. If not, the rig itself is broken: worlds follow from their seed.
     pub is_repeatable: bool,
 }
 
 impl Failure {
-    /// A prefix of a world of `most` operations that fails, none of those tried below it does; `outcome` is what became of
-    /// the whole. `stop` ends the search early, with the shortest found until then.
-    pub(super) fn shortest(seed: u64, most: u64, outcome: Outcome, settings: &Settings, stop: &AtomicBool) -> Self {
-        let mut shortest = (most, outcome);
+    /// A prefix of a world that fails, none of those tried below it does.
+    fn shortest(broken: Broken, settings: &Settings, budget: &Budget<'_>) -> Self {
+        let Broken { seed, requests, outcome } = broken;
+        let mut shortest = (requests, outcome);
         // Prefixes between one that passes and one that fails may do either. So the search ends where it would end again
         // if it began there: then the command that repeats a failure finds the same one.
         loop {
             let before = shortest.0;
-            shortest = Self::shorter(seed, shortest, settings, stop);
-            if shortest.0 == before {
-                return Self::read(seed, before, &shortest.1, settings);
+            shortest = Self::shorter(seed, shortest, settings, budget);
+            if shortest.0 == before || budget.is_spent() {
+                let is_shortest = !budget.is_spent();
+                return Self { is_shortest, ..Self::read(seed, shortest.0, &shortest.1, settings) };
             }
         }
     }
 
     /// Looks for a prefix that fails, twice as long each time, and then between the last that passed and that one.
-    fn shorter(seed: u64, mut shortest: (u64, Outcome), settings: &Settings, stop: &AtomicBool) -> (u64, Outcome) {
+    fn shorter(seed: u64, mut shortest: (u64, Outcome), settings: &Settings, budget: &Budget<'_>) -> (u64, Outcome) {
         let (mut passes, mut tried) = (0, 1);
-        while passes + 1 < shortest.0 && !stop.load(Ordering::Relaxed) {
+        while passes + 1 < shortest.0 && !budget.is_spent() {
             let outcome = play_apart(seed, tried, settings, None);
+            budget.spend(outcome.steps);
             if outcome.violation.is_some() {
                 shortest = (tried, outcome);
             } else {
@@ -100,14 +157,27 @@ impl Failure {
         let (history, left_out) = again(Story::keep, story).lines();
         let Violation { rule, what, .. } = violation;
         let Stamp { step, time, cpu } = stamp;
-        Self { seed, requests, rule, what, step, time_ns: time.0, cpu, history, left_out, is_repeatable }
+        Self {
+            seed,
+            requests,
+            rule,
+            what,
+            step,
+            time_ns: time.0,
+            cpu,
+            history,
+            left_out,
+            is_shortest: true,
+            is_repeatable,
+        }
     }
 }
 
+const NOTHING: &str = "nothing is wrong with this world";
+
 /// What is told if nothing is wrong after all.
 fn nothing() -> (Stamp, Violation) {
-    let what = "nothing is wrong with this world".to_owned();
-    (Stamp { step: 0, time: blkmq_sched::Time(0), cpu: 0 }, Violation::new("none", what))
+    (Stamp { step: 0, time: blkmq_sched::Time(0), cpu: 0 }, Violation::new("none", NOTHING.to_owned()))
 }
 
 /// What is gathered while a world is played again.
@@ -212,6 +282,7 @@ mod tests {
     use blkmq_virtual::Flags;
 
     use super::super::event::Asked;
+    use super::super::mutant::Mutant;
     use super::*;
 
     const NAMED: RqId = RqId(5);
@@ -276,6 +347,19 @@ mod tests {
         let heads: Vec<&str> = by_bio.iter().map(|line| line.split(':').next().unwrap()).collect();
         assert_eq!(heads[..4], ["bio 1", "bio 1", "request 0/7.0", "bio 1"], "{by_bio:?}");
         assert_eq!(by_bio.len(), 4 + LATEST);
+    }
+
+    #[test]
+    fn the_search_ends_when_its_steps_are_used_up() {
+        let settings = Settings { cpus: 2, scheduler: None, mutant: Mutant::by_name("tag-twice"), live: None };
+        let outcome = play_apart(2, 500, &settings, None);
+        let broken = Broken { seed: 2, requests: 500, outcome };
+        assert!(broken.what().contains("tags put back twice"), "{broken:?}");
+        let stop = AtomicBool::new(false);
+        let shortest = broken.clone().explain(&settings, &stop);
+        assert!(shortest.is_shortest && shortest.requests < 500, "{} requests", shortest.requests);
+        let early = Failure::shortest(broken, &settings, &Budget { stop: &stop, steps: Cell::new(1) });
+        assert!(!early.is_shortest && early.requests >= shortest.requests, "{} requests", early.requests);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::check::Violation;
 use super::event::Stamp;
-use super::failure::Failure;
+use super::failure::Broken;
 use super::history::{Mix, Reader};
 use super::world::{Outcome, Settings, play};
 
@@ -24,7 +24,7 @@ pub const WORLD_REQUESTS: u64 = 5000;
 pub enum Length {
     /// So many operations, in worlds of [`WORLD_REQUESTS`] but for the last, which may be smaller.
     Requests(u64),
-    /// Whole worlds, begun until this time is over.
+    /// Whole worlds, begun until this time is over; one at least.
     Time(Duration),
 }
 
@@ -63,8 +63,8 @@ pub struct Tally {
     pub hash: u64,
     /// The clean world that took the most steps for an operation.
     pub heaviest: Option<Heaviest>,
-    /// The first world that broke a promise, as short as it could be made.
-    pub failure: Option<Failure>,
+    /// The first world that broke a promise, as it was played.
+    pub failure: Option<Broken>,
 }
 
 /// What a world took.
@@ -94,11 +94,11 @@ impl Rig {
             Length::Time(span) => Instant::now().checked_add(span),
             Length::Requests(_) => None,
         };
-        let is_over = || control.stop.load(Ordering::Relaxed) || until.is_some_and(|until| Instant::now() >= until);
+        let is_late = || until.is_some_and(|until| Instant::now() >= until);
         let (next, first_failed) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
         let fold = Mutex::new(Fold::new(self.seed));
         let work = || {
-            while !is_over() {
+            while !control.stop.load(Ordering::Relaxed) && (next.load(Ordering::Relaxed) == 0 || !is_late()) {
                 let world = next.fetch_add(1, Ordering::Relaxed);
                 let Some(requests) = self.requests_of(world) else { return };
                 // Worlds are begun in order, so every one before the first that failed is played to its end.
@@ -117,8 +117,8 @@ impl Rig {
         let fold = fold.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Fold { requests, steps, next: worlds, heaviest, mix, failed, .. } = fold;
         let failure = failed.map(|(world, outcome)| {
-            let most = self.requests_of(world).unwrap_or(WORLD_REQUESTS);
-            Failure::shortest(world_seed(self.seed, world), most, outcome, &self.settings, &control.stop)
+            let requests = self.requests_of(world).unwrap_or(WORLD_REQUESTS);
+            Broken { seed: world_seed(self.seed, world), requests, outcome }
         });
         Tally { requests, steps, worlds, hash: mix.finish(), heaviest, failure }
     }
@@ -187,6 +187,9 @@ impl Fold {
 
 /// Plays a world in a thread of its own.
 pub(crate) fn play_apart(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
+    if let Err(what) = settings.check() {
+        return broken(what);
+    }
     let settings = settings.clone();
     let body = move || play(seed, requests, &settings, reader);
     let ended = thread::Builder::new().name("world".to_owned()).spawn(body).map(thread::JoinHandle::join);
@@ -209,10 +212,11 @@ fn said(panic: &(dyn Any + Send)) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::world::MOST_CPUS;
     use super::*;
 
     fn rig(seed: u64, requests: u64, threads: usize) -> Rig {
-        let settings = Settings { cpus: 3, scheduler: None, locking: None, mutant: None, live: None };
+        let settings = Settings { cpus: 3, scheduler: None, mutant: None, live: None };
         Rig { seed, length: Length::Requests(requests), settings, threads: NonZero::new(threads).unwrap() }
     }
 
@@ -277,6 +281,28 @@ mod tests {
         let alone = run(1);
         assert_eq!((alone.requests, alone.worlds, &alone.failure), (WORLD_REQUESTS + 300, 2, &None));
         assert_eq!(run(3), alone);
+    }
+
+    #[test]
+    fn however_short_the_time_a_world_is_played() {
+        let rig = Rig { length: Length::Time(Duration::from_nanos(1)), ..rig(3, 1, 2) };
+        let tally = rig.run(&Control::default());
+        assert!((1..=2).contains(&tally.worlds) && tally.requests == tally.worlds * WORLD_REQUESTS, "{tally:?}");
+    }
+
+    #[test]
+    fn settings_that_no_world_has_are_said_to_be_wrong() {
+        let said = |change: fn(&mut Settings)| {
+            let mut rig = rig(1, 10, 1);
+            change(&mut rig.settings);
+            let failure = rig.run(&Control::default()).failure.expect("no world is played");
+            (failure.rule(), failure.what().to_owned())
+        };
+        let (rule, what) = said(|settings| settings.scheduler = Some("bfq".to_owned()));
+        assert_eq!(rule, "rig");
+        assert!(what.contains("'bfq'") && what.contains("mq-deadline"), "{what}");
+        assert!(said(|settings| settings.cpus = 0).1.contains("1 to 64"));
+        assert!(said(|settings| settings.cpus = MOST_CPUS + 1).1.contains("65"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, steps, thread, uninterrupted};
 use blkmq_virtual::sync::weaken;
-use blkmq_virtual::{Limits, RequestQueue};
+use blkmq_virtual::{Limits, RequestQueue, scheduler_names};
 
 use super::check::{self, Facts, Violation};
 use super::claims::Claims;
@@ -28,19 +28,36 @@ const MOST_STEPS: u64 = 10_000_000;
 /// Steps that an operation may take in the long run.
 const STEPS_PER_OPERATION: u64 = 50_000;
 
+/// Most virtual CPUs that submit.
+pub const MOST_CPUS: u16 = 64;
+
 /// What all worlds of a run have in common.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Virtual CPUs that submit; background threads and whoever changes the queue have further ones.
+    /// Virtual CPUs that submit, 1 to [`MOST_CPUS`]; background threads and whoever changes the queue have further ones.
     pub cpus: u16,
-    /// The scheduler; `None`: any, and changed under load.
+    /// The scheduler, by a name that [`scheduler_names`] has; `None`: any, and changed under load.
     pub scheduler: Option<String>,
-    /// The locking; `None`: any.
-    pub locking: Option<String>,
     /// A bug to plant.
     pub mutant: Option<Mutant>,
     /// What the calling thread holds of memory, in bytes; without it memory is not checked.
     pub live: Option<fn() -> i64>,
+}
+
+impl Settings {
+    /// Says what is wrong with them, if anything is.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if !(1..=MOST_CPUS).contains(&self.cpus) {
+            return Err(format!("{} CPUs submit; right would be 1 to {MOST_CPUS}", self.cpus));
+        }
+        let known = scheduler_names();
+        match &self.scheduler {
+            Some(name) if !known.contains(&name.as_str()) => {
+                Err(format!("there is no scheduler '{name}'; there are: {}", known.join(", ")))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What became of a world.
@@ -195,8 +212,8 @@ fn trouble(ended: Ended) -> Option<Violation> {
         Ended::Exhausted { running } => Some(Violation::new(
             "livelock",
             format!(
-                "more than {STEPS_PER_OPERATION} steps an operation for {MOST_STEPS} steps; running: {}",
-                running.join(", ")
+                "more than {STEPS_PER_OPERATION} steps an operation for {MOST_STEPS} steps; {}",
+                if running.is_empty() { "all sleep".to_owned() } else { format!("running: {}", running.join(", ")) }
             ),
         )),
         Ended::Panicked { cpu, message } => Some(Violation::new("panic", format!("CPU {cpu}: {message}"))),
@@ -251,7 +268,7 @@ fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueu
 mod tests {
     use super::*;
 
-    const SETTINGS: Settings = Settings { cpus: 8, scheduler: None, locking: None, mutant: None, live: None };
+    const SETTINGS: Settings = Settings { cpus: 8, scheduler: None, mutant: None, live: None };
 
     /// Plays a world on a thread of its own.
     fn played(seed: u64, requests: u64) -> Outcome {
