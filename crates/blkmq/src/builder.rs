@@ -13,8 +13,9 @@ use crate::limits::Limits;
 use crate::member::{MAX_MEMBERS, Members};
 use crate::queue::{QueueError, RequestQueue, Settings, Wanted};
 use crate::request::Slots;
+use crate::room::Room;
 use crate::split::Whole;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex};
 use crate::word::Word;
 
@@ -146,7 +147,7 @@ impl Builder {
             nr_slots: self.slots,
             account: Account::new(self.accounting, now),
             control: Mutex::new(Control::default()),
-            room_wanted: Line::new("queue.room_wanted", AtomicBool::new(false)),
+            room: Room::new(),
             nr_sleepers: Line::new("queue.nr_sleepers", AtomicU32::new(0)),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
             policy_wakeup: Line::new("queue.policy_wakeup", AtomicU64::new(u64::MAX)),

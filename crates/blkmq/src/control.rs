@@ -83,7 +83,8 @@ impl Drop for Freeze {
             // Pairs with the fence of who sets the mark and then reads the word: if that still says frozen, the mark was
             // set before it is taken off here.
             fence(Ordering::SeqCst);
-            self.q.room_wanted.store(false, Ordering::Relaxed);
+            // All are woken, whether they lack room or not.
+            let _ = self.q.room.came();
             self.q.wake_sleepers();
         }
     }
@@ -306,6 +307,9 @@ impl RequestQueue {
             Err(error) => return Err(QueueError::BadValue(error.to_string())),
         }
         drop(hold);
+        // It may take more now. Pairs with the fence of who asked for room before he looked for it.
+        fence(Ordering::SeqCst);
+        let _ = self.room.came();
         // It may let go what it held back; that set WAITING, so who wakes here looks.
         self.wake_sleepers();
         Ok(())

@@ -34,7 +34,7 @@ impl RequestQueue {
         }
         let [reads, writes] = self.inflight();
         writeln!(out, "inflight {reads} {writes}")?;
-        let room = self.room_wanted.load(Ordering::Relaxed);
+        let room = self.room.is_wanted();
         let (sleepers, background) =
             (self.nr_sleepers.load(Ordering::Relaxed), self.nr_background.load(Ordering::Relaxed));
         writeln!(out, "sleepers {sleepers} background {background} room_wanted {room}")?;

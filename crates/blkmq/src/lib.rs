@@ -23,6 +23,7 @@
 
 pub mod grace;
 pub mod handover;
+pub mod room;
 pub mod stack;
 pub mod sync;
 pub mod tags;

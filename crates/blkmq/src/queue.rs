@@ -15,6 +15,7 @@ use crate::hold::{Held, Hold};
 use crate::limits::Limits;
 use crate::member::{MAX_MEMBERS, Member, Members};
 use crate::request::Slots;
+use crate::room::Room;
 use crate::split::Whole;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::sync::{Arc, Line, Mutex, kept};
@@ -152,8 +153,8 @@ pub struct RequestQueue {
     pub(crate) nr_slots: u16,
     pub(crate) account: Account,
     pub(crate) control: Mutex<Control>,
-    /// Somebody has bios in a plug for want of room, and sleeps or will.
-    pub(crate) room_wanted: Line<AtomicBool>,
+    /// Who has bios in a plug for want of room is told here.
+    pub(crate) room: Room,
     /// Threads that sleep or are about to.
     pub(crate) nr_sleepers: Line<AtomicU32>,
     /// When the timeout scan is due, and when the scheduler would let go what it holds back; nanoseconds.
@@ -309,8 +310,7 @@ impl RequestQueue {
 
     /// Wakes those whose plug is held back for want of room. Called behind [`Word::completed_fence`] by who put tags back.
     pub(crate) fn room_came(&self) {
-        if self.room_wanted.load(Ordering::Relaxed) {
-            self.room_wanted.store(false, Ordering::Relaxed);
+        if self.room.came() {
             self.wake_sleepers();
         }
     }

@@ -12,6 +12,7 @@ use crate::grace::Activity;
 use crate::insert::refuse_nowait;
 use crate::queue::{QueueError, RequestQueue};
 use crate::request::{Body, Part, Place, RqId, RqList};
+use crate::room::Ticket;
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, kept};
@@ -74,6 +75,13 @@ pub(crate) struct Outstanding {
     pub(crate) status: Status,
 }
 
+/// A plug that was tried in vain: so many requests, and what is to become stale before they are tried again.
+#[derive(Debug, Clone, Copy)]
+struct Tried {
+    len: usize,
+    ticket: Ticket,
+}
+
 /// One thread's door to a queue, serving one client.
 ///
 /// [`submit`](Self::submit) gathers operations in a plug; [`poll`](Self::poll) and [`wait`](Self::wait) pass the plug on
@@ -89,6 +97,8 @@ pub struct Submitter {
     pub(crate) plug_time: Time,
     /// The plug holds what could not be passed on.
     is_held_back: bool,
+    /// How the plug was tried in vain, if somebody will say when it is worth another try.
+    tried: Option<Tried>,
     /// Free slots, the one used last in front.
     pub(crate) free: RqList,
     /// Of operations that were split, by the slot that holds the operation.
@@ -116,6 +126,7 @@ impl Submitter {
             plug: RqList::new(),
             plug_time: Time(0),
             is_held_back: false,
+            tried: None,
             free: q.slots.take_pool(member),
             outstanding: vec![Outstanding::default(); usize::from(q.nr_slots)].into_boxed_slice(),
             q,
@@ -156,7 +167,7 @@ impl Submitter {
                 Err(reason) => return Err(Rejected { bio, reason }),
             }
         };
-        if self.is_plug_full() {
+        if self.is_plug_full() && !self.lacks_room() {
             self.flush_plug();
         }
         Ok(id)
@@ -184,7 +195,7 @@ impl Submitter {
                 }
             }
             taken += 1;
-            if self.is_plug_full() {
+            if self.is_plug_full() && !self.lacks_room() {
                 if is_fresh {
                     self.flush_batch()
                 } else {
@@ -204,7 +215,7 @@ impl Submitter {
     /// Passes on what is in the plug. What finds no room, or comes while the queue is frozen, stays there and is tried
     /// again at each poll.
     pub fn flush_plug(&mut self) {
-        if !self.plug.is_empty() {
+        if !self.plug.is_empty() && !self.is_in_vain() {
             // Not the time of the oldest request here: it may have waited long, and that is not the device's time.
             let now = self.q.clock.now();
             self.flush_plug_at(now);
@@ -225,11 +236,12 @@ impl Submitter {
     /// true if there is something to [`reap`](Self::reap).
     pub fn poll(&mut self) -> bool {
         let now = self.q.clock.now();
+        let is_in_vain = self.is_in_vain();
         let Self { q, runner, plug, .. } = self;
         let member = runner.member;
         let activity = &runner.member(q).activity;
         let seen = enter(q, activity);
-        if !plug.is_empty() {
+        if !plug.is_empty() && !is_in_vain {
             pass_on(q, runner, plug, now, seen);
         }
         runner.drive_inside(q, |layout| layout.mapped(member), now, seen);
@@ -238,7 +250,18 @@ impl Submitter {
         self.collect();
         let is_over = self.settle();
         self.is_held_back = !self.plug.is_empty();
-        if self.is_held_back { self.retry_plug(now) } else { is_over }
+        if self.is_held_back && !self.is_in_vain() { self.retry_plug(now) } else { is_over }
+    }
+
+    /// Whether what keeps the plug back, found when it was last tried, is still so: then it is not tried again, for that
+    /// costs a walk over all of it under the scheduler's lock.
+    fn lacks_room(&self) -> bool {
+        self.tried.is_some_and(|tried| !self.q.room.is_stale(tried.ticket))
+    }
+
+    /// Whether trying the plug again would be in vain: it lacks room, and nothing has come that could find some.
+    fn is_in_vain(&self) -> bool {
+        self.tried.is_some_and(|tried| tried.len == self.plug.len()) && self.lacks_room()
     }
 
     /// The next operation that is over, if any.
@@ -359,14 +382,16 @@ impl Submitter {
         pass_on(q, runner, plug, now, seen);
         activity.leave();
         self.is_held_back = !self.plug.is_empty();
+        self.tried = None;
     }
 
-    /// Something was left in the plug: asks to be woken when there is room, and tries once more.
+    /// Something was left in the plug: asks to be told when there is room, and tries once more.
     #[cold]
     fn retry_plug(&mut self, now: Time) -> bool {
-        self.q.room_wanted.store(true, Ordering::Relaxed);
+        let ticket = self.q.room.want();
         self.q.word.wait_fence();
         self.flush_plug_at(now);
+        self.tried = self.is_held_back.then(|| Tried { len: self.plug.len(), ticket });
         self.settle()
     }
 
@@ -437,7 +462,7 @@ impl Submitter {
             // Or what keeps the plug from going on may be over: who ends it takes the mark off, then wakes sleepers.
             || {
                 !member.completions.is_empty()
-                    || (!self.plug.is_empty() && !q.room_wanted.load(Ordering::Relaxed))
+                    || (!self.plug.is_empty() && !self.is_in_vain())
                     || self.runner.may_go_on(q)
             },
             // Looked up again behind the fence: requests of this thread may have been started by another meanwhile.

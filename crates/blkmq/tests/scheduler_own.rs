@@ -4,6 +4,7 @@ mod device;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use blkmq::{Client, Limits, QueueError, RequestQueue};
 use blkmq_sched::{
@@ -12,9 +13,9 @@ use blkmq_sched::{
 };
 use device::{ONE_QUEUE, Recorder, read, reap};
 
-/// The latest request first: an order that no scheduler of blkmq's own has.
+/// The latest request first: an order that no scheduler of blkmq's own has. Counts how often it is asked to merge.
 #[derive(Debug, Default)]
-struct LatestFirst(Vec<RqId>);
+struct LatestFirst(Vec<RqId>, Arc<AtomicUsize>);
 
 impl Scheduler for LatestFirst {
     fn name(&self) -> &'static str {
@@ -28,6 +29,7 @@ impl Scheduler for LatestFirst {
     fn set_merge_limits(&mut self, _limits: MergeLimits) {}
 
     fn merge(&mut self, _info: &Info) -> Option<Merge> {
+        self.1.fetch_add(1, Ordering::Relaxed);
         None
     }
 
@@ -159,4 +161,49 @@ fn a_scheduler_in_which_something_waits_is_refused() {
     let q = RequestQueue::builder(device()).scheduler("none").build().unwrap();
     assert_eq!(q.change_scheduler(used()).unwrap_err(), expected);
     assert_eq!(q.scheduler(), "none");
+}
+
+/// Red if each poll walks the plug again: with many futures on one submitter that is the square of them.
+#[test]
+fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
+    let device = device();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone()));
+    let q = RequestQueue::builder(device.clone()).with_scheduler(scheduler).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let tried = || tries.swap(0, Ordering::Relaxed);
+    // 64 go to the device, and the scheduler takes 64.
+    for sector in 0..200 {
+        submitter.submit(read(sector * 100, 8)).unwrap();
+    }
+    submitter.poll();
+    assert_eq!(device.nr_held(), 64);
+    assert!(tried() >= 128);
+    (0..10).for_each(|_| _ = submitter.poll());
+    submitter.flush_plug();
+    assert_eq!(tried(), 0);
+    // What comes anew may find a place: not here, but a scheduler can have room for others.
+    submitter.submit(read(100_000, 8)).unwrap();
+    submitter.poll();
+    assert!(tried() > 0);
+    submitter.poll();
+    assert_eq!(tried(), 0);
+    // Room for one.
+    device.finish_oldest(blkmq::Status::Ok);
+    submitter.poll();
+    assert!(tried() > 0 && submitter.reap().is_some());
+    assert_eq!(device.nr_held(), 64);
+    submitter.poll();
+    tried();
+    submitter.poll();
+    assert_eq!(tried(), 0);
+    // A freeze that ends is worth a try too.
+    drop(q.freeze());
+    submitter.poll();
+    assert!(tried() > 0);
+    while submitter.nr_outstanding() > 0 {
+        (0..device.nr_held()).for_each(|_| device.finish_oldest(blkmq::Status::Ok));
+        submitter.poll();
+        while submitter.reap().is_some() {}
+    }
 }

@@ -135,3 +135,27 @@ fn when_the_device_is_asked_about_a_request_others_plan_anew() {
     assert_eq!(told.since_last(), 1);
     device.finish_oldest(Status::Ok);
 }
+
+/// Red if nobody says that a knob has made room.
+#[test]
+fn a_knob_that_makes_room_says_so() {
+    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").build().expect("the queue is good");
+    q.set_knob("iosched/async_depth", "1").expect("there is such a knob").wait().expect("it is set at once");
+    let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
+    let told = Arc::new(Told::default());
+    submitter.set_notify(Some(told.clone()));
+    for sector in [0, 100, 200] {
+        submitter.submit(write(sector, 8)).expect("there are slots");
+    }
+    (0..3).for_each(|_| _ = submitter.poll());
+    assert_eq!(device.nr_held(), 1);
+    told.since_last();
+    q.set_knob("iosched/async_depth", "3").expect("there is such a knob").wait().expect("it is set at once");
+    assert_eq!(told.since_last(), 1);
+    submitter.poll();
+    assert_eq!(device.nr_held(), 3);
+    (0..3).for_each(|_| device.finish_oldest(Status::Ok));
+    assert!(submitter.wait(None));
+    assert_eq!(submitter.reap_all(|_| ()), 3);
+}

@@ -1,0 +1,80 @@
+//! Room in the scheduler: who waits for it is told when there may be some.
+
+use crate::sync::Line;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Set while somebody has a plug held back for want of room. A carry out of this bit counts how often room came.
+const WANTED: u64 = 1;
+
+/// How often there may have been room again since somebody wanted some, and whether anybody wants some now. It changes only
+/// while a plug is held back.
+#[derive(Debug)]
+pub struct Room(Line<AtomicU64>);
+
+/// What somebody saw who found no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Room {
+    /// Nobody wants room.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Line::new("queue.room", AtomicU64::new(0)))
+    }
+
+    /// Asks to be told. The caller fences then ([`Word::wait_fence`](crate::word::Word::wait_fence)) and looks for room
+    /// once more: it finds what came before, and what comes later makes the ticket [stale](Self::is_stale).
+    #[must_use]
+    pub fn want(&self) -> Ticket {
+        Ticket(self.0.fetch_or(WANTED, Ordering::Relaxed) | WANTED)
+    }
+
+    /// Whether room may have come since the ticket was drawn.
+    #[must_use]
+    pub fn is_stale(&self, ticket: Ticket) -> bool {
+        self.0.load(Ordering::Relaxed) != ticket.0
+    }
+
+    /// There may be room. The caller has made it visible and fenced
+    /// ([`Word::completed_fence`](crate::word::Word::completed_fence)), and wakes who sleeps if this returns true.
+    ///
+    /// COST: a load while no plug is held back.
+    #[must_use = "who sleeps is to be woken"]
+    pub fn came(&self) -> bool {
+        let seen = self.0.load(Ordering::Relaxed);
+        // If another got ahead it wakes who sleeps; who has asked once more since then fenced after this caller did, and
+        // finds this caller's room itself.
+        seen & WANTED != 0 && self.0.compare_exchange(seen, seen + WANTED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether a plug is held back.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & WANTED != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_that_comes_makes_every_ticket_stale_and_is_told_once() {
+        let room = Room::new();
+        assert!(!room.came() && !room.is_wanted());
+        let (first, second) = (room.want(), room.want());
+        assert_eq!(first, second);
+        assert!(room.is_wanted() && !room.is_stale(first));
+        assert!(room.came() && !room.came());
+        assert!(room.is_stale(first) && !room.is_wanted());
+        // One who asks again afterwards does not make an older ticket good.
+        let third = room.want();
+        assert!(room.is_stale(first) && !room.is_stale(third));
+    }
+}
