@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod book;
+mod busy;
 mod counters;
 mod data;
 mod deadlines;
@@ -66,6 +67,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(stall::Stall::new(facts)),
         Box::new(arrivals::Arrivals::new(facts)),
         Box::new(room::Room::new(facts)),
+        Box::new(busy::Busy::new()),
         Box::new(ranges::Ranges::new(facts)),
         Box::new(dumps::Dumps),
         Box::new(wake::Wake::new(facts)),
