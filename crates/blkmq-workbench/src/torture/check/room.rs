@@ -296,7 +296,8 @@ impl Room {
         }
         let others = most - 1;
         let (depth, nr_hctxs) = (u64::from(self.topology.depth), self.topology.nr_queues() as u64);
-        let is_limited = !asked.op.is_read() && self.async_depth.most() < self.nr_requests;
+        // A read may have to stay behind a write of its kind that found no room.
+        let is_limited = self.async_depth.most() < self.nr_requests;
         let has_room = others + depth < self.nr_requests;
         if !has_room || is_limited && others >= self.async_depth.depth * nr_hctxs {
             return Ok(());
@@ -467,8 +468,16 @@ mod tests {
         with(3).bad(again(100), "operation 100 was told to come again, and there was room: never more than 3 others");
         with(4).good(again(100));
         told().good(submitted(1, asked(Op::Read, 0, 8))).bad(again(1), "may wait");
-        let mut told = told();
+        let mut told = self::told();
         told.good(Event::Installed { scheduler: None }).good(nowait(1)).good(again(1));
+        // A read that must not wait, behind two writes: there is room for two or four.
+        for (depth, is_fine) in [(1, true), (2, false)] {
+            let mut told = self::told();
+            set(&mut told, Control::Knob("async_depth", depth));
+            told.good(insert(0, Op::Read)).good(submitted(1, asked(Op::Write, 8, 8)));
+            told.good(submitted(2, asked(Op::Write, 16, 8))).good(nowait(3));
+            assert_eq!(told.tell(again(3)).is_ok(), is_fine, "async_depth={depth}");
+        }
     }
 
     #[test]
