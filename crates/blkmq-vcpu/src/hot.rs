@@ -1,4 +1,5 @@
-//! What every step touches: a few cells of the running thread, so that a step that changes nothing costs next to nothing.
+//! What every step touches: a few cells of the running thread, so that a step after which the same CPU goes on costs next
+//! to nothing.
 
 use std::cell::Cell;
 
@@ -88,7 +89,8 @@ pub(crate) fn step() {
     });
 }
 
-/// Runs a section in which no other CPU goes on, as if it were one step that took no time. It must not wait for anything.
+/// Runs a section in which no other CPU goes on. What would be steps are none in it, so it takes no time. It must not wait
+/// for anything.
 pub fn uninterrupted<R>(section: impl FnOnce() -> R) -> R {
     /// Ends the section also when it panics.
     struct Section;

@@ -175,6 +175,33 @@ fn a_wait_ends_by_a_notification_or_by_its_time() {
     assert_eq!(ended, Ended::Finished);
 }
 
+/// Goes red if a notification ends with who was woken by its time in the same moment, and has not gone on yet.
+#[test]
+fn who_has_timed_out_takes_no_notification() {
+    for seed in 0..50 {
+        let ended = run(uniform(seed, 1), Options { step_ns: 0, ..Options::default() }, || {
+            let pair = Arc::new((Mutex::new(false), Condvar::new()));
+            let [hasty, patient, teller] = [0; 3].map(|_| pair.clone());
+            let hasty = thread::spawn(move || {
+                let guard = hasty.0.lock().unwrap();
+                drop(hasty.1.wait_timeout_while(guard, Duration::from_millis(1), |_| true).unwrap());
+            });
+            let patient = thread::spawn(move || {
+                let mut is_told = patient.0.lock().unwrap();
+                while !*is_told {
+                    is_told = patient.1.wait(is_told).unwrap();
+                }
+            });
+            // Time does not pass by steps here, so both wait by then, and one of them just not any more.
+            thread::sleep(Duration::from_millis(1));
+            *teller.0.lock().unwrap() = true;
+            teller.1.notify_one();
+            [hasty, patient].into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(ended, Ended::Finished, "seed {seed}");
+    }
+}
+
 #[test]
 fn who_waits_for_each_other_is_named() {
     let ended = run(uniform(5, 1), Options::default(), || {

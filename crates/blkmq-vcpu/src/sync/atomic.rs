@@ -38,7 +38,7 @@ macro_rules! atomic {
                 self.0.get_mut()
             }
 
-            /// Changes the value by a function; one step if nobody changes it meanwhile.
+            /// Changes the value by a function, in one step: no other CPU changes it between the look and the change.
             ///
             /// # Errors
             /// The value, if the function gives none.

@@ -18,7 +18,8 @@ use super::plan::Plan;
 use super::policy::Watched;
 use super::witness::{Witness, stamp};
 
-/// The longest that a client sleeps of its own accord, in ns.
+/// The longest that a client sleeps of its own accord, in ns. Whoever changes the queue may sleep longer: operations wait for
+/// it only while the queue is frozen or quiesced, and that the checkers know.
 const NAP_NS: u64 = 3_000_000;
 
 /// Steps that all CPUs together may make without an operation becoming over. While a device hangs time jumps, but those who

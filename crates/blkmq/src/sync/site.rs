@@ -1,7 +1,7 @@
 //! Orderings, fences and second looks by name, so that a model can take one away and show that it is needed.
 //!
-//! A product build compiles each of these to its argument. Under loom, shuttle and on virtual CPUs [`weaken`] names the site whose
-//! protection the running model goes without.
+//! A product build compiles each of these to its argument. Under loom, shuttle and on virtual CPUs [`weaken`] names the
+//! site whose protection the running model goes without.
 
 use super::atomic::{Ordering, fence};
 
