@@ -1,0 +1,72 @@
+//! Busy time while the statistics are off, on virtual CPUs: what is entering the queue, and is about to say that it does not
+//! count, is met by others at every step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkmq_vcpu::schedule::Uniform;
+use blkmq_vcpu::{Ended, Options, Random, run, thread, time};
+use blkmq_virtual::driver::spec;
+use blkmq_virtual::{Bio, Buffer, Buffers, Client, Op, RequestQueue};
+
+const ROUNDS: u64 = 20;
+
+/// Sleeps until so many seconds after the beginning.
+fn sleep_until(seconds: u64) {
+    thread::sleep(Duration::from_nanos((seconds * 1_000_000_000).saturating_sub(time::now())));
+}
+
+/// The busy time, in ms, of a queue whose statistics are off. Nothing happens for a second, then two clients submit a
+/// few requests while somebody else does what `act` says; and so on.
+fn busy_ms(seed: u64, act: fn(&Arc<RequestQueue>)) -> u64 {
+    let (told, heard) = std::sync::mpsc::channel();
+    let ended = run(Box::new(Uniform::new(Random::new(seed), 8)), Options::default(), move || {
+        let q = RequestQueue::builder(spec::open("null,irqmode=0").expect("the spec is good")).build();
+        let q = q.expect("the queue is good");
+        drop(q.set_knob("iostats", "0").expect("there is such a knob"));
+        let client = |number: u64| {
+            let q = q.clone();
+            move || {
+                let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+                for round in 1..=ROUNDS {
+                    sleep_until(round);
+                    for _ in 0..10 {
+                        let bio = Bio::new(Op::Read, 8 * number, 8, Buffers::One(Buffer::zeroed(4096)));
+                        submitter.submit(bio).expect("there is a slot");
+                        assert!(submitter.wait(None) && submitter.reap().is_some());
+                    }
+                }
+            }
+        };
+        let clients = [0, 1].map(|number| thread::spawn(client(number)));
+        for round in 1..=ROUNDS {
+            sleep_until(round);
+            act(&q);
+        }
+        clients.into_iter().for_each(|client| client.join().expect("it does not panic"));
+        told.send(q.stat().io_ticks).expect("somebody listens");
+    });
+    assert!(matches!(ended, Ended::Finished), "seed {seed}: {ended:?}");
+    heard.recv().expect("it was told")
+}
+
+/// Goes red if a reader counts the time up to now though the statistics are off.
+#[test]
+fn who_reads_counts_no_time_as_busy_while_the_statistics_are_off() {
+    for seed in 0..20 {
+        let busy = busy_ms(seed, |q| (0..10).for_each(|_| assert_eq!(q.stat().io_ticks, 0)));
+        assert_eq!(busy, 0, "seed {seed}");
+    }
+}
+
+/// Goes red if the statistics are switched on without an end to the time before. They are on for a moment in each round, a
+/// tick at most.
+#[test]
+fn the_time_before_the_statistics_are_switched_on_is_not_busy() {
+    for seed in 0..20 {
+        let busy = busy_ms(seed, |q| {
+            ["1", "0"].map(|iostats| drop(q.set_knob("iostats", iostats).expect("there is such a knob")));
+        });
+        assert!(busy <= 2 * ROUNDS, "seed {seed}: {busy} ms were busy in {ROUNDS} moments");
+    }
+}
