@@ -22,7 +22,8 @@ pub struct Flags {
     pub nowait: bool,
     /// Use a polled hardware queue if there is one.
     pub polled: bool,
-    /// Go in front of everything that waits in the scheduler.
+    /// Go in front of everything that waits in the scheduler. Merging comes first, as in Linux: what joins another request, in
+    /// the plug or in the scheduler, goes where that goes. With `nomerge` it goes to the head in any case.
     pub at_head: bool,
     /// Never merge this operation.
     pub nomerge: bool,

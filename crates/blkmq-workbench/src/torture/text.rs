@@ -33,36 +33,21 @@ impl Display for Entry<'_> {
 impl Display for Event<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Joined { submitter, nr_slots, tenant } => {
-                write!(f, "submitter {submitter}: joined for tenant {tenant}, with {nr_slots} slots")
-            }
-            Self::Leaving { submitter } => write!(f, "submitter {submitter}: leaves when all is over"),
-            Self::Left { submitter, hands_back } => {
-                let rest = if hands_back { "and got back" } else { "and dropped" };
-                write!(f, "submitter {submitter}: left, {rest} what was not done")
-            }
-            Self::Submitted { submitter, bio, asked, .. } => {
-                write!(f, "bio {bio}: {asked}, submitted by submitter {submitter}")
-            }
-            Self::Named { submitter, bio, id } => write!(f, "bio {bio}: is {} of submitter {submitter}", Request(id)),
-            Self::PassedOn { submitter } => write!(f, "submitter {submitter}: passed on what it had submitted"),
-            Self::Rejected { submitter, bio, asked, reason } => {
-                write!(f, "bio {bio}: {asked}, not taken from submitter {submitter}: ")?;
-                match reason {
-                    RejectReason::Full => f.write_str("every slot is in use"),
-                    RejectReason::Bad(status) => status.fmt(f),
-                }
-            }
-            Self::Reaped { submitter, bio, id, status, data, .. } => {
-                write!(f, "bio {bio}: over, reaped by submitter {submitter} as {}: {status}", Request(id))?;
-                if data.is_empty() { Ok(()) } else { write!(f, "; read {}", Runs(data)) }
-            }
-            Self::HandedBack { submitter, bio } => write!(f, "bio {bio}: handed back undone to submitter {submitter}"),
-            Self::Forgotten { submitter, bio } => write!(f, "bio {bio}: forgotten by submitter {submitter}"),
-            Self::Sleeps { submitter } => write!(f, "submitter {submitter}: waits"),
-            Self::Wakes { submitter } => write!(f, "submitter {submitter}: waits no more"),
-            Self::Outstanding { submitter, nr_outstanding } => {
-                write!(f, "submitter {submitter}: {nr_outstanding} outstanding")
+            Self::Submitted { .. }
+            | Self::Named { .. }
+            | Self::Rejected { .. }
+            | Self::Reaped { .. }
+            | Self::HandedBack { .. }
+            | Self::Forgotten { .. } => self.of_operation(f),
+            Self::Joined { .. }
+            | Self::Leaving { .. }
+            | Self::Left { .. }
+            | Self::PassedOn { .. }
+            | Self::Sleeps { .. }
+            | Self::Wakes { .. }
+            | Self::Outstanding { .. } => self.of_submitter(f),
+            Self::Counted(_) | Self::CountedRanges(_) | Self::Dumped(_) | Self::Idle { .. } | Self::Memory { .. } => {
+                self.look(f)
             }
             Self::Installed { scheduler } => write!(f, "scheduler {} is in place", scheduler.unwrap_or("none")),
             Self::Inserted { .. }
@@ -77,6 +62,59 @@ impl Display for Event<'_> {
                 write!(f, "the device lost power and got it back; it holds {}", Runs(content))
             }
             Self::Changed { control, phase } => write!(f, "{control}: {phase}"),
+        }
+    }
+}
+
+impl Event<'_> {
+    /// What happened to an operation.
+    fn of_operation(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Submitted { submitter, bio, asked, .. } => {
+                write!(f, "bio {bio}: {asked}, submitted by submitter {submitter}")
+            }
+            Self::Named { submitter, bio, id } => write!(f, "bio {bio}: is {} of submitter {submitter}", Request(id)),
+            Self::Rejected { submitter, bio, asked, reason } => {
+                write!(f, "bio {bio}: {asked}, not taken from submitter {submitter}: ")?;
+                match reason {
+                    RejectReason::Full => f.write_str("every slot is in use"),
+                    RejectReason::Bad(status) => status.fmt(f),
+                }
+            }
+            Self::Reaped { submitter, bio, id, status, data, .. } => {
+                write!(f, "bio {bio}: over, reaped by submitter {submitter} as {}: {status}", Request(id))?;
+                if data.is_empty() { Ok(()) } else { write!(f, "; read {}", Runs(data)) }
+            }
+            Self::HandedBack { submitter, bio } => write!(f, "bio {bio}: handed back undone to submitter {submitter}"),
+            Self::Forgotten { submitter, bio } => write!(f, "bio {bio}: forgotten by submitter {submitter}"),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a submitter did.
+    fn of_submitter(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Joined { submitter, nr_slots, tenant } => {
+                write!(f, "submitter {submitter}: joined for tenant {tenant}, with {nr_slots} slots")
+            }
+            Self::Leaving { submitter } => write!(f, "submitter {submitter}: leaves when all is over"),
+            Self::Left { submitter, hands_back } => {
+                let rest = if hands_back { "and got back" } else { "and dropped" };
+                write!(f, "submitter {submitter}: left, {rest} what was not done")
+            }
+            Self::PassedOn { submitter } => write!(f, "submitter {submitter}: passed on what it had submitted"),
+            Self::Sleeps { submitter } => write!(f, "submitter {submitter}: waits"),
+            Self::Wakes { submitter } => write!(f, "submitter {submitter}: waits no more"),
+            Self::Outstanding { submitter, nr_outstanding } => {
+                write!(f, "submitter {submitter}: {nr_outstanding} outstanding")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is seen at a look at the whole.
+    fn look(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match *self {
             Self::Counted(counts) => {
                 write!(f, "frozen; counted: {} in flight, {:?}, {:?}", counts.in_flight, counts.stats, counts.stat)
             }
@@ -94,11 +132,10 @@ impl Display for Event<'_> {
                 next_due.map_or(Ok(()), |due| write!(f, ", the next due at {} ms", Millis(due.0)))
             }
             Self::Memory { live } => write!(f, "{live} bytes of memory held"),
+            _ => Ok(()),
         }
     }
-}
 
-impl Event<'_> {
     /// What a scheduler did.
     fn scheduled(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
