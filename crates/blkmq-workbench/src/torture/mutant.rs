@@ -28,7 +28,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "lost-kick",
         what: "who completes does not look whether something waited for a tag",
         site: "runner.kick",
-        found_by: &["livelock: ", "stall: "],
+        found_by: &["livelock: ", "stall: ", "wake: "],
     },
     Mutant {
         name: "tag-twice",
@@ -52,13 +52,13 @@ pub const MUTANTS: &[Mutant] = &[
         name: "wrong-submitter",
         what: "who completes keeps what belongs to another submitter",
         site: "complete.owner",
-        found_by: &["was reaped for submitter", "stall: ", "livelock: ", "attempt to subtract with overflow"],
+        found_by: &["was reaped for submitter", "livelock: ", "stall: ", "wake: ", "attempt to subtract with overflow"],
     },
     Mutant {
         name: "flush-before-data",
         what: "a write that asked for a flush before it is over without being written",
         site: "flush.data_first",
-        found_by: &["ended as Ok: "],
+        found_by: &["lost: ", "flush: "],
     },
     Mutant {
         name: "freeze-leak",
@@ -76,23 +76,19 @@ pub const MUTANTS: &[Mutant] = &[
         name: "timeout-race",
         what: "the timeout scan takes a request that is just completing",
         site: "timeout.reserve",
-        found_by: &["a slot keeps its bio until all parts are back", "livelock: "],
+        found_by: &["a slot keeps its bio until all parts are back", "livelock: ", "lost: ", "slots: ", "timeouts: "],
     },
     Mutant {
         name: "generation",
         what: "a slot's generation stays, so an old id names a new operation",
         site: "slot.generation",
-        found_by: &[
-            "is over by an id that was over before",
-            "order: the device was offered a request that is elsewhere: Over",
-            "order: the scheduler got a request that came by before: Over",
-        ],
+        found_by: &["slots: ", "is elsewhere: Over", "came by before: Over"],
     },
     Mutant {
         name: "forgotten-plug",
         what: "a leaving submitter forgets what is in its plug",
         site: "leave.plug",
-        found_by: &["stall: ", "livelock: "],
+        found_by: &["livelock: ", "lost: ", "stall: ", "wake: "],
     },
     Mutant {
         name: "expired-head",
