@@ -25,7 +25,7 @@ const LINES: &[&str] = &[
     "queue.hold",
     "queue.nr_sleepers",
     "queue.policy_wakeup",
-    "queue.room_wanted",
+    "queue.room",
     "queue.settings",
     "queue.timeout_scan",
     "queue.word",
