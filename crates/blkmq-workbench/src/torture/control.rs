@@ -53,6 +53,8 @@ pub(crate) struct Whims {
     is_patient: bool,
     /// Background threads at the start.
     nr_threads: u16,
+    /// Nobody else changes the queue in a way that shows in what is counted.
+    is_first: bool,
     random: Random,
 }
 
@@ -65,8 +67,18 @@ impl Whims {
             pause_ns: 1000 * magnitude(random, 1 << 14),
             is_patient,
             nr_threads: if random.one_in(4) { random.within(1, 2) as u16 } else { 0 },
+            is_first: true,
             random: random.fork(),
         }
+    }
+
+    /// Those of somebody who stops the queue while another changes it; in most worlds there is none.
+    pub(crate) fn draw_second(random: &mut Random) -> Option<Self> {
+        let mut deeds: Vec<_> = [Deed::Freeze, Deed::Quiesce].into_iter().collect();
+        deeds.retain(|_| random.one_in(2));
+        let pause_ns = 1000 * magnitude(random, 1 << 14);
+        let whims = Self { deeds, pause_ns, is_patient: true, nr_threads: 0, is_first: false, random: random.fork() };
+        (random.one_in(3) && !whims.deeds.is_empty()).then_some(whims)
     }
 }
 
@@ -160,7 +172,14 @@ impl Controller {
             self.tell(control, Phase::Refused);
             return false;
         }
-        let made = Self::until(|| change.poll());
+        // Who waits spins, so only for what has drained already. Either way the queue stays frozen until the change was told.
+        let outer = self.whims.random.one_in(4).then(|| {
+            let mut freeze = self.world.q.freeze();
+            Self::until(|| freeze.poll().then_some(()));
+            freeze
+        });
+        let (made, _change) =
+            if outer.is_some() { (change.wait(), None) } else { (Self::until(|| change.poll()), Some(change)) };
         match &made {
             Ok(()) => {
                 self.tell(control, Phase::Done);
@@ -276,6 +295,9 @@ impl Controller {
         self.tell(control, Phase::Begun);
         let result = self.world.q.set_knob(knob.name, &value.to_string()).map(drop);
         self.judge(control, is_good, result);
+        if is_good && self.world.q.knob(knob.name) != Ok(value.to_string()) {
+            self.accuse(format!("{control:?} was set and has another value"));
+        }
     }
 
     fn judge(&self, control: Control, is_good: bool, result: Result<(), QueueError>) {
@@ -288,13 +310,16 @@ impl Controller {
     fn freeze(&mut self) {
         self.tell(Control::Freeze, Phase::Begun);
         let mut freeze = self.world.q.freeze();
-        let inner = self.whims.random.one_in(4).then(|| self.world.q.freeze());
+        let mut inner = self.whims.random.one_in(4).then(|| self.world.q.freeze());
         if !self.whims.random.one_in(8) {
             Self::until(|| freeze.poll().then_some(()));
+            inner.iter_mut().for_each(Freeze::wait);
             self.tell(Control::Freeze, Phase::Done);
-            self.world.tell_counts();
-            if self.whims.random.one_in(8) {
-                self.world.tell_dump();
+            if self.whims.is_first {
+                self.world.tell_counts();
+                if self.whims.random.one_in(8) {
+                    self.world.tell_dump();
+                }
             }
             self.pause(20_000);
         }

@@ -64,6 +64,10 @@ pub(crate) struct Plan {
     pub(crate) device_random: Random,
     pub(crate) clients: Vec<Habits>,
     pub(crate) whims: Whims,
+    /// Of somebody else who stops the queue now and then.
+    pub(crate) second: Option<Whims>,
+    /// Submitters that have joined and do nothing.
+    pub(crate) nr_idle: u16,
 }
 
 /// A number from 1 to `most`, each order of magnitude as likely as any other.
@@ -115,6 +119,9 @@ impl Plan {
             clients: Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors),
             device,
             whims: Whims::draw(&mut random.fork(), settings.scheduler.is_none(), is_patient),
+            second: Whims::draw_second(&mut random.fork()),
+            // More than one word of marks is for.
+            nr_idle: if random.one_in(16) { random.within(57, 80) as u16 } else { 0 },
         }
     }
 

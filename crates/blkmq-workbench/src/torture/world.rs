@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, steps, thread, uninterrupted};
 use blkmq_virtual::sync::weaken;
-use blkmq_virtual::{Limits, RequestQueue, scheduler_names};
+use blkmq_virtual::{Client, Limits, RequestQueue, Submitter, scheduler_names};
 
 use super::check::{self, Facts, Violation};
 use super::claims::Claims;
-use super::client::Client;
+use super::client::Client as Worker;
 use super::control::Controller;
 use super::device::{Device, DeviceConfig};
 use super::event::{Event, Stamp};
@@ -143,6 +143,25 @@ impl Share {
 }
 
 impl World {
+    /// Submitters that do nothing, numbered behind the clients.
+    fn join_idle(&self, nr_idle: u16, nr_clients: u16) -> Vec<Submitter> {
+        let join = |number| {
+            let submitter = self.q.submitter(&Client::new("idle")).expect("there are places for some who do nothing");
+            let nr_slots = u16::try_from(submitter.nr_slots()).expect("a submitter's slots are few");
+            self.witness.tell(Event::Joined { submitter: number, nr_slots, tenant: u16::MAX });
+            submitter
+        };
+        (nr_clients..nr_clients + nr_idle).map(join).collect()
+    }
+
+    fn leave_idle(&self, idle: Vec<Submitter>, nr_clients: u16) {
+        for (number, submitter) in (nr_clients..).zip(idle) {
+            self.witness.tell(Event::Leaving { submitter: number });
+            drop(submitter);
+            self.witness.tell(Event::Left { submitter: number, hands_back: false });
+        }
+    }
+
     /// An operation is over: the world may go on for longer.
     pub(crate) fn allow_more(&self) {
         let now = steps();
@@ -232,12 +251,20 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
     let queue = Arc::downgrade(&q);
     let world = Arc::new(World { limits: *q.limits(), q, witness: witness.clone(), share });
     world.tell_installed(plan.scheduler);
-    let controller = Controller::new(Arc::clone(&world), plan.whims, plan.scheduler);
-    let controller = thread::spawn_named("controller".to_owned(), move || controller.run());
+    let nr_clients = plan.clients.len() as u16;
+    let idle = world.join_idle(plan.nr_idle, nr_clients);
+    let whims = [("controller", Some(plan.whims)), ("second controller", plan.second)];
+    let controllers: Vec<_> = whims
+        .into_iter()
+        .filter_map(|(name, whims)| {
+            let controller = Controller::new(Arc::clone(&world), whims?, plan.scheduler);
+            Some(thread::spawn_named(name.to_owned(), move || controller.run()))
+        })
+        .collect();
     let clients: Vec<_> = (0..)
         .zip(plan.clients)
         .map(|(number, habits)| {
-            let client = Client::new(Arc::clone(&world), number, habits);
+            let client = Worker::new(Arc::clone(&world), number, habits);
             thread::spawn_named(format!("client {number}"), move || client.run())
         })
         .collect();
@@ -245,7 +272,10 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
         client.join().expect("a panic ends the run");
     }
     world.share(|share| share.is_over = true);
-    controller.join().expect("a panic ends the run");
+    for controller in controllers {
+        controller.join().expect("a panic ends the run");
+    }
+    world.leave_idle(idle, nr_clients);
     world.tell_counts();
     world.tell_dump();
     drop(world);

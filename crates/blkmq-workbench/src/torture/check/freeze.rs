@@ -1,4 +1,9 @@
-//! A frozen queue lets nothing in, a quiesced one gives nothing to its device.
+//! A frozen queue lets nothing in, a quiesced one gives nothing to its device. Freezes and quiescences of several CPUs
+//! overlap: a CPU has at most one of each at a time that is told.
+
+use std::collections::BTreeSet;
+
+use blkmq_vcpu::CpuId;
 
 use super::super::event::{Action, Control, Event, Phase, Stamp};
 use super::{Checker, Violation};
@@ -8,8 +13,10 @@ const RULE: &str = "freeze";
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Freeze {
-    is_frozen: bool,
-    is_quiesced: bool,
+    /// The CPUs that hold the queue frozen, and have seen it drained.
+    frozen: BTreeSet<CpuId>,
+    /// Those that hold it quiesced.
+    quiesced: BTreeSet<CpuId>,
 }
 
 impl Freeze {
@@ -17,16 +24,16 @@ impl Freeze {
         Self::default()
     }
 
-    const fn changed(&mut self, control: Control, phase: Phase) {
+    fn changed(&mut self, cpu: CpuId, control: Control, phase: Phase) {
         match (control, phase) {
-            (Control::Freeze, Phase::Done) => self.is_frozen = true,
-            (Control::Quiesce, Phase::Done) => self.is_quiesced = true,
-            (Control::Unquiesce, Phase::Begun) => self.is_quiesced = false,
+            (Control::Freeze, Phase::Done) => _ = self.frozen.insert(cpu),
+            (Control::Quiesce, Phase::Done) => _ = self.quiesced.insert(cpu),
+            (Control::Unquiesce, Phase::Begun) => _ = self.quiesced.remove(&cpu),
             (Control::Thaw, Phase::Begun)
             | (
                 Control::Scheduler(_) | Control::NrRequests(_) | Control::Topology(..) | Control::Ranges(_),
                 Phase::Done | Phase::Refused,
-            ) => self.is_frozen = false,
+            ) => _ = self.frozen.remove(&cpu),
             _ => {}
         }
     }
@@ -34,7 +41,7 @@ impl Freeze {
     /// Nothing moves in a drained queue.
     fn judge_frozen(&self, event: &Event<'_>) -> Result<(), Violation> {
         let what = match *event {
-            _ if !self.is_frozen => return Ok(()),
+            _ if self.frozen.is_empty() => return Ok(()),
             Event::Inserted { rq, .. } => Violation::new(RULE, "the scheduler got a request".into()).request(rq),
             Event::Merged { into, .. } => Violation::new(RULE, "an operation joined a request".into()).request(into),
             Event::Chosen { rq, .. } => Violation::new(RULE, "the scheduler chose a request".into()).request(rq),
@@ -49,7 +56,7 @@ impl Freeze {
     /// Nobody asks the scheduler or the device of a quiesced queue.
     fn judge_quiesced(&self, event: &Event<'_>) -> Result<(), Violation> {
         let what = match *event {
-            _ if !self.is_quiesced => return Ok(()),
+            _ if self.quiesced.is_empty() => return Ok(()),
             Event::Chosen { rq, .. } => Violation::new(RULE, "the scheduler chose a request".into()).request(rq),
             Event::HeldBack { .. } => Violation::new(RULE, "the scheduler was asked for a request".into()),
             Event::Offered { rq, .. } => Violation::new(RULE, "the device was offered a request".into()).request(rq),
@@ -61,11 +68,11 @@ impl Freeze {
 }
 
 impl Checker for Freeze {
-    fn see(&mut self, _at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         match *event {
-            Event::Changed { control, phase } => self.changed(control, phase),
-            Event::Counted(_) => self.is_frozen = true,
-            _ if self.is_frozen || self.is_quiesced => {
+            Event::Changed { control, phase } => self.changed(at.cpu, control, phase),
+            Event::Counted(_) => _ = self.frozen.insert(at.cpu),
+            _ if !(self.frozen.is_empty() && self.quiesced.is_empty()) => {
                 self.judge_frozen(event)?;
                 self.judge_quiesced(event)?;
             }
@@ -106,6 +113,31 @@ mod tests {
             told.good(changed(Control::Freeze, Phase::Done)).bad(event, "of a frozen queue");
             told.good(acted(id(1, 0, 0), Action::Stale)).good(changed(Control::Thaw, Phase::Begun)).good(event);
         }
+    }
+
+    #[test]
+    fn the_last_that_goes_lets_the_queue_go_on() {
+        let [inserted, .., offered, _] = moves();
+        let by = |told: &mut Told<Freeze>, cpu: u16, control: Control, phases: &[Phase]| {
+            told.cpu = cpu;
+            phases.iter().for_each(|phase| _ = told.good(changed(control, *phase)));
+        };
+        let both = [Phase::Begun, Phase::Done];
+        let mut told = told();
+        by(&mut told, 1, Control::Freeze, &both);
+        by(&mut told, 2, Control::Freeze, &both);
+        by(&mut told, 1, Control::Thaw, &both);
+        told.bad(inserted, "of a frozen queue");
+        by(&mut told, 3, Control::NrRequests(5), &both);
+        told.bad(inserted, "of a frozen queue");
+        by(&mut told, 2, Control::Thaw, &both);
+        told.good(inserted);
+        by(&mut told, 1, Control::Quiesce, &both);
+        by(&mut told, 2, Control::Quiesce, &both);
+        by(&mut told, 2, Control::Unquiesce, &both);
+        told.bad(offered, "of a quiesced queue");
+        by(&mut told, 1, Control::Unquiesce, &both);
+        told.good(offered);
     }
 
     #[test]

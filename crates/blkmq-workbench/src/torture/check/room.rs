@@ -91,6 +91,8 @@ pub(super) struct Room {
     quiet_since: Option<u64>,
     /// A change was made, and the next request that comes in says that the queue goes on.
     is_changed: bool,
+    /// Freezes and changes that have begun and not ended.
+    nr_open: u32,
 }
 
 impl AsyncDepth {
@@ -124,6 +126,7 @@ impl Room {
             peaks: VecDeque::new(),
             quiet_since: Some(0),
             is_changed: false,
+            nr_open: 0,
         }
     }
 
@@ -243,7 +246,14 @@ impl Room {
 
     fn changed(&mut self, control: Control, phase: Phase) {
         // A freeze may last until the end of the change is told, or a little longer.
-        (self.quiet_since, self.is_changed) = (None, phase != Phase::Begun && control != Control::Freeze);
+        match (control, phase) {
+            (Control::Quiesce | Control::Unquiesce, _) | (Control::Freeze, Phase::Done) => {}
+            (Control::Thaw, Phase::Done) => self.nr_open -= 1,
+            (Control::Thaw, _) => {}
+            (_, Phase::Begun) => self.nr_open += 1,
+            (_, Phase::Done | Phase::Refused) => self.nr_open -= 1,
+        }
+        (self.quiet_since, self.is_changed) = (None, self.nr_open == 0);
         match (control, phase) {
             (Control::NrRequests(nr_requests), Phase::Done) => self.set_nr_requests(nr_requests.into()),
             (Control::Topology(default_queues, read_queues, poll_queues), Phase::Done) => {

@@ -227,7 +227,7 @@ fn topology(random: &mut Random) -> Topology {
         default_queues: *random.pick(&[1, 1, 2, 3, 4]),
         read_queues: *random.pick(&[0, 0, 1, 2]),
         poll_queues: *random.pick(&[0, 0, 1, 2]),
-        depth: *random.pick(&[1, 2, 3, 4, 8, 16, 32, 64]),
+        depth: *random.pick(&[1, 2, 3, 4, 8, 16, 32, 64, 128]),
     }
 }
 
