@@ -27,7 +27,7 @@ const NAP_NS: u64 = 3_000_000;
 const MOST_STEPS: u64 = 10_000_000;
 
 /// Steps that an operation may take in the long run.
-const STEPS_PER_OPERATION: u64 = 50_000;
+const STEPS_PER_OPERATION: u64 = 30_000;
 
 /// Most virtual CPUs that submit.
 pub const MOST_CPUS: u16 = 64;
