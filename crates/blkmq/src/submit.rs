@@ -58,7 +58,8 @@ pub struct Completion {
     /// When it was submitted, when the driver got the last of it, and when that was completed; by the clock readings of
     /// the batches it went with: when its plug was begun, when that was passed on (when it was begun too, if
     /// [`Submitter::submit_batch`] or [`Submitter::flush_batch`] passed it on) or the request dispatched later, and when
-    /// what finished together with it was found. Operations that never reached the driver have zeroes for the last two.
+    /// what finished together with it was found, or it was refused. Operations that never reached the driver have zero for
+    /// `issued`.
     pub submitted: Time,
     /// See [`submitted`](Self::submitted).
     pub issued: Time,
@@ -501,7 +502,7 @@ fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
 /// Passes a plug on to the queue. The caller is inside; `seen` is the queue's word as it read it there.
 fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, seen: Snapshot) {
     if seen.is_frozen() {
-        return refuse_frozen(q, runner, plug);
+        return refuse_frozen(q, runner, plug, now);
     }
     let own = plug.len();
     runner.insert(q, plug, now, seen);
@@ -515,8 +516,9 @@ fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, 
 }
 
 /// Ends the operations of the plug that must not wait for a frozen queue.
-fn refuse_frozen(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList) {
-    refuse_nowait(&q.slots, plug, Place::Plugged, |rq| {
+fn refuse_frozen(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time) {
+    refuse_nowait(&q.slots, plug, Place::Plugged, |mut rq| {
+        rq.body_mut().completed = now;
         let nr_parts = u64::from(rq.body().nr_parts);
         let counters = &runner.member(q).counters;
         counters.entered(nr_parts);

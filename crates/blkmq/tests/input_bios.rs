@@ -153,6 +153,17 @@ fn nowait_ends_with_again_instead_of_waiting() {
         assert!((1..=14).contains(&again), "{scheduler}: {again}");
         assert!(done.iter().all(|completion| matches!(completion.status, Status::Ok | Status::Again)));
         assert_eq!((done.len(), q.in_flight()), (16, 0));
+        let freeze = q.freeze();
+        submitter.submit(io(Op::Read, 0, 8, 4096).with_flags(flags)).expect("there is a slot");
+        let refused = finish(&mut submitter);
+        drop(freeze);
+        assert_eq!(refused[0].status, Status::Again);
+        // What was refused has a time at which that was so, and none at which the driver got it.
+        for completion in done.iter().chain(&refused) {
+            let was_issued = completion.issued > blkmq_sched::Time(0);
+            assert_eq!(was_issued, completion.status == Status::Ok);
+            assert!(completion.completed >= completion.submitted && completion.completed > blkmq_sched::Time(0));
+        }
     }
 }
 

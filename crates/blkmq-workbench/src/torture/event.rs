@@ -30,7 +30,7 @@ pub(crate) struct Asked {
     pub(crate) priority: IoPriority,
 }
 
-/// When what happened to an operation, by its completion; the last two are zero if the device never got it.
+/// When what happened to an operation, by its completion; `issued` is zero if the device never got it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Times {
     pub(crate) submitted: Time,
