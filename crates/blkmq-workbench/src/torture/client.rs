@@ -53,14 +53,16 @@ pub(crate) struct Habits {
 }
 
 impl Habits {
-    /// So many clients, or fewer, of a device of this size. Some share a tenant, so that their operations may merge and are one to
-    /// the scheduler.
+    /// So many clients, or fewer, or more, of a device of this size. Some share a tenant, so that their operations may
+    /// merge and are one to the scheduler.
     pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64) -> Vec<Self> {
         // Many who are busy find for each other what one of them was not told of.
         let nr_clients = match random.below(8) {
             0 => 1,
             1 => nr_clients.min(2),
             2 => nr_clients.div_ceil(2),
+            // More of them than a thread notes one by one of whom it started requests for.
+            3 if random.one_in(2) => 3 * nr_clients,
             _ => nr_clients,
         };
         let are_sleepers = random.one_in(3);
