@@ -95,7 +95,9 @@ fn a_replay_tells_all_that_happened() {
     let world = ["torture", "--seed", "1", "--requests", "200"];
     let replay = printed(&[&world[..], &["--replay"]].concat());
     let told = |bio: u64| replay.lines().filter(|line| line.contains(&format!("  bio {bio}: "))).count();
-    assert!((1..=200).all(|bio| told(bio) >= 2), "each operation is submitted, and over");
+    assert!((1..=200).all(|bio| told(bio) >= 1), "each operation is submitted");
+    // Who leaves may drop what is not done, without a word of each.
+    assert!((1..=200).filter(|bio| told(*bio) >= 2).count() > 100, "most operations are over");
     assert!(replay.ends_with(": every promise was kept\n"), "{replay}");
     let planted = [&world[..], &["--plant", "tag-twice"]].concat();
     let (text, error) = broken(&planted);
