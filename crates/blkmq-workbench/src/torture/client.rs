@@ -185,9 +185,8 @@ impl Client {
             claim.inspect(|claim| self.world.share(|share| share.claims.give_back(claim)));
         }
         self.pause();
-        // Who comes and goes while nothing gets on, as in a freeze that waits for a device that hangs, comes less and less
-        // often: joining costs many steps.
-        thread::sleep(Duration::from_nanos((500 << self.vain_stays.min(12)) - 500));
+        // Joining costs many steps.
+        Self::rest(self.vain_stays);
         self.vain_stays += 1;
     }
 
@@ -280,6 +279,12 @@ impl Client {
     fn tell_outstanding(&self, submitter: &Submitter) {
         let nr_outstanding = submitter.nr_outstanding();
         self.world.witness.tell(Event::Outstanding { submitter: self.number, nr_outstanding });
+    }
+
+    /// Who comes or looks in vain again and again, as while the queue is closed or the device hangs, does so less and less
+    /// often.
+    fn rest(times_in_vain: u32) {
+        thread::sleep(Duration::from_nanos((500 << times_in_vain.min(12)) - 500));
     }
 
     fn pause(&mut self) {

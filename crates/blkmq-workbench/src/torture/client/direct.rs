@@ -1,9 +1,8 @@
 //! A client that works with its submitter itself.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use blkmq_vcpu::{Random, thread};
+use blkmq_vcpu::Random;
 use blkmq_virtual::{RejectReason, Rejected, Submitter};
 
 use super::Client;
@@ -58,8 +57,7 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
             break;
         }
         if idle_rounds > 4 {
-            // Who polls in vain looks less and less often, or a device that hangs would cost many steps.
-            thread::sleep(Duration::from_nanos(500 << u32::min(idle_rounds, 12)));
+            Client::rest(idle_rounds);
         } else if client.habits.random.below(100) < rhythm.pauses {
             client.pause();
         }

@@ -21,6 +21,7 @@ impl Notify for Bell {
 pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
     let bell = Arc::new(Bell(Parker::new()));
     submitter.set_notify(Some(Arc::clone(&bell) as Arc<dyn Notify>));
+    let mut idle_rounds = 0;
     loop {
         direct::burst(client, &mut submitter);
         while !submitter.poll() && submitter.nr_outstanding() > 0 {
@@ -30,11 +31,15 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
             client.sleeps(|| bell.0.park_until(timeout));
         }
         client.passed_on();
-        submitter.reap_all(|completion| client.over(completion));
+        let nr_reaped = submitter.reap_all(|completion| client.over(completion));
+        // All that it wanted may have been refused.
+        idle_rounds = if nr_reaped == 0 { idle_rounds + 1 } else { 0 };
         if !client.stays() {
             break;
         }
-        if client.habits.random.one_in(4) {
+        if idle_rounds > 4 {
+            Client::rest(idle_rounds);
+        } else if client.habits.random.one_in(4) {
             client.pause();
         }
     }
