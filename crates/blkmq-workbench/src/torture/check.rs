@@ -14,7 +14,7 @@ mod lost;
 mod memory;
 mod offers;
 mod order;
-mod parts;
+pub(super) mod parts;
 mod ranges;
 mod room;
 mod runs;

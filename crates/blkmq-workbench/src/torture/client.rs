@@ -18,6 +18,7 @@ use self::buffers::Spare;
 use self::direct::Rhythm;
 use self::mix::{Mix, Wish};
 use super::check::Violation;
+use super::check::parts::parts;
 use super::claims::Claim;
 use super::event::{Asked, Event, Times};
 use super::plan::magnitude;
@@ -241,8 +242,8 @@ impl Client {
     /// An operation is over.
     fn over(&mut self, completion: Completion) {
         self.vain_stays = 0;
-        self.world.allow_more();
         let Completion { id, status, submitted, issued, completed, bio } = completion;
+        self.allow_more(&bio);
         self.stamps.clear();
         if bio.op == Op::Read && status.is_ok() {
             buffers::read_stamps(&bio.buffers, &mut self.stamps);
@@ -252,6 +253,13 @@ impl Client {
         self.world.witness.tell(Event::Reaped { submitter, bio: bio.user_data, id, status, times, data });
         self.forget(bio.user_data);
         self.spare.keep(bio.buffers);
+    }
+
+    /// An operation is over: the world may go on for longer.
+    fn allow_more(&mut self, bio: &Bio) {
+        self.pieces.clear();
+        self.pieces.extend(bio.buffers.iter().map(|buffer| buffer.len()));
+        self.world.allow_more(parts(&self.world.limits, &self.asked(bio), &self.pieces).unwrap_or(1));
     }
 
     /// The sectors of an operation are free for others. One that is not known came back twice, or to the wrong client: the

@@ -26,8 +26,8 @@ const NAP_NS: u64 = 3_000_000;
 /// poll look now and then.
 const MOST_STEPS: u64 = 10_000_000;
 
-/// Steps that an operation may take in the long run.
-const STEPS_PER_OPERATION: u64 = 30_000;
+/// Steps that a request may take in the long run.
+const STEPS_PER_REQUEST: u64 = 20_000;
 
 /// Most virtual CPUs that submit.
 pub const MOST_CPUS: u16 = 64;
@@ -162,11 +162,11 @@ impl World {
         }
     }
 
-    /// An operation is over: the world may go on for longer.
-    pub(crate) fn allow_more(&self) {
+    /// An operation of so many requests is over: the world may go on for longer.
+    pub(crate) fn allow_more(&self, nr_requests: u64) {
         let now = steps();
         let last_step = self.share(|share| {
-            share.last_step = (share.last_step + STEPS_PER_OPERATION).min(now + MOST_STEPS);
+            share.last_step = (share.last_step + nr_requests * STEPS_PER_REQUEST).min(now + MOST_STEPS);
             share.last_step
         });
         go_on_for(last_step - now);
@@ -232,7 +232,7 @@ fn trouble(ended: Ended) -> Option<Violation> {
         Ended::Exhausted { running } => Some(Violation::new(
             "livelock",
             format!(
-                "more than {STEPS_PER_OPERATION} steps an operation for {MOST_STEPS} steps; {}",
+                "more than {STEPS_PER_REQUEST} steps a request for {MOST_STEPS} steps; {}",
                 if running.is_empty() { "all sleep".to_owned() } else { format!("running: {}", running.join(", ")) }
             ),
         )),

@@ -11,7 +11,7 @@ const SECTOR: u64 = 512;
 ///
 /// # Errors
 /// Why it can never be taken.
-pub(super) fn parts(limits: &Limits, asked: &Asked, pieces: &[usize]) -> Result<u64, Status> {
+pub(crate) fn parts(limits: &Limits, asked: &Asked, pieces: &[usize]) -> Result<u64, Status> {
     let &Asked { op, sector, nr_sectors, priority, .. } = asked;
     let block = u64::from(limits.logical_block_size) / SECTOR;
     if op == Op::Flush {
