@@ -174,7 +174,7 @@ impl Memory {
             Control::Topology(default, read, poll) => {
                 self.nr_hctxs = i64::from(default) + i64::from(read) + i64::from(poll);
             }
-            Control::Ranges(_) => self.has_ranges = true,
+            Control::Ranges(nr_ranges) => self.has_ranges |= nr_ranges > 0,
             _ => return,
         }
         self.note_size();
