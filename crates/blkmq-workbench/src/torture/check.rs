@@ -1,5 +1,6 @@
 //! What must be true of a world, one file for each kind of promise.
 
+mod alone;
 mod arrivals;
 mod book;
 mod busy;
@@ -44,9 +45,6 @@ pub(crate) struct Facts {
     pub(crate) io_timeout_ms: u32,
     /// The device takes calls for one hardware queue from several CPUs at once.
     pub(crate) is_concurrent: bool,
-    /// The locking promises that requests reach a hardware queue in the very order in which the scheduler chose them,
-    /// whoever asked it; else that holds for the choices of each CPU alone.
-    pub(crate) keeps_order: bool,
     /// The longest that a client or the controller sleeps of its own accord while operations are outstanding, in ns.
     pub(crate) nap_ns: u64,
 }
@@ -60,6 +58,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(slots::Slots::new(facts)),
         Box::new(limits::MergeLimits::new(facts)),
         Box::new(order::Order::new(facts)),
+        Box::new(alone::Alone::new()),
         Box::new(deadlines::Deadlines::new()),
         Box::new(flush::Flush::new(facts)),
         Box::new(freeze::Freeze::new()),

@@ -59,14 +59,17 @@ pub(crate) struct Whims {
 }
 
 impl Whims {
-    pub(crate) fn draw(random: &mut Random, may_change_scheduler: bool, is_patient: bool) -> Self {
+    /// `is_alone`: there are no background threads.
+    pub(crate) fn draw(random: &mut Random, may_change_scheduler: bool, is_patient: bool, is_alone: bool) -> Self {
         let mut deeds: Vec<_> = DEEDS.into_iter().filter(|_| random.one_in(3)).collect();
         deeds.retain(|deed| may_change_scheduler || !matches!(deed, Deed::Scheduler));
+        deeds.retain(|deed| !(is_alone && matches!(deed, Deed::Background)));
+        let has_threads = random.one_in(4) && !is_alone;
         Self {
             deeds,
             pause_ns: 1000 * magnitude(random, 1 << 14),
             is_patient,
-            nr_threads: if random.one_in(4) { random.within(1, 2) as u16 } else { 0 },
+            nr_threads: if has_threads { random.within(1, 2) as u16 } else { 0 },
             is_first: true,
             random: random.fork(),
         }

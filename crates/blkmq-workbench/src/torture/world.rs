@@ -202,15 +202,7 @@ pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option
 /// What the checkers are told of a world before it begins.
 fn facts(plan: &Plan) -> Facts {
     let DeviceConfig { limits, topology, is_concurrent, .. } = plan.device;
-    Facts {
-        limits,
-        topology,
-        io_timeout_ms: plan.io_timeout_ms,
-        is_concurrent,
-        // Under `single` two CPUs may invert what they chose one after the other.
-        keeps_order: false,
-        nap_ns: NAP_NS,
-    }
+    Facts { limits, topology, io_timeout_ms: plan.io_timeout_ms, is_concurrent, nap_ns: NAP_NS }
 }
 
 fn options(plan: &Plan, witness: &Witness, device: &Arc<Device>) -> Options {

@@ -2,9 +2,9 @@
 //!
 //! A request comes into the scheduler once, is chosen once, and only then offered; what the device gives back waits in
 //! front of the scheduler, or at its head. What goes to the head is chosen next, the latest first. Where
-//! there is one hardware queue, requests reach it in the order in which they were chosen, by each CPU or, if the locking
-//! keeps that, by all of them; with several, a request whose queue lacks a tag waits aside and may be passed. What the
-//! device refused comes first when it is asked again.
+//! there is one hardware queue, requests reach it in the order in which each CPU chose them; with several, a request whose
+//! queue lacks a tag waits aside, and another CPU may take it (see `alone` for where there is no other). What the device
+//! refused comes first when it is asked again.
 //!
 //! Without a scheduler no order is promised: a request in a software queue may be taken by another CPU, and passed then.
 
@@ -61,7 +61,6 @@ struct Passed {
 pub(super) struct Order {
     limits: Limits,
     is_concurrent: bool,
-    keeps_order: bool,
     nr_hctxs: usize,
     has_scheduler: bool,
     operations: Book<(u16, Asked)>,
@@ -70,7 +69,7 @@ pub(super) struct Order {
     at_head: Table<bool>,
     nr_waiting: usize,
     heads: Vec<RqId>,
-    /// What was chosen and has not been offered: by each CPU, or all by the first if the order is kept for all.
+    /// What each CPU chose and has not been offered.
     chosen: Vec<VecDeque<RqId>>,
     /// What a hardware queue was refused last.
     refused: Vec<Option<RqId>>,
@@ -82,7 +81,6 @@ impl Order {
         Self {
             limits: facts.limits,
             is_concurrent: facts.is_concurrent,
-            keeps_order: facts.keeps_order,
             nr_hctxs: facts.topology.nr_queues(),
             has_scheduler: false,
             operations: Book::new(),
@@ -175,7 +173,7 @@ impl Order {
         }
         self.nr_waiting -= 1;
         self.move_to(rq, Place::Chosen(cpu));
-        let list = if self.keeps_order { 0 } else { usize::from(cpu) };
+        let list = usize::from(cpu);
         if list >= self.chosen.len() {
             self.chosen.resize_with(list + 1, VecDeque::new);
         }
@@ -221,7 +219,7 @@ impl Order {
 
     /// A request that this CPU chose reaches the device.
     fn first_offered(&mut self, rq: RqId, hctx: u16, cpu: u16) -> Result<(), Violation> {
-        let list = if self.keeps_order { 0 } else { usize::from(cpu) };
+        let list = usize::from(cpu);
         let Some(at) = self.chosen[list].iter().position(|chosen| *chosen == rq) else { return Ok(()) };
         if at > 0 && self.nr_hctxs == 1 {
             let before = self.chosen[list][0];
@@ -426,9 +424,6 @@ mod tests {
         // CPU 2 chose 1 and 3, CPU 1 chose 2 and 4.
         all_chosen(&facts).good(offer(2)).good(offer(1)).good(offer(3)).good(offer(4));
         all_chosen(&facts).good(offer(2)).bad(offer(3), "before one that CPU 2 had chosen earlier");
-        let keeps = Facts { keeps_order: true, ..facts };
-        all_chosen(&keeps).good(offer(1)).good(offer(2)).bad(offer(4), "earlier");
-        all_chosen(&keeps).bad(offer(2), "earlier");
         all_chosen(&FACTS).good(offer(4)).good(offer(3)).good(offer(1));
         let mut told = all_chosen(&FACTS);
         told.good(changed(Control::Topology(1, 0, 0), Phase::Done)).bad(offer(4), "earlier");

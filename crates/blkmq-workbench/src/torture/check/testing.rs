@@ -26,7 +26,6 @@ pub(super) const FACTS: Facts = Facts {
     topology: Topology { default_queues: 2, read_queues: 0, poll_queues: 0, depth: 4 },
     io_timeout_ms: 100,
     is_concurrent: false,
-    keeps_order: false,
     nap_ns: 1_000_000,
 };
 
