@@ -10,11 +10,14 @@ mod deadlines;
 mod dumps;
 mod flush;
 mod freeze;
+mod groups;
+mod inflight;
 mod limits;
 mod lost;
 mod memory;
 mod offers;
 mod order;
+mod owners;
 pub(super) mod parts;
 mod ranges;
 mod room;
@@ -67,6 +70,8 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(arrivals::Arrivals::new(facts)),
         Box::new(room::Room::new(facts)),
         Box::new(busy::Busy::new()),
+        Box::new(groups::Groups::new(facts)),
+        Box::new(inflight::Inflight::new()),
         Box::new(ranges::Ranges::new(facts)),
         Box::new(dumps::Dumps),
         Box::new(wake::Wake::new(facts)),

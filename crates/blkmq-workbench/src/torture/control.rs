@@ -359,7 +359,7 @@ impl Controller {
         match self.whims.random.below(7) {
             0 => drop(q.stats()),
             1 => drop(q.stat()),
-            2 => drop(q.inflight()),
+            2 => self.world.witness.tell(Event::Inflight(uninterrupted(|| q.inflight()))),
             3 => drop(q.range_stats()),
             4 => _ = q.in_flight(),
             5 => drop(q.knob("scheduler")),

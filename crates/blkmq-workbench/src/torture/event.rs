@@ -210,6 +210,8 @@ pub(crate) enum Event<'a> {
     Changed { control: Control, phase: Phase },
     /// The queue has drained and is frozen; this is what it counts.
     Counted(&'a Counts),
+    /// Reads, and others, that the device has just now, as the queue says.
+    Inflight([u32; 2]),
     /// Every CPU sleeps, until the next timer.
     Idle { until: Option<Time>, device: DeviceState },
     /// The same of its ranges of sectors, in the order of these.

@@ -46,9 +46,12 @@ impl Display for Event<'_> {
             | Self::Sleeps { .. }
             | Self::Wakes { .. }
             | Self::Outstanding { .. } => self.of_submitter(f),
-            Self::Counted(_) | Self::CountedRanges(_) | Self::Dumped(_) | Self::Idle { .. } | Self::Memory { .. } => {
-                self.look(f)
-            }
+            Self::Counted(_)
+            | Self::CountedRanges(_)
+            | Self::Inflight(_)
+            | Self::Dumped(_)
+            | Self::Idle { .. }
+            | Self::Memory { .. } => self.look(f),
             Self::Installed { scheduler } => write!(f, "scheduler {} is in place", scheduler.unwrap_or("none")),
             Self::Inserted { .. }
             | Self::Merged { .. }
@@ -119,6 +122,9 @@ impl Event<'_> {
                 write!(f, "frozen; counted: {} in flight, {:?}, {:?}", counts.in_flight, counts.stats, counts.stat)
             }
             Self::CountedRanges(counts) => write!(f, "frozen; counted in {} ranges: {counts:?}", counts.len()),
+            Self::Inflight([reads, others]) => {
+                write!(f, "the device has {reads} reads and {others} others, says the queue")
+            }
             Self::Dumped(text) => write!(f, "frozen; its dump has {} characters", text.len()),
             Self::Idle { until, device: DeviceState { held, hung, next_due } } => {
                 write!(

@@ -57,7 +57,8 @@ impl Alone {
             return Ok(());
         }
         let what = format!(
-            "one thread alone chose requests of hardware queue {hctx}, or was given them back, and they reached the device in another order"
+            "hardware queue {hctx} got requests in another order than that in which one thread alone chose them, or was \
+             given them back"
         );
         Err(Violation::new(RULE, what).request(rq).request(other))
     }

@@ -267,11 +267,10 @@ impl Moment {
         let (ended, ended_before) = (self.seen.ended, last.seen.ended);
         let (sectors, sectors_before) = (self.seen.sectors, last.seen.sectors);
         grown("read_ios", stat.read_ios, before.read_ios, ended, ended_before, 0)?;
-        grown("discard_ios", stat.discard_ios, before.discard_ios, ended, ended_before, 2)?;
         grown("flush_ios", stat.flush_ios, before.flush_ios, ended, ended_before, 3)?;
         grown("read_sectors", stat.read_sectors, before.read_sectors, sectors, sectors_before, 0)?;
-        grown("discard_sectors", stat.discard_sectors, before.discard_sectors, sectors, sectors_before, 2)?;
-        self.judge_writes(last)?;
+        self.judge_flushing(last, 1, |stat| (stat.write_ios, stat.write_sectors))?;
+        self.judge_flushing(last, 2, |stat| (stat.discard_ios, stat.discard_sectors))?;
         let requests = |stat: &Stat| {
             let ios = stat.read_ios + stat.write_ios + stat.discard_ios;
             ios + stat.read_merges + stat.write_merges + stat.discard_merges
@@ -286,16 +285,17 @@ impl Moment {
         self.outstanding.nowait + self.seen.dropped.nowait
     }
 
-    /// Operations that only flush count as writes, and so do writes that waited in vain for a flush.
-    fn judge_writes(&self, last: &Self) -> Result<(), String> {
+    /// Operations that only flush count as writes; writes and discards that waited in vain for a flush count too.
+    fn judge_flushing(&self, last: &Self, group: usize, of: fn(&Stat) -> (u64, u64)) -> Result<(), String> {
+        let name = ["read", "write", "discard"][group];
         let (seen, before) = (&self.seen, &last.seen);
-        let (ended, sectors) = (seen.ended[1] - before.ended[1], seen.sectors[1] - before.sectors[1]);
+        let (ended, sectors) = (seen.ended[group] - before.ended[group], seen.sectors[group] - before.sectors[group]);
         let flushing = self.outstanding.flushing + last.outstanding.flushing + seen.dropped.flushing;
         let flushed = seen.flushes - before.flushes + seen.unwritten_parts - before.unwritten_parts;
-        let writes = self.stat.write_ios - last.stat.write_ios;
-        within("write_ios", writes, ended, ended + flushed + flushing)?;
+        let ((ios, nr_sectors), (ios_before, sectors_before)) = (of(&self.stat), of(&last.stat));
+        within(&format!("{name}_ios"), ios - ios_before, ended, ended + flushed + flushing)?;
         let most = if flushed + flushing > 0 { u64::MAX } else { sectors };
-        within("write_sectors", self.stat.write_sectors - last.stat.write_sectors, sectors, most)
+        within(&format!("{name}_sectors"), nr_sectors - sectors_before, sectors, most)
     }
 
     /// Nothing was counted since `last`, while the statistics were off.

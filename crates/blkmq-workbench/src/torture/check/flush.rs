@@ -1,6 +1,6 @@
 //! Flushes keep their promises: when one is over, what had completed before it was submitted survives a loss of power. A
-//! write that asks for a flush before it is not offered before that is done; one that asks to be durable (FUA) is over
-//! when it is.
+//! write, discard or write of zeroes that asks for a flush before it is not offered before that is done; one that asks to
+//! be durable (FUA) is over when it is.
 //!
 //! Durable is what a flush of the device that began later has made so; or, of a device that can, a write that went past
 //! the cache.
@@ -11,6 +11,7 @@ use blkmq_virtual::{Limits, Status};
 use super::super::event::{Asked, Event, Stamp};
 use super::book::Book;
 use super::offers::Offers;
+use super::owners::Owners;
 use super::parts::parts;
 use super::runs::{Runs, places};
 use super::table::Table;
@@ -80,6 +81,8 @@ pub(super) struct Flush {
     /// Events so far.
     now: u64,
     operations: Book<Operation>,
+    /// Those of them that change sectors.
+    owners: Owners,
     offers: Offers,
     runs: Runs,
     /// When each flush of the device was offered last, and when that one was that began last of those that went well.
@@ -98,6 +101,7 @@ impl Flush {
             limits: facts.limits,
             now: 0,
             operations: Book::new(),
+            owners: Owners::new(),
             offers: Offers::new(),
             runs: Runs::new(),
             flushes: Table::new(),
@@ -112,11 +116,21 @@ impl Flush {
         let wants = asked.op == Op::Flush || asked.flags.preflush || asked.flags.fua;
         if wants && asked.op != Op::Read && parts(&self.limits, &asked, pieces).is_ok() {
             self.operations.begin(bio, Operation { submitter, asked, submitted: self.now, written: 0 });
+            if asked.op != Op::Flush {
+                self.owners.begin(bio, &asked);
+            }
         }
     }
 
+    /// Takes an operation out of the books.
+    fn end_one(&mut self, bio: u64) -> Option<Operation> {
+        let operation = self.operations.end(bio)?;
+        self.owners.end(bio, &operation.asked);
+        Some(operation)
+    }
+
     fn reaped(&mut self, bio: u64, status: Status) -> Result<(), Violation> {
-        let Some(Operation { asked, submitted, written, .. }) = self.operations.end(bio) else { return Ok(()) };
+        let Some(Operation { asked, submitted, written, .. }) = self.end_one(bio) else { return Ok(()) };
         if !status.is_ok() || !self.limits.write_cache {
             return Ok(());
         }
@@ -151,9 +165,10 @@ impl Flush {
             *self.flushes.entry(rq) = Some((rq, self.now));
             return Ok(());
         }
-        for &(_, _, bio) in self.runs.get(rq) {
+        for &(first, _, _) in self.runs.get(rq) {
+            let Some(bio) = self.owners.of(first) else { continue };
             let Some(Operation { asked, submitted, .. }) = self.operations.get(bio) else { continue };
-            if op == Op::Write && asked.flags.preflush && self.limits.write_cache && self.flushed < *submitted {
+            if asked.flags.preflush && self.limits.write_cache && self.flushed < *submitted {
                 let what = format!("the data of operation {bio} is offered before the flush that it asked for");
                 return Err(Violation::new(RULE, what).bio(bio).request(rq));
             }
@@ -169,7 +184,8 @@ impl Flush {
             return;
         }
         for &(first, nr_sectors, value) in self.runs.get(rq) {
-            if let Some(operation) = self.operations.get_mut(value).filter(|_| op == Op::Write) {
+            let owner = self.owners.of(first).and_then(|bio| self.operations.get_mut(bio));
+            if let Some(operation) = owner {
                 operation.written = self.now;
             }
             let is_certain = status.is_ok();
@@ -213,11 +229,11 @@ impl Checker for Flush {
         match *event {
             Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
             Event::Reaped { bio, status, .. } => return self.reaped(bio, status),
-            Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => _ = self.operations.end(bio),
+            Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => _ = self.end_one(bio),
             Event::Left { submitter, .. } => {
                 let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
                 let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
-                theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
+                theirs.into_iter().for_each(|bio| _ = self.end_one(bio));
             }
             Event::Offered { rq, op, .. } => {
                 self.offers.see(event);
@@ -320,6 +336,27 @@ mod tests {
         flushed(&mut told, Status::Ok).good(over(2));
         let mut told = with(Limits { fua: true, ..FACTS.limits });
         written(told.good(write(1, FUA)), 1, Status::Ok).good(over(1));
+    }
+
+    #[test]
+    fn what_has_no_data_keeps_its_flags_too() {
+        for op in [Op::Discard, Op::WriteZeroes] {
+            let begin = |bio, flags| submitted(bio, Asked { flags, ..asked(op, 0, 8) });
+            let rq = id(1, 0, 0);
+            let data = || offered(rq, op, 0, 8, &[]);
+            told().good(begin(1, PREFLUSH)).bad(data(), "before the flush that it asked for");
+            let mut told = self::told();
+            flushed(told.good(begin(1, PREFLUSH)), Status::Ok)
+                .good(data())
+                .good(completed(rq, Status::Ok))
+                .good(over(1));
+            flushed(told.good(begin(2, FUA)), Status::Ok).good(data()).good(completed(rq, Status::Ok));
+            told.bad(over(2), "after its data was written").good(begin(3, FUA)).good(data());
+            flushed(told.good(completed(rq, Status::Ok)), Status::Ok).good(over(3));
+            let mut told = with(Limits { fua: true, ..FACTS.limits });
+            written(&mut told, 9, Status::Ok).good(begin(4, FUA)).good(data()).good(completed(rq, Status::Ok));
+            assert!(lost(told.good(over(4)), 9).is_err());
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ use blkmq_virtual::Limits;
 
 use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
 use super::book::Book;
+use super::owners::Owners;
+use super::parts::parts;
 use super::table::{Table, is_flush};
 use super::{Checker, Facts, Violation};
 
@@ -64,6 +66,8 @@ pub(super) struct Order {
     nr_hctxs: usize,
     has_scheduler: bool,
     operations: Book<(u16, Asked)>,
+    /// Those without data that the flush machine may take.
+    owners: Owners,
     requests: Table<Request>,
     /// Whether the operation of this id goes to the head.
     at_head: Table<bool>,
@@ -84,6 +88,7 @@ impl Order {
             nr_hctxs: facts.topology.nr_queues(),
             has_scheduler: false,
             operations: Book::new(),
+            owners: Owners::new(),
             requests: Table::new(),
             at_head: Table::new(),
             nr_waiting: 0,
@@ -91,6 +96,21 @@ impl Order {
             chosen: Vec::new(),
             refused: Vec::new(),
             given_back: Vec::new(),
+        }
+    }
+
+    fn submitted(&mut self, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
+        self.operations.begin(bio, (submitter, asked));
+        let has_no_data = matches!(asked.op, Op::Discard | Op::WriteZeroes);
+        let wants_flush = asked.flags.preflush || asked.flags.fua;
+        if has_no_data && wants_flush && parts(&self.limits, &asked, pieces).is_ok() {
+            self.owners.begin(bio, &asked);
+        }
+    }
+
+    fn over(&mut self, bio: u64) {
+        if let Some((_, asked)) = self.operations.end(bio) {
+            self.owners.end(bio, &asked);
         }
     }
 
@@ -181,7 +201,7 @@ impl Order {
         Ok(())
     }
 
-    fn offered(&mut self, rq: RqId, hctx: u16, op: Op, data: &[u64]) -> Result<(), Violation> {
+    fn offered(&mut self, rq: RqId, hctx: u16, sector: u64, data: &[u64]) -> Result<(), Violation> {
         let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
         if usize::from(hctx) >= self.refused.len() {
             self.refused.resize(usize::from(hctx) + 1, None);
@@ -196,7 +216,7 @@ impl Order {
             Some(Place::Chosen(cpu)) => self.first_offered(rq, hctx, cpu)?,
             Some(Place::Refused) => {}
             Some(Place::GivenBack) => self.given_back.retain(|passed| passed.rq != rq),
-            None if is_flush(rq) || !self.has_scheduler || self.bypasses(op, data) => {
+            None if is_flush(rq) || !self.has_scheduler || self.bypasses(sector, data) => {
                 *self.requests.entry(rq) = Some((rq, Request { place: Place::Device, at: None, hctx }));
             }
             None => return bad("the device was offered a request that never came into the scheduler".into()),
@@ -211,10 +231,11 @@ impl Order {
     }
 
     /// Whether the flush machine takes a request past the scheduler.
-    fn bypasses(&self, op: Op, data: &[u64]) -> bool {
-        let Some((_, asked)) = data.first().and_then(|bio| self.operations.get(*bio)) else { return false };
+    fn bypasses(&self, sector: u64, data: &[u64]) -> bool {
+        let bio = data.first().copied().or_else(|| self.owners.of(sector));
+        let Some((_, asked)) = bio.and_then(|bio| self.operations.get(bio)) else { return false };
         let Limits { write_cache, fua, .. } = self.limits;
-        op == Op::Write && write_cache && (asked.flags.preflush || asked.flags.fua && !fua)
+        asked.op != Op::Read && write_cache && (asked.flags.preflush || asked.flags.fua && !fua)
     }
 
     /// A request that this CPU chose reaches the device.
@@ -273,15 +294,13 @@ impl Order {
 impl Checker for Order {
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         match *event {
-            Event::Submitted { submitter, bio, asked, .. } => _ = self.operations.begin(bio, (submitter, asked)),
+            Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
             Event::Named { bio, id, .. } => return self.named(bio, id),
-            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => {
-                self.operations.end(bio);
-            }
+            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => self.over(bio),
             Event::Left { submitter, .. } => {
                 let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
                 let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
-                theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
+                theirs.into_iter().for_each(|bio| self.over(bio));
             }
             Event::Installed { scheduler } => self.has_scheduler = scheduler.is_some(),
             Event::Changed { control: Control::Topology(default, read, poll), phase: Phase::Done } => {
@@ -296,7 +315,7 @@ impl Checker for Order {
                     format!("{waiting} requests wait in the scheduler by its own count, not {}", self.nr_waiting);
                 return Err(Violation::new(RULE, what));
             }
-            Event::Offered { rq, hctx, op, data, .. } => return self.offered(rq, hctx, op, data),
+            Event::Offered { rq, hctx, sector, data, .. } => return self.offered(rq, hctx, sector, data),
             Event::Acted { rq, action } => self.acted(rq, action),
             Event::Counted(_) => return self.drained(),
             _ => {}
@@ -448,6 +467,9 @@ mod tests {
         let (flush, data) = (offered(id(0, 0, 0), Op::Flush, 0, 0, &[]), offered(rq(1), Op::Write, 0, 1, &[1]));
         told().good(flush).good(submitted(1, Asked { flags, ..asked(Op::Write, 0, 1) })).good(data);
         told().good(submitted(1, asked(Op::Write, 0, 1))).bad(data, "never came into the scheduler");
+        let discard = offered(rq(2), Op::Discard, 8, 1, &[]);
+        told().good(submitted(1, Asked { flags, ..asked(Op::Discard, 8, 1) })).good(discard);
+        told().good(submitted(1, asked(Op::Discard, 8, 1))).bad(discard, "never came into the scheduler");
         let mut told = told();
         told.good(Event::Installed { scheduler: None }).good(offer(1)).bad(insert(2), "not in place");
     }

@@ -1,12 +1,13 @@
 //! Ranges of sectors are counted apart as what happened in them: looked at whenever the queue has drained, from one such
 //! moment to the next. A request belongs to the range in which it began when it came in. A range that keeps its name keeps
-//! its counts.
+//! its counts; one of a new name begins at zero, also where another was.
 
 use blkmq_sched::{Op, RqId};
 use blkmq_virtual::{Limits, Stat};
 
 use super::super::event::{Control, Event, Phase, RangeCount, Stamp};
-use super::offers::Offers;
+use super::super::text::Request;
+use super::offers::{Offers, Stage};
 use super::table::Table;
 use super::{Checker, Facts, Violation};
 
@@ -73,18 +74,40 @@ impl Ranges {
             let before = self.ranges.iter().find(|range| range.count.name == now.name);
             let verdict = match (before, self.iostats) {
                 (Some(before), Some(is_on)) => judge(before, &now.stat, is_on, self.limits.write_cache),
+                (None, _) if now.stat != Stat::default() => Err(format!("{}, and it is a new range", now.stat)),
                 _ => Ok(()),
             };
-            let drained = verdict.and_then(|()| within("in_flight", now.stat.in_flight, 0, 0));
-            drained.map_err(|what| {
-                let what = format!("the queue has drained, and of {}..{} it counted {what}", now.first, now.end);
-                Violation::new(RULE, what)
+            let drained = verdict.map_err(|what| Violation::new(RULE, what)).and_then(|()| self.judge_drained(now));
+            drained.map_err(|violation| {
+                let what =
+                    format!("the queue has drained, and of {}..{} it counted {}", now.first, now.end, violation.what);
+                Violation { what, ..violation }
             })?;
         }
         self.ranges.clear();
         self.ranges.extend(counts.iter().map(|count| Range { count: *count, ended: [0; 3], sectors: [0; 3] }));
         self.iostats = Some(self.knob);
         Ok(())
+    }
+}
+
+impl Ranges {
+    /// Nothing of the range is in the queue. If something is by the count, those requests are named that came in and of which
+    /// nobody saw the end.
+    fn judge_drained(&self, now: &RangeCount) -> Result<(), Violation> {
+        if now.stat.in_flight == 0 {
+            return Ok(());
+        }
+        let is_open = |rq| self.offers.get(rq).is_none_or(|offer| offer.stage != Stage::Over);
+        let there = self.places.iter().filter(|(_, sector)| (now.first..now.end).contains(sector));
+        let open: Vec<RqId> = there.map(|(rq, _)| rq).filter(|rq| is_open(*rq)).take(8).collect();
+        let names: Vec<String> = open.iter().map(|rq| Request(*rq).to_string()).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let what = format!(
+            "{} in flight: of those that came in, {names} did not end or joined another; in all: {}",
+            now.stat.in_flight, now.stat
+        );
+        Err(open.into_iter().fold(Violation::new(RULE, what), Violation::request))
     }
 }
 
@@ -98,8 +121,8 @@ fn judge(before: &Range, stat: &Stat, is_on: bool, write_cache: bool) -> Result<
     let ((ios, nr_sectors), (ios_before, sectors_before)) = (counts(stat), counts(was));
     for (group, name) in ["reads", "writes", "discards"].into_iter().enumerate() {
         let (least, least_sectors) = if is_on { (ended[group], sectors[group]) } else { (0, 0) };
-        // Writes that waited for a flush in vain count, and no device saw them.
-        let is_exact = group != 1 || !write_cache || !is_on;
+        // What waited for a flush in vain counts, and no device saw it.
+        let is_exact = group == 0 || !write_cache || !is_on;
         let most = |least: u64| if is_exact { least } else { u64::MAX };
         within(name, ios[group].wrapping_sub(ios_before[group]), least, most(least))?;
         let grown = nr_sectors[group].wrapping_sub(sectors_before[group]);
@@ -187,7 +210,8 @@ mod tests {
         let stat = Stat { read_sectors: 7, ..READ };
         told.bad(Event::CountedRanges(&[RangeCount { stat, ..EMPTY }]), "7 sectors of reads more, and there were 8");
         let stat = Stat { in_flight: 1, ..READ };
-        told.bad(Event::CountedRanges(&[RangeCount { stat, ..EMPTY }]), "1 in_flight");
+        told.good(inserted(id(1, 2, 5), info(Op::Read, 150, 8), 0));
+        told.bad(Event::CountedRanges(&[RangeCount { stat, ..EMPTY }]), "1 in flight: of those that came in, request");
     }
 
     #[test]
@@ -219,7 +243,9 @@ mod tests {
         let mut told = told();
         ends(&mut told, id(1, 0, 0), Op::Read, 100);
         let moved = RangeCount { first: 0, end: 8, stat: READ, ..EMPTY };
-        told.good(Event::CountedRanges(&[moved, RangeCount { name: 4, stat: READ, ..EMPTY }]));
+        let another = RangeCount { name: 4, ..EMPTY };
+        told.bad(Event::CountedRanges(&[moved, RangeCount { stat: READ, ..another }]), "it is a new range");
+        told.good(Event::CountedRanges(&[moved, another]));
         told.bad(Event::CountedRanges(&[RangeCount { stat: NOTHING, ..moved }]), "more, and there were 0");
         ends(&mut told, id(1, 0, 1), Op::Read, 0);
         let stat = Stat { read_ios: 2, read_sectors: 16, ..NOTHING };

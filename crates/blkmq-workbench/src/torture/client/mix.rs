@@ -126,10 +126,10 @@ impl Mix {
     }
 
     fn flags(&self, random: &mut Random, op: Op) -> Flags {
-        let is_write = op == Op::Write;
         let [sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge] =
             self.flags.map(|percent| random.below(100) < percent);
-        let (preflush, fua) = (preflush && is_write, fua && is_write);
+        let changes = !matches!(op, Op::Read | Op::Flush);
+        let (preflush, fua) = (preflush && changes, fua && changes);
         Flags { sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge }
     }
 

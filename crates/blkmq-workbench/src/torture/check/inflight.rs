@@ -1,0 +1,131 @@
+//! What a queue says that its device has, is what the device has: looked at while it works, reads and others apart.
+
+use blkmq_sched::{Op, RqId};
+
+use super::super::event::{Action, Event, Stamp};
+use super::offers::Offers;
+use super::table::{generation, pool, slot};
+use super::{Checker, Violation};
+
+const RULE: &str = "inflight";
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Inflight {
+    offers: Offers,
+    /// Requests that the device was asked about, of which a timeout scan may still hold those that are over.
+    overdue: Vec<(RqId, Op)>,
+    /// What each CPU told last, if it was that the device began something: the queue may not have noted that yet.
+    starting: Vec<Option<RqId>>,
+}
+
+impl Inflight {
+    pub(super) const fn new() -> Self {
+        Self { offers: Offers::new(), overdue: Vec::new(), starting: Vec::new() }
+    }
+
+    fn told(&mut self, cpu: u16, event: &Event<'_>) {
+        let cpu = usize::from(cpu);
+        if cpu >= self.starting.len() {
+            self.starting.resize(cpu + 1, None);
+        }
+        self.starting[cpu] = match *event {
+            Event::Acted { rq, action: Action::Started { .. } } => Some(rq),
+            _ => None,
+        };
+    }
+
+    fn judge(&self, counted: [u32; 2]) -> Result<(), Violation> {
+        let (mut begun, mut least) = ([0; 2], [0; 2]);
+        for (rq, offer) in self.offers.begun() {
+            let direction = usize::from(offer.op != Op::Read);
+            begun[direction] += 1;
+            least[direction] += u32::from(!self.starting.contains(&Some(rq)));
+        }
+        let mut most = begun;
+        let is_begun = |rq| self.offers.begun().any(|(begun, _)| begun == rq);
+        for (_, op) in self.overdue.iter().filter(|(rq, _)| !is_begun(*rq)) {
+            most[usize::from(*op != Op::Read)] += 1;
+        }
+        if (0..2).all(|at| (least[at]..=most[at]).contains(&counted[at])) {
+            return Ok(());
+        }
+        let [reads, others] = counted;
+        let what = format!("the queue says that its device has {reads} reads and {others} others: it has {begun:?}");
+        Err(Violation::new(RULE, what))
+    }
+}
+
+impl Checker for Inflight {
+    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        self.told(at.cpu, event);
+        match *event {
+            Event::Offered { rq, .. } => {
+                let is_same = |old: RqId| (pool(old), slot(old)) == (pool(rq), slot(rq));
+                // A flush of the queue's own has the same id each time.
+                self.overdue.retain(|(old, _)| !is_same(*old) || (generation(*old) == generation(rq)));
+                _ = self.offers.see(event);
+            }
+            Event::Acted { .. } => _ = self.offers.see(event),
+            Event::Overdue { rq, .. } => {
+                if let Some(offer) = self.offers.get(rq)
+                    && self.overdue.iter().all(|(known, _)| *known != rq)
+                {
+                    self.overdue.push((rq, offer.op));
+                }
+            }
+            Event::Counted(_) => self.overdue.clear(),
+            Event::Inflight(counted) => return self.judge(counted),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::Time;
+    use blkmq_virtual::Status;
+
+    use super::super::testing::*;
+    use super::*;
+
+    #[test]
+    fn the_device_has_what_it_began_and_did_not_end() {
+        let mut told = Told::new(Inflight::new());
+        let (read, write) = (id(1, 0, 0), id(1, 1, 0));
+        told.good(Event::Inflight([0, 0])).good(offered(read, Op::Read, 0, 8, &[])).good(Event::Inflight([0, 0]));
+        told.good(started(read)).good(Event::Inflight([1, 0])).bad(Event::Inflight([0, 1]), "0 reads and 1 others");
+        told.bad(Event::Inflight([0, 0]), "it has [1, 0]").good(offered(write, Op::Write, 0, 1, &[2]));
+        told.good(acted(write, Action::Refused)).good(Event::Inflight([1, 0])).good(offered(
+            write,
+            Op::Write,
+            0,
+            1,
+            &[2],
+        ));
+        told.good(started(write)).good(Event::Inflight([1, 1])).good(completed(read, Status::Ok));
+        told.bad(Event::Inflight([1, 1]), "it has [0, 1]").good(Event::Inflight([0, 1]));
+        let last = id(1, 2, 0);
+        told.good(offered(last, Op::Read, 0, 8, &[])).good(started(last));
+        // The queue has not noted it yet.
+        told.cpu = 1;
+        told.good(Event::Inflight([0, 1])).good(Event::Inflight([1, 1]));
+        told.cpu = 0;
+        told.good(Event::HeldBack { waiting: 0, now: Time(0) });
+        told.cpu = 1;
+        told.bad(Event::Inflight([0, 1]), "it has [1, 1]");
+    }
+
+    #[test]
+    fn a_timeout_scan_may_hold_what_is_over() {
+        let mut told = Told::new(Inflight::new());
+        let read = id(1, 0, 0);
+        told.good(offered(read, Op::Read, 0, 8, &[]))
+            .good(started(read))
+            .good(Event::Overdue { rq: read, now: Time(1) });
+        told.bad(Event::Inflight([0, 0]), "it has [1, 0]").good(acted(read, Action::GaveUp));
+        told.good(Event::Inflight([1, 0])).good(Event::Inflight([0, 0])).bad(Event::Inflight([2, 0]), "2 reads");
+        told.good(offered(id(1, 0, 1), Op::Read, 0, 8, &[])).bad(Event::Inflight([1, 0]), "it has [0, 0]");
+    }
+}
