@@ -169,7 +169,8 @@ impl Checker for Groups {
                 let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
                 theirs.into_iter().for_each(|bio| self.dropped(at.time, bio));
             }
-            Event::Offered { rq, op: Op::Flush, now, .. } => *self.flushes.entry(rq) = Some((rq, (now, None))),
+            // It had begun by now, though whoever offers it may have looked at the clock before that.
+            Event::Offered { rq, op: Op::Flush, .. } => *self.flushes.entry(rq) = Some((rq, (at.time, None))),
             Event::Acted { rq, action } => self.flush_acted(rq, action),
             Event::Changed { control: Control::QueueKnob("iostats", _), phase: Phase::Begun } => self.is_on = false,
             Event::Counted(counts) => {
