@@ -34,9 +34,10 @@ impl Runner {
         }
         // A request issued after the scan has a deadline no earlier than `next`, so the scan never comes too late.
         q.timeout_scan.fetch_min(earliest, Ordering::Relaxed);
-        if was_asked {
+        if was_asked || earliest < next {
             // A device that was asked about a request may know better now when it will be done, and whoever sleeps has
-            // planned by what it said before.
+            // planned by what it said before. And who looked while the scan ran saw it planned later than it is now; this
+            // thread may leave, and nobody else would come in time.
             q.wake_sleepers();
         }
     }
