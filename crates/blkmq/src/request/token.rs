@@ -12,6 +12,7 @@ use crate::bio::{Bio, Flags};
 use crate::buffer::Segment;
 use crate::limits::SECTOR_SIZE;
 use crate::sync::atomic::Ordering;
+use crate::sync::kept;
 
 /// A request in the hands of one thread. There is at most one value of this kind per request; giving it away gives the
 /// request away.
@@ -68,7 +69,7 @@ impl<'q> Request<'q> {
     /// The tag: below the hardware queue's depth, and unique among the requests that the driver has from it.
     #[must_use]
     pub fn tag(&self) -> u16 {
-        self.body().tag.map_or(0, |tag| tag.0)
+        self.body().tag.filter(|_| kept("request.tag")).map_or(0, |tag| tag.0)
     }
 
     /// The hardware queue it was issued to.
