@@ -118,7 +118,7 @@ impl Submitter {
         let mut next_slot = || free.pop_front(&q.slots).expect("there is a slot for each part");
         let mut first = Some(next_slot());
         let parent = first.as_ref().map_or(NIL, Request::index);
-        outstanding[usize::from(parent.slot())] = Outstanding { parts: nr_parts as u16, status: Status::Ok };
+        outstanding[usize::from(parent.slot())] = Outstanding { parts: nr_parts as u16, ..Outstanding::default() };
         let mut id = None;
         for piece in Pieces::new(&q.limits, &bio) {
             let mut rq = first.take().unwrap_or_else(&mut next_slot);

@@ -74,6 +74,9 @@ pub struct Completion {
 pub(crate) struct Outstanding {
     pub(crate) parts: u16,
     pub(crate) status: Status,
+    /// The latest of its parts that are over.
+    pub(crate) issued: Time,
+    pub(crate) completed: Time,
 }
 
 /// A plug that was tried in vain: so many requests, and what is to become stale before they are tried again.
@@ -429,6 +432,8 @@ impl Submitter {
             whole.parts -= 1;
             // A part that was never started makes the whole one that is handed back, whatever became of the others.
             whole.status = if status == Status::Gone { status } else { whole.status.and(status) };
+            whole.issued = whole.issued.max(issued);
+            whole.completed = whole.completed.max(completed);
             if rq.index() == parent {
                 let _ = rq.leave_at(Place::Completed);
             } else {
@@ -437,7 +442,8 @@ impl Submitter {
             if whole.parts == 0 {
                 let mut rq = q.slots.take_back(parent);
                 let body = rq.body_mut();
-                (body.status, body.issued, body.completed, body.is_split) = (whole.status, issued, completed, false);
+                (body.status, body.issued, body.completed, body.is_split) =
+                    (whole.status, whole.issued, whole.completed, false);
                 runner.completed.push_front(rq, Place::Completed);
                 return true;
             }
