@@ -241,6 +241,10 @@ impl Submitter {
     pub fn poll(&mut self) -> bool {
         let now = self.q.clock.now();
         let is_in_vain = self.is_in_vain();
+        if !is_in_vain {
+            // What was said of the plug as it was does not hold for what is left of it, or comes into it later.
+            self.tried = None;
+        }
         let Self { q, runner, plug, .. } = self;
         let member = runner.member;
         let activity = &runner.member(q).activity;

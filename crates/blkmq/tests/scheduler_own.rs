@@ -4,18 +4,19 @@ mod device;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use blkmq::{Client, Limits, QueueError, RequestQueue};
 use blkmq_sched::{
     Info, InsertAt, IoPriority, Join, Knob, KnobError, Merge, MergeHow, MergeLevel, MergeLimits, Op, RqId, Scheduler,
     Tally, Time,
 };
-use device::{ONE_QUEUE, Recorder, read, reap};
+use device::{ONE_QUEUE, Recorder, read, reap, write};
 
-/// The latest request first: an order that no scheduler of blkmq's own has. Counts how often it is asked to merge.
+/// The latest request first: an order that no scheduler of blkmq's own has. Counts how often it is asked to merge, and has an
+/// `async_depth`, unless that is 0, which changes without a word.
 #[derive(Debug, Default)]
-struct LatestFirst(Vec<RqId>, Arc<AtomicUsize>);
+struct LatestFirst(Vec<RqId>, Arc<AtomicUsize>, Arc<AtomicU32>);
 
 impl Scheduler for LatestFirst {
     fn name(&self) -> &'static str {
@@ -72,7 +73,7 @@ impl Scheduler for LatestFirst {
     }
 
     fn async_depth(&self) -> Option<u32> {
-        None
+        Some(self.2.load(Ordering::Relaxed)).filter(|depth| *depth > 0)
     }
 
     fn set_nr_requests(&mut self, _nr_requests: u32) {}
@@ -168,7 +169,7 @@ fn a_scheduler_in_which_something_waits_is_refused() {
 fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     let device = device();
     let tries = Arc::new(AtomicUsize::new(0));
-    let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone()));
+    let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone(), Arc::default()));
     let q = RequestQueue::builder(device.clone()).with_scheduler(scheduler).build().unwrap();
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     let tried = || tries.swap(0, Ordering::Relaxed);
@@ -206,4 +207,26 @@ fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
         submitter.poll();
         while submitter.reap().is_some() {}
     }
+}
+
+/// Red if what was found of a plug is remembered when that plug is gone.
+#[test]
+fn a_new_plug_is_tried_whatever_was_found_of_the_last_one() {
+    let device = device();
+    let depth = Arc::new(AtomicU32::new(1));
+    let scheduler = Box::new(LatestFirst(Vec::new(), Arc::default(), depth.clone()));
+    let q = RequestQueue::builder(device.clone()).with_scheduler(scheduler).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    let mut go = |bio| {
+        submitter.submit(bio).unwrap();
+        submitter.poll();
+        device.nr_held()
+    };
+    assert_eq!(go(write(0, 8)), 1);
+    assert_eq!(go(write(100, 8)), 1);
+    depth.store(3, Ordering::Relaxed);
+    assert_eq!(go(read(200, 8)), 3);
+    assert_eq!(go(write(300, 8)), 4);
+    (0..4).for_each(|_| device.finish_oldest(blkmq::Status::Ok));
+    assert_eq!(reap(&mut submitter).len(), 4);
 }
