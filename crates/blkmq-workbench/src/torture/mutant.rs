@@ -83,7 +83,16 @@ pub const MUTANTS: &[Mutant] = &[
         name: "timeout-race",
         what: "the timeout scan takes a request that is just completing",
         site: "timeout.reserve",
-        found_by: &["a slot keeps its bio until all parts are back", "livelock: ", "lost: ", "slots: ", "timeouts: "],
+        // Who completes what is over already hands its slot on, which any of these may be the first to see.
+        found_by: &[
+            "a slot keeps its bio until all parts are back",
+            "livelock: ",
+            "lost: ",
+            "order: the device was offered a request that is elsewhere: Over",
+            "slots: ",
+            "tags: ",
+            "timeouts: ",
+        ],
     },
     Mutant {
         name: "generation",
