@@ -47,11 +47,12 @@ impl Asked {
 }
 
 impl Submitter {
-    /// Whether the plug is to be passed on.
+    /// Whether the plug is to be passed on: it is full, and nobody knows that it lacks room.
     #[inline]
-    pub(crate) fn is_plug_full(&mut self) -> bool {
+    pub(crate) fn is_plug_due(&mut self) -> bool {
         let newest = self.plug.with_last(&self.q.slots, |rq| rq.body().nr_sectors);
-        newest.is_some_and(|nr_sectors| nr_sectors >= PLUG_FLUSH_SECTORS) || self.plug.len() >= PLUG_MAX
+        let is_full = newest.is_some_and(|nr_sectors| nr_sectors >= PLUG_FLUSH_SECTORS) || self.plug.len() >= PLUG_MAX;
+        is_full && !self.lacks_room()
     }
 
     /// Whether an operation can be taken as it is, as one request: what most are. Nothing has happened yet.

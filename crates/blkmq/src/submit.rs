@@ -171,7 +171,7 @@ impl Submitter {
                 Err(reason) => return Err(Rejected { bio, reason }),
             }
         };
-        if self.is_plug_full() && !self.lacks_room() {
+        if self.is_plug_due() {
             self.flush_plug();
         }
         Ok(id)
@@ -199,7 +199,7 @@ impl Submitter {
                 }
             }
             taken += 1;
-            if self.is_plug_full() && !self.lacks_room() {
+            if self.is_plug_due() {
                 if is_fresh {
                     self.flush_batch()
                 } else {
@@ -263,7 +263,7 @@ impl Submitter {
 
     /// Whether what keeps the plug back, found when it was last tried, is still so: then it is not tried again, for that
     /// costs a walk over all of it under the scheduler's lock.
-    fn lacks_room(&self) -> bool {
+    pub(crate) fn lacks_room(&self) -> bool {
         self.tried.is_some_and(|tried| !self.q.room.is_stale(tried.ticket))
     }
 

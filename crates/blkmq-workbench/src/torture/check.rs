@@ -52,6 +52,14 @@ pub(crate) struct Facts {
     pub(crate) nap_ns: u64,
 }
 
+impl Facts {
+    /// What `nr_requests` is when a scheduler has just been put in place, or none.
+    fn nr_requests(&self, has_scheduler: bool) -> u64 {
+        let depth = u64::from(self.topology.depth);
+        if has_scheduler { 2 * depth.min(128) } else { depth }
+    }
+}
+
 /// A checker for each kind of promise.
 pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
     vec![

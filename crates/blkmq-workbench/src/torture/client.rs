@@ -203,11 +203,16 @@ impl Client {
         bio.buffers = habits.mix.buffers(&mut habits.random, &bio, fault, spare);
         self.outstanding.insert(bio.user_data, claim);
         let asked = self.asked(&bio);
-        self.pieces.clear();
-        self.pieces.extend(bio.buffers.iter().map(|buffer| buffer.len()));
+        self.measure(&bio);
         let event = Event::Submitted { submitter: self.number, bio: bio.user_data, asked, pieces: &self.pieces };
         self.world.witness.tell(event);
         Some((bio, fault.is_some()))
+    }
+
+    /// Takes the lengths of an operation's buffers.
+    fn measure(&mut self, bio: &Bio) {
+        self.pieces.clear();
+        self.pieces.extend(bio.buffers.iter().map(|buffer| buffer.len()));
     }
 
     fn asked(&self, bio: &Bio) -> Asked {
@@ -257,8 +262,7 @@ impl Client {
 
     /// An operation is over: the world may go on for longer.
     fn allow_more(&mut self, bio: &Bio) {
-        self.pieces.clear();
-        self.pieces.extend(bio.buffers.iter().map(|buffer| buffer.len()));
+        self.measure(bio);
         self.world.allow_more(parts(&self.world.limits, &self.asked(bio), &self.pieces).unwrap_or(1));
     }
 

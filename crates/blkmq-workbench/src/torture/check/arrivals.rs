@@ -239,8 +239,7 @@ impl Checker for Arrivals {
             Event::Reaped { bio, id, status, .. } => return self.over(bio, id, status),
             Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => _ = self.operations.end(bio),
             Event::Left { submitter, .. } => {
-                let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
-                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
             }
             Event::Inserted { rq, info, .. } => return self.inserted(rq, info),

@@ -64,6 +64,11 @@ impl<T> Book<T> {
         Some(value)
     }
 
+    /// The numbers of those that `is_meant`, in order.
+    pub(super) fn those(&self, is_meant: impl Fn(&T) -> bool) -> Vec<u64> {
+        self.iter().filter(|(_, entry)| is_meant(entry)).map(|(bio, _)| bio).collect()
+    }
+
     /// All that is known, in the order of the numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         (self.first..).zip(&self.entries).filter_map(|(bio, entry)| Some((bio, entry.as_ref()?)))
@@ -85,6 +90,7 @@ mod tests {
         assert!(!book.begin(4, 'x') && !book.begin(9, 'x') && !book.begin(2, 'x'));
         assert_eq!((book.end(4), book.end(4), book.end(5)), (Some('b'), None, None));
         assert_eq!(book.iter().collect::<Vec<_>>(), [(3, &'a'), (9, &'c')]);
+        assert_eq!(book.those(|entry| *entry > 'a'), [9]);
         assert_eq!((book.end(3), book.get(9), book.len()), (Some('a'), Some(&'c'), 1));
         assert_eq!(book.end(9), Some('c'));
         assert!(!book.begin(9, 'x') && !book.begin(4, 'x') && book.begin(10, 'd'));

@@ -316,8 +316,7 @@ impl Checker for Counters {
             Event::Reaped { bio, status, .. } => self.reaped(bio, status),
             Event::HandedBack { bio, .. } => self.dropped(bio),
             Event::Left { submitter, .. } => {
-                let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
-                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| self.dropped(bio));
             }
             Event::Installed { scheduler } => self.has_scheduler = scheduler.is_some(),

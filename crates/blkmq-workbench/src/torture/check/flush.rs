@@ -231,8 +231,7 @@ impl Checker for Flush {
             Event::Reaped { bio, status, .. } => return self.reaped(bio, status),
             Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => _ = self.end_one(bio),
             Event::Left { submitter, .. } => {
-                let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
-                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| _ = self.end_one(bio));
             }
             Event::Offered { rq, op, .. } => {

@@ -165,8 +165,7 @@ impl Checker for Groups {
             Event::Reaped { bio, status, times, .. } => self.reaped(at.time, bio, status, times),
             Event::HandedBack { bio, .. } => self.dropped(at.time, bio),
             Event::Left { submitter, .. } => {
-                let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
-                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| self.dropped(at.time, bio));
             }
             // It had begun by now, though whoever offers it may have looked at the clock before that.

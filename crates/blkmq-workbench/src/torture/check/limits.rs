@@ -209,8 +209,7 @@ impl Checker for MergeLimits {
             Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
             Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => self.end_of(bio),
             Event::Left { submitter, .. } => {
-                let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
-                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                let theirs = self.operations.those(|(owner, _)| *owner == submitter);
                 theirs.into_iter().for_each(|bio| self.end_of(bio));
             }
             Event::Inserted { rq, info, .. } => *self.infos.entry(rq) = Some((rq, info)),

@@ -195,8 +195,7 @@ impl Lost {
     }
 
     fn left(&mut self, submitter: u16, hands_back: bool) -> Result<(), Violation> {
-        let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
-        let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+        let theirs = self.operations.those(|operation| operation.submitter == submitter);
         for bio in theirs {
             let operation = self.end_of(submitter, bio, "over")?;
             if hands_back && !operation.may_be_over() {

@@ -298,8 +298,7 @@ impl Checker for Order {
             Event::Named { bio, id, .. } => return self.named(bio, id),
             Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => self.over(bio),
             Event::Left { submitter, .. } => {
-                let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
-                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                let theirs = self.operations.those(|(owner, _)| *owner == submitter);
                 theirs.into_iter().for_each(|bio| self.over(bio));
             }
             Event::Installed { scheduler } => self.has_scheduler = scheduler.is_some(),

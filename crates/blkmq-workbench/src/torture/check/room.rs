@@ -9,8 +9,8 @@
 use std::collections::VecDeque;
 
 use blkmq_sched::{Info, Op, RqId};
+use blkmq_virtual::Status;
 use blkmq_virtual::driver::Topology;
-use blkmq_virtual::{Limits, Status};
 
 use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
 use super::super::text::Request;
@@ -73,7 +73,7 @@ struct Operation {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Room {
-    limits: Limits,
+    facts: Facts,
     topology: Topology,
     has_scheduler: bool,
     nr_requests: u64,
@@ -112,7 +112,7 @@ impl AsyncDepth {
 impl Room {
     pub(super) fn new(facts: &Facts) -> Self {
         Self {
-            limits: facts.limits,
+            facts: facts.clone(),
             topology: facts.topology,
             has_scheduler: false,
             nr_requests: 0,
@@ -131,9 +131,8 @@ impl Room {
     }
 
     fn installed(&mut self, has_scheduler: bool) {
-        let depth = u64::from(self.topology.depth);
         self.has_scheduler = has_scheduler;
-        self.nr_requests = if has_scheduler { 2 * depth.min(128) } else { depth };
+        self.nr_requests = self.facts.nr_requests(has_scheduler);
         self.async_depth = AsyncDepth::DEFAULT;
         self.async_depth.scale(self.nr_requests);
         self.limited = 0;
@@ -272,7 +271,7 @@ impl Room {
     }
 
     fn submitted(&mut self, step: u64, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
-        let Ok(nr_parts) = parts(&self.limits, &asked, pieces) else { return };
+        let Ok(nr_parts) = parts(&self.facts.limits, &asked, pieces) else { return };
         self.operations.begin(bio, Operation { submitter, asked, nr_parts, step });
         self.outstanding += nr_parts;
         while self.peaks.back().is_some_and(|(_, peak)| *peak <= self.outstanding) {
@@ -351,8 +350,7 @@ impl Checker for Room {
             }
             Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => _ = self.end_of(at.step, bio),
             Event::Left { submitter, .. } => {
-                let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
-                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| _ = self.end_of(at.step, bio));
             }
             Event::Installed { scheduler } => self.installed(scheduler.is_some()),

@@ -184,8 +184,7 @@ impl Slots {
     }
 
     fn left(&mut self, number: u16) {
-        let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == number);
-        let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+        let theirs = self.operations.those(|operation| operation.submitter == number);
         theirs.into_iter().for_each(|bio| _ = self.end_of(bio));
         let submitter = self.submitters.remove(&number).filter(|submitter| !submitter.is_leaving);
         if let Some(pool) = submitter.and_then(|submitter| submitter.pool) {

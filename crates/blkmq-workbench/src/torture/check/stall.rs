@@ -98,9 +98,8 @@ impl Stall {
     }
 
     fn installed(&mut self, has_scheduler: bool) {
-        let depth = u64::from(self.facts.topology.depth);
         self.has_scheduler = has_scheduler;
-        self.nr_requests = if has_scheduler { 2 * depth.min(128) } else { depth };
+        self.nr_requests = self.facts.nr_requests(has_scheduler);
         self.has_async_depth = false;
         self.held_back = None;
     }
@@ -241,8 +240,7 @@ impl Checker for Stall {
                 theirs.for_each(|(_, operation)| operation.is_vague = true);
             }
             Event::Left { submitter, .. } => {
-                let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
-                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
             }
             Event::Installed { scheduler } => self.installed(scheduler.is_some()),

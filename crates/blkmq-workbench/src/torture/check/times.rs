@@ -120,8 +120,7 @@ impl Checker for CompletionTimes {
             }
             Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => _ = self.end_of(bio),
             Event::Left { submitter, .. } => {
-                let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
-                let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+                let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| _ = self.end_of(bio));
             }
             Event::Offered { rq, sector, nr_sectors, ranges, now, .. } => {

@@ -111,8 +111,7 @@ impl Wake {
     }
 
     fn left(&mut self, submitter: u16) {
-        let theirs = self.operations.iter().filter(|(_, operation)| operation.submitter == submitter);
-        let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+        let theirs = self.operations.those(|operation| operation.submitter == submitter);
         theirs.into_iter().for_each(|bio| _ = self.end_one(bio));
         *self.submitter(submitter) = Sleeper::default();
     }
