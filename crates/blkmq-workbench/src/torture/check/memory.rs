@@ -75,7 +75,8 @@ pub(super) struct Memory {
     forgotten: BTreeMap<u16, Forgotten>,
     /// The most that was ever needed at a time for what the queue is made for, in bytes.
     made_for: i64,
-    /// What the scheduler that is in place may have taken for its requests, in bytes, and the most that one ever had.
+    /// Whether a scheduler is in place, what it may have taken for its requests, in bytes, and the most that one ever took.
+    has_scheduler: bool,
     slab: i64,
     most_slab: i64,
     /// What the device may keep for later of as many requests as it ever could have at a time, in bytes.
@@ -95,12 +96,13 @@ impl Memory {
             nr_slots: 0,
             nr_background: 0,
             nr_hctxs: facts.topology.nr_queues() as i64,
-            nr_requests: 256,
+            nr_requests: 0,
             has_ranges: false,
             operations: Book::new(),
             buffer_bytes: 0,
             forgotten: BTreeMap::new(),
             made_for: 0,
+            has_scheduler: false,
             slab: 0,
             most_slab: 0,
             of_device: 0,
@@ -116,24 +118,26 @@ impl Memory {
         let members =
             (self.nr_submitters + self.nr_background) * (16 * KIB + ranges) + self.nr_submitters * self.nr_slots * KIB;
         let depth = i64::from(self.facts.topology.depth);
-        let hctxs = self.nr_hctxs * (32 * KIB + depth * 256 + self.nr_requests * 256);
+        let hctxs = self.nr_hctxs * (32 * KIB + depth * 256);
         self.made_for = self.made_for.max(members + hctxs);
         // A number for each sector, and the lists around them.
         let request = 512 + 16 * i64::from(self.facts.limits.max_sectors);
         self.of_device = self.of_device.max(self.nr_hctxs * depth * request);
     }
 
-    /// A scheduler has room for so many requests of each hardware queue.
-    fn note_slab(&mut self, nr_requests: i64) {
-        self.slab = self.slab.max(self.nr_hctxs * nr_requests * 256);
-        self.most_slab = self.most_slab.max(self.slab);
+    /// A scheduler makes room for the requests of each hardware queue, and keeps it.
+    fn note_slab(&mut self) {
+        if self.has_scheduler {
+            self.slab = self.slab.max(self.nr_hctxs * self.nr_requests * 256);
+            self.most_slab = self.most_slab.max(self.slab);
+        }
     }
 
     fn installed(&mut self, has_scheduler: bool) {
+        self.has_scheduler = has_scheduler;
+        self.nr_requests = self.facts.nr_requests(has_scheduler).cast_signed();
         self.slab = 0;
-        if has_scheduler {
-            self.note_slab(i64::from(self.facts.topology.depth.min(128)) * 2);
-        }
+        self.note_slab();
     }
 
     fn submitted(&mut self, submitter: u16, bio: u64, pieces: &[usize]) {
@@ -152,8 +156,7 @@ impl Memory {
     fn left(&mut self, submitter: u16) {
         self.nr_submitters -= 1;
         self.forgotten.remove(&submitter);
-        let theirs = self.operations.iter().filter(|(_, (owner, _))| *owner == submitter);
-        let theirs: Vec<u64> = theirs.map(|(bio, _)| bio).collect();
+        let theirs = self.operations.those(|(owner, _)| *owner == submitter);
         for bio in theirs {
             self.end_of(bio);
         }
@@ -166,13 +169,12 @@ impl Memory {
                 self.nr_threads += i64::from(nr_threads);
             }
             Control::NrRequests(nr_requests) => {
-                self.nr_requests = self.nr_requests.max(nr_requests.into());
-                if self.slab > 0 {
-                    self.note_slab(nr_requests.into());
-                }
+                self.nr_requests = nr_requests.into();
+                self.note_slab();
             }
             Control::Topology(default, read, poll) => {
                 self.nr_hctxs = i64::from(default) + i64::from(read) + i64::from(poll);
+                self.note_slab();
             }
             Control::Ranges(nr_ranges) => self.has_ranges |= nr_ranges > 0,
             _ => return,
@@ -186,7 +188,7 @@ impl Memory {
             self.first = Some(live);
         }
         let forgotten: i64 = self.forgotten.values().map(|forgotten| forgotten.bytes).sum();
-        let made_for = self.made_for + self.of_device + forgotten;
+        let made_for = self.made_for + self.most_slab + self.of_device + forgotten;
         let live = live - self.buffer_bytes;
         let now = Look { live, nr_operations: self.nr_operations, made_for };
         if self.nr_operations < WARM {
@@ -326,6 +328,7 @@ mod tests {
         ];
         for event in grows {
             let mut told = told();
+            told.good(Event::Installed { scheduler: Some("mq-deadline") });
             submit(&mut told, WARM);
             told.good(memory(4000 * KIB)).bad(memory(4020 * KIB + KEPT), "bytes are held");
             told.good(event).good(memory(4020 * KIB + KEPT));
@@ -336,6 +339,19 @@ mod tests {
         told.good(memory(4000 * KIB)).good(Event::Left { submitter: 1, hands_back: true });
         told.good(Event::Joined { submitter: 1, nr_slots: 256, tenant: 0 })
             .bad(memory(4020 * KIB + KEPT), "bytes are held");
+    }
+
+    #[test]
+    fn a_scheduler_takes_more_when_requests_are_many_of_many_hardware_queues_for_the_first_time() {
+        let mut told = told();
+        told.good(Event::Installed { scheduler: Some("mq-deadline") });
+        told.good(changed(Control::NrRequests(2000), Phase::Done)).good(changed(Control::NrRequests(8), Phase::Done));
+        told.good(changed(Control::Topology(4, 4, 4), Phase::Done));
+        submit(&mut told, WARM);
+        let most = 4000 * KIB + 10 * 2000 * 256 + KEPT;
+        told.good(memory(4000 * KIB)).bad(memory(most), "bytes are held");
+        told.good(changed(Control::NrRequests(2000), Phase::Done));
+        told.good(memory(most)).bad(memory(most + 1), "bytes are held");
     }
 
     #[test]
