@@ -27,7 +27,7 @@ struct Group {
     uncertain: u64,
     /// Time that they took, in ns: at most; at least, if none merged; the longest.
     most_ns: u64,
-    least_ns: u64,
+    least_ns: i64,
     longest_ns: u64,
 }
 
@@ -97,7 +97,7 @@ impl Groups {
         let was_refused = status == Status::Again || asked.flags.nowait && nr_parts > 1 && !status.is_ok();
         *(if was_refused { &mut group.uncertain } else { &mut group.over }) += nr_parts;
         if nr_parts == 1 && !was_refused {
-            group.least_ns += completed.since(submitted);
+            group.least_ns += completed.0.cast_signed() - submitted.0.cast_signed();
             group.longest_ns = group.longest_ns.max(ns);
         }
     }
@@ -145,7 +145,7 @@ impl Group {
             let most = over + uncertain;
             return Err(format!("{ios} {name} and {merges} merges of them, and there were {over} to {most}"));
         }
-        let least_ns = least_ns.saturating_sub(merges.saturating_mul(longest_ns));
+        let least_ns = u64::try_from(least_ns).unwrap_or(0).saturating_sub(merges.saturating_mul(longest_ns));
         if ticks * MS > most_ns || (ticks + 1) * MS <= least_ns {
             let (least, most) = (least_ns / MS, most_ns / MS);
             return Err(format!("{ticks} ms of {name}, and they took {least} to {most} ms"));
@@ -196,8 +196,12 @@ mod tests {
 
     /// An operation that is over after some milliseconds.
     fn over(told: &mut Told<Groups>, bio: u64, op: Op, ms: u64) {
-        told.now = ms * MS;
-        let times = Times { submitted: Time(0), issued: Time(1), completed: Time(ms * MS) };
+        over_at(told, bio, op, 0, ms);
+    }
+
+    fn over_at(told: &mut Told<Groups>, bio: u64, op: Op, begun_ms: u64, over_ms: u64) {
+        told.now = over_ms * MS;
+        let times = Times { submitted: Time(begun_ms * MS), issued: Time(1), completed: Time(over_ms * MS) };
         let (submitter, id) = (1, id(1, bio, 0));
         told.good(submitted(bio, asked(op, 0, 8)));
         told.good(Event::Reaped { submitter, bio, id, status: Status::Ok, times, data: &[] });
@@ -242,6 +246,18 @@ mod tests {
         good(&mut told, stat(30));
         bad(&mut told, stat(28), "28 ms of discards, and they took 30 to 60 ms");
         bad(&mut told, stat(61), "61 ms");
+    }
+
+    #[test]
+    fn what_was_over_before_it_began_counts_less_than_nothing_or_nothing() {
+        let mut told = told();
+        over_at(&mut told, 1, Op::Read, 3, 10);
+        over_at(&mut told, 2, Op::Read, 12, 10);
+        let stat = |ticks| Stat { read_ios: 2, read_ticks: ticks, ..Stat::default() };
+        good(&mut told, stat(5));
+        good(&mut told, stat(7));
+        bad(&mut told, stat(4), "4 ms of reads, and they took 5 to 7 ms");
+        bad(&mut told, stat(8), "8 ms");
     }
 
     #[test]
