@@ -22,7 +22,7 @@ const LATEST: usize = 60;
 const LAST: u64 = 30;
 
 /// Steps that the search for the shortest prefix may take, those of the last try more. A world of the usual length needs some
-/// 4 million, one that never ends 10 million before that is seen.
+/// 4 million, one that never ends 40 million before that is seen.
 const SEARCH_STEPS: u64 = 200_000_000;
 
 /// A world that broke a promise, as it was played: with its seed and as many requests it is a run of its own.

@@ -24,7 +24,7 @@ const NAP_NS: u64 = 3_000_000;
 
 /// Steps that all CPUs together may make without an operation becoming over. While a device hangs time jumps, but those who
 /// poll look now and then.
-const MOST_STEPS: u64 = 10_000_000;
+const MOST_STEPS: u64 = 40_000_000;
 
 /// Steps that a request may take in the long run.
 const STEPS_PER_REQUEST: u64 = 20_000;
