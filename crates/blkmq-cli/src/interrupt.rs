@@ -1,25 +1,47 @@
 //! Ctrl-C, or the end of a time that `timeout` was given, ends a run early, and what it came to so far is told.
 
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+use signal_hook::low_level::pipe;
 
 use crate::failure::Failure;
 
+/// Signals that come so soon after the first are the same wish: `timeout` sends one to the program and one to its group.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 /// A flag that Ctrl-C and SIGTERM set: the run takes no more operations and waits for those that are outstanding. Who does not want to
-/// wait for them types it again. Called once.
+/// wait for them types it again, a second later or more. Called once.
 pub(crate) fn flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
-    // Handlers are called in this order: the first one looks at what earlier signals left. Where none can be set, Ctrl-C ends
-    // the program as ever.
-    for signal in [SIGINT, SIGTERM] {
-        // The exit code is that of a program that the signal has ended, as shells tell it.
-        let _ = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)));
-    }
+    let is_impatient = Arc::new(AtomicBool::new(false));
+    // Where none can be set, Ctrl-C ends the program as ever.
+    let _ = listen(&stop, &is_impatient);
     stop
+}
+
+fn listen(stop: &Arc<AtomicBool>, is_impatient: &Arc<AtomicBool>) -> io::Result<()> {
+    let (mut heard, tells) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        pipe::register(signal, tells.try_clone()?)?;
+        // The exit code is that of a program that the signal has ended, as shells tell it.
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(is_impatient))?;
+        flag::register(signal, Arc::clone(stop))?;
+    }
+    let is_impatient = Arc::clone(is_impatient);
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        if heard.read_exact(&mut [0]).is_ok() {
+            thread::sleep(AT_ONCE);
+            is_impatient.store(true, Ordering::Relaxed);
+        }
+    })?;
+    Ok(())
 }
 
 /// How an interrupted run ends, once what it came to has been told, if that is anything.

@@ -35,6 +35,14 @@ enum Kind {
     Futures(u64),
 }
 
+/// Who comes only once in a while does nothing for a long time in between, with nothing outstanding.
+#[derive(Debug, Clone, Copy)]
+struct Meetings {
+    period_ns: u64,
+    /// Rounds that it stays, on average.
+    rounds: u64,
+}
+
 /// What a client is like.
 #[derive(Debug, Clone)]
 pub(crate) struct Habits {
@@ -50,23 +58,27 @@ pub(crate) struct Habits {
     stay: Option<u64>,
     /// Most that it pauses between rounds, in ns.
     pause_ns: u64,
+    /// When all come together, if they do.
+    meetings: Option<Meetings>,
     random: Random,
 }
 
 impl Habits {
     /// So many clients, or fewer, or more, of a device of this size. Some share a tenant, so that their operations may
-    /// merge and are one to the scheduler.
-    pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64) -> Vec<Self> {
+    /// merge and are one to the scheduler. `period_ns`: they come together that often.
+    pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64, period_ns: Option<u64>) -> Vec<Self> {
         // Many who are busy find for each other what one of them was not told of.
         let nr_clients = match random.below(8) {
             0 => 1,
             1 => nr_clients.min(2),
             2 => nr_clients.div_ceil(2),
             // More of them than a thread notes one by one of whom it started requests for.
-            3 if random.one_in(2) => 3 * nr_clients,
+            3 if period_ns.is_none() && random.one_in(2) => 3 * nr_clients,
             _ => nr_clients,
         };
-        let are_sleepers = random.one_in(3);
+        let are_sleepers = period_ns.is_some() || random.one_in(3);
+        let meetings = period_ns.map(|period_ns| Meetings { period_ns, rounds: *random.pick(&[1, 1, 2, 4]) });
+        let most_at_once = if meetings.is_some() && random.one_in(4) { 200 } else { 64 };
         let nr_tenants = random.within(1, u64::from(nr_clients));
         // Of several classes the higher ones go first, and deadlines mean little.
         let class = random.one_in(2).then(|| *random.pick(&Class::ALL));
@@ -85,10 +97,11 @@ impl Habits {
                 tenant_number: number as u16,
                 tenant: Tenant::new(format!("tenant {number}")).with_priority(priority),
                 mix,
-                burst: magnitude(random, 64),
+                burst: magnitude(random, most_at_once),
                 batches: *random.pick(&[0, 0, 50, 100]),
                 stay: random.one_in(3).then(|| 1 + magnitude(random, 500)),
                 pause_ns: if are_sleepers { 0 } else { magnitude(random, 100_000) },
+                meetings,
                 random: random.fork(),
             }
         };
@@ -156,10 +169,7 @@ impl Client {
     /// Leaves with what is outstanding, or after it is over.
     fn leave(&mut self, mut submitter: Submitter) {
         if !self.world.share(|share| share.wants_more()) || self.habits.random.one_in(2) {
-            while submitter.nr_outstanding() > 0 {
-                self.sleeps(|| submitter.wait(None));
-                submitter.reap_all(|completion| self.over(completion));
-            }
+            self.drain(&mut submitter);
         }
         let hands_back = self.habits.random.one_in(2);
         self.leaves();
@@ -185,10 +195,35 @@ impl Client {
         for (_, claim) in std::mem::take(&mut self.outstanding) {
             claim.inspect(|claim| self.world.share(|share| share.claims.give_back(claim)));
         }
+        self.wait_for_meeting();
         self.pause();
         // Joining costs many steps.
         Self::rest(self.vain_stays);
         self.vain_stays += 1;
+    }
+
+    /// It has had enough for this time: waits until all is over, and comes again with the others.
+    fn meets_again(&mut self, submitter: &mut Submitter) {
+        let Some(Meetings { rounds, .. }) = self.habits.meetings else { return };
+        if self.habits.random.one_in(rounds) {
+            self.drain(submitter);
+            self.wait_for_meeting();
+        }
+    }
+
+    fn drain(&mut self, submitter: &mut Submitter) {
+        while submitter.nr_outstanding() > 0 {
+            self.sleeps(|| submitter.wait(None));
+            submitter.reap_all(|completion| self.over(completion));
+        }
+    }
+
+    /// Sleeps until all come together, or a little longer. It has nothing outstanding.
+    fn wait_for_meeting(&mut self) {
+        let Some(Meetings { period_ns, .. }) = self.habits.meetings else { return };
+        let now = self.world.q.clock().now().0;
+        let late = magnitude(&mut self.habits.random, 20_000);
+        thread::sleep(Duration::from_nanos(period_ns - now % period_ns + late));
     }
 
     /// The next operation, told to the witness; `None` if luck fails, or enough were taken.

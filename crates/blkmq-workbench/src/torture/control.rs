@@ -10,7 +10,7 @@ use blkmq_virtual::{Background, Change, Freeze, MAX_RANGES, QUEUE_KNOBS, QueueEr
 
 use super::check::Violation;
 use super::event::{Control, Counts, Event, Phase, RangeCount};
-use super::plan::{io_timeout_ms, long_io_timeout_ms, magnitude};
+use super::plan::{Pace, magnitude};
 use super::policy::Watched;
 use super::world::World;
 
@@ -49,8 +49,9 @@ pub(crate) struct Whims {
     deeds: Vec<Deed>,
     /// Most that passes between two, in ns.
     pause_ns: u64,
-    /// Timeouts are long, and stay so.
-    is_patient: bool,
+    pace: Pace,
+    /// Each is done once, and then nobody changes the queue any more.
+    once: bool,
     /// Background threads at the start.
     nr_threads: u16,
     /// Nobody else changes the queue in a way that shows in what is counted.
@@ -60,15 +61,16 @@ pub(crate) struct Whims {
 
 impl Whims {
     /// `is_alone`: there are no background threads.
-    pub(crate) fn draw(random: &mut Random, may_change_scheduler: bool, is_patient: bool, is_alone: bool) -> Self {
+    pub(crate) fn draw(random: &mut Random, may_change_scheduler: bool, pace: Pace, is_alone: bool) -> Self {
         let mut deeds: Vec<_> = DEEDS.into_iter().filter(|_| random.one_in(3)).collect();
         deeds.retain(|deed| may_change_scheduler || !matches!(deed, Deed::Scheduler));
         deeds.retain(|deed| !(is_alone && matches!(deed, Deed::Background)));
         let has_threads = random.one_in(4) && !is_alone;
         Self {
             deeds,
-            pause_ns: 1000 * magnitude(random, 1 << 14),
-            is_patient,
+            pause_ns: pace.pause_ns(random),
+            pace,
+            once: matches!(pace, Pace::Together(_)) && random.one_in(2),
             nr_threads: if has_threads { random.within(1, 2) as u16 } else { 0 },
             is_first: true,
             random: random.fork(),
@@ -76,11 +78,11 @@ impl Whims {
     }
 
     /// Those of somebody who stops the queue while another changes it; in most worlds there is none.
-    pub(crate) fn draw_second(random: &mut Random) -> Option<Self> {
+    pub(crate) fn draw_second(random: &mut Random, pace: Pace) -> Option<Self> {
         let mut deeds: Vec<_> = [Deed::Freeze, Deed::Quiesce].into_iter().collect();
         deeds.retain(|_| random.one_in(2));
-        let pause_ns = 1000 * magnitude(random, 1 << 14);
-        let whims = Self { deeds, pause_ns, is_patient: true, nr_threads: 0, is_first: false, random: random.fork() };
+        let pause_ns = pace.pause_ns(random);
+        let whims = Self { deeds, pause_ns, pace, once: false, nr_threads: 0, is_first: false, random: random.fork() };
         (random.one_in(3) && !whims.deeds.is_empty()).then_some(whims)
     }
 }
@@ -105,7 +107,9 @@ impl Controller {
         }
         let (mut seen, mut doublings) = (0, 0);
         while !self.whims.deeds.is_empty() && !self.world.share(|share| share.is_over) {
-            match *self.whims.random.pick(&self.whims.deeds) {
+            let next = self.whims.random.below(self.whims.deeds.len() as u64) as usize;
+            let deed = if self.whims.once { self.whims.deeds.swap_remove(next) } else { self.whims.deeds[next] };
+            match deed {
                 Deed::Scheduler => self.change_scheduler(),
                 Deed::Knob => self.set_knob(),
                 Deed::QueueKnob => self.set_queue_knob(),
@@ -122,12 +126,14 @@ impl Controller {
             }
             // A device that hangs for long would see very many changes.
             let taken = self.world.share(|share| share.taken());
-            doublings = if taken == seen { u32::min(doublings + 1, 16) } else { 0 };
+            doublings = if taken == seen { u32::min(doublings + 1, 24) } else { 0 };
             seen = taken;
-            self.pause((self.whims.pause_ns << doublings).min(u64::max(self.whims.pause_ns, 30_000_000)));
+            let most_ns = u64::max(self.whims.pause_ns, self.whims.pace.most_pause_ns());
+            self.pause((self.whims.pause_ns << doublings).min(most_ns));
         }
         while self.background.is_some() && !self.world.share(|share| share.is_over) {
-            thread::sleep(Duration::from_micros(100));
+            let ns = self.whims.pause_ns.clamp(100_000, 100_000_000);
+            self.pause(ns);
         }
         if self.background.is_some() {
             self.set_background(0);
@@ -287,10 +293,7 @@ impl Controller {
         let knobs: Vec<_> = QUEUE_KNOBS.iter().filter(|knob| knob.name != "nr_requests").collect();
         let knob = *random.pick(&knobs);
         let (value, is_good) = match knob.name {
-            "io_timeout" if !random.one_in(8) => {
-                let long = self.whims.is_patient;
-                (if long { long_io_timeout_ms(random) } else { io_timeout_ms(random) }.into(), true)
-            }
+            "io_timeout" if !random.one_in(8) => (self.whims.pace.io_timeout_ms(random).into(), true),
             "io_timeout" => (0, false),
             _ => value(random, knob),
         };

@@ -179,8 +179,8 @@ pub(crate) enum Event<'a> {
     Absorbed { into: RqId, absorbed: RqId },
     /// It chose a request.
     Chosen { rq: RqId, now: Time },
-    /// It was asked and chose none, with this many waiting.
-    HeldBack { waiting: usize, now: Time },
+    /// It was asked and chose none, with this many waiting; when it would let one go though nothing else happens.
+    HeldBack { waiting: usize, now: Time, wakeup: Option<Time> },
 
     /// The device was offered a request. `ranges`: first sector and length of each, more than one only for a discard.
     /// `segments`: the lengths of the pieces of its data, in bytes. `data`: of a write, what each sector shall hold. `now`:

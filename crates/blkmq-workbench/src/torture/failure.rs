@@ -340,7 +340,7 @@ mod tests {
             },
             inserted(9, 64),
         ];
-        events.extend([Event::HeldBack { waiting: 1, now: Time(0) }; LATEST]);
+        events.extend([Event::HeldBack { waiting: 1, now: Time(0), wakeup: None }; LATEST]);
         let by_bio = told(&Violation::new("rule", String::new()).bio(1), &events);
         let by_request = told(&Violation::new("rule", String::new()).request(NAMED), &events);
         assert_eq!(by_bio, by_request);

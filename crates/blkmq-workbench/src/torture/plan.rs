@@ -70,6 +70,44 @@ pub(crate) struct Plan {
     pub(crate) nr_idle: u16,
 }
 
+/// How a world's time goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Pace {
+    /// Somehow.
+    Any,
+    /// Timeouts are long, and stay so: none comes to the rescue of who was not woken.
+    Patient,
+    /// Clients come together once in so many ns, and sleep for most of the time.
+    Together(u64),
+}
+
+impl Pace {
+    /// A value for the knob `io_timeout`.
+    pub(crate) fn io_timeout_ms(self, random: &mut Random) -> u32 {
+        match self {
+            Self::Any => io_timeout_ms(random),
+            Self::Patient => long_io_timeout_ms(random),
+            Self::Together(_) => any_io_timeout_ms(random),
+        }
+    }
+
+    /// Most that passes between two changes, in ns.
+    pub(crate) fn pause_ns(self, random: &mut Random) -> u64 {
+        match self {
+            Self::Together(period_ns) => 1000 * magnitude(random, 2 * period_ns / 1000),
+            Self::Any | Self::Patient => 1000 * magnitude(random, 1 << 14),
+        }
+    }
+
+    /// Most that passes between two changes while no operation is taken, in ns.
+    pub(crate) const fn most_pause_ns(self) -> u64 {
+        match self {
+            Self::Together(period_ns) => 2 * period_ns,
+            Self::Any | Self::Patient => 30_000_000,
+        }
+    }
+}
+
 /// A number from 1 to `most`, each order of magnitude as likely as any other.
 pub(crate) fn magnitude(random: &mut Random, most: u64) -> u64 {
     let bits = u64::from(most.ilog2()) + 1;
@@ -78,12 +116,24 @@ pub(crate) fn magnitude(random: &mut Random, most: u64) -> u64 {
 }
 
 /// A timeout in ms: many are about as long as the slower requests take, so that completions meet the timeout scan.
-pub(crate) fn io_timeout_ms(random: &mut Random) -> u32 {
+fn io_timeout_ms(random: &mut Random) -> u32 {
     if random.one_in(2) { random.within(1, 4) as u32 } else { 4 + magnitude(random, 250) as u32 }
 }
 
+/// When the clients of some worlds come together, in ns: none of them does anything from when its operations are over until
+/// then. Whoever else was not woken, or forgot when to look again, is found out, for nobody else comes to the rescue.
+fn period_ns(random: &mut Random) -> Option<u64> {
+    random.one_in(4).then(|| random.within(20_000_000, 40_000_000) << random.below(7))
+}
+
+/// A timeout in ms of a world whose clients come together: whoever waits sleeps, however long that is. While a request takes
+/// long all look at it that often.
+fn any_io_timeout_ms(random: &mut Random) -> u32 {
+    if random.one_in(4) { 6000 } else { magnitude(random, 6000).max(20) as u32 }
+}
+
 /// A timeout in ms of a world in which none comes to the rescue of who was not woken.
-pub(crate) fn long_io_timeout_ms(random: &mut Random) -> u32 {
+fn long_io_timeout_ms(random: &mut Random) -> u32 {
     random.within(2000, 30_000) as u32
 }
 
@@ -102,11 +152,16 @@ impl Plan {
         };
         let known = scheduler_names();
         let drawn = *random.pick(&known);
-        let is_patient = random.one_in(2);
-        let io_timeout_ms = if is_patient { long_io_timeout_ms(random) } else { io_timeout_ms(random) };
-        let device = DeviceConfig::draw(&mut random.fork(), io_timeout_ms);
+        let period_ns = period_ns(random);
+        let pace = match period_ns {
+            Some(period_ns) => Pace::Together(period_ns),
+            None if random.one_in(2) => Pace::Patient,
+            None => Pace::Any,
+        };
+        let io_timeout_ms = pace.io_timeout_ms(random);
+        let device = DeviceConfig::draw(&mut random.fork(), io_timeout_ms, period_ns.is_some());
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
-        let clients = Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors);
+        let clients = Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors, period_ns);
         // In most worlds of one client that alone drives the queue: its order is exact then.
         let is_alone = clients.len() == 1 && !random.one_in(4);
         Self {
@@ -119,10 +174,10 @@ impl Plan {
             io_timeout_ms,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
             device_random: random.fork(),
-            whims: Whims::draw(&mut random.fork(), settings.scheduler.is_none(), is_patient, is_alone),
+            whims: Whims::draw(&mut random.fork(), settings.scheduler.is_none(), pace, is_alone),
             clients,
             device,
-            second: Whims::draw_second(&mut random.fork()),
+            second: Whims::draw_second(&mut random.fork(), pace),
             // More than one word of marks is for.
             nr_idle: if random.one_in(16) { random.within(57, 80) as u16 } else { 0 },
         }

@@ -66,7 +66,7 @@ impl Scheduler for Watched {
         let chosen = self.inner.dispatch(self.asked_at(now));
         self.witness.tell(match chosen {
             Some(rq) => Event::Chosen { rq, now },
-            None => Event::HeldBack { waiting: self.inner.len(), now },
+            None => Event::HeldBack { waiting: self.inner.len(), now, wakeup: self.inner.next_wakeup() },
         });
         chosen
     }

@@ -159,7 +159,10 @@ impl Event<'_> {
             }
             Self::Absorbed { into, absorbed } => write!(f, "{}: absorbed {}", Request(into), Request(absorbed)),
             Self::Chosen { rq, .. } => write!(f, "{}: chosen by the scheduler", Request(rq)),
-            Self::HeldBack { waiting, .. } => write!(f, "the scheduler chose none of {waiting} that wait"),
+            Self::HeldBack { waiting, wakeup, .. } => {
+                write!(f, "the scheduler chose none of {waiting} that wait")?;
+                wakeup.map_or(Ok(()), |wakeup| write!(f, ", and would at {} ns", wakeup.0))
+            }
             _ => Ok(()),
         }
     }

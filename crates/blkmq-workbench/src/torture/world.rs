@@ -225,7 +225,11 @@ fn trouble(ended: Ended) -> Option<Violation> {
             "livelock",
             format!(
                 "more than {STEPS_PER_REQUEST} steps a request for {MOST_STEPS} steps; {}",
-                if running.is_empty() { "all sleep".to_owned() } else { format!("running: {}", running.join(", ")) }
+                if running.is_empty() {
+                    "nobody ran when it ended".to_owned()
+                } else {
+                    format!("running: {}", running.join(", "))
+                }
             ),
         )),
         Ended::Panicked { cpu, message } => Some(Violation::new("panic", format!("CPU {cpu}: {message}"))),

@@ -370,7 +370,7 @@ mod tests {
         told.bad(chosen(id(1, 0, 2), 4), "CPU 0 told the scheduler that it is 4, and inserted at 5 before");
         told.good(insert(1, 6)).bad(insert(2, 5), "it is 5, and inserted at 6");
         told.cpu = 1;
-        told.good(insert(3, 3)).good(Event::HeldBack { waiting: 1, now: Time(3) });
-        told.bad(Event::HeldBack { waiting: 1, now: Time(2) }, "and inserted at 3 before");
+        told.good(insert(3, 3)).good(Event::HeldBack { waiting: 1, now: Time(3), wakeup: None });
+        told.bad(Event::HeldBack { waiting: 1, now: Time(2), wakeup: None }, "and inserted at 3 before");
     }
 }

@@ -378,8 +378,9 @@ mod tests {
             .bad(insert(1), "its place at the head");
         told.bad(choose(1), "GivenBack").good(offer(1)).good(completed(rq(1), Status::Ok)).bad(offer(1), "Over");
         told.bad(choose(2), "does not wait there: None").good(insert(3));
-        told.bad(Event::HeldBack { waiting: 2, now: Time(0) }, "by its own count, not 1");
-        told.good(Event::HeldBack { waiting: 1, now: Time(0) }).bad(Event::Counted(&counts(0)), "1 requests wait");
+        told.bad(Event::HeldBack { waiting: 2, now: Time(0), wakeup: None }, "by its own count, not 1");
+        told.good(Event::HeldBack { waiting: 1, now: Time(0), wakeup: None })
+            .bad(Event::Counted(&counts(0)), "1 requests wait");
         assert!(told.end().is_err());
     }
 

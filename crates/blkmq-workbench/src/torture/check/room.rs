@@ -417,10 +417,11 @@ mod tests {
         let mut told = self::told();
         (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
         give(&mut told, 0);
-        told.good(Event::HeldBack { waiting: 7, now: blkmq_sched::Time(0) });
+        told.good(Event::HeldBack { waiting: 7, now: blkmq_sched::Time(0), wakeup: None });
         told.good(completed(id(1, 0, 0), Status::Ok)).good(insert(8, Op::Read));
         give(&mut told, 1);
-        told.good(Event::HeldBack { waiting: 7, now: blkmq_sched::Time(0) }).bad(insert(9, Op::Read), "1 with");
+        told.good(Event::HeldBack { waiting: 7, now: blkmq_sched::Time(0), wakeup: None })
+            .bad(insert(9, Op::Read), "1 with");
     }
 
     #[test]

@@ -53,8 +53,8 @@ pub(super) struct Stall {
     /// Requests that wait in the scheduler, and those that it chose and that have not reached the device.
     nr_waiting: u64,
     nr_chosen: u64,
-    /// The scheduler said last that none of these may go.
-    held_back: Option<usize>,
+    /// The scheduler said last that none may go, before this time.
+    held_back: Option<Time>,
     has_scheduler: bool,
     nr_requests: u64,
     /// The scheduler may want fewer requests than that which are no reads.
@@ -168,6 +168,10 @@ impl Stall {
                 return Err(bad(format!("a request with the device is due, or overdue, at {due} ns")).request(rq));
             }
         }
+        let wakeup = self.held_back.map(|wakeup| wakeup.max(since)).filter(|_| !self.lacks_tags(&with_device));
+        if let Some(Time(wakeup)) = wakeup.filter(|wakeup| until.0 > wakeup.0.saturating_add(slack)) {
+            return Err(bad(format!("the scheduler lets one of {} requests go at {wakeup} ns", self.nr_waiting)));
+        }
         // What has not come in stays in the plugs until the change is made.
         if self.nr_changes > 0 {
             return Ok(());
@@ -190,14 +194,22 @@ impl Stall {
 
     /// Whether tags may be missing, or room in the scheduler, or its policy lets nothing go.
     fn is_held_up(&self, with_device: &[u64], nr_begun: u64) -> bool {
-        let nr_refused = self.offers.refused().count() as u64;
-        let elsewhere = nr_refused + self.nr_chosen;
+        let is_full = self.has_scheduler
+            && (self.has_async_depth || self.nr_waiting + nr_begun + self.nr_elsewhere() >= self.nr_requests);
+        self.lacks_tags(with_device) || is_full || self.held_back.is_some()
+    }
+
+    /// Whether some hardware queue may have no tag.
+    fn lacks_tags(&self, with_device: &[u64]) -> bool {
         let nr_tags =
             u64::from(self.facts.topology.depth).min(if self.has_scheduler { u64::MAX } else { self.nr_requests });
-        let lacks_tags = with_device.iter().any(|begun| begun + elsewhere >= nr_tags);
-        let is_full =
-            self.has_scheduler && (self.has_async_depth || self.nr_waiting + nr_begun + elsewhere >= self.nr_requests);
-        lacks_tags || is_full || self.held_back.is_some()
+        let elsewhere = self.nr_elsewhere();
+        with_device.iter().any(|begun| begun + elsewhere >= nr_tags)
+    }
+
+    /// Requests on their way to the device.
+    fn nr_elsewhere(&self) -> u64 {
+        self.offers.refused().count() as u64 + self.nr_chosen
     }
 
     /// With tags and room for everything, each operation is with the device. Those that wait for a flush are not judged.
@@ -253,7 +265,9 @@ impl Checker for Stall {
                 self.place(rq, Place::Chosen);
                 self.held_back = None;
             }
-            Event::HeldBack { waiting, .. } => self.held_back = (waiting > 0).then_some(waiting),
+            Event::HeldBack { waiting, wakeup, .. } => {
+                self.held_back = (waiting > 0).then(|| wakeup.unwrap_or(Time(u64::MAX)));
+            }
             Event::Offered { rq, .. } => {
                 if self.places.get(rq) == Some(&Place::Chosen) {
                     self.place(rq, Place::Gone);
@@ -379,13 +393,19 @@ mod tests {
             told
         };
         waiting().bad(idle(50), "1 requests wait in the scheduler");
-        waiting().good(Event::HeldBack { waiting: 1, now: Time(0) }).good(idle(50));
+        waiting().good(Event::HeldBack { waiting: 1, now: Time(0), wakeup: None }).good(idle(50));
+        let at = |ms| Event::HeldBack { waiting: 1, now: Time(0), wakeup: Some(Time(ms * MS)) };
+        waiting().good(at(40)).good(idle(43)).bad(idle(46), "lets one of 1 requests go at 40000000 ns");
+        waiting().good(at(40)).good(chosen(id(1, 1, 0), 0)).bad(idle(50), "operation 2");
+        waiting().good(changed(Control::Quiesce, Phase::Begun)).good(at(40)).good(idle(50));
         waiting().good(chosen(id(1, 1, 0), 0)).bad(idle(50), "operation 2 of submitter 1 is over");
         let mut full = waiting();
         for slot in 2..5 {
             full.good(offered(id(1, slot, 0), Op::Read, 8 * slot, 8, &[])).good(due(id(1, slot, 0), 50));
         }
         full.good(idle(50));
+        // Who has no tag does not ask.
+        full.good(at(40)).good(idle(50));
         let mut few = waiting();
         few.good(changed(Control::NrRequests(2), Phase::Begun)).good(changed(Control::NrRequests(2), Phase::Done));
         few.good(idle(50));

@@ -56,6 +56,7 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
         if !client.stays() {
             break;
         }
+        client.meets_again(&mut submitter);
         if idle_rounds > 4 {
             Client::rest(idle_rounds);
         } else if client.habits.random.below(100) < rhythm.pauses {

@@ -32,7 +32,7 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
     loop {
         let is_full = goes_on && !submit(client, &submitter, &mut awaited, nr_tasks);
         if goes_on {
-            goes_on = client.stays();
+            goes_on = client.stays() && client.habits.meetings.is_none();
         }
         let before = awaited.len();
         if before > 0 && client.habits.random.one_in(200) {
@@ -52,7 +52,7 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
         if awaited.is_empty() {
             // What has all slots, or the sectors that are wanted, may be operations that nobody awaits: only leaving makes
             // them complete then.
-            if !goes_on || is_full || client.habits.random.one_in(4) {
+            if !goes_on || is_full || client.habits.meetings.is_some() || client.habits.random.one_in(4) {
                 break;
             }
             client.pause();

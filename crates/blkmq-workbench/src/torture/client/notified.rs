@@ -21,10 +21,14 @@ impl Notify for Bell {
 pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
     let bell = Arc::new(Bell(Parker::new()));
     submitter.set_notify(Some(Arc::clone(&bell) as Arc<dyn Notify>));
-    let mut idle_rounds = 0;
+    let switches = client.habits.random.one_in(2);
+    let (mut is_told, mut idle_rounds) = (true, 0);
     loop {
         direct::burst(client, &mut submitter);
-        while !submitter.poll() && submitter.nr_outstanding() > 0 {
+        if !is_told {
+            client.sleeps(|| submitter.wait(None));
+        }
+        while is_told && !submitter.poll() && submitter.nr_outstanding() > 0 {
             let now = client.world.q.clock().now();
             // `None`: whoever ends the quiescence tells.
             let timeout = submitter.next_wakeup().map(|wakeup| Duration::from_nanos(wakeup.since(now)));
@@ -36,6 +40,11 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
         idle_rounds = if nr_reaped == 0 { idle_rounds + 1 } else { 0 };
         if !client.stays() {
             break;
+        }
+        client.meets_again(&mut submitter);
+        if switches && client.habits.random.one_in(8) {
+            is_told = !is_told;
+            submitter.set_notify(is_told.then(|| Arc::clone(&bell) as Arc<dyn Notify>));
         }
         if idle_rounds > 4 {
             Client::rest(idle_rounds);

@@ -4,6 +4,8 @@ use blkmq_vcpu::Random;
 use blkmq_virtual::Limits;
 use blkmq_virtual::driver::Topology;
 
+use crate::torture::plan::magnitude;
+
 /// How often something happens: never, or once in so many times on average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate(u64);
@@ -52,6 +54,8 @@ pub(crate) struct Timing {
     pub(crate) mean_ns: Vec<u64>,
     /// Requests that take a hundred times as long, or 2 ms if that is shorter.
     pub(crate) slow: Rate,
+    /// Requests that take up to [`LONGEST_NS`], of any magnitude.
+    pub(crate) long: Rate,
     /// Requests of a hardware queue complete in the order in which they were started.
     pub(crate) in_order: bool,
     /// After which the queue asks about a request, at first, in ns.
@@ -102,7 +106,7 @@ impl Faults {
     };
 
     /// Some of the faults, or none: what one fault hides is found in a world without it.
-    fn draw(random: &mut Random, io_timeout_ms: u32) -> Self {
+    fn draw(random: &mut Random, io_timeout_ms: u32, sleeps: bool) -> Self {
         if random.one_in(8) {
             return Self::NONE;
         }
@@ -111,9 +115,11 @@ impl Faults {
             gives_back: Rate::sometimes(random, 2, 50),
             busy: Rate::sometimes(random, 3, 100),
             busy_ns: long_or_short(random, 100, 14),
-            room: if random.one_in(4) { random.within(1, 16) as usize } else { usize::MAX },
+            // Whoever was refused tries again and again, also while the device hangs for long.
+            room: if !sleeps && random.one_in(4) { random.within(1, 16) as usize } else { usize::MAX },
             // Who waits meanwhile polls now and then: the longer it takes, the rarer it is.
             hangs: match u64::from(io_timeout_ms) {
+                _ if sleeps => Rate::sometimes(random, 50, 1000),
                 1000.. => Rate::NEVER,
                 ms if random.one_in(2) => Rate(long_or_short(random, 5, 6).max(ms)),
                 _ => Rate::NEVER,
@@ -127,12 +133,18 @@ impl Faults {
     }
 }
 
+/// The longest that a request takes while whoever waits for it sleeps, in ns.
+const LONGEST_NS: u64 = 8_000_000_000;
+
 /// The longest that a slow request takes, in ns. Who polls for it meanwhile makes a step at least every 100 ns.
 const SLOW_NS: u64 = 2_000_000;
 
 impl Timing {
     /// How long a request takes that is started on this hardware queue, in ns.
     pub(crate) fn time_ns(&self, hctx: u16, random: &mut Random) -> u64 {
+        if self.long.strikes(random) {
+            return magnitude(random, LONGEST_NS);
+        }
         let mean_ns = self.mean_ns[usize::from(hctx) % self.mean_ns.len()];
         let time_ns = if mean_ns > 0 { random.around(mean_ns) } else { 0 };
         if self.slow.strikes(random) { (100 * time_ns).min(SLOW_NS) } else { time_ns }
@@ -152,7 +164,7 @@ impl Timing {
         if self.slow == Rate::NEVER { longest } else { (100 * longest).min(SLOW_NS).max(longest) }
     }
 
-    fn draw(random: &mut Random, io_timeout_ms: u32) -> Self {
+    fn draw(random: &mut Random, io_timeout_ms: u32, sleeps: bool) -> Self {
         let at_once = match random.below(6) {
             0 => 100,
             1 | 2 => random.below(100),
@@ -166,6 +178,7 @@ impl Timing {
             at_once,
             mean_ns,
             slow: Rate::sometimes(random, 5, 200),
+            long: if sleeps { Rate::sometimes(random, 20, 500) } else { Rate::NEVER },
             in_order: random.one_in(3),
             timeout_ns: u64::from(io_timeout_ms) * 1_000_000,
         }
@@ -183,14 +196,14 @@ fn long_or_short(random: &mut Random, least: u64, most: u64) -> u64 {
 }
 
 impl DeviceConfig {
-    /// Some device.
-    pub(crate) fn draw(random: &mut Random, io_timeout_ms: u32) -> Self {
+    /// Some device. `sleeps`: who waits for it sleeps, so that it may take its time.
+    pub(crate) fn draw(random: &mut Random, io_timeout_ms: u32, sleeps: bool) -> Self {
         Self {
             limits: limits(random),
             topology: topology(random),
             is_concurrent: random.one_in(3),
-            timing: Timing::draw(random, io_timeout_ms),
-            faults: Faults::draw(random, io_timeout_ms),
+            timing: Timing::draw(random, io_timeout_ms, sleeps),
+            faults: Faults::draw(random, io_timeout_ms, sleeps),
         }
     }
 }
@@ -240,7 +253,7 @@ mod tests {
         let mut random = Random::new(1);
         let (mut faultless, mut with_power_loss) = (0, 0);
         for _ in 0..2000 {
-            let DeviceConfig { limits, topology, faults, .. } = DeviceConfig::draw(&mut random, 30);
+            let DeviceConfig { limits, topology, faults, .. } = DeviceConfig::draw(&mut random, 30, false);
             let block = limits.logical_block_size / 512;
             assert!((512..=8192).contains(&limits.capacity_sectors));
             assert!(limits.capacity_sectors.is_multiple_of(block.into()));

@@ -200,7 +200,14 @@ fn plain() -> DeviceConfig {
         },
         topology: Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 4 },
         is_concurrent: false,
-        timing: Timing { at_once: 0, mean_ns: vec![5000], slow: Rate::NEVER, in_order: false, timeout_ns: 1_000_000 },
+        timing: Timing {
+            at_once: 0,
+            mean_ns: vec![5000],
+            slow: Rate::NEVER,
+            long: Rate::NEVER,
+            in_order: false,
+            timeout_ns: 1_000_000,
+        },
         faults: Faults::NONE,
     }
 }
@@ -248,7 +255,7 @@ fn every_fault_happens_and_nothing_is_lost() {
 fn devices_of_all_kinds_keep_their_word() {
     let mut random = Random::new(3);
     for seed in 0..40 {
-        let mut config = DeviceConfig::draw(&mut random, 1);
+        let mut config = DeviceConfig::draw(&mut random, 1, false);
         // What is lost with the power is lost on purpose.
         config.faults.power_ns = 0;
         play(config, seed, 40);
@@ -257,7 +264,7 @@ fn devices_of_all_kinds_keep_their_word() {
 
 #[test]
 fn the_same_seed_makes_the_same_history() {
-    let mut config = DeviceConfig::draw(&mut Random::new(4), 1);
+    let mut config = DeviceConfig::draw(&mut Random::new(4), 1, false);
     config.faults.power_ns = 0;
     assert_eq!(play(config.clone(), 5, 60), play(config.clone(), 5, 60));
     assert_ne!(play(config.clone(), 5, 60).1, play(config, 6, 60).1);
