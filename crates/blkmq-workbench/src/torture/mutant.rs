@@ -71,7 +71,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "freeze-leak",
         what: "the queue's word is read before entering, so a freeze may let one through",
         site: "submit.word_inside",
-        found_by: &["freeze: "],
+        // What is let through while a scheduler is put in place is no more in its counts, and leaves them all the same.
+        found_by: &["freeze: ", "attempt to subtract with overflow"],
     },
     Mutant {
         name: "requeue-behind",
@@ -86,6 +87,9 @@ pub const MUTANTS: &[Mutant] = &[
         // Who completes what is over already hands its slot on, which any of these may be the first to see.
         found_by: &[
             "a slot keeps its bio until all parts are back",
+            "attempt to subtract with overflow",
+            "counters: ",
+            "device: a request that was over was completed once more",
             "livelock: ",
             "lost: ",
             "order: the device was offered a request that is elsewhere: Over",
