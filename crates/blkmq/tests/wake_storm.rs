@@ -6,7 +6,7 @@ mod device;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use blkmq::{Class, Client, Clock, IoPriority, Limits, Notify, RequestQueue, Status, Submitter, VirtualClock};
+use blkmq::{Class, Client, Clock, IoPriority, Limits, Notify, RequestQueue, Status, Submitter, Time, VirtualClock};
 use device::{ONE_QUEUE, Recorder, read, write};
 
 /// Counts how often a submitter's thread was told to look.
@@ -158,4 +158,32 @@ fn a_knob_that_makes_room_says_so() {
     (0..3).for_each(|_| device.finish_oldest(Status::Ok));
     assert!(submitter.wait(None));
     assert_eq!(submitter.reap_all(|_| ()), 3);
+}
+
+/// Goes red if only a device that was asked is a reason to wake them. Who goes to sleep while the scan runs plans for one
+/// timeout later, and would find the request half a second overdue.
+#[test]
+fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
+    let clock = VirtualClock::new();
+    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let builder = RequestQueue::builder(device.clone()).clock(Clock::Virtual(clock.clone())).io_timeout_ms(1000);
+    let q = builder.build().expect("the queue is good");
+    let client = Client::new("test");
+    let join = || q.submitter(&client).expect("there is room for two threads");
+    let (mut waits, mut polls) = (join(), join());
+    let told = Arc::new(Told::default());
+    waits.set_notify(Some(told.clone()));
+    clock.advance(500_000_000);
+    waits.submit(read(0, 8)).expect("there are slots");
+    waits.poll();
+    told.since_last();
+    for (advance, expected) in [(499_000_000, 0), (1_000_000, 1)] {
+        clock.advance(advance);
+        polls.poll();
+        assert_eq!(told.since_last(), expected);
+    }
+    // The device was not asked about it, and will be when it has taken as long as it may.
+    assert_eq!(waits.next_wakeup(), Some(Time(1_500_000_000)));
+    device.finish_oldest(Status::Ok);
+    waits.poll();
 }
