@@ -18,6 +18,7 @@ use crate::queue::RequestQueue;
 use crate::request::Request;
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
+use crate::sync::kept;
 use crate::tags::Tag;
 
 /// Tags taken in one go for what waits in the scheduler. Few, since they are missing elsewhere until their requests are
@@ -27,8 +28,8 @@ const TAG_BATCH: usize = 8;
 /// What came of asking the scheduler.
 enum Choice<'q> {
     Chosen(Request<'q>),
-    /// The scheduler has requests, but none may go now; how many insertions it had seen.
-    HeldBack(u32),
+    /// The scheduler has requests, but none may go now.
+    HeldBack,
     Empty,
 }
 
@@ -91,6 +92,7 @@ impl Runner {
         let (mut chosen, mut batches) = (0, 0);
         let mut batch = [Tag(0); TAG_BATCH];
         let mut tags = &batch[..0];
+        let mut nr_lacked = 0;
         loop {
             let waiting = if chosen < bound { q.held.nr_waiting() as usize } else { 0 };
             if waiting == 0 {
@@ -103,6 +105,7 @@ impl Runner {
                 continue;
             }
             if tags.is_empty() {
+                nr_lacked = hctx.nr_lacked();
                 let wanted = waiting.min(bound - chosen).min(TAG_BATCH);
                 let got = self.tags_or_wait(q, hctx, &mut batch[..wanted]);
                 if got == 0 {
@@ -122,14 +125,16 @@ impl Runner {
                     self.put_unused(q, hctx, std::mem::take(&mut tags));
                     chosen += self.give_tag(q, rq).0;
                 }
-                // As above: look again, by the count of waiting requests or, if some are held back, of insertions.
+                // As above: look again, by the count of waiting requests.
                 Choice::Empty => self.put_unused(q, hctx, std::mem::take(&mut tags)),
-                Choice::HeldBack(insertions) => {
+                Choice::HeldBack => {
                     // No word of the room that comes back with them: who is told looks, is held back too, and tells the
                     // others in turn, for ever. What is held back goes on when a request with the device completes or a
                     // time has come, and either makes room.
                     self.put_back(q, hctx, std::mem::take(&mut tags));
-                    if q.held.insertions() == insertions {
+                    // Who inserted something that may go, or completed what held something back, may have lacked a tag that
+                    // was held here and have left.
+                    if hctx.nr_lacked() == nr_lacked || !kept("dispatch.lacked") {
                         break;
                     }
                 }
@@ -213,6 +218,7 @@ impl Runner {
         if got > 0 {
             return got;
         }
+        hctx.note_lack();
         q.word.set_waiting();
         q.word.wait_fence();
         hctx.tags.get_batch(&mut self.hint, out)
@@ -236,7 +242,7 @@ impl Runner {
 /// Asks the scheduler once; if it holds requests back, once more with WAITING set and the tallies read after it.
 fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
     let choice = choose(q, counters, now);
-    if !matches!(choice, Choice::HeldBack(_)) {
+    if !matches!(choice, Choice::HeldBack) {
         return choice;
     }
     q.word.set_waiting();
@@ -251,7 +257,7 @@ fn choose<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q>
     q.held.note_waiting(&hold);
     let planned = q.policy_wakeup.load(Ordering::Relaxed);
     let wakeup = match (&choice, &hold.scheduler) {
-        (Choice::HeldBack(_), Some(scheduler)) => {
+        (Choice::HeldBack, Some(scheduler)) => {
             let wakeup = scheduler.next_wakeup().map_or(u64::MAX, |time| time.0);
             // A plan that is still to come stands until something is chosen. A scheduler that is asked in vain may name
             // now this time and now that, and who is woken for the earlier one asks it again.
@@ -282,7 +288,7 @@ fn choose_held<'q>(q: &'q RequestQueue, hold: &mut Hold, now: Time) -> Choice<'q
             Choice::Chosen(rq)
         }
         None if scheduler.is_empty() => Choice::Empty,
-        None => Choice::HeldBack(q.held.insertions()),
+        None => Choice::HeldBack,
     }
 }
 

@@ -124,6 +124,8 @@ pub(crate) struct HwCtx {
     pub(crate) stalled: Line<AtomicBool>,
     /// The driver gave back what it was offered last: while this is set, whoever sleeps plans for another try.
     pub(crate) gave_back: Line<AtomicBool>,
+    /// How often somebody found no tag here, wrapping.
+    nr_lacked: Line<AtomicU32>,
     dispatch: DispatchList,
     /// Which members' software queues hold requests for this hardware queue.
     ctx_map: Box<[Line<AtomicU64>]>,
@@ -150,12 +152,25 @@ impl HwCtx {
             issue: Handover::new(RqList::new()),
             stalled: Line::new("hctx.stalled", AtomicBool::new(false)),
             gave_back: Line::new("hctx.gave_back", AtomicBool::new(false)),
+            nr_lacked: Line::new("hctx.nr_lacked", AtomicU32::new(0)),
             dispatch: DispatchList { list: Mutex::new(RqList::new()), len: AtomicU32::new(0) },
             ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
             nr_marked: AtomicU32::new(0),
             dispatch_from: AtomicU32::new(0),
             flush: Mutex::new(FlushQueue::default()),
         }
+    }
+
+    /// Somebody found no tag. Called before the fence and the second look that this owes.
+    pub(crate) fn note_lack(&self) {
+        self.nr_lacked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often somebody found no tag, wrapping. Who reads it before he takes tags, and behind the fence that follows the
+    /// return of those he held in vain, knows whether anybody lacked them meanwhile. The fences make that certain, his and
+    /// that of who lacked one: either that one's second look finds the tag, or it is in the count.
+    pub(crate) fn nr_lacked(&self) -> u32 {
+        self.nr_lacked.load(Ordering::Relaxed)
     }
 
     /// Puts a request on the dispatch list, behind what is there.

@@ -30,8 +30,6 @@ pub(crate) struct Held {
     nr_waiting: AtomicU32,
     /// Of these, those for another hardware queue than the first.
     nr_elsewhere: AtomicU32,
-    /// How often something was inserted, wrapping.
-    insertions: AtomicU32,
 }
 
 impl Hold {
@@ -59,7 +57,6 @@ impl Held {
             wait_meter,
             nr_waiting: AtomicU32::new(0),
             nr_elsewhere: AtomicU32::new(0),
-            insertions: AtomicU32::new(0),
         }
     }
 
@@ -91,16 +88,6 @@ impl Held {
     /// Whether all that waits goes to the first hardware queue, as of a moment ago.
     pub(crate) fn is_for_first_hctx(&self) -> bool {
         self.nr_elsewhere.load(Ordering::Relaxed) == 0
-    }
-
-    /// How often something was inserted, wrapping.
-    pub(crate) fn insertions(&self) -> u32 {
-        self.insertions.load(Ordering::Relaxed)
-    }
-
-    /// Called under the lock by who inserted.
-    pub(crate) fn note_insertion(&self) {
-        self.insertions.store(self.insertions().wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Called before unlocking.

@@ -73,7 +73,6 @@ impl Runner {
                 rest.push_back(rq, Place::Plugged);
             }
         }
-        q.held.note_insertion();
         q.held.note_waiting(hold);
         drop(guard);
         *plug = rest;

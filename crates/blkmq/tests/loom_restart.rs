@@ -3,9 +3,9 @@
 
 mod model;
 
-use blkmq::sync::atomic::{AtomicUsize, Ordering};
+use blkmq::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use blkmq::sync::{Arc, thread};
-use blkmq::tags::{Hint, Tags};
+use blkmq::tags::{Hint, Tag, Tags};
 use blkmq::word::Word;
 use model::{Exclusive, fails, fails_without, holds, holds_within};
 
@@ -165,6 +165,78 @@ fn published() {
     assert_eq!(word.is_waiting(), seen.stagings() == 0);
 }
 
+/// A request that the scheduler holds back until another has completed, and one tag.
+struct HeldBack {
+    word: Word,
+    tags: Tags,
+    nr_lacked: AtomicUsize,
+    is_completed: AtomicBool,
+    is_waiting: AtomicBool,
+    /// Whether who held the tag in vain looks once more if another lacked it; false breaks the protocol.
+    looks_again: bool,
+}
+
+impl HeldBack {
+    /// Whether the scheduler lets the request go.
+    fn is_chosen(&self) -> bool {
+        self.is_completed.load(Ordering::Relaxed) && {
+            self.is_waiting.store(false, Ordering::Relaxed);
+            true
+        }
+    }
+
+    fn tag_or_wait(&self, hint: &mut Hint) -> Option<Tag> {
+        self.tags.get(hint).or_else(|| {
+            self.nr_lacked.fetch_add(1, Ordering::Relaxed);
+            self.word.set_waiting();
+            self.word.wait_fence();
+            self.tags.get(hint)
+        })
+    }
+
+    /// Takes the tag first, so that nothing is chosen that cannot go.
+    fn dispatch(&self) {
+        let mut hint = Hint::default();
+        loop {
+            let nr_lacked = self.nr_lacked.load(Ordering::Relaxed);
+            let Some(tag) = self.tag_or_wait(&mut hint) else { return };
+            let is_chosen = self.is_chosen() || {
+                self.word.set_waiting();
+                self.word.wait_fence();
+                self.is_chosen()
+            };
+            self.tags.put(tag, &mut hint);
+            self.word.completed_fence();
+            if is_chosen || !self.looks_again || self.nr_lacked.load(Ordering::Relaxed) == nr_lacked {
+                return;
+            }
+        }
+    }
+}
+
+/// One thread asks in vain with the only tag in its hands while another completes what held the request back.
+fn in_vain(looks_again: bool) {
+    let queue = Arc::new(HeldBack {
+        word: Word::new(),
+        tags: Tags::new(1, 1),
+        nr_lacked: AtomicUsize::new(0),
+        is_completed: AtomicBool::new(false),
+        is_waiting: AtomicBool::new(true),
+        looks_again,
+    });
+    let asks = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.dispatch())
+    };
+    queue.is_completed.store(true, Ordering::Relaxed);
+    queue.word.completed_fence();
+    if queue.word.load().is_waiting() {
+        queue.dispatch();
+    }
+    asks.join().expect("the thread ran to its end");
+    assert!(!queue.is_waiting.load(Ordering::Relaxed), "forgotten");
+}
+
 #[test]
 fn two_submitters_share_a_tag() {
     holds_within(2, two_submitters);
@@ -198,6 +270,26 @@ fn the_second_try_is_needed() {
 #[test]
 fn the_word_has_to_be_read_before_the_last_look() {
     fails(|| staging(false));
+}
+
+#[test]
+fn a_tag_that_is_held_in_vain_keeps_nothing_back() {
+    holds(|| in_vain(true));
+}
+
+#[test]
+fn who_held_a_tag_in_vain_has_to_look_again() {
+    fails(|| in_vain(false));
+}
+
+#[test]
+fn the_fence_behind_a_tag_held_in_vain_is_needed() {
+    fails_without("word.completed_fence", || in_vain(true));
+}
+
+#[test]
+fn the_fence_of_who_lacked_a_tag_held_in_vain_is_needed() {
+    fails_without("word.wait_fence", || in_vain(true));
 }
 
 #[test]

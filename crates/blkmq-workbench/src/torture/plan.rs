@@ -18,6 +18,7 @@ const LINES: &[&str] = &[
     "ctx.lists",
     "hctx.ctx_map",
     "hctx.gave_back",
+    "hctx.nr_lacked",
     "hctx.stalled",
     "issue.incoming",
     "issue.lock",
