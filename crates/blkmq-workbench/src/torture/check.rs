@@ -79,7 +79,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(room::Room::new(facts)),
         Box::new(busy::Busy::new()),
         Box::new(groups::Groups::new(facts)),
-        Box::new(inflight::Inflight::new()),
+        Box::new(inflight::Inflight::new(facts)),
         Box::new(ranges::Ranges::new(facts)),
         Box::new(dumps::Dumps),
         Box::new(wake::Wake::new(facts)),

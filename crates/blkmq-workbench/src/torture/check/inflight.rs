@@ -1,27 +1,40 @@
 //! What a queue says that its device has, is what the device has: looked at while it works, reads and others apart.
 
-use blkmq_sched::{Op, RqId};
+use blkmq_sched::{Op, RqId, Time};
 
-use super::super::event::{Action, Event, Stamp};
+use super::super::event::{Action, Control, Event, Stamp};
 use super::offers::Offers;
-use super::table::{generation, pool, slot};
-use super::{Checker, Violation};
+use super::table::{Table, generation, pool, slot};
+use super::{Checker, Facts, Violation};
 
 const RULE: &str = "inflight";
+
+const MS: u64 = 1_000_000;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Inflight {
     offers: Offers,
-    /// Requests that the device was asked about, of which a timeout scan may still hold those that are over.
+    /// Requests that the device was asked about, or would have been just when it completed them: a timeout scan may still hold
+    /// those that are over.
     overdue: Vec<(RqId, Op)>,
+    /// When each request was offered.
+    since: Table<Time>,
+    /// The shortest timeout that there ever was, in ns.
+    timeout_ns: u64,
     /// What each CPU told last, if it was that the device began something: the queue may not have noted that yet.
     starting: Vec<Option<RqId>>,
 }
 
 impl Inflight {
-    pub(super) const fn new() -> Self {
-        Self { offers: Offers::new(), overdue: Vec::new(), starting: Vec::new() }
+    pub(super) fn new(facts: &Facts) -> Self {
+        Self {
+            offers: Offers::new(),
+            overdue: Vec::new(),
+            since: Table::new(),
+            timeout_ns: u64::from(facts.io_timeout_ms) * MS,
+            starting: Vec::new(),
+        }
     }
 
     fn told(&mut self, cpu: u16, event: &Event<'_>) {
@@ -33,6 +46,14 @@ impl Inflight {
             Event::Acted { rq, action: Action::Started { .. } } => Some(rq),
             _ => None,
         };
+    }
+
+    fn overdue(&mut self, rq: RqId) {
+        if let Some(offer) = self.offers.get(rq)
+            && self.overdue.iter().all(|(known, _)| *known != rq)
+        {
+            self.overdue.push((rq, offer.op));
+        }
     }
 
     fn judge(&self, counted: [u32; 2]) -> Result<(), Violation> {
@@ -60,19 +81,23 @@ impl Checker for Inflight {
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         self.told(at.cpu, event);
         match *event {
-            Event::Offered { rq, .. } => {
+            Event::Offered { rq, now, .. } => {
+                *self.since.entry(rq) = Some((rq, now));
                 let is_same = |old: RqId| (pool(old), slot(old)) == (pool(rq), slot(rq));
                 // A flush of the queue's own has the same id each time.
                 self.overdue.retain(|(old, _)| !is_same(*old) || (generation(*old) == generation(rq)));
                 _ = self.offers.see(event);
             }
-            Event::Acted { .. } => _ = self.offers.see(event),
-            Event::Overdue { rq, .. } => {
-                if let Some(offer) = self.offers.get(rq)
-                    && self.overdue.iter().all(|(known, _)| *known != rq)
-                {
-                    self.overdue.push((rq, offer.op));
+            Event::Acted { rq, .. } => {
+                if self.since.get(rq).is_some_and(|since| at.time.since(*since) >= self.timeout_ns) {
+                    self.overdue(rq);
                 }
+                _ = self.offers.see(event);
+            }
+            Event::Overdue { rq, .. } => self.overdue(rq),
+            Event::Changed { control: Control::QueueKnob("io_timeout", ms), .. } => {
+                let ms = u64::try_from(ms).unwrap_or(0);
+                self.timeout_ns = self.timeout_ns.min(ms * MS);
             }
             Event::Counted(_) => self.overdue.clear(),
             Event::Inflight(counted) => return self.judge(counted),
@@ -84,15 +109,15 @@ impl Checker for Inflight {
 
 #[cfg(test)]
 mod tests {
-    use blkmq_sched::Time;
     use blkmq_virtual::Status;
 
+    use super::super::super::event::Phase;
     use super::super::testing::*;
     use super::*;
 
     #[test]
     fn the_device_has_what_it_began_and_did_not_end() {
-        let mut told = Told::new(Inflight::new());
+        let mut told = Told::new(Inflight::new(&FACTS));
         let (read, write) = (id(1, 0, 0), id(1, 1, 0));
         told.good(Event::Inflight([0, 0])).good(offered(read, Op::Read, 0, 8, &[])).good(Event::Inflight([0, 0]));
         told.good(started(read)).good(Event::Inflight([1, 0])).bad(Event::Inflight([0, 1]), "0 reads and 1 others");
@@ -119,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_timeout_scan_may_hold_what_is_over() {
-        let mut told = Told::new(Inflight::new());
+        let mut told = Told::new(Inflight::new(&FACTS));
         let read = id(1, 0, 0);
         told.good(offered(read, Op::Read, 0, 8, &[]))
             .good(started(read))
@@ -127,5 +152,20 @@ mod tests {
         told.bad(Event::Inflight([0, 0]), "it has [1, 0]").good(acted(read, Action::GaveUp));
         told.good(Event::Inflight([1, 0])).good(Event::Inflight([0, 0])).bad(Event::Inflight([2, 0]), "2 reads");
         told.good(offered(id(1, 0, 1), Op::Read, 0, 8, &[])).bad(Event::Inflight([1, 0]), "it has [0, 0]");
+    }
+
+    #[test]
+    fn a_timeout_scan_may_hold_what_it_was_about_to_ask_about() {
+        let timeout = u64::from(FACTS.io_timeout_ms) * MS;
+        let shorter = changed(Control::QueueKnob("io_timeout", 1), Phase::Begun);
+        let longer = changed(Control::QueueKnob("io_timeout", 1000), Phase::Begun);
+        for (knob, ns, may_hold) in [(longer, timeout - 1, false), (longer, timeout, true), (shorter, MS, true)] {
+            let mut told = Told::new(Inflight::new(&FACTS));
+            let read = id(1, 0, 0);
+            told.good(knob).good(offered(read, Op::Read, 0, 8, &[])).good(started(read));
+            told.now = ns;
+            told.good(completed(read, Status::Ok)).good(Event::Inflight([0, 0]));
+            assert_eq!(told.tell(Event::Inflight([1, 0])).is_ok(), may_hold);
+        }
     }
 }
