@@ -198,13 +198,22 @@ fn long_or_short(random: &mut Random, least: u64, most: u64) -> u64 {
 impl DeviceConfig {
     /// Some device. `sleeps`: who waits for it sleeps, so that it may take its time.
     pub(crate) fn draw(random: &mut Random, io_timeout_ms: u32, sleeps: bool) -> Self {
-        Self {
+        let mut config = Self {
             limits: limits(random),
             topology: topology(random),
             is_concurrent: random.one_in(3),
             timing: Timing::draw(random, io_timeout_ms, sleeps),
             faults: Faults::draw(random, io_timeout_ms, sleeps),
+        };
+        if sleeps {
+            // What it gave back is tried again and again by all who sleep, also while it takes long over another.
+            if random.one_in(2) {
+                config.faults.gives_back = Rate::NEVER;
+            } else {
+                (config.faults.hangs, config.timing.long) = (Rate::NEVER, Rate::NEVER);
+            }
         }
+        config
     }
 }
 
