@@ -59,7 +59,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "wrong-submitter",
         what: "who completes keeps what belongs to another submitter",
         site: "complete.owner",
-        found_by: &["was reaped for submitter", "livelock: ", "stall: ", "wake: "],
+        found_by: &["was reaped for submitter", "attempt to subtract with overflow", "livelock: ", "stall: ", "wake: "],
     },
     Mutant {
         name: "flush-before-data",
