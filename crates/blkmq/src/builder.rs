@@ -152,6 +152,7 @@ impl Builder {
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
             policy_wakeup: Line::new("queue.policy_wakeup", AtomicU64::new(u64::MAX)),
             nr_background: AtomicU32::new(0),
+            nr_left: AtomicU32::new(0),
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
         q.install(scheduler);

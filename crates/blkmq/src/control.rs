@@ -311,7 +311,7 @@ impl RequestQueue {
         fence(Ordering::SeqCst);
         let _ = self.room.came();
         // It may let go what it held back; that set WAITING, so who wakes here looks.
-        self.wake_sleepers();
+        self.leave_to_others();
         Ok(())
     }
 

@@ -162,6 +162,8 @@ pub struct RequestQueue {
     pub(crate) policy_wakeup: Line<AtomicU64>,
     /// Background threads that drive the queue.
     pub(crate) nr_background: AtomicU32,
+    /// How often something was left to whoever polls next, wrapping.
+    pub(crate) nr_left: AtomicU32,
 }
 
 impl RequestQueue {
@@ -306,6 +308,21 @@ impl RequestQueue {
                 member.wake.rouse();
             }
         }
+    }
+
+    /// Something that waits may go on, and this thread does not see to it: those who sleep look again, and so do those who are
+    /// about to sleep.
+    pub(crate) fn leave_to_others(&self) {
+        // Release: who reads the count before it looks sees what this thread did. The fence that follows pairs with the one
+        // in `Wake::sleep`: either the sleeper is seen, or its last look sees the count.
+        self.nr_left.fetch_add(1, Ordering::Release);
+        self.wake_sleepers();
+    }
+
+    /// How often something was left to others, wrapping.
+    pub(crate) fn nr_left(&self) -> u32 {
+        // Acquire pairs with the Release of `leave_to_others`.
+        self.nr_left.load(Ordering::Acquire)
     }
 
     /// Wakes those whose plug is held back for want of room. Called behind [`Word::completed_fence`] by who put tags back.

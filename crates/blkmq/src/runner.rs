@@ -48,6 +48,8 @@ pub(crate) struct Runner {
     pub(crate) parked: bool,
     /// The queue was quiesced at the last look, which left things undone.
     pub(crate) saw_quiesced: bool,
+    /// How often something was left to others when this thread looked last.
+    left: u32,
     /// The time of the last [`drive`](Self::drive) that did something.
     pub(crate) looked: Time,
 }
@@ -90,6 +92,7 @@ impl Runner {
             completed: RqList::new(),
             parked: false,
             saw_quiesced: false,
+            left: 0,
             looked: Time(0),
         }
     }
@@ -154,7 +157,7 @@ impl Runner {
                 // Others must go on: those with something outstanding are awake and bound to poll, or woken here. What
                 // they find to do they know by WAITING; this thread may have nothing outstanding and not come again.
                 q.word.set_waiting();
-                q.wake_sleepers();
+                q.leave_to_others();
                 break;
             }
         }
@@ -170,10 +173,10 @@ impl Runner {
         q.driver.poll(hctx, &mut Done { slots: &q.slots, finished: &mut self.finished }, now);
     }
 
-    /// Whether a quiescence that held this thread up is over. Who sleeps looks at this last, behind its fence: whoever
+    /// Whether a quiescence that held this thread up is over, or something was left to it since it looked. Who sleeps looks at this last, behind its fence: whoever
     /// ended the quiescence fenced too, and then either saw the sleeper or has its change seen here.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
-        self.saw_quiesced && !q.word.load().is_quiesced()
+        q.nr_left() != self.left || self.saw_quiesced && !q.word.load().is_quiesced()
     }
 
     /// Polls, completes and runs once: all that a thread owes the queue when it has time; nothing while the queue is
@@ -198,6 +201,7 @@ impl Runner {
     ) where
         I: Iterator<Item = u16> + Clone,
     {
+        self.left = q.nr_left();
         self.saw_quiesced = seen.is_quiesced();
         if !self.saw_quiesced {
             self.looked = now;
