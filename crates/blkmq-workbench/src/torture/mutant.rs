@@ -72,7 +72,7 @@ pub const MUTANTS: &[Mutant] = &[
         what: "the queue's word is read before entering, so a freeze may let one through",
         site: "submit.word_inside",
         // What is let through while a scheduler is put in place is no more in its counts, and leaves them all the same.
-        found_by: &["freeze: ", "attempt to subtract with overflow"],
+        found_by: &["freeze: ", "order: the queue has drained, and ", "attempt to subtract with overflow"],
     },
     Mutant {
         name: "requeue-behind",
