@@ -18,7 +18,6 @@ use crate::queue::RequestQueue;
 use crate::request::Request;
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
-use crate::sync::kept;
 use crate::tags::Tag;
 
 /// Tags taken in one go for what waits in the scheduler. Few, since they are missing elsewhere until their requests are
@@ -134,7 +133,7 @@ impl Runner {
                     self.put_back(q, hctx, std::mem::take(&mut tags));
                     // Who inserted something that may go, or completed what held something back, may have lacked a tag that
                     // was held here and have left.
-                    if hctx.nr_lacked() == nr_lacked || !kept("dispatch.lacked") {
+                    if hctx.nr_lacked() == nr_lacked {
                         break;
                     }
                 }

@@ -173,8 +173,9 @@ impl Runner {
         q.driver.poll(hctx, &mut Done { slots: &q.slots, finished: &mut self.finished }, now);
     }
 
-    /// Whether a quiescence that held this thread up is over, or something was left to it since it looked. Who sleeps looks at this last, behind its fence: whoever
-    /// ended the quiescence fenced too, and then either saw the sleeper or has its change seen here.
+    /// Whether a quiescence that held this thread up is over, or something was left to others since it looked. Who sleeps looks
+    /// at this last, behind its fence: whoever ended the quiescence, or left something, fenced too, and then either saw the
+    /// sleeper or has its change seen here.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
         q.nr_left() != self.left || self.saw_quiesced && !q.word.load().is_quiesced()
     }

@@ -27,6 +27,7 @@ struct Group {
     uncertain: u64,
     /// Time that they took, in ns: at most; at least, if none merged; the longest.
     most_ns: u64,
+    /// Below zero for what was submitted after whoever completed it looked at the clock: the queue sums up a batch's times.
     least_ns: i64,
     longest_ns: u64,
 }
