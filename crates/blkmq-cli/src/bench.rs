@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use blkmq::Locking;
 use blkmq_workbench::bench::Control;
 use blkmq_workbench::{Document, JobFile, Mode, System, TextError};
 use clap::Args;
@@ -37,8 +38,8 @@ Ctrl-C ends the jobs early: what is outstanding completes, and what was measured
 With --json the output has the shape of fio's, and the layer's numbers under the key 'blkmq'.
 
 With --ab the job runs in short slices, alternately with the one and the other value (A B B A, B A A B), until the 95 %
-interval of B/A is narrower than 0.02. KNOB is device, scheduler, locking, bypass, or whatever --set takes; or accounting, with
-the values per-thread and shared; or stamps: with 0 the block layer takes no time stamps, with 1 it takes exact ones, also
+interval of B/A is narrower than 0.02. KNOB is device, scheduler, locking, bypass, or whatever --set takes; bypass goes with the
+locking unless it is given. KNOB may also be accounting, with the values per-thread and shared; or stamps: with 0 the block layer takes no time stamps, with 1 it takes exact ones, also
 for jobs with gtod_reduce, which otherwise have those of the kernel's last tick.
 
 'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
@@ -59,12 +60,11 @@ pub(crate) struct Bench {
     /// The scheduler in front of the device.
     #[arg(long, value_name = "NAME", default_value = "none")]
     scheduler: String,
-    /// How threads share the scheduler: one lock around each use of it.
-    #[arg(long, value_name = "LOCKING", default_value = "single", value_parser = target::LOCKINGS)]
-    locking: String,
-    /// Whether requests may pass a scheduler that has nothing to order: not yet.
-    #[arg(long, value_name = "0|1", default_value = "0", value_parser = ["0"])]
-    bypass: String,
+    #[arg(long, value_name = "LOCKING", default_value_t, help = target::locking_help())]
+    locking: Locking,
+    /// Whether requests may pass a scheduler in which nothing waits [default: 1 with the locking combining, else 0].
+    #[arg(long, value_name = "0|1", value_parser = target::switch)]
+    bypass: Option<bool>,
     /// Change a setting: NAME=VALUE for the queue, iosched/NAME=VALUE for the scheduler. May be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
@@ -119,8 +119,10 @@ impl Bench {
 
     fn target(&self) -> Result<Target, TextError> {
         let mut target = Target::new(&self.device, self.clock);
-        for (name, value) in [("scheduler", &self.scheduler), ("locking", &self.locking), ("bypass", &self.bypass)] {
-            target.set(name, value, format!("--{name}"));
+        target.set("scheduler", &self.scheduler, "--scheduler".to_owned());
+        target.set("locking", self.locking.name(), "--locking".to_owned());
+        if let Some(bypass) = self.bypass {
+            target.set("bypass", &u8::from(bypass).to_string(), "--bypass".to_owned());
         }
         for text in &self.set {
             target.set_knob(text)?;

@@ -6,6 +6,7 @@ mod play;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use blkmq::Locking;
 use blkmq_workbench::{Classes, Settings, Speed, TraceFiles};
 use clap::Args;
 
@@ -58,9 +59,11 @@ pub(crate) struct Replay {
     /// Real is the machine's time; virtual time takes none to pass, and gives the same result each time.
     #[arg(long, value_name = "CLOCK", default_value = "real", conflicts_with = "order")]
     clock: Time,
-    /// How threads share the scheduler: one lock around each use of it.
-    #[arg(long, value_name = "LOCKING", default_value = "single", value_parser = target::LOCKINGS, conflicts_with = "order")]
-    locking: String,
+    #[arg(long, value_name = "LOCKING", default_value_t, conflicts_with = "order", help = target::locking_help())]
+    locking: Locking,
+    /// Whether requests may pass a scheduler in which nothing waits [default: 1 with the locking combining, else 0].
+    #[arg(long, value_name = "0|1", value_parser = target::switch, conflicts_with = "order")]
+    bypass: Option<bool>,
     /// Compare the order of dispatch with Linux's, on virtual time.
     #[arg(long, requires = "queue")]
     order: bool,

@@ -1,11 +1,24 @@
 //! What a load runs on: a device, the scheduler in front of it, and their settings.
 
+use blkmq::Locking;
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
 use blkmq_workbench::{Job, Subject, TextError, assignment};
 use clap::ValueEnum;
 
-/// How threads may share the scheduler.
-pub(crate) const LOCKINGS: [&str; 1] = ["single"];
+/// What `--help` says of `--locking`.
+pub(crate) fn locking_help() -> String {
+    let names = Locking::ALL.map(|locking| locking.to_string()).join(", ");
+    format!("How threads share the scheduler: {names}")
+}
+
+/// Reads a 0 or a 1.
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(format!("'{text}' is not accepted; accepted: 0, 1")),
+    }
+}
 
 /// The time that a load runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -18,8 +31,9 @@ pub(crate) enum Time {
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     setup: Setup,
-    locking: String,
-    bypass: String,
+    /// As they were given: what is wrong with them shows when the queue is built.
+    locking: Option<String>,
+    bypass: Option<String>,
     /// The options that set something, by its name, the latest last: for errors.
     places: Vec<(String, String)>,
 }
@@ -29,7 +43,7 @@ impl Target {
     pub(crate) fn new(device: &str, clock: Time) -> Self {
         let clock = if clock == Time::Real { ClockKind::Real } else { ClockKind::Virtual };
         let setup = Setup { clock, ..Setup::new(device) };
-        Self { setup, locking: "single".to_owned(), bypass: "0".to_owned(), places: Vec::new() }
+        Self { setup, locking: None, bypass: None, places: Vec::new() }
     }
 
     /// Sets what is called `device`, `scheduler`, `locking` or `bypass`, or a knob. `place` is the option that says so.
@@ -41,8 +55,8 @@ impl Target {
             "stamps" if value == "0" => self.setup.clock = ClockKind::Still,
             "stamps" if value == "1" => self.setup.clock = ClockKind::Exact,
             "scheduler" => self.setup.scheduler = Some(value),
-            "locking" => self.locking = value,
-            "bypass" => self.bypass = value,
+            "locking" => self.locking = Some(value),
+            "bypass" => self.bypass = Some(value),
             _ => self.setup.settings.push((name.to_owned(), value)),
         }
         self.places.push((name.to_owned(), place));
@@ -53,25 +67,30 @@ impl Target {
         &self.setup.device
     }
 
-    /// Sets a knob by `NAME=VALUE`, given with `--set`.
+    /// Sets a knob by `NAME=VALUE`, given with `--set`. Of those that a queue is built with, only `locking` and `bypass` are
+    /// knobs as well; as such, too, they are there from the beginning, and the one goes with the other.
     pub(crate) fn set_knob(&mut self, text: &str) -> Result<(), TextError> {
         let (name, value) = assignment(text)?;
-        self.setup.settings.push((name.to_owned(), value.to_owned()));
-        self.places.push((name.to_owned(), format!("--set {text}")));
+        let place = format!("--set {text}");
+        if matches!(name, "locking" | "bypass") {
+            self.set(name, value, place);
+        } else {
+            self.setup.settings.push((name.to_owned(), value.to_owned()));
+            self.places.push((name.to_owned(), place));
+        }
         Ok(())
     }
 
     /// Builds the queue for `jobs`, which come from `file`.
     pub(crate) fn open(&self, file: &str, jobs: &[Job]) -> Result<Bench, TextError> {
-        if !LOCKINGS.contains(&self.locking.as_str()) {
-            let accepted = LOCKINGS.join(", ");
-            return Err(self.fault("locking", format!("there is no locking '{}'; accepted: {accepted}", self.locking)));
+        let mut setup = self.setup.clone();
+        if let Some(locking) = &self.locking {
+            setup.locking = locking.parse().map_err(|what| self.fault("locking", what))?;
         }
-        if self.bypass != "0" {
-            let what = format!("'{}' is not accepted: no request bypasses a scheduler yet; accepted: 0", self.bypass);
-            return Err(self.fault("bypass", what));
+        if let Some(bypass) = &self.bypass {
+            setup.bypass = Some(switch(bypass).map_err(|what| self.fault("bypass", what))?);
         }
-        Bench::new(jobs, &self.setup).map_err(|error| match &error {
+        Bench::new(jobs, &setup).map_err(|error| match &error {
             BenchError::Device(what) => self.fault("device", what.clone()),
             BenchError::Scheduler(what) => self.fault("scheduler", what.clone()),
             BenchError::Setting(setting, what) => {
@@ -91,8 +110,8 @@ impl Target {
         Subject {
             device: self.setup.device.clone(),
             scheduler: bench.queue().scheduler().to_owned(),
-            locking: self.locking.clone(),
-            bypass: self.bypass == "1",
+            locking: bench.queue().locking().to_string(),
+            bypass: bench.queue().has_bypass(),
         }
     }
 }

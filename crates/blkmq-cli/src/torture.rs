@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use blkmq_sched::SCHEDULERS;
 use blkmq_workbench::torture::{
-    Broken, Control, CountingAllocator, Failure as Shortened, Length, MOST_CPUS, MUTANTS, Mutant, Rig, Settings, Tally,
-    WORLD_REQUESTS, replay,
+    Broken, Control, CountingAllocator, Failure as Shortened, Length, Locking, MOST_CPUS, MUTANTS, Mutant, Rig,
+    Settings, Tally, WORLD_REQUESTS, replay,
 };
 use clap::Args;
 use indicatif::HumanCount;
@@ -22,7 +22,7 @@ use serde::Serialize;
 use self::stepper::Stepper;
 use crate::failure::Failure;
 use crate::words::{counted, short};
-use crate::{interrupt, json, progress, target};
+use crate::{interrupt, json, progress};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,7 +72,7 @@ pub(crate) struct Torture {
     /// The scheduler; any, and changed under load, unless given.
     #[arg(long, value_name = "NAME", value_parser = schedulers())]
     scheduler: Option<String>,
-    /// How threads share the scheduler; any: the one that there is.
+    /// How threads share the scheduler; any, and changed under load, unless given.
     #[arg(long, value_name = "LOCKING", default_value = ANY, value_parser = lockings())]
     locking: String,
     /// Plant a bug, to see it found.
@@ -100,7 +100,7 @@ fn cpus() -> impl clap::builder::TypedValueParser {
 }
 
 fn lockings() -> Vec<&'static str> {
-    std::iter::once(ANY).chain(target::LOCKINGS).collect()
+    std::iter::once(ANY).chain(Locking::ALL.map(Locking::name)).collect()
 }
 
 fn schedulers() -> Vec<&'static str> {
@@ -200,6 +200,7 @@ impl Torture {
         Settings {
             cpus: self.cpus,
             scheduler: self.scheduler.clone(),
+            locking: Locking::ALL.into_iter().find(|locking| locking.name() == self.locking),
             mutant: self.plant.as_deref().and_then(Mutant::by_name),
             live: Some(CountingAllocator::live),
         }

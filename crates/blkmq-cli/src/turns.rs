@@ -31,17 +31,18 @@ impl Variant {
     }
 }
 
-/// Runs slices of all variants until every ratio is resolved, or for so many rounds, or until `stop` is set; two rounds there
-/// must be.
+/// Runs slices of all variants until the ratio of each of `pairs` is resolved, or for so many rounds, or until `stop` is set;
+/// two rounds there must be.
 pub(crate) fn take(
     variants: &mut [Variant],
     slice: Duration,
     rounds: usize,
+    pairs: &[(usize, usize)],
     stop: &Arc<AtomicBool>,
     bar: &ProgressBar,
 ) -> Result<Turns, Failure> {
     let mut turns = Turns::new(variants.len());
-    'rounds: while turns.rounds() < rounds && !turns.is_resolved() {
+    'rounds: while turns.rounds() < rounds && !turns.are_resolved(pairs) {
         for _ in 0..2 * variants.len() {
             let variant = &mut variants[turns.next()];
             let Some(rate) = variant.slice(slice, stop)? else {
@@ -53,6 +54,22 @@ pub(crate) fn take(
             turns.record(rate);
             bar.inc(1);
         }
+    }
+    Ok(turns)
+}
+
+/// Runs one slice of each variant: on virtual time another one would tell the same.
+pub(crate) fn once(
+    variants: &mut [Variant],
+    slice: Duration,
+    stop: &Arc<AtomicBool>,
+    bar: &ProgressBar,
+) -> Result<Turns, Failure> {
+    let mut turns = Turns::new(variants.len());
+    for variant in variants {
+        let rate = variant.slice(slice, stop)?;
+        turns.record(rate.ok_or_else(|| interrupt::failure(&variant.name))?);
+        bar.inc(1);
     }
     Ok(turns)
 }
@@ -76,11 +93,7 @@ impl Variant {
         if rate <= 0.0 {
             return Err(failed(format!("no operation completed within {slice:?}; give --runtime a longer time")));
         }
-        let sum = &mut self.layer;
-        sum.requests += outcome.layer.requests;
-        sum.merges += outcome.layer.merges;
-        sum.cpu_ns += outcome.layer.cpu_ns;
-        sum.wait_ns += outcome.layer.wait_ns;
+        self.layer += outcome.layer;
         Ok(Some(rate))
     }
 }

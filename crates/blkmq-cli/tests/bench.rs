@@ -65,8 +65,8 @@ fn the_json_has_fios_keys() {
         let missing: Vec<_> = theirs.difference(&ours).collect();
         let foreign: Vec<_> = ours.difference(&theirs).collect();
         assert!(missing.is_empty() && foreign.is_empty(), "{lines}: without {missing:?}, but with {foreign:?}");
-        let of_layer =
-            "bypass bypassed cpu_ns_per_request device dispatch_batches locking merges requests scheduler wait_share";
+        let of_layer = "batch_size_mean bypass bypassed contended cpu_ns_per_request device dispatch_batches holds \
+                        locking merges merges_insert merges_plug requests scheduler staged trylock_failed wait_share";
         assert_eq!(layer.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" "), of_layer);
     }
 }
@@ -117,6 +117,89 @@ fn words_tell_the_same_as_json() {
     assert_eq!(timeless(&printed(&arguments)), timeless(&words));
 }
 
+/// A device that takes four requests at a time, on virtual time: what waits does so in the scheduler.
+const FEW_TAGS: [&str; 6] =
+    ["--device", "null,irqmode=2,hw_queue_depth=4", "--clock", "virtual", "--scheduler", "mq-deadline"];
+
+/// Whether requests may pass the scheduler by goes with the locking unless it is said.
+#[test]
+fn the_bypass_goes_with_the_locking() {
+    let path = job("bypass.fio", "rw=randread");
+    for (arguments, locking, bypass) in [
+        (&[][..], "single", false),
+        (&["--locking", "batch"], "batch", false),
+        (&["--locking", "combining"], "combining", true),
+        (&["--set", "locking=combining"], "combining", true),
+        (&["--locking", "combining", "--bypass", "0"], "combining", false),
+        (&["--locking", "combining", "--set", "bypass=0"], "combining", false),
+        (&["--bypass", "1"], "single", true),
+        (&["--set", "bypass=1"], "single", true),
+    ] {
+        let found = &bench(&[&[&*path][..], &FEW_TAGS, arguments].concat())["blkmq"];
+        assert_eq!((&found["locking"], &found["bypass"]), (&locking.into(), &bypass.into()), "{arguments:?}");
+        // One at a time, so that nothing ever waits.
+        let expected = if bypass { &found["requests"] } else { &Value::from(0) };
+        assert_eq!((&found["requests"], &found["bypassed"]), (&256.into(), expected), "{arguments:?}");
+    }
+}
+
+/// Sixteen operations at a time, of which the device takes four. A queue by itself has no other thread to leave anything with,
+/// or to wait for.
+#[test]
+fn the_lockings_count_what_they_do() {
+    let path = job("counts.fio", "rw=randread\niodepth=16\niodepth_batch_submit=16\niodepth_batch_complete=16");
+    let run = |arguments: &[&str]| bench(&[&[&*path][..], &FEW_TAGS, arguments].concat())["blkmq"].clone();
+    let [single, batch, combining] = ["single", "batch", "combining"].map(|locking| run(&["--locking", locking]));
+    for found in [&single, &batch, &combining] {
+        for alone in ["contended", "staged", "trylock_failed"] {
+            assert_eq!(found[alone], 0, "{found}");
+        }
+        assert!(found["holds"].as_u64().unwrap() >= found["dispatch_batches"].as_u64().unwrap(), "{found}");
+    }
+    let mean = |found: &Value| found["batch_size_mean"].as_f64().unwrap();
+    assert_eq!((mean(&single), &single["dispatch_batches"]), (1.0, &single["requests"]));
+    let (requests, batches) = (batch["requests"].as_u64().unwrap(), batch["dispatch_batches"].as_u64().unwrap());
+    assert_eq!((batches, mean(&batch)), (requests.div_ceil(4), requests as f64 / batches as f64), "as many as tags");
+    let number = |name: &str| combining[name].as_u64().unwrap();
+    assert!(
+        (1..number("requests")).contains(&number("bypassed")),
+        "what finds tags passes, the rest waits: {combining}"
+    );
+    let ordered = (number("requests") - number("bypassed")) as f64;
+    assert!((mean(&combining) - ordered / number("dispatch_batches") as f64).abs() < 1e-9, "{combining}");
+}
+
+/// Neighbours join in the scheduler if they come one by one while the device is busy, and in the plug if they come together.
+#[test]
+fn merges_are_told_by_where_they_happen() {
+    let device = ["--device", "null,irqmode=2,hw_queue_depth=1", "--clock", "virtual", "--scheduler", "mq-deadline"];
+    for (name, lines, where_, not) in [
+        (
+            "merge-plug.fio",
+            "rw=write\niodepth=16\niodepth_batch_submit=16\niodepth_batch_complete=16",
+            "merges_plug",
+            "merges_insert",
+        ),
+        ("merge-insert.fio", "rw=write\niodepth=16", "merges_insert", "merges_plug"),
+    ] {
+        let path = job(name, lines);
+        let found = &bench(&[&[&*path][..], &device].concat())["blkmq"];
+        assert!(found[where_].as_u64() > Some(0) && found[not] == 0, "{name}: {found}");
+        assert_eq!(found[where_], found["merges"], "{name}");
+    }
+}
+
+#[test]
+fn words_tell_how_a_scheduler_is_shared() {
+    let path = job("shared.fio", "rw=randread");
+    let words = printed(&[&["bench", &*path][..], &FEW_TAGS, &["--locking", "combining"]].concat());
+    assert!(words.contains("scheduler mq-deadline, locking combining, bypass 1\n"), "{words}");
+    assert!(words.contains("past the scheduler                256   100.0 %\n"), "{words}");
+    assert!(words.contains("of it waiting"), "{words}");
+    let words = printed(&["bench", &path, "--locking", "combining"]);
+    assert!(!words.contains("locking") && !words.contains("past the scheduler"), "nothing is shared: {words}");
+}
+
 /// On virtual time a comparison is exact: a device that takes twice as long does half as much.
 #[test]
 fn a_comparison_finds_the_ratio() {
@@ -158,6 +241,8 @@ fn every_knob_can_be_compared() {
     let path = job("knobs.fio", "rw=randread\niodepth=4");
     for (knob, a, b) in [
         ("scheduler", "none", "mq-deadline"),
+        ("locking", "single", "combining"),
+        ("bypass", "0", "1"),
         ("stamps", "1", "0"),
         ("accounting", "shared", "per-thread"),
         ("nomerges", "0", "2"),
@@ -196,8 +281,10 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         (vec!["bench", &path, "--option", "windmill=4"], "windmill", "--option"),
         (vec!["bench", &path, "--device", "nul"], "--device", "null, "),
         (vec!["bench", &path, "--scheduler", "cfq"], "'cfq'", "none, mq-deadline"),
-        (vec!["bench", &path, "--locking", "staged"], "'staged'", "single"),
-        (vec!["bench", &path, "--bypass", "1"], "'1'", "0"),
+        (vec!["bench", &path, "--locking", "fair"], "'fair'", "single, staged, batch, combining"),
+        (vec!["bench", &path, "--set", "locking=fair"], "--set locking=fair", "single, staged, batch, combining"),
+        (vec!["bench", &path, "--bypass", "2"], "'2'", "0, 1"),
+        (vec!["bench", &path, "--set", "bypass=2"], "--set bypass=2", "0, 1"),
         (vec!["bench", &path, "--runtime", "5"], "'5'", "5s"),
         (vec!["bench", &path, "--runtime", "0s"], "'0s'", "above 0"),
         (vec!["bench", &path, "--set", "nr_request=1"], "--set nr_request=1", "nr_requests"),
@@ -211,8 +298,8 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         (ab("nomerges=,1"), "nomerges=,1", "KNOB=A,B"),
         (ab("nomerges=0,3"), "--ab nomerges=0,3", "0..2"),
         (ab("windmill=0,3"), "'windmill'", "nomerges"),
-        (ab("locking=single,staged"), "'staged'", "single"),
-        (ab("bypass=0,1"), "--ab bypass=0,1", "accepted: 0"),
+        (ab("locking=single,fair"), "--ab locking=single,fair", "single, staged, batch, combining"),
+        (ab("bypass=0,2"), "--ab bypass=0,2", "accepted: 0, 1"),
         (ab("scheduler=none,cfq"), "'cfq'", "none, mq-deadline"),
         (ab("device=null::nul"), "\"nul\"", "null, "),
     ] {

@@ -89,7 +89,10 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         (vec!["replay", "--order", &trace], "--queue", "required"),
         (vec!["replay", &trace], "--device", "required"),
         (vec!["replay", &trace, "--device", "null", "--order", "--queue", &queue], "--device", "cannot be used with"),
-        ([&play[..], &["--locking", "staged"]].concat(), "'staged'", "single"),
+        ([&play[..], &["--locking", "fair"]].concat(), "'fair'", "single, staged, batch, combining"),
+        ([&play[..], &["--set", "locking=fair"]].concat(), "--set locking=fair", "single, staged, batch, combining"),
+        ([&play[..], &["--bypass", "2"]].concat(), "'2'", "0, 1"),
+        ([&order[..], &["--bypass", "1"]].concat(), "--order", "--bypass"),
         ([&play[..], &["--clock", "wall"]].concat(), "'wall'", "real, virtual"),
         ([&play[..], &["--speed", "-1"]].concat(), "'-1'", "a number above 0"),
         ([&play[..], &["--speed", "fast"]].concat(), "'fast'", "0 or max"),
@@ -198,6 +201,31 @@ fn settings_reach_the_queue_and_its_scheduler() {
     assert_ne!(replay(&["--set", "nr_requests=2"]).0, merges);
     assert_ne!(replay(&["--set", "nr_requests=64", "--set", "iosched/fifo_batch=1"]).1, p99);
     assert_eq!(replay(&["--set", "scheduler=none"]).2, "none");
+}
+
+/// What a replay has to say of how threads share the scheduler.
+#[test]
+fn a_replay_is_played_under_any_locking() {
+    let trace = recording("merge", "trace.blktrace.0");
+    let arguments = |settings| [&["replay", &trace], &SLOW[..], settings].concat();
+    for (settings, locking, bypass) in [
+        (&[][..], "single", false),
+        (&["--locking", "batch"], "batch", false),
+        (&["--locking", "combining"], "combining", true),
+        (&["--set", "locking=combining"], "combining", true),
+        (&["--locking", "combining", "--bypass", "0"], "combining", false),
+        (&["--bypass", "1"], "single", true),
+    ] {
+        let (words, json) = (printed(&arguments(settings)), json(&arguments(settings)));
+        assert_eq!((&json["locking"], &json["bypass"]), (&locking.into(), &bypass.into()), "{settings:?}");
+        let bypassed = json["replay"]["bypassed"].as_u64().unwrap();
+        assert_eq!(bypassed > 0, bypass, "the trace begins with nothing in the queue: {settings:?}");
+        let told = format!("scheduler mq-deadline, locking {locking}, bypass {}\n", u8::from(bypass));
+        assert!(words.contains(&told), "{words}");
+        let line = words.lines().find(|line| line.starts_with("past the scheduler")).unwrap();
+        assert_eq!(line.split_whitespace().last(), Some(&*bypassed.to_string()));
+    }
+    assert!(!printed(&arguments(&["--scheduler", "none"])).contains("locking"));
 }
 
 #[test]

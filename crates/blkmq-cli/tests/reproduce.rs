@@ -2,6 +2,7 @@
 
 mod run;
 
+use blkmq::Locking;
 use run::{printed, refused};
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ fn every_table_has_its_rows_beside_what_was_published() {
     assert!(found["machine"].as_str().unwrap().contains(" CPUs"), "{found}");
     let tables = found["tables"].as_array().unwrap();
     let names: Vec<_> = tables.iter().map(|table| table["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["scaling", "batch", "merge", "accounting"]);
+    assert_eq!(names, ["scaling", "batch", "merge", "slow", "accounting"]);
     for row in tables.iter().flat_map(|table| table["rows"].as_array().unwrap()) {
         let iops = &row["iops"];
         let [low, median, high] =
@@ -26,27 +27,90 @@ fn every_table_has_its_rows_beside_what_was_published() {
             assert!(0.0 <= low && low <= middle && middle <= high, "{row}");
         }
     }
-    let row = |table: usize, row: usize| &tables[table]["rows"][row];
-    assert_eq!((&row(0, 1)["published_iops"], &row(0, 3)["published_iops"]), (&879e3.into(), &901e3.into()));
+    for table in &tables[..4] {
+        ways_are_compared(table);
+    }
+    let row = |table: usize, label| labelled(&tables[table], label);
+    let published = ["single, 1 queue", "single, 32 queues"].map(|label| row(0, label)["published_iops"].as_f64());
+    assert_eq!(published, [Some(879e3), Some(901e3)]);
+    assert!((row(1, "batch")["published_gain"].as_f64().unwrap() - 0.806).abs() < 0.001);
+    assert_eq!(row(3, "single")["device"], "ssd,iops=66000");
     // The disk's table is on virtual time, so its figures are the same everywhere.
-    let disk = row(2, 1);
+    let disk = row(2, "single");
     assert!(disk["merged_percent"].as_f64() >= disk["published_merged_percent"].as_f64(), "{disk}");
     assert!((20e3..27e3).contains(&disk["iops"]["median"].as_f64().unwrap()), "{disk}");
+    // What joins a request of 4 KiB makes it longer.
+    let (bytes, merged) = (disk["request_bytes_mean"].as_f64().unwrap(), disk["merged_percent"].as_f64().unwrap());
+    assert!((bytes / 4096.0 * (1.0 - merged / 100.0) - 1.0).abs() < 1e-6, "{disk}");
+    let figure = &tables[2]["figures"][0];
+    assert!((figure["gain"].as_f64().unwrap() + 0.729).abs() < 0.001 && figure["before"] == 23_454.0, "{figure}");
+}
+
+fn number(value: &Value, name: &str) -> f64 {
+    value[name].as_f64().unwrap_or_else(|| panic!("{name} is a number: {value}"))
+}
+
+fn labelled<'a>(table: &'a Value, label: &str) -> &'a Value {
+    let rows = table["rows"].as_array().expect("it is a list");
+    rows.iter().find(|row| row["label"] == label).unwrap_or_else(|| panic!("{label}: {table}"))
+}
+
+/// Every locking has its rows on every device, with and without a bypass, and all are compared with the row `single` and with
+/// the one without a scheduler on the same device.
+fn ways_are_compared(table: &Value) {
+    let median = |row: &Value| number(&row["iops"], "median");
+    let suffixes = if table["name"] == "scaling" { &[", 1 queue", ", 32 queues"][..] } else { &[""] };
+    for suffix in suffixes {
+        let [none, single] = ["none", "single"].map(|label| labelled(table, &format!("{label}{suffix}")));
+        assert!(single["ratio"].is_null() && single["gain"].is_null() && none["ratio_to_none"].is_null(), "{table}");
+        assert!(none["bypassed_percent"].is_null(), "there is nothing to pass by: {none}");
+        let ways = Locking::ALL.iter().flat_map(|locking| [(locking, "0", ""), (locking, "1", ", bypass")]);
+        for (locking, bypass, passing) in ways {
+            let row = labelled(table, &format!("{locking}{passing}{suffix}"));
+            let settings: Vec<_> =
+                row["settings"].as_array().expect("it is a list").iter().filter_map(Value::as_str).collect();
+            let expected = ["scheduler=mq-deadline", &format!("locking={locking}"), &format!("bypass={bypass}")];
+            assert_eq!(settings[..3], expected);
+            assert_eq!(row["device"], single["device"]);
+            assert_eq!(row["ratio_to_none"]["base"], none["label"]);
+            let passed = number(row, "bypassed_percent");
+            assert!((0.0..=100.0).contains(&passed) && (bypass == "1" || passed == 0.0), "{row}");
+            if row["label"] != single["label"] {
+                assert_eq!(row["ratio"]["base"], single["label"]);
+                let ratio = number(&row["ratio"], "ratio");
+                assert!((number(row, "gain") - (ratio - 1.0)).abs() < 1e-9, "after/before - 1: {row}");
+            }
+            if table["name"] == "merge" {
+                let ratios =
+                    [("ratio_to_none", none), ("ratio", single)].map(|(name, base)| (&row[name], median(base)));
+                for (ratio, base) in ratios.into_iter().filter(|(ratio, _)| !ratio.is_null()) {
+                    assert!((number(ratio, "ratio") - median(row) / base).abs() < 1e-9, "{row}");
+                }
+            }
+        }
+    }
 }
 
 #[test]
 fn words_name_machine_date_and_command() {
     let words = printed(&["reproduce", "batch", "--rounds", "2", "--runtime", "5ms"]);
     assert!(words.starts_with("measured on ") && words.contains("by 'blkmq reproduce batch"), "{words}");
-    assert!(words.contains("\nbatch-16x32.fio, slices of 5 ms. Published: Yu Kuai 2025"), "{words}");
-    let row = words.lines().find(|line| line.starts_with("mq-deadline single")).unwrap();
-    assert!(row.contains("263K"), "{row}");
+    assert!(words.contains("\nbatch-16x32.fio, 2 rounds of slices of 5 ms. Published: Yu Kuai 2025"), "{words}");
+    let row = |label: &str| words.lines().find(|line| line.starts_with(label)).unwrap().to_owned();
+    assert!(row("single  ").contains("263K"), "{words}");
+    assert!(row("batch  ").contains("475K  +80.6 %"), "{words}");
+    assert!(words.contains("fewer than 16 rounds"), "{words}");
+    let title = row("     ");
+    for column in ["IOPS", "gain", "of none", "CPU ns", "waiting", "merged", "KiB", "passed", "published"] {
+        assert!(title.contains(column), "{title}");
+    }
+    assert!(words.contains("\nPublished gains:\n  263K -> 475K     +80.6 %  Yu Kuai 2025"), "{words}");
 }
 
 #[test]
 fn an_unknown_table_is_named_beside_the_known_ones() {
     let text = refused(&["reproduce", "windmill"]);
-    assert!(text.contains("'windmill'") && text.contains("scaling, batch, merge, accounting, all"), "{text}");
+    assert!(text.contains("'windmill'") && text.contains("scaling, batch, merge, slow, accounting, all"), "{text}");
     let text = refused(&["reproduce", "batch", "--rounds", "1"]);
     assert!(text.contains('1') && text.contains("2.."), "{text}");
 }

@@ -175,7 +175,7 @@ fn what_is_refused_is_refused_in_one_line() {
         ("--minutes 1 --requests 1", "--minutes", "--requests"),
         ("--cpus 0", "0", "1..=64"),
         ("--scheduler bfq", "'bfq'", "mq-deadline"),
-        ("--locking staged", "'staged'", "any, single"),
+        ("--locking fair", "'fair'", "any, single"),
         ("--plant bug", "'bug'", "lost-kick"),
         ("--replay --minutes 1", "--replay", "--minutes"),
         ("--replay --requests 5001", "5001", "5000"),

@@ -366,8 +366,9 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
     }
 
     fn fold(&mut self, tally: &Tally) {
-        for (level, completed) in self.levels.iter_mut().zip(tally.completed) {
+        for ((level, completed), bypassed) in self.levels.iter_mut().zip(tally.completed).zip(tally.bypassed) {
             level.completed = level.completed.max(completed);
+            level.bypassed = level.bypassed.max(bypassed);
         }
         for class in Class::ALL {
             self.note_queued(class);
@@ -387,6 +388,11 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
             }
         }
         wakeup
+    }
+
+    /// No higher class has anything queued, be it only inside the driver.
+    fn gate(&self, class: Class) -> bool {
+        self.is_empty() && self.levels[..class.index()].iter().all(|level| level.queued() == 0)
     }
 
     fn async_depth(&self) -> Option<u32> {

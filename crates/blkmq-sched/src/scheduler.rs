@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, RqId, Time};
+use crate::{Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, RqId, Time};
 
 /// What happened to requests outside the scheduler since it was created. The embedder sums it over its threads only
 /// when [`Scheduler::wants_tally`] says so.
@@ -11,6 +11,9 @@ pub struct Tally {
     /// Dispatched requests that completed, by [`Class::index`](crate::Class::index). A request that another one absorbed
     /// is not among them.
     pub completed: [u64; 3],
+    /// Requests that passed the scheduler by, as [`Scheduler::gate`] allowed, by class; among the completed ones once they
+    /// are over.
+    pub bypassed: [u64; 3],
 }
 
 /// A policy: which request next?
@@ -71,6 +74,14 @@ pub trait Scheduler: Send + fmt::Debug {
     /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go though nothing else happens.
     /// A time that has passed means at once. Valid until anything else is called.
     fn next_wakeup(&self) -> Option<Time>;
+
+    /// Whether requests of this class may pass by: whether, while nothing waits here, one would be handed out as soon as it is
+    /// inserted, and the next too, until one of another class is inserted. Those that pass are told in the next
+    /// [`fold`](Self::fold), which comes before the first [`dispatch`](Self::dispatch) behind such an insertion. By default none
+    /// may.
+    fn gate(&self, _class: Class) -> bool {
+        false
+    }
 
     /// How many requests other than synchronous reads may be queued or with the driver at once; `None`: no such limit.
     fn async_depth(&self) -> Option<u32>;

@@ -193,7 +193,7 @@ fn sums_that_fall_are_not_believed() {
 #[test]
 fn sums_that_are_too_large_strand_nothing() {
     let mut bench = Bench::new(&[]);
-    bench.scheduler.fold(&blkmq_sched::Tally { completed: [u64::MAX; 3] });
+    bench.scheduler.fold(&blkmq_sched::Tally { completed: [u64::MAX; 3], ..blkmq_sched::Tally::default() });
     let ids = [real_time(0), best_effort(8), idle(16)].map(|info| bench.insert(info, 0));
     assert_eq!(bench.dispatch_all(0), ids);
 }

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq::driver::{Driver, spec};
-use blkmq::{Client, Clock, QueueError, RequestQueue, VirtualClock};
+use blkmq::{Client, Clock, Locking, QueueError, RequestQueue, VirtualClock};
 
 use crate::job::Job;
 pub use cpu::{Usage, thread_cpu_ns};
@@ -42,6 +42,10 @@ pub struct Setup {
     pub device: String,
     /// The scheduler; `None` for Linux's choice, mq-deadline for one hardware queue and else none.
     pub scheduler: Option<String>,
+    /// How threads share the scheduler.
+    pub locking: Locking,
+    /// Whether requests may pass the scheduler by; `None` for what goes with the locking.
+    pub bypass: Option<bool>,
     /// Knobs of the queue and, as `iosched/NAME`, of its scheduler, with their values, in the order in which they are set;
     /// and `accounting`, how the statistics know what is in flight.
     pub settings: Vec<(String, String)>,
@@ -122,7 +126,14 @@ impl Setup {
     /// A device on the machine's time, with Linux's choice of scheduler.
     #[must_use]
     pub fn new(device: impl Into<String>) -> Self {
-        Self { device: device.into(), scheduler: None, settings: Vec::new(), clock: ClockKind::Real }
+        Self {
+            device: device.into(),
+            scheduler: None,
+            locking: Locking::default(),
+            bypass: None,
+            settings: Vec::new(),
+            clock: ClockKind::Real,
+        }
     }
 }
 
@@ -172,7 +183,14 @@ impl Bench {
         };
         let is_apart = is_coarse || setup.clock == ClockKind::Still;
         let of_jobs = if is_apart { Clock::real() } else { clock.clone() };
-        let mut builder = RequestQueue::builder(driver).clock(clock).slots(slots).wait_meter(threads::lock_meter);
+        let mut builder = RequestQueue::builder(driver)
+            .clock(clock)
+            .slots(slots)
+            .wait_meter(threads::lock_meter)
+            .locking(setup.locking);
+        if let Some(bypass) = setup.bypass {
+            builder = builder.bypass(bypass);
+        }
         if let Some(scheduler) = &setup.scheduler {
             builder = builder.scheduler(scheduler);
         }
@@ -267,9 +285,12 @@ impl Bench {
         layer.cpu_ns += cpu_ns.unwrap_or_else(|| ended.iter().map(|(job, _)| job.usage.cpu_ns).sum());
         layer.wait_ns += stats.lock_wait_ns + ended.iter().map(|(job, _)| job.empty_polls_ns).sum::<u64>();
         layer.requests += stats.issued.saturating_sub(stats.requeued);
-        layer.dispatch_batches += stats.dispatch_batches;
         layer.merges += stats.merges_plug + stats.merges_insert;
         layer.stats += stats;
+        for (job, _) in &ended {
+            layer.operations += job.ios();
+            layer.bytes += job.directions.iter().map(|direction| direction.bytes).sum::<u64>();
+        }
         outcome.stopped |= ended.iter().any(|(_, is_stopped)| *is_stopped);
         outcome.jobs.extend(ended.into_iter().map(|(job, _)| job));
         Ok(())

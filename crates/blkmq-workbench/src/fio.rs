@@ -45,8 +45,15 @@ struct Layer {
     subject: Subject,
     requests: u64,
     merges: u64,
+    merges_plug: u64,
+    merges_insert: u64,
     dispatch_batches: u64,
+    batch_size_mean: f64,
     bypassed: u64,
+    staged: u64,
+    holds: u64,
+    contended: u64,
+    trylock_failed: u64,
     wait_share: f64,
     cpu_ns_per_request: f64,
 }
@@ -139,7 +146,7 @@ impl Document {
     #[must_use]
     pub fn new(global: &[(String, String)], jobs: &[Job], outcome: &Outcome, subject: Subject) -> Self {
         let now = jiff::Timestamp::try_from(SystemTime::now()).unwrap_or_default();
-        let LayerOutcome { requests, merges, dispatch_batches, .. } = outcome.layer;
+        let LayerOutcome { requests, merges, stats, .. } = outcome.layer;
         let elapsed = outcome.elapsed_ns.div_ceil(1_000_000_000);
         Self {
             version: concat!("fio-3.33 (blkmq-", env!("CARGO_PKG_VERSION"), ")"),
@@ -152,9 +159,15 @@ impl Document {
                 subject,
                 requests,
                 merges,
-                dispatch_batches,
-                // There is no way around a scheduler yet.
-                bypassed: 0,
+                merges_plug: stats.merges_plug,
+                merges_insert: stats.merges_insert,
+                dispatch_batches: stats.dispatch_batches,
+                batch_size_mean: outcome.layer.batch_size_mean(),
+                bypassed: stats.bypassed,
+                staged: stats.staged,
+                holds: stats.holds,
+                contended: stats.contended,
+                trylock_failed: stats.trylock_failed,
                 wait_share: outcome.layer.wait_share(),
                 cpu_ns_per_request: outcome.layer.cpu_ns_per_request(),
             },

@@ -129,7 +129,15 @@ impl Turns {
     /// Whether every variant's ratio to the first one is resolved.
     #[must_use]
     pub fn is_resolved(&self) -> bool {
-        (1..self.rates.len()).all(|variant| self.ratio(0, variant).is_some_and(|ratio| ratio.is_resolved()))
+        let pairs: Vec<_> = (1..self.rates.len()).map(|variant| (0, variant)).collect();
+        self.are_resolved(&pairs)
+    }
+
+    /// Whether the ratios of these pairs are resolved, as [`ratio`](Self::ratio) takes them; one of a variant to itself is.
+    #[must_use]
+    pub fn are_resolved(&self, pairs: &[(usize, usize)]) -> bool {
+        let is_resolved = |(a, b): (usize, usize)| a == b || self.ratio(a, b).is_some_and(|ratio| ratio.is_resolved());
+        pairs.iter().copied().all(is_resolved)
     }
 }
 

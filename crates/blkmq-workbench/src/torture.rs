@@ -28,3 +28,5 @@ pub use mutant::{MUTANTS, Mutant};
 pub use replay::{Line, Replayed, replay};
 pub use rig::{Control, Heaviest, Length, Rig, Tally, WORLD_REQUESTS};
 pub use world::{MOST_CPUS, Settings};
+
+pub use blkmq_virtual::Locking;

@@ -1,11 +1,13 @@
 //! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH
-//! [STATISTICS [CLOCK]]]]]`, by default `none`, 100000, 1, `per-thread` (or `off`, or `shared`) and `real` (or `coarse`).
-//! `scripts/cost` counts its instructions.
+//! [STATISTICS [CLOCK [LOCKING [BYPASS]]]]]]]`, by default `none`, 100000, 1, `per-thread` (or `off`, or `shared`), `real` (or
+//! `coarse`), the default locking and 0. `scripts/cost` counts its instructions.
 
 use std::collections::VecDeque;
 
 use blkmq::driver::spec;
-use blkmq::{Accounting, Bio, Buffer, Client, Clock, RequestQueue, Submitter};
+use blkmq::{Accounting, Bio, Buffer, Client, Clock, Locking, RequestQueue, Submitter};
+
+const USAGE: &str = "[SCHEDULER [REQUESTS [BATCH [STATISTICS [CLOCK [LOCKING [BYPASS]]]]]]]";
 
 /// Sectors between requests: far enough apart that none merge.
 const STRIDE: u64 = 64;
@@ -13,9 +15,7 @@ const STRIDE: u64 = 64;
 fn argument<T: std::str::FromStr>(place: usize, default: T) -> T {
     match std::env::args().nth(place) {
         None => default,
-        Some(text) => text.parse().unwrap_or_else(|_| {
-            fail(&format!("{text:?} is not what cost takes: cost [SCHEDULER [REQUESTS [BATCH [STATISTICS [CLOCK]]]]]"))
-        }),
+        Some(text) => text.parse().unwrap_or_else(|_| fail(&format!("{text:?} is not what cost takes: cost {USAGE}"))),
     }
 }
 
@@ -52,7 +52,9 @@ fn main() {
         "coarse" => Clock::coarse(),
         other => fail(&format!("the clock is real or coarse, not {other:?}")),
     };
-    let builder = RequestQueue::builder(driver).scheduler(&scheduler).accounting(accounting).clock(clock);
+    let (locking, bypass) = (argument(6, Locking::default()), argument(7, 0_u8) != 0);
+    let builder = RequestQueue::builder(driver).scheduler(&scheduler).locking(locking).bypass(bypass);
+    let builder = builder.accounting(accounting).clock(clock);
     let q = builder.build().unwrap_or_else(|error| fail(&error.to_string()));
     if is_off {
         drop(q.set_knob("iostats", "0").unwrap_or_else(|error| fail(&error.to_string())));
@@ -65,5 +67,5 @@ fn main() {
     for _ in 0..requests / batch {
         pass_through(&mut submitter, &mut bios);
     }
-    println!("{scheduler}, statistics {statistics}: {} requests", q.stats().completed);
+    println!("{scheduler}, {locking}, statistics {statistics}: {:?}", q.stats());
 }

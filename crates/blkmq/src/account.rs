@@ -42,6 +42,11 @@ struct Cells {
     dispatch_batches: AtomicU64,
     contended: AtomicU64,
     lock_wait_ns: AtomicU64,
+    bypassed: [AtomicU64; 3],
+    passed: AtomicU64,
+    staged: AtomicU64,
+    holds: AtomicU64,
+    trylock_failed: AtomicU64,
 }
 
 /// What the threads of a queue have counted since it was built.
@@ -70,6 +75,14 @@ pub struct Stats {
     pub contended: u64,
     /// Nanoseconds that these waits took, by [`Builder::wait_meter`](crate::Builder::wait_meter).
     pub lock_wait_ns: u64,
+    /// Requests that passed the scheduler by.
+    pub bypassed: u64,
+    /// Requests that were left with whoever was at the scheduler.
+    pub staged: u64,
+    /// Times that a thread was at the scheduler, to insert or to dispatch or both.
+    pub holds: u64,
+    /// Times that a thread found another one at the scheduler, and left it what it had.
+    pub trylock_failed: u64,
 }
 
 impl AddAssign for Stats {
@@ -85,6 +98,10 @@ impl AddAssign for Stats {
         self.dispatch_batches += other.dispatch_batches;
         self.contended += other.contended;
         self.lock_wait_ns += other.lock_wait_ns;
+        self.bypassed += other.bypassed;
+        self.staged += other.staged;
+        self.holds += other.holds;
+        self.trylock_failed += other.trylock_failed;
     }
 }
 
@@ -105,6 +122,10 @@ impl Sub for Stats {
             dispatch_batches: self.dispatch_batches - earlier.dispatch_batches,
             contended: self.contended - earlier.contended,
             lock_wait_ns: self.lock_wait_ns - earlier.lock_wait_ns,
+            bypassed: self.bypassed - earlier.bypassed,
+            staged: self.staged - earlier.staged,
+            holds: self.holds - earlier.holds,
+            trylock_failed: self.trylock_failed - earlier.trylock_failed,
         }
     }
 }
@@ -194,9 +215,44 @@ impl Counters {
     }
 
     pub(crate) fn add_tally(&self, tally: &mut Tally) {
-        for (sum, cell) in tally.completed.iter_mut().zip(&self.0.ordered) {
+        let cells = self.0.ordered.iter().chain(&self.0.bypassed);
+        for (sum, cell) in tally.completed.iter_mut().chain(&mut tally.bypassed).zip(cells) {
             *sum += get(cell);
         }
+    }
+
+    /// Requests of a class are about to pass the scheduler by, so many of them other than reads. Counted before the look at
+    /// the gate that decides.
+    pub(crate) fn bypassing(&self, class: Class, requests: u64, limited: u64) {
+        add(&self.0.bypassed[class.index()], requests);
+        // Their completion is counted against what the scheduler let in, and these never came in.
+        add(&self.0.limited, limited.wrapping_neg());
+    }
+
+    /// They have passed.
+    pub(crate) fn passed(&self, requests: u64) {
+        add(&self.0.passed, requests);
+    }
+
+    /// They have not: for the scheduler they are over.
+    pub(crate) fn turned_back(&self, class: Class, requests: u64, limited: u64) {
+        add(&self.0.ordered[class.index()], requests);
+        add(&self.0.limited, limited);
+    }
+
+    /// Requests were left with whoever is at the scheduler.
+    pub(crate) fn staged(&self, requests: u64) {
+        add(&self.0.staged, requests);
+    }
+
+    /// This thread is at the scheduler.
+    pub(crate) fn held(&self) {
+        add(&self.0.holds, 1);
+    }
+
+    /// Another one is.
+    pub(crate) fn found_held(&self) {
+        add(&self.0.trylock_failed, 1);
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -212,6 +268,10 @@ impl Counters {
             dispatch_batches: get(&self.0.dispatch_batches),
             contended: get(&self.0.contended),
             lock_wait_ns: get(&self.0.lock_wait_ns),
+            bypassed: get(&self.0.passed),
+            staged: get(&self.0.staged),
+            holds: get(&self.0.holds),
+            trylock_failed: get(&self.0.trylock_failed),
         }
     }
 }

@@ -50,7 +50,7 @@ impl RequestQueue {
 
     /// Wakes the background threads, after something was started that they must plan for.
     pub(crate) fn wake_background(&self) {
-        if self.nr_background.load(Ordering::Relaxed) > 0 && self.anybody_sleeps() {
+        if self.nr_background.load(Ordering::Relaxed) > 0 && self.sleepers.any() {
             for (_, member) in self.members.iter().filter(|(_, member)| member.is_background()) {
                 member.wake.rouse();
             }

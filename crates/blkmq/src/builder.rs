@@ -9,14 +9,18 @@ use crate::driver::{Driver, Topology, check_topology};
 use crate::flush::FLUSH_POOL;
 use crate::hctx::{HwCtxTable, MAX_HW_QUEUES};
 use crate::hold::Held;
+use crate::left::Left;
 use crate::limits::Limits;
+use crate::locking::Locking;
 use crate::member::{MAX_MEMBERS, Members};
 use crate::queue::{QueueError, RequestQueue, Settings, Wanted};
 use crate::request::Slots;
 use crate::room::Room;
 use crate::split::Whole;
+use crate::staging::Staging;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex};
+use crate::wake::Sleepers;
 use crate::word::Word;
 
 /// What a queue is built from.
@@ -25,6 +29,8 @@ pub struct Builder {
     driver: Arc<dyn Driver>,
     clock: Clock,
     scheduler: Option<Wanted>,
+    locking: Locking,
+    bypass: Option<bool>,
     slots: u16,
     io_timeout_ms: u32,
     wait_meter: Option<fn() -> u64>,
@@ -46,6 +52,8 @@ impl RequestQueue {
             driver,
             clock: Clock::real(),
             scheduler: None,
+            locking: Locking::default(),
+            bypass: None,
             slots: DEFAULT_SLOTS,
             io_timeout_ms: DEFAULT_IO_TIMEOUT_MS,
             wait_meter: None,
@@ -68,6 +76,21 @@ impl Builder {
     #[must_use]
     pub fn with_scheduler(mut self, scheduler: Box<dyn Scheduler>) -> Self {
         self.scheduler = Some(Wanted::Own(scheduler));
+        self
+    }
+
+    /// The locking around the scheduler; [`Locking::default`] otherwise.
+    #[must_use]
+    pub fn locking(mut self, locking: Locking) -> Self {
+        self.locking = locking;
+        self
+    }
+
+    /// Whether requests may pass the scheduler by while nothing waits and it allows that. By default they may under the
+    /// locking [`combining`](Locking::Combining) and under no other.
+    #[must_use]
+    pub fn bypass(mut self, bypass: bool) -> Self {
+        self.bypass = Some(bypass);
         self
     }
 
@@ -131,9 +154,13 @@ impl Builder {
         let slots = Slots::new(MAX_MEMBERS);
         slots.make_pool(FLUSH_POOL, MAX_HW_QUEUES as u16);
         let now = self.clock.now();
+        let bypass = self.bypass.unwrap_or(self.locking == Locking::Combining);
         let q = Arc::new(RequestQueue {
             word: Word::new(),
-            settings: Line::new("queue.settings", Settings::new(self.io_timeout_ms)),
+            settings: Line::new("queue.settings", Settings::new(self.io_timeout_ms, self.locking, bypass)),
+            staging: Staging::new("queue.staging"),
+            inserting: Staging::new("queue.inserting"),
+            dispatching: Staging::new("queue.dispatching"),
             held: Line::new("queue.hold", Held::new(self.wait_meter)),
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
@@ -148,11 +175,11 @@ impl Builder {
             account: Account::new(self.accounting, now),
             control: Mutex::new(Control::default()),
             room: Room::new(),
-            nr_sleepers: Line::new("queue.nr_sleepers", AtomicU32::new(0)),
+            sleepers: Sleepers::new(),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
             policy_wakeup: Line::new("queue.policy_wakeup", AtomicU64::new(u64::MAX)),
             nr_background: AtomicU32::new(0),
-            nr_left: AtomicU32::new(0),
+            left: Left::new(),
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
         q.install(scheduler);

@@ -113,6 +113,7 @@ impl Runner {
         // Between the tags going back and the look at WAITING, which the caller takes; pairs with the fence of who
         // lacked a tag.
         q.word.completed_fence();
+        self.has_news = true;
         q.room_came();
     }
 

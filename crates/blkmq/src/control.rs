@@ -12,6 +12,7 @@ use crate::driver::{Topology, check_topology};
 use crate::grace::Observed;
 use crate::hctx::Layout;
 use crate::knobs::NR_REQUESTS;
+use crate::locking::Locking;
 use crate::queue::{QueueError, RequestQueue, Wanted};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, thread};
@@ -112,6 +113,8 @@ impl Drop for Quiesce {
 enum What {
     Scheduler(Option<Box<dyn Scheduler>>),
     NrRequests(u32),
+    Locking(Locking),
+    Bypass(bool),
     Topology(Topology),
     Ranges(Vec<SectorRange>),
 }
@@ -215,6 +218,28 @@ impl RequestQueue {
         Ok(self.change(What::NrRequests(nr_requests)))
     }
 
+    /// The locking around the scheduler.
+    #[must_use]
+    pub fn locking(&self) -> Locking {
+        self.settings.locking()
+    }
+
+    /// Begins to change the locking around the scheduler. Whether requests may pass it by stays as it is.
+    pub fn set_locking(self: &Arc<Self>, locking: Locking) -> Change {
+        self.change(What::Locking(locking))
+    }
+
+    /// Whether requests may pass the scheduler by while nothing waits.
+    #[must_use]
+    pub fn has_bypass(&self) -> bool {
+        self.settings.has_bypass()
+    }
+
+    /// Begins to let requests pass the scheduler by while nothing waits, or no longer.
+    pub fn set_bypass(self: &Arc<Self>, bypass: bool) -> Change {
+        self.change(What::Bypass(bypass))
+    }
+
     /// Begins to change the number of hardware queues; their depth stays.
     ///
     /// # Errors
@@ -256,6 +281,11 @@ impl RequestQueue {
                     return Err(QueueError::BadValue(text));
                 }
                 self.apply_nr_requests(&mut hold, nr_requests);
+            }
+            What::Locking(locking) => self.settings.set_locking(locking),
+            What::Bypass(bypass) => {
+                self.settings.set_bypass(bypass);
+                self.reset_gate(&mut self.held.lock.lock());
             }
             What::Topology(topology) => {
                 self.driver.set_topology(topology).map_err(QueueError::BadTopology)?;
@@ -306,6 +336,8 @@ impl RequestQueue {
             Err(KnobError::Unknown) => return Err(unknown_knob(name, hold.scheduler.as_deref())),
             Err(error) => return Err(QueueError::BadValue(error.to_string())),
         }
+        // What may pass by depends on the scheduler's limits.
+        self.reset_gate(&mut hold);
         drop(hold);
         // It may take more now. Pairs with the fence of who asked for room before he looked for it.
         fence(Ordering::SeqCst);
@@ -322,6 +354,7 @@ impl RequestQueue {
         if self.account.ranges.ever() {
             self.members.get(member).make_range_sums();
         }
+        self.held.lock.lock().backlog.reserve(member);
         let client = client.map_or(ClientId(0), |client| control.client_id(client));
         Ok((member, client))
     }

@@ -14,9 +14,11 @@ use blkmq_sched::Time;
 use crate::account::Counters;
 use crate::hctx::HwCtx;
 use crate::hold::Hold;
+use crate::locking::{Locking, Measures};
 use crate::queue::RequestQueue;
 use crate::request::Request;
 use crate::runner::Runner;
+use crate::staged::choose_alone;
 use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 
@@ -25,16 +27,22 @@ use crate::tags::Tag;
 const TAG_BATCH: usize = 8;
 
 /// What came of asking the scheduler.
-enum Choice<'q> {
+pub(crate) enum Choice<'q> {
     Chosen(Request<'q>),
     /// The scheduler has requests, but none may go now.
     HeldBack,
     Empty,
+    /// Another thread is asking, and asks once more for this one.
+    Taken,
 }
 
 impl Runner {
     /// Chooses up to `bound` requests and makes them ready. Returns how many.
     pub(crate) fn dispatch(&mut self, q: &RequestQueue, now: Time, bound: usize) -> usize {
+        let locking = q.settings.locking();
+        if locking == Locking::Combining && q.settings.has_scheduler() {
+            return self.combine_for_others(q, now, bound);
+        }
         let seen = q.word.load();
         let mut chosen = 0;
         loop {
@@ -43,7 +51,12 @@ impl Runner {
             }
             let bound = bound.saturating_sub(chosen);
             if q.settings.has_scheduler() {
-                chosen += if q.held.is_for_first_hctx() {
+                if q.held.nr_left() > 0 {
+                    self.insert_without_room(q, now);
+                }
+                chosen += if locking == Locking::Batch {
+                    self.dispatch_batch(q, now, bound)
+                } else if q.held.is_for_first_hctx() {
                     self.dispatch_one_hctx(q, now, bound)
                 } else {
                     self.dispatch_many_hctxs(q, now, bound)
@@ -63,7 +76,7 @@ impl Runner {
     }
 
     /// What stands in front of the scheduler, as far as there are tags.
-    fn dispatch_parked(&mut self, q: &RequestQueue) -> usize {
+    pub(crate) fn dispatch_parked(&mut self, q: &RequestQueue) -> usize {
         let mut chosen = 0;
         for (_, hctx) in q.hctxs.iter() {
             while hctx.nr_parked() > 0 {
@@ -126,7 +139,7 @@ impl Runner {
                 }
                 // As above: look again, by the count of waiting requests.
                 Choice::Empty => self.put_unused(q, hctx, std::mem::take(&mut tags)),
-                Choice::HeldBack => {
+                Choice::HeldBack | Choice::Taken => {
                     // No word of the room that comes back with them: who is told looks, is held back too, and tells the
                     // others in turn, for ever. What is held back goes on when a request with the device completes or a
                     // time has come, and either makes room.
@@ -166,7 +179,7 @@ impl Runner {
 
     /// Makes a chosen request ready, or puts it aside for lack of a tag. Returns how many requests became ready, and
     /// whether to go on choosing.
-    fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>) -> (usize, bool) {
+    pub(crate) fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>) -> (usize, bool) {
         let hctx = q.hctxs.get(rq.body().hctx);
         let has_aside = hctx.nr_parked() > 0;
         if !has_aside && let Some(tag) = hctx.tags.get(&mut self.hint) {
@@ -212,9 +225,9 @@ impl Runner {
     }
 
     /// Tags into the front of `out`, and how many; if there is none, WAITING set for whoever brings one back.
-    fn tags_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, out: &mut [Tag]) -> usize {
+    pub(crate) fn tags_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, out: &mut [Tag]) -> usize {
         let got = hctx.tags.get_batch(&mut self.hint, out);
-        if got > 0 {
+        if got > 0 || self.is_told {
             return got;
         }
         hctx.note_lack();
@@ -231,7 +244,7 @@ impl Runner {
     }
 
     /// The same without a word to those who wait for room.
-    fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) {
+    pub(crate) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) {
         hctx.tags.put_batch(tags, &mut self.hint);
         q.word.completed_fence();
         self.parked |= hctx.nr_parked() > 0;
@@ -240,6 +253,8 @@ impl Runner {
 
 /// Asks the scheduler once; if it holds requests back, once more with WAITING set and the tallies read after it.
 fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
+    let is_alone = matches!(q.settings.locking(), Locking::Staged(Measures { dispatch: true, .. }));
+    let choose = if is_alone { choose_alone } else { choose };
     let choice = choose(q, counters, now);
     if !matches!(choice, Choice::HeldBack) {
         return choice;
@@ -250,50 +265,65 @@ fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Ch
 }
 
 /// One choice under one hold.
-fn choose<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
+pub(crate) fn choose<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
     let mut hold = q.held.hold(counters);
-    let choice = choose_held(q, &mut hold, now);
-    q.held.note_waiting(&hold);
-    let planned = q.policy_wakeup.load(Ordering::Relaxed);
-    let wakeup = match (&choice, &hold.scheduler) {
-        (Choice::HeldBack, Some(scheduler)) => {
-            let wakeup = scheduler.next_wakeup().map_or(u64::MAX, |time| time.0);
-            // A plan that is still to come stands until something is chosen. A scheduler that is asked in vain may name
-            // now this time and now that, and who is woken for the earlier one asks it again.
-            if planned > now.0 { wakeup.min(planned) } else { wakeup }
-        }
-        _ => u64::MAX,
+    counters.held();
+    let choice = match q.choose_held(&mut hold, now) {
+        Some(rq) => Choice::Chosen(rq),
+        None if hold.scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty()) => Choice::Empty,
+        None => Choice::HeldBack,
     };
-    if planned != wakeup {
-        q.policy_wakeup.store(wakeup, Ordering::Relaxed);
-    }
+    q.open_gate(&mut hold);
+    q.held.note_waiting(&hold);
+    let is_earlier = q.plan(&hold, matches!(choice, Choice::HeldBack), now);
     drop(hold);
-    if wakeup < planned {
+    if is_earlier {
         q.wake_sleepers();
     }
     choice
 }
 
-fn choose_held<'q>(q: &'q RequestQueue, hold: &mut Hold, now: Time) -> Choice<'q> {
-    let base = hold.base;
-    let Some(scheduler) = &mut hold.scheduler else { return Choice::Empty };
-    if scheduler.wants_tally() {
-        scheduler.fold(&q.tally(&base));
+impl RequestQueue {
+    /// The scheduler's choice, if it lets a request go now.
+    #[inline]
+    pub(crate) fn choose_held(&self, hold: &mut Hold, now: Time) -> Option<Request<'_>> {
+        self.fold(hold);
+        let scheduler = hold.scheduler.as_mut()?;
+        let id = match scheduler.dispatch(now) {
+            None if !scheduler.is_empty() && scheduler.next_wakeup().is_some_and(|time| time <= now) => {
+                // Asked in vain it may have come to where it lets one go at once. Nobody would plan for a time that has passed.
+                scheduler.dispatch(now)?
+            }
+            id => id?,
+        };
+        let rq = self.slots.leave_scheduler(id);
+        hold.count_out(rq.body().hctx);
+        Some(rq)
     }
-    match scheduler.dispatch(now) {
-        Some(id) => {
-            let rq = q.slots.leave_scheduler(id);
-            hold.count_out(rq.body().hctx);
-            Choice::Chosen(rq)
+
+    /// Notes when the scheduler would let go what it holds back, if it does. Returns whether that is earlier than what those
+    /// who sleep have planned for; they are woken when the lock has been let go.
+    pub(crate) fn plan(&self, hold: &Hold, is_held_back: bool, now: Time) -> bool {
+        let planned = self.policy_wakeup.load(Ordering::Relaxed);
+        let wakeup = match &hold.scheduler {
+            Some(scheduler) if is_held_back => {
+                let wakeup = scheduler.next_wakeup().map_or(u64::MAX, |time| time.0);
+                // A plan that is still to come stands until something is chosen. A scheduler that is asked in vain may name
+                // now this time and now that, and who is woken for the earlier one asks it again.
+                if planned > now.0 { wakeup.min(planned) } else { wakeup }
+            }
+            _ => u64::MAX,
+        };
+        if planned != wakeup {
+            self.policy_wakeup.store(wakeup, Ordering::Relaxed);
         }
-        None if scheduler.is_empty() => Choice::Empty,
-        None => Choice::HeldBack,
+        wakeup < planned
     }
 }
 
 /// Whether no request waits for a tag or for the scheduler, anywhere. The scheduler is looked at under its lock.
 fn nothing_waits(q: &RequestQueue, counters: &Counters) -> bool {
-    q.held.nr_waiting() == 0
+    !q.held.has_waiting()
         && q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx())
-        && q.held.hold(counters).scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty())
+        && !q.held.hold(counters).has_waiting()
 }

@@ -21,10 +21,12 @@ impl RequestQueue {
         let (_, settings) = (writeln!(out, "word {:?}", self.word.load())?, &self.settings);
         writeln!(
             out,
-            "nr_requests {} nomerges {} io_timeout {} ms scheduler {}",
+            "nr_requests {} nomerges {} io_timeout {} ms locking {} bypass {} scheduler {}",
             settings.nr_requests.load(Ordering::Relaxed),
             settings.nomerges.load(Ordering::Relaxed),
             settings.io_timeout_ms.load(Ordering::Relaxed),
+            settings.locking(),
+            u32::from(settings.has_bypass()),
             self.scheduler(),
         )?;
         writeln!(out, "stats {:?}", self.stats())?;
@@ -35,8 +37,7 @@ impl RequestQueue {
         let [reads, writes] = self.inflight();
         writeln!(out, "inflight {reads} {writes}")?;
         let room = self.room.is_wanted();
-        let (sleepers, background) =
-            (self.nr_sleepers.load(Ordering::Relaxed), self.nr_background.load(Ordering::Relaxed));
+        let (sleepers, background) = (self.sleepers.nr(), self.nr_background.load(Ordering::Relaxed));
         writeln!(out, "sleepers {sleepers} background {background} room_wanted {room}")?;
         self.show_hctxs(out)?;
         self.show_scheduler(out)?;

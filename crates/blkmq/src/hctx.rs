@@ -124,6 +124,9 @@ pub(crate) struct HwCtx {
     pub(crate) stalled: Line<AtomicBool>,
     /// The driver gave back what it was offered last: while this is set, whoever sleeps plans for another try.
     pub(crate) gave_back: Line<AtomicBool>,
+    /// How often the driver refused something of late: 16 for each time, of which an eighth goes with each batch offered. Only
+    /// who issues writes it.
+    dispatch_busy: Line<AtomicU32>,
     /// How often somebody found no tag here, wrapping.
     nr_lacked: Line<AtomicU32>,
     dispatch: DispatchList,
@@ -152,12 +155,27 @@ impl HwCtx {
             issue: Handover::new(RqList::new()),
             stalled: Line::new("hctx.stalled", AtomicBool::new(false)),
             gave_back: Line::new("hctx.gave_back", AtomicBool::new(false)),
+            dispatch_busy: Line::new("hctx.dispatch_busy", AtomicU32::new(0)),
             nr_lacked: Line::new("hctx.nr_lacked", AtomicU32::new(0)),
             dispatch: DispatchList { list: Mutex::new(RqList::new()), len: AtomicU32::new(0) },
             ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
             nr_marked: AtomicU32::new(0),
             dispatch_from: AtomicU32::new(0),
             flush: Mutex::new(FlushQueue::default()),
+        }
+    }
+
+    /// Whether the driver refused something of late.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.dispatch_busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// The driver was offered a batch, and refused a part of it or not: Linux's estimate of how busy the device is.
+    pub(crate) fn note_offer(&self, refused: bool) {
+        let before = self.dispatch_busy.load(Ordering::Relaxed);
+        if before > 0 || refused {
+            let busy = (before * 7 + if refused { 16 } else { 0 }) / 8;
+            self.dispatch_busy.store(busy, Ordering::Relaxed);
         }
     }
 

@@ -1,12 +1,13 @@
-//! The scheduler under its lock: the `single` locking.
+//! The scheduler under its lock, and what is known only there.
 
-use blkmq_sched::{Scheduler, Tally};
+use blkmq_sched::{Class, Scheduler, Tally};
 
 use crate::account::Counters;
+use crate::backlog::Backlog;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// The scheduler and what is counted with it, under one lock: the `single` locking.
+/// The scheduler and what belongs to it, under one lock.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) scheduler: Option<Box<dyn Scheduler>>,
@@ -18,6 +19,16 @@ pub(crate) struct Hold {
     /// What had completed when the scheduler was installed.
     pub(crate) base: Tally,
     pub(crate) base_limited: u64,
+    /// What was left with the holder under the locking `combining`.
+    pub(crate) backlog: Backlog,
+    /// The class that may pass the scheduler by, as the queue's word says it while nothing waits.
+    pub(crate) gate: Option<Class>,
+    /// The class of the request that was inserted last.
+    pub(crate) latest: Class,
+    /// So many of that class were inserted one after the other, before it.
+    pub(crate) steady: u32,
+    /// Requests may have passed that the scheduler has not been told of, and it has some of another class.
+    pub(crate) is_fold_due: bool,
 }
 
 /// The hold on a line of its own, with a count that lets others see without locking whether there is work.
@@ -28,6 +39,8 @@ pub(crate) struct Held {
     wait_meter: Option<fn() -> u64>,
     /// Requests in the scheduler, as of the last unlock.
     nr_waiting: AtomicU32,
+    /// Requests that were left and are not in it yet.
+    nr_left: AtomicU32,
     /// Of these, those for another hardware queue than the first.
     nr_elsewhere: AtomicU32,
 }
@@ -46,7 +59,24 @@ impl Hold {
     }
 
     fn empty() -> Self {
-        Self { scheduler: None, queued: Vec::new(), elsewhere: 0, limited: 0, base: Tally::default(), base_limited: 0 }
+        Self {
+            scheduler: None,
+            queued: Vec::new(),
+            elsewhere: 0,
+            limited: 0,
+            base: Tally::default(),
+            base_limited: 0,
+            backlog: Backlog::new(),
+            gate: None,
+            latest: Class::BestEffort,
+            steady: 0,
+            is_fold_due: false,
+        }
+    }
+
+    /// Whether requests wait for the scheduler to choose them, or to get into it.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.scheduler.as_ref().is_some_and(|scheduler| !scheduler.is_empty()) || !self.backlog.is_empty()
     }
 }
 
@@ -56,6 +86,7 @@ impl Held {
             lock: Mutex::new(Hold::empty()),
             wait_meter,
             nr_waiting: AtomicU32::new(0),
+            nr_left: AtomicU32::new(0),
             nr_elsewhere: AtomicU32::new(0),
         }
     }
@@ -69,6 +100,11 @@ impl Held {
             Some(guard) => guard,
             None => self.wait(counters),
         }
+    }
+
+    /// Whether somebody has the lock just now.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.lock.try_lock().is_none()
     }
 
     #[cold]
@@ -85,6 +121,16 @@ impl Held {
         self.nr_waiting.load(Ordering::Relaxed)
     }
 
+    /// Requests that were left and are not in the scheduler yet, as of a moment ago.
+    pub(crate) fn nr_left(&self) -> u32 {
+        self.nr_left.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests wait for the scheduler, as of a moment ago.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.nr_waiting() > 0 || self.nr_left() > 0
+    }
+
     /// Whether all that waits goes to the first hardware queue, as of a moment ago.
     pub(crate) fn is_for_first_hctx(&self) -> bool {
         self.nr_elsewhere.load(Ordering::Relaxed) == 0
@@ -95,6 +141,10 @@ impl Held {
         let waiting = hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len() as u32);
         if waiting != self.nr_waiting() {
             self.nr_waiting.store(waiting, Ordering::Relaxed);
+        }
+        let left = hold.backlog.len() as u32;
+        if left != self.nr_left() {
+            self.nr_left.store(left, Ordering::Relaxed);
         }
         if hold.elsewhere != self.nr_elsewhere.load(Ordering::Relaxed) {
             self.nr_elsewhere.store(hold.elsewhere, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use crate::Status;
 use crate::account::Starting;
 use crate::hctx::{HwCtx, Layout};
 use crate::hold::Hold;
+use crate::locking::Locking;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList, Slots};
 use crate::runner::Runner;
@@ -24,32 +25,73 @@ impl Blocked {
 }
 
 impl Runner {
-    /// Inserts what a plug holds. What finds no room stays there. Requests of the flush machine go to it, operations that
+    /// Inserts what a plug holds. What finds no room stays there, or with the scheduler's holder. Requests of the flush machine go to it, operations that
     /// must not wait and would have to are finished with [`Status::Again`]. `seen` is the queue's word as the caller read
-    /// it inside: if that says quiesced, the caller does not run, so nothing may be started here.
-    pub(crate) fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) {
+    /// it inside: if that says quiesced, the caller does not run, so nothing may be started here. Returns how many
+    /// requests were dispatched, if that was tried as far as it is this thread's business.
+    pub(crate) fn insert(&mut self, q: &RequestQueue, plug: &mut RqList, now: Time, seen: Snapshot) -> Option<usize> {
         let layout = q.hctxs.layout();
         let starting = Starting::new(q, self.member(q), now);
+        let mut chosen = None;
         let entered = if q.settings.has_scheduler() {
-            self.insert_ordered(&starting, layout, plug)
+            let passed = if seen.gate().is_some() { self.bypass(&starting, layout, plug) } else { 0 };
+            passed + self.insert_waiting(&starting, layout, plug, seen, &mut chosen)
         } else {
             self.insert_direct(&starting, layout, plug, seen)
         };
         self.member(q).counters.entered(entered);
         starting.finish(entered);
+        chosen
+    }
+
+    /// What may not pass the scheduler by. Returns how many operations that is.
+    #[inline]
+    fn insert_waiting(
+        &mut self,
+        starting: &Starting<'_>,
+        layout: Layout,
+        plug: &mut RqList,
+        seen: Snapshot,
+        chosen: &mut Option<usize>,
+    ) -> u64 {
+        if plug.is_empty() {
+            // All has passed, and what waits is not this thread's.
+            *chosen = Some(0);
+            return 0;
+        }
+        match starting.q.settings.locking() {
+            Locking::Single | Locking::Batch => self.insert_ordered(starting, layout, plug, false),
+            Locking::Staged(measures) if measures.buckets => self.insert_staged(starting, layout, plug, measures),
+            Locking::Staged(measures) => self.insert_ordered(starting, layout, plug, measures.merges),
+            Locking::Combining => {
+                let (entered, dispatched) = self.combine(starting, layout, plug, !seen.is_quiesced());
+                *chosen = (!self.parked).then_some(dispatched);
+                entered
+            }
+        }
     }
 
     /// One hold for the whole plug. Returns how many operations left it: what merged in the plug counts when the request
-    /// it merged into leaves, for it must not keep a frozen queue from draining before.
+    /// it merged into leaves, for it must not keep a frozen queue from draining before. `may_skip_merges`: no merge is looked
+    /// for if the lock is taken.
     ///
     /// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion.
-    fn insert_ordered(&mut self, starting: &Starting<'_>, layout: Layout, plug: &mut RqList) -> u64 {
+    #[inline]
+    fn insert_ordered(
+        &mut self,
+        starting: &Starting<'_>,
+        layout: Layout,
+        plug: &mut RqList,
+        may_skip_merges: bool,
+    ) -> u64 {
         let q = starting.q;
         let (mut rest, mut flushes) = (RqList::new(), RqList::new());
         let mut blocked = Blocked::default();
         let mut entered = 0;
         let hctxs = layout.hctxs(self.member);
+        self.skips_merges = may_skip_merges && q.held.is_taken();
         let mut guard = q.held.hold(&self.member(q).counters);
+        self.member(q).counters.held();
         let hold = &mut *guard;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             let body = rq.body_mut();
@@ -75,22 +117,50 @@ impl Runner {
         }
         q.held.note_waiting(hold);
         drop(guard);
+        self.skips_merges = false;
         *plug = rest;
-        while let Some(rq) = flushes.pop_front(&q.slots) {
-            self.insert_flush(q, rq, starting.now);
-        }
+        self.insert_flushes(q, flushes, starting.now);
         entered
     }
 
     /// Merges or inserts one request; gives it back if the scheduler is full.
-    fn insert_one<'q>(&self, starting: &Starting<'q>, hold: &mut Hold, mut rq: Request<'q>) -> Result<(), Request<'q>> {
-        let q = starting.q;
+    #[inline(always)]
+    pub(crate) fn insert_one<'q>(
+        &self,
+        starting: &Starting<'q>,
+        hold: &mut Hold,
+        rq: Request<'q>,
+    ) -> Result<(), Request<'q>> {
+        self.insert_or_merge(starting.q, Some(starting), hold, rq, starting.now)
+    }
+
+    /// The same for a request that has begun.
+    pub(crate) fn insert_begun<'q>(
+        &self,
+        q: &'q RequestQueue,
+        hold: &mut Hold,
+        rq: Request<'q>,
+        now: Time,
+    ) -> Result<(), Request<'q>> {
+        self.insert_or_merge(q, None, hold, rq, now)
+    }
+
+    #[inline(always)]
+    fn insert_or_merge<'q>(
+        &self,
+        q: &'q RequestQueue,
+        starting: Option<&Starting<'q>>,
+        hold: &mut Hold,
+        mut rq: Request<'q>,
+        now: Time,
+    ) -> Result<(), Request<'q>> {
         let info = rq.body().info();
         let Some(scheduler) = &mut hold.scheduler else { return Err(rq) };
         if info.merge != MergeLevel::Never
+            && !self.skips_merges
             && let Some(merge) = scheduler.merge(&info)
         {
-            self.merge(starting, hold, merge, rq);
+            self.merge(q, starting, hold, merge, rq);
             return Ok(());
         }
         let hctx = rq.body().hctx;
@@ -98,13 +168,16 @@ impl Runner {
         if !has_room(q, hold, hctx, limited) {
             return Err(rq);
         }
+        q.note_insertion(hold, info.priority.class);
         let Some(scheduler) = &mut hold.scheduler else { return Err(rq) };
         let at = if rq.body().flags.at_head { InsertAt::Head } else { InsertAt::Sorted };
         rq.body_mut().ordered = true;
-        starting.add(&mut rq);
+        if let Some(starting) = starting {
+            starting.add(&mut rq);
+        }
         let id = rq.id();
         let _ = rq.leave_at(Place::Scheduler);
-        scheduler.insert(id, &info, at, starting.now);
+        scheduler.insert(id, &info, at, now);
         hold.count_in(hctx);
         hold.limited += u64::from(limited);
         Ok(())
@@ -130,10 +203,19 @@ impl Runner {
     }
 
     /// Hangs a newcomer onto the request that takes it in, and joins that with its neighbour if they touch now.
-    fn merge(&self, starting: &Starting<'_>, hold: &mut Hold, merge: Merge, newcomer: Request<'_>) {
-        let q = starting.q;
+    fn merge(
+        &self,
+        q: &RequestQueue,
+        starting: Option<&Starting<'_>>,
+        hold: &mut Hold,
+        merge: Merge,
+        newcomer: Request<'_>,
+    ) {
         let mut into = q.slots.leave_scheduler(merge.into);
-        starting.merge(&into, &newcomer);
+        match starting {
+            Some(starting) => starting.merge(&into, &newcomer),
+            None => self.member(q).account_merge(q, &newcomer),
+        }
         into.absorb(newcomer, merge.how);
         let _ = into.leave_at(Place::Scheduler);
         let mut merges = 1;
@@ -237,6 +319,7 @@ pub(crate) fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, place: Plac
 
 /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests` and the scheduler's limit
 /// on requests other than reads. What the driver has is only looked up near the bound.
+#[inline]
 fn has_room(q: &RequestQueue, hold: &Hold, hctx: u16, limited: bool) -> bool {
     let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
     let queued = hold.queued[usize::from(hctx)];
@@ -250,8 +333,8 @@ fn has_room(q: &RequestQueue, hold: &Hold, hctx: u16, limited: bool) -> bool {
     match async_depth {
         Some(depth) if limited && depth < nr_requests => {
             // Counters lag, so `completed` may be too small, which errs on the side of waiting.
-            let completed = q.nr_limited_completed() - hold.base_limited;
-            let outstanding = hold.limited.saturating_sub(completed);
+            let completed = q.nr_limited_completed().wrapping_sub(hold.base_limited);
+            let outstanding = hold.limited.wrapping_sub(completed);
             outstanding < u64::from(depth) * u64::from(q.hctxs.layout().len())
         }
         _ => true,

@@ -50,7 +50,7 @@ impl Started {
     fn tell(self, q: &RequestQueue) {
         if self.overflow {
             q.wake_sleepers();
-        } else if self.len > 0 && q.anybody_sleeps() {
+        } else if self.len > 0 && q.sleepers.any() {
             for member in &self.members[..self.len] {
                 q.members.get(*member).wake.rouse();
             }
@@ -127,6 +127,7 @@ impl Runner {
             hctx.gave_back.store(false, Ordering::Relaxed);
         }
         self.member(q).counters.issued((offered - pending.len()) as u64);
+        hctx.note_offer(refused);
         debug_assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
         refused || !pending.is_empty()
     }
@@ -155,6 +156,7 @@ impl Runner {
             }
         }
         q.word.completed_fence();
+        self.has_news = true;
         if is_news {
             q.wake_sleepers();
         }

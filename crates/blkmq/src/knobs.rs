@@ -3,6 +3,7 @@
 use blkmq_sched::{Knob, Unit};
 
 use crate::control::Change;
+use crate::locking::Locking;
 use crate::queue::{QueueError, RequestQueue, scheduler_names};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -21,8 +22,8 @@ pub(crate) const NR_REQUESTS: Knob = Knob {
             at most 128, with a scheduler, and the depth, which it cannot exceed, without.",
 };
 
-/// The knobs of every queue that have a number for a value. `scheduler` has a name, and `iosched/...` are the
-/// scheduler's.
+/// The knobs of every queue that have a number for a value. `scheduler` and `locking` have a name, and `iosched/...` are
+/// the scheduler's.
 pub const QUEUE_KNOBS: &[Knob] = &[
     NR_REQUESTS,
     Knob {
@@ -49,21 +50,33 @@ pub const QUEUE_KNOBS: &[Knob] = &[
         max: 1,
         about: "Whether the statistics count the requests that enter from now on.",
     },
+    Knob {
+        name: "bypass",
+        unit: Unit::Count,
+        default: None,
+        min: 0,
+        max: 1,
+        about: "Whether requests may pass the scheduler by while nothing waits; by default 1 under the locking combining.",
+    },
 ];
 
 impl RequestQueue {
-    /// The value of a knob as text; `scheduler` shows all, the chosen one in brackets.
+    /// The value of a knob as text; `scheduler` and `locking` show all, the chosen one in brackets.
     ///
     /// # Errors
     /// There is no such knob.
     pub fn knob(&self, name: &str) -> Result<String, QueueError> {
         let number = |cell: &crate::sync::atomic::AtomicU32| Ok(cell.load(Ordering::Relaxed).to_string());
         match name {
-            "scheduler" => {
-                let chosen = self.scheduler();
-                let mark = |name: &&str| if *name == chosen { format!("[{name}]") } else { (*name).to_owned() };
-                Ok(scheduler_names().iter().map(mark).collect::<Vec<_>>().join(" "))
+            "scheduler" => Ok(marked(&scheduler_names(), self.scheduler())),
+            "locking" => {
+                let chosen = self.locking();
+                // Some measures of `staged` stand in the place of all.
+                let is_same = |known: &Locking| std::mem::discriminant(known) == std::mem::discriminant(&chosen);
+                let names = Locking::ALL.map(|known| if is_same(&known) { chosen.name() } else { known.name() });
+                Ok(marked(&names, chosen.name()))
             }
+            "bypass" => Ok(u32::from(self.has_bypass()).to_string()),
             "nr_requests" => number(&self.settings.nr_requests),
             "nomerges" => number(&self.settings.nomerges),
             "iostats" => number(&self.settings.iostats),
@@ -75,14 +88,17 @@ impl RequestQueue {
         }
     }
 
-    /// Sets a knob from text. `scheduler` and `nr_requests` need a drained queue: the change is made when the returned
-    /// value is polled or waited for. All others take effect at once.
+    /// Sets a knob from text. `scheduler`, `locking`, `bypass` and `nr_requests` need a drained queue: the change is made when
+    /// the returned value is polled or waited for. All others take effect at once.
     ///
     /// # Errors
     /// There is no such knob, or the value is not what it takes; nothing has changed then.
     pub fn set_knob(self: &Arc<Self>, name: &str, value: &str) -> Result<Change, QueueError> {
         if name == "scheduler" {
             return self.set_scheduler(value);
+        }
+        if name == "locking" {
+            return Ok(self.set_locking(value.parse().map_err(QueueError::BadValue)?));
         }
         let number = parse(name, value);
         if let Some(knob) = name.strip_prefix(SCHEDULER_PREFIX) {
@@ -95,6 +111,7 @@ impl RequestQueue {
         let number = u32::try_from(number).expect("the ranges of these knobs lie within u32");
         match name {
             "nr_requests" => return self.set_nr_requests(number),
+            "bypass" => return Ok(self.set_bypass(number != 0)),
             "iostats" => self.set_iostats(number),
             "nomerges" => self.settings.nomerges.store(number, Ordering::Relaxed),
             _ => self.set_io_timeout(number),
@@ -117,6 +134,12 @@ impl RequestQueue {
         self.timeout_scan.fetch_min(next.0, Ordering::Relaxed);
         self.wake_sleepers();
     }
+}
+
+/// All names, the chosen one in brackets.
+fn marked(names: &[&str], chosen: &str) -> String {
+    let mark = |name: &&str| if *name == chosen { format!("[{name}]") } else { (*name).to_owned() };
+    names.iter().map(mark).collect::<Vec<_>>().join(" ")
 }
 
 fn parse(name: &str, value: &str) -> Result<i64, QueueError> {

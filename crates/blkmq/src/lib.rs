@@ -23,10 +23,13 @@
 
 pub mod grace;
 pub mod handover;
+pub mod left;
 pub mod room;
 pub mod stack;
+pub mod staging;
 pub mod sync;
 pub mod tags;
+pub mod wake;
 pub mod word;
 
 // loom checks the pieces above in small models; everything below is built on them and too large for it.
@@ -35,15 +38,23 @@ mod account;
 #[cfg(not(loom))]
 mod background;
 #[cfg(not(loom))]
+mod backlog;
+#[cfg(not(loom))]
+mod batch;
+#[cfg(not(loom))]
 pub mod bio;
 #[cfg(not(loom))]
 pub mod buffer;
 #[cfg(not(loom))]
 mod builder;
 #[cfg(not(loom))]
+mod bypass;
+#[cfg(not(loom))]
 pub mod client;
 #[cfg(not(loom))]
 pub mod clock;
+#[cfg(not(loom))]
+mod combine;
 #[cfg(not(loom))]
 mod complete;
 #[cfg(not(loom))]
@@ -75,6 +86,8 @@ mod knobs;
 #[cfg(not(loom))]
 pub mod limits;
 #[cfg(not(loom))]
+mod locking;
+#[cfg(not(loom))]
 mod member;
 #[cfg(not(loom))]
 mod merge;
@@ -89,13 +102,13 @@ mod runner;
 #[cfg(not(loom))]
 mod split;
 #[cfg(not(loom))]
+mod staged;
+#[cfg(not(loom))]
 mod status;
 #[cfg(not(loom))]
 mod submit;
 #[cfg(not(loom))]
 mod timeout;
-#[cfg(not(loom))]
-mod wake;
 
 #[cfg(not(loom))]
 pub use account::{Accounting, MAX_RANGES, SectorRange, Stat, Stats};
@@ -121,6 +134,8 @@ pub use hctx::{MAX_DEPTH, MAX_HW_QUEUES};
 pub use knobs::QUEUE_KNOBS;
 #[cfg(not(loom))]
 pub use limits::Limits;
+#[cfg(not(loom))]
+pub use locking::{Locking, Measures};
 #[cfg(not(loom))]
 pub use queue::{QueueError, RequestQueue, scheduler_names};
 #[cfg(not(loom))]

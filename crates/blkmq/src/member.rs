@@ -24,6 +24,8 @@ pub(crate) struct Member {
     ranges: OnceLock<Box<[Sums]>>,
     /// The completion ring: what others completed for this thread.
     pub(crate) completions: SlotStack,
+    /// What the thread left for whoever inserts, under the locking `staged`.
+    pub(crate) bucket: SlotStack,
     pub(crate) wake: Wake,
     pub(crate) ctx: SwCtx,
     taken: AtomicBool,
@@ -76,6 +78,7 @@ impl Members {
                 sums: Sums::new(),
                 ranges: OnceLock::new(),
                 completions: SlotStack::new("submitter.completions"),
+                bucket: SlotStack::new("submitter.bucket"),
                 wake: Wake::new(),
                 ctx: SwCtx::new(),
                 taken: AtomicBool::new(false),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use blkmq_sched::{MergeLevel, MergeLimits, Scheduler, Tally, Time};
+use blkmq_sched::{Class, MergeLevel, MergeLimits, Scheduler, Tally, Time};
 
 use crate::account::Account;
 use crate::client::Client;
@@ -12,13 +12,17 @@ use crate::control::Control;
 use crate::driver::Driver;
 use crate::hctx::HwCtxTable;
 use crate::hold::{Held, Hold};
+use crate::left::Left;
 use crate::limits::Limits;
+use crate::locking::Locking;
 use crate::member::{MAX_MEMBERS, Member, Members};
 use crate::request::Slots;
 use crate::room::Room;
 use crate::split::Whole;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use crate::staging::Staging;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex, kept};
+use crate::wake::Sleepers;
 use crate::word::Word;
 use crate::{Stats, Submitter};
 
@@ -91,6 +95,10 @@ impl Wanted {
 #[derive(Debug)]
 pub(crate) struct Settings {
     has_scheduler: AtomicBool,
+    locking: AtomicU32,
+    bypass: AtomicBool,
+    /// Every submitter stages what it has, as if another thread were at the scheduler; for tests.
+    stages_all: AtomicBool,
     pub(crate) nr_requests: AtomicU32,
     pub(crate) nomerges: AtomicU32,
     pub(crate) io_timeout_ms: AtomicU32,
@@ -98,9 +106,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(io_timeout_ms: u32) -> Self {
+    pub(crate) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool) -> Self {
         Self {
             has_scheduler: AtomicBool::new(false),
+            locking: AtomicU32::new(locking.index()),
+            bypass: AtomicBool::new(bypass),
+            stages_all: AtomicBool::new(false),
             nr_requests: AtomicU32::new(0),
             nomerges: AtomicU32::new(0),
             io_timeout_ms: AtomicU32::new(io_timeout_ms),
@@ -110,6 +121,27 @@ impl Settings {
 
     pub(crate) fn has_scheduler(&self) -> bool {
         self.has_scheduler.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn locking(&self) -> Locking {
+        Locking::of_index(self.locking.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_locking(&self, locking: Locking) {
+        self.locking.store(locking.index(), Ordering::Relaxed);
+    }
+
+    /// Whether requests may pass the scheduler by while nothing waits.
+    pub(crate) fn has_bypass(&self) -> bool {
+        self.bypass.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_bypass(&self, bypass: bool) {
+        self.bypass.store(bypass, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stages_all(&self) -> bool {
+        self.stages_all.load(Ordering::Relaxed)
     }
 
     pub(crate) fn has_iostats(&self) -> bool {
@@ -138,6 +170,11 @@ pub struct RequestQueue {
     pub(crate) word: Word,
     pub(crate) settings: Line<Settings>,
     pub(crate) held: Line<Held>,
+    /// Who is at the scheduler under the locking `combining`, and what the others left.
+    pub(crate) staging: Staging,
+    /// Who inserts and who chooses under the locking `staged`, and whether the others have kicked.
+    pub(crate) inserting: Staging,
+    pub(crate) dispatching: Staging,
     pub(crate) hctxs: HwCtxTable,
     pub(crate) members: Members,
     pub(crate) slots: Slots,
@@ -155,15 +192,13 @@ pub struct RequestQueue {
     pub(crate) control: Mutex<Control>,
     /// Who has bios in a plug for want of room is told here.
     pub(crate) room: Room,
-    /// Threads that sleep or are about to.
-    pub(crate) nr_sleepers: Line<AtomicU32>,
+    pub(crate) sleepers: Sleepers,
     /// When the timeout scan is due, and when the scheduler would let go what it holds back; nanoseconds.
     pub(crate) timeout_scan: Line<AtomicU64>,
     pub(crate) policy_wakeup: Line<AtomicU64>,
     /// Background threads that drive the queue.
     pub(crate) nr_background: AtomicU32,
-    /// How often something was left to whoever polls next, wrapping.
-    pub(crate) nr_left: AtomicU32,
+    pub(crate) left: Left,
 }
 
 impl RequestQueue {
@@ -210,21 +245,29 @@ impl RequestQueue {
         self.hctxs.iter().map(|(_, hctx)| hctx.tags.weight()).sum()
     }
 
+    /// For tests: from now on every submitter finds the scheduler taken under the locking `combining`, and stages what it has.
+    #[doc(hidden)]
+    pub fn stage_all(&self) {
+        self.settings.stages_all.store(true, Ordering::Relaxed);
+    }
+
     /// What the scheduler needs to know of completions, since it was installed.
     pub(crate) fn tally(&self, base: &Tally) -> Tally {
         let mut tally = Tally::default();
         for (_, member) in self.members.iter() {
             member.counters.add_tally(&mut tally);
         }
-        for (sum, base) in tally.completed.iter_mut().zip(base.completed) {
+        let sums = tally.completed.iter_mut().chain(&mut tally.bypassed);
+        for (sum, base) in sums.zip(base.completed.iter().chain(&base.bypassed)) {
             *sum -= base;
         }
         tally
     }
 
-    /// Completed requests other than reads that a scheduler had dispatched.
+    /// Completed requests other than reads that a scheduler had dispatched; those that passed it by count as one less when they
+    /// begin, so the sum wraps.
     pub(crate) fn nr_limited_completed(&self) -> u64 {
-        self.members.iter().map(|(_, member)| member.counters.nr_limited()).sum()
+        self.members.iter().fold(0, |sum, (_, member)| sum.wrapping_add(member.counters.nr_limited()))
     }
 
     /// Puts a scheduler in place. Nothing is in flight, or nothing has begun.
@@ -240,6 +283,12 @@ impl RequestQueue {
             limited: 0,
             base: self.tally(&Tally::default()),
             base_limited: self.nr_limited_completed(),
+            backlog: std::mem::take(&mut hold.backlog),
+            // As the queue's word has it, until it is set anew.
+            gate: hold.gate,
+            latest: Class::BestEffort,
+            steady: 0,
+            is_fold_due: false,
         };
         if let Some(scheduler) = &mut hold.scheduler {
             let limits = self.merge_limits;
@@ -255,7 +304,8 @@ impl RequestQueue {
     /// Sizes what depends on `nr_requests`. Nothing is in flight.
     pub(crate) fn apply_nr_requests(&self, hold: &mut Hold, nr_requests: u32) {
         let depth = u32::from(self.hctxs.depth());
-        let tags = if hold.scheduler.is_some() { depth } else { nr_requests };
+        // As many tags as there may be requests: who passes the scheduler by looks at nothing else.
+        let tags = depth.min(nr_requests);
         for (_, hctx) in self.hctxs.iter() {
             if hctx.tags.depth() != tags {
                 hctx.tags.resize(tags);
@@ -266,6 +316,7 @@ impl RequestQueue {
             scheduler.set_nr_requests(nr_requests);
         }
         self.settings.nr_requests.store(nr_requests, Ordering::Relaxed);
+        self.reset_gate(hold);
     }
 
     /// When a thread that drives these hardware queues must look again though nobody wakes it. It polled last at `looked`.
@@ -287,23 +338,21 @@ impl RequestQueue {
         earliest
     }
 
-    /// Lets a thread sleep as [`Wake::sleep`](crate::wake::Wake::sleep) does, counted before its fence.
+    /// Lets a thread sleep as [`Sleepers::sleep`] does.
     pub(crate) fn sleep(
         &self,
         member: &Member,
         ready: impl FnOnce() -> bool,
         timeout: impl FnOnce() -> Option<Duration>,
     ) {
-        self.nr_sleepers.fetch_add(1, Ordering::Relaxed);
-        member.wake.sleep(ready, timeout);
-        self.nr_sleepers.fetch_sub(1, Ordering::Relaxed);
+        self.sleepers.sleep(&member.wake, ready, timeout);
     }
 
     /// Wakes every thread that sleeps, so that it looks again. Called after what it should see was made visible.
     ///
     /// COST: a fence and a load while nobody sleeps.
     pub(crate) fn wake_sleepers(&self) {
-        if self.anybody_sleeps() {
+        if self.sleepers.any() {
             for (_, member) in self.members.iter() {
                 member.wake.rouse();
             }
@@ -313,16 +362,8 @@ impl RequestQueue {
     /// Something that waits may go on, and this thread does not see to it: those who sleep look again, and so do those who are
     /// about to sleep.
     pub(crate) fn leave_to_others(&self) {
-        // Release: who reads the count before it looks sees what this thread did. The fence that follows pairs with the one
-        // in `Wake::sleep`: either the sleeper is seen, or its last look sees the count.
-        self.nr_left.fetch_add(1, Ordering::Release);
+        self.left.count();
         self.wake_sleepers();
-    }
-
-    /// How often something was left to others, wrapping.
-    pub(crate) fn nr_left(&self) -> u32 {
-        // Acquire pairs with the Release of `leave_to_others`.
-        self.nr_left.load(Ordering::Acquire)
     }
 
     /// Wakes those whose plug is held back for want of room. Called behind [`Word::completed_fence`] by who put tags back.
@@ -330,13 +371,5 @@ impl RequestQueue {
         if self.room.came() {
             self.wake_sleepers();
         }
-    }
-
-    /// Fences, and looks whether any thread sleeps or is about to.
-    pub(crate) fn anybody_sleeps(&self) -> bool {
-        // ORDERING: pairs with the fence in `Wake::sleep`, which stands behind the count of sleepers going up: either
-        // the count is seen here, or the sleeper's last look sees what the caller did before.
-        fence(Ordering::SeqCst);
-        self.nr_sleepers.load(Ordering::Relaxed) > 0
     }
 }

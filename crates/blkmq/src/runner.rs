@@ -17,7 +17,7 @@ use crate::tags::{Hint, Tag};
 use crate::word::Snapshot;
 
 /// Requests that a runner takes through in one go before it goes back to its own business.
-const RUN_BOUND: usize = 64;
+pub(crate) const RUN_BOUND: usize = 64;
 
 /// Hardware queues that hold something to be issued, noted as a set.
 #[derive(Debug)]
@@ -46,6 +46,17 @@ pub(crate) struct Runner {
     pub(crate) completed: RqList,
     /// Requests put aside in this run.
     pub(crate) parked: bool,
+    /// This thread is at the scheduler and has found WAITING set, behind which it has fenced.
+    pub(crate) is_told: bool,
+    /// This thread has put tags back, or parked something, or may find what was held back free, since it was at the scheduler
+    /// last: if another is there it is to look once more.
+    pub(crate) has_news: bool,
+    /// This thread has done its share at the scheduler, and left the rest to others.
+    pub(crate) gave_up: bool,
+    /// What is inserted now is not to look for a merge.
+    pub(crate) skips_merges: bool,
+    /// What was planned under the scheduler's lock is earlier than what those who sleep know.
+    pub(crate) must_tell: bool,
     /// The queue was quiesced at the last look, which left things undone.
     pub(crate) saw_quiesced: bool,
     /// How often something was left to others when this thread looked last.
@@ -91,6 +102,11 @@ impl Runner {
             requeued: RqList::new(),
             completed: RqList::new(),
             parked: false,
+            is_told: false,
+            has_news: false,
+            gave_up: false,
+            skips_merges: false,
+            must_tell: false,
             saw_quiesced: false,
             left: 0,
             looked: Time(0),
@@ -117,7 +133,7 @@ impl Runner {
     }
 
     /// Appends what is ready to the issue list it belongs to.
-    fn append_ready(&mut self, q: &RequestQueue) {
+    pub(crate) fn append_ready(&mut self, q: &RequestQueue) {
         if !self.ready.is_empty() {
             std::mem::take(&mut self.ready).hand_over(&q.slots, &q.hctxs.get(self.ready_hctx).issue);
             self.touched.add(self.ready_hctx);
@@ -130,30 +146,29 @@ impl Runner {
     }
 
     /// Dispatches, issues and completes until nothing can go on, or this thread has done its share (`own`, or
-    /// [`RUN_BOUND`], requests) and others must do theirs. The caller is inside the queue ([`Member::activity`]).
-    pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time) {
+    /// [`RUN_BOUND`], requests) and others must do theirs. `chosen` says what has been dispatched already, if that was tried.
+    /// The caller is inside the queue ([`Member::activity`]).
+    pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, chosen: Option<usize>) {
         let bound = own.max(RUN_BOUND);
-        let mut now = now;
+        let (mut now, mut chosen) = (now, chosen);
         let mut taken = 0;
         loop {
-            let chosen = self.dispatch(q, now, bound);
-            self.append_ready(q);
+            let chosen = chosen.take().unwrap_or_else(|| self.dispatch(q, now, bound));
             taken += chosen;
-            while let Some(hctx) = self.touched.take() {
-                self.issue(q, hctx, now);
-            }
+            let gave_up = std::mem::take(&mut self.gave_up);
+            self.issue_touched(q, now);
             self.park_requeued(q);
             if !self.finished.is_empty() {
                 now = q.clock.now();
                 self.complete(q, now);
-            } else if chosen < bound {
+            } else if chosen < bound && !gave_up {
                 // Dispatching went as far as it could, and nothing came back.
                 break;
             }
             if !self.goes_on(q) {
                 break;
             }
-            if taken >= bound {
+            if taken >= bound || gave_up {
                 // Others must go on: those with something outstanding are awake and bound to poll, or woken here. What
                 // they find to do they know by WAITING; this thread may have nothing outstanding and not come again.
                 q.word.set_waiting();
@@ -163,9 +178,25 @@ impl Runner {
         }
     }
 
+    /// Issues what is ready and what else this thread has appended.
+    #[inline(always)]
+    pub(crate) fn issue_touched(&mut self, q: &RequestQueue, now: Time) {
+        self.append_ready(q);
+        while let Some(hctx) = self.touched.take() {
+            self.issue(q, hctx, now);
+        }
+    }
+
+    /// Wakes those who sleep if what was planned under the scheduler's lock is news to them. Called when it is let go.
+    pub(crate) fn tell_planned(&mut self, q: &RequestQueue) {
+        if std::mem::take(&mut self.must_tell) {
+            q.wake_sleepers();
+        }
+    }
+
     /// Whether what this thread completed may have made room for something that waits.
     fn goes_on(&self, q: &RequestQueue) -> bool {
-        self.parked || q.word.load().is_waiting() || (q.settings.has_scheduler() && q.held.nr_waiting() > 0)
+        self.parked || q.word.load().is_waiting() || (q.settings.has_scheduler() && q.held.has_waiting())
     }
 
     /// Asks the driver what has finished on a hardware queue.
@@ -177,7 +208,7 @@ impl Runner {
     /// at this last, behind its fence: whoever ended the quiescence, or left something, fenced too, and then either saw the
     /// sleeper or has its change seen here.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
-        q.nr_left() != self.left || self.saw_quiesced && !q.word.load().is_quiesced()
+        q.left.read() != self.left || self.saw_quiesced && !q.word.load().is_quiesced()
     }
 
     /// Polls, completes and runs once: all that a thread owes the queue when it has time; nothing while the queue is
@@ -202,7 +233,11 @@ impl Runner {
     ) where
         I: Iterator<Item = u16> + Clone,
     {
-        self.left = q.nr_left();
+        let left = q.left.read();
+        // What a time, the end of a quiescence, or somebody else's leaving lets go, who is at the scheduler may have seen too
+        // early.
+        self.has_news |= left != self.left || self.saw_quiesced || q.policy_wakeup.load(Ordering::Relaxed) <= now.0;
+        self.left = left;
         self.saw_quiesced = seen.is_quiesced();
         if !self.saw_quiesced {
             self.looked = now;
@@ -223,7 +258,7 @@ impl Runner {
                 }
             }
             if again {
-                self.run(q, 0, now);
+                self.run(q, 0, now, None);
             }
         }
     }

@@ -71,15 +71,7 @@ impl SlotStack {
             return Chain { first: NIL };
         }
         // Acquire pairs with the Release of every push whose elements are taken.
-        let mut slot = self.newest.swap(NIL, order("stack.take", Ordering::Acquire));
-        let mut first = NIL;
-        while slot != NIL {
-            let older = link_of(slot).load(Ordering::Relaxed);
-            link_of(slot).store(first, Ordering::Relaxed);
-            first = slot;
-            slot = older;
-        }
-        Chain { first }
+        Chain::turned_around(self.newest.swap(NIL, order("stack.take", Ordering::Acquire)), link_of)
     }
 }
 
@@ -91,6 +83,20 @@ pub struct Chain {
 }
 
 impl Chain {
+    /// The chain of which `newest` is the last slot and each link names the slot *before*, linked the other way round. The
+    /// caller has just taken it.
+    #[inline]
+    pub(crate) fn turned_around<'a>(newest: u32, link_of: impl Fn(u32) -> &'a AtomicU32) -> Self {
+        let (mut slot, mut first) = (newest, NIL);
+        while slot != NIL {
+            let older = link_of(slot).load(Ordering::Relaxed);
+            link_of(slot).store(first, Ordering::Relaxed);
+            first = slot;
+            slot = older;
+        }
+        Self { first }
+    }
+
     /// Whether nothing is left in it.
     #[inline]
     #[must_use]

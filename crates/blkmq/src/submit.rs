@@ -346,7 +346,7 @@ impl Submitter {
         let wake = &self.runner.member(&self.q).wake;
         // Who is told counts as asleep: it may be waiting elsewhere for the news.
         if let Some(change) = wake.set_notify(notify) {
-            self.q.nr_sleepers.fetch_add(change.cast_unsigned(), Ordering::Relaxed);
+            self.q.sleepers.change(change);
         }
     }
 
@@ -515,13 +515,20 @@ fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, 
         return refuse_frozen(q, runner, plug, now);
     }
     let own = plug.len();
-    runner.insert(q, plug, now, seen);
+    let chosen = runner.insert(q, plug, now, seen);
     if seen.is_quiesced() {
-        // Whoever ends the quiescence sees to it that somebody looks.
+        // Whoever ends the quiescence sees to it that somebody looks; and if it has ended, whoever left something with this
+        // thread meanwhile.
         q.word.set_waiting();
+        q.leave_to_others();
         runner.saw_quiesced = true;
+        runner.gave_up = false;
+        if !runner.finished.is_empty() {
+            // What was refused may be another's, and this thread may leave before the queue goes on.
+            runner.complete(q, now);
+        }
     } else {
-        runner.run(q, own, now);
+        runner.run(q, own, now, chosen);
     }
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::sync::atomic::{AtomicBool, Ordering, fence};
-use crate::sync::{Line, Mutex, Parker, kept};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::sync::{Line, Mutex, Parker, fence_at, kept};
 
 /// Something outside the queue that wants to know of completions: an eventfd, an executor.
 ///
@@ -16,7 +16,7 @@ pub trait Notify: Send + Sync {
 }
 
 /// How to reach a member's thread.
-pub(crate) struct Wake {
+pub struct Wake {
     sleeping: Line<AtomicBool>,
     parker: Parker,
     has_notify: AtomicBool,
@@ -29,8 +29,16 @@ impl fmt::Debug for Wake {
     }
 }
 
+impl Default for Wake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Wake {
-    pub(crate) fn new() -> Self {
+    /// A thread that is awake, and nobody else to tell.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             sleeping: Line::new("submitter.sleeping", AtomicBool::new(false)),
             parker: Parker::new(),
@@ -41,7 +49,7 @@ impl Wake {
 
     /// Whom to tell of completions, beside the thread itself. Returns how that changes the number of those who wait for
     /// news: 1, -1, or `None`.
-    pub(crate) fn set_notify(&self, notify: Option<Arc<dyn Notify>>) -> Option<i32> {
+    pub fn set_notify(&self, notify: Option<Arc<dyn Notify>>) -> Option<i32> {
         let is_some = notify.is_some();
         let was_some = self.has_notify.swap(is_some, Ordering::Relaxed);
         *self.notify.lock() = notify;
@@ -51,7 +59,7 @@ impl Wake {
     /// Wakes the thread if it sleeps. Called after what it should see was made visible.
     ///
     /// COST: a fence and two loads of lines that change only when the thread goes to sleep.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         // ORDERING: between the waker's publication and its look at `sleeping`; pairs with the fence in `sleep`, between
         // the store of `sleeping` and the sleeper's last look. One of the two sees the other.
         fence(Ordering::SeqCst);
@@ -59,7 +67,7 @@ impl Wake {
     }
 
     /// Like [`wake`](Self::wake), for a caller that has fenced already.
-    pub(crate) fn rouse(&self) {
+    pub fn rouse(&self) {
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
             self.parker.unpark();
         }
@@ -72,13 +80,61 @@ impl Wake {
     }
 
     /// Sleeps until woken or `timeout` has passed, unless `ready` says that there is something to do.
-    pub(crate) fn sleep(&self, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
+    fn sleep(&self, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
         self.sleeping.store(true, Ordering::Relaxed);
-        // ORDERING: pairs with the fence in `wake`.
-        fence(Ordering::SeqCst);
+        // Between what says that this thread sleeps and its last look; pairs with the fences of `wake` and of
+        // `Sleepers::any`.
+        fence_at("wake.sleep_fence");
         if !(kept("wake.last_look") && ready()) {
             self.parker.park_until(timeout());
         }
         self.sleeping.store(false, Ordering::Relaxed);
+    }
+}
+
+/// How many threads of a queue sleep or are about to, those included that wait elsewhere and are told.
+#[derive(Debug)]
+pub struct Sleepers(Line<AtomicU32>);
+
+impl Default for Sleepers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sleepers {
+    /// Nobody sleeps.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Line::new("queue.nr_sleepers", AtomicU32::new(0)))
+    }
+
+    /// How many there are now.
+    #[must_use]
+    pub fn nr(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts who is [told](Wake::set_notify), or no longer.
+    pub fn change(&self, by: i32) {
+        self.0.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// Lets a thread sleep until it is woken or `timeout` has passed, unless `ready`, asked last, says that there is
+    /// something to do.
+    pub fn sleep(&self, wake: &Wake, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
+        // Before the fence in there, so that who looks behind a fence sees this thread counted.
+        self.0.fetch_add(1, Ordering::Relaxed);
+        wake.sleep(ready, timeout);
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Fences, and looks whether any thread sleeps or is about to. Called after what it should see was made visible.
+    #[must_use = "who sleeps is to be woken"]
+    pub fn any(&self) -> bool {
+        // Pairs with the fence in `Wake::sleep`, which stands behind the count going up: either the count is seen
+        // here, or the sleeper's last look sees what the caller did before.
+        fence_at("sleepers.any_fence");
+        self.nr() > 0
     }
 }

@@ -2,17 +2,37 @@
 //!
 //! Low half: flags. High half: the count of stagings, which only grows and wraps off the top. A compare-exchange from a
 //! value read earlier therefore fails if anything was staged since; it would be fooled only by exactly 2^32 stagings
-//! in between. Bits 3 to 31 are free, for the hold and the class that may pass.
+//! in between.
+//!
+//! The gate, in the flags too, is the class of requests that may pass the scheduler by while nothing waits. Who passes
+//! counts what it takes along, fences, and reads the word once more; who shuts the gate changes the word, fences, and then
+//! reads the counts. Of the two fences one comes first: either the passer finds the gate shut and turns back, or its
+//! requests are in the counts.
 
 use std::fmt;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Line, fence_at, order};
 
+/// The class that may pass, one higher, in these bits; 0 if none may.
+const CLASS_SHIFT: u32 = 3;
+const CLASS: u64 = 0b11 << CLASS_SHIFT;
+/// Of that class only reads may pass.
+const READS_ONLY: u64 = 1 << 5;
+
 const WAITING: u64 = 1 << 0;
 const FROZEN: u64 = 1 << 1;
 const QUIESCED: u64 = 1 << 2;
 const STAGING: u64 = 1 << 32;
+
+/// What may pass the scheduler by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gate {
+    /// Requests of the class that has this number among all classes.
+    pub class: u8,
+    /// Of these only reads.
+    pub reads_only: bool,
+}
 
 /// The word as it was when it was read.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,6 +60,17 @@ impl Snapshot {
         self.0 & QUIESCED != 0
     }
 
+    /// What may pass; nothing while something waits.
+    #[inline]
+    #[must_use]
+    pub const fn gate(self) -> Option<Gate> {
+        let class = (self.0 & CLASS) >> CLASS_SHIFT;
+        if self.0 & (WAITING | QUIESCED) != 0 || class == 0 {
+            return None;
+        }
+        Some(Gate { class: class as u8 - 1, reads_only: self.0 & READS_ONLY != 0 })
+    }
+
     /// How often something was staged, modulo 2^32.
     #[inline]
     #[must_use]
@@ -53,6 +84,10 @@ impl fmt::Debug for Snapshot {
         let flags = [(self.is_waiting(), "WAITING"), (self.is_frozen(), "FROZEN"), (self.is_quiesced(), "QUIESCED")];
         for (_, name) in flags.iter().filter(|(set, _)| *set) {
             write!(f, "{name} ")?;
+        }
+        match (self.0 & CLASS) >> CLASS_SHIFT {
+            0 => (),
+            class => write!(f, "gate={}{} ", class - 1, if self.0 & READS_ONLY == 0 { "" } else { ",reads" })?,
         }
         write!(f, "stagings={}", self.stagings())
     }
@@ -122,6 +157,27 @@ impl Word {
         self.0.compare_exchange(seen.0, seen.0 & !WAITING, order, Ordering::Relaxed).is_ok()
     }
 
+    /// Opens the gate, which was shut. Called under the scheduler's lock, like every change of the gate.
+    pub fn open_gate(&self, gate: Gate) {
+        let bits = u64::from(gate.class + 1) << CLASS_SHIFT | if gate.reads_only { READS_ONLY } else { 0 };
+        // Release: who passes sees what was done before the gate was opened.
+        self.0.fetch_or(bits, order("word.open_gate", Ordering::Release));
+    }
+
+    /// Shuts the gate and fences: what has passed until then is in the counts that the caller reads next.
+    pub fn shut_gate(&self) {
+        self.0.fetch_and(!(CLASS | READS_ONLY), Ordering::Relaxed);
+        // Between the change of the word and the look at the counts; pairs with `pass_fence`.
+        fence_at("word.shut_fence");
+    }
+
+    /// The fence between the count of what is to pass and the last look at the gate. Pairs with that of
+    /// [`shut_gate`](Self::shut_gate).
+    #[inline]
+    pub fn pass_fence(&self) {
+        fence_at("word.pass_fence");
+    }
+
     /// Sets FROZEN and fences; returns the word as it was before. The caller then waits for every
     /// [`Activity`](crate::grace::Activity) and for the tags.
     pub fn freeze(&self) -> Snapshot {
@@ -184,6 +240,27 @@ mod tests {
         assert!(word.unfreeze().is_frozen());
         assert_eq!(format!("{:?}", word.unquiesce()), "WAITING QUIESCED stagings=1");
         assert_eq!(format!("{:?}", word.load()), "WAITING stagings=1");
+    }
+
+    #[test]
+    fn word_gate_is_open_while_nothing_waits() {
+        let word = Word::new();
+        let gate = Gate { class: 2, reads_only: true };
+        assert_eq!(word.load().gate(), None);
+        word.open_gate(gate);
+        assert_eq!(word.load().gate(), Some(gate));
+        assert_eq!(format!("{:?}", word.load()), "gate=2,reads stagings=0");
+        word.set_waiting();
+        assert_eq!(word.load().gate(), None);
+        assert!(word.clear_waiting(word.load()));
+        word.quiesce();
+        assert_eq!(word.load().gate(), None);
+        word.unquiesce();
+        assert_eq!(word.load().gate(), Some(gate));
+        word.shut_gate();
+        assert_eq!(word.load().gate(), None);
+        word.open_gate(Gate { class: 0, reads_only: false });
+        assert_eq!(word.load().gate(), Some(Gate { class: 0, reads_only: false }));
     }
 
     #[test]

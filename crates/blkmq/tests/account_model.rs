@@ -283,8 +283,11 @@ impl Rig {
 
     /// Lets the queue do what it can, and counts what ended.
     fn look(&mut self) {
+        // All poll before any reaps: what the second finishes for the first is over now, and not at the next look.
         for submitter in &mut self.submitters {
             submitter.poll();
+        }
+        for submitter in &mut self.submitters {
             while let Some(over) = submitter.reap() {
                 if over.bio.user_data == 1 {
                     let count = &mut self.whole.0[1];

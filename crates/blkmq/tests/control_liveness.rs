@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use blkmq::{Bio, Buffer, Client, Flags, Notify, Submitter};
+use blkmq::{Bio, Buffer, Client, Flags, Locking, Notify, Submitter};
 use common::random::{Random, operations, seed};
 use common::rounds::rounds;
 use common::{assert_balanced, queue};
@@ -84,6 +84,8 @@ impl Notify for Told {
 #[test]
 fn a_completion_tells_those_who_found_no_room() {
     let q = queue("null,irqmode=1,hw_queue_depth=4,poll_queues=0", "mq-deadline");
+    // Under the locking combining a plug is taken whole.
+    q.set_locking(Locking::Single).wait().unwrap();
     q.set_nr_requests(1).unwrap().wait().unwrap();
     let mut first = q.submitter(&Client::new("first")).unwrap();
     let mut second = q.submitter(&Client::new("second")).unwrap();

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use blkmq::{Client, Limits, QueueError, RequestQueue};
+use blkmq::{Client, Limits, Locking, QueueError, RequestQueue};
 use blkmq_sched::{
     Info, InsertAt, IoPriority, Join, Knob, KnobError, Merge, MergeHow, MergeLevel, MergeLimits, Op, RqId, Scheduler,
     Tally, Time,
@@ -170,7 +170,7 @@ fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     let device = device();
     let tries = Arc::new(AtomicUsize::new(0));
     let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone(), Arc::default()));
-    let q = RequestQueue::builder(device.clone()).with_scheduler(scheduler).build().unwrap();
+    let q = RequestQueue::builder(device.clone()).with_scheduler(scheduler).locking(Locking::Single).build().unwrap();
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     let tried = || tries.swap(0, Ordering::Relaxed);
     // 64 go to the device, and the scheduler takes 64.

@@ -5,7 +5,7 @@ mod device;
 use std::sync::Arc;
 
 use blkmq::driver::{Topology, spec};
-use blkmq::{Client, Clock, Flags, Limits, Op, RequestQueue, Status, Submitter, Time, VirtualClock};
+use blkmq::{Client, Clock, Flags, Limits, Locking, Op, RequestQueue, Status, Submitter, Time, VirtualClock};
 
 use device::{ONE_QUEUE, Recorder, reap, write};
 
@@ -154,7 +154,8 @@ fn nowait_behind_one_without_room_does_not_wait() {
 fn leaving_hands_back_an_operation_that_was_done_in_part() {
     for status in [Status::Ok, Status::NoSpace] {
         let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
-        let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
+        let q =
+            RequestQueue::builder(driver.clone()).scheduler("mq-deadline").locking(Locking::Single).build().unwrap();
         q.set_nr_requests(1).unwrap().wait().unwrap();
         let mut submitter = q.submitter(&Client::new("test")).unwrap();
         submitter.submit(write(0, 16)).unwrap();

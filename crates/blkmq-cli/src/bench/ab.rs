@@ -40,7 +40,7 @@ impl Bench {
         let slice = self.runtime.unwrap_or(SLICE);
         let bar = progress::bar(4 * u64::from(self.rounds));
         bar.set_message(format!("slices of {} {} and {}", pair.knob, pair.values[0], pair.values[1]));
-        let turns = turns::take(&mut variants, slice, self.rounds as usize, stop, &bar);
+        let turns = turns::take(&mut variants, slice, self.rounds as usize, &[(0, 1)], stop, &bar);
         bar.finish_and_clear();
         let found = Found::new(pair, &turns?);
         if let Some(page) = page {

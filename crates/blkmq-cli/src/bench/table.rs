@@ -81,7 +81,7 @@ impl Table<'_> {
         let clock = if *clock == Time::Real { "the machine's time" } else { "virtual time" };
         let mut facts = vec![
             ("load", format!("{name}, {} of {clock}", time(Duration::from_nanos(outcome.elapsed_ns)))),
-            ("device", format!("{}, scheduler {}, locking {}", subject.device, subject.scheduler, subject.locking)),
+            ("device", format!("{}, {}", subject.device, scheduler(subject))),
         ];
         if !file.without_effect.is_empty() {
             facts.push(("no effect", file.without_effect.join(", ")));
@@ -92,17 +92,29 @@ impl Table<'_> {
     /// What the block layer made of it: what, how much, and its share where it has one.
     fn layer(&self) -> Vec<(&'static str, String, String)> {
         let layer = &self.outcome.layer;
-        let operations = layer.requests + layer.merges;
-        let share = |part: u64, of: u64| if of == 0 { 0.0 } else { 100.0 * part as f64 / of as f64 };
-        let merged = format!("{:.1} %", share(layer.merges, operations));
-        vec![
+        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        let mut rows = vec![
             ("requests to the driver", layer.requests.to_string(), String::new()),
-            ("merged into others", layer.merges.to_string(), merged),
+            ("merged into others", layer.merges.to_string(), percent(layer.merged_share())),
+        ];
+        if self.subject.scheduler != "none" {
+            rows.push(("past the scheduler", layer.stats.bypassed.to_string(), percent(layer.bypassed_share())));
+        }
+        rows.extend([
             ("dispatch batches", layer.stats.dispatch_batches.to_string(), String::new()),
             ("CPU time per request", format!("{:.1} ns", layer.cpu_ns_per_request()), String::new()),
-            ("of it waiting", format!("{:.1} %", 100.0 * layer.wait_share()), String::new()),
-        ]
+            ("of it waiting", percent(layer.wait_share()), String::new()),
+        ]);
+        rows
     }
+}
+
+/// The scheduler, and how threads share it if there is one.
+fn scheduler(Subject { scheduler, locking, bypass, .. }: &Subject) -> String {
+    if scheduler == "none" {
+        return "scheduler none".to_owned();
+    }
+    format!("scheduler {scheduler}, locking {locking}, bypass {}", u8::from(*bypass))
 }
 
 /// One row for each direction that the job has.

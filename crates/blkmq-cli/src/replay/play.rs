@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::Replay;
 use crate::failure::Failure;
 use crate::json;
-use crate::target::Time;
+use crate::target::{self, Time};
 
 /// Requests that each submitter can have outstanding: more than anything but a hopelessly late device leaves behind.
 const SLOTS: u16 = 1024;
@@ -50,13 +50,25 @@ impl Replay {
             Time::Real => Clock::real(),
             Time::Virtual => Clock::Virtual(VirtualClock::new()),
         };
-        let mut builder = RequestQueue::builder(driver).clock(clock).slots(SLOTS);
+        let (mut locking, mut bypass, mut knobs) = (self.locking, self.bypass, Vec::new());
+        for text in &self.set {
+            let fault = |what| fault(&format!("--set {text}"), what);
+            match assignment(text)? {
+                // The queue is built with these, since they go together unless both are given.
+                ("locking", value) => locking = value.parse().map_err(fault)?,
+                ("bypass", value) => bypass = Some(target::switch(value).map_err(fault)?),
+                knob => knobs.push((text, knob)),
+            }
+        }
+        let mut builder = RequestQueue::builder(driver).clock(clock).slots(SLOTS).locking(locking);
+        if let Some(bypass) = bypass {
+            builder = builder.bypass(bypass);
+        }
         if let Some(scheduler) = &self.scheduler {
             builder = builder.scheduler(scheduler);
         }
         let q = builder.build().map_err(|error| fault("--scheduler", error.to_string()))?;
-        for text in &self.set {
-            let (name, value) = assignment(text)?;
+        for (text, (name, value)) in knobs {
             q.set_knob(name, value)
                 .and_then(|change| change.wait())
                 .map_err(|error| fault(&format!("--set {text}"), error.to_string()))?;
@@ -132,7 +144,11 @@ impl Report<'_> {
         let (load, outcome, traced) = (self.load, self.outcome, &self.load.traced);
         let (source, nr) = (load.source, load.operations.len());
         writeln!(out, "trace      {nr} {} ({}), by {} processes", noun(source), letter(source), load.nr_processes())?;
-        writeln!(out, "device     {}, scheduler {}", self.device, self.q.scheduler())?;
+        write!(out, "device     {}, scheduler {}", self.device, self.q.scheduler())?;
+        if self.has_scheduler() {
+            write!(out, ", locking {}, bypass {}", self.q.locking(), u8::from(self.q.has_bypass()))?;
+        }
+        writeln!(out)?;
         let speed = match self.replay.speed {
             Speed::Scaled(1.0) => "at the traced times".to_owned(),
             Speed::Scaled(factor) => format!("{factor} times as fast as traced"),
@@ -152,6 +168,9 @@ impl Report<'_> {
         row(out, "merges", &traced.merges.to_string(), &merges.to_string())?;
         row(out, "  in a plug", "", &stats.merges_plug.to_string())?;
         row(out, "  in the scheduler", "", &stats.merges_insert.to_string())?;
+        if self.has_scheduler() {
+            row(out, "past the scheduler", "", &stats.bypassed.to_string())?;
+        }
         for (name, count) in [("requeued", stats.requeued), ("timed out", stats.timeouts)] {
             if count > 0 {
                 row(out, name, "", &count.to_string())?;
@@ -169,6 +188,10 @@ impl Report<'_> {
             writeln!(out, "{}", ends(load, self.q))?;
         }
         Ok(())
+    }
+
+    fn has_scheduler(&self) -> bool {
+        self.q.scheduler() != "none"
     }
 
     fn write_latencies(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -195,6 +218,8 @@ impl Report<'_> {
             processes: self.load.nr_processes(),
             device: self.device,
             scheduler: self.q.scheduler(),
+            locking: self.q.locking().name(),
+            bypass: self.q.has_bypass(),
             trace: Traced {
                 completed: traced.completed,
                 requests: traced.requests,
@@ -208,6 +233,7 @@ impl Report<'_> {
                 merges: stats.merges_plug + stats.merges_insert,
                 merges_plug: stats.merges_plug,
                 merges_scheduler: stats.merges_insert,
+                bypassed: stats.bypassed,
                 requeued: stats.requeued,
                 timed_out: stats.timeouts,
                 failed: by_status(&outcome.failed),
@@ -239,6 +265,8 @@ struct Summary<'a> {
     processes: usize,
     device: &'a str,
     scheduler: &'a str,
+    locking: &'static str,
+    bypass: bool,
     trace: Traced,
     replay: Played,
 }
@@ -259,6 +287,7 @@ struct Played {
     merges: u64,
     merges_plug: u64,
     merges_scheduler: u64,
+    bypassed: u64,
     requeued: u64,
     timed_out: u64,
     failed: BTreeMap<String, u64>,

@@ -1,5 +1,7 @@
 //! The published measurements that are repeated here: their jobs, and what each row of a table runs on.
 
+use blkmq::Locking;
+
 use crate::target::Time;
 
 /// A published measurement.
@@ -14,37 +16,53 @@ pub(super) struct Table {
     /// Who published it, on what machine.
     pub(super) published: &'static str,
     pub(super) clock: Time,
-    pub(super) rows: &'static [Row],
+    pub(super) rows: Vec<Row>,
+    /// What others gained, by whatever means.
+    pub(super) figures: Vec<Figure>,
 }
 
 /// A way to run the job.
 #[derive(Debug)]
 pub(super) struct Row {
-    pub(super) label: &'static str,
+    pub(super) label: String,
     pub(super) device: &'static str,
     /// What is set beside the device.
-    pub(super) set: &'static [(&'static str, &'static str)],
-    /// The row that this one is compared with; itself for none.
+    pub(super) set: Vec<(&'static str, String)>,
+    /// The row over which this one gains; itself for none.
     pub(super) base: usize,
-    /// Operations per second, where they were published.
+    /// The row without a scheduler, if this one has one.
+    pub(super) none: Option<usize>,
+    pub(super) published: Published,
+}
+
+/// What was published for a row: for the same thing, done the same way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Published {
+    /// Operations per second.
     pub(super) iops: Option<f64>,
-    /// Those of the row that it is compared with, if they were published again.
+    /// Those of the row over which it gains, if they were published again.
     pub(super) base_iops: Option<f64>,
-    /// Percent of the operations that were merged, where they were published.
+    /// Percent of the operations that were merged.
     pub(super) merged: Option<f64>,
 }
 
-const fn row(label: &'static str, device: &'static str, set: &'static [(&'static str, &'static str)]) -> Row {
-    Row { label, device, set, base: 0, iops: None, base_iops: None, merged: None }
+/// What somebody gained.
+#[derive(Debug)]
+pub(super) struct Figure {
+    pub(super) what: &'static str,
+    pub(super) machine: &'static str,
+    /// Operations per second.
+    pub(super) before: f64,
+    pub(super) after: f64,
+    /// What else changed.
+    pub(super) beside: &'static str,
 }
 
-impl Row {
-    const fn against(self, base: usize) -> Self {
-        Self { base, ..self }
-    }
+const NOTHING: Published = Published { iops: None, base_iops: None, merged: None };
 
-    const fn published(self, iops: f64) -> Self {
-        Self { iops: Some(iops), ..self }
+impl Published {
+    const fn new(iops: f64) -> Self {
+        Self { iops: Some(iops), ..NOTHING }
     }
 
     const fn over(self, base_iops: f64) -> Self {
@@ -56,12 +74,68 @@ impl Row {
     }
 }
 
-const NULL_48: &str = "null,irqmode=0,submit_queues=48";
-const NONE: &[(&str, &str)] = &[("scheduler", "none")];
-const SINGLE: &[(&str, &str)] = &[("scheduler", "mq-deadline"), ("locking", "single")];
+fn figure(what: &'static str, machine: &'static str, [before, after]: [f64; 2], beside: &'static str) -> Figure {
+    Figure { what, machine, before, after, beside }
+}
 
-/// Every published measurement, in the order of `reproduce all`.
-pub(super) const TABLES: &[Table] = &[
+/// The names of all tables, in the order of `reproduce all`.
+pub(super) const NAMES: [&str; 5] = ["scaling", "batch", "merge", "slow", "accounting"];
+
+/// The table of that name.
+pub(super) fn table(name: &str) -> Table {
+    match name {
+        "scaling" => scaling(),
+        "batch" => batch(),
+        "merge" => merge(),
+        "slow" => slow(),
+        _ => accounting(),
+    }
+}
+
+/// The ways to order requests on one device, in the order of reading: none, and mq-deadline under each locking, while all
+/// requests go through it and while they may pass by. All gain over the first locking without bypass, which is Linux's.
+/// `extra` is set where there is a scheduler, `published` is for rows by their names.
+fn ways(device: &'static str, extra: &[(&'static str, &str)], published: &[(&str, Published)]) -> Vec<Row> {
+    let mut rows = vec![Row {
+        label: "none".to_owned(),
+        device,
+        set: vec![("scheduler", "none".to_owned())],
+        base: 1,
+        none: None,
+        published: NOTHING,
+    }];
+    for locking in Locking::ALL {
+        for bypass in ["0", "1"] {
+            let label = format!("{locking}{}", if bypass == "1" { ", bypass" } else { "" });
+            let set = [("scheduler", "mq-deadline"), ("locking", &*locking.to_string()), ("bypass", bypass)];
+            let set = set.iter().chain(extra).map(|(name, value)| (*name, (*value).to_owned())).collect();
+            let found = published.iter().find(|(name, _)| *name == label);
+            let published = found.map_or(NOTHING, |(_, published)| *published);
+            rows.push(Row { label, device, set, base: 1, none: Some(0), published });
+        }
+    }
+    rows
+}
+
+/// Rows of several devices in one table: each is compared with those on its own device alone.
+fn on_each(devices: [(&str, Vec<Row>); 2]) -> Vec<Row> {
+    let mut all = Vec::new();
+    for (suffix, rows) in devices {
+        let first = all.len();
+        all.extend(rows.into_iter().map(|row| Row {
+            label: format!("{}, {suffix}", row.label),
+            base: first + row.base,
+            none: row.none.map(|none| first + none),
+            ..row
+        }));
+    }
+    all
+}
+
+const RYZEN: &str = "7950X, 16 cores, 32 threads";
+const XEON: &str = "2 x E5-2680v4, 28 cores, critical sections without I/O";
+
+fn scaling() -> Table {
     Table {
         name: "scaling",
         about: "Does the scheduler's lock become the bottleneck of 32 threads with 4 requests each?",
@@ -69,27 +143,54 @@ pub(super) const TABLES: &[Table] = &[
         job: include_str!("../../../blkmq-workbench/jobs/scaling-32x4.fio"),
         published: "Axboe 2024: null_blk with one hardware queue, and an NVMe drive; 16 cores, 32 threads",
         clock: Time::Real,
-        rows: &[
-            row("none, one hardware queue", "null,irqmode=0,submit_queues=1", NONE),
-            row("mq-deadline single, one hardware queue", "null,irqmode=0,submit_queues=1", SINGLE).published(879e3),
-            row("none, 32 hardware queues", "null,irqmode=0,submit_queues=32", NONE).against(2),
-            row("mq-deadline single, 32 hardware queues", "null,irqmode=0,submit_queues=32", SINGLE)
-                .against(2)
-                .published(901e3),
+        rows: on_each([
+            ("1 queue", ways("null,irqmode=0,submit_queues=1", &[], &[("single", Published::new(879e3))])),
+            ("32 queues", ways("null,irqmode=0,submit_queues=32", &[], &[("single", Published::new(901e3))])),
+        ]),
+        figures: vec![
+            figure(
+                "Axboe 2024: one dispatcher, insertion buckets, no merges while contended; null_blk",
+                RYZEN,
+                [879e3, 2311e3],
+                "time lost to lock contention 93.6 % -> 21.1 %",
+            ),
+            figure(
+                "the same with separate insertion lists (Van Assche); null_blk",
+                RYZEN,
+                [879e3, 2867e3],
+                "contention 93.6 % -> 6 %",
+            ),
+            figure("buckets; NVMe drive", RYZEN, [901e3, 2610e3], "contention 94.5 % -> 24.6 %"),
+            figure("lists; NVMe drive", RYZEN, [901e3, 3162e3], "contention 94.5 % -> 5 %"),
+            figure("folly: a mutex, flat combining; 32 threads", XEON, [1.06e6, 3.51e6], ""),
+            figure("folly: a mutex, a lock that combines; 32 threads", XEON, [1.06e6, 6.40e6], ""),
         ],
-    },
+    }
+}
+
+fn batch() -> Table {
     Table {
         name: "batch",
         about: "What does dispatching one request per hold of the lock cost 16 writers with 32 requests each?",
         file: "batch-16x32.fio",
         job: include_str!("../../../blkmq-workbench/jobs/batch-16x32.fio"),
-        published: "Yu Kuai 2025: null_blk with 128 submit queues, depth 1024, no completion delay",
+        published: "Yu Kuai 2025: null_blk with 128 submit queues, depth 1024, no completion delay; Kunpeng-920",
         clock: Time::Real,
-        rows: &[
-            row("none", "null,irqmode=0,submit_queues=128,hw_queue_depth=1024", NONE),
-            row("mq-deadline single", "null,irqmode=0,submit_queues=128,hw_queue_depth=1024", SINGLE).published(263e3),
+        rows: ways(
+            "null,irqmode=0,submit_queues=128,hw_queue_depth=1024",
+            &[],
+            &[("single", Published::new(263e3)), ("batch", Published::new(475e3))],
+        ),
+        figures: vec![
+            figure("Yu Kuai 2025, v1: batches; null_blk", "Kunpeng-920, 256 cores", [263e3, 475e3], ""),
+            figure("v4; null_blk", "Kunpeng-920, 128 cores", [256e3, 594e3], ""),
+            figure("v4; NVMe drive", "Kunpeng-920, 128 cores", [258e3, 568e3], ""),
+            figure("Le Moal 2025, v4; null_blk", "Xeon, 16 cores", [613e3, 940e3], ""),
         ],
-    },
+    }
+}
+
+fn merge() -> Table {
     Table {
         name: "merge",
         about: "Are the requests of 64 sequential writers on one hard disk merged before the tags run out?",
@@ -97,17 +198,45 @@ pub(super) const TABLES: &[Table] = &[
         job: include_str!("../../../blkmq-workbench/jobs/merge-64x32.fio"),
         published: "Linux kernel test robot 2024: one hard disk, queue depth 32, nr_requests 64",
         clock: Time::Virtual,
-        rows: &[
-            row("none", "hdd", NONE),
-            row(
-                "mq-deadline single",
-                "hdd",
-                &[("scheduler", "mq-deadline"), ("locking", "single"), ("nr_requests", "64")],
-            )
-            .published(23.5e3)
-            .merging(95.0),
-        ],
-    },
+        rows: ways("hdd", &[("nr_requests", "64")], &[("single", Published::new(23_454.0).merging(95.0))]),
+        figures: vec![figure(
+            "Linux kernel test robot 2024: insertion lists, inserted when something is dispatched",
+            "one hard disk, Ice Lake, 64 threads",
+            [23_454.0, 6_361.0],
+            "merged 95.0 % -> 46.4 %, request 80.9 KiB -> 7.5 KiB",
+        )],
+    }
+}
+
+fn slow() -> Table {
+    Table {
+        name: "slow",
+        about: "What do 32 threads with 4 requests each gain if the device, not the lock, is the bottleneck?",
+        file: "scaling-32x4.fio",
+        job: include_str!("../../../blkmq-workbench/jobs/scaling-32x4.fio"),
+        published: "Axboe 2024: a drive of 66K operations a second in a Dell R7525",
+        clock: Time::Real,
+        rows: ways("ssd,iops=66000", &[], &[("single", Published::new(66e3))]),
+        figures: vec![figure(
+            "Axboe 2024: one dispatcher, insertion buckets, no merges while contended",
+            "Dell R7525",
+            [66e3, 66e3],
+            "system time 12.6 % -> 10.7 %",
+        )],
+    }
+}
+
+const NULL_48: &str = "null,irqmode=0,submit_queues=48";
+
+fn accounting() -> Table {
+    let row = |label: &str, set: [(&'static str, &str); 2], published| Row {
+        label: label.to_owned(),
+        device: NULL_48,
+        set: [("scheduler", "none")].iter().chain(&set).map(|(name, value)| (*name, (*value).to_owned())).collect(),
+        base: 0,
+        none: None,
+        published,
+    };
     Table {
         name: "accounting",
         about: "What do statistics cost 32 synchronous readers, and what do time stamps?",
@@ -115,23 +244,46 @@ pub(super) const TABLES: &[Table] = &[
         job: include_str!("../../../blkmq-workbench/jobs/accounting-32.fio"),
         published: "Axboe 2017: null_blk with 48 submit queues; off, on before the change, off and on after it",
         clock: Time::Real,
-        rows: &[
-            row("statistics off", NULL_48, &[("scheduler", "none"), ("iostats", "0"), ("stamps", "1")])
-                .published(21.0e6),
+        rows: vec![
+            row("statistics off", [("iostats", "0"), ("stamps", "1")], Published::new(21.0e6)),
+            row("on, one counter of all threads", [("accounting", "shared"), ("stamps", "1")], Published::new(2.6e6)),
             row(
-                "on, one counter that all threads share",
-                NULL_48,
-                &[("scheduler", "none"), ("accounting", "shared"), ("stamps", "1")],
-            )
-            .published(2.6e6),
-            row(
-                "on, each thread counts for itself",
-                NULL_48,
-                &[("scheduler", "none"), ("accounting", "per-thread"), ("stamps", "1")],
-            )
-            .published(20.4e6)
-            .over(21.4e6),
-            row("off, and without time stamps", NULL_48, &[("scheduler", "none"), ("iostats", "0"), ("stamps", "0")]),
+                "on, each thread for itself",
+                [("accounting", "per-thread"), ("stamps", "1")],
+                Published::new(20.4e6).over(21.4e6),
+            ),
+            row("off, and without time stamps", [("iostats", "0"), ("stamps", "0")], NOTHING),
         ],
-    },
-];
+        figures: vec![],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_its_table() {
+        for name in NAMES {
+            assert_eq!(table(name).name, name);
+        }
+    }
+
+    /// Gain is over `single` on the same device, wherever that stands.
+    #[test]
+    fn every_row_is_compared_with_those_on_its_device() {
+        for name in NAMES.into_iter().filter(|name| *name != "accounting") {
+            let table = table(name);
+            for row in &table.rows {
+                let base = &table.rows[row.base];
+                assert!(base.device == row.device && base.label.starts_with("single"), "{name}: {row:?}");
+                assert!(base.set.contains(&("bypass", "0".to_owned())), "{name}: {base:?}");
+                let none = row.none.map(|none| &table.rows[none]);
+                assert_eq!(none.is_none(), row.label.starts_with("none"), "{name}: {row:?}");
+                assert!(
+                    none.is_none_or(|none| none.device == row.device && none.set == [("scheduler", "none".to_owned())])
+                );
+            }
+        }
+    }
+}

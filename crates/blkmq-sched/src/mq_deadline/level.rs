@@ -49,7 +49,9 @@ pub(super) struct Level {
     pub(super) merged: u64,
     /// Of these, handed out.
     pub(super) dispatched: u64,
-    /// Of the dispatched ones, completed as far as is known.
+    /// Requests that never came in, but went straight to the driver, as far as is known.
+    pub(super) bypassed: u64,
+    /// Of the dispatched ones and these, completed as far as is known.
     pub(super) completed: u64,
 }
 
@@ -73,11 +75,11 @@ impl Level {
 
     /// Requests that wait or are with the driver. An absorbed request counts as completed at that moment.
     pub(super) const fn queued(&self) -> u64 {
-        self.inserted.saturating_sub(self.merged).saturating_sub(self.completed)
+        (self.inserted + self.bypassed).saturating_sub(self.merged).saturating_sub(self.completed)
     }
 
     /// Requests that are with the driver.
     pub(super) const fn owned_by_driver(&self) -> u64 {
-        self.dispatched.saturating_sub(self.completed)
+        (self.dispatched + self.bypassed).saturating_sub(self.completed)
     }
 }

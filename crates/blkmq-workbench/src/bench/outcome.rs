@@ -1,5 +1,7 @@
 //! What a run of jobs came to.
 
+use std::ops::AddAssign;
+
 use blkmq::Stats;
 
 use super::Latency;
@@ -101,8 +103,10 @@ pub struct LayerOutcome {
     pub requests: u64,
     /// Operations that joined another's request.
     pub merges: u64,
-    /// How often requests were dispatched, one or several at a time.
-    pub dispatch_batches: u64,
+    /// Operations that jobs completed, and their data: what a request is the larger for, the more of them it consists of.
+    pub operations: u64,
+    /// In bytes.
+    pub bytes: u64,
     /// CPU time of the jobs' threads, in nanoseconds.
     pub cpu_ns: u64,
     /// What of that went into waiting: waits for the scheduler's lock, and polls that found nothing while operations were
@@ -252,13 +256,56 @@ impl LayerOutcome {
     /// CPU time of the jobs' threads for each request that the driver got, in nanoseconds; 0 without a request.
     #[must_use]
     pub fn cpu_ns_per_request(&self) -> f64 {
-        if self.requests == 0 { 0.0 } else { self.cpu_ns as f64 / self.requests as f64 }
+        share(self.cpu_ns, self.requests)
     }
 
     /// The share of the threads' CPU time that went into waiting; 0 on a virtual clock, which takes none.
     #[must_use]
     pub fn wait_share(&self) -> f64 {
-        if self.cpu_ns == 0 { 0.0 } else { self.wait_ns as f64 / self.cpu_ns as f64 }
+        share(self.wait_ns, self.cpu_ns)
+    }
+
+    /// The share of the operations that joined another's request.
+    #[must_use]
+    pub fn merged_share(&self) -> f64 {
+        share(self.merges, self.requests + self.merges)
+    }
+
+    /// The share of the requests that passed the scheduler by.
+    #[must_use]
+    pub fn bypassed_share(&self) -> f64 {
+        share(self.stats.bypassed, self.requests)
+    }
+
+    /// Requests that the scheduler dispatched for each batch in which it did. A request that came again is counted once, as
+    /// it needs no second choice.
+    #[must_use]
+    pub fn batch_size_mean(&self) -> f64 {
+        share(self.requests.saturating_sub(self.stats.bypassed), self.stats.dispatch_batches)
+    }
+
+    /// Bytes of a request: an operation's, times the operations of a request. Not what completed for each request that was
+    /// issued: of a short run, both ends would be in it.
+    #[must_use]
+    pub fn request_bytes_mean(&self) -> f64 {
+        share(self.bytes, self.operations) * share(self.requests + self.merges, self.requests)
+    }
+}
+
+/// One number over another; 0 of nothing.
+fn share(part: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { part as f64 / of as f64 }
+}
+
+impl AddAssign for LayerOutcome {
+    fn add_assign(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.merges += other.merges;
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        self.cpu_ns += other.cpu_ns;
+        self.wait_ns += other.wait_ns;
+        self.stats += other.stats;
     }
 }
 

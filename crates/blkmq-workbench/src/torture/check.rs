@@ -9,7 +9,9 @@ mod data;
 mod deadlines;
 mod dumps;
 mod flush;
+mod flushing;
 mod freeze;
+mod gate;
 mod groups;
 mod inflight;
 mod limits;
@@ -32,8 +34,8 @@ mod timeouts;
 mod times;
 mod wake;
 
-use blkmq_virtual::Limits;
 use blkmq_virtual::driver::Topology;
+use blkmq_virtual::{Limits, Locking};
 
 use super::event::{Event, Stamp};
 
@@ -46,6 +48,10 @@ pub(crate) struct Facts {
     pub(crate) topology: Topology,
     /// The knob `io_timeout` at the start, in ms.
     pub(crate) io_timeout_ms: u32,
+    /// The locking around the scheduler at the start.
+    pub(crate) locking: Locking,
+    /// Whether requests may pass the scheduler by, at the start.
+    pub(crate) bypass: bool,
     /// The device takes calls for one hardware queue from several CPUs at once.
     pub(crate) is_concurrent: bool,
     /// The longest that a client or the controller sleeps of its own accord while operations are outstanding, in ns.
@@ -70,9 +76,10 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
         Box::new(limits::MergeLimits::new(facts)),
         Box::new(order::Order::new(facts)),
         Box::new(alone::Alone::new()),
-        Box::new(deadlines::Deadlines::new()),
+        Box::new(deadlines::Deadlines::new(facts)),
         Box::new(flush::Flush::new(facts)),
         Box::new(freeze::Freeze::new()),
+        Box::new(gate::Gate::new(facts)),
         Box::new(counters::Counters::new(facts)),
         Box::new(stall::Stall::new(facts)),
         Box::new(arrivals::Arrivals::new(facts)),

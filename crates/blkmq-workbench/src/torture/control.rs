@@ -6,7 +6,9 @@ use std::time::Duration;
 use blkmq_sched::Knob;
 use blkmq_vcpu::{Random, thread, uninterrupted};
 use blkmq_virtual::driver::Topology;
-use blkmq_virtual::{Background, Change, Freeze, MAX_RANGES, QUEUE_KNOBS, QueueError, SectorRange, scheduler_names};
+use blkmq_virtual::{
+    Background, Change, Freeze, Locking, MAX_RANGES, QUEUE_KNOBS, QueueError, SectorRange, scheduler_names,
+};
 
 use super::check::Violation;
 use super::event::{Control, Counts, Event, Phase, RangeCount};
@@ -18,6 +20,8 @@ use super::world::World;
 #[derive(Debug, Clone, Copy)]
 enum Deed {
     Scheduler,
+    Locking,
+    Bypass,
     Knob,
     QueueKnob,
     NrRequests,
@@ -29,8 +33,10 @@ enum Deed {
     Look,
 }
 
-const DEEDS: [Deed; 10] = [
+const DEEDS: [Deed; 12] = [
     Deed::Scheduler,
+    Deed::Locking,
+    Deed::Bypass,
     Deed::Knob,
     Deed::QueueKnob,
     Deed::NrRequests,
@@ -41,6 +47,13 @@ const DEEDS: [Deed; 10] = [
     Deed::Background,
     Deed::Look,
 ];
+
+/// What the settings leave to the worlds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Alterable {
+    pub(crate) scheduler: bool,
+    pub(crate) locking: bool,
+}
 
 /// What is done to a queue, and how often.
 #[derive(Debug, Clone)]
@@ -61,9 +74,10 @@ pub(crate) struct Whims {
 
 impl Whims {
     /// `is_alone`: there are no background threads.
-    pub(crate) fn draw(random: &mut Random, may_change_scheduler: bool, pace: Pace, is_alone: bool) -> Self {
+    pub(crate) fn draw(random: &mut Random, may_change: Alterable, pace: Pace, is_alone: bool) -> Self {
         let mut deeds: Vec<_> = DEEDS.into_iter().filter(|_| random.one_in(3)).collect();
-        deeds.retain(|deed| may_change_scheduler || !matches!(deed, Deed::Scheduler));
+        deeds.retain(|deed| may_change.scheduler || !matches!(deed, Deed::Scheduler));
+        deeds.retain(|deed| may_change.locking || !matches!(deed, Deed::Locking));
         deeds.retain(|deed| !(is_alone && matches!(deed, Deed::Background)));
         let has_threads = random.one_in(4) && !is_alone;
         Self {
@@ -111,6 +125,8 @@ impl Controller {
             let deed = if self.whims.once { self.whims.deeds.swap_remove(next) } else { self.whims.deeds[next] };
             match deed {
                 Deed::Scheduler => self.change_scheduler(),
+                Deed::Locking => self.change_locking(),
+                Deed::Bypass => self.change_bypass(),
                 Deed::Knob => self.set_knob(),
                 Deed::QueueKnob => self.set_queue_knob(),
                 Deed::NrRequests => self.change_nr_requests(),
@@ -222,6 +238,26 @@ impl Controller {
         self.change(control, change, false);
     }
 
+    fn change_locking(&mut self) {
+        let locking = *self.whims.random.pick(&Locking::ALL);
+        let control = Control::Locking(locking);
+        self.tell(control, Phase::Begun);
+        let change = self.world.q.set_locking(locking);
+        if self.change(control, Ok(change), false) && self.world.q.locking() != locking {
+            self.accuse(format!("{control} was made and it is another"));
+        }
+    }
+
+    fn change_bypass(&mut self) {
+        let bypass = self.whims.random.one_in(2);
+        let control = Control::Bypass(bypass);
+        self.tell(control, Phase::Begun);
+        let change = self.world.q.set_bypass(bypass);
+        if self.change(control, Ok(change), false) && self.world.q.has_bypass() != bypass {
+            self.accuse(format!("{control} was made and it is another"));
+        }
+    }
+
     fn change_nr_requests(&mut self) {
         let nr_requests = magnitude(&mut self.whims.random, 2048) as u32;
         let control = Control::NrRequests(nr_requests);
@@ -290,7 +326,8 @@ impl Controller {
 
     fn set_queue_knob(&mut self) {
         let random = &mut self.whims.random;
-        let knobs: Vec<_> = QUEUE_KNOBS.iter().filter(|knob| knob.name != "nr_requests").collect();
+        // Those that take effect at once.
+        let knobs: Vec<_> = QUEUE_KNOBS.iter().filter(|knob| !matches!(knob.name, "nr_requests" | "bypass")).collect();
         let knob = *random.pick(&knobs);
         let (value, is_good) = match knob.name {
             "io_timeout" if !random.one_in(8) => (self.whims.pace.io_timeout_ms(random).into(), true),

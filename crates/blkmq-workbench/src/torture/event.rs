@@ -1,7 +1,7 @@
 //! What happens in a world.
 
 use blkmq_sched::{Info, InsertAt, MergeHow, Op, RqId, Time};
-use blkmq_virtual::{Flags, IoPriority, RejectReason, Stat, Stats, Status};
+use blkmq_virtual::{Flags, IoPriority, Locking, RejectReason, Stat, Stats, Status};
 
 /// When and where something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +47,10 @@ pub(crate) enum Control {
     Knob(&'static str, i64),
     /// A knob of the queue.
     QueueKnob(&'static str, i64),
+    /// The locking around the scheduler.
+    Locking(Locking),
+    /// Whether requests may pass it by.
+    Bypass(bool),
     /// `nr_requests`.
     NrRequests(u32),
     /// Hardware queues: default, read, polled.
@@ -181,6 +185,9 @@ pub(crate) enum Event<'a> {
     Chosen { rq: RqId, now: Time },
     /// It was asked and chose none, with this many waiting; when it would let one go though nothing else happens.
     HeldBack { waiting: usize, now: Time, wakeup: Option<Time> },
+    /// It learned how many requests have completed since it was put in place, and how many of them have passed it by or do
+    /// so just now, by class.
+    Folded { completed: [u64; 3], bypassed: [u64; 3] },
 
     /// The device was offered a request. `ranges`: first sector and length of each, more than one only for a discard.
     /// `segments`: the lengths of the pieces of its data, in bytes. `data`: of a write, what each sector shall hold. `now`:

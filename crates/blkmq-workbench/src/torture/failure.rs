@@ -351,7 +351,8 @@ mod tests {
 
     #[test]
     fn the_search_ends_when_its_steps_are_used_up() {
-        let settings = Settings { cpus: 2, scheduler: None, mutant: Mutant::by_name("tag-twice"), live: None };
+        let settings =
+            Settings { cpus: 2, scheduler: None, locking: None, mutant: Mutant::by_name("tag-twice"), live: None };
         let outcome = play_apart(2, 500, &settings, None);
         let broken = Broken { seed: 2, requests: 500, outcome };
         assert!(broken.what().contains("tags put back twice"), "{broken:?}");

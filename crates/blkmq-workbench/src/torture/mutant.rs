@@ -116,6 +116,48 @@ pub const MUTANTS: &[Mutant] = &[
         site: "policy.expiry",
         found_by: &["requests passed the oldest one after it had expired"],
     },
+    Mutant {
+        name: "last-look",
+        what: "who lets go of the scheduler does not look whether something was left with it",
+        site: "staging.last_look",
+        found_by: &["livelock: ", "lost: ", "stall: ", "wake: "],
+    },
+    Mutant {
+        name: "unkicked",
+        what: "who finds another at the scheduler does not tell it to look once more",
+        site: "combine.kick",
+        found_by: &["livelock: ", "stall: ", "wake: "],
+    },
+    Mutant {
+        name: "backlog-order",
+        what: "what was left and finds room passes what of its kind and submitter found none",
+        site: "backlog.order",
+        found_by: &["arrivals: operation "],
+    },
+    Mutant {
+        name: "gate-class",
+        what: "requests go on passing the scheduler when one of another class comes into it",
+        site: "bypass.class",
+        found_by: &["gate: "],
+    },
+    Mutant {
+        name: "gate-second-look",
+        what: "who passes the scheduler does not look again whether it still may",
+        site: "bypass.second_look",
+        found_by: &["gate: "],
+    },
+    Mutant {
+        name: "gate-waiting",
+        what: "who passes the scheduler does not look whether something was just brought or left to it",
+        site: "bypass.waiting",
+        found_by: &["gate: "],
+    },
+    Mutant {
+        name: "fold-due",
+        what: "the scheduler does not learn of those that passed it when it chooses next",
+        site: "bypass.fold",
+        found_by: &["gate: "],
+    },
 ];
 
 #[cfg(test)]

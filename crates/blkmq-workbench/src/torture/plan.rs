@@ -6,10 +6,10 @@
 
 use blkmq_vcpu::Random;
 use blkmq_vcpu::schedule::{Priorities, Schedule, Targeted, Uniform};
-use blkmq_virtual::{Accounting, scheduler_names};
+use blkmq_virtual::{Accounting, Locking, Measures, scheduler_names};
 
 use super::client::Habits;
-use super::control::Whims;
+use super::control::{Alterable, Whims};
 use super::device::DeviceConfig;
 use super::world::Settings;
 
@@ -17,27 +17,36 @@ use super::world::Settings;
 const LINES: &[&str] = &[
     "ctx.lists",
     "hctx.ctx_map",
+    "hctx.dispatch_busy",
     "hctx.gave_back",
     "hctx.nr_lacked",
     "hctx.stalled",
     "issue.incoming",
     "issue.lock",
+    "queue.dispatching",
     "queue.gauge",
     "queue.hold",
+    "queue.inserting",
     "queue.nr_sleepers",
     "queue.policy_wakeup",
     "queue.room",
     "queue.settings",
+    "queue.staging",
     "queue.timeout_scan",
     "queue.word",
     "request.state",
     "submitter.activity",
+    "submitter.bucket",
     "submitter.completions",
     "submitter.counters",
     "submitter.sleeping",
     "submitter.sums",
     "tags.word",
 ];
+
+/// The lockings, the one twice in which threads leave most to each other.
+const LOCKINGS: [Locking; 5] =
+    [Locking::Single, Locking::Staged(Measures::ALL), Locking::Batch, Locking::Combining, Locking::Combining];
 
 /// What decides which CPU goes on.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +66,9 @@ pub(crate) struct Plan {
     /// Virtual time of a step, in ns.
     pub(crate) step_ns: u64,
     pub(crate) scheduler: &'static str,
+    pub(crate) locking: Locking,
+    /// Requests may pass the scheduler by.
+    pub(crate) bypass: bool,
     /// Slots of each submitter.
     pub(crate) slots: u16,
     pub(crate) io_timeout_ms: u32,
@@ -165,17 +177,21 @@ impl Plan {
         let clients = Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors, period_ns);
         // In most worlds of one client that alone drives the queue: its order is exact then.
         let is_alone = clients.len() == 1 && !random.one_in(4);
+        let locking = *random.pick(&LOCKINGS);
+        let may_change = Alterable { scheduler: settings.scheduler.is_none(), locking: settings.locking.is_none() };
         Self {
             order,
             mean_steps: magnitude(random, most_steps),
             order_random,
             step_ns: magnitude(random, 100),
             scheduler: scheduler.copied().unwrap_or(drawn),
+            locking: settings.locking.unwrap_or(locking),
+            bypass: random.one_in(2),
             slots: *random.pick(&[4, 8, 16, 32, 64, 256]),
             io_timeout_ms,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
             device_random: random.fork(),
-            whims: Whims::draw(&mut random.fork(), settings.scheduler.is_none(), pace, is_alone),
+            whims: Whims::draw(&mut random.fork(), may_change, pace, is_alone),
             clients,
             device,
             second: Whims::draw_second(&mut random.fork(), pace),
@@ -205,7 +221,7 @@ mod tests {
 
     /// The names in `text` that stand as the first argument of one of these calls.
     fn names(text: &str, found: &mut BTreeSet<String>) {
-        for call in ["Line::new(", "on_line(", "TryLock::new(", "SlotStack::new("] {
+        for call in ["Line::new(", "on_line(", "TryLock::new(", "SlotStack::new(", "Staging::new("] {
             let after = text.split(call).skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
             let names = after.filter_map(|rest| rest.split('"').next());
             found.extend(names.filter(|name| !name.starts_with("test.")).map(str::to_owned));

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use blkmq_sched::{Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, RqId, Scheduler, Tally, Time};
+use blkmq_sched::{
+    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, RqId, Scheduler, Tally, Time,
+};
 use blkmq_virtual::sync::kept;
 
 use super::event::Event;
@@ -97,6 +99,12 @@ impl Scheduler for Watched {
 
     fn fold(&mut self, tally: &Tally) {
         self.inner.fold(tally);
+        let Tally { completed, bypassed } = *tally;
+        self.witness.tell(Event::Folded { completed, bypassed });
+    }
+
+    fn gate(&self, class: Class) -> bool {
+        self.inner.gate(class)
     }
 
     fn next_wakeup(&self) -> Option<Time> {
@@ -185,8 +193,17 @@ mod tests {
         assert_eq!(scheduler.len(), 1);
         assert_eq!(scheduler.dispatch(Time(1)), Some(RqId(1)));
         assert_eq!(scheduler.dispatch(Time(1)), None);
-        let expected =
-            ["inserted 1", "inserted 2", "8 merged into 2: Front", "1 absorbed 2", "chose 1 at 1", "held back 0"];
+        scheduler.fold(&Tally { completed: [0, 1, 0], bypassed: [2, 0, 0] });
+        assert!(scheduler.gate(Class::RealTime) && !scheduler.gate(Class::Idle));
+        let expected = [
+            "inserted 1",
+            "inserted 2",
+            "8 merged into 2: Front",
+            "1 absorbed 2",
+            "chose 1 at 1",
+            "held back 0",
+            "Folded { completed: [0, 1, 0], bypassed: [2, 0, 0] }",
+        ];
         assert_eq!(*told.lock().unwrap(), expected);
     }
 }

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     fn rig(seed: u64, requests: u64, threads: usize) -> Rig {
-        let settings = Settings { cpus: 3, scheduler: None, mutant: None, live: None };
+        let settings = Settings { cpus: 3, scheduler: None, locking: None, mutant: None, live: None };
         Rig { seed, length: Length::Requests(requests), settings, threads: NonZero::new(threads).unwrap() }
     }
 

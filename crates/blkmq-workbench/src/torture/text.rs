@@ -57,7 +57,8 @@ impl Display for Event<'_> {
             | Self::Merged { .. }
             | Self::Absorbed { .. }
             | Self::Chosen { .. }
-            | Self::HeldBack { .. } => self.scheduled(f),
+            | Self::HeldBack { .. }
+            | Self::Folded { .. } => self.scheduled(f),
             Self::Offered { .. } => self.offered(f),
             Self::Overdue { rq, .. } => write!(f, "{}: takes too long, and the device is asked about it", Request(rq)),
             Self::Acted { rq, action } => write!(f, "{}: {action}", Request(rq)),
@@ -163,6 +164,9 @@ impl Event<'_> {
                 write!(f, "the scheduler chose none of {waiting} that wait")?;
                 wakeup.map_or(Ok(()), |wakeup| write!(f, ", and would at {} ns", wakeup.0))
             }
+            Self::Folded { completed, bypassed } => {
+                write!(f, "the scheduler learned that by class {completed:?} have completed and {bypassed:?} passed it")
+            }
             _ => Ok(()),
         }
     }
@@ -216,6 +220,8 @@ impl Display for Control {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Scheduler(name) => write!(f, "control: scheduler {name}"),
+            Self::Locking(locking) => write!(f, "control: locking {locking}"),
+            Self::Bypass(bypass) => write!(f, "control: bypass={}", u8::from(*bypass)),
             Self::Knob(name, value) => write!(f, "control: iosched/{name}={value}"),
             Self::QueueKnob(name, value) => write!(f, "control: {name}={value}"),
             Self::NrRequests(number) => write!(f, "control: nr_requests={number}"),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, steps, thread, uninterrupted};
 use blkmq_virtual::sync::weaken;
-use blkmq_virtual::{Client, Limits, RequestQueue, Submitter, scheduler_names};
+use blkmq_virtual::{Client, Limits, Locking, RequestQueue, Submitter, scheduler_names};
 
 use super::check::{self, Facts, Violation};
 use super::claims::Claims;
@@ -24,7 +24,7 @@ const NAP_NS: u64 = 3_000_000;
 
 /// Steps that all CPUs together may make without an operation becoming over. While a device hangs time jumps, but those who
 /// poll look now and then.
-const MOST_STEPS: u64 = 40_000_000;
+const MOST_STEPS: u64 = 200_000_000;
 
 /// Steps that a request may take in the long run.
 const STEPS_PER_REQUEST: u64 = 20_000;
@@ -39,6 +39,8 @@ pub struct Settings {
     pub cpus: u16,
     /// The scheduler, by a name that [`scheduler_names`] has; `None`: any, and changed under load.
     pub scheduler: Option<String>,
+    /// The locking around it; `None`: any, and changed under load.
+    pub locking: Option<Locking>,
     /// A bug to plant.
     pub mutant: Option<Mutant>,
     /// What the calling thread holds of memory, in bytes; without it memory is not checked.
@@ -202,7 +204,8 @@ pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option
 /// What the checkers are told of a world before it begins.
 fn facts(plan: &Plan) -> Facts {
     let DeviceConfig { limits, topology, is_concurrent, .. } = plan.device;
-    Facts { limits, topology, io_timeout_ms: plan.io_timeout_ms, is_concurrent, nap_ns: NAP_NS }
+    let Plan { io_timeout_ms, locking, bypass, .. } = *plan;
+    Facts { limits, topology, io_timeout_ms, locking, bypass, is_concurrent, nap_ns: NAP_NS }
 }
 
 fn options(plan: &Plan, witness: &Witness, device: &Arc<Device>) -> Options {
@@ -282,8 +285,12 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
 }
 
 fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueue> {
-    let builder =
-        RequestQueue::builder(device).slots(plan.slots).io_timeout_ms(plan.io_timeout_ms).accounting(plan.accounting);
+    let builder = RequestQueue::builder(device)
+        .slots(plan.slots)
+        .io_timeout_ms(plan.io_timeout_ms)
+        .accounting(plan.accounting)
+        .locking(plan.locking)
+        .bypass(plan.bypass);
     let builder = match blkmq_sched::scheduler(plan.scheduler) {
         Some(scheduler) => builder.with_scheduler(Watched::new(scheduler, witness.clone())),
         None => builder.scheduler("none"),
@@ -295,7 +302,7 @@ fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueu
 mod tests {
     use super::*;
 
-    const SETTINGS: Settings = Settings { cpus: 8, scheduler: None, mutant: None, live: None };
+    const SETTINGS: Settings = Settings { cpus: 8, scheduler: None, locking: None, mutant: None, live: None };
 
     /// Plays a world on a thread of its own.
     fn played(seed: u64, requests: u64) -> Outcome {

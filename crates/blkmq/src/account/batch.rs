@@ -135,15 +135,22 @@ impl<'q> Starting<'q> {
     /// A request enters the queue, and nobody else has it yet.
     #[inline]
     pub(crate) fn add(&self, rq: &mut Request<'_>) {
-        let body = rq.body_mut();
-        body.mark = self.mark;
-        if self.mark.is_special() || body.nr_parts > 1 {
+        if self.mark(rq) {
             self.add_special(rq);
         }
     }
 
+    /// The first half of [`add`](Self::add), which nobody sees yet. Returns whether there is another half.
+    #[inline]
+    pub(crate) fn mark(&self, rq: &mut Request<'_>) -> bool {
+        let body = rq.body_mut();
+        body.mark = self.mark;
+        self.mark.is_special() || body.nr_parts > 1
+    }
+
+    /// The second half, for requests that have one.
     #[inline(never)]
-    fn add_special(&self, rq: &mut Request<'_>) {
+    pub(crate) fn add_special(&self, rq: &mut Request<'_>) {
         if !self.mark.is_counted() {
             return;
         }
@@ -292,16 +299,40 @@ impl<'q> Ending<'q> {
 }
 
 impl Member {
-    /// A request that had begun joins another one. If it is the older one, the other counts its time from then on too.
-    pub(crate) fn account_join(&self, q: &RequestQueue, survivor: &Request<'_>, absorbed: &Request<'_>) {
-        let (survivor, absorbed) = (survivor.body(), absorbed.body());
+    /// A request that had begun, and was counted among those that entered, ends: it would have to wait. It counts as if it had
+    /// not begun.
+    #[cold]
+    pub(crate) fn account_refuse(&self, q: &RequestQueue, rq: &mut Request<'_>) {
+        let body = rq.body_mut();
+        let mark = std::mem::replace(&mut body.mark, Mark::NONE);
+        if !mark.is_counted() {
+            return;
+        }
+        let (group, operations) = (Group::of(body.op), u64::from(body.nr_parts));
+        let merges = operations - 1;
+        self.sums.merged(group, merges.wrapping_neg());
+        self.sums.skipped(operations);
+        if q.account.is_shared {
+            q.account.gauge.end_shared();
+        }
+        if let Some(place) = mark.place() {
+            let (gauge, sums) = range(q, self, place);
+            if q.account.is_shared {
+                gauge.end_shared();
+            }
+            sums.merged(group, merges.wrapping_neg());
+            sums.entered(operations.wrapping_neg());
+        }
+    }
+
+    /// A request that had begun joins one in the scheduler: it waited there for its turn to be inserted.
+    pub(crate) fn account_merge(&self, q: &RequestQueue, absorbed: &Request<'_>) {
+        let absorbed = absorbed.body();
         if !absorbed.mark.is_counted() {
             return;
         }
         let group = Group::of(absorbed.op);
-        let older = if survivor.mark.is_counted() { survivor.submitted.since(absorbed.submitted) } else { 0 };
         self.sums.merged(group, 1);
-        self.sums.lasted(group, older);
         if q.account.is_shared {
             q.account.gauge.end_shared();
         }
@@ -312,8 +343,19 @@ impl Member {
                 gauge.end_shared();
             }
         }
+    }
+
+    /// A request in the scheduler joins another one. If it is the older one, the other counts its time from then on too.
+    pub(crate) fn account_join(&self, q: &RequestQueue, survivor: &Request<'_>, absorbed: &Request<'_>) {
+        self.account_merge(q, absorbed);
+        let (survivor, absorbed) = (survivor.body(), absorbed.body());
+        if !absorbed.mark.is_counted() {
+            return;
+        }
+        let older = if survivor.mark.is_counted() { survivor.submitted.since(absorbed.submitted) } else { 0 };
+        self.sums.lasted(Group::of(absorbed.op), older);
         if let Some(place) = survivor.mark.place() {
-            range(q, self, place).1.lasted(group, older);
+            range(q, self, place).1.lasted(Group::of(absorbed.op), older);
         }
     }
 }

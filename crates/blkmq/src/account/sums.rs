@@ -116,7 +116,8 @@ impl Sums {
         for thread in all {
             for (sum, of) in sums.iter_mut().zip(&thread.0.groups) {
                 for (sum, cell) in sum.iter_mut().zip([&of.ios, &of.merges, &of.sectors, &of.ns]) {
-                    *sum += get(cell);
+                    // One thread's sum may be below zero: it took back what another counted.
+                    *sum = sum.wrapping_add(get(cell));
                 }
             }
         }

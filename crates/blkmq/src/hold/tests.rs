@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use crate::driver::spec;
-use crate::{Bio, Buffer, Client, RequestQueue, Submitter};
+use crate::{Bio, Buffer, Client, Locking, RequestQueue, Submitter};
 
 /// How often the meter was read; each reading is a microsecond later than the one before.
 static READINGS: AtomicU64 = AtomicU64::new(0);
@@ -24,11 +24,16 @@ fn reap_all(submitter: &mut Submitter) {
 #[test]
 fn who_finds_the_lock_taken_counts_the_wait() {
     let driver = spec::open("null,irqmode=0").unwrap();
-    let q = RequestQueue::builder(driver).scheduler("mq-deadline").wait_meter(meter).build().unwrap();
+    let q = RequestQueue::builder(driver)
+        .scheduler("mq-deadline")
+        .locking(Locking::Single)
+        .wait_meter(meter)
+        .build()
+        .unwrap();
+    let mut submitter = q.submitter(&Client::new("waiter")).unwrap();
     let held = q.held.lock.lock();
     thread::scope(|scope| {
-        let submitting = scope.spawn(|| {
-            let mut submitter = q.submitter(&Client::new("waiter")).unwrap();
+        let submitting = scope.spawn(move || {
             submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
             reap_all(&mut submitter);
         });
@@ -46,7 +51,7 @@ fn who_finds_the_lock_taken_counts_the_wait() {
 fn one_lock_dispatches_one_by_one_and_none_in_batches() {
     for (scheduler, batches) in [("mq-deadline", 4), ("none", 1)] {
         let driver = spec::open("null,irqmode=0").unwrap();
-        let q = RequestQueue::builder(driver).scheduler(scheduler).build().unwrap();
+        let q = RequestQueue::builder(driver).scheduler(scheduler).locking(Locking::Single).build().unwrap();
         let mut submitter = q.submitter(&Client::new("alone")).unwrap();
         for number in 0..4 {
             submitter.submit(Bio::read(number * 64, Buffer::zeroed(4096))).unwrap();
@@ -61,7 +66,7 @@ fn one_lock_dispatches_one_by_one_and_none_in_batches() {
 #[test]
 fn tags_for_requests_that_have_gone_come_back() {
     let driver = spec::open("null,irqmode=0").unwrap();
-    let q = RequestQueue::builder(driver).scheduler("mq-deadline").build().unwrap();
+    let q = RequestQueue::builder(driver).scheduler("mq-deadline").locking(Locking::Single).build().unwrap();
     let mut submitter = q.submitter(&Client::new("slower")).unwrap();
     let quiesce = q.quiesce();
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();

@@ -8,6 +8,7 @@ use super::state::Place;
 use super::token::Request;
 use crate::handover::Handover;
 use crate::stack::{Chain, SlotStack};
+use crate::staging::Staging;
 use crate::sync::atomic::Ordering;
 
 /// A first-in first-out list of requests.
@@ -167,13 +168,24 @@ impl RqList {
         issue.append(self.indices(slots).map(|index| index.0), |index| slots.link(index));
     }
 
+    /// Leaves the whole list with whoever is at the scheduler, in order; gives it back if nobody is.
+    pub(crate) fn leave(self, slots: &Slots, staging: &Staging) -> Result<(), Self> {
+        let left = staging.leave(self.indices(slots).map(|index| index.0), |index| slots.link(index));
+        if left { Ok(()) } else { Err(self) }
+    }
+
+    /// The same, even if nobody is there. The caller sees to it that somebody comes.
+    pub(crate) fn leave_anyway(self, slots: &Slots, staging: &Staging) {
+        staging.leave_anyway(self.indices(slots).map(|index| index.0), |index| slots.link(index));
+    }
+
     /// Gives the whole list to a completion ring, in order.
     pub(crate) fn deliver(self, slots: &Slots, completions: &SlotStack) {
         completions.push(self.indices(slots).map(|index| index.0), |index| slots.link(index));
     }
 
-    /// Takes over, in order and behind what is here, what [`hand_over`](Self::hand_over) or [`deliver`](Self::deliver)
-    /// gave away. Nothing else puts addresses on issue lists and completion rings.
+    /// Takes over, in order and behind what is here, what [`hand_over`](Self::hand_over), [`leave`](Self::leave) or
+    /// [`deliver`](Self::deliver) gave away. Nothing else puts addresses on issue lists, completion rings and the staging.
     pub(crate) fn take_over(&mut self, slots: &Slots, mut chain: Chain, place: Place) {
         while let Some(index) = chain.pop(|index| slots.link(index)) {
             // SAFETY: a list gave the address up, the stack gives each address out once, and the stack's Release and

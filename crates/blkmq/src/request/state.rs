@@ -29,6 +29,8 @@ pub(crate) enum Place {
     Plugged,
     /// In its submitter's software queue.
     SoftwareQueue,
+    /// With the scheduler's holder, and not in the scheduler yet.
+    Staged,
     /// In the scheduler.
     Scheduler,
     /// Part of another request.
@@ -50,11 +52,12 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Free,
         Self::Held,
         Self::Plugged,
         Self::SoftwareQueue,
+        Self::Staged,
         Self::Scheduler,
         Self::Merged,
         Self::DispatchList,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use blkmq::driver::Topology;
-use blkmq::{Change, QueueError, RequestQueue, SectorRange, Status};
+use blkmq::{Change, Locking, QueueError, RequestQueue, SectorRange, Status};
 
 use super::assert_balanced;
 use super::random::Random;
@@ -14,7 +14,9 @@ use super::worker::{Counts, Load, Worker};
 
 /// A change of some kind, begun.
 pub(crate) fn begin(q: &Arc<RequestQueue>, random: &mut Random) -> Change {
-    match random.below(4) {
+    match random.below(6) {
+        4 => return q.set_locking(*random.pick(&Locking::ALL)),
+        5 => return q.set_bypass(random.one_in(2)),
         0 => q.set_ranges(ranges(random)),
         1 => q.set_scheduler(if random.one_in(2) { "none" } else { "mq-deadline" }),
         2 => {

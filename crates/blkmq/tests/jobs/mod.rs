@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use blkmq::driver::spec;
-use blkmq::{Bio, Buffer, Client, Clock, RequestQueue, Submitter, Time, VirtualClock};
+use blkmq::{Bio, Buffer, Builder, Client, Clock, RequestQueue, Submitter, Time, VirtualClock};
 
 /// A job: what it asks for next, and how much of it at once.
 pub(crate) struct Job {
@@ -29,9 +29,13 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(device: &str, scheduler: &str) -> Self {
+        Self::with(device, |q| q.scheduler(scheduler))
+    }
+
+    /// The same with more said of the queue.
+    pub(crate) fn with(device: &str, say: impl FnOnce(Builder) -> Builder) -> Self {
         let clock = VirtualClock::new();
-        let q =
-            RequestQueue::builder(spec::open(device).expect("a test names a device that exists")).scheduler(scheduler);
+        let q = say(RequestQueue::builder(spec::open(device).expect("a test names a device that exists")));
         let q = q.clock(Clock::Virtual(clock.clone())).build().expect("the device can have a queue");
         Self { q, clock, tick: 1, jobs: Vec::new() }
     }

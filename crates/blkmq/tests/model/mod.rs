@@ -19,7 +19,12 @@ pub(crate) fn holds_within(preemptions: usize, model: fn()) {
 
 /// Checks that `model` fails in some interleaving.
 pub(crate) fn fails(model: fn()) {
-    let outcome = catch_unwind(AssertUnwindSafe(|| holds(model)));
+    fails_within(3, model);
+}
+
+/// Checks that `model` fails in some interleaving with at most `preemptions` preemptions, or `LOOM_MAX_PREEMPTIONS`.
+pub(crate) fn fails_within(preemptions: usize, model: fn()) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| holds_within(preemptions, model)));
     assert!(outcome.is_err(), "the broken variant passed");
 }
 

@@ -6,7 +6,7 @@
 //! submitted by itself then, of all others when they are over.
 
 use blkmq_sched::{ClientId, Info, MergeLevel, Op, RqId};
-use blkmq_virtual::{Limits, Status};
+use blkmq_virtual::{Limits, Locking, Status};
 
 use super::super::event::{Asked, Control, Event, Phase, Stamp};
 use super::super::text::{Newcomer, Request};
@@ -51,6 +51,7 @@ struct NoMerges {
 #[derive(Debug)]
 pub(super) struct Arrivals {
     limits: Limits,
+    locking: Locking,
     operations: Book<Operation>,
     submitters: Vec<Submitter>,
     /// The client that a tenant is to the queue.
@@ -96,6 +97,7 @@ impl Arrivals {
     pub(super) fn new(facts: &Facts) -> Self {
         Self {
             limits: facts.limits,
+            locking: facts.locking,
             operations: Book::new(),
             submitters: Vec::new(),
             clients: Vec::new(),
@@ -121,7 +123,9 @@ impl Arrivals {
         *self.arrivals.entry(rq) = Some((rq, Arrival { info, number: self.nr_arrivals }));
         let Some(&bio) = self.names.get(rq) else { return Ok(()) };
         let Some(&Operation { submitter, asked, step }) = self.operations.get(bio) else { return Ok(()) };
-        if asked.flags.nowait && step < self.submitter(submitter).passed_on {
+        // It may have been left to another CPU, which is late.
+        let is_direct = !self.locking.takes_all();
+        if is_direct && asked.flags.nowait && step < self.submitter(submitter).passed_on {
             let what =
                 format!("operation {bio} must not wait, and waited in the plug of submitter {submitter} for room");
             return Err(Violation::new(RULE, what).bio(bio).request(rq));
@@ -246,6 +250,7 @@ impl Checker for Arrivals {
             Event::Offered { rq, sector, nr_sectors, .. } => {
                 *self.offers.entry(rq) = Some((rq, (sector, nr_sectors)));
             }
+            Event::Changed { control: Control::Locking(locking), phase: Phase::Done } => self.locking = locking,
             Event::Changed { control: Control::QueueKnob("nomerges", value), phase } => {
                 self.nomerges.changed(at.step, value, phase);
             }
@@ -396,6 +401,10 @@ mod tests {
         told().good(passed).good(submitted(1, with(Op::Read, flags))).good(named).good(by_another).good(read);
         let mut told = self::told();
         told.good(submitted(1, with(Op::Read, flags))).good(named).good(passed).bad(read, "operation 1 must not wait");
+        // Another CPU comes to it late.
+        let mut told = self::told();
+        told.good(changed(Control::Locking(Locking::Combining), Phase::Done));
+        told.good(submitted(1, with(Op::Read, flags))).good(named).good(passed).good(read);
         let mut told = self::told();
         told.good(submitted(1, with(Op::Read, Flags::NONE))).good(named).good(passed).good(read);
     }

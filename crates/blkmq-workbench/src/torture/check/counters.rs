@@ -5,12 +5,14 @@
 //! the device does not tell, a count is held between bounds, which meet when nothing is outstanding.
 
 use blkmq_sched::Op;
-use blkmq_virtual::{Stat, Stats, Status};
+use blkmq_virtual::{Locking, Stat, Stats, Status};
 
 use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp};
 use super::book::Book;
+use super::flushing::Flushing;
 use super::offers::Offers;
 use super::parts::parts;
+use super::table::Table;
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "counters";
@@ -41,7 +43,14 @@ struct Seen {
     /// Parts of operations of which nobody knows what became.
     dropped: Parts,
     merged: u64,
+    /// Requests that the scheduler chose under the locking single, under the others, and at least so many holds of these.
     chosen: u64,
+    chosen_in_batches: u64,
+    batches: u64,
+    /// Requests that never came into the scheduler, and were not the flush machine's.
+    passed: u64,
+    /// What came into the scheduler under the locking combining.
+    arrived: u64,
     /// Requests that the device took, and of these those without a scheduler in place.
     taken: u64,
     unordered: u64,
@@ -66,6 +75,8 @@ struct Moment {
     stat: Stat,
     seen: Seen,
     outstanding: Parts,
+    /// The locking was combining at some time until then.
+    has_combined: bool,
 }
 
 /// See the module.
@@ -75,8 +86,15 @@ pub(super) struct Counters {
     operations: Book<Operation>,
     outstanding: Parts,
     offers: Offers,
+    flushing: Flushing,
+    /// Requests that came into the scheduler, or past it.
+    came: Table<()>,
     seen: Seen,
     has_scheduler: bool,
+    locking: Locking,
+    has_combined: bool,
+    /// The CPU that chose last.
+    chooser: Option<u16>,
     /// Whether requests are counted by the statistics; `None`: this changed since the counts were looked at last.
     iostats: Option<bool>,
     /// What the knob says.
@@ -112,8 +130,13 @@ impl Counters {
             operations: Book::new(),
             outstanding: Parts::default(),
             offers: Offers::new(),
+            flushing: Flushing::new(facts.limits),
+            came: Table::new(),
             seen: Seen::default(),
             has_scheduler: false,
+            locking: facts.locking,
+            has_combined: facts.locking.takes_all(),
+            chooser: None,
             iostats: Some(true),
             knob: true,
             last: Moment::default(),
@@ -167,6 +190,17 @@ impl Counters {
         }
     }
 
+    fn chosen(&mut self, cpu: u16) {
+        if let Locking::Single | Locking::Staged(_) = self.locking {
+            self.seen.chosen += 1;
+            self.chooser = None;
+            return;
+        }
+        self.seen.chosen_in_batches += 1;
+        // Two holds in a row may be one CPU's.
+        self.seen.batches += u64::from(self.chooser.replace(cpu) != Some(cpu));
+    }
+
     fn acted(&mut self, event: &Event<'_>, action: Action) {
         if let Action::Started { .. } | Action::FinishedAtOnce(_) | Action::GivenBack = action {
             self.seen.taken += 1;
@@ -195,7 +229,8 @@ impl Counters {
             let what = format!("the queue has drained, and says that the device has {inflight:?} requests");
             return Err(Violation::new(RULE, what));
         }
-        let now = Moment { stats, stat, seen: self.seen, outstanding: self.outstanding };
+        let Self { seen, outstanding, has_combined, .. } = *self;
+        let now = Moment { stats, stat, seen, outstanding, has_combined };
         let verdict = now.judge_operations().and_then(|()| now.judge_requests());
         let verdict = verdict.and_then(|()| now.judge_times(at.time.0)).and_then(|()| match self.iostats {
             Some(true) => now.judge_statistics(&self.last),
@@ -245,8 +280,12 @@ impl Moment {
         within("issued", stats.issued, seen.taken, seen.taken)?;
         within("requeued", stats.requeued, seen.given_back, seen.given_back)?;
         within("timeouts", stats.timeouts, seen.given_up, seen.given_up)?;
-        // Without a scheduler, as many batches as there were requests at most.
-        within("dispatch_batches", stats.dispatch_batches, seen.chosen, seen.chosen + seen.unordered)
+        within("bypassed", stats.bypassed, seen.passed, seen.passed)?;
+        let unseen = seen.refused_parts + self.nowait();
+        within("staged", stats.staged, 0, if self.has_combined { seen.arrived + unseen } else { 0 })?;
+        // As many batches as there were requests at most; under single none has two.
+        let most = seen.chosen + seen.chosen_in_batches + seen.unordered;
+        within("dispatch_batches", stats.dispatch_batches, seen.chosen + seen.batches, most)
     }
 
     fn judge_times(&self, now: u64) -> Result<(), String> {
@@ -310,6 +349,7 @@ impl Moment {
 
 impl Checker for Counters {
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        self.flushing.see(event);
         match *event {
             Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
             Event::Rejected { bio, .. } => _ = self.end_of(bio),
@@ -320,9 +360,27 @@ impl Checker for Counters {
                 theirs.into_iter().for_each(|bio| self.dropped(bio));
             }
             Event::Installed { scheduler } => self.has_scheduler = scheduler.is_some(),
-            Event::Merged { .. } | Event::Absorbed { .. } => self.seen.merged += 1,
-            Event::Chosen { .. } => self.seen.chosen += 1,
-            Event::Offered { .. } => _ = self.offers.see(event),
+            Event::Merged { .. } => {
+                self.seen.merged += 1;
+                self.seen.arrived += u64::from(self.locking.takes_all());
+            }
+            Event::Absorbed { .. } => self.seen.merged += 1,
+            Event::Inserted { rq, .. } => {
+                *self.came.entry(rq) = Some((rq, ()));
+                self.seen.arrived += u64::from(self.locking.takes_all());
+            }
+            Event::Chosen { .. } => self.chosen(at.cpu),
+            Event::Offered { rq, sector, data, .. } => {
+                if self.has_scheduler && self.came.get(rq).is_none() && !self.flushing.takes(rq, sector, data) {
+                    *self.came.entry(rq) = Some((rq, ()));
+                    self.seen.passed += 1;
+                }
+                self.offers.see(event);
+            }
+            Event::Changed { control: Control::Locking(locking), phase: Phase::Done } => {
+                self.locking = locking;
+                self.has_combined |= locking.takes_all();
+            }
             Event::Acted { action, .. } => self.acted(event, action),
             Event::Changed { control: Control::QueueKnob("iostats", value), phase } => match phase {
                 Phase::Begun => self.iostats = None,
@@ -391,9 +449,56 @@ mod tests {
     }
 
     #[test]
+    fn what_passes_the_scheduler_is_counted() {
+        let (mut told, mut counts) = one_read();
+        let rq = id(1, 0, 1);
+        told.good(submitted(2, asked(Op::Read, 0, 8))).good(offered(rq, Op::Read, 0, 8, &[]));
+        // Once, however often it is offered.
+        told.good(acted(rq, Action::GivenBack)).good(offered(rq, Op::Read, 0, 8, &[])).good(started(rq));
+        told.good(completed(rq, Status::Ok)).good(reaped(2, rq, Status::Ok));
+        counts.stats = Stats { entered: 2, completed: 2, issued: 3, requeued: 1, ..counts.stats };
+        counts.stat = Stat { read_ios: 2, read_sectors: 16, ..counts.stat };
+        told.bad(Event::Counted(&counts), "bypassed=0, and there were 1");
+        counts.stats.bypassed = 1;
+        told.good(Event::Counted(&counts));
+        bad(|counts| counts.stats.bypassed = 1, "bypassed=1, and there were 0");
+    }
+
+    #[test]
+    fn batches_and_what_was_left_are_counted() {
+        let come = |told: &mut Told<Counters>, counts: &mut Counts, slot: u64| {
+            let rq = id(1, slot, 1);
+            told.good(submitted(2 + slot, asked(Op::Read, 0, 8))).good(inserted(rq, info(Op::Read, 0, 8), 0));
+            told.good(chosen(rq, 0)).good(offered(rq, Op::Read, 0, 8, &[])).good(started(rq));
+            told.good(completed(rq, Status::Ok)).good(reaped(2 + slot, rq, Status::Ok));
+            let Counts { stats, stat, .. } = counts;
+            (stats.entered, stats.completed, stats.issued) = (stats.entered + 1, stats.completed + 1, stats.issued + 1);
+            (stat.read_ios, stat.read_sectors) = (stat.read_ios + 1, stat.read_sectors + 8);
+        };
+        let (mut told, mut counts) = one_read();
+        told.good(changed(Control::Locking(Locking::Batch), Phase::Done));
+        (0..3).for_each(|slot| come(&mut told, &mut counts, slot));
+        told.cpu = 1;
+        come(&mut told, &mut counts, 3);
+        // One under single; then three by one CPU and one by another.
+        for (batches, is_right) in [(2, false), (3, true), (5, true), (6, false)] {
+            counts.stats.dispatch_batches = batches;
+            assert_eq!(told.tell(Event::Counted(&counts)).is_ok(), is_right, "{batches} batches");
+        }
+        counts.stats = Stats { dispatch_batches: 3, staged: 1, ..counts.stats };
+        told.bad(Event::Counted(&counts), "staged=1, and there were 0");
+        told.good(changed(Control::Locking(Locking::Combining), Phase::Done));
+        come(&mut told, &mut counts, 4);
+        told.good(Event::Counted(&counts));
+        counts.stats.staged = 2;
+        told.bad(Event::Counted(&counts), "staged=2, and there were 0 to 1");
+    }
+
+    #[test]
     fn errors_and_retries_are_counted() {
         let (mut told, mut counts) = one_read();
         let (rq, other) = (id(1, 0, 1), id(1, 1, 1));
+        told.good(Event::Installed { scheduler: None });
         told.good(submitted(2, asked(Op::Discard, 0, 8))).good(offered(rq, Op::Discard, 0, 8, &[]));
         told.good(acted(rq, Action::Refused)).good(offered(rq, Op::Discard, 0, 8, &[]));
         told.good(acted(rq, Action::GivenBack)).good(offered(rq, Op::Discard, 0, 8, &[])).good(started(rq));
@@ -451,7 +556,7 @@ mod tests {
         told.good(offered(id(1, 0, 1), Op::Write, 0, 16, &[])).good(completed(id(1, 0, 1), Status::Medium));
         told.good(reaped(2, id(1, 0, 1), Status::Medium));
         // The other three were refused, each by itself or joined in the plug; no more than these can have joined.
-        counts.stats = Stats { entered: 5, completed: 5, errors: 4, merges_plug: 4, ..counts.stats };
+        counts.stats = Stats { entered: 5, completed: 5, errors: 4, merges_plug: 4, bypassed: 1, ..counts.stats };
         counts.stat = Stat { write_ios: 1, write_sectors: 16, ..counts.stat };
         told.bad(Event::Counted(&counts), "merges_plug=4, and there were 0 to 3");
         counts.stats.merges_plug = 0;

@@ -10,11 +10,12 @@
 use std::collections::VecDeque;
 
 use blkmq_sched::{Class, InsertAt, RqId, Time};
+use blkmq_virtual::Locking;
 
 use super::super::event::{Control, Event, Phase, Stamp};
 use super::book::Book;
 use super::table::Table;
-use super::{Checker, Violation};
+use super::{Checker, Facts, Violation};
 
 const RULE: &str = "deadlines";
 
@@ -74,6 +75,7 @@ impl Knobs {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Deadlines {
+    locking: Locking,
     /// mq-deadline is in place.
     is_watched: bool,
     knobs: Knobs,
@@ -91,8 +93,9 @@ pub(super) struct Deadlines {
 }
 
 impl Deadlines {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(facts: &Facts) -> Self {
         Self {
+            locking: facts.locking,
             is_watched: false,
             knobs: Knobs::DEFAULT,
             before: None,
@@ -122,13 +125,17 @@ impl Deadlines {
     }
 
     /// A CPU tells the scheduler the time, by the last look at the clock of what it is about: in a poll that may be the one
-    /// at its beginning, so an earlier time may follow a later one, but none before its last insertion.
+    /// at its beginning, so an earlier time may follow a later one, but none before its last insertion. Under combining it also
+    /// inserts what others left, whatever it is about, so there that says nothing.
     fn told(&mut self, cpu: u16, now: Time, inserts: bool) -> Result<(), Violation> {
         let cpu = usize::from(cpu);
         if cpu >= self.told.len() {
             self.told.resize(cpu + 1, Time(0));
         }
         let last = &mut self.told[cpu];
+        if self.locking.takes_all() {
+            return Ok(());
+        }
         if now < *last {
             let what = format!("CPU {cpu} told the scheduler that it is {}, and inserted at {} before", now.0, last.0);
             return Err(Violation::new(RULE, what));
@@ -230,6 +237,7 @@ impl Checker for Deadlines {
                 return self.chosen(rq, now);
             }
             Event::HeldBack { now, .. } => return self.told(at.cpu, now, false),
+            Event::Changed { control: Control::Locking(locking), phase: Phase::Done } => self.locking = locking,
             Event::Changed { control: Control::Knob(name, value), phase } => self.changed(name, value, phase),
             _ => {}
         }
@@ -248,7 +256,7 @@ mod tests {
 
     /// mq-deadline with batches of two requests and reads that expire after 10 ms, writes after 20.
     fn told() -> Told<Deadlines> {
-        let mut told = Told::new(Deadlines::new());
+        let mut told = Told::new(Deadlines::new(&FACTS));
         told.good(Event::Installed { scheduler: Some("mq-deadline") });
         for (name, value) in [("read_expire", 10), ("write_expire", 20), ("fifo_batch", 2)] {
             set(&mut told, name, value);
@@ -360,6 +368,16 @@ mod tests {
         assert!((1001..1020).all(|slot| pass(&mut told, slot, 39).is_ok()));
         assert!((1021..=1024).all(|slot| pass(&mut told, slot, 40).is_ok()));
         assert!(pass(&mut told, 1025, 40).is_err());
+    }
+
+    #[test]
+    fn under_combining_a_cpu_inserts_for_others_whatever_it_is_about() {
+        let mut told = told();
+        told.good(changed(Control::Locking(Locking::Combining), Phase::Done));
+        told.good(inserted(id(1, 0, 0), info(Op::Read, 0, 8), 5)).good(chosen(id(1, 0, 0), 4));
+        told.good(changed(Control::Locking(Locking::Batch), Phase::Done));
+        told.good(inserted(id(1, 0, 1), info(Op::Read, 0, 8), 3))
+            .bad(chosen(id(1, 0, 1), 2), "and inserted at 3 before");
     }
 
     #[test]

@@ -31,7 +31,12 @@ impl Freeze {
             (Control::Unquiesce, Phase::Begun) => _ = self.quiesced.remove(&cpu),
             (Control::Thaw, Phase::Begun)
             | (
-                Control::Scheduler(_) | Control::NrRequests(_) | Control::Topology(..) | Control::Ranges(_),
+                Control::Scheduler(_)
+                | Control::Locking(_)
+                | Control::Bypass(_)
+                | Control::NrRequests(_)
+                | Control::Topology(..)
+                | Control::Ranges(_),
                 Phase::Done | Phase::Refused,
             ) => _ = self.frozen.remove(&cpu),
             _ => {}
@@ -85,7 +90,7 @@ impl Checker for Freeze {
 #[cfg(test)]
 mod tests {
     use blkmq_sched::{MergeHow, Op, Time};
-    use blkmq_virtual::Status;
+    use blkmq_virtual::{Locking, Status};
 
     use super::super::testing::*;
     use super::*;
@@ -142,9 +147,14 @@ mod tests {
 
     #[test]
     fn nothing_moves_while_a_change_is_made() {
-        for control in
-            [Control::Scheduler("none"), Control::NrRequests(1), Control::Topology(1, 0, 0), Control::Ranges(1)]
-        {
+        for control in [
+            Control::Scheduler("none"),
+            Control::Locking(Locking::Batch),
+            Control::Bypass(true),
+            Control::NrRequests(1),
+            Control::Topology(1, 0, 0),
+            Control::Ranges(1),
+        ] {
             for end in [Phase::Done, Phase::Refused] {
                 for event in moves() {
                     let mut told = told();

@@ -6,18 +6,21 @@
 //! queue lacks a tag waits aside, and another CPU may take it (see `alone` for where there is no other). What the device
 //! refused comes first when it is asked again.
 //!
+//! Under the lockings batch and combining a hold puts what it chose on its way before it is let go. So there the order is
+//! exact where there is one hardware queue, whichever CPU it was that chose.
+//!
+//! While requests may pass the scheduler by, one that never came into it may be offered: see `gate` for which.
+//!
 //! Without a scheduler no order is promised: a request in a software queue may be taken by another CPU, and passed then.
 
 use std::collections::VecDeque;
 
-use blkmq_sched::{InsertAt, Op, RqId};
-use blkmq_virtual::Limits;
+use blkmq_sched::{InsertAt, RqId};
+use blkmq_virtual::Locking;
 
-use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
-use super::book::Book;
-use super::owners::Owners;
-use super::parts::parts;
-use super::table::{Table, is_flush};
+use super::super::event::{Action, Control, Event, Phase, Stamp};
+use super::flushing::Flushing;
+use super::table::Table;
 use super::{Checker, Facts, Violation};
 
 const RULE: &str = "order";
@@ -29,8 +32,8 @@ const RUN_BOUND: u32 = 64;
 enum Place {
     /// In the scheduler.
     Waiting,
-    /// A CPU chose it.
-    Chosen(u16),
+    /// It was chosen, and is in this list of those.
+    Chosen(usize),
     /// Joined another request.
     Joined,
     /// Offered to the device, which has it.
@@ -61,19 +64,18 @@ struct Passed {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Order {
-    limits: Limits,
     is_concurrent: bool,
     nr_hctxs: usize,
     has_scheduler: bool,
-    operations: Book<(u16, Asked)>,
-    /// Those without data that the flush machine may take.
-    owners: Owners,
+    locking: Locking,
+    bypass: bool,
+    flushing: Flushing,
     requests: Table<Request>,
     /// Whether the operation of this id goes to the head.
     at_head: Table<bool>,
     nr_waiting: usize,
     heads: Vec<RqId>,
-    /// What each CPU chose and has not been offered.
+    /// What each CPU chose and has not been offered; where the order is exact, what all of them chose is in the first.
     chosen: Vec<VecDeque<RqId>>,
     /// What a hardware queue was refused last.
     refused: Vec<Option<RqId>>,
@@ -83,12 +85,12 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn new(facts: &Facts) -> Self {
         Self {
-            limits: facts.limits,
             is_concurrent: facts.is_concurrent,
             nr_hctxs: facts.topology.nr_queues(),
             has_scheduler: false,
-            operations: Book::new(),
-            owners: Owners::new(),
+            locking: facts.locking,
+            bypass: facts.bypass,
+            flushing: Flushing::new(facts.limits),
             requests: Table::new(),
             at_head: Table::new(),
             nr_waiting: 0,
@@ -99,19 +101,9 @@ impl Order {
         }
     }
 
-    fn submitted(&mut self, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
-        self.operations.begin(bio, (submitter, asked));
-        let has_no_data = matches!(asked.op, Op::Discard | Op::WriteZeroes);
-        let wants_flush = asked.flags.preflush || asked.flags.fua;
-        if has_no_data && wants_flush && parts(&self.limits, &asked, pieces).is_ok() {
-            self.owners.begin(bio, &asked);
-        }
-    }
-
-    fn over(&mut self, bio: u64) {
-        if let Some((_, asked)) = self.operations.end(bio) {
-            self.owners.end(bio, &asked);
-        }
+    /// Whether requests reach the device in the very order in which they were chosen, whoever chose them.
+    fn is_exact(&self) -> bool {
+        self.nr_hctxs == 1 && matches!(self.locking, Locking::Batch | Locking::Combining)
     }
 
     fn place(&self, rq: RqId) -> Option<Place> {
@@ -147,7 +139,7 @@ impl Order {
 
     /// An operation has this id.
     fn named(&mut self, bio: u64, id: RqId) -> Result<(), Violation> {
-        let Some((_, asked)) = self.operations.get(bio) else { return Ok(()) };
+        let Some(asked) = self.flushing.asked(bio) else { return Ok(()) };
         *self.at_head.entry(id) = Some((id, asked.flags.at_head));
         self.judge_head(id).map_err(|violation| violation.bio(bio))
     }
@@ -192,11 +184,12 @@ impl Order {
             return Err(Violation::new(RULE, what).request(head).request(rq));
         }
         self.nr_waiting -= 1;
-        self.move_to(rq, Place::Chosen(cpu));
-        let list = usize::from(cpu);
-        if list >= self.chosen.len() {
-            self.chosen.resize_with(list + 1, VecDeque::new);
+        let cpu = usize::from(cpu);
+        if cpu >= self.chosen.len() {
+            self.chosen.resize_with(cpu + 1, VecDeque::new);
         }
+        let list = if self.is_exact() { 0 } else { cpu };
+        self.move_to(rq, Place::Chosen(list));
         self.chosen[list].push_back(rq);
         Ok(())
     }
@@ -213,10 +206,10 @@ impl Order {
             return Err(Violation::new(RULE, what).request(first).request(rq));
         }
         match self.place(rq) {
-            Some(Place::Chosen(cpu)) => self.first_offered(rq, hctx, cpu)?,
+            Some(Place::Chosen(list)) => self.first_offered(rq, hctx, list)?,
             Some(Place::Refused) => {}
             Some(Place::GivenBack) => self.given_back.retain(|passed| passed.rq != rq),
-            None if is_flush(rq) || !self.has_scheduler || self.bypasses(sector, data) => {
+            None if !self.has_scheduler || self.bypass || self.flushing.takes(rq, sector, data) => {
                 *self.requests.entry(rq) = Some((rq, Request { place: Place::Device, at: None, hctx }));
             }
             None => return bad("the device was offered a request that never came into the scheduler".into()),
@@ -230,21 +223,19 @@ impl Order {
         Ok(())
     }
 
-    /// Whether the flush machine takes a request past the scheduler.
-    fn bypasses(&self, sector: u64, data: &[u64]) -> bool {
-        let bio = data.first().copied().or_else(|| self.owners.of(sector));
-        let Some((_, asked)) = bio.and_then(|bio| self.operations.get(bio)) else { return false };
-        let Limits { write_cache, fua, .. } = self.limits;
-        asked.op != Op::Read && write_cache && (asked.flags.preflush || asked.flags.fua && !fua)
-    }
-
-    /// A request that this CPU chose reaches the device.
-    fn first_offered(&mut self, rq: RqId, hctx: u16, cpu: u16) -> Result<(), Violation> {
-        let list = usize::from(cpu);
+    /// A request that was chosen reaches the device.
+    fn first_offered(&mut self, rq: RqId, hctx: u16, list: usize) -> Result<(), Violation> {
         let Some(at) = self.chosen[list].iter().position(|chosen| *chosen == rq) else { return Ok(()) };
         if at > 0 && self.nr_hctxs == 1 {
             let before = self.chosen[list][0];
-            let what = format!("a request reached the device before one that CPU {cpu} had chosen earlier");
+            let what = if self.is_exact() {
+                format!(
+                    "a request reached the device before one that was chosen earlier, under locking {}",
+                    self.locking
+                )
+            } else {
+                format!("a request reached the device before one that CPU {list} had chosen earlier")
+            };
             return Err(Violation::new(RULE, what).request(before).request(rq));
         }
         self.chosen[list].remove(at);
@@ -293,15 +284,12 @@ impl Order {
 
 impl Checker for Order {
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        self.flushing.see(event);
         match *event {
-            Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
             Event::Named { bio, id, .. } => return self.named(bio, id),
-            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => self.over(bio),
-            Event::Left { submitter, .. } => {
-                let theirs = self.operations.those(|(owner, _)| *owner == submitter);
-                theirs.into_iter().for_each(|bio| self.over(bio));
-            }
             Event::Installed { scheduler } => self.has_scheduler = scheduler.is_some(),
+            Event::Changed { control: Control::Locking(locking), phase: Phase::Done } => self.locking = locking,
+            Event::Changed { control: Control::Bypass(bypass), phase: Phase::Done } => self.bypass = bypass,
             Event::Changed { control: Control::Topology(default, read, poll), phase: Phase::Done } => {
                 self.nr_hctxs = usize::from(default) + usize::from(read) + usize::from(poll);
             }
@@ -329,10 +317,11 @@ impl Checker for Order {
 
 #[cfg(test)]
 mod tests {
-    use blkmq_sched::{MergeHow, Time};
+    use blkmq_sched::{MergeHow, Op, Time};
     use blkmq_virtual::driver::Topology;
     use blkmq_virtual::{Flags, Status};
 
+    use super::super::super::event::Asked;
     use super::super::testing::*;
     use super::*;
 
@@ -446,6 +435,42 @@ mod tests {
         all_chosen(&FACTS).good(offer(4)).good(offer(3)).good(offer(1));
         let mut told = all_chosen(&FACTS);
         told.good(changed(Control::Topology(1, 0, 0), Phase::Done)).bad(offer(4), "earlier");
+    }
+
+    #[test]
+    fn under_batch_and_combining_one_hardware_queue_gets_all_in_the_order_of_the_choices() {
+        for locking in [Locking::Batch, Locking::Combining] {
+            let all_chosen = |topology| {
+                let mut told = told_with(&Facts { topology, locking, ..FACTS });
+                for slot in 1..5 {
+                    told.cpu = 1 + (slot as u16) % 2;
+                    told.good(insert(slot)).good(choose(slot));
+                }
+                told
+            };
+            all_chosen(ONE).good(offer(1)).good(offer(2)).good(offer(3)).good(offer(4));
+            all_chosen(ONE).bad(offer(2), "before one that was chosen earlier, under locking");
+            // What was given back goes on whenever it may.
+            let mut told = all_chosen(ONE);
+            told.good(offer(1)).good(acted(rq(1), Action::GivenBack)).good(offer(2)).good(offer(1)).good(offer(3));
+            all_chosen(FACTS.topology).good(offer(2)).good(offer(1));
+        }
+        let mut told = told();
+        told.good(insert(1)).good(choose(1)).good(offer(1)).good(completed(rq(1), Status::Ok));
+        told.good(changed(Control::Locking(Locking::Batch), Phase::Done)).good(insert(2)).good(choose(2));
+        told.cpu = 1;
+        told.good(insert(3)).good(choose(3)).bad(offer(3), "chosen earlier, under locking batch");
+    }
+
+    #[test]
+    fn a_request_may_pass_the_scheduler_while_that_is_switched_on() {
+        let bypass = |bypass| changed(Control::Bypass(bypass), Phase::Done);
+        let mut told = told();
+        told.bad(offer(0), "never came into the scheduler").good(bypass(true)).good(offer(1));
+        told.good(completed(rq(1), Status::Ok)).bad(insert(1), "came by before");
+        told.good(insert(2)).bad(offer(2), "elsewhere: Waiting").good(bypass(false));
+        told.bad(offer(3), "never came into the scheduler");
+        told_with(&Facts { bypass: true, ..FACTS }).good(offer(1));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use blkmq_sched::{ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Time};
 use blkmq_virtual::driver::Topology;
-use blkmq_virtual::{Flags, Limits, Stat, Stats, Status};
+use blkmq_virtual::{Flags, Limits, Locking, Stat, Stats, Status};
 
 use super::super::event::{Action, Asked, Control, Counts, Event, Phase, Stamp, Times};
 use super::{Checker, Facts, Violation};
@@ -25,6 +25,8 @@ pub(super) const FACTS: Facts = Facts {
     },
     topology: Topology { default_queues: 2, read_queues: 0, poll_queues: 0, depth: 4 },
     io_timeout_ms: 100,
+    locking: Locking::Single,
+    bypass: false,
     is_concurrent: false,
     nap_ns: 1_000_000,
 };

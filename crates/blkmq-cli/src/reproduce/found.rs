@@ -1,0 +1,165 @@
+//! What was found, beside what was published.
+
+use blkmq_workbench::bench::LayerOutcome;
+use blkmq_workbench::{Ratio, Turns};
+use serde::Serialize;
+
+use super::tables::{Figure, Row, Table};
+use crate::target::Time;
+use crate::turns::{Rates, Variant};
+
+/// All that was found.
+#[derive(Debug, Serialize)]
+pub(super) struct Found {
+    pub(super) machine: String,
+    pub(super) date: String,
+    pub(super) command: String,
+    pub(super) tables: Vec<FoundTable>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct FoundTable {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    pub(super) job: &'static str,
+    /// How long it ran, on which time.
+    pub(super) time: String,
+    pub(super) published: &'static str,
+    pub(super) rounds: usize,
+    pub(super) rows: Vec<FoundRow>,
+    pub(super) figures: Vec<FoundFigure>,
+}
+
+/// Gains are after/before - 1.
+#[derive(Debug, Serialize)]
+pub(super) struct FoundRow {
+    pub(super) label: String,
+    pub(super) device: &'static str,
+    pub(super) settings: Vec<String>,
+    /// Operations per second.
+    pub(super) iops: Rates,
+    /// To the row `base`, which has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ratio: Option<FoundRatio>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gain: Option<f64>,
+    /// To the row without a scheduler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ratio_to_none: Option<FoundRatio>,
+    /// Percent of the operations that joined another one's request.
+    pub(super) merged_percent: f64,
+    /// What a request came to thereby.
+    pub(super) request_bytes_mean: f64,
+    /// Percent of the requests that passed the scheduler by, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bypassed_percent: Option<f64>,
+    /// On virtual time this is the time of the model as well, and says nothing; as is the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cpu_ns_per_request: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) wait_share: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) published_iops: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) published_gain: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) published_merged_percent: Option<f64>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct FoundRatio {
+    pub(super) base: String,
+    pub(super) ratio: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+/// What somebody else gained.
+#[derive(Debug, Serialize)]
+pub(super) struct FoundFigure {
+    pub(super) what: &'static str,
+    pub(super) machine: &'static str,
+    /// Operations per second.
+    pub(super) before: f64,
+    pub(super) after: f64,
+    pub(super) gain: f64,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(super) beside: &'static str,
+}
+
+fn gain(before: f64, after: f64) -> f64 {
+    after / before - 1.0
+}
+
+impl FoundTable {
+    pub(super) fn new(table: &Table, time: String, variants: &[Variant], turns: &Turns) -> Self {
+        let rows = variants.iter().enumerate();
+        Self {
+            name: table.name,
+            about: table.about,
+            job: table.file,
+            time,
+            published: table.published,
+            rounds: turns.rounds(),
+            rows: rows.map(|(index, variant)| FoundRow::new(table, index, &variant.layer, turns)).collect(),
+            figures: table.figures.iter().map(FoundFigure::from).collect(),
+        }
+    }
+}
+
+impl FoundRow {
+    fn new(table: &Table, index: usize, layer: &LayerOutcome, turns: &Turns) -> Self {
+        let row = &table.rows[index];
+        let is_real = table.clock == Time::Real;
+        let rates = |index| Rates::from(turns.spread(index).expect("every row had slices"));
+        let ratio = |base: usize| {
+            let found = turns.ratio(base, index).map(|Ratio { ratio, low, high, .. }| (ratio, low, high));
+            let (ratio, low, high) = found.unwrap_or_else(|| {
+                // One run on virtual time, of which every other is a copy.
+                let ratio = rates(index).median / rates(base).median;
+                (ratio, ratio, ratio)
+            });
+            FoundRatio { base: table.rows[base].label.clone(), ratio, low, high }
+        };
+        let is_base = row.base == index;
+        let over_base = (!is_base).then(|| ratio(row.base));
+        let Row { published, none, .. } = row;
+        let before = published.base_iops.or(table.rows[row.base].published.iops).filter(|_| !is_base);
+        Self {
+            label: row.label.clone(),
+            device: row.device,
+            settings: row.set.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            iops: rates(index),
+            gain: over_base.as_ref().map(|ratio| gain(1.0, ratio.ratio)),
+            ratio: over_base,
+            ratio_to_none: none.map(ratio),
+            merged_percent: 100.0 * layer.merged_share(),
+            request_bytes_mean: layer.request_bytes_mean(),
+            bypassed_percent: none.map(|_| 100.0 * layer.bypassed_share()),
+            cpu_ns_per_request: is_real.then(|| layer.cpu_ns_per_request()),
+            wait_share: is_real.then(|| layer.wait_share()),
+            published_iops: published.iops,
+            published_gain: before.zip(published.iops).map(|(before, after)| gain(before, after)),
+            published_merged_percent: published.merged,
+        }
+    }
+}
+
+impl From<&Figure> for FoundFigure {
+    fn from(&Figure { what, machine, before, after, beside }: &Figure) -> Self {
+        Self { what, machine, before, after, gain: gain(before, after), beside }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Not the ratio, as in the published table of this measurement.
+    #[test]
+    fn a_gain_is_what_came_on_top() {
+        let figure = super::super::tables::table("scaling").figures.iter().map(FoundFigure::from).next();
+        assert!((figure.expect("there is one").gain - 1.629).abs() < 0.001);
+        assert!((gain(23_454.0, 6_361.0) + 0.729).abs() < 0.001);
+    }
+}

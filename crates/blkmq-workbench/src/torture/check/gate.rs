@@ -1,0 +1,497 @@
+//! A request passes the scheduler by only while it may, and strict classes stay strict whoever passes.
+//!
+//! Nothing passes while that is switched off. What passes was not submitted before another request came into the scheduler
+//! that waits there still, nor, under the locking combining, before another was left to it that is not even there yet.
+//!
+//! No request is chosen while one of a higher class has come into the scheduler, or has passed it and was offered to the
+//! device, and is not over; but for one that goes to the head, or has waited for `prio_aging_expire`.
+//!
+//! When a request decides to pass is not told; it is after its operation was submitted. That another is in the scheduler is
+//! seen by others at the latest when the CPU that brought it there does something else; under combining at once.
+
+use std::collections::VecDeque;
+
+use blkmq_sched::{Class, Info, InsertAt, Op, RqId, Time};
+use blkmq_virtual::Locking;
+
+use super::super::event::{Action, Asked, Control, Event, Phase, Stamp};
+use super::super::text::Request;
+use super::book::Book;
+use super::flushing::Flushing;
+use super::table::Table;
+use super::{Checker, Facts, Violation};
+
+const RULE: &str = "gate";
+
+/// `prio_aging_expire` unless it is set, in ns.
+const AGING_NS: u64 = 10_000_000_000;
+
+/// A request that is not over.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    class: Class,
+    at: InsertAt,
+    /// When it came into the scheduler, as it was told and in steps.
+    since: Time,
+    step: u64,
+    place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waiting,
+    /// Chosen, or with the device.
+    Gone,
+    /// It never came into the scheduler.
+    Passed,
+    Over,
+}
+
+#[derive(Debug)]
+struct Operation {
+    submitter: u16,
+    asked: Asked,
+    step: u64,
+    /// When its submitter had passed it on, if the queue took it then for certain.
+    left: Option<u64>,
+}
+
+/// How long requests wait before they pass higher classes.
+#[derive(Debug)]
+struct Aging {
+    ns: u64,
+    coming: Option<u64>,
+    /// Until when another time was being changed that this is reckoned by.
+    blurred: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Gate {
+    has_scheduler: bool,
+    locking: Locking,
+    bypass: bool,
+    flushing: Flushing,
+    operations: Book<Operation>,
+    names: Table<u64>,
+    requests: Table<Known>,
+    /// Requests of each class that are not over.
+    nr_open: [u64; 3],
+    /// Those that wait in the order in which they came, with the step since which others see them, and some that wait no more.
+    waiting: VecDeque<(RqId, Option<u64>)>,
+    /// The first of them that is not seen yet, and the CPU that brought these.
+    unseen: Vec<(u16, RqId)>,
+    aging: Aging,
+    /// Of all requests that passed, the one whose operation was submitted last, and when that was.
+    latest_passed: (u64, RqId),
+    /// Since when nobody changes the queue; changes that go on; whether the next request says that the queue goes on.
+    quiet_since: Option<u64>,
+    nr_changes: u32,
+    is_changed: bool,
+}
+
+impl Gate {
+    pub(super) fn new(facts: &Facts) -> Self {
+        Self {
+            has_scheduler: false,
+            locking: facts.locking,
+            bypass: facts.bypass,
+            flushing: Flushing::new(facts.limits),
+            operations: Book::new(),
+            names: Table::new(),
+            requests: Table::new(),
+            nr_open: [0; 3],
+            waiting: VecDeque::new(),
+            unseen: Vec::new(),
+            aging: Aging { ns: AGING_NS, coming: None, blurred: 0 },
+            latest_passed: (0, RqId(0)),
+            quiet_since: Some(0),
+            nr_changes: 0,
+            is_changed: false,
+        }
+    }
+
+    fn changed(&mut self, step: u64, control: Control, phase: Phase) {
+        match (control, phase) {
+            (Control::Quiesce | Control::Unquiesce, _) | (Control::Freeze, Phase::Done) => {}
+            (Control::Thaw, Phase::Done) => self.nr_changes -= 1,
+            (Control::Thaw, _) => {}
+            (_, Phase::Begun) => self.nr_changes += 1,
+            (_, Phase::Done | Phase::Refused) => self.nr_changes -= 1,
+        }
+        (self.quiet_since, self.is_changed) = (None, self.nr_changes == 0);
+        match (control, phase) {
+            (Control::Locking(locking), Phase::Done) => self.locking = locking,
+            (Control::Bypass(bypass), Phase::Done) => self.bypass = bypass,
+            (Control::Knob("prio_aging_expire", ms), phase) => {
+                let ns = ms.unsigned_abs() * 1_000_000;
+                self.aging.coming = (phase == Phase::Begun).then_some(ns);
+                if phase == Phase::Done {
+                    self.aging.ns = ns;
+                }
+            }
+            (Control::Knob("read_expire" | "write_expire", _), phase) => {
+                self.aging.blurred = if phase == Phase::Begun { u64::MAX } else { step };
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes which requests in the scheduler others see by now.
+    fn note_seen(&mut self, at: Stamp, event: &Event<'_>) {
+        if self.unseen.is_empty() {
+            return;
+        }
+        let (own, others) = match event {
+            Event::Inserted { .. } | Event::Merged { .. } | Event::Folded { .. } => (false, true),
+            Event::Chosen { .. } | Event::HeldBack { .. } => (true, true),
+            Event::PassedOn { .. } | Event::Submitted { .. } | Event::Reaped { .. } => (true, false),
+            _ => return,
+        };
+        let waiting = &mut self.waiting;
+        self.unseen.retain(|(cpu, rq)| {
+            let is_seen = if *cpu == at.cpu { own } else { others };
+            if is_seen && let Some((_, seen)) = waiting.iter_mut().rev().find(|(other, _)| other == rq) {
+                *seen = Some(at.step);
+            }
+            !is_seen
+        });
+    }
+
+    fn inserted(&mut self, at: Stamp, rq: RqId, info: &Info, how: InsertAt, now: Time) -> Result<(), Violation> {
+        let class = info.priority.class;
+        if self.requests.get(rq).is_none() {
+            self.nr_open[class.index()] += 1;
+        }
+        let known = Known { class, at: how, since: now, step: at.step, place: Place::Waiting };
+        *self.requests.entry(rq) = Some((rq, known));
+        let is_seen = self.locking.takes_all();
+        self.waiting.push_back((rq, is_seen.then_some(at.step)));
+        if !is_seen {
+            self.unseen.push((at.cpu, rq));
+        }
+        let left = self.names.get(rq).and_then(|bio| self.operations.get(*bio)?.left);
+        let (submitted, passed) = self.latest_passed;
+        if is_seen && left.is_some_and(|left| left < submitted) {
+            let what = format!(
+                "{} passed the scheduler, and {}, which comes into it only now, was left to it before the other was \
+                 submitted",
+                Request(passed),
+                Request(rq)
+            );
+            return Err(Violation::new(RULE, what).request(passed).request(rq));
+        }
+        Ok(())
+    }
+
+    fn absorbed(&mut self, into: RqId, absorbed: RqId) {
+        let Some(other) = self.requests.get(absorbed).copied() else { return };
+        self.over(absorbed);
+        if let Some(known) = self.requests.get_mut(into) {
+            (known.since, known.step) = (known.since.min(other.since), known.step.min(other.step));
+        }
+    }
+
+    fn over(&mut self, rq: RqId) {
+        if let Some(known) = self.requests.get_mut(rq)
+            && known.place != Place::Over
+        {
+            known.place = Place::Over;
+            self.nr_open[known.class.index()] -= 1;
+        }
+    }
+
+    fn chosen(&mut self, rq: RqId, now: Time) -> Result<(), Violation> {
+        let Some(known) = self.requests.get_mut(rq) else { return Ok(()) };
+        known.place = Place::Gone;
+        let Known { class, at, since, step, .. } = *known;
+        if at == InsertAt::Head || self.nr_open[..class.index()].iter().all(|open| *open == 0) {
+            return Ok(());
+        }
+        let Aging { ns, coming, blurred } = self.aging;
+        if now.since(since) >= coming.map_or(ns, |coming| ns.min(coming)) || step <= blurred {
+            return Ok(());
+        }
+        let is_higher = |known: &Known| known.place != Place::Over && known.class.index() < class.index();
+        let Some((higher, known)) = self.requests.iter().find(|(_, known)| is_higher(known)) else { return Ok(()) };
+        let how = if known.place == Place::Passed { "passed the scheduler" } else { "came into the scheduler" };
+        let what = format!(
+            "{} of class {class:?} was chosen while {} of class {:?}, which {how}, is not over",
+            Request(rq),
+            Request(higher),
+            known.class
+        );
+        Err(Violation::new(RULE, what).request(rq).request(higher))
+    }
+
+    /// The step at which the operation of a request was submitted, or an earlier one, and its class, as far as they are known.
+    fn origin(&self, rq: RqId, op: Op, sector: u64, data: &[u64]) -> Option<(u64, Class)> {
+        let of = |operation: &Operation| (operation.step, operation.asked.priority.class);
+        if let Some(bio) = data.first().or_else(|| self.names.get(rq)) {
+            return self.operations.get(*bio).map(of);
+        }
+        // One of those that reach there.
+        let reaches = |Operation { asked, .. }: &&Operation| {
+            asked.op == op && (asked.sector..asked.sector.saturating_add(asked.nr_sectors)).contains(&sector)
+        };
+        let mut found = self.operations.iter().map(|(_, operation)| operation).filter(reaches).map(of);
+        let first = found.next()?;
+        found.all(|(_, class)| class == first.1).then_some(first)
+    }
+
+    fn passed(&mut self, rq: RqId, op: Op, sector: u64, data: &[u64]) -> Result<(), Violation> {
+        if !self.bypass {
+            let what = format!("{} passed the scheduler, and none may", Request(rq));
+            return Err(Violation::new(RULE, what).request(rq));
+        }
+        let Some((step, class)) = self.origin(rq, op, sector, data) else { return Ok(()) };
+        let known = Known { class, at: InsertAt::Sorted, since: Time(0), step, place: Place::Passed };
+        *self.requests.entry(rq) = Some((rq, known));
+        self.nr_open[class.index()] += 1;
+        if step > self.latest_passed.0 {
+            self.latest_passed = (step, rq);
+        }
+        let waits = |rq| self.requests.get(rq).is_some_and(|known| known.place == Place::Waiting);
+        while self.waiting.front().is_some_and(|(rq, _)| !waits(*rq)) {
+            self.waiting.pop_front();
+        }
+        match self.waiting.front() {
+            Some(&(first, Some(seen))) if seen < step => {
+                let what = format!(
+                    "{} passed the scheduler, and {} waits there since before the other was submitted",
+                    Request(rq),
+                    Request(first)
+                );
+                Err(Violation::new(RULE, what).request(rq).request(first))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A submitter has passed on what it had submitted. While nobody changes the queue, all of that is in it now.
+    fn passed_on(&mut self, step: u64, submitter: u16) {
+        let Some(quiet) = self.quiet_since else { return };
+        for (_, operation) in self.operations.iter_mut() {
+            if operation.submitter == submitter && operation.left.is_none() && operation.step > quiet {
+                operation.left = Some(step);
+            }
+        }
+    }
+}
+
+impl Checker for Gate {
+    fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
+        self.flushing.see(event);
+        self.note_seen(at, event);
+        if let Event::Inserted { .. } | Event::Offered { .. } = event
+            && std::mem::take(&mut self.is_changed)
+        {
+            self.quiet_since = Some(at.step);
+        }
+        match *event {
+            Event::Submitted { submitter, bio, asked, .. } => {
+                self.operations.begin(bio, Operation { submitter, asked, step: at.step, left: None });
+            }
+            Event::Named { bio, id, .. } => *self.names.entry(id) = Some((id, bio)),
+            Event::PassedOn { submitter } if self.bypass && self.locking.takes_all() => {
+                self.passed_on(at.step, submitter);
+            }
+            Event::Reaped { bio, .. } | Event::HandedBack { bio, .. } | Event::Rejected { bio, .. } => {
+                self.operations.end(bio);
+            }
+            Event::Left { submitter, .. } => {
+                let theirs = self.operations.those(|operation| operation.submitter == submitter);
+                theirs.into_iter().for_each(|bio| _ = self.operations.end(bio));
+            }
+            Event::Installed { scheduler } => {
+                self.has_scheduler = scheduler.is_some();
+                self.aging = Aging { ns: AGING_NS, coming: None, blurred: at.step };
+            }
+            Event::Inserted { rq, info, at: how, now } => return self.inserted(at, rq, &info, how, now),
+            Event::Absorbed { into, absorbed } => self.absorbed(into, absorbed),
+            Event::Chosen { rq, now } => return self.chosen(rq, now),
+            Event::Offered { rq, op, sector, data, .. }
+                if self.has_scheduler && self.requests.get(rq).is_none() && !self.flushing.takes(rq, sector, data) =>
+            {
+                return self.passed(rq, op, sector, data);
+            }
+            Event::Acted { rq, action: Action::FinishedAtOnce(_) | Action::Completed(_) | Action::GaveUp } => {
+                self.over(rq);
+            }
+            Event::Changed { control, phase } => self.changed(at.step, control, phase),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq_sched::{IoPriority, MergeHow};
+    use blkmq_virtual::Status;
+
+    use super::super::testing::*;
+    use super::*;
+
+    fn told(locking: Locking) -> Told<Gate> {
+        let mut told = Told::new(Gate::new(&Facts { locking, bypass: true, ..FACTS }));
+        told.good(Event::Installed { scheduler: Some("mq-deadline") });
+        told
+    }
+
+    const fn rq(slot: u64) -> RqId {
+        id(1, slot, 0)
+    }
+
+    fn of(class: Class) -> IoPriority {
+        IoPriority { class, level: 0 }
+    }
+
+    /// An operation of a slot is submitted and has its name.
+    fn submit(told: &mut Told<Gate>, slot: u64, class: Class) {
+        told.good(submitted(slot, Asked { priority: of(class), ..asked(Op::Read, 8 * slot, 8) }));
+        told.good(Event::Named { submitter: 1, bio: slot, id: rq(slot) });
+    }
+
+    fn insert(slot: u64, class: Class) -> Event<'static> {
+        inserted(rq(slot), Info { priority: of(class), ..info(Op::Read, 8 * slot, 8) }, 0)
+    }
+
+    fn offer(slot: u64) -> Event<'static> {
+        offered(rq(slot), Op::Read, 8 * slot, 8, &[])
+    }
+
+    #[test]
+    fn nothing_passes_while_that_is_switched_off() {
+        let bypass = |phase| changed(Control::Bypass(false), phase);
+        let mut told = told(Locking::Single);
+        submit(&mut told, 1, Class::BestEffort);
+        told.good(bypass(Phase::Begun)).good(bypass(Phase::Done)).bad(offer(1), "passed the scheduler, and none may");
+        told.good(Event::Installed { scheduler: None }).good(offer(1));
+        let mut told = self::told(Locking::Single);
+        submit(&mut told, 1, Class::BestEffort);
+        told.good(offer(1)).good(acted(rq(1), Action::GivenBack));
+        // It has passed already.
+        told.good(bypass(Phase::Begun)).good(bypass(Phase::Done)).good(offer(1));
+    }
+
+    #[test]
+    fn nothing_passes_what_waited_when_it_was_submitted() {
+        let waits = |locking| {
+            let mut told = told(locking);
+            submit(&mut told, 1, Class::BestEffort);
+            told.good(insert(1, Class::BestEffort));
+            told.cpu = 1;
+            told
+        };
+        let mut told = waits(Locking::Combining);
+        submit(&mut told, 2, Class::BestEffort);
+        told.bad(offer(2), "request 1/1.0 waits there since before the other was submitted");
+        // Under single others may not see it yet.
+        let mut told = waits(Locking::Single);
+        submit(&mut told, 2, Class::BestEffort);
+        told.good(offer(2));
+        let mut told = waits(Locking::Single);
+        told.cpu = 0;
+        told.good(Event::PassedOn { submitter: 1 });
+        submit(&mut told, 2, Class::BestEffort);
+        told.bad(offer(2), "request 1/1.0 waits there");
+        let mut told = waits(Locking::Batch);
+        told.good(Event::HeldBack { waiting: 1, now: Time(0), wakeup: None });
+        submit(&mut told, 2, Class::BestEffort);
+        told.bad(offer(2), "request 1/1.0 waits there");
+        // It was submitted before, or it waits no more.
+        let mut told = self::told(Locking::Combining);
+        submit(&mut told, 2, Class::BestEffort);
+        told.good(insert(1, Class::BestEffort)).good(offer(2));
+        let mut told = waits(Locking::Combining);
+        submit(&mut told, 2, Class::BestEffort);
+        told.good(chosen(rq(1), 0)).good(offer(2));
+    }
+
+    #[test]
+    fn of_a_request_without_a_name_the_operations_that_reach_there_say_when_it_was_submitted() {
+        let mut told = told(Locking::Combining);
+        told.good(insert(1, Class::BestEffort)).good(submitted(2, asked(Op::Write, 16, 8)));
+        told.bad(offered(rq(2), Op::Write, 16, 8, &[2; 8]), "request 1/1.0 waits there");
+        told.good(submitted(3, asked(Op::Read, 24, 8))).bad(offer(3), "request 1/1.0 waits there");
+        // It may be either.
+        let priority = of(Class::Idle);
+        told.good(submitted(4, asked(Op::Read, 32, 8)));
+        told.good(submitted(5, Asked { priority, ..asked(Op::Read, 32, 8) })).good(offer(4));
+    }
+
+    #[test]
+    fn under_combining_nothing_passes_what_was_left() {
+        let left = |locking| {
+            let mut told = told(locking);
+            submit(&mut told, 1, Class::BestEffort);
+            told.good(Event::PassedOn { submitter: 1 });
+            submit(&mut told, 2, Class::BestEffort);
+            told.good(offer(2));
+            told
+        };
+        let says = "request 1/1.0, which comes into it only now, was left to it before the other was submitted";
+        left(Locking::Combining).bad(insert(1, Class::BestEffort), says);
+        left(Locking::Batch).good(insert(1, Class::BestEffort));
+        // While somebody changes the queue it may have stayed in its submitter's plug.
+        let mut told = told(Locking::Combining);
+        told.good(changed(Control::Freeze, Phase::Begun));
+        submit(&mut told, 1, Class::BestEffort);
+        told.good(Event::PassedOn { submitter: 1 });
+        submit(&mut told, 2, Class::BestEffort);
+        told.good(offer(2)).good(insert(1, Class::BestEffort));
+    }
+
+    /// One real-time request has passed, and one of best effort waits.
+    fn two_classes() -> Told<Gate> {
+        let mut told = told(Locking::Single);
+        submit(&mut told, 1, Class::RealTime);
+        told.good(offer(1)).good(started(rq(1))).good(insert(2, Class::BestEffort));
+        told
+    }
+
+    #[test]
+    fn classes_stay_strict() {
+        let says =
+            "request 1/2.0 of class BestEffort was chosen while request 1/1.0 of class RealTime, which passed the";
+        two_classes().bad(chosen(rq(2), 0), says);
+        two_classes().good(acted(rq(1), Action::GivenBack)).bad(chosen(rq(2), 0), says);
+        two_classes().good(completed(rq(1), Status::Ok)).good(chosen(rq(2), 0));
+        two_classes().good(acted(rq(1), Action::GaveUp)).good(chosen(rq(2), 0));
+        two_classes().good(insert(3, Class::RealTime)).good(chosen(rq(3), 0));
+        let mut told = two_classes();
+        told.good(completed(rq(1), Status::Ok)).good(insert(3, Class::RealTime)).good(chosen(rq(3), 0));
+        told.bad(chosen(rq(2), 0), "request 1/3.0 of class RealTime, which came into the");
+        // A higher one that joined another is no more.
+        let mut told = two_classes();
+        told.good(completed(rq(1), Status::Ok)).good(insert(3, Class::RealTime)).good(insert(4, Class::RealTime));
+        told.good(Event::Merged { into: rq(3), info: info(Op::Read, 0, 8), how: MergeHow::Back });
+        told.good(Event::Absorbed { into: rq(3), absorbed: rq(4) }).good(chosen(rq(3), 0));
+        told.good(completed(rq(3), Status::Ok)).good(chosen(rq(2), 0));
+    }
+
+    #[test]
+    fn what_is_old_or_goes_to_the_head_passes_higher_classes() {
+        two_classes().good(chosen(rq(2), AGING_NS));
+        two_classes().bad(chosen(rq(2), AGING_NS - 1), "BestEffort was chosen while");
+        let knob = |name, ms, phase| changed(Control::Knob(name, ms), phase);
+        let mut told = two_classes();
+        told.good(knob("prio_aging_expire", 1, Phase::Begun)).good(chosen(rq(2), 1_000_000));
+        let mut told = two_classes();
+        told.good(knob("prio_aging_expire", 1, Phase::Begun)).good(knob("prio_aging_expire", 1, Phase::Refused));
+        told.bad(chosen(rq(2), 1_000_000), "BestEffort was chosen while");
+        let mut told = two_classes();
+        told.good(knob("prio_aging_expire", 1, Phase::Begun)).good(knob("prio_aging_expire", 1, Phase::Done));
+        told.good(chosen(rq(2), 1_000_000));
+        // By how much this makes it older is not reckoned.
+        two_classes().good(knob("read_expire", 1, Phase::Begun)).good(chosen(rq(2), 0));
+        let mut told = two_classes();
+        told.good(knob("read_expire", 1, Phase::Begun)).good(insert(3, Class::BestEffort));
+        told.good(knob("read_expire", 1, Phase::Done)).good(insert(4, Class::BestEffort)).good(chosen(rq(3), 0));
+        told.bad(chosen(rq(4), 0), "BestEffort was chosen while");
+        let info = Info { priority: of(Class::Idle), ..info(Op::Read, 0, 8) };
+        let at_head = Event::Inserted { rq: rq(3), info, at: InsertAt::Head, now: Time(0) };
+        two_classes().good(at_head).good(chosen(rq(3), 0));
+    }
+}

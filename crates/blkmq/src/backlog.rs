@@ -1,0 +1,203 @@
+//! What was left with the holder of the scheduler and is not in the scheduler yet.
+//!
+//! What was left first is taken first, in rounds: of the [`ROUNDS`] requests that stand in front, one of each member that has
+//! some, then another of each. So no request waits for more than was there when it came, and a few, however much others
+//! leave behind it; and among those in front nobody's k-th request waits for another's (k + 1)-th.
+//!
+//! Requests for which the scheduler had no room stay in one list per member, class and sync or async, so that the order
+//! within each is kept and none of them holds up another.
+
+use blkmq_sched::Class;
+
+use crate::member::MAX_MEMBERS;
+use crate::request::{Place, Request, RqList, Slots};
+
+/// Requests that are taken in rounds; then the next that stand in front are.
+const ROUNDS: usize = 64;
+
+/// A set of members.
+type Set = [u64; MAX_MEMBERS / 64];
+
+/// What waits of one member.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// What is taken in the rounds, in the order in which the member left it.
+    incoming: RqList,
+    /// What found no room.
+    without_room: [[RqList; 2]; Class::ALL.len()],
+}
+
+/// What was left with the holder, by member.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    members: Vec<Waiting>,
+    /// Who has something that is taken in the rounds of now.
+    incoming: Set,
+    /// The member whose turn is next.
+    turn: usize,
+    nr_incoming: usize,
+    /// What was left since these rounds began.
+    later: RqList,
+    /// Who has something that found no room.
+    without_room: Set,
+    /// Of these the one who looks for room first.
+    retry_turn: usize,
+    nr_without_room: usize,
+}
+
+/// The list that a request without room waits in: none of it passes another one there.
+fn kind(rq: &Request<'_>) -> (usize, usize) {
+    (rq.body().priority.class.index(), usize::from(rq.body().is_sync()))
+}
+
+fn bit(member: usize) -> (usize, u64) {
+    (member / 64, 1 << (member % 64))
+}
+
+/// The first member of the set at or behind `from`, going round.
+fn next(set: &Set, from: usize) -> Option<usize> {
+    let at = from / 64 % set.len();
+    (0..=set.len()).find_map(|step| {
+        let place = (at + step) % set.len();
+        let below = (1 << (from % 64)) - 1;
+        let word = match step {
+            0 => set[place] & !below,
+            _ if step == set.len() => set[place] & below,
+            _ => set[place],
+        };
+        (word != 0).then(|| place * 64 + word.trailing_zeros() as usize)
+    })
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Backlog {
+    pub(crate) fn new() -> Self {
+        let nobody = [0; MAX_MEMBERS / 64];
+        Self {
+            members: Vec::new(),
+            incoming: nobody,
+            turn: 0,
+            nr_incoming: 0,
+            later: RqList::new(),
+            without_room: nobody,
+            retry_turn: 0,
+            nr_without_room: 0,
+        }
+    }
+
+    /// Makes room for what a member leaves. Called when it joins.
+    pub(crate) fn reserve(&mut self, member: u16) {
+        let len = self.members.len().max(usize::from(member) + 1);
+        self.members.resize_with(len, Waiting::default);
+    }
+
+    /// Adds what was left, in the order in which it was.
+    pub(crate) fn add(&mut self, left: RqList) {
+        self.later.append(left);
+    }
+
+    /// Whether nothing waits here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nr_incoming == 0 && self.later.is_empty() && self.nr_without_room == 0
+    }
+
+    /// Whether something waits that was not tried yet.
+    pub(crate) fn is_untried(&self) -> bool {
+        self.nr_incoming > 0 || !self.later.is_empty()
+    }
+
+    /// Requests that wait here.
+    pub(crate) fn len(&self) -> usize {
+        self.nr_incoming + self.later.len() + self.nr_without_room
+    }
+
+    /// Whether requests of the same kind and member wait for room: then this one goes behind them.
+    pub(crate) fn is_blocked(&self, rq: &Request<'_>) -> bool {
+        let member = usize::from(rq.index().pool());
+        let (word, bit) = bit(member);
+        let (class, sync) = kind(rq);
+        self.without_room[word] & bit != 0 && !self.members[member].without_room[class][sync].is_empty()
+    }
+
+    /// The next request whose turn it is, which the caller tries.
+    pub(crate) fn take<'q>(&mut self, slots: &'q Slots) -> Option<Request<'q>> {
+        if self.nr_incoming == 0 {
+            self.begin_rounds(slots);
+        }
+        let member = next(&self.incoming, self.turn)?;
+        self.turn = member + 1;
+        let list = &mut self.members[member].incoming;
+        let rq = list.pop_front(slots);
+        if list.is_empty() {
+            let (word, bit) = bit(member);
+            self.incoming[word] &= !bit;
+        }
+        self.nr_incoming -= 1;
+        rq
+    }
+
+    fn begin_rounds(&mut self, slots: &Slots) {
+        while self.nr_incoming < ROUNDS
+            && let Some(rq) = self.later.pop_front(slots)
+        {
+            self.nr_incoming += 1;
+            let member = usize::from(rq.index().pool());
+            let (word, bit) = bit(member);
+            self.incoming[word] |= bit;
+            self.members[member].incoming.push_back(rq, Place::Staged);
+        }
+    }
+
+    /// Puts down a request for which there is no room.
+    pub(crate) fn put_without_room(&mut self, rq: Request<'_>) {
+        let member = usize::from(rq.index().pool());
+        let (word, bit) = bit(member);
+        let (class, sync) = kind(&rq);
+        self.without_room[word] |= bit;
+        self.nr_without_room += 1;
+        self.members[member].without_room[class][sync].push_back(rq, Place::Staged);
+    }
+
+    /// Whether something waits for room.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.nr_without_room > 0
+    }
+
+    /// Tries the oldest request of each list of those that wait for room, and the next as long as `insert` takes them; one
+    /// that it gives back stays where it was. Returns how many it took.
+    pub(crate) fn retry<'q>(
+        &mut self,
+        slots: &'q Slots,
+        mut insert: impl FnMut(Request<'q>) -> Result<(), Request<'q>>,
+    ) -> usize {
+        let before = self.nr_without_room;
+        let mut set = self.without_room;
+        while let Some(member) = next(&set, self.retry_turn) {
+            let (word, bit) = bit(member);
+            set[word] &= !bit;
+            for list in self.members[member].without_room.as_flattened_mut() {
+                while let Some(rq) = list.pop_front(slots) {
+                    if let Err(rq) = insert(rq) {
+                        list.push_front(rq, Place::Staged);
+                        break;
+                    }
+                    self.nr_without_room -= 1;
+                }
+            }
+            if self.members[member].without_room.as_flattened().iter().all(RqList::is_empty) {
+                self.without_room[word] &= !bit;
+            }
+        }
+        // Next time another one is the first to look for room.
+        self.retry_turn = next(&self.without_room, self.retry_turn + 1).unwrap_or(0);
+        before - self.nr_without_room
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+use std::collections::{HashMap, VecDeque};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::request::SlotIndex;
+
+/// Slots of several members, and a request in each.
+fn slots(nr_members: u16, each: u16) -> Slots {
+    let slots = Slots::new(usize::from(nr_members));
+    (0..nr_members).for_each(|member| slots.make_pool(member, each));
+    slots
+}
+
+fn list(slots: &Slots, requests: &[(u16, u16)]) -> RqList {
+    let mut list = RqList::new();
+    for &(member, slot) in requests {
+        list.push_back(slots.take_own(SlotIndex::new(member, slot)), Place::Staged);
+    }
+    list
+}
+
+fn taken(backlog: &mut Backlog, slots: &Slots) -> Option<(u16, u16)> {
+    let rq = backlog.take(slots)?;
+    let at = (rq.index().pool(), rq.index().slot());
+    rq.free();
+    Some(at)
+}
+
+#[test]
+fn members_are_served_in_rounds_and_what_comes_later_waits() {
+    let slots = slots(70, 8);
+    let mut backlog = Backlog::new();
+    backlog.reserve(69);
+    backlog.add(list(&slots, &[(1, 0), (1, 1), (1, 2), (69, 0), (3, 0), (3, 1)]));
+    assert_eq!((backlog.len(), backlog.is_untried()), (6, true));
+    let first: Vec<_> = (0..2).map(|_| taken(&mut backlog, &slots).unwrap()).collect();
+    assert_eq!(first, [(1, 0), (3, 0)]);
+    backlog.add(list(&slots, &[(2, 0)]));
+    let rest: Vec<_> = std::iter::from_fn(|| taken(&mut backlog, &slots)).collect();
+    assert_eq!(rest, [(69, 0), (1, 1), (3, 1), (1, 2), (2, 0)]);
+    assert!(backlog.is_empty() && !backlog.is_untried());
+}
+
+/// Red when the list of one kind holds up another, or a request of the same kind passes one that waits.
+#[test]
+fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
+    let slots = slots(3, 8);
+    let mut backlog = Backlog::new();
+    backlog.reserve(2);
+    for (slot, class) in [(0, Class::BestEffort), (1, Class::BestEffort), (2, Class::RealTime)] {
+        let mut rq = slots.take_own(SlotIndex::new(2, slot));
+        rq.body_mut().priority.class = class;
+        assert_eq!(backlog.is_blocked(&rq), slot == 1);
+        backlog.put_without_room(rq);
+    }
+    assert!(backlog.lacks_room() && !backlog.is_untried() && backlog.len() == 3);
+    let mut tried = Vec::new();
+    let moved = backlog.retry(&slots, |rq| {
+        tried.push(rq.index().slot());
+        if rq.body().priority.class == Class::RealTime {
+            rq.free();
+            return Ok(());
+        }
+        Err(rq)
+    });
+    assert_eq!((moved, tried, backlog.len()), (1, [2, 0].into(), 2));
+    let mut order = Vec::new();
+    backlog.retry(&slots, |rq| {
+        order.push(rq.free());
+        Ok(())
+    });
+    assert_eq!(order, [0, 1]);
+    assert!(backlog.is_empty() && !backlog.lacks_room());
+}
+
+/// A request in a slot of a member.
+type Rq = (u16, u16);
+
+/// Of the requests that stand in front, each one's place among those of its member.
+fn places(front: &[Rq]) -> HashMap<Rq, usize> {
+    let place = |rq: &Rq| front.iter().filter(|other| other.0 == rq.0 && other.1 <= rq.1).count();
+    front.iter().map(|rq| (*rq, place(rq))).collect()
+}
+
+proptest! {
+    /// The two promises, whatever is left between the holds: a request is taken by hold ceil(n / 64) + 1 after it was left, n
+    /// being all that was there with it; and of the 64 that stood in front, nobody's k-th is taken while another's (k - 1)-th
+    /// waits. Red when the rounds take all that is there, and when a round takes a member's whole list.
+    #[test]
+    fn staging_is_fair_in_rounds(batches in vec(vec((1u16..6, 1usize..40), 0..6), 1..12)) {
+        const SHARE: usize = 64;
+        let nr_members = 6;
+        let slots = slots(nr_members, 4096);
+        let mut backlog = Backlog::new();
+        backlog.reserve(nr_members - 1);
+        // How much was there when a request was left, and after how many holds.
+        let mut left = HashMap::new();
+        let mut order = VecDeque::new();
+        let mut front = HashMap::new();
+        let mut next = [0; 6];
+        let mut batches = batches.into_iter();
+        for hold in 0.. {
+            let batch = batches.next();
+            if batch.is_none() && backlog.is_empty() {
+                break;
+            }
+            for (member, count) in batch.unwrap_or_default() {
+                let first = next[usize::from(member)];
+                let requests: Vec<Rq> = (first..first + count as u16).map(|slot| (member, slot)).collect();
+                next[usize::from(member)] += count as u16;
+                backlog.add(list(&slots, &requests));
+                order.extend(requests.iter().copied());
+                left.extend(requests.into_iter().map(|rq| (rq, (backlog.len(), hold))));
+            }
+            for _ in 0..SHARE {
+                let Some(rq) = taken(&mut backlog, &slots) else { break };
+                if front.is_empty() {
+                    front = places(&order.drain(..order.len().min(ROUNDS)).collect::<Vec<_>>());
+                }
+                let place = front.remove(&rq).expect("what was left later waits");
+                let behind = front.iter().find(|(_, other)| place > **other);
+                prop_assert!(behind.is_none(), "{rq:?} is the {place}th, and {behind:?} waits");
+                let (there, since): (usize, usize) = left.remove(&rq).expect("it was left");
+                prop_assert!(hold < since + there.div_ceil(SHARE) + 1, "{rq:?} in hold {hold} after {since}");
+            }
+        }
+        prop_assert!(left.is_empty());
+    }
+}

@@ -1,0 +1,152 @@
+//! Which threads reach the scheduler, and how.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The locking around a scheduler: how many threads reach it, one after another. It contains no policy of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Locking {
+    /// One lock around each insertion and around each dispatch of one request, and threads wait for it: Linux.
+    #[default]
+    Single,
+    /// The same with some of the measures of Axboe's series of 2024.
+    Staged(Measures),
+    /// One lock, and threads wait for it; but one hold dispatches as many requests as there are tags: Yu Kuai's series of
+    /// 2025.
+    Batch,
+    /// One thread at a time inserts and merges for all and dispatches a batch; the others leave what they have with it and
+    /// go on.
+    Combining,
+}
+
+/// The measures of the locking [`Staged`](Locking::Staged); at least one is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Measures {
+    /// Who finds another thread choosing does not choose.
+    pub dispatch: bool,
+    /// Who finds another thread inserting leaves its requests in a bucket of its own for it.
+    pub buckets: bool,
+    /// Who finds the lock taken inserts without looking for merges.
+    pub merges: bool,
+}
+
+impl Measures {
+    /// All of them.
+    pub const ALL: Self = Self { dispatch: true, buckets: true, merges: true };
+
+    const fn of_bits(bits: u32) -> Self {
+        Self { dispatch: bits & 1 != 0, buckets: bits & 2 != 0, merges: bits & 4 != 0 }
+    }
+
+    const fn bits(self) -> u32 {
+        self.dispatch as u32 | (self.buckets as u32) << 1 | (self.merges as u32) << 2
+    }
+}
+
+/// The names of the locking `staged`, by the bits of its measures.
+const STAGED: [&str; 8] = [
+    "staged:",
+    "staged:dispatch",
+    "staged:buckets",
+    "staged:dispatch+buckets",
+    "staged:merges",
+    "staged:dispatch+merges",
+    "staged:buckets+merges",
+    "staged",
+];
+
+/// The number of `Staged` without measures, which nobody gets, in the queue's settings.
+const FIRST_STAGED: u32 = 3;
+
+impl Locking {
+    /// Every locking, `staged` with all its measures.
+    pub const ALL: [Self; 4] = [Self::Single, Self::Staged(Measures::ALL), Self::Batch, Self::Combining];
+
+    /// The name by which a user chooses it; with some measures only, as in `staged:dispatch+buckets`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Staged(measures) => STAGED[measures.bits() as usize],
+            Self::Batch => "batch",
+            Self::Combining => "combining",
+        }
+    }
+
+    /// Whether a plug is always taken whole: what finds no room in the scheduler waits behind it, not in the plug.
+    #[must_use]
+    pub const fn takes_all(self) -> bool {
+        matches!(self, Self::Staged(Measures { buckets: true, .. }) | Self::Combining)
+    }
+
+    pub(crate) const fn index(self) -> u32 {
+        match self {
+            Self::Single => 0,
+            Self::Batch => 1,
+            Self::Combining => 2,
+            Self::Staged(measures) => FIRST_STAGED + measures.bits(),
+        }
+    }
+
+    pub(crate) const fn of_index(index: u32) -> Self {
+        match index {
+            0 => Self::Single,
+            1 => Self::Batch,
+            2 => Self::Combining,
+            _ => Self::Staged(Measures::of_bits(index - FIRST_STAGED)),
+        }
+    }
+}
+
+impl fmt::Display for Locking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Locking {
+    type Err = String;
+
+    /// Measures may come in any order.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let measure = |name| ["dispatch", "buckets", "merges"].iter().position(|known| *known == name);
+        if let Some(names) = text.strip_prefix(STAGED[0]) {
+            let bits = names.split('+').try_fold(0, |bits, name| Some(bits | 1 << measure(name)?));
+            let of_bits = |bits| Self::Staged(Measures::of_bits(bits));
+            return bits.map(of_bits).ok_or_else(|| {
+                format!(
+                    "'{text}' names no measures of the locking staged; they are dispatch, buckets and merges, as in \
+                     'staged:dispatch+buckets'"
+                )
+            });
+        }
+        Self::ALL.into_iter().find(|known| known.name() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("there is no locking '{text}'; there are: {names}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_locking_is_known_by_its_name_and_its_number() {
+        let staged = (1..8).map(|bits| Locking::Staged(Measures::of_bits(bits)));
+        for locking in Locking::ALL.into_iter().chain(staged) {
+            assert_eq!(locking.to_string().parse(), Ok(locking));
+            assert_eq!(Locking::of_index(locking.index()), locking);
+        }
+        assert_eq!("staged:merges+dispatch".parse::<Locking>().map(Locking::name), Ok("staged:dispatch+merges"));
+    }
+
+    #[test]
+    fn what_is_no_locking_is_refused_with_what_there_is() {
+        let refused = |text: &str| text.parse::<Locking>().unwrap_err();
+        assert_eq!(refused("fair"), "there is no locking 'fair'; there are: single, staged, batch, combining");
+        for text in ["staged:", "staged:dispatch+", "staged:fair"] {
+            assert!(refused(text).starts_with(&format!("'{text}' names no measures")), "{}", refused(text));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The locking `staged`: Axboe's series of 2024, each of its three measures by itself, with two of its flaws mended. A
+//! request keeps its mark for the head wherever it waits, and what lies in a bucket counts as waiting.
+//!
+//! # Liveness
+//! Who finds another thread choosing, or inserting, kicks it (see `staging`), so that it looks once more before it lets go;
+//! in the series that was left to the next completion, and to a timer where none comes.
+
+use blkmq_sched::Time;
+
+use crate::account::{Counters, Starting};
+use crate::dispatch::{Choice, choose};
+use crate::hctx::Layout;
+use crate::locking::Measures;
+use crate::queue::RequestQueue;
+use crate::request::{Place, RqList};
+use crate::runner::Runner;
+use crate::sync::atomic::AtomicU32;
+
+impl Runner {
+    /// Inserts a plug, or leaves it in this submitter's bucket. What finds no room waits with what others left. Returns how
+    /// many operations there are.
+    ///
+    /// COST: without contention two compare-exchanges of the shared word and a lock and unlock of the hold; with contention an
+    /// exchange of the own bucket's line, a fence, and at most one exchange of the shared word.
+    pub(crate) fn insert_staged(
+        &mut self,
+        starting: &Starting<'_>,
+        layout: Layout,
+        plug: &mut RqList,
+        measures: Measures,
+    ) -> u64 {
+        let q = starting.q;
+        let mut flushes = RqList::new();
+        let entered;
+        if q.inserting.try_hold(no_slot).is_some() {
+            let mut guard = q.held.hold(&self.member(q).counters);
+            self.member(q).counters.held();
+            self.retry_without_room(q, &mut guard, starting.now);
+            // A merge is looked for: the lock was free, or only a dispatcher had it.
+            entered = self.insert_own(starting, &mut guard, layout, plug, &mut flushes);
+            self.insert_left(q, &mut guard, starting.now, usize::MAX);
+            q.held.note_waiting(&guard);
+            drop(guard);
+            self.finish_inserting(q, starting.now, measures);
+        } else {
+            let (operations, list) = self.begin(starting, layout, plug, &mut flushes);
+            entered = operations;
+            self.member(q).counters.found_held();
+            self.member(q).counters.staged(list.len() as u64);
+            list.deliver(&q.slots, &self.member(q).bucket);
+            // Between the bucket and the kick; pairs with the fence of who takes the kick.
+            q.word.completed_fence();
+            if q.inserting.hold_or_kick(no_slot).is_some() {
+                self.insert_buckets(q, starting.now, measures);
+                self.finish_inserting(q, starting.now, measures);
+            }
+        }
+        self.insert_flushes(q, flushes, starting.now);
+        entered
+    }
+
+    /// Lets the next one insert when nothing was left in a bucket.
+    fn finish_inserting(&mut self, q: &RequestQueue, now: Time, measures: Measures) {
+        while !q.inserting.let_go() {
+            let _ = q.inserting.take(no_slot);
+            self.insert_buckets(q, now, measures);
+        }
+    }
+
+    /// Inserts what lies in all buckets.
+    fn insert_buckets(&mut self, q: &RequestQueue, now: Time, measures: Measures) {
+        let mut guard = q.held.hold(&self.member(q).counters);
+        self.member(q).counters.held();
+        let hold = &mut *guard;
+        for (_, member) in q.members.iter() {
+            let mut list = RqList::new();
+            list.take_over(&q.slots, member.bucket.take_all(|index| q.slots.link(index)), Place::Staged);
+            hold.backlog.add(list);
+        }
+        self.skips_merges = measures.merges;
+        self.insert_left(q, hold, now, usize::MAX);
+        self.skips_merges = false;
+        q.held.note_waiting(hold);
+    }
+
+    /// Inserts what found no room before, as far as there is some now.
+    pub(crate) fn insert_without_room(&mut self, q: &RequestQueue, now: Time) {
+        let mut guard = q.held.hold(&self.member(q).counters);
+        self.member(q).counters.held();
+        self.insert_left(q, &mut guard, now, usize::MAX);
+        q.held.note_waiting(&guard);
+    }
+}
+
+/// One choice under one hold, unless another thread is choosing, which then chooses once more.
+///
+/// COST: beside the hold two exchanges of the shared word; of who finds another one choosing a load or one exchange.
+pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
+    // Between what this thread inserted or completed and the kick; pairs with the fence of who takes the kick.
+    q.word.completed_fence();
+    if q.dispatching.hold_or_kick(no_slot).is_none() {
+        counters.found_held();
+        return Choice::Taken;
+    }
+    let mut now = now;
+    // As often as it is kicked: as in the series, nobody bounds what one thread does for others here.
+    loop {
+        let choice = choose(q, counters, now);
+        if q.dispatching.let_go() {
+            return choice;
+        }
+        if matches!(choice, Choice::Chosen(_)) {
+            // Who has got one asks for another, and sees then what it was kicked for.
+            q.dispatching.give_up();
+            q.word.wait_fence();
+            return choice;
+        }
+        let _ = q.dispatching.take(no_slot);
+        // Somebody may have come because a time has come.
+        now = q.clock.now();
+    }
+}
+
+/// Nothing is ever left in these words but kicks.
+fn no_slot<'a>(_: u32) -> &'a AtomicU32 {
+    unreachable!("what is left lies in the buckets")
+}

@@ -1,0 +1,251 @@
+//! Who is at the scheduler, and what the others left for it.
+//!
+//! One word says both. Who finds it held leaves its requests, or a word that there is something to look at, by one
+//! exchange, and goes. The holder lets go by one exchange too, from the word in which nothing was left: if something was,
+//! the exchange fails and the holder works that off first. So whatever is left while the scheduler is held is worked off
+//! by the present holder, without a look back by who left it.
+//!
+//! ```text
+//!  63       34  33      32   31                            0
+//! +-----------+--------+------+------------------------------+
+//! |     0     | KICKED | HELD | the slot left last, or none  |
+//! +-----------+--------+------+------------------------------+
+//! ```
+
+use crate::stack::{Chain, NIL};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Line, fence_at, kept, order};
+
+const HELD: u64 = 1 << 32;
+const KICKED: u64 = 1 << 33;
+const NOTHING: u64 = NIL as u64;
+
+/// The word, on a line of its own. It changes only by the named transitions below.
+#[derive(Debug)]
+pub struct Staging(Line<AtomicU64>);
+
+/// What had been left when the word was read.
+const fn newest(word: u64) -> u32 {
+    word as u32
+}
+
+impl Staging {
+    /// A word that nobody holds and in which nothing was left, on a line called `name`.
+    #[must_use]
+    pub fn new(name: &'static str) -> Self {
+        Self(Line::new(name, AtomicU64::new(NOTHING)))
+    }
+
+    /// Takes the hold, and what was left, if nobody has it. Never spins.
+    ///
+    /// COST: of a held word one load; of a free one a load and a compare-exchange.
+    #[inline]
+    pub fn try_hold<'a>(&self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<Chain> {
+        let seen = self.0.load(Ordering::Relaxed);
+        if seen & HELD != 0 { None } else { self.hold_from(seen, link_of) }
+    }
+
+    /// Takes the hold, and what was left; or, if another has it, sees to it that it looks once more at everything before it
+    /// lets go. Called behind a fence, by who made visible before it what the holder is to see.
+    ///
+    /// COST: a load if the holder has been told already; else a load and a compare-exchange.
+    #[inline]
+    pub fn hold_or_kick<'a>(&self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<Chain> {
+        loop {
+            let seen = self.0.load(Ordering::Relaxed);
+            if seen & HELD == 0 {
+                if let Some(chain) = self.hold_from(seen, &link_of) {
+                    return Some(chain);
+                }
+            } else if seen & KICKED != 0
+                || self.0.compare_exchange(seen, seen | KICKED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            {
+                // Relaxed: the fences order, the caller's before and the holder's behind `take`.
+                return None;
+            }
+        }
+    }
+
+    fn hold_from<'a>(&self, seen: u64, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<Chain> {
+        // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: what the last holder did, and what was left
+        // since, is visible.
+        let acquire = order("staging.hold", Ordering::Acquire);
+        let taken = self.0.compare_exchange(seen, HELD | NOTHING, acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Chain::turned_around(newest(seen), link_of))
+    }
+
+    /// Leaves `slots`, oldest first, with the holder. Returns false, and has left nothing, if nobody holds the word: then the
+    /// caller is to take the hold itself.
+    ///
+    /// COST: one compare-exchange of the shared line, however many there are; one load if nobody holds it.
+    #[inline]
+    pub fn leave<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+        self.leave_if(HELD, slots, link_of)
+    }
+
+    /// Leaves `slots` even if nobody holds the word. The caller sees to it that somebody comes.
+    pub fn leave_anyway<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) {
+        self.leave_if(0, slots, link_of);
+    }
+
+    /// Leaves `slots` if the word has these flags.
+    #[inline]
+    fn leave_if<'a>(
+        &self,
+        flags: u64,
+        slots: impl IntoIterator<Item = u32>,
+        link_of: impl Fn(u32) -> &'a AtomicU32,
+    ) -> bool {
+        let mut slots = slots.into_iter();
+        let Some(first) = slots.next() else { return true };
+        let mut last = first;
+        for slot in slots {
+            link_of(slot).store(last, Ordering::Relaxed);
+            last = slot;
+        }
+        let mut seen = self.0.load(Ordering::Relaxed);
+        loop {
+            if seen & flags != flags {
+                return false;
+            }
+            link_of(first).store(newest(seen), Ordering::Relaxed);
+            let left = seen & !NOTHING | u64::from(last);
+            // Release publishes the slots and their links to the Acquire of who takes them. Later changes of the word are
+            // read-modify-writes too, so they hand it on.
+            match self.0.compare_exchange_weak(seen, left, order("staging.leave", Ordering::Release), Ordering::Relaxed)
+            {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// The holder takes what was left. What it looks at behind this, it looks at anew.
+    #[inline]
+    pub fn take<'a>(&self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Chain {
+        let left = self.0.swap(HELD | NOTHING, Ordering::Relaxed);
+        // Between the kick that this takes away and the look at what it was for; pairs with the fence of who kicked. And
+        // between the swap and the slots, with the Release of `leave`.
+        fence_at("staging.take_fence");
+        Chain::turned_around(newest(left), link_of)
+    }
+
+    /// The holder lets go, unless something was left, or somebody kicked, since it took what there was. Returns whether it
+    /// did; if not, it takes what was left and looks again.
+    #[inline]
+    #[must_use]
+    pub fn let_go(&self) -> bool {
+        // Release publishes what this holder did to the next one, and to who finds the word free.
+        let release = order("staging.let_go", Ordering::Release);
+        if !kept("staging.last_look") {
+            self.0.store(NOTHING, release);
+            return true;
+        }
+        self.0.compare_exchange(HELD | NOTHING, NOTHING, release, Ordering::Relaxed).is_ok()
+    }
+
+    /// The holder lets go whatever was left, because it has done its share. It has seen to it that others look.
+    pub fn give_up(&self) {
+        // Release as in `let_go`.
+        self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));
+    }
+
+    /// Whether nobody is at the scheduler and nothing was left. Who finds it so sees what the last holder did.
+    #[inline]
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        // Acquire pairs with the Release of `let_go`.
+        self.0.load(order("staging.is_free", Ordering::Acquire)) == NOTHING
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::sync::{Arc, thread};
+
+    fn taken(mut chain: Chain, links: &[AtomicU32]) -> Vec<u32> {
+        std::iter::from_fn(|| chain.pop(|slot| &links[slot as usize])).collect()
+    }
+
+    #[test]
+    fn staging_is_let_go_only_when_nothing_was_left() {
+        let links = [const { AtomicU32::new(0) }; 6];
+        let link_of = |slot: u32| &links[slot as usize];
+        let staging = Staging::new("test.staging");
+        assert!(staging.is_free());
+        assert!(!staging.leave([3], link_of), "nobody would come for it");
+        assert!(staging.try_hold(link_of).is_some_and(|chain| chain.is_empty()));
+        assert!(staging.try_hold(link_of).is_none() && !staging.is_free());
+        assert!(staging.leave([4, 1], link_of) && staging.leave([2], link_of));
+        assert!(!staging.let_go());
+        assert_eq!(taken(staging.take(link_of), &links), [4, 1, 2]);
+        assert!(staging.let_go() && staging.is_free());
+    }
+
+    #[test]
+    fn staging_that_was_kicked_is_looked_at_again() {
+        let staging = Staging::new("test.staging");
+        let link_of = |_| -> &AtomicU32 { unreachable!("no slot was left") };
+        assert!(staging.hold_or_kick(link_of).is_some());
+        assert!(staging.hold_or_kick(link_of).is_none() && staging.hold_or_kick(link_of).is_none());
+        assert!(!staging.let_go());
+        assert!(staging.take(link_of).is_empty());
+        assert!(staging.let_go());
+    }
+
+    #[test]
+    fn staging_that_was_given_up_goes_to_the_next_with_what_was_left() {
+        let links = [const { AtomicU32::new(0) }; 2];
+        let link_of = |slot: u32| &links[slot as usize];
+        let staging = Staging::new("test.staging");
+        assert!(staging.try_hold(link_of).is_some());
+        assert!(staging.leave([1, 0], link_of) && staging.hold_or_kick(link_of).is_none());
+        staging.give_up();
+        assert!(!staging.is_free());
+        let chain = staging.hold_or_kick(link_of).expect("nobody holds it");
+        assert_eq!(taken(chain, &links), [1, 0]);
+        assert!(staging.let_go());
+    }
+
+    /// Each slot arrives once, and after those that its thread left before it.
+    #[test]
+    fn staging_loses_nothing_under_threads() {
+        const THREADS: u32 = 3;
+        const EACH: u32 = if cfg!(miri) { 40 } else { 20_000 };
+        let links: Vec<_> = (0..THREADS * EACH).map(|_| AtomicU32::new(0)).collect();
+        let done: Vec<_> = (0..THREADS).map(|_| AtomicU32::new(0)).collect();
+        let shared = Arc::new((Staging::new("test.staging"), links, done));
+        let threads = (0..THREADS).map(|number| {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (staging, links, done) = &*shared;
+                let link_of = |slot: u32| &links[slot as usize];
+                let work = |mut chain: Chain| {
+                    while let Some(slot) = chain.pop(link_of) {
+                        let next = done[(slot / EACH) as usize].fetch_add(1, Ordering::Relaxed);
+                        assert_eq!(next, slot % EACH, "out of its thread's order");
+                    }
+                };
+                for slot in number * EACH..(number + 1) * EACH {
+                    loop {
+                        if let Some(chain) = staging.try_hold(link_of) {
+                            work(chain);
+                            done[number as usize].fetch_add(1, Ordering::Relaxed);
+                            while !staging.let_go() {
+                                work(staging.take(link_of));
+                            }
+                            break;
+                        }
+                        if staging.leave([slot], link_of) {
+                            break;
+                        }
+                    }
+                }
+            })
+        });
+        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(shared.0.is_free());
+        assert!(shared.2.iter().all(|done| done.load(Ordering::Relaxed) == EACH));
+    }
+}

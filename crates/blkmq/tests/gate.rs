@@ -1,0 +1,174 @@
+//! What may pass a scheduler by, under every locking.
+
+mod device;
+
+use std::sync::Arc;
+
+use blkmq::{Client, IoPriority, Limits, Locking, RequestQueue, Status, Submitter};
+use blkmq_sched::Class;
+use device::{ONE_QUEUE, Recorder, read, reap, write};
+
+/// So many requests of one class come in a row before the gate is opened for it.
+const STEADY: u64 = 9;
+
+fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {
+    let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
+    let device = Recorder::new(limits, blkmq::driver::Topology { depth, ..ONE_QUEUE });
+    let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking).bypass(true);
+    (device, q.build().expect("the queue is good"))
+}
+
+fn submitter(q: &Arc<RequestQueue>, class: Class) -> Submitter {
+    let priority = IoPriority { class, level: 4 };
+    let client = Client { priority, ..Client::new("test") };
+    q.submitter(&client).expect("there is a place")
+}
+
+fn submit(submitter: &mut Submitter, sector: u64) {
+    submitter.submit(read(sector, 8)).expect("there is a slot");
+    submitter.flush_plug();
+}
+
+/// Opens the gate for the submitter's class.
+fn steady(device: &Recorder, submitter: &mut Submitter) {
+    for number in 0..STEADY {
+        submit(submitter, 1000 + 100 * number);
+        device.finish_oldest(Status::Ok);
+        assert_eq!(reap(submitter).len(), 1);
+    }
+}
+
+fn for_all(test: impl Fn(Locking)) {
+    for locking in Locking::ALL {
+        eprintln!("{locking}");
+        test(locking);
+    }
+}
+
+#[test]
+fn requests_pass_while_nothing_waits_and_only_with_bypass() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 4);
+        let mut submitter = submitter(&q, Class::BestEffort);
+        for (bypass, passed) in [(true, 4), (false, 4), (true, 8)] {
+            q.set_bypass(bypass).wait().expect("nothing is in flight");
+            assert_eq!(q.knob("bypass").as_deref(), Ok(if bypass { "1" } else { "0" }));
+            for number in 0..4 {
+                submit(&mut submitter, 100 * number);
+            }
+            assert_eq!((device.nr_held(), q.stats().bypassed), (4, passed));
+            (0..4).for_each(|_| device.finish_oldest(Status::Ok));
+            assert_eq!(reap(&mut submitter).len(), 4);
+        }
+    });
+}
+
+/// Red when a request passes though one waits for a tag, or for the scheduler.
+#[test]
+fn what_waits_is_not_passed() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 2);
+        let mut submitter = submitter(&q, Class::BestEffort);
+        for sector in [0, 100, 300, 200, 500, 400] {
+            submit(&mut submitter, sector);
+        }
+        assert_eq!((device.nr_held(), q.stats().bypassed), (2, 2));
+        for _ in 0..4 {
+            device.finish_oldest(Status::Ok);
+            reap(&mut submitter);
+            submit(&mut submitter, 800);
+        }
+        let seen: Vec<_> = device.take_seen().iter().map(|seen| seen.sector).collect();
+        assert_eq!((seen, q.stats().bypassed), (vec![0, 100, 200, 300, 400, 500], 2), "{locking}");
+        while submitter.nr_outstanding() > 0 {
+            device.finish_oldest(Status::Ok);
+            reap(&mut submitter);
+        }
+    });
+}
+
+/// Red when the gate is not shut for another class, or what passed is not told to the scheduler before it chooses.
+#[test]
+fn a_lower_class_waits_for_what_has_passed() {
+    for_all(|locking| {
+        for (higher, lower) in [(Class::BestEffort, Class::Idle), (Class::RealTime, Class::BestEffort)] {
+            let (device, q) = queue(locking, 4);
+            let [mut high, mut low] = [higher, lower].map(|class| submitter(&q, class));
+            steady(&device, &mut high);
+            let before = q.stats().bypassed;
+            submit(&mut high, 0);
+            assert_eq!((q.stats().bypassed - before, device.nr_held()), (1, 1), "{locking} {higher:?}");
+            submit(&mut low, 100);
+            low.poll();
+            assert_eq!(device.nr_held(), 1, "{locking}: {lower:?} waits for {higher:?}");
+            // And a higher one does not pass what waits, but is chosen before it.
+            submit(&mut high, 200);
+            assert_eq!((device.nr_held(), q.stats().bypassed - before), (2, 1));
+            (0..2).for_each(|_| device.finish_oldest(Status::Ok));
+            assert_eq!(reap(&mut high).len(), 2);
+            low.poll();
+            assert_eq!(device.nr_held(), 1, "{locking}: it waits no longer");
+            device.finish_oldest(Status::Ok);
+            assert_eq!(reap(&mut low).len() + reap(&mut high).len(), 1);
+        }
+    });
+}
+
+/// Red when the gate stays open for a class whose requests would have to wait.
+#[test]
+fn a_lower_class_does_not_pass_while_a_higher_one_is_with_the_device() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 4);
+        let [mut high, mut low] = [Class::RealTime, Class::BestEffort].map(|class| submitter(&q, class));
+        steady(&device, &mut low);
+        let before = q.stats().bypassed;
+        submit(&mut high, 0);
+        submit(&mut low, 100);
+        low.poll();
+        assert_eq!((device.nr_held(), q.stats().bypassed), (1, before), "{locking}");
+        device.finish_oldest(Status::Ok);
+        assert_eq!(reap(&mut high).len(), 1);
+        low.poll();
+        assert_eq!(device.nr_held(), 1);
+        device.finish_oldest(Status::Ok);
+        reap(&mut low);
+    });
+}
+
+#[test]
+fn with_a_bound_on_writes_only_reads_pass() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 8);
+        q.set_scheduler_knob("async_depth", 1).expect("it is in range");
+        let mut submitter = submitter(&q, Class::BestEffort);
+        submit(&mut submitter, 0);
+        for sector in [100, 200] {
+            submitter.submit(write(sector, 8)).expect("there is a slot");
+            submitter.flush_plug();
+        }
+        assert_eq!((q.stats().bypassed, device.nr_held()), (1, 2), "{locking}: one write at a time");
+        while submitter.nr_outstanding() > 0 {
+            if device.nr_held() > 0 {
+                device.finish_oldest(Status::Ok);
+            }
+            reap(&mut submitter);
+        }
+        // A write that passed is not counted twice when the bound comes later.
+        q.set_scheduler_knob("async_depth", 100).expect("it is in range");
+        for sector in [300, 400, 500] {
+            submitter.submit(write(sector, 8)).expect("there is a slot");
+            submitter.flush_plug();
+        }
+        assert_eq!((q.stats().bypassed, device.nr_held()), (4, 3), "{locking}");
+        q.set_scheduler_knob("async_depth", 3).expect("it is in range");
+        submitter.submit(write(600, 8)).expect("there is a slot");
+        submitter.flush_plug();
+        assert_eq!(device.nr_held(), 3, "{locking}: three are with the device");
+        while submitter.nr_outstanding() > 0 {
+            if device.nr_held() > 0 {
+                device.finish_oldest(Status::Ok);
+            }
+            reap(&mut submitter);
+        }
+    });
+}

@@ -1,0 +1,138 @@
+//! Models of what is left to others: who leaves it and goes reaches who sleeps, and who polled before and is about to.
+//!
+//! Something is left once. The flag by which a sleeper is found is stored by its owner and swapped by who wakes it, and
+//! loom does not know that a swap comes right behind the value it found. Once such a swap has met the end of one sleep,
+//! loom lets a swap during the next find what the first wrote, though the owner stored something since; no machine does
+//! that. So it reports lost wake-ups where two leave something, or one does so twice, unless the owner swaps too.
+#![cfg(loom)]
+
+mod model;
+
+use std::sync::Arc;
+
+use blkmq::left::Left;
+use blkmq::sync::thread;
+use blkmq::wake::{Sleepers, Wake};
+use blkmq::word::Word;
+use model::{Exclusive, fails, fails_without, holds};
+
+/// What a thread does otherwise than in the product, which breaks the protocol.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    Nothing,
+    /// Who polls reads the count after its look at the word.
+    ReadsLate,
+    /// Who sleeps leaves the count out of its last look.
+    SleepsBlindly,
+    /// Who leaves something wakes, and does not count.
+    OnlyWakes,
+}
+
+struct Queue {
+    word: Word,
+    left: Left,
+    sleepers: Sleepers,
+    wake: Wake,
+    /// What is left.
+    request: Exclusive,
+    broken: Broken,
+}
+
+impl Queue {
+    /// What a thread does that has done its share: the end of `Runner::run`, and `RequestQueue::leave_to_others`.
+    fn leave(&self) {
+        self.request.touch();
+        self.word.set_waiting();
+        if self.broken != Broken::OnlyWakes {
+            self.left.count();
+        }
+        if self.sleepers.any() {
+            self.wake.rouse();
+        }
+    }
+
+    /// Polls, as `Runner::drive_inside` does, and sleeps in turn until it finds what was left.
+    fn wait(&self) {
+        loop {
+            let mut left = self.left.read();
+            let is_waiting = self.word.load().is_waiting();
+            if self.broken == Broken::ReadsLate {
+                left = self.left.read();
+            }
+            if is_waiting {
+                return self.request.touch();
+            }
+            let may_go_on = || self.broken != Broken::SleepsBlindly && self.left.read() != left;
+            // Nothing else wakes it: a sleep that goes on for ever is a deadlock, which loom reports.
+            self.sleepers.sleep(&self.wake, may_go_on, || None);
+        }
+    }
+}
+
+/// One thread leaves something and goes for good while another polls and falls asleep.
+fn falling_asleep(broken: Broken) {
+    // Of std, for loom's own aborts the process when a deadlock unwinds.
+    let queue = Arc::new(Queue {
+        word: Word::new(),
+        left: Left::new(),
+        sleepers: Sleepers::new(),
+        wake: Wake::new(),
+        request: Exclusive::default(),
+        broken,
+    });
+    let leaver = {
+        let queue = queue.clone();
+        thread::spawn(move || queue.leave())
+    };
+    queue.wait();
+    leaver.join().expect("the thread ran to its end");
+}
+
+fn unbroken() {
+    falling_asleep(Broken::Nothing);
+}
+
+#[test]
+fn who_falls_asleep_finds_what_was_left() {
+    holds(unbroken);
+}
+
+#[test]
+fn the_count_has_to_be_read_before_the_word() {
+    fails(|| falling_asleep(Broken::ReadsLate));
+}
+
+#[test]
+fn the_last_look_has_to_see_the_count() {
+    fails(|| falling_asleep(Broken::SleepsBlindly));
+}
+
+#[test]
+fn the_last_look_is_needed() {
+    fails_without("wake.last_look", unbroken);
+}
+
+#[test]
+fn it_is_not_enough_to_wake_who_sleeps() {
+    fails(|| falling_asleep(Broken::OnlyWakes));
+}
+
+#[test]
+fn the_leavers_fence_is_needed() {
+    fails_without("sleepers.any_fence", unbroken);
+}
+
+#[test]
+fn the_sleepers_fence_is_needed() {
+    fails_without("wake.sleep_fence", unbroken);
+}
+
+#[test]
+fn counting_needs_release() {
+    fails_without("left.count", unbroken);
+}
+
+#[test]
+fn reading_the_count_needs_acquire() {
+    fails_without("left.read", unbroken);
+}
