@@ -288,6 +288,8 @@ impl RequestQueue {
                 self.reset_gate(&mut self.held.lock.lock());
             }
             What::Topology(topology) => {
+                let is_marked = self.hctxs.iter().any(|(_, hctx)| hctx.has_marked_ctx());
+                debug_assert!(!is_marked, "a software queue is marked as holding something on a drained queue");
                 self.driver.set_topology(topology).map_err(QueueError::BadTopology)?;
                 self.hctxs.set_layout(Layout::of(&topology));
                 let mut hold = self.held.lock.lock();

@@ -275,6 +275,10 @@ impl Runner {
             starting.refuse(&rq);
             self.finished.push_back(rq, Place::Held);
         });
+        if run.is_empty() {
+            // A mark for an empty software queue could outlive the layout of the hardware queues that it was made under.
+            return;
+        }
         let mut rest = run.take_while(&q.slots, |rq| {
             starting.add(rq);
             true

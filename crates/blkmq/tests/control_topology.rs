@@ -2,6 +2,8 @@
 
 mod common;
 
+use blkmq::driver::Topology;
+use blkmq::{Bio, Buffer, Client, Flags, Op, Status};
 use common::control::{self, topology};
 use common::random::{Random, operations, seed};
 use common::worker::Load;
@@ -31,4 +33,30 @@ fn submitters_join_and_leave_under_load() {
         let counts = load.run(&random, 1, control::disturb);
         assert!(counts.unsure_parts > 0, "nobody left in a hurry: {counts:?}");
     }
+}
+
+/// An operation that was refused marked its software queue as if it waited there; after the change of the layout what really
+/// waited went under the tag of another hardware queue. Seen red without the look in `Runner::start`.
+#[test]
+fn a_refused_operation_leaves_no_mark_behind() {
+    let q = queue("null,irqmode=0,size=1M,hw_queue_depth=2", "none");
+    let _first = q.submitter(&Client::new("test")).unwrap();
+    let mut second = q.submitter(&Client::new("test")).unwrap();
+    let quiesce = q.quiesce();
+    second
+        .submit(
+            Bio::new(Op::Write, 0, 8, Buffer::zeroed(4096).into()).with_flags(Flags { nowait: true, ..Flags::NONE }),
+        )
+        .unwrap();
+    second.flush_plug();
+    assert_eq!(second.reap().map(|completion| completion.status), Some(Status::Again));
+
+    let wider = Topology { default_queues: 4, read_queues: 0, poll_queues: 0, depth: 2 };
+    q.set_topology(wider).unwrap().wait().unwrap();
+    second.submit(Bio::new(Op::Write, 0, 8, Buffer::zeroed(4096).into())).unwrap();
+    second.flush_plug();
+    drop(quiesce);
+    assert!(second.wait(None));
+    assert_eq!(second.reap().map(|completion| completion.status), Some(Status::Ok));
+    assert_balanced(&q);
 }
