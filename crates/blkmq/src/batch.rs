@@ -91,13 +91,13 @@ impl Runner {
             if wanted == 0 {
                 return (chosen, false);
             }
-            let got = self.tags_or_wait(q, hctx, &mut batch[..wanted]);
+            let got = self.tags_or_wait(q, hctx, &mut batch[..wanted], true);
             if got == 0 {
                 return (chosen, false);
             }
             for (taken, tag) in batch[..got].iter().enumerate() {
                 let Some(rq) = self.choose_or_tell(q, hold, now) else {
-                    self.put_back(q, hctx, &batch[taken..got]);
+                    chosen += self.put_back(q, hctx, &batch[taken..got]);
                     return (chosen, true);
                 };
                 self.make_ready(q, rq, *tag);

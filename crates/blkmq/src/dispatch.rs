@@ -20,6 +20,7 @@ use crate::request::Request;
 use crate::runner::Runner;
 use crate::staged::choose_alone;
 use crate::sync::atomic::Ordering;
+use crate::sync::kept;
 use crate::tags::Tag;
 
 /// Tags taken in one go for what waits in the scheduler. Few, since they are missing elsewhere until their requests are
@@ -86,7 +87,7 @@ impl Runner {
                         self.make_ready(q, rq, tag);
                         chosen += 1;
                     }
-                    None => self.put_unused(q, hctx, &[tag]),
+                    None => chosen += self.put_unused(q, hctx, &[tag]),
                 }
             }
         }
@@ -104,7 +105,7 @@ impl Runner {
         let (mut chosen, mut batches) = (0, 0);
         let mut batch = [Tag(0); TAG_BATCH];
         let mut tags = &batch[..0];
-        let mut nr_lacked = 0;
+        let (mut nr_lacked, mut looks_for_another) = (0, false);
         loop {
             let waiting = if chosen < bound { q.held.nr_waiting() as usize } else { 0 };
             if waiting == 0 {
@@ -113,13 +114,16 @@ impl Runner {
                 }
                 // Others were faster. Somebody may insert, and lack a tag that was held here, before it is back: look
                 // again after putting it back.
-                self.put_unused(q, hctx, std::mem::take(&mut tags));
+                chosen += self.put_unused(q, hctx, std::mem::take(&mut tags));
                 continue;
             }
             if tags.is_empty() {
                 nr_lacked = hctx.nr_lacked();
                 let wanted = waiting.min(bound - chosen).min(TAG_BATCH);
-                let got = self.tags_or_wait(q, hctx, &mut batch[..wanted]);
+                // Who looks again for another must not send that one to look again in turn, or two who hold the last tag in
+                // vain by turns go on for ever. Nothing is lost: who has the tag now took it after the other had noted what
+                // it lacked, and so asks the scheduler after what the other did; or else it looks again itself.
+                let got = self.tags_or_wait(q, hctx, &mut batch[..wanted], !looks_for_another);
                 if got == 0 {
                     break;
                 }
@@ -130,25 +134,28 @@ impl Runner {
                     self.make_ready(q, rq, tags[0]);
                     tags = &tags[1..];
                     (chosen, batches) = (chosen + 1, batches + 1);
+                    looks_for_another = false;
                 }
                 // Somebody inserted for another queue meanwhile.
                 Choice::Chosen(rq) => {
                     batches += 1;
-                    self.put_unused(q, hctx, std::mem::take(&mut tags));
+                    chosen += self.put_unused(q, hctx, std::mem::take(&mut tags));
                     chosen += self.give_tag(q, rq).0;
+                    looks_for_another = false;
                 }
                 // As above: look again, by the count of waiting requests.
-                Choice::Empty => self.put_unused(q, hctx, std::mem::take(&mut tags)),
+                Choice::Empty => chosen += self.put_unused(q, hctx, std::mem::take(&mut tags)),
                 Choice::HeldBack | Choice::Taken => {
                     // No word of the room that comes back with them: who is told looks, is held back too, and tells the
                     // others in turn, for ever. What is held back goes on when a request with the device completes or a
                     // time has come, and either makes room.
-                    self.put_back(q, hctx, std::mem::take(&mut tags));
+                    chosen += self.put_back(q, hctx, std::mem::take(&mut tags));
                     // Who inserted something that may go, or completed what held something back, may have lacked a tag that
                     // was held here and have left.
                     if hctx.nr_lacked() == nr_lacked {
                         break;
                     }
+                    looks_for_another = kept("dispatch.look_for_another");
                 }
             }
         }
@@ -210,7 +217,7 @@ impl Runner {
                         chosen += 1;
                     }
                     // Another thread was faster; look at the map again.
-                    None => self.put_unused(q, hctx, &[tag]),
+                    None => chosen += self.put_unused(q, hctx, &[tag]),
                 }
             }
         }
@@ -221,33 +228,49 @@ impl Runner {
     /// A tag, or WAITING set for whoever brings one back.
     fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx) -> Option<Tag> {
         let mut tag = [Tag(0)];
-        (self.tags_or_wait(q, hctx, &mut tag) == 1).then_some(tag[0])
+        (self.tags_or_wait(q, hctx, &mut tag, true) == 1).then_some(tag[0])
     }
 
-    /// Tags into the front of `out`, and how many; if there is none, WAITING set for whoever brings one back.
-    pub(crate) fn tags_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, out: &mut [Tag]) -> usize {
+    /// Tags into the front of `out`, and how many; if there is none, WAITING set for whoever brings one back. `tells`: who
+    /// holds one in vain just now is to look again.
+    pub(crate) fn tags_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, out: &mut [Tag], tells: bool) -> usize {
         let got = hctx.tags.get_batch(&mut self.hint, out);
         if got > 0 || self.is_told {
             return got;
         }
-        hctx.note_lack();
+        if tells {
+            hctx.note_lack();
+        }
         q.word.set_waiting();
         q.word.wait_fence();
         hctx.tags.get_batch(&mut self.hint, out)
     }
 
     /// Puts tags back that were taken for nothing, as a completer does: somebody may have lacked one, or the room it took,
-    /// meanwhile. What the caller chose from it looks at again; the dispatch list is to be looked at once more too.
-    fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) {
-        self.put_back(q, hctx, tags);
+    /// meanwhile. What the caller chose from it looks at again. Returns how many requests of the dispatch list got one.
+    fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
+        let given = self.put_back(q, hctx, tags);
         q.room_came();
+        given
     }
 
     /// The same without a word to those who wait for room.
-    pub(crate) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) {
-        hctx.tags.put_batch(tags, &mut self.hint);
+    pub(crate) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
+        let mut given = 0;
+        // What stands on the dispatch list comes first, and gets one here: of several who look at it and at the scheduler by
+        // turns each may else find that another has the last tag, in vain.
+        while given < tags.len()
+            && hctx.nr_parked() > 0
+            && kept("dispatch.give_to_list")
+            && let Some(rq) = hctx.unpark(&q.slots)
+        {
+            self.make_ready(q, rq, tags[given]);
+            given += 1;
+        }
+        hctx.tags.put_batch(&tags[given..], &mut self.hint);
         q.word.completed_fence();
         self.parked |= hctx.nr_parked() > 0;
+        given
     }
 }
 
