@@ -250,6 +250,8 @@ impl Runner {
     /// meanwhile. What the caller chose from it looks at again. Returns how many requests of the dispatch list got one.
     fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let given = self.put_back(q, hctx, tags);
+        // What waits without room, as if such a tag were a request, is in nobody's plug: this thread tries it again.
+        self.parked |= q.held.nr_left() > 0 && kept("dispatch.room_in_vain");
         q.room_came();
         given
     }

@@ -7,13 +7,15 @@ use std::task::{Context, Poll, Waker};
 
 use crate::bio::Bio;
 use crate::submit::{Completion, RejectReason, Rejected, Submitter};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::wake::Notify;
 use crate::{RqId, Time};
 
 /// A submitter whose operations are futures. Clones share it, also between threads.
 ///
-/// Polling a future drives the queue. While every task sleeps somebody else must: background threads
+/// Polling a future drives the queue, unless another one of this submitter has done so since this one was polled last and
+/// nothing has come since. While every task sleeps somebody else must: background threads
 /// ([`RequestQueue::start_threads`](crate::RequestQueue::start_threads)), other submitters' threads, or a timer of the
 /// executor set to [`next_wakeup`](Self::next_wakeup).
 ///
@@ -32,11 +34,15 @@ pub struct Operation {
     inner: Arc<Mutex<Inner>>,
     id: RqId,
     is_over: bool,
+    /// How often the queue had been driven when this future was polled last.
+    seen: u64,
 }
 
 #[derive(Debug)]
 struct Inner {
     submitter: Submitter,
+    /// How often futures of this submitter have driven the queue.
+    nr_drives: u64,
     /// Operations whose future lives, and what it will resolve to once that is known. By id and not by slot: a slot is
     /// free again when its operation is reaped, which may be long before the future is polled.
     watched: HashMap<RqId, Option<Completion>>,
@@ -45,21 +51,33 @@ struct Inner {
 
 /// The tasks that wait, all of which look when anything completes.
 #[derive(Debug, Default)]
-struct Wakers(Mutex<Vec<Waker>>);
+struct Wakers {
+    tasks: Mutex<Vec<Waker>>,
+    /// They were woken since one of them drove the queue last.
+    is_news: AtomicBool,
+}
 
 impl Wakers {
     fn register(&self, waker: &Waker) {
-        let mut wakers = self.0.lock();
+        let mut wakers = self.tasks.lock();
         if !wakers.iter().any(|known| known.will_wake(waker)) {
             wakers.push(waker.clone());
         }
     }
 }
 
+impl Wakers {
+    fn wake(&self) {
+        let wakers = std::mem::take(&mut *self.tasks.lock());
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
 impl Notify for Wakers {
     fn notify(&self) {
-        let wakers = std::mem::take(&mut *self.0.lock());
-        wakers.into_iter().for_each(Waker::wake);
+        // Relaxed: who is woken here has it made visible by its executor, and who comes anyway before that is woken again.
+        self.is_news.store(true, Ordering::Relaxed);
+        self.wake();
     }
 }
 
@@ -70,7 +88,7 @@ impl AsyncSubmitter {
         let wakers = Arc::new(Wakers::default());
         submitter.set_notify(Some(wakers.clone()));
         let watched = HashMap::with_capacity(submitter.nr_slots());
-        Self { inner: Arc::new(Mutex::new(Inner { submitter, watched, wakers })) }
+        Self { inner: Arc::new(Mutex::new(Inner { submitter, nr_drives: 0, watched, wakers })) }
     }
 
     /// Takes an operation; it is passed on when its future, or another of this submitter, is polled. If there is no slot it
@@ -93,11 +111,12 @@ impl AsyncSubmitter {
         if let Ok(id) = submitted {
             inner.watched.insert(id, None);
         }
+        let seen = inner.nr_drives;
         drop(inner);
         if let Some(wakers) = news {
-            wakers.notify();
+            wakers.wake();
         }
-        Ok(Operation { inner: Arc::clone(&self.inner), id: submitted?, is_over: false })
+        Ok(Operation { inner: Arc::clone(&self.inner), id: submitted?, is_over: false, seen })
     }
 
     /// When to poll a future next though nothing wakes it; see [`Submitter::next_wakeup`].
@@ -108,8 +127,9 @@ impl AsyncSubmitter {
 }
 
 impl Inner {
-    /// Reaps what is over. Returns whether other futures than the one of `id` have something to look at.
+    /// Drives the queue and reaps what is over. Returns whether other futures than the one of `id` have something to look at.
     fn reap(&mut self, id: Option<RqId>) -> bool {
+        self.nr_drives += 1;
         self.submitter.poll();
         let mut others = false;
         while let Some(completion) = self.submitter.reap() {
@@ -131,7 +151,11 @@ impl Future for Operation {
         let mut inner = shared.lock();
         // Registered first, so that what completes from here on wakes this task.
         inner.wakers.register(context.waker());
-        let others = inner.reap(Some(self.id));
+        // Of the tasks that are woken together one drives the queue: the others would find nothing new. Who was polled twice
+        // with nobody driving in between has its own reason, such as a timer.
+        let is_news = inner.wakers.is_news.swap(false, Ordering::Relaxed);
+        let others = (is_news || self.seen == inner.nr_drives) && inner.reap(Some(self.id));
+        self.seen = inner.nr_drives;
         let wakers = Arc::clone(&inner.wakers);
         let done = inner.watched.get_mut(&self.id).and_then(Option::take);
         if done.is_some() {
@@ -139,7 +163,7 @@ impl Future for Operation {
         }
         drop(inner);
         if others {
-            wakers.notify();
+            wakers.wake();
         }
         match done {
             Some(completion) => {

@@ -5,8 +5,8 @@ use blkmq_sched::{Knob, Unit};
 use crate::control::Change;
 use crate::locking::Locking;
 use crate::queue::{QueueError, RequestQueue, scheduler_names};
-use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, order};
 
 /// The prefix of the scheduler's knobs among the queue's.
 const SCHEDULER_PREFIX: &str = "iosched/";
@@ -131,8 +131,11 @@ impl RequestQueue {
     fn set_io_timeout(&self, ms: u32) {
         self.settings.io_timeout_ms.store(ms, Ordering::Relaxed);
         let next = self.clock.now().after(self.settings.timeout_ns());
-        self.timeout_scan.fetch_min(next.0, Ordering::Relaxed);
-        self.wake_sleepers();
+        // Release publishes the new time to who begins a scan that was due and would plan the next one by the old time.
+        let release = order("timeout.set", Ordering::Release);
+        if self.timeout_scan.fetch_min(next.0, release) > next.0 {
+            self.wake_sleepers();
+        }
     }
 }
 

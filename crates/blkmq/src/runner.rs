@@ -44,7 +44,7 @@ pub(crate) struct Runner {
     pub(crate) requeued: RqList,
     /// Completed operations of this very thread, not yet reaped.
     pub(crate) completed: RqList,
-    /// Requests put aside in this run.
+    /// Requests were put aside in this run, or wait for room that a tag took in vain.
     pub(crate) parked: bool,
     /// This thread is at the scheduler and has found WAITING set, behind which it has fenced.
     pub(crate) is_told: bool,

@@ -12,6 +12,7 @@ use crate::queue::RequestQueue;
 use crate::request::Place;
 use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
+use crate::sync::{kept, order};
 
 impl Runner {
     /// Scans if it is time. Requests that expired are then among the finished ones.
@@ -19,11 +20,18 @@ impl Runner {
     /// COST: a load of a line that is written once per timeout period.
     pub(crate) fn scan_timeouts(&mut self, q: &RequestQueue, now: Time) {
         let due = q.timeout_scan.load(Ordering::Relaxed);
-        let next = now.after(q.settings.timeout_ns()).0;
-        if now.0 < due || q.timeout_scan.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if now.0 < due {
             return;
         }
-        let mut earliest = next;
+        let next = || now.after(q.settings.timeout_ns()).0;
+        let planned = next();
+        // Acquire pairs with the Release of who set a shorter time while the scan was due: what it set forward may just be
+        // written over, so the time is read once more.
+        let acquire = order("timeout.begin", Ordering::Acquire);
+        if q.timeout_scan.compare_exchange(due, planned, acquire, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let mut earliest = if kept("timeout.read_again") { next() } else { planned };
         let mut was_asked = false;
         for (index, hctx) in q.hctxs.iter() {
             hctx.tags.for_each_busy(|tag| {
@@ -32,9 +40,9 @@ impl Runner {
                 }
             });
         }
-        // A request issued after the scan has a deadline no earlier than `next`, so the scan never comes too late.
+        // A request issued from here on has a deadline no earlier than that, so the next scan never comes too late.
         q.timeout_scan.fetch_min(earliest, Ordering::Relaxed);
-        if was_asked || earliest < next {
+        if was_asked || earliest < planned {
             // A device that was asked about a request may know better now when it will be done, and whoever sleeps has
             // planned by what it said before. And who looked while the scan ran saw it planned later than it is now; this
             // thread may leave, and nobody else would come in time.

@@ -3,9 +3,13 @@
 
 mod device;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Waker};
 
+use blkmq::future::{AsyncSubmitter, Operation};
 use blkmq::{Class, Client, Clock, IoPriority, Limits, Notify, RequestQueue, Status, Submitter, Time, VirtualClock};
 use device::{ONE_QUEUE, Recorder, read, write};
 
@@ -186,4 +190,56 @@ fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
     assert_eq!(waits.next_wakeup(), Some(Time(1_500_000_000)));
     device.finish_oldest(Status::Ok);
     waits.poll();
+}
+
+/// Red if those who sleep are woken for a scan that comes no earlier than they know.
+#[test]
+fn a_longer_io_timeout_wakes_nobody() {
+    let world = held_back();
+    world.told.since_last();
+    for (ms, expected) in [("60000", 0), ("1000", 1), ("1000", 0)] {
+        world
+            .polls
+            .queue()
+            .set_knob("io_timeout", ms)
+            .expect("there is such a knob")
+            .wait()
+            .expect("it is set at once");
+        assert_eq!(world.told.since_last(), expected, "{ms} ms");
+    }
+    world.end();
+}
+
+/// Red if each of them drives the queue, when all look because one has something to see.
+#[test]
+fn of_tasks_that_are_woken_together_one_drives_the_queue() {
+    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let q = RequestQueue::builder(device.clone()).build().expect("the queue is good");
+    let client = Client::new("test");
+    let submitter = AsyncSubmitter::new(q.submitter(&client).expect("there is room for two threads"));
+    let mut other = q.submitter(&client).expect("there is room for two threads");
+    let mut operations: Vec<_> =
+        (0..32).map(|number| submitter.submit(read(number * 100, 8)).expect("there are slots")).collect();
+    let look = |operations: &mut Vec<Operation>| {
+        let mut context = Context::from_waker(Waker::noop());
+        operations.retain_mut(|operation| Pin::new(operation).poll(&mut context).is_pending());
+        device.take_polls()
+    };
+    assert_eq!(look(&mut operations), 1);
+    assert_eq!(device.nr_held(), 32);
+    for left in (16..32).rev() {
+        device.finish_oldest(Status::Ok);
+        other.poll();
+        device.take_polls();
+        // The task that is over has nothing to drive for, and another does, for what may have come.
+        assert!(look(&mut operations) <= 2);
+        assert_eq!(operations.len(), left);
+    }
+    // Who comes again by itself drives, as with a timer.
+    for left in (0..16).rev() {
+        device.finish_oldest(Status::Ok);
+        assert!(look(&mut operations) <= 2);
+        look(&mut operations);
+        assert_eq!(operations.len(), left);
+    }
 }

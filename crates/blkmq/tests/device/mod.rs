@@ -49,6 +49,7 @@ pub(crate) struct Seen {
 
 #[derive(Debug, Default)]
 struct Kept {
+    nr_polls: u32,
     seen: Vec<Seen>,
     held: VecDeque<(u16, RqId)>,
     finished: Vec<(u16, RqId, Status)>,
@@ -84,6 +85,11 @@ impl Recorder {
     /// Requests that wait to be told.
     pub(crate) fn nr_held(&self) -> usize {
         self.kept().held.len()
+    }
+
+    /// How often it was asked what is done since the last call.
+    pub(crate) fn take_polls(&self) -> u32 {
+        std::mem::take(&mut self.kept().nr_polls)
     }
 
     /// Finishes the request that has been here longest; the next poll finds it.
@@ -139,6 +145,7 @@ impl Driver for Recorder {
 
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
         let mut kept = self.kept();
+        kept.nr_polls += 1;
         if std::thread::panicking() {
             // The test has failed; its submitters want their requests back before they go.
             let Kept { held, finished, .. } = &mut *kept;

@@ -1,0 +1,180 @@
+//! Small worlds on virtual CPUs under many schedules, for what needs a particular one to go wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkmq_vcpu::schedule::{Decision, Targeted, Uniform};
+use blkmq_vcpu::{CpuId, Ended, Options, Random, Schedule, go_on_for, run, thread, time};
+use blkmq_virtual::driver::spec::open;
+use blkmq_virtual::sync::weaken;
+use blkmq_virtual::{Bio, Buffer, Class, Client, IoPriority, Locking, RequestQueue};
+
+/// All of a world in which nobody waits for a timeout is over by then.
+const SOON_NS: u64 = 1_000_000_000;
+
+/// Runs `main` under one schedule.
+fn plays(schedule: Box<dyn Schedule>, main: impl FnOnce() + Send + 'static) -> Ended {
+    run(schedule, Options::default(), move || {
+        go_on_for(300_000);
+        main();
+    })
+}
+
+fn queue(device: &str, locking: Locking, nr_requests: &str) -> Arc<RequestQueue> {
+    let device = open(device).expect("the device is good");
+    let builder = RequestQueue::builder(device).scheduler("mq-deadline").locking(locking);
+    let q = builder.build().expect("the queue is good");
+    q.set_knob("nr_requests", nr_requests).expect("there is such a knob").wait().expect("the number is good");
+    q
+}
+
+/// What three threads with room for one request need, in virtual time.
+fn time_for_one_at_a_time(seed: u64, locking: Locking, bypass: bool) -> u64 {
+    let schedule: Box<dyn Schedule> = if seed.is_multiple_of(2) {
+        Box::new(Targeted::new(Random::new(seed), "tags.word", 20))
+    } else {
+        Box::new(Uniform::new(Random::new(seed), 5))
+    };
+    let (tell, told) = std::sync::mpsc::channel();
+    let ended = plays(schedule, move || {
+        let q = queue("null,size=1M,irqmode=0", locking, "1");
+        q.set_bypass(bypass).wait().expect("it is either way good");
+        let threads = (0..3).map(|number| {
+            let q = Arc::clone(&q);
+            thread::spawn(move || {
+                let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+                for round in 0..3 {
+                    let sector = (number * 3 + round) * 16;
+                    submitter.submit(Bio::read(sector, Buffer::zeroed(512))).expect("there are slots");
+                    while !submitter.wait(None) {}
+                    let _ = submitter.reap();
+                }
+            })
+        });
+        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().expect("no panic"));
+        tell.send(time::now()).expect("the test listens");
+    });
+    assert_eq!(ended, Ended::Finished, "{locking}, bypass {bypass}, seed {seed}");
+    told.recv().expect("the world was told of")
+}
+
+/// Nobody is left waiting for a timeout. Red if who held a tag in vain does not look again at what found no room meanwhile.
+#[test]
+fn room_that_a_tag_took_in_vain_is_found() {
+    for locking in Locking::ALL {
+        for bypass in [false, true] {
+            let late = (0..200).find(|seed| time_for_one_at_a_time(*seed, locking, bypass) > SOON_NS);
+            assert_eq!(late, None, "{locking}, bypass {bypass}");
+        }
+    }
+    let buckets: Locking = "staged:buckets".parse().expect("there is such a locking");
+    let is_late = |seed: &u64| time_for_one_at_a_time(*seed, buckets, false) > SOON_NS;
+    assert_eq!((0..1000).find(is_late), None);
+    weaken(Some("dispatch.room_in_vain"));
+    let late = (0..1000).find(is_late);
+    weaken(None);
+    assert!(late.is_some(), "the test cannot fail");
+}
+
+/// Lets each CPU make so many operations on one line, then the next CPU as many as come next in a pattern, without end: a
+/// machine whose CPUs stay in step, for better or worse.
+struct InStep {
+    line: &'static str,
+    pattern: Vec<u64>,
+    at: usize,
+    left: u64,
+    turn: usize,
+}
+
+impl Schedule for InStep {
+    fn decide(&mut self, runnable: &[CpuId], _: Option<CpuId>, watched: Option<&'static str>, _: u64) -> Decision {
+        if watched.is_some() {
+            self.left -= 1;
+            if self.left == 0 {
+                self.at = (self.at + 1) % self.pattern.len();
+                self.left = self.pattern[self.at];
+                self.turn += 1;
+            }
+        }
+        Decision { next: runnable[self.turn % runnable.len()], quantum: 1000, watch: Some(self.line) }
+    }
+}
+
+/// One request of two is with the device, for long; another has to wait for it in the scheduler; flushes stand in front of
+/// that. Two threads look at all this, in step.
+fn looks_in_step(seed: u64) -> Ended {
+    let mut random = Random::new(seed);
+    let line = *random.pick(&["tags.word", "hctx.nr_lacked", "queue.hold", "queue.word"]);
+    let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
+    let left = pattern[0];
+    plays(Box::new(InStep { line, pattern, at: 0, left, turn: 0 }), || {
+        let device = "null,memory_backed=1,cache_size=1,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=2";
+        let q = queue(device, Locking::Single, "64");
+        let class = |class| IoPriority { class, level: 0 };
+        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
+        first.submit(Bio::read(0, Buffer::zeroed(512)).with_priority(class(Class::RealTime))).expect("there are slots");
+        first.poll();
+        first.submit(Bio::read(100, Buffer::zeroed(512)).with_priority(class(Class::Idle))).expect("there are slots");
+        first.poll();
+        let threads = [(30, 0), (3, 1)].map(|(polls, flushes)| {
+            let q = Arc::clone(&q);
+            thread::spawn(move || {
+                let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+                (0..polls).for_each(|_| _ = submitter.poll());
+                for _ in 0..flushes {
+                    submitter.submit(Bio::flush()).expect("there are slots");
+                }
+                (0..polls).for_each(|_| _ = submitter.poll());
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    })
+}
+
+/// Threads that hold the last tag in vain, by turns, do not send each other to look again for ever. Red if who looks again for
+/// another sends that one to look again in turn, or if such a tag goes past what stands on the dispatch list.
+#[test]
+fn two_who_look_in_step_come_to_an_end() {
+    let endless = |seed: &u64| looks_in_step(*seed) != Ended::Finished;
+    assert_eq!((0..5_000).find(endless), None);
+    for site in ["dispatch.look_for_another", "dispatch.give_to_list"] {
+        weaken(Some(site));
+        let found = (0..20_000).find(endless);
+        weaken(None);
+        assert!(found.is_some(), "the test cannot fail without {site}");
+    }
+}
+
+/// A scan for timeouts is due when somebody shortens the time. Returns how long the next scan is away then.
+fn next_scan(seed: u64) -> u64 {
+    let (tell, told) = std::sync::mpsc::channel();
+    let ended = plays(Box::new(Uniform::new(Random::new(seed), 2)), move || {
+        let q = queue("null,size=1M,irqmode=2,completion_nsec=1000000000", Locking::Single, "64");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        thread::sleep(Duration::from_secs(40));
+        let polls = thread::spawn(move || {
+            submitter.submit(Bio::read(0, Buffer::zeroed(512))).expect("there are slots");
+            submitter.poll();
+            submitter
+        });
+        // Some steps, so that this comes before the scan, during it, and after it.
+        (0..seed % 50).for_each(|_| _ = q.scheduler());
+        q.set_knob("io_timeout", "100").expect("there is such a knob").wait().expect("the number is good");
+        let submitter = polls.join().expect("no panic");
+        let next = submitter.next_wakeup().expect("a request is with the device");
+        tell.send(next.since(q.clock().now())).expect("the test listens");
+    });
+    assert_eq!(ended, Ended::Finished);
+    told.recv().expect("the world was told of")
+}
+
+/// Red if who begins a scan plans the next one by the time that was read before.
+#[test]
+fn a_time_that_was_shortened_while_a_scan_was_due_holds() {
+    let late = |seed: &u64| next_scan(*seed) > 100_000_000;
+    assert_eq!((0..1_000).find(late), None);
+    weaken(Some("timeout.read_again"));
+    let found = (0..1_000).find(late);
+    weaken(None);
+    assert!(found.is_some(), "the test cannot fail");
+}
