@@ -71,6 +71,9 @@ pub(crate) struct Bench {
     /// Real is the machine's time; virtual time takes none to pass, and gives the same result each time.
     #[arg(long, value_name = "CLOCK", default_value = "real")]
     clock: Time,
+    /// Measure how long threads wait for the scheduler's lock, and requests for the thread they were left with.
+    #[arg(long, conflicts_with = "ab")]
+    waits: bool,
     /// Run each job for so long, as in 5s or 100ms, whatever the file says; with --ab, each slice [default there: 100ms].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     runtime: Option<Duration>,
@@ -119,6 +122,7 @@ impl Bench {
 
     fn target(&self) -> Result<Target, TextError> {
         let mut target = Target::new(&self.device, self.clock);
+        target.measure_waits(self.waits);
         target.set("scheduler", &self.scheduler, "--scheduler".to_owned());
         target.set("locking", self.locking.name(), "--locking".to_owned());
         if let Some(bypass) = self.bypass {

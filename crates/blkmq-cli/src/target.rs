@@ -81,6 +81,11 @@ impl Target {
         Ok(())
     }
 
+    /// Whether waits on the way to the scheduler are measured.
+    pub(crate) fn measure_waits(&mut self, waits: bool) {
+        self.setup.waits = waits;
+    }
+
     /// Builds the queue for `jobs`, which come from `file`.
     pub(crate) fn open(&self, file: &str, jobs: &[Job]) -> Result<Bench, TextError> {
         let mut setup = self.setup.clone();

@@ -169,6 +169,27 @@ fn the_lockings_count_what_they_do() {
     assert!((mean(&combining) - ordered / number("dispatch_batches") as f64).abs() < 1e-9, "{combining}");
 }
 
+/// Four threads on any number of processors find each other at the scheduler sooner or later.
+#[test]
+fn waits_are_measured_when_that_is_wanted() {
+    let path = job("waits.fio", "rw=randread\niodepth=4\nnumjobs=4\ngroup_reporting\ntime_based\nruntime=1");
+    let device = ["--device", "null,irqmode=0", "--scheduler", "mq-deadline", "--bypass", "0"];
+    for (locking, kind) in [("single", "lock_ns"), ("combining", "staged_ns")] {
+        let arguments = [&[&*path][..], &device, &["--locking", locking]].concat();
+        let found = bench(&[&arguments[..], &["--waits"]].concat())["blkmq"].clone();
+        let waits = &found["waits"][kind];
+        let number = |value: &Value| value.as_u64().unwrap();
+        assert!(number(&waits["N"]) > 0 && waits["mean"].as_f64() <= Some(number(&waits["max"]) as f64), "{found}");
+        assert!(number(&waits["percentile"]["50.000000"]) <= number(&waits["percentile"]["99.900000"]), "{found}");
+        if locking == "combining" {
+            assert_eq!(waits["N"], found["staged"], "{found}");
+        }
+        let words = printed(&[&["bench"][..], &arguments, &["--waits"]].concat());
+        assert!(words.contains("p50 p99 p99.9"), "{words}");
+        assert!(bench(&arguments)["blkmq"].get("waits").is_none());
+    }
+}
+
 /// Neighbours join in the scheduler if they come one by one while the device is busy, and in the plug if they come together.
 #[test]
 fn merges_are_told_by_where_they_happen() {

@@ -16,6 +16,7 @@ mod stage;
 mod tasks;
 mod threads;
 mod verify;
+mod waits;
 mod worker;
 
 use std::fmt;
@@ -33,6 +34,7 @@ pub use outcome::{DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample, S
 use plan::Plan;
 pub use progress::{Progress, Snapshot};
 use stage::Stage;
+pub use waits::Waits;
 use worker::{JobsClock, Worker};
 
 /// What jobs run on.
@@ -51,6 +53,9 @@ pub struct Setup {
     pub settings: Vec<(String, String)>,
     /// Which time the jobs run on.
     pub clock: ClockKind,
+    /// Whether it is measured how long threads and requests wait on their way to the scheduler, at the price of a reading of
+    /// the clock for each wait.
+    pub waits: bool,
 }
 
 /// Which time jobs run on.
@@ -133,6 +138,7 @@ impl Setup {
             bypass: None,
             settings: Vec::new(),
             clock: ClockKind::Real,
+            waits: false,
         }
     }
 }
@@ -188,6 +194,9 @@ impl Bench {
             .slots(slots)
             .wait_meter(threads::lock_meter)
             .locking(setup.locking);
+        if setup.waits {
+            builder = builder.observe_waits(waits::note);
+        }
         if let Some(bypass) = setup.bypass {
             builder = builder.bypass(bypass);
         }

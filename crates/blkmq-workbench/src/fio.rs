@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use serde::{Serialize, Serializer};
 
 use self::numbers::{Latency, Series, Shares, buckets};
-use crate::bench::{DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample};
+use crate::bench::{self, DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample};
 use crate::job::{Direction, Job};
 
 /// What a load ran on.
@@ -56,6 +56,45 @@ struct Layer {
     trylock_failed: u64,
     wait_share: f64,
     cpu_ns_per_request: f64,
+    /// Only if they were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits: Option<LayerWaits>,
+}
+
+/// How long threads waited for the scheduler's lock, and requests to be inserted by another thread.
+#[derive(Debug, Serialize)]
+struct LayerWaits {
+    lock_ns: WaitTimes,
+    staged_ns: WaitTimes,
+}
+
+/// Waits in nanoseconds.
+#[derive(Debug, Serialize)]
+struct WaitTimes {
+    #[serde(rename = "N")]
+    count: u64,
+    mean: f64,
+    max: u64,
+    percentile: Percentiles,
+}
+
+impl From<&bench::Latency> for WaitTimes {
+    fn from(waits: &bench::Latency) -> Self {
+        let at = |percent| waits.percentile(percent);
+        let percentile = Percentiles { p50: at(50.0), p99: at(99.0), p99_9: at(99.9) };
+        Self { count: waits.count(), mean: waits.mean(), max: waits.max(), percentile }
+    }
+}
+
+/// By fio's names.
+#[derive(Debug, Serialize)]
+struct Percentiles {
+    #[serde(rename = "50.000000")]
+    p50: u64,
+    #[serde(rename = "99.000000")]
+    p99: u64,
+    #[serde(rename = "99.900000")]
+    p99_9: u64,
 }
 
 /// Names and values, as the job file has them.
@@ -170,9 +209,17 @@ impl Document {
                 trylock_failed: stats.trylock_failed,
                 wait_share: outcome.layer.wait_share(),
                 cpu_ns_per_request: outcome.layer.cpu_ns_per_request(),
+                waits: waits_of(outcome),
             },
         }
     }
+}
+
+/// The waits, if any were measured and took place.
+fn waits_of(outcome: &Outcome) -> Option<LayerWaits> {
+    let waits = outcome.waits();
+    let any = waits.lock.count() + waits.staged.count() > 0;
+    any.then(|| LayerWaits { lock_ns: (&waits.lock).into(), staged_ns: (&waits.staged).into() })
 }
 
 /// What is reported as one: a thread, or all threads of a group.

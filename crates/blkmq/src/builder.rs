@@ -8,7 +8,7 @@ use crate::control::Control;
 use crate::driver::{Driver, Topology, check_topology};
 use crate::flush::FLUSH_POOL;
 use crate::hctx::{HwCtxTable, MAX_HW_QUEUES};
-use crate::hold::Held;
+use crate::hold::{Held, Wait, WaitObserver};
 use crate::left::Left;
 use crate::limits::Limits;
 use crate::locking::Locking;
@@ -34,6 +34,7 @@ pub struct Builder {
     slots: u16,
     io_timeout_ms: u32,
     wait_meter: Option<fn() -> u64>,
+    wait_observer: Option<fn(Wait, u64)>,
     accounting: Accounting,
     ranges: Vec<SectorRange>,
 }
@@ -57,6 +58,7 @@ impl RequestQueue {
             slots: DEFAULT_SLOTS,
             io_timeout_ms: DEFAULT_IO_TIMEOUT_MS,
             wait_meter: None,
+            wait_observer: None,
             accounting: Accounting::default(),
             ranges: Vec::new(),
         }
@@ -123,6 +125,15 @@ impl Builder {
         self
     }
 
+    /// Who is told of each wait on the way to the scheduler, and its nanoseconds, by the thread that ends it; for histograms.
+    /// It may be called under the scheduler's lock: it must be quick, and must not call the queue. With it the machine's
+    /// clock is read before and after each wait.
+    #[must_use]
+    pub fn observe_waits(mut self, tell: fn(Wait, u64)) -> Self {
+        self.wait_observer = Some(tell);
+        self
+    }
+
     /// How the statistics know what is in flight; per thread by default.
     #[must_use]
     pub fn accounting(mut self, accounting: Accounting) -> Self {
@@ -161,7 +172,7 @@ impl Builder {
             staging: Staging::new("queue.staging"),
             inserting: Staging::new("queue.inserting"),
             dispatching: Staging::new("queue.dispatching"),
-            held: Line::new("queue.hold", Held::new(self.wait_meter)),
+            held: Line::new("queue.hold", Held::new(self.wait_meter, self.wait_observer.map(WaitObserver::new))),
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
             slots,

@@ -24,7 +24,7 @@ use blkmq_sched::Time;
 
 use crate::account::Starting;
 use crate::hctx::Layout;
-use crate::hold::Hold;
+use crate::hold::{Hold, Wait, WaitObserver};
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::{RUN_BOUND, Runner};
@@ -227,8 +227,11 @@ impl Runner {
         let q = starting.q;
         let hctxs = layout.hctxs(self.member);
         let (mut entered, mut list) = (0, RqList::new());
+        let staged = q.held.wait_observer.as_ref().map(WaitObserver::now);
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             let body = rq.body_mut();
+            // Until it is issued the place holds the time at which it was staged, if somebody wants to know.
+            body.issued = staged.unwrap_or(body.issued);
             body.hctx = hctxs[layout.kind(body.op, body.flags) as usize];
             entered += u64::from(body.nr_parts);
             starting.add(&mut rq);
@@ -284,10 +287,14 @@ impl Runner {
         }
         self.retry_without_room(q, hold, now);
         let mut tried = 0;
+        let observed = q.held.wait_observer.as_ref().map(|observer| (observer, observer.now()));
         while tried < share
-            && let Some(rq) = hold.backlog.take(&q.slots)
+            && let Some(mut rq) = hold.backlog.take(&q.slots)
         {
             tried += 1;
+            if let Some((observer, now)) = observed {
+                observer.tell(Wait::Staged, std::mem::take(&mut rq.body_mut().issued), now);
+            }
             let inserted = if kept("backlog.order") && hold.backlog.is_blocked(&rq) {
                 Err(rq)
             } else {

@@ -4,6 +4,7 @@ use blkmq_sched::{Class, Scheduler, Tally};
 
 use crate::account::Counters;
 use crate::backlog::Backlog;
+use crate::clock::{Clock, Time};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -31,12 +32,43 @@ pub(crate) struct Hold {
     pub(crate) is_fold_due: bool,
 }
 
+/// What somebody waits for on the way to the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wait {
+    /// A thread for the scheduler's lock.
+    Lock,
+    /// A request that was left for another thread to insert, until that one does, or merges it, or finds no room.
+    Staged,
+}
+
+/// Whom to tell of waits, and the clock they are measured by: the machine's exact one, whatever the queue's is.
+#[derive(Debug, Clone)]
+pub(crate) struct WaitObserver {
+    clock: Clock,
+    tell: fn(Wait, u64),
+}
+
+impl WaitObserver {
+    pub(crate) fn new(tell: fn(Wait, u64)) -> Self {
+        Self { clock: Clock::real(), tell }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(crate) fn tell(&self, wait: Wait, since: Time, now: Time) {
+        (self.tell)(wait, now.since(since));
+    }
+}
+
 /// The hold on a line of its own, with a count that lets others see without locking whether there is work.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) lock: Mutex<Hold>,
     /// What tells the calling thread's CPU time, in ns.
     wait_meter: Option<fn() -> u64>,
+    pub(crate) wait_observer: Option<WaitObserver>,
     /// Requests in the scheduler, as of the last unlock.
     nr_waiting: AtomicU32,
     /// Requests that were left and are not in it yet.
@@ -81,10 +113,11 @@ impl Hold {
 }
 
 impl Held {
-    pub(crate) fn new(wait_meter: Option<fn() -> u64>) -> Self {
+    pub(crate) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<WaitObserver>) -> Self {
         Self {
             lock: Mutex::new(Hold::empty()),
             wait_meter,
+            wait_observer,
             nr_waiting: AtomicU32::new(0),
             nr_left: AtomicU32::new(0),
             nr_elsewhere: AtomicU32::new(0),
@@ -111,8 +144,12 @@ impl Held {
     fn wait(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
         let read = || self.wait_meter.map_or(0, |meter| meter());
         let since = read();
+        let began = self.wait_observer.as_ref().map(WaitObserver::now);
         let guard = self.lock.lock();
         counters.waited(read().saturating_sub(since));
+        if let Some((observer, began)) = self.wait_observer.as_ref().zip(began) {
+            observer.tell(Wait::Lock, began, observer.now());
+        }
         guard
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use blkmq_workbench::bench::LayerOutcome;
 use blkmq_workbench::report::{Bar, Group, Section};
 use blkmq_workbench::{JobFile, MIN_ROUNDS, Ratio, Turns, WIDTH};
 use serde::Serialize;
@@ -12,7 +13,7 @@ use serde::Serialize;
 use super::{Bench, SLICE};
 use crate::failure::Failure;
 use crate::page::{self, Page};
-use crate::target::{Pair, Target};
+use crate::target::{Pair, Target, Time};
 use crate::turns::{self, Rates, Variant};
 use crate::words::{short, time};
 use crate::{interrupt, json, progress};
@@ -42,7 +43,7 @@ impl Bench {
         bar.set_message(format!("slices of {} {} and {}", pair.knob, pair.values[0], pair.values[1]));
         let turns = turns::take(&mut variants, slice, self.rounds as usize, &[(0, 1)], stop, &bar);
         bar.finish_and_clear();
-        let found = Found::new(pair, &turns?);
+        let found = Found::new(pair, &turns?, &variants, self.clock == Time::Real);
         if let Some(page) = page {
             let title = format!("The load {name}: {} {} or {}", pair.knob, found.a, found.b);
             page.write(title, page::modelled(base.device(), self.clock), found.sections(slice))?;
@@ -67,25 +68,51 @@ struct Found<'a> {
     high: f64,
     rounds: usize,
     /// Operations per second of each.
-    iops: Sides,
+    iops: Sides<Rates>,
+    /// What requests cost; not on virtual time, which takes none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    costs: Option<Sides<Costs>>,
     #[serde(skip)]
     is_resolved: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Sides {
-    a: Rates,
-    b: Rates,
+struct Sides<T> {
+    a: T,
+    b: T,
+}
+
+/// Means over all slices of a side.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Costs {
+    /// CPU time of the jobs' threads for each request that the driver got.
+    cpu_ns_per_request: f64,
+    /// Share of it that went into waiting for the scheduler's lock, and into polls that found nothing.
+    wait_share: f64,
+    /// Share of the requests that passed the scheduler by.
+    bypassed_share: f64,
+}
+
+impl From<&LayerOutcome> for Costs {
+    fn from(layer: &LayerOutcome) -> Self {
+        Self {
+            cpu_ns_per_request: layer.cpu_ns_per_request(),
+            wait_share: layer.wait_share(),
+            bypassed_share: layer.bypassed_share(),
+        }
+    }
 }
 
 impl<'a> Found<'a> {
-    fn new(pair: &'a Pair, turns: &Turns) -> Self {
+    fn new(pair: &'a Pair, turns: &Turns, variants: &[Variant], is_real: bool) -> Self {
         let found = turns.ratio(0, 1).expect("there are at least two rounds");
         let rates = |side| turns.spread(side).expect("every side had slices").into();
         let Ratio { ratio, low, high, rounds } = found;
         let [a, b] = pair.values.each_ref().map(String::as_str);
         let iops = Sides { a: rates(0), b: rates(1) };
-        Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, is_resolved: found.is_resolved() }
+        let costs = |side: usize| Costs::from(&variants[side].layer);
+        let costs = is_real.then(|| Sides { a: costs(0), b: costs(1) });
+        Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, costs, is_resolved: found.is_resolved() }
     }
 
     fn sections(&self, slice: Duration) -> Vec<Section> {
@@ -109,6 +136,12 @@ impl<'a> Found<'a> {
             let Rates { median, lower_quartile, upper_quartile } = rates;
             let [median, lower, upper] = [median, lower_quartile, upper_quartile].map(short);
             writeln!(out, "{side}    {median:>7} IOPS, quartiles {lower} .. {upper}    {}={value}", self.knob)?;
+        }
+        for (side, costs) in self.costs.iter().flat_map(|costs| [("A", costs.a), ("B", costs.b)]) {
+            let Costs { cpu_ns_per_request, wait_share, bypassed_share } = costs;
+            let [waiting, passed] = [wait_share, bypassed_share].map(|share| 100.0 * share);
+            let shares = format!("{waiting:.1} % of it waiting; {passed:.1} % of the requests passed the scheduler by");
+            writeln!(out, "{side}    {cpu_ns_per_request:.0} ns CPU a request, {shares}")?;
         }
         let Self { ratio, low, high, rounds, .. } = self;
         let of = format!("{rounds} rounds of four slices of {}", time(slice));

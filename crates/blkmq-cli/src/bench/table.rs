@@ -105,6 +105,16 @@ impl Table<'_> {
             ("CPU time per request", format!("{:.1} ns", layer.cpu_ns_per_request()), String::new()),
             ("of it waiting", percent(layer.wait_share()), String::new()),
         ]);
+        let waits = self.outcome.waits();
+        let all = [
+            ("waits for the lock", "lock p50 p99 p99.9", &waits.lock),
+            ("left to others", "staged p50 p99 p99.9", &waits.staged),
+        ];
+        for (title, times, waits) in all.into_iter().filter(|(.., waits)| waits.count() > 0) {
+            rows.push((title, waits.count().to_string(), String::new()));
+            let [p50, p99, p99_9] = [50.0, 99.0, 99.9].map(|percent| us(waits.percentile(percent)));
+            rows.push((times, format!("{p50} {p99} {p99_9}"), "us".to_owned()));
+        }
         rows
     }
 }

@@ -4,8 +4,8 @@ use std::ops::AddAssign;
 
 use blkmq::Stats;
 
-use super::Latency;
 use super::cpu::Usage;
+use super::{Latency, Waits};
 use crate::job::Direction;
 
 /// What a run of jobs came to.
@@ -51,6 +51,8 @@ pub struct JobOutcome {
     pub usage: Usage,
     /// CPU time that the thread spent looking for completions that had not come, in nanoseconds.
     pub empty_polls_ns: u64,
+    /// Waits that the thread ended, its own and those of others' requests that it inserted; none unless they are measured.
+    pub waits: Waits,
     /// Blocks that were not what had been written.
     pub verify_errors: u64,
     /// Why the job ended early; `None` if it did not.
@@ -117,6 +119,14 @@ pub struct LayerOutcome {
 }
 
 impl Outcome {
+    /// The waits of all threads.
+    #[must_use]
+    pub fn waits(&self) -> Waits {
+        let mut all = Waits::default();
+        self.jobs.iter().for_each(|job| all.add(&job.waits));
+        all
+    }
+
     /// The first thread's error, with its job's name.
     #[must_use]
     pub fn error(&self) -> Option<String> {
@@ -158,6 +168,7 @@ impl JobOutcome {
         self.depth_complete.add(other.depth_complete);
         self.usage += other.usage;
         self.empty_polls_ns += other.empty_polls_ns;
+        self.waits.add(&other.waits);
         self.verify_errors += other.verify_errors;
         if self.error.is_none() {
             self.error.clone_from(&other.error);

@@ -23,6 +23,7 @@ use super::progress::Cell;
 use super::recorder::Recorder;
 use super::stage::Stage;
 use super::verify::Verifier;
+use super::waits;
 use crate::job::{ByDirection, Direction, Operations};
 
 /// After so many rounds the clock is read, should completions not have told the time.
@@ -418,6 +419,7 @@ impl Worker {
         let Self { mut outcome, recorder, is_stopped, read_back_ns, wrong, plan, .. } = self;
         (outcome.depth_level, outcome.depth_submit, outcome.depth_complete) =
             (recorder.level, recorder.submit, recorder.complete);
+        outcome.waits = waits::take();
         let [read, write, trim, sync] = recorder.into_kinds();
         outcome.directions = [read, write, trim];
         outcome.sync = sync;

@@ -2,13 +2,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use crate::driver::spec;
-use crate::{Bio, Buffer, Client, Locking, RequestQueue, Submitter};
+use crate::{Bio, Buffer, Client, Flags, Locking, RequestQueue, Submitter, Wait};
 
 /// How often the meter was read; each reading is a microsecond later than the one before.
 static READINGS: AtomicU64 = AtomicU64::new(0);
 
 fn meter() -> u64 {
     READINGS.fetch_add(1, Ordering::Relaxed) * 1000
+}
+
+static LOCK_WAITS: AtomicU64 = AtomicU64::new(0);
+
+fn note_lock(wait: Wait, _: u64) {
+    assert_eq!(wait, Wait::Lock);
+    LOCK_WAITS.fetch_add(1, Ordering::Relaxed);
 }
 
 fn reap_all(submitter: &mut Submitter) {
@@ -28,6 +35,7 @@ fn who_finds_the_lock_taken_counts_the_wait() {
         .scheduler("mq-deadline")
         .locking(Locking::Single)
         .wait_meter(meter)
+        .observe_waits(note_lock)
         .build()
         .unwrap();
     let mut submitter = q.submitter(&Client::new("waiter")).unwrap();
@@ -45,6 +53,7 @@ fn who_finds_the_lock_taken_counts_the_wait() {
     });
     let stats = q.stats();
     assert_eq!((stats.contended, stats.lock_wait_ns, stats.dispatch_batches), (1, 1000, 1));
+    assert_eq!(LOCK_WAITS.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -77,4 +86,41 @@ fn tags_for_requests_that_have_gone_come_back() {
     drop(quiesce);
     reap_all(&mut submitter);
     assert_eq!((q.stats().issued, q.hctxs.get(0).tags.weight()), (1, 0));
+}
+
+static WAITS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+fn count(wait: Wait, ns: u64) {
+    assert!(ns < 3_600_000_000_000, "no time stamp of another kind was taken for the beginning");
+    WAITS[usize::from(wait == Wait::Staged)].fetch_add(1, Ordering::Relaxed);
+}
+
+/// Red when a wait is told of twice, or not at all, and when the time of staging stays where that of issuing is expected.
+#[test]
+fn each_wait_is_told_of_once() {
+    let build = |locking| {
+        let builder = RequestQueue::builder(spec::open("null,irqmode=0").unwrap()).scheduler("mq-deadline");
+        builder.locking(locking).bypass(false).observe_waits(count).build().unwrap()
+    };
+    let waits = || WAITS.each_ref().map(|waits| waits.swap(0, Ordering::Relaxed));
+    let q = build(Locking::Combining);
+    q.stage_all();
+    let mut submitter = q.submitter(&Client::new("staged")).unwrap();
+    for number in 0..5 {
+        submitter.submit(Bio::read(number * 64, Buffer::zeroed(4096))).unwrap();
+    }
+    let nowait = Flags { nowait: true, ..Flags::NONE };
+    let quiesce = q.quiesce();
+    submitter.submit(Bio::read(1000, Buffer::zeroed(4096)).with_flags(nowait)).unwrap();
+    submitter.flush_plug();
+    drop(quiesce);
+    reap_all(&mut submitter);
+    assert_eq!(waits(), [0, 6]);
+
+    // Of another's lock `who_finds_the_lock_taken_counts_the_wait` tells.
+    let q = build(Locking::Single);
+    let mut submitter = q.submitter(&Client::new("alone")).unwrap();
+    submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
+    reap_all(&mut submitter);
+    assert_eq!(waits(), [0, 0]);
 }

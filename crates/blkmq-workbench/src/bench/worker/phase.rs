@@ -7,6 +7,7 @@ use crate::bench::cpu::Usage;
 use crate::bench::pace::Pace;
 use crate::bench::plan::nanoseconds;
 use crate::bench::recorder::Recorder;
+use crate::bench::waits;
 use crate::job::Direction;
 
 impl Worker {
@@ -34,6 +35,7 @@ impl Worker {
             _ => None,
         };
         self.outcome.empty_polls_ns = 0;
+        let _ = waits::take();
         if self.has_thread {
             self.usage = Usage::of_thread();
         }

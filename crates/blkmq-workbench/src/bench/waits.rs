@@ -1,0 +1,41 @@
+//! How long threads and requests waited on their way to the scheduler, gathered by thread.
+
+use std::cell::RefCell;
+
+use blkmq::Wait;
+
+use super::Latency;
+
+/// How long they waited.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Waits {
+    /// Threads for the scheduler's lock, when it was taken.
+    pub lock: Latency,
+    /// Requests that were left for another thread, until that one had inserted or merged them.
+    pub staged: Latency,
+}
+
+thread_local! {
+    static WAITS: RefCell<Waits> = RefCell::default();
+}
+
+/// Notes a wait that this thread has ended.
+pub(super) fn note(wait: Wait, ns: u64) {
+    WAITS.with_borrow_mut(|waits| match wait {
+        Wait::Lock => waits.lock.record(ns),
+        Wait::Staged => waits.staged.record(ns),
+    });
+}
+
+/// What this thread has noted since this was called last.
+pub(super) fn take() -> Waits {
+    WAITS.take()
+}
+
+impl Waits {
+    /// Adds what another thread noted.
+    pub fn add(&mut self, other: &Self) {
+        self.lock.add(&other.lock);
+        self.staged.add(&other.staged);
+    }
+}
