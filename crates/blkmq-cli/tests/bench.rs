@@ -182,7 +182,8 @@ fn waits_are_measured_when_that_is_wanted() {
         assert!(number(&waits["N"]) > 0 && waits["mean"].as_f64() <= Some(number(&waits["max"]) as f64), "{found}");
         assert!(number(&waits["percentile"]["50.000000"]) <= number(&waits["percentile"]["99.900000"]), "{found}");
         if locking == "combining" {
-            assert_eq!(waits["N"], found["staged"], "{found}");
+            // And a few that were to be left when the other thread had just gone.
+            assert!(number(&waits["N"]) >= number(&found["staged"]), "{found}");
         }
         let words = printed(&[&["bench"][..], &arguments, &["--waits"]].concat());
         assert!(words.contains("p50 p99 p99.9"), "{words}");
