@@ -102,11 +102,13 @@ impl Backlog {
     }
 
     /// Whether nothing waits here.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.nr_incoming == 0 && self.later.is_empty() && self.nr_without_room == 0
     }
 
     /// Whether something waits that was not tried yet.
+    #[inline]
     pub(crate) fn is_untried(&self) -> bool {
         self.nr_incoming > 0 || !self.later.is_empty()
     }
@@ -117,7 +119,13 @@ impl Backlog {
     }
 
     /// Whether requests of the same kind and member wait for room: then this one goes behind them.
+    #[inline]
     pub(crate) fn is_blocked(&self, rq: &Request<'_>) -> bool {
+        self.lacks_room() && self.is_behind_some(rq)
+    }
+
+    #[cold]
+    fn is_behind_some(&self, rq: &Request<'_>) -> bool {
         let member = usize::from(rq.index().pool());
         let (word, bit) = bit(member);
         let (class, sync) = kind(rq);
@@ -164,6 +172,7 @@ impl Backlog {
     }
 
     /// Whether something waits for room.
+    #[inline]
     pub(crate) fn lacks_room(&self) -> bool {
         self.nr_without_room > 0
     }

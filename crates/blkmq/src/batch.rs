@@ -67,7 +67,7 @@ impl Runner {
             return 0;
         }
         let (chosen, is_held_back) = if hold.elsewhere == 0 {
-            self.choose_for_one(q, hold, now, bound)
+            self.choose_for_one(q, hold, now, waiting.min(bound))
         } else {
             self.choose_for_many(q, hold, now, bound)
         };
@@ -79,15 +79,14 @@ impl Runner {
         chosen
     }
 
-    /// While all that waits goes to one hardware queue: tags first, then the choices. Returns whether the scheduler held
-    /// something back too.
-    fn choose_for_one(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time, bound: usize) -> (usize, bool) {
+    /// While all that waits goes to one hardware queue: tags first, then the choices, `wanted` of them, which is not more than
+    /// wait. Returns whether the scheduler held something back too.
+    fn choose_for_one(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time, wanted: usize) -> (usize, bool) {
         let hctx = q.hctxs.get(0);
         let mut batch = [Tag(0); TAGS];
         let mut chosen = 0;
         loop {
-            let waiting = hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len());
-            let wanted = waiting.min(bound - chosen).min(TAGS);
+            let wanted = (wanted - chosen).min(TAGS);
             if wanted == 0 {
                 return (chosen, false);
             }

@@ -281,10 +281,13 @@ impl Runner {
 
     /// Inserts what was left, up to `share` requests: first what waits for room, as far as there is some, then what was not
     /// tried yet. Returns how many were tried.
+    #[inline]
     pub(crate) fn insert_left(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time, share: usize) -> usize {
-        if hold.backlog.is_empty() {
-            return 0;
-        }
+        if hold.backlog.is_empty() { 0 } else { self.insert_some_left(q, hold, now, share) }
+    }
+
+    #[inline(never)]
+    fn insert_some_left(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time, share: usize) -> usize {
         self.retry_without_room(q, hold, now);
         let mut tried = 0;
         let observed = q.held.wait_observer.as_ref().map(|observer| (observer, observer.now()));
@@ -317,12 +320,18 @@ impl Runner {
     }
 
     /// Inserts what found no room before, as far as there is some now.
+    #[inline]
     pub(crate) fn retry_without_room(&self, q: &RequestQueue, hold: &mut Hold, now: Time) {
         if hold.backlog.lacks_room() {
-            let mut backlog = std::mem::take(&mut hold.backlog);
-            backlog.retry(&q.slots, |rq| self.insert_begun(q, hold, rq, now));
-            hold.backlog = backlog;
+            self.retry_some(q, hold, now);
         }
+    }
+
+    #[cold]
+    fn retry_some(&self, q: &RequestQueue, hold: &mut Hold, now: Time) {
+        let mut backlog = std::mem::take(&mut hold.backlog);
+        backlog.retry(&q.slots, |rq| self.insert_begun(q, hold, rq, now));
+        hold.backlog = backlog;
     }
 
     /// Ends a request that had begun and would have to wait.
