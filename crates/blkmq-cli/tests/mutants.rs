@@ -8,37 +8,59 @@ use blkmq_workbench::torture::{MUTANTS, Mutant};
 use run::{blkmq, printed};
 use serde_json::Value;
 
-/// A bug that is not found in so many operations is one that the rig is blind to. Two cores need far less than two minutes
-/// for them.
-const MOST: &str = "2000000";
+/// A bug that is not found in so many operations is one that the rig is blind to. Two cores need less than two minutes for
+/// them.
+const MOST: &str = "5000000";
+/// A bug shows in many ways, and the first may be one that another rule watches over: then further seeds are tried.
+const MOST_SEEDS: u64 = 5;
+
+/// How a planted bug was found.
+struct Found {
+    /// By a rule that is there to find it.
+    is_by_its_own: bool,
+    /// The rule, and what it says.
+    said: String,
+}
+
+/// Plants a bug and looks for it; `None` if it is not found. What was found must be the bug: the same world without it is clean.
+fn find(Mutant { name, found_by, .. }: &Mutant, seed: u64) -> Option<Found> {
+    let output = blkmq(&["torture", "--seed", &seed.to_string(), "--requests", MOST, "--plant", name, "--json"]);
+    let found: Value = serde_json::from_slice(&output.stdout).expect("the program prints JSON");
+    let failure = &found["failure"];
+    if failure.is_null() {
+        return None;
+    }
+    assert_eq!(output.status.code(), Some(1), "{name}");
+    assert_eq!(failure["repeatable"].as_bool(), Some(true), "{name}: {failure}");
+    let repeat = failure["repeat"].as_str().expect("a failure tells how to repeat it");
+    let without = repeat.replace(&format!(" --plant {name}"), "");
+    let text = printed(&without.split_whitespace().skip(1).collect::<Vec<_>>());
+    assert!(text.contains("\nclean: "), "{name}: what was found is not the planted bug: {without}");
+    let (rule, what) = (failure["rule"].as_str().unwrap(), failure["what"].as_str().unwrap());
+    let seconds = found["seconds"].as_f64().unwrap();
+    let (before, shortest) = (&found["requests"], &failure["requests"]);
+    println!("{name}: found after {before} operations and {seconds:.1} s, shown by {shortest}: {rule}: {what}");
+    let said = format!("{rule}: {what}");
+    Some(Found { is_by_its_own: found_by.iter().any(|words| said.contains(words)), said })
+}
 
 #[test]
 fn each_is_found() {
-    let seed = std::env::var("BLKMQ_SEED").unwrap_or_else(|_| "1".to_owned());
+    let first: u64 = std::env::var("BLKMQ_SEED").map_or(1, |seed| seed.parse().expect("BLKMQ_SEED is a number"));
     let (mut missed, mut by_others) = (Vec::new(), Vec::new());
-    for Mutant { name, found_by, .. } in MUTANTS {
-        let output = blkmq(&["torture", "--seed", &seed, "--requests", MOST, "--plant", name, "--json"]);
-        let found: Value = serde_json::from_slice(&output.stdout).expect("the program prints JSON");
-        let failure = &found["failure"];
-        if failure.is_null() {
-            missed.push(name);
-            continue;
-        }
-        assert_eq!(output.status.code(), Some(1), "{name}");
-        assert_eq!(failure["repeatable"].as_bool(), Some(true), "{name}: {failure}");
-        let repeat = failure["repeat"].as_str().expect("a failure tells how to repeat it");
-        let without = repeat.replace(&format!(" --plant {name}"), "");
-        let text = printed(&without.split_whitespace().skip(1).collect::<Vec<_>>());
-        assert!(text.contains("\nclean: "), "{name}: what was found is not the planted bug: {without}");
-        let (rule, what) = (failure["rule"].as_str().unwrap(), failure["what"].as_str().unwrap());
-        let seconds = found["seconds"].as_f64().unwrap();
-        let (before, shortest) = (&found["requests"], &failure["requests"]);
-        println!("{name}: found after {before} operations and {seconds:.1} s, shown by {shortest}: {rule}: {what}");
-        let said = format!("{rule}: {what}");
-        if !found_by.iter().any(|words| said.contains(words)) {
-            by_others.push(format!("{name}, by {said}"));
+    for mutant in MUTANTS {
+        let mut others = Vec::new();
+        let found =
+            (first..first + MOST_SEEDS).map_while(|seed| find(mutant, seed)).any(|Found { is_by_its_own, said }| {
+                others.push(said);
+                is_by_its_own
+            });
+        if others.is_empty() {
+            missed.push(mutant.name);
+        } else if !found {
+            by_others.push((mutant.name, others));
         }
     }
-    assert!(missed.is_empty(), "seed {seed}: not found in {MOST} operations: {missed:?}");
-    assert!(by_others.is_empty(), "seed {seed}: found by rules that are not there to find them: {by_others:#?}");
+    assert!(missed.is_empty(), "seed {first}: not found in {MOST} operations: {missed:?}");
+    assert!(by_others.is_empty(), "seed {first}: found by rules that are not there to find them: {by_others:#?}");
 }
