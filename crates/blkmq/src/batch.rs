@@ -38,7 +38,6 @@ impl Runner {
             }
             let limit = if is_busy { 1 } else { bound - chosen };
             let mut guard = q.held.hold(&self.member(q).counters);
-            self.member(q).counters.held();
             let got = self.choose_batch(q, &mut guard, now, limit);
             self.append_ready(q);
             q.open_gate(&mut guard);

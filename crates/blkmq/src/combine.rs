@@ -147,7 +147,6 @@ impl Runner {
         let gave_up = loop {
             let mut guard = q.held.hold(&self.member(q).counters);
             let hold = &mut *guard;
-            self.member(q).counters.held();
             self.take_over(q, hold, left);
             self.is_told = q.word.load().is_waiting();
             if self.is_told {
@@ -155,9 +154,9 @@ impl Runner {
                 // WAITING.
                 q.word.wait_fence();
             }
+            // What came before has the room first.
+            self.retry_without_room(q, hold, now);
             if let Some(enter) = enter.take() {
-                // What came before this thread's own has the room first.
-                self.retry_without_room(q, hold, now);
                 enter(self, hold);
             }
             share -= self.insert_left(q, hold, now, share);
@@ -279,8 +278,8 @@ impl Runner {
         entered
     }
 
-    /// Inserts what was left, up to `share` requests: first what waits for room, as far as there is some, then what was not
-    /// tried yet. Returns how many were tried.
+    /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. What waited for room had
+    /// its turn before.
     #[inline]
     pub(crate) fn insert_left(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time, share: usize) -> usize {
         if hold.backlog.is_empty() { 0 } else { self.insert_some_left(q, hold, now, share) }
@@ -288,7 +287,6 @@ impl Runner {
 
     #[inline(never)]
     fn insert_some_left(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time, share: usize) -> usize {
-        self.retry_without_room(q, hold, now);
         let mut tried = 0;
         let observed = q.held.wait_observer.as_ref().map(|observer| (observer, observer.now()));
         while tried < share

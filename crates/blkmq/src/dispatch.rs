@@ -292,7 +292,6 @@ fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Ch
 /// One choice under one hold.
 pub(crate) fn choose<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
     let mut hold = q.held.hold(counters);
-    counters.held();
     let choice = match q.choose_held(&mut hold, now) {
         Some(rq) => Choice::Chosen(rq),
         None if hold.scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty()) => Choice::Empty,

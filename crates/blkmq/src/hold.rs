@@ -124,11 +124,12 @@ impl Held {
         }
     }
 
-    /// The lock, on the path of a request: who has to wait counts it.
+    /// The lock, on the path of a request: holds are counted, and waits for them.
     ///
     /// COST: of a free lock a compare-exchange, and a swap to unlock; two readings of the meter, if there is one, of a held one.
     #[inline]
     pub(crate) fn hold(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
+        counters.held();
         match self.lock.try_lock() {
             Some(guard) => guard,
             None => self.wait(counters),

@@ -91,7 +91,6 @@ impl Runner {
         let hctxs = layout.hctxs(self.member);
         self.skips_merges = may_skip_merges && q.held.is_taken();
         let mut guard = q.held.hold(&self.member(q).counters);
-        self.member(q).counters.held();
         let hold = &mut *guard;
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             let body = rq.body_mut();

@@ -34,7 +34,6 @@ impl Runner {
         let entered;
         if q.inserting.try_hold(no_slot).is_some() {
             let mut guard = q.held.hold(&self.member(q).counters);
-            self.member(q).counters.held();
             self.retry_without_room(q, &mut guard, starting.now);
             // A merge is looked for: the lock was free, or only a dispatcher had it.
             entered = self.insert_own(starting, &mut guard, layout, plug, &mut flushes);
@@ -70,7 +69,6 @@ impl Runner {
     /// Inserts what lies in all buckets.
     fn insert_buckets(&mut self, q: &RequestQueue, now: Time, measures: Measures) {
         let mut guard = q.held.hold(&self.member(q).counters);
-        self.member(q).counters.held();
         let hold = &mut *guard;
         for (_, member) in q.members.iter() {
             let mut list = RqList::new();
@@ -78,6 +76,7 @@ impl Runner {
             hold.backlog.add(list);
         }
         self.skips_merges = measures.merges;
+        self.retry_without_room(q, hold, now);
         self.insert_left(q, hold, now, usize::MAX);
         self.skips_merges = false;
         q.held.note_waiting(hold);
@@ -86,7 +85,7 @@ impl Runner {
     /// Inserts what found no room before, as far as there is some now.
     pub(crate) fn insert_without_room(&mut self, q: &RequestQueue, now: Time) {
         let mut guard = q.held.hold(&self.member(q).counters);
-        self.member(q).counters.held();
+        self.retry_without_room(q, &mut guard, now);
         self.insert_left(q, &mut guard, now, usize::MAX);
         q.held.note_waiting(&guard);
     }
