@@ -37,7 +37,10 @@ impl Runner {
             let passed = if seen.gate().is_some() { self.bypass(&starting, layout, plug) } else { 0 };
             passed + self.insert_waiting(&starting, layout, plug, seen, &mut chosen)
         } else {
-            self.insert_direct(&starting, layout, plug, seen)
+            let entered = self.insert_direct(&starting, layout, plug, seen);
+            // Unless something waits there is nothing to dispatch.
+            chosen = (!self.parked && !q.word.load().is_waiting()).then_some(0);
+            entered
         };
         self.member(q).counters.entered(entered);
         starting.finish(entered);

@@ -88,6 +88,7 @@ impl Runner {
     }
 
     /// Issues what is ready without the issue list: for drivers that take concurrent calls, when no order is kept.
+    #[inline]
     pub(crate) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
         let mut pending = std::mem::take(&mut self.ready);
         let index = self.ready_hctx;
@@ -98,6 +99,7 @@ impl Runner {
         self.tell_started(q);
     }
 
+    #[inline]
     fn tell_started(&mut self, q: &RequestQueue) {
         if self.started.any {
             std::mem::take(&mut self.started).tell(q);
@@ -134,10 +136,15 @@ impl Runner {
 
     /// Puts what the driver gave back on the dispatch lists, without a tag. It is tried again when something completes,
     /// or at the next poll.
+    #[inline]
     pub(crate) fn park_requeued(&mut self, q: &RequestQueue) {
-        if self.requeued.is_empty() {
-            return;
+        if !self.requeued.is_empty() {
+            self.park_some(q);
         }
+    }
+
+    #[cold]
+    fn park_some(&mut self, q: &RequestQueue) {
         self.member(q).counters.requeued(self.requeued.len() as u64);
         let mut is_news = false;
         while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
