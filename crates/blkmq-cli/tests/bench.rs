@@ -126,14 +126,14 @@ const FEW_TAGS: [&str; 6] =
 fn the_bypass_goes_with_the_locking() {
     let path = job("bypass.fio", "rw=randread");
     for (arguments, locking, bypass) in [
-        (&[][..], "single", false),
+        (&[][..], "combining", true),
+        (&["--locking", "single"], "single", false),
         (&["--locking", "batch"], "batch", false),
-        (&["--locking", "combining"], "combining", true),
-        (&["--set", "locking=combining"], "combining", true),
-        (&["--locking", "combining", "--bypass", "0"], "combining", false),
-        (&["--locking", "combining", "--set", "bypass=0"], "combining", false),
-        (&["--bypass", "1"], "single", true),
-        (&["--set", "bypass=1"], "single", true),
+        (&["--set", "locking=staged"], "staged", false),
+        (&["--bypass", "0"], "combining", false),
+        (&["--set", "bypass=0"], "combining", false),
+        (&["--locking", "single", "--bypass", "1"], "single", true),
+        (&["--locking", "single", "--set", "bypass=1"], "single", true),
     ] {
         let found = &bench(&[&[&*path][..], &FEW_TAGS, arguments].concat())["blkmq"];
         assert_eq!((&found["locking"], &found["bypass"]), (&locking.into(), &bypass.into()), "{arguments:?}");

@@ -15,6 +15,8 @@ pub(crate) struct Hold {
     /// Requests in the scheduler, by the hardware queue they will go to, and those for another than the first.
     pub(crate) queued: Vec<u32>,
     pub(crate) elsewhere: u32,
+    /// A hardware queue, and for how many more requests for it there is room at least, as long as this hold goes on.
+    pub(crate) room: (u16, u32),
     /// Requests other than reads that entered the scheduler since it was installed.
     pub(crate) limited: u64,
     /// What had completed when the scheduler was installed.
@@ -95,6 +97,7 @@ impl Hold {
             scheduler: None,
             queued: Vec::new(),
             elsewhere: 0,
+            room: (0, 0),
             limited: 0,
             base: Tally::default(),
             base_limited: 0,
@@ -130,10 +133,12 @@ impl Held {
     #[inline]
     pub(crate) fn hold(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
         counters.held();
-        match self.lock.try_lock() {
+        let mut guard = match self.lock.try_lock() {
             Some(guard) => guard,
             None => self.wait(counters),
-        }
+        };
+        guard.room = (0, 0);
+        guard
     }
 
     /// Whether somebody has the lock just now.

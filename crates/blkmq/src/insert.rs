@@ -324,20 +324,35 @@ pub(crate) fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, place: Plac
 }
 
 /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests` and the scheduler's limit
-/// on requests other than reads. What the driver has is only looked up near the bound.
+/// on requests other than reads. The caller inserts it then.
 #[inline]
-fn has_room(q: &RequestQueue, hold: &Hold, hctx: u16, limited: bool) -> bool {
-    let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
-    let queued = hold.queued[usize::from(hctx)];
-    let hctx = q.hctxs.get(hctx);
-    if queued + u32::from(q.hctxs.depth()) + hctx.nr_parked() >= nr_requests
-        && queued + hctx.tags.weight() + hctx.nr_parked() >= nr_requests
-    {
+fn has_room(q: &RequestQueue, hold: &mut Hold, hctx: u16, limited: bool) -> bool {
+    let (known, left) = &mut hold.room;
+    if *known == hctx && *left > 0 {
+        *left -= 1;
+    } else if !has_room_now(q, hold, hctx) {
         return false;
     }
+    !limited || is_within_async_depth(q, hold)
+}
+
+/// What the driver has is only looked up near the bound. Farther away the hold keeps in mind how many more there is room for,
+/// whatever the driver takes meanwhile.
+#[inline(never)]
+fn has_room_now(q: &RequestQueue, hold: &mut Hold, index: u16) -> bool {
+    let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
+    let hctx = q.hctxs.get(index);
+    let waiting = hold.queued[usize::from(index)] + hctx.nr_parked();
+    let left = nr_requests.saturating_sub(waiting + u32::from(q.hctxs.depth()));
+    hold.room = (index, left.saturating_sub(1));
+    left > 0 || waiting + hctx.tags.weight() < nr_requests
+}
+
+fn is_within_async_depth(q: &RequestQueue, hold: &Hold) -> bool {
+    let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
     let async_depth = hold.scheduler.as_ref().and_then(|scheduler| scheduler.async_depth());
     match async_depth {
-        Some(depth) if limited && depth < nr_requests => {
+        Some(depth) if depth < nr_requests => {
             // Counters lag, so `completed` may be too small, which errs on the side of waiting.
             let completed = q.nr_limited_completed().wrapping_sub(hold.base_limited);
             let outstanding = hold.limited.wrapping_sub(completed);

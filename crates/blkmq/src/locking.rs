@@ -7,7 +7,6 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Locking {
     /// One lock around each insertion and around each dispatch of one request, and threads wait for it: Linux.
-    #[default]
     Single,
     /// The same with some of the measures of Axboe's series of 2024.
     Staged(Measures),
@@ -16,6 +15,7 @@ pub enum Locking {
     Batch,
     /// One thread at a time inserts and merges for all and dispatches a batch; the others leave what they have with it and
     /// go on.
+    #[default]
     Combining,
 }
 

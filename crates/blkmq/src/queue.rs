@@ -280,6 +280,7 @@ impl RequestQueue {
             scheduler,
             queued: vec![0; nr_hctxs as usize],
             elsewhere: 0,
+            room: (0, 0),
             limited: 0,
             base: self.tally(&Tally::default()),
             base_limited: self.nr_limited_completed(),

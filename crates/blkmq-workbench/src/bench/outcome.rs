@@ -270,10 +270,11 @@ impl LayerOutcome {
         share(self.cpu_ns, self.requests)
     }
 
-    /// The share of the threads' CPU time that went into waiting; 0 on a virtual clock, which takes none.
+    /// The share of the threads' CPU time that went into waiting; 0 on a virtual clock, which takes none. Of many waits a
+    /// sample is measured.
     #[must_use]
     pub fn wait_share(&self) -> f64 {
-        share(self.wait_ns, self.cpu_ns)
+        share(self.wait_ns, self.cpu_ns).min(1.0)
     }
 
     /// The share of the operations that joined another's request.

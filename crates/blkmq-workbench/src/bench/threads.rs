@@ -24,15 +24,38 @@ const NEAR_NS: u64 = 60_000;
 /// The longest sleep, so that whoever asks for the end is heard.
 const LONGEST_NS: u64 = 50_000_000;
 
+/// So many waits of a thread are all measured. Of so many that follow, one stands for all: to ask for a thread's CPU time takes a
+/// system call, which may come while the thread has the scheduler's lock.
+const FEW: u32 = 256;
+const SAMPLE: u32 = 16;
+
+/// How many waits the next one stands for, after so many; none if it is not measured.
+const fn weight(waits: u32) -> u32 {
+    if waits < FEW {
+        1
+    } else if waits.is_multiple_of(SAMPLE) {
+        SAMPLE
+    } else {
+        0
+    }
+}
+
 thread_local! {
     /// The thread is in a run of rounds in which nothing could be done.
     static IS_IDLE: Cell<bool> = const { Cell::new(false) };
+    /// Readings of the meter by this thread, of which two make a wait.
+    static READINGS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What the queue measures its waits for locks by: the thread's CPU time, or nothing while the thread is idle and all of
-/// it is counted already.
+/// What the queue measures its waits for locks by: the thread's CPU time, for a sample of them and so many times as much, or
+/// nothing while the thread is idle and all of it is counted already.
 pub(super) fn lock_meter() -> u64 {
-    if IS_IDLE.get() { 0 } else { thread_cpu_ns() }
+    let reading = READINGS.get();
+    READINGS.set(reading.saturating_add(1));
+    match weight(reading / 2) {
+        weight if weight > 0 && !IS_IDLE.get() => thread_cpu_ns().wrapping_mul(weight.into()),
+        _ => 0,
+    }
 }
 
 /// Runs each worker in a thread of its own; they begin together. Returns what they came to and whether they were stopped.
@@ -76,7 +99,11 @@ fn run_one(
 /// A run of rounds in which nothing could be done.
 struct Idle {
     rounds: u32,
-    /// CPU time of the thread when the run began.
+    /// Runs that have begun.
+    runs: u32,
+    /// How many runs this one stands for.
+    weight: u32,
+    /// CPU time of the thread when the run began, if it is measured.
     since: u64,
     /// No other thread of the run needs this one's processor.
     has_processor: bool,
@@ -84,14 +111,16 @@ struct Idle {
 
 impl Idle {
     fn new(has_processor: bool) -> Self {
-        Self { rounds: 0, since: 0, has_processor }
+        Self { rounds: 0, runs: 0, weight: 0, since: 0, has_processor }
     }
 
-    /// The run is over, if there was one. COST: a system call for a run.
+    /// The run is over, if there was one. COST: a system call for a run that is measured.
     #[inline]
     fn end(&mut self, worker: &mut Worker) {
         if self.rounds > 0 {
-            worker.waited(thread_cpu_ns().saturating_sub(self.since));
+            if self.weight > 0 {
+                worker.waited(thread_cpu_ns().saturating_sub(self.since) * u64::from(self.weight));
+            }
             self.rounds = 0;
             IS_IDLE.set(false);
         }
@@ -106,7 +135,11 @@ impl Idle {
             return sleep_or_yield(ns);
         }
         if self.rounds == 0 {
-            self.since = thread_cpu_ns();
+            self.weight = weight(self.runs);
+            self.runs = self.runs.saturating_add(1);
+            if self.weight > 0 {
+                self.since = thread_cpu_ns();
+            }
             IS_IDLE.set(true);
         }
         self.rounds += 1;
