@@ -63,7 +63,7 @@ const COLUMNS: [(&str, usize); 12] = [
 ];
 
 /// Wide enough for every label.
-const LABEL: usize = 30;
+const LABEL: usize = 44;
 
 fn write_line(label: &str, cells: &[String], out: &mut dyn Write) -> io::Result<()> {
     let cells: String = cells.iter().zip(COLUMNS).map(|(cell, (_, width))| format!("{cell:>width$}")).collect();
