@@ -229,12 +229,14 @@ impl Runner {
         let staged = q.held.wait_observer.as_ref().map(WaitObserver::now);
         while let Some(mut rq) = plug.pop_front(&q.slots) {
             let body = rq.body_mut();
-            // Until it is issued the place holds the time at which it was staged, if somebody wants to know.
-            body.issued = staged.unwrap_or(body.issued);
             body.hctx = hctxs[layout.kind(body.op, body.flags) as usize];
             entered += u64::from(body.nr_parts);
             starting.add(&mut rq);
             if rq.body().flush == FlushStep::None {
+                if let Some(staged) = staged {
+                    // Where the time of issuing comes later.
+                    rq.body_mut().issued = staged;
+                }
                 list.push_back(rq, Place::Staged);
             } else {
                 flushes.push_back(rq, Place::Held);

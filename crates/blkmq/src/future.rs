@@ -14,8 +14,8 @@ use crate::{RqId, Time};
 
 /// A submitter whose operations are futures. Clones share it, also between threads.
 ///
-/// Polling a future drives the queue, unless another one of this submitter has done so since this one was polled last and
-/// nothing has come since. While every task sleeps somebody else must: background threads
+/// Polling a future drives the queue, unless another one of this submitter has done so since this one was polled last, and
+/// nothing has come since and nothing is to be passed on. While every task sleeps somebody else must: background threads
 /// ([`RequestQueue::start_threads`](crate::RequestQueue::start_threads)), other submitters' threads, or a timer of the
 /// executor set to [`next_wakeup`](Self::next_wakeup).
 ///
@@ -43,6 +43,8 @@ struct Inner {
     submitter: Submitter,
     /// How often futures of this submitter have driven the queue.
     nr_drives: u64,
+    /// The earliest time that was told as that of the next poll, until somebody drives at that time or later.
+    due: Option<Time>,
     /// Operations whose future lives, and what it will resolve to once that is known. By id and not by slot: a slot is
     /// free again when its operation is reaped, which may be long before the future is polled.
     watched: HashMap<RqId, Option<Completion>>,
@@ -53,7 +55,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Wakers {
     tasks: Mutex<Vec<Waker>>,
-    /// They were woken since one of them drove the queue last.
+    /// Something came from outside since one of them drove the queue last.
     is_news: AtomicBool,
 }
 
@@ -64,9 +66,7 @@ impl Wakers {
             wakers.push(waker.clone());
         }
     }
-}
 
-impl Wakers {
     fn wake(&self) {
         let wakers = std::mem::take(&mut *self.tasks.lock());
         wakers.into_iter().for_each(Waker::wake);
@@ -75,7 +75,8 @@ impl Wakers {
 
 impl Notify for Wakers {
     fn notify(&self) {
-        // Relaxed: who is woken here has it made visible by its executor, and who comes anyway before that is woken again.
+        // Relaxed: who takes this away and then drives enters the queue behind a fence, and whoever has news fences before it
+        // tells of them. So the news is seen there, or this store comes later and its task drives again.
         self.is_news.store(true, Ordering::Relaxed);
         self.wake();
     }
@@ -88,7 +89,7 @@ impl AsyncSubmitter {
         let wakers = Arc::new(Wakers::default());
         submitter.set_notify(Some(wakers.clone()));
         let watched = HashMap::with_capacity(submitter.nr_slots());
-        Self { inner: Arc::new(Mutex::new(Inner { submitter, nr_drives: 0, watched, wakers })) }
+        Self { inner: Arc::new(Mutex::new(Inner { submitter, nr_drives: 0, due: None, watched, wakers })) }
     }
 
     /// Takes an operation; it is passed on when its future, or another of this submitter, is polled. If there is no slot it
@@ -122,14 +123,25 @@ impl AsyncSubmitter {
     /// When to poll a future next though nothing wakes it; see [`Submitter::next_wakeup`].
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Time> {
-        self.inner.lock().submitter.next_wakeup()
+        let mut inner = self.inner.lock();
+        let wakeup = inner.submitter.next_wakeup();
+        inner.due = [inner.due, wakeup].into_iter().flatten().min();
+        wakeup
     }
 }
 
 impl Inner {
+    /// Whether a time has come at which somebody was told to poll.
+    fn is_due(&self) -> bool {
+        self.due.is_some_and(|due| due <= self.submitter.queue().clock().now())
+    }
+
     /// Drives the queue and reaps what is over. Returns whether other futures than the one of `id` have something to look at.
     fn reap(&mut self, id: Option<RqId>) -> bool {
         self.nr_drives += 1;
+        if self.is_due() {
+            self.due = None;
+        }
         self.submitter.poll();
         let mut others = false;
         while let Some(completion) = self.submitter.reap() {
@@ -151,10 +163,13 @@ impl Future for Operation {
         let mut inner = shared.lock();
         // Registered first, so that what completes from here on wakes this task.
         inner.wakers.register(context.waker());
-        // Of the tasks that are woken together one drives the queue: the others would find nothing new. Who was polled twice
-        // with nobody driving in between has its own reason, such as a timer.
-        let is_news = inner.wakers.is_news.swap(false, Ordering::Relaxed);
-        let others = (is_news || self.seen == inner.nr_drives) && inner.reap(Some(self.id));
+        // Of the tasks that are woken together one drives the queue: the others would find nothing new, unless something waits
+        // in the plug, or a time has come. Who was polled twice with nobody driving in between has a reason of its own.
+        let is_news = inner.wakers.is_news.swap(false, Ordering::Relaxed)
+            || self.seen == inner.nr_drives
+            || inner.submitter.has_plugged()
+            || inner.is_due();
+        let others = is_news && inner.reap(Some(self.id));
         self.seen = inner.nr_drives;
         let wakers = Arc::clone(&inner.wakers);
         let done = inner.watched.get_mut(&self.id).and_then(Option::take);

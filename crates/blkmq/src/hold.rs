@@ -39,7 +39,8 @@ pub(crate) struct Hold {
 pub enum Wait {
     /// A thread for the scheduler's lock.
     Lock,
-    /// A request that was left for another thread to insert, until that one does, or merges it, or finds no room.
+    /// A request that was made ready for another thread to insert, until that one has inserted it, or merged it, or found no
+    /// room. Also if the other one had just gone, and this one inserts it.
     Staged,
 }
 

@@ -267,6 +267,11 @@ impl Submitter {
         self.tried.is_some_and(|tried| !self.q.room.is_stale(tried.ticket))
     }
 
+    /// Whether something waits to be passed on, and it is not known to be in vain.
+    pub(crate) fn has_plugged(&self) -> bool {
+        !self.plug.is_empty() && !self.is_in_vain()
+    }
+
     /// Whether trying the plug again would be in vain: it lacks room, and nothing has come that could find some.
     fn is_in_vain(&self) -> bool {
         self.tried.is_some_and(|tried| tried.len == self.plug.len()) && self.lacks_room()

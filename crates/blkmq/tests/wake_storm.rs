@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Waker};
 
+use blkmq::driver::spec;
 use blkmq::future::{AsyncSubmitter, Operation};
 use blkmq::{Class, Client, Clock, IoPriority, Limits, Notify, RequestQueue, Status, Submitter, Time, VirtualClock};
 use device::{ONE_QUEUE, Recorder, read, write};
@@ -242,4 +243,28 @@ fn of_tasks_that_are_woken_together_one_drives_the_queue() {
         look(&mut operations);
         assert_eq!(operations.len(), left);
     }
+}
+
+/// Red if a future drives the queue only when there is news from outside, or when nobody else did.
+#[test]
+fn what_is_plugged_and_what_is_due_make_a_future_drive() {
+    let clock = VirtualClock::new();
+    let device = spec::open("null,irqmode=2,completion_nsec=1000,size=1M").expect("the spec is good");
+    let q = RequestQueue::builder(device).clock(Clock::Virtual(clock.clone())).build().expect("the queue is good");
+    let submitter = AsyncSubmitter::new(q.submitter(&Client::new("test")).expect("there is room for a thread"));
+    let mut context = Context::from_waker(Waker::noop());
+    let mut is_over = |operation: &mut Operation| Pin::new(operation).poll(&mut context).is_ready();
+    let submit = |sector| submitter.submit(read(sector, 8)).expect("there are slots");
+    let (mut first, mut second) = (submit(0), submit(100));
+    assert!(!is_over(&mut first));
+    // Another one drove since `second` was submitted; this one is passed on with it all the same, and is dropped.
+    drop(submit(200));
+    assert!(!is_over(&mut second));
+    assert_eq!(q.stats().issued, 3);
+
+    let due = submitter.next_wakeup().expect("the device takes its time");
+    assert!(!is_over(&mut first));
+    clock.advance_to(due);
+    // `first` was polled after `second`, which comes because it was told this time.
+    assert!(is_over(&mut second) && is_over(&mut first));
 }

@@ -119,7 +119,7 @@ pub struct LayerOutcome {
 }
 
 impl Outcome {
-    /// The waits of all threads.
+    /// The waits of all the jobs' threads.
     #[must_use]
     pub fn waits(&self) -> Waits {
         let mut all = Waits::default();

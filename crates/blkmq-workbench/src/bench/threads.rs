@@ -51,7 +51,7 @@ thread_local! {
 /// nothing while the thread is idle and all of it is counted already.
 pub(super) fn lock_meter() -> u64 {
     let reading = READINGS.get();
-    READINGS.set(reading.saturating_add(1));
+    READINGS.set(reading.wrapping_add(1));
     match weight(reading / 2) {
         weight if weight > 0 && !IS_IDLE.get() => thread_cpu_ns().wrapping_mul(weight.into()),
         _ => 0,
@@ -136,7 +136,7 @@ impl Idle {
         }
         if self.rounds == 0 {
             self.weight = weight(self.runs);
-            self.runs = self.runs.saturating_add(1);
+            self.runs = self.runs.wrapping_add(1);
             if self.weight > 0 {
                 self.since = thread_cpu_ns();
             }

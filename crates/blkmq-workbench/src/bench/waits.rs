@@ -11,25 +11,29 @@ use super::Latency;
 pub struct Waits {
     /// Threads for the scheduler's lock, when it was taken.
     pub lock: Latency,
-    /// Requests that were left for another thread, until that one had inserted or merged them.
+    /// Requests that were made ready for another thread, until that one had tried to insert them; or this one, if the other had
+    /// just gone.
     pub staged: Latency,
 }
 
 thread_local! {
-    static WAITS: RefCell<Waits> = RefCell::default();
+    static WAITS: RefCell<Option<Waits>> = const { RefCell::new(None) };
 }
 
 /// Notes a wait that this thread has ended.
 pub(super) fn note(wait: Wait, ns: u64) {
-    WAITS.with_borrow_mut(|waits| match wait {
-        Wait::Lock => waits.lock.record(ns),
-        Wait::Staged => waits.staged.record(ns),
+    WAITS.with_borrow_mut(|waits| {
+        let waits = waits.get_or_insert_default();
+        match wait {
+            Wait::Lock => waits.lock.record(ns),
+            Wait::Staged => waits.staged.record(ns),
+        }
     });
 }
 
 /// What this thread has noted since this was called last.
 pub(super) fn take() -> Waits {
-    WAITS.take()
+    WAITS.take().unwrap_or_default()
 }
 
 impl Waits {
