@@ -130,6 +130,7 @@ pub use clock::{Clock, VirtualClock};
 pub use control::{Change, Freeze, Quiesce};
 #[cfg(not(loom))]
 pub use hctx::{MAX_DEPTH, MAX_HW_QUEUES};
+#[cfg(not(loom))]
 pub use hold::Wait;
 #[cfg(not(loom))]
 pub use knobs::QUEUE_KNOBS;
