@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 
 use blkmq::driver::spec;
 use blkmq::sync::{Arc, thread, weaken};
-use blkmq::{Bio, Buffer, Client, Flags, RequestQueue, Status, Submitter};
+use blkmq::{Bio, Buffer, Client, Flags, Locking, RequestQueue, Status, Submitter};
 
 const SUBMITTERS: u64 = 3;
 const EACH: u64 = 4;
@@ -143,7 +143,8 @@ fn who_waits_for_the_only_place_is_woken() {
 }
 
 /// Each of these second looks is what finds a request, or a completion, that came in between. The second look at the
-/// tags is not among them: a poll dispatches again before it sleeps, which is why only the small model of it turns red.
+/// tags is not among them: a poll dispatches again before it sleeps, which is why only the small model of it turns red. Under
+/// one lock for each step, where threads meet more often than where one works for all.
 #[test]
 fn without_a_last_look_somebody_sleeps_for_ever() {
     for (site, device, scheduler) in [
@@ -153,7 +154,12 @@ fn without_a_last_look_somebody_sleeps_for_ever() {
         ("wake.last_look", DEVICES[2], "mq-deadline"),
     ] {
         weaken(Some(site));
-        let outcome = catch_unwind(|| explore(3000, move || everything_completes(device, scheduler, true)));
+        let run = move || {
+            let driver = spec::open(device).expect("the spec is good");
+            let builder = RequestQueue::builder(driver).scheduler(scheduler).locking(Locking::Single).slots(8);
+            everything_completes_on(&builder.build().expect("the queue is good"), true);
+        };
+        let outcome = catch_unwind(|| explore(3000, run));
         weaken(None);
         assert!(outcome.is_err(), "nothing was lost without {site} on {device}");
     }
