@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use serde::{Serialize, Serializer};
 
 use self::numbers::{Latency, Series, Shares, buckets};
-use crate::bench::{self, DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample};
+use crate::bench::{DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample};
 use crate::job::{Direction, Job};
 
 /// What a load ran on.
@@ -64,38 +64,12 @@ struct Layer {
 /// How long threads waited for the scheduler's lock, and requests to be inserted by another thread.
 #[derive(Debug, Serialize)]
 struct LayerWaits {
-    lock_ns: WaitTimes,
-    staged_ns: WaitTimes,
+    lock_ns: Latency,
+    staged_ns: Latency,
 }
 
-/// Waits in nanoseconds.
-#[derive(Debug, Serialize)]
-struct WaitTimes {
-    #[serde(rename = "N")]
-    count: u64,
-    mean: f64,
-    max: u64,
-    percentile: Percentiles,
-}
-
-impl From<&bench::Latency> for WaitTimes {
-    fn from(waits: &bench::Latency) -> Self {
-        let at = |percent| waits.percentile(percent);
-        let percentile = Percentiles { p50: at(50.0), p99: at(99.0), p99_9: at(99.9) };
-        Self { count: waits.count(), mean: waits.mean(), max: waits.max(), percentile }
-    }
-}
-
-/// By fio's names.
-#[derive(Debug, Serialize)]
-struct Percentiles {
-    #[serde(rename = "50.000000")]
-    p50: u64,
-    #[serde(rename = "99.000000")]
-    p99: u64,
-    #[serde(rename = "99.900000")]
-    p99_9: u64,
-}
+/// The percentiles of waits.
+const WAIT_PERCENTS: [f64; 3] = [50.0, 99.0, 99.9];
 
 /// Names and values, as the job file has them.
 #[derive(Debug)]
@@ -219,7 +193,8 @@ impl Document {
 fn waits_of(outcome: &Outcome) -> Option<LayerWaits> {
     let waits = outcome.waits();
     let any = waits.lock.count() + waits.staged.count() > 0;
-    any.then(|| LayerWaits { lock_ns: (&waits.lock).into(), staged_ns: (&waits.staged).into() })
+    let times = |waits| Latency::new(waits, Some(&WAIT_PERCENTS));
+    any.then(|| LayerWaits { lock_ns: times(&waits.lock), staged_ns: times(&waits.staged) })
 }
 
 /// What is reported as one: a thread, or all threads of a group.

@@ -150,7 +150,7 @@ impl<'q> Starting<'q> {
 
     /// The second half, for requests that have one.
     #[inline(never)]
-    pub(crate) fn add_special(&self, rq: &mut Request<'_>) {
+    fn add_special(&self, rq: &mut Request<'_>) {
         if !self.mark.is_counted() {
             return;
         }
