@@ -62,7 +62,7 @@ impl Runner {
             return (entered, 0);
         }
         loop {
-            if let Some(left) = q.staging.try_hold(|index| q.slots.link(index)) {
+            if let Some(left) = q.staging.try_hold() {
                 let share = RUN_BOUND.max(own) + own;
                 chosen = self.work(q, left, starting.now, share, may_dispatch, |runner, hold| {
                     if begun.is_none() && !hold.backlog.is_untried() {
@@ -120,8 +120,7 @@ impl Runner {
         if !std::mem::take(&mut self.has_news) && !gave_back() {
             return 0;
         }
-        let link_of = |index| q.slots.link(index);
-        let held = if kept("combine.kick") { q.staging.hold_or_kick(link_of) } else { q.staging.try_hold(link_of) };
+        let held = if kept("combine.kick") { q.staging.hold_or_kick() } else { q.staging.try_hold() };
         match held {
             Some(left) => self.work(q, left, now, bound, true, |_, _| ()),
             None => {
@@ -174,7 +173,7 @@ impl Runner {
             if has_more || share == 0 || chosen == bound {
                 break true;
             }
-            left = q.staging.take(|index| q.slots.link(index));
+            left = q.staging.take();
             // So that there is an end to it if others go on kicking. Somebody may have come because a time has come.
             share -= 1;
             now = q.clock.now();

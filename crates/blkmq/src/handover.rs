@@ -46,17 +46,12 @@ impl<T> Handover<T> {
     ///
     /// COST: a fence and a load for who comes second; for the holder two fences, an exchange of the lock, and a swap of
     /// the list if it is not empty, per round.
-    pub fn drain<'a>(
-        &self,
-        rounds: u32,
-        link_of: impl Fn(u32) -> &'a AtomicU32,
-        mut work: impl FnMut(&mut T, Chain),
-    ) -> bool {
+    pub fn drain(&self, rounds: u32, mut work: impl FnMut(&mut T, Chain)) -> bool {
         // Between the append and the look at the lock; pairs with the holder's fence below.
         fence_at("handover.append_fence");
         for _ in 0..=rounds {
             let Some(mut state) = self.holder.try_lock() else { return true };
-            work(&mut state, self.incoming.take_all(&link_of));
+            work(&mut state, self.incoming.take_all());
             drop(state);
             // Between the unlocking and the look at the list; pairs with the appender's fence above.
             fence_at("handover.look_fence");
@@ -87,19 +82,15 @@ mod tests {
                 let link_of = |slot: u32| &links[slot as usize];
                 for slot in number * EACH..(number + 1) * EACH {
                     list.append([slot], link_of);
-                    let work = |done: &mut Vec<u32>, mut chain: Chain| {
-                        while let Some(slot) = chain.pop(link_of) {
-                            done.push(slot);
-                        }
-                    };
-                    while !list.drain(number, link_of, work) {}
+                    let work = |done: &mut Vec<u32>, chain: Chain| done.extend(chain.oldest_first(link_of));
+                    while !list.drain(number, work) {}
                 }
             })
         });
         threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
         assert!(!shared.0.is_pending());
         let mut done = Vec::new();
-        shared.0.drain(0, |slot| &shared.1[slot as usize], |all, _| done = std::mem::take(all));
+        shared.0.drain(0, |all, _| done = std::mem::take(all));
         assert_eq!(done.len(), (THREADS * EACH) as usize);
         for number in 0..THREADS {
             assert!(done.iter().filter(|&slot| slot / EACH == number).is_sorted());

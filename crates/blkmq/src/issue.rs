@@ -66,18 +66,14 @@ impl Runner {
         // Who fell asleep since the mark was set plans for another try; so only a new mark is news.
         let mut is_news = false;
         let mut mark = |stalled| is_news |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;
-        let drained = hctx.issue.drain(
-            DRAIN_ROUNDS,
-            |index| q.slots.link(index),
-            |pending, chain| {
-                pending.take_over(&q.slots, chain, Place::IssueList);
-                let refused = !pending.is_empty() && self.offer(q, index, pending, now);
-                // Only the holder writes it, so it says what the holder left behind.
-                if hctx.stalled.load(Ordering::Relaxed) != refused {
-                    mark(refused);
-                }
-            },
-        );
+        let drained = hctx.issue.drain(DRAIN_ROUNDS, |pending, chain| {
+            pending.take_over(&q.slots, chain, Place::IssueList);
+            let refused = !pending.is_empty() && self.offer(q, index, pending, now);
+            // Only the holder writes it, so it says what the holder left behind.
+            if hctx.stalled.load(Ordering::Relaxed) != refused {
+                mark(refused);
+            }
+        });
         if !drained {
             mark(true);
         }

@@ -62,57 +62,56 @@ impl SlotStack {
         self.push_chain(first, last, link_of)
     }
 
-    /// Takes everything, first pushed first.
+    /// Takes everything.
     ///
-    /// COST: of an empty stack one load; else one swap and a walk that turns the links around.
+    /// COST: of an empty stack one load; else one swap.
     #[inline]
-    pub fn take_all<'a>(&self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Chain {
+    pub fn take_all(&self) -> Chain {
         if self.is_empty() {
-            return Chain { first: NIL };
+            return Chain { newest: NIL };
         }
         // Acquire pairs with the Release of every push whose elements are taken.
-        Chain::turned_around(self.newest.swap(NIL, order("stack.take", Ordering::Acquire)), link_of)
+        Chain { newest: self.newest.swap(NIL, order("stack.take", Ordering::Acquire)) }
     }
 }
 
-/// What was taken from a [`SlotStack`]: owned by the taker, linked first pushed first.
+/// What was taken from a [`SlotStack`]: owned by the taker.
 #[derive(Debug)]
 #[must_use = "slots that were taken are in no list any more"]
 pub struct Chain {
-    first: u32,
+    newest: u32,
 }
 
 impl Chain {
-    /// The chain of which `newest` is the last slot and each link names the slot *before*, linked the other way round. The
-    /// caller has just taken it.
+    /// The chain of which `newest` was pushed last. The caller has just taken it.
     #[inline]
-    pub(crate) fn turned_around<'a>(newest: u32, link_of: impl Fn(u32) -> &'a AtomicU32) -> Self {
-        let (mut slot, mut first) = (newest, NIL);
-        while slot != NIL {
-            let older = link_of(slot).load(Ordering::Relaxed);
-            link_of(slot).store(first, Ordering::Relaxed);
-            first = slot;
-            slot = older;
-        }
-        Self { first }
+    pub(crate) const fn from_newest(newest: u32) -> Self {
+        Self { newest }
     }
 
     /// Whether nothing is left in it.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.first == NIL
+        self.newest == NIL
     }
 
-    /// Takes the first slot off. Its link is read before it is returned, so the slot may be reused at once.
+    /// Takes the slot off that was pushed last. Its link is read before it is returned, so the slot may be reused at once.
     #[inline]
-    pub fn pop<'a>(&mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
-        let slot = self.first;
+    pub fn pop_newest<'a>(&mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
+        let slot = self.newest;
         if slot == NIL {
             return None;
         }
-        self.first = link_of(slot).load(Ordering::Relaxed);
+        self.newest = link_of(slot).load(Ordering::Relaxed);
         Some(slot)
+    }
+
+    /// All of it, first pushed first, for who can afford a list apart from the slots.
+    pub fn oldest_first<'a>(mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Vec<u32> {
+        let mut slots: Vec<u32> = std::iter::from_fn(|| self.pop_newest(&link_of)).collect();
+        slots.reverse();
+        slots
     }
 }
 
@@ -131,10 +130,8 @@ mod tests {
         assert!(!stack.push([5], link_of));
         assert!(!stack.push([0, 3, 1], link_of));
         assert!(!stack.push([], link_of));
-        let mut chain = stack.take_all(link_of);
-        let slots: Vec<u32> = std::iter::from_fn(|| chain.pop(link_of)).collect();
-        assert_eq!(slots, [4, 2, 5, 0, 3, 1]);
-        assert!(chain.is_empty() && stack.is_empty() && stack.take_all(link_of).is_empty());
+        assert_eq!(stack.take_all().oldest_first(link_of), [4, 2, 5, 0, 3, 1]);
+        assert!(stack.is_empty() && stack.take_all().is_empty());
     }
 
     /// Each slot arrives once, and after those that its thread pushed before it.
@@ -157,11 +154,11 @@ mod tests {
         let mut next: Vec<u32> = (0..PUSHERS).map(|pusher| pusher * EACH).collect();
         while (0..PUSHERS).any(|pusher| next[pusher as usize] < (pusher + 1) * EACH) {
             let link_of = |slot: u32| &shared.1[slot as usize];
-            let mut chain = shared.0.take_all(link_of);
+            let chain = shared.0.take_all();
             if chain.is_empty() {
                 thread::yield_now();
             }
-            while let Some(slot) = chain.pop(link_of) {
+            for slot in chain.oldest_first(link_of) {
                 let next = &mut next[(slot / EACH) as usize];
                 assert_eq!(slot, *next);
                 *next += 1;

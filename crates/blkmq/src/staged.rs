@@ -14,7 +14,6 @@ use crate::locking::Measures;
 use crate::queue::RequestQueue;
 use crate::request::{Place, RqList};
 use crate::runner::Runner;
-use crate::sync::atomic::AtomicU32;
 
 impl Runner {
     /// Inserts a plug, or leaves it in this submitter's bucket. What finds no room waits with what others left. Returns how
@@ -32,7 +31,7 @@ impl Runner {
         let q = starting.q;
         let mut flushes = RqList::new();
         let entered;
-        if q.inserting.try_hold(no_slot).is_some() {
+        if q.inserting.try_hold().is_some() {
             let mut guard = q.held.hold(&self.member(q).counters);
             self.retry_without_room(q, &mut guard, starting.now);
             // A merge is looked for: the lock was free, or only a dispatcher had it.
@@ -49,7 +48,7 @@ impl Runner {
             list.deliver(&q.slots, &self.member(q).bucket);
             // Between the bucket and the kick; pairs with the fence of who takes the kick.
             q.word.completed_fence();
-            if q.inserting.hold_or_kick(no_slot).is_some() {
+            if q.inserting.hold_or_kick().is_some() {
                 self.insert_buckets(q, starting.now, measures);
                 self.finish_inserting(q, starting.now, measures);
             }
@@ -61,7 +60,7 @@ impl Runner {
     /// Lets the next one insert when nothing was left in a bucket.
     fn finish_inserting(&mut self, q: &RequestQueue, now: Time, measures: Measures) {
         while !q.inserting.let_go() {
-            let _ = q.inserting.take(no_slot);
+            let _ = q.inserting.take();
             self.insert_buckets(q, now, measures);
         }
     }
@@ -72,7 +71,7 @@ impl Runner {
         let hold = &mut *guard;
         for (_, member) in q.members.iter() {
             let mut list = RqList::new();
-            list.take_over(&q.slots, member.bucket.take_all(|index| q.slots.link(index)), Place::Staged);
+            list.take_over(&q.slots, member.bucket.take_all(), Place::Staged);
             hold.backlog.add(list);
         }
         self.skips_merges = measures.merges;
@@ -97,7 +96,7 @@ impl Runner {
 pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
     // Between what this thread inserted or completed and the kick; pairs with the fence of who takes the kick.
     q.word.completed_fence();
-    if q.dispatching.hold_or_kick(no_slot).is_none() {
+    if q.dispatching.hold_or_kick().is_none() {
         counters.found_held();
         return Choice::Taken;
     }
@@ -114,13 +113,8 @@ pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: Ti
             q.word.wait_fence();
             return choice;
         }
-        let _ = q.dispatching.take(no_slot);
+        let _ = q.dispatching.take();
         // Somebody may have come because a time has come.
         now = q.clock.now();
     }
-}
-
-/// Nothing is ever left in these words but kicks.
-fn no_slot<'a>(_: u32) -> &'a AtomicU32 {
-    unreachable!("what is left lies in the buckets")
 }

@@ -40,9 +40,9 @@ impl Staging {
     ///
     /// COST: of a held word one load; of a free one a load and a compare-exchange.
     #[inline]
-    pub fn try_hold<'a>(&self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<Chain> {
+    pub fn try_hold(&self) -> Option<Chain> {
         let seen = self.0.load(Ordering::Relaxed);
-        if seen & HELD != 0 { None } else { self.hold_from(seen, link_of) }
+        if seen & HELD != 0 { None } else { self.hold_from(seen) }
     }
 
     /// Takes the hold, and what was left; or, if another has it, sees to it that it looks once more at everything before it
@@ -50,11 +50,11 @@ impl Staging {
     ///
     /// COST: a load if the holder has been told already; else a load and a compare-exchange.
     #[inline]
-    pub fn hold_or_kick<'a>(&self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<Chain> {
+    pub fn hold_or_kick(&self) -> Option<Chain> {
         loop {
             let seen = self.0.load(Ordering::Relaxed);
             if seen & HELD == 0 {
-                if let Some(chain) = self.hold_from(seen, &link_of) {
+                if let Some(chain) = self.hold_from(seen) {
                     return Some(chain);
                 }
             } else if seen & KICKED != 0
@@ -66,12 +66,12 @@ impl Staging {
         }
     }
 
-    fn hold_from<'a>(&self, seen: u64, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<Chain> {
+    fn hold_from(&self, seen: u64) -> Option<Chain> {
         // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: what the last holder did, and what was left
         // since, is visible.
         let acquire = order("staging.hold", Ordering::Acquire);
         let taken = self.0.compare_exchange(seen, HELD | NOTHING, acquire, Ordering::Relaxed);
-        taken.is_ok().then(|| Chain::turned_around(newest(seen), link_of))
+        taken.is_ok().then(|| Chain::from_newest(newest(seen)))
     }
 
     /// Leaves `slots`, oldest first, with the holder. Returns false, and has left nothing, if nobody holds the word: then the
@@ -122,12 +122,12 @@ impl Staging {
 
     /// The holder takes what was left. What it looks at behind this, it looks at anew.
     #[inline]
-    pub fn take<'a>(&self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Chain {
+    pub fn take(&self) -> Chain {
         let left = self.0.swap(HELD | NOTHING, Ordering::Relaxed);
         // Between the kick that this takes away and the look at what it was for; pairs with the fence of who kicked. And
         // between the swap and the slots, with the Release of `leave`.
         fence_at("staging.take_fence");
-        Chain::turned_around(newest(left), link_of)
+        Chain::from_newest(newest(left))
     }
 
     /// The holder lets go, unless something was left, or somebody kicked, since it took what there was. Returns whether it
@@ -164,10 +164,6 @@ mod tests {
     use super::*;
     use crate::sync::{Arc, thread};
 
-    fn taken(mut chain: Chain, links: &[AtomicU32]) -> Vec<u32> {
-        std::iter::from_fn(|| chain.pop(|slot| &links[slot as usize])).collect()
-    }
-
     #[test]
     fn staging_is_let_go_only_when_nothing_was_left() {
         let links = [const { AtomicU32::new(0) }; 6];
@@ -175,22 +171,21 @@ mod tests {
         let staging = Staging::new("test.staging");
         assert!(staging.is_free());
         assert!(!staging.leave([3], link_of), "nobody would come for it");
-        assert!(staging.try_hold(link_of).is_some_and(|chain| chain.is_empty()));
-        assert!(staging.try_hold(link_of).is_none() && !staging.is_free());
+        assert!(staging.try_hold().is_some_and(|chain| chain.is_empty()));
+        assert!(staging.try_hold().is_none() && !staging.is_free());
         assert!(staging.leave([4, 1], link_of) && staging.leave([2], link_of));
         assert!(!staging.let_go());
-        assert_eq!(taken(staging.take(link_of), &links), [4, 1, 2]);
+        assert_eq!(staging.take().oldest_first(link_of), [4, 1, 2]);
         assert!(staging.let_go() && staging.is_free());
     }
 
     #[test]
     fn staging_that_was_kicked_is_looked_at_again() {
         let staging = Staging::new("test.staging");
-        let link_of = |_| -> &AtomicU32 { unreachable!("no slot was left") };
-        assert!(staging.hold_or_kick(link_of).is_some());
-        assert!(staging.hold_or_kick(link_of).is_none() && staging.hold_or_kick(link_of).is_none());
+        assert!(staging.hold_or_kick().is_some());
+        assert!(staging.hold_or_kick().is_none() && staging.hold_or_kick().is_none());
         assert!(!staging.let_go());
-        assert!(staging.take(link_of).is_empty());
+        assert!(staging.take().is_empty());
         assert!(staging.let_go());
     }
 
@@ -199,12 +194,12 @@ mod tests {
         let links = [const { AtomicU32::new(0) }; 2];
         let link_of = |slot: u32| &links[slot as usize];
         let staging = Staging::new("test.staging");
-        assert!(staging.try_hold(link_of).is_some());
-        assert!(staging.leave([1, 0], link_of) && staging.hold_or_kick(link_of).is_none());
+        assert!(staging.try_hold().is_some());
+        assert!(staging.leave([1, 0], link_of) && staging.hold_or_kick().is_none());
         staging.give_up();
         assert!(!staging.is_free());
-        let chain = staging.hold_or_kick(link_of).expect("nobody holds it");
-        assert_eq!(taken(chain, &links), [1, 0]);
+        let chain = staging.hold_or_kick().expect("nobody holds it");
+        assert_eq!(chain.oldest_first(link_of), [1, 0]);
         assert!(staging.let_go());
     }
 
@@ -221,19 +216,19 @@ mod tests {
             thread::spawn(move || {
                 let (staging, links, done) = &*shared;
                 let link_of = |slot: u32| &links[slot as usize];
-                let work = |mut chain: Chain| {
-                    while let Some(slot) = chain.pop(link_of) {
+                let work = |chain: Chain| {
+                    for slot in chain.oldest_first(link_of) {
                         let next = done[(slot / EACH) as usize].fetch_add(1, Ordering::Relaxed);
                         assert_eq!(next, slot % EACH, "out of its thread's order");
                     }
                 };
                 for slot in number * EACH..(number + 1) * EACH {
                     loop {
-                        if let Some(chain) = staging.try_hold(link_of) {
+                        if let Some(chain) = staging.try_hold() {
                             work(chain);
                             done[number as usize].fetch_add(1, Ordering::Relaxed);
                             while !staging.let_go() {
-                                work(staging.take(link_of));
+                                work(staging.take());
                             }
                             break;
                         }

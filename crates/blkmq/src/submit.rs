@@ -422,7 +422,7 @@ impl Submitter {
     /// Takes over what others completed for this thread.
     fn collect(&mut self) {
         let Self { q, runner, .. } = self;
-        let chain = runner.member(q).completions.take_all(|index| q.slots.link(index));
+        let chain = runner.member(q).completions.take_all();
         runner.completed.take_over(&q.slots, chain, Place::Completed);
     }
 

@@ -148,7 +148,7 @@ impl Tagged {
     fn insert(&self, slot: u32) {
         let link_of = |slot| self.link(slot);
         loop {
-            if let Some(left) = self.staging.try_hold(link_of) {
+            if let Some(left) = self.staging.try_hold() {
                 return self.work(left, 1);
             }
             if self.staging.leave([slot], link_of) {
@@ -161,7 +161,7 @@ impl Tagged {
         let mut tag = None;
         loop {
             self.scheduler.touch();
-            while left.pop(|slot| self.link(slot)).is_some() {
+            while left.pop_newest(|slot| self.link(slot)).is_some() {
                 own += 1;
             }
             self.waiting.fetch_add(std::mem::take(&mut own), Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl Tagged {
             if self.staging.let_go() {
                 break;
             }
-            left = self.staging.take(|slot| self.link(slot));
+            left = self.staging.take();
         }
         if let Some(tag) = tag {
             self.complete(tag);
@@ -213,7 +213,7 @@ impl Tagged {
         self.tags.put(tag, &mut Hint::default());
         self.word.completed_fence();
         if self.word.load().is_waiting()
-            && let Some(left) = self.staging.hold_or_kick(|slot| self.link(slot))
+            && let Some(left) = self.staging.hold_or_kick()
         {
             self.work(left, 0);
         }
@@ -268,7 +268,7 @@ impl Passed {
     /// What the holder does; it gives up when it has found something, if that is its share.
     fn hold(&self, gives_up: bool) {
         while !self.staging.let_go() {
-            let left = self.staging.take(|_| &self.link);
+            let left = self.staging.take();
             if left.is_empty() {
                 continue;
             }
@@ -289,7 +289,7 @@ impl Passed {
     /// Submits the request, and says so.
     fn leave(&self) {
         while !self.staging.leave([0], |_| &self.link) {
-            if self.staging.try_hold(|_| &self.link).is_some() {
+            if self.staging.try_hold().is_some() {
                 self.word.set_waiting();
                 assert!(self.staging.let_go(), "nobody else leaves anything");
                 break;
@@ -310,7 +310,7 @@ fn passed(gives_up: bool, broken: Broken) {
         broken,
     });
     queue.word.open_gate(GATE);
-    assert!(queue.staging.try_hold(|_| &queue.link).is_some());
+    assert!(queue.staging.try_hold().is_some());
     let leaver = {
         let queue = queue.clone();
         thread::spawn(move || queue.leave())

@@ -39,21 +39,21 @@ impl Issue {
         self.list.append(slots, |slot| self.link(slot));
     }
 
-    fn work(&self, issued: &mut Vec<u32>, mut chain: Chain) {
-        while let Some(slot) = chain.pop(|slot| self.link(slot)) {
+    fn work(&self, issued: &mut Vec<u32>, chain: Chain) {
+        for slot in chain.oldest_first(|slot| self.link(slot)) {
             self.slots[slot as usize].touch();
             issued.push(slot);
         }
     }
 
     fn drain(&self, rounds: u32) -> bool {
-        self.list.drain(rounds, |slot| self.link(slot), |issued, chain| self.work(issued, chain))
+        self.list.drain(rounds, |issued, chain| self.work(issued, chain))
     }
 
     fn issued(&self) -> Vec<u32> {
         assert!(!self.list.is_pending(), "left behind");
         let mut issued = Vec::new();
-        self.list.drain(0, |slot| self.link(slot), |worked, _| issued.append(worked));
+        self.list.drain(0, |worked, _| issued.append(worked));
         issued
     }
 }

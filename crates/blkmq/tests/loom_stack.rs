@@ -29,12 +29,11 @@ impl Ring {
 
     /// Appends everything in the stack to `seen`.
     fn take(&self, seen: &mut Vec<u32>) {
-        let mut chain = self.stack.take_all(|slot| &self.links[slot as usize]);
-        while let Some(slot) = chain.pop(|slot| &self.links[slot as usize]) {
+        let chain = self.stack.take_all();
+        for slot in chain.oldest_first(|slot| &self.links[slot as usize]) {
             self.slots[slot as usize].touch();
             seen.push(slot);
         }
-        assert!(chain.is_empty());
     }
 }
 

@@ -98,7 +98,7 @@ impl Requests {
         let link_of = |slot| self.link(slot);
         self.requests[slot as usize].touch();
         loop {
-            if let Some(left) = self.staging.try_hold(link_of) {
+            if let Some(left) = self.staging.try_hold() {
                 self.get_through(slot);
                 return self.work(left);
             }
@@ -112,13 +112,13 @@ impl Requests {
         let link_of = |slot| self.link(slot);
         loop {
             self.scheduler.touch();
-            while let Some(slot) = left.pop(link_of) {
+            while let Some(slot) = left.pop_newest(link_of) {
                 self.get_through(slot);
             }
             if self.staging.let_go() {
                 return;
             }
-            left = self.staging.take(link_of);
+            left = self.staging.take();
         }
     }
 }
@@ -147,7 +147,7 @@ fn three_requests() {
 /// and what was left is there for who comes next.
 fn given_up() {
     let queue = Requests::new();
-    assert!(queue.staging.try_hold(|slot| queue.link(slot)).is_some());
+    assert!(queue.staging.try_hold().is_some());
     let other = spawn(&queue, |queue| queue.submit(1));
     queue.scheduler.touch();
     queue.staging.give_up();
@@ -163,7 +163,7 @@ fn lock_and_list_apart() {
     struct Apart(TryLock<()>, SlotStack, AtomicU32);
     fn submit(Apart(lock, list, link): &Apart) {
         match lock.try_lock() {
-            Some(_held) => while !list.take_all(|_| link).is_empty() {},
+            Some(_held) => while !list.take_all().is_empty() {},
             None => _ = list.push([0], |_| link),
         }
     }
@@ -207,7 +207,7 @@ impl Queue {
             parked: AtomicUsize::new(0),
             broken,
         });
-        assert!(queue.staging.try_hold(no_link).is_some());
+        assert!(queue.staging.try_hold().is_some());
         queue
     }
 
@@ -219,7 +219,7 @@ impl Queue {
             if self.staging.let_go() {
                 return;
             }
-            let _ = self.staging.take(no_link);
+            let _ = self.staging.take();
         }
     }
 
@@ -262,8 +262,8 @@ impl Queue {
     /// Works for others, or sees to it that who is at the scheduler does.
     fn work_for_others(&self) {
         let held = match self.broken {
-            Broken::NoKick => self.staging.try_hold(no_link),
-            _ => self.staging.hold_or_kick(no_link),
+            Broken::NoKick => self.staging.try_hold(),
+            _ => self.staging.hold_or_kick(),
         };
         if held.is_some() {
             self.work();
@@ -318,7 +318,7 @@ fn told(broken: Broken) {
 /// over.
 fn kicked_before() {
     let queue = Queue::new(0, Broken::Nothing);
-    assert!(queue.staging.hold_or_kick(no_link).is_none());
+    assert!(queue.staging.hold_or_kick().is_none());
     let parker = spawn(&queue, |queue| {
         queue.parked.store(1, Ordering::Relaxed);
         queue.word.set_waiting();
@@ -410,17 +410,17 @@ impl Freezing {
         };
         requests[slot as usize].touch();
         loop {
-            if let Some(mut left) = staging.try_hold(link_of) {
+            if let Some(mut left) = staging.try_hold() {
                 dispatch(slot);
                 loop {
                     scheduler.touch();
-                    while let Some(slot) = left.pop(link_of) {
+                    while let Some(slot) = left.pop_newest(link_of) {
                         dispatch(slot);
                     }
                     if staging.let_go() {
                         return;
                     }
-                    left = staging.take(link_of);
+                    left = staging.take();
                 }
             }
             if staging.leave([slot], link_of) {

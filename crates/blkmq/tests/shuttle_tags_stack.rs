@@ -37,8 +37,7 @@ impl Device {
     }
 
     fn take(&self, stack: &SlotStack) -> Vec<u32> {
-        let mut chain = stack.take_all(|slot| self.link(slot));
-        std::iter::from_fn(|| chain.pop(|slot| self.link(slot))).collect()
+        stack.take_all().oldest_first(|slot| self.link(slot))
     }
 
     /// Gets tags, passes them to the device, and puts back those that return, until each of its requests has.

@@ -187,12 +187,14 @@ impl RqList {
     /// Takes over, in order and behind what is here, what [`hand_over`](Self::hand_over), [`leave`](Self::leave) or
     /// [`deliver`](Self::deliver) gave away. Nothing else puts addresses on issue lists, completion rings and the staging.
     pub(crate) fn take_over(&mut self, slots: &Slots, mut chain: Chain, place: Place) {
-        while let Some(index) = chain.pop(|index| slots.link(index)) {
+        let mut taken = Self::new();
+        while let Some(index) = chain.pop_newest(|index| slots.link(index)) {
             // SAFETY: a list gave the address up, the stack gives each address out once, and the stack's Release and
             // Acquire publish what the giver wrote into the request.
             let rq = unsafe { slots.adopt(SlotIndex(index)) };
-            self.push_back(rq, place);
+            taken.push_front(rq, place);
         }
+        self.append(taken);
     }
 
     /// Shows the first request to `look`.
@@ -293,7 +295,7 @@ mod tests {
             });
             let mut arrived = RqList::new();
             while arrived.len() < 8 {
-                arrived.take_over(&slots, ring.take_all(|index| slots.link(index)), Place::Completed);
+                arrived.take_over(&slots, ring.take_all(), Place::Completed);
                 std::thread::yield_now();
             }
             for slot in 0..8_u8 {
