@@ -395,6 +395,11 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         self.is_empty() && self.levels[..class.index()].iter().all(|level| level.queued() == 0)
     }
 
+    /// What passed may have gone in either direction, so none has a batch running: the next one is chosen anew.
+    fn resume(&mut self) {
+        self.pace.batching = self.tunables.fifo_batch;
+    }
+
     fn async_depth(&self) -> Option<u32> {
         Some(self.tunables.async_depth)
     }

@@ -83,6 +83,10 @@ pub trait Scheduler: Send + fmt::Debug {
         false
     }
 
+    /// Requests begin to wait again, and others may have passed by since the last one left: what is kept of the latest choices,
+    /// such as a running batch, is not the latest any more. Called before the insertion. By default nothing is kept.
+    fn resume(&mut self) {}
+
     /// How many requests other than synchronous reads may be queued or with the driver at once; `None`: no such limit.
     fn async_depth(&self) -> Option<u32>;
 

@@ -20,8 +20,7 @@ const TAKES: u64 = 500;
 fn queue(device: &str, scheduler: &str, slots: u16) -> Arc<RequestQueue> {
     let driver = spec::open(device).expect("the device is well described");
     let clock = Clock::Virtual(VirtualClock::new());
-    // The scheduler is to see every request: what passes it by leaves no trace in its batches.
-    let builder = RequestQueue::builder(driver).scheduler(scheduler).bypass(false).clock(clock).slots(slots);
+    let builder = RequestQueue::builder(driver).scheduler(scheduler).clock(clock).slots(slots);
     let q = builder.build().expect("the device makes sense");
     if scheduler != "none" {
         q.set_knob("nr_requests", "64").expect("the knob exists").wait().expect("the value is accepted");

@@ -40,14 +40,26 @@ impl RequestQueue {
         if is_free || !kept("bypass.waiting") { self.word.load().gate() } else { None }
     }
 
-    /// A request of a class is about to be inserted: requests of another class must not pass any more.
+    /// A request of a class is about to be inserted: requests of another class must not pass any more, and none while it waits.
     #[inline]
     pub(crate) fn note_insertion(&self, hold: &mut Hold, class: Class) {
+        if hold.gate.is_some() {
+            self.note_end_of_passing(hold);
+        }
         if hold.gate.is_some_and(|gate| gate != class) && kept("bypass.class") {
             self.shut_gate(hold);
         }
         hold.steady = if hold.latest == class { hold.steady.saturating_add(1) } else { 0 };
         hold.latest = class;
+    }
+
+    /// While the gate is open and nothing waits, requests pass; this one is the first that waits behind them.
+    fn note_end_of_passing(&self, hold: &mut Hold) {
+        if let Some(scheduler) = &mut hold.scheduler
+            && scheduler.is_empty()
+        {
+            scheduler.resume();
+        }
     }
 
     #[cold]

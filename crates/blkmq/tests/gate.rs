@@ -87,6 +87,32 @@ fn what_waits_is_not_passed() {
     });
 }
 
+/// Red when the scheduler is not told that others have passed: it goes on with the batch of writes in which it was left.
+#[test]
+fn no_batch_outlasts_what_has_passed() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 1);
+        q.set_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
+        let mut submitter = submitter(&q, Class::BestEffort);
+        let mut wait_behind = |first, bios: [blkmq::Bio; 2]| {
+            let passed = q.stats().bypassed;
+            submit(&mut submitter, first);
+            assert_eq!(q.stats().bypassed, passed + 1);
+            for bio in bios {
+                submitter.submit(bio).expect("there is a slot");
+                submitter.flush_plug();
+            }
+            for _ in 0..3 {
+                device.finish_oldest(Status::Ok);
+                reap(&mut submitter);
+            }
+            device.take_seen().iter().map(|seen| seen.sector).collect::<Vec<_>>()
+        };
+        assert_eq!(wait_behind(0, [write(100, 8), write(200, 8)]), [0, 100, 200], "{locking}");
+        assert_eq!(wait_behind(300, [write(400, 8), read(500, 8)]), [300, 500, 400], "{locking}");
+    });
+}
+
 /// Red when the gate is not shut for another class, or what passed is not told to the scheduler before it chooses.
 #[test]
 fn a_lower_class_waits_for_what_has_passed() {

@@ -107,6 +107,10 @@ impl Scheduler for Watched {
         self.inner.gate(class)
     }
 
+    fn resume(&mut self) {
+        self.inner.resume();
+    }
+
     fn next_wakeup(&self) -> Option<Time> {
         self.inner.next_wakeup()
     }
