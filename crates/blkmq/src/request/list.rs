@@ -186,7 +186,15 @@ impl RqList {
 
     /// Takes over, in order and behind what is here, what [`hand_over`](Self::hand_over), [`leave`](Self::leave) or
     /// [`deliver`](Self::deliver) gave away. Nothing else puts addresses on issue lists, completion rings and the staging.
-    pub(crate) fn take_over(&mut self, slots: &Slots, mut chain: Chain, place: Place) {
+    #[inline]
+    pub(crate) fn take_over(&mut self, slots: &Slots, chain: Chain, place: Place) {
+        if !chain.is_empty() {
+            self.take_over_some(slots, chain, place);
+        }
+    }
+
+    #[inline(never)]
+    fn take_over_some(&mut self, slots: &Slots, mut chain: Chain, place: Place) {
         let mut taken = Self::new();
         while let Some(index) = chain.pop_newest(|index| slots.link(index)) {
             // SAFETY: a list gave the address up, the stack gives each address out once, and the stack's Release and
