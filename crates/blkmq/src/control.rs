@@ -353,6 +353,13 @@ impl RequestQueue {
     pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
         let mut control = self.control.lock();
         let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
+        #[cfg(feature = "eventfd")]
+        if self.driver.ready_fd(0).is_some()
+            && let Err(error) = self.members.get(member).wake.equip()
+        {
+            self.members.leave(member);
+            return Err(QueueError::System(format!("an eventfd is needed for each thread: {error}")));
+        }
         if self.account.ranges.ever() {
             self.members.get(member).make_range_sums();
         }

@@ -11,6 +11,8 @@ pub mod ssd;
 mod store;
 
 use std::fmt;
+#[cfg(feature = "eventfd")]
+use std::os::fd::BorrowedFd;
 
 use blkmq_sched::Time;
 
@@ -125,6 +127,15 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// When [`poll`](Self::poll) will next find something on `hctx`, as far as the driver knows; `None`: no telling, or
     /// nothing is in flight. May name a hardware queue that is gone since a [`set_topology`](Self::set_topology).
     fn next_event(&self, hctx: u16) -> Option<Time> {
+        let _ = hctx;
+        None
+    }
+
+    /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device whose
+    /// completions all come at times that [`next_event`](Self::next_event) tells. It stays open as long as the driver lives,
+    /// and a driver has one for each hardware queue or for none. Threads that wait for the device sleep on it.
+    #[cfg(feature = "eventfd")]
+    fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
         let _ = hctx;
         None
     }

@@ -2,20 +2,37 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::Submitter;
 use crate::sync::Arc;
 use crate::wake::Notify;
 
 /// A descriptor that becomes readable when its submitter should poll: something completed, or another thread started
-/// one of its requests. Between two events, poll at [`Submitter::next_wakeup`] too, unless the queue has background
-/// threads.
+/// one of its requests. Between two events, poll at [`Submitter::next_wakeup`] and when one of
+/// [`Submitter::device_fds`] is readable too, unless the queue has background threads.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Waits until this descriptor or one of `fds` is readable, or `timeout` has passed, and drains this one. May return
+    /// early.
+    pub(crate) fn wait_beside(&self, fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
+        let mut polled = vec![PollFd::new(self, PollFlags::IN)];
+        polled.extend(fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        // A time too long for the system's type is as good as none.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        // An error is a signal, or a lack of memory: the caller looks again.
+        let _ = poll(&mut polled, timeout.as_ref());
+        self.drain();
+    }
+
     /// Makes the descriptor unreadable until the next event. Call it before polling, not after.
     pub fn drain(&self) {
         let mut count = [0; 8];
@@ -43,8 +60,16 @@ impl Submitter {
     /// # Errors
     /// Those of eventfd(2), such as no descriptors left.
     pub fn eventfd(&mut self) -> io::Result<Arc<EventFd>> {
-        let fd = Arc::new(EventFd(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
+        let fd = Arc::new(EventFd::new()?);
         self.set_notify(Some(fd.clone()));
         Ok(fd)
+    }
+
+    /// The device's descriptors that say when this submitter should poll: readable while the device has completed something
+    /// on a hardware queue that this submitter's requests go to. None if its completions come at times that
+    /// [`next_wakeup`](Self::next_wakeup) tells. They change with the number of hardware queues.
+    #[must_use]
+    pub fn device_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.queue().ready_fds(self.hctxs())
     }
 }

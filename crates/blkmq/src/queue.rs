@@ -1,6 +1,8 @@
 //! The request queue: everything that the threads of one device share.
 
 use std::fmt;
+#[cfg(feature = "eventfd")]
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use blkmq_sched::{Class, MergeLevel, MergeLimits, Scheduler, Tally, Time};
@@ -44,6 +46,8 @@ pub enum QueueError {
     TooManySubmitters,
     /// The device cannot have that many hardware queues.
     BadTopology(String),
+    /// The system lacks something that each thread needs; the text says what.
+    System(String),
 }
 
 impl fmt::Display for QueueError {
@@ -53,7 +57,9 @@ impl fmt::Display for QueueError {
                 write!(f, "unknown scheduler '{name}'; there are: {}", scheduler_names().join(", "))
             }
             Self::UnknownKnob(name, known) => write!(f, "unknown knob '{name}'; there are: {known}"),
-            Self::BadValue(text) | Self::BadDevice(text) | Self::BadTopology(text) => f.write_str(text),
+            Self::BadValue(text) | Self::BadDevice(text) | Self::BadTopology(text) | Self::System(text) => {
+                f.write_str(text)
+            }
             Self::TooManySubmitters => write!(f, "a queue takes at most {} threads", MAX_MEMBERS - 1),
         }
     }
@@ -339,14 +345,25 @@ impl RequestQueue {
         earliest
     }
 
-    /// Lets a thread sleep as [`Sleepers::sleep`] does.
+    /// The descriptors that say when the device has completed something on these hardware queues.
+    #[cfg(feature = "eventfd")]
+    pub(crate) fn ready_fds(&self, hctxs: impl Iterator<Item = u16>) -> Vec<BorrowedFd<'_>> {
+        hctxs.filter_map(|index| self.driver.ready_fd(index)).collect()
+    }
+
+    /// Lets a thread that polls these hardware queues sleep as [`Sleepers::sleep`] does.
     pub(crate) fn sleep(
         &self,
         member: &Member,
+        hctxs: impl Iterator<Item = u16>,
         ready: impl FnOnce() -> bool,
         timeout: impl FnOnce() -> Option<Duration>,
     ) {
-        self.sleepers.sleep(&member.wake, ready, timeout);
+        #[cfg(feature = "eventfd")]
+        let fds = if member.wake.is_equipped() { self.ready_fds(hctxs) } else { Vec::new() };
+        #[cfg(not(feature = "eventfd"))]
+        let (fds, _) = ([], hctxs);
+        self.sleepers.sleep(&member.wake, &fds, ready, timeout);
     }
 
     /// Wakes every thread that sleeps, so that it looks again. Called after what it should see was made visible.

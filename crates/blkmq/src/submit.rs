@@ -342,7 +342,7 @@ impl Submitter {
             return Some(now);
         }
         let polls_itself = q.nr_background.load(Ordering::Relaxed) == 0;
-        let hctxs = q.hctxs.layout().mapped(self.runner.member).filter(|_| polls_itself);
+        let hctxs = self.hctxs().filter(|_| polls_itself);
         Some(q.next_event(hctxs, self.runner.looked, now))
     }
 
@@ -462,6 +462,11 @@ impl Submitter {
         }
     }
 
+    /// The hardware queues that this submitter's requests go to.
+    pub(crate) fn hctxs(&self) -> impl Iterator<Item = u16> + Clone + use<> {
+        self.q.hctxs.layout().mapped(self.runner.member)
+    }
+
     fn sleep(&mut self, now: Time, deadline: Option<Time>) {
         let until = match (self.next_wakeup(), deadline) {
             (Some(wakeup), Some(deadline)) => Some(wakeup.min(deadline)),
@@ -475,6 +480,7 @@ impl Submitter {
         let member = self.runner.member(q);
         q.sleep(
             member,
+            self.hctxs(),
             // Or what keeps the plug from going on may be over: who ends it takes the mark off, then wakes sleepers.
             || {
                 !member.completions.is_empty()

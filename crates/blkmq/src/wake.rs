@@ -1,8 +1,16 @@
 //! Waking a thread that sleeps until something completes for it.
 
 use std::fmt;
+#[cfg(all(feature = "eventfd", not(loom)))]
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+#[cfg(all(feature = "eventfd", not(loom)))]
+use std::sync::OnceLock;
 use std::time::Duration;
+
+#[cfg(all(feature = "eventfd", not(loom)))]
+use crate::event::EventFd;
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use crate::sync::{Line, Mutex, Parker, fence_at, kept};
@@ -19,6 +27,9 @@ pub trait Notify: Send + Sync {
 pub struct Wake {
     sleeping: Line<AtomicBool>,
     parker: Parker,
+    /// Where the thread waits for the device's descriptors, it is woken by this one.
+    #[cfg(all(feature = "eventfd", not(loom)))]
+    bell: OnceLock<EventFd>,
     has_notify: AtomicBool,
     notify: Mutex<Option<Arc<dyn Notify>>>,
 }
@@ -42,9 +53,26 @@ impl Wake {
         Self {
             sleeping: Line::new("submitter.sleeping", AtomicBool::new(false)),
             parker: Parker::new(),
+            #[cfg(all(feature = "eventfd", not(loom)))]
+            bell: OnceLock::new(),
             has_notify: AtomicBool::new(false),
             notify: Mutex::new(None),
         }
+    }
+
+    /// Makes the thread wait for the device's descriptors too when it sleeps. Called before it sleeps or is woken.
+    #[cfg(all(feature = "eventfd", not(loom)))]
+    pub(crate) fn equip(&self) -> io::Result<()> {
+        if self.bell.get().is_none() {
+            let _ = self.bell.set(EventFd::new()?);
+        }
+        Ok(())
+    }
+
+    /// Whether the thread waits for descriptors when it sleeps.
+    #[cfg(all(feature = "eventfd", not(loom)))]
+    pub(crate) fn is_equipped(&self) -> bool {
+        self.bell.get().is_some()
     }
 
     /// Whom to tell of completions, beside the thread itself. Returns how that changes the number of those who wait for
@@ -69,7 +97,7 @@ impl Wake {
     /// Like [`wake`](Self::wake), for a caller that has fenced already.
     pub fn rouse(&self) {
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
-            self.parker.unpark();
+            self.end_sleep();
         }
         if self.has_notify.load(Ordering::Relaxed) {
             let notify = self.notify.lock().clone();
@@ -79,16 +107,37 @@ impl Wake {
         }
     }
 
-    /// Sleeps until woken or `timeout` has passed, unless `ready` says that there is something to do.
-    fn sleep(&self, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
+    #[cold]
+    fn end_sleep(&self) {
+        #[cfg(all(feature = "eventfd", not(loom)))]
+        if let Some(bell) = self.bell.get() {
+            return bell.notify();
+        }
+        self.parker.unpark();
+    }
+
+    /// Sleeps until woken, or one of `fds` is readable, or `timeout` has passed, unless `ready` says that there is something
+    /// to do.
+    fn sleep(&self, fds: &[BorrowedFd<'_>], ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
         self.sleeping.store(true, Ordering::Relaxed);
         // Between what says that this thread sleeps and its last look; pairs with the fences of `wake` and of
         // `Sleepers::any`.
         fence_at("wake.sleep_fence");
         if !(kept("wake.last_look") && ready()) {
-            self.parker.park_until(timeout());
+            self.nap(fds, timeout());
         }
         self.sleeping.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Wake {
+    fn nap(&self, fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
+        #[cfg(all(feature = "eventfd", not(loom)))]
+        if let Some(bell) = self.bell.get() {
+            return bell.wait_beside(fds, timeout);
+        }
+        debug_assert!(fds.is_empty(), "who is to wait for descriptors was equipped for it");
+        self.parker.park_until(timeout);
     }
 }
 
@@ -120,12 +169,18 @@ impl Sleepers {
         self.0.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
     }
 
-    /// Lets a thread sleep until it is woken or `timeout` has passed, unless `ready`, asked last, says that there is
-    /// something to do.
-    pub fn sleep(&self, wake: &Wake, ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
+    /// Lets a thread sleep until it is woken, or one of `fds` is readable, or `timeout` has passed, unless `ready`, asked
+    /// last, says that there is something to do.
+    pub fn sleep(
+        &self,
+        wake: &Wake,
+        fds: &[BorrowedFd<'_>],
+        ready: impl FnOnce() -> bool,
+        timeout: impl FnOnce() -> Option<Duration>,
+    ) {
         // Before the fence in there, so that who looks behind a fence sees this thread counted.
         self.0.fetch_add(1, Ordering::Relaxed);
-        wake.sleep(ready, timeout);
+        wake.sleep(fds, ready, timeout);
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 

@@ -64,7 +64,7 @@ impl Queue {
             }
             let may_go_on = || self.broken != Broken::SleepsBlindly && self.left.read() != left;
             // Nothing else wakes it: a sleep that goes on for ever is a deadlock, which loom reports.
-            self.sleepers.sleep(&self.wake, may_go_on, || None);
+            self.sleepers.sleep(&self.wake, &[], may_go_on, || None);
         }
     }
 }

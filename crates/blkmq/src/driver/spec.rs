@@ -24,7 +24,9 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    pub(crate) const fn new(name: &'static str, accepts: Accepts, default: &'static str, about: &'static str) -> Self {
+    /// A parameter.
+    #[must_use]
+    pub const fn new(name: &'static str, accepts: Accepts, default: &'static str, about: &'static str) -> Self {
         Self { name, accepts, default, about }
     }
 }
@@ -39,6 +41,19 @@ pub struct DeviceDescription {
     /// Its parameters.
     pub parameters: &'static [Parameter],
     open: fn(&Values) -> Result<Arc<dyn Driver>, String>,
+}
+
+impl DeviceDescription {
+    /// A device that `open` makes from the values of its parameters, or says in one sentence why it cannot.
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        about: &'static str,
+        parameters: &'static [Parameter],
+        open: fn(&Values) -> Result<Arc<dyn Driver>, String>,
+    ) -> Self {
+        Self { name, about, parameters, open }
+    }
 }
 
 /// Every device of this crate.
@@ -69,14 +84,22 @@ pub const DEVICES: &[DeviceDescription] = &[
     },
 ];
 
-/// Opens the device that `spec` describes.
+/// Opens the device of this crate that `spec` describes.
 ///
 /// # Errors
 /// What is wrong with the spec.
 pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
+    open_one_of(DEVICES, spec)
+}
+
+/// Opens the one of `devices` that `spec` describes.
+///
+/// # Errors
+/// What is wrong with the spec.
+pub fn open_one_of(devices: &[DeviceDescription], spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     let (name, parameters) = spec.split_once(',').map_or((spec, None), |(name, rest)| (name, Some(rest)));
-    let Some(device) = DEVICES.iter().find(|device| device.name == name) else {
-        let known = join(DEVICES.iter().map(|device| device.name));
+    let Some(device) = devices.iter().find(|device| device.name == name) else {
+        let known = join(devices.iter().map(|device| device.name));
         return Err(SpecError(match name {
             "" => format!("a device spec begins with the name of a device: {known}"),
             _ => format!("there is no device {name:?}; there are: {known}"),
@@ -101,7 +124,7 @@ impl std::error::Error for SpecError {}
 
 /// The value of each parameter of a device, given or default.
 #[derive(Debug)]
-pub(crate) struct Values {
+pub struct Values {
     parameters: &'static [Parameter],
     given: Vec<Option<Value>>,
 }
@@ -140,20 +163,33 @@ impl Values {
     }
 
     /// Whether the spec gives the parameter.
-    pub(crate) fn is_given(&self, name: &str) -> bool {
+    ///
+    /// # Panics
+    /// If the table has none of this name.
+    #[must_use]
+    pub fn is_given(&self, name: &str) -> bool {
         self.given[self.place(name)].is_some()
     }
 
     /// The value of a parameter; `None` if it is not given and has no default.
-    pub(crate) fn get(&self, name: &str) -> Option<Value> {
+    ///
+    /// # Panics
+    /// If the table has none of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Value> {
         let place = self.place(name);
         let Parameter { accepts, default, .. } = self.parameters[place];
         self.given[place]
+            .clone()
             .or_else(|| (!default.is_empty()).then(|| accepts.parse(default).expect("a table's default is acceptable")))
     }
 
     /// The value of a parameter that is a number and has a default; sizes in bytes, times in nanoseconds.
-    pub(crate) fn number<T: TryFrom<u64>>(&self, name: &str) -> T {
+    ///
+    /// # Panics
+    /// If it is none, or its range does not fit the type.
+    #[must_use]
+    pub fn number<T: TryFrom<u64>>(&self, name: &str) -> T {
         let Some(Value::Number(number)) = self.get(name) else {
             unreachable!("{name} is a number and has a default");
         };
@@ -170,7 +206,11 @@ impl Values {
     }
 
     /// The value of a switch.
-    pub(crate) fn is_on(&self, name: &str) -> bool {
+    ///
+    /// # Panics
+    /// If the table has no switch of this name.
+    #[must_use]
+    pub fn is_on(&self, name: &str) -> bool {
         self.number::<u64>(name) == 1
     }
 }

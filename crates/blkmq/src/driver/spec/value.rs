@@ -1,6 +1,7 @@
 //! What the values of parameters look like.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// What a parameter accepts.
@@ -35,10 +36,12 @@ pub enum Accepts {
     Sectors,
     /// `interval,probability,space,times`; see [`Fault`].
     Fault,
+    /// The path of a file; without a comma, which ends it.
+    Path,
 }
 
 /// A value that a parameter accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A count, a size in bytes, a time in nanoseconds, or a switch as 0 or 1.
     Number(u64),
@@ -46,6 +49,8 @@ pub enum Value {
     Sectors(u64, u64),
     /// When a fault strikes.
     Fault(Fault),
+    /// A path; not empty.
+    Path(PathBuf),
 }
 
 /// When an injected fault strikes, as `interval,probability,space,times`, the kernel's four numbers.
@@ -109,6 +114,8 @@ impl Accepts {
                 ends.map(|(start, end)| Value::Sectors(start, end)).ok_or_else(|| format!("give {self}"))
             }
             Self::Fault => text.parse().map(Value::Fault),
+            Self::Path if text.is_empty() => Err("a path is missing".to_owned()),
+            Self::Path => Ok(Value::Path(PathBuf::from(text))),
         }
     }
 
@@ -149,6 +156,7 @@ impl fmt::Display for Accepts {
             Self::Time { max } => write!(f, "a time from 0 to {max} (in ns, or with ns, us, ms, s)"),
             Self::Sectors => f.write_str("START-END, sectors of 512 bytes with START <= END"),
             Self::Fault => f.write_str("interval,probability,space,times"),
+            Self::Path => f.write_str("a path without commas"),
         }
     }
 }

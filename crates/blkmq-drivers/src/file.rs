@@ -1,0 +1,175 @@
+//! Files and block devices, each hardware queue with an io_uring of its own.
+//!
+//! Requests are started in the order in which they come, with one system call for all of them; what the kernel has done is
+//! found on the ring without one. Any thread may look there; who sleeps does so on the ring's descriptor.
+
+mod ring;
+mod status;
+mod target;
+mod transfer;
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
+use blkmq::driver::{Batch, Done, Driver, Topology};
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Limits, MAX_HW_QUEUES, Time};
+use ring::Ring;
+use target::Target;
+
+/// Tags that a hardware queue can have: what the kernel lets one ring have in flight, by far.
+const MAX_DEPTH: u64 = 4096;
+
+/// The parameters of the device.
+pub const PARAMETERS: &[Parameter] = &[
+    Parameter::new("path", Accepts::Path, "", "the file or block device"),
+    Parameter::new(
+        "size",
+        Accepts::Size { unit: 1, min: SECTOR_SIZE as u64, max: 1 << 62 },
+        "",
+        "makes a file of this size if there is none, as a hole; one that is there must have it",
+    ),
+    Parameter::new("direct", Accepts::Switch, "1", "goes past the page cache, if the file allows that"),
+    Parameter::new("read_only", Accepts::Switch, "0", "opens it for reading only; whatever changes it is refused"),
+    Parameter::new(
+        "submit_queues",
+        Accepts::Count { unit: "", min: 1, max: MAX_HW_QUEUES as u64 },
+        "1",
+        "hardware queues, each with a ring of its own",
+    ),
+    Parameter::new(
+        "hw_queue_depth",
+        Accepts::Count { unit: "", min: 1, max: MAX_DEPTH },
+        "128",
+        "requests that a hardware queue takes at once",
+    ),
+];
+
+/// How a file is to be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Bytes of a file that is made if there is none.
+    pub size: Option<u64>,
+    /// Past the page cache, if the file allows that.
+    pub direct: bool,
+    /// For reading only.
+    pub read_only: bool,
+    /// Hardware queues, 1 to [`MAX_HW_QUEUES`].
+    pub queues: u16,
+    /// Tags of each, 1 to 4096.
+    pub depth: u16,
+}
+
+impl Config {
+    /// A file with everything else as it is by default.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), size: None, direct: true, read_only: false, queues: 1, depth: 128 }
+    }
+
+    fn from_values(values: &Values) -> Result<Self, String> {
+        let Some(Value::Path(path)) = values.get("path") else {
+            return Err("a path is missing, as in file,path=disk.img".to_owned());
+        };
+        Ok(Self {
+            path,
+            size: values.is_given("size").then(|| values.number("size")),
+            direct: values.is_on("direct"),
+            read_only: values.is_on("read_only"),
+            queues: values.number("submit_queues"),
+            depth: values.number("hw_queue_depth"),
+        })
+    }
+}
+
+/// A file or block device.
+#[derive(Debug)]
+pub struct File {
+    config: Config,
+    target: Target,
+    /// Made when a hardware queue is first there; none goes before the device.
+    rings: Box<[OnceLock<Ring>]>,
+}
+
+impl File {
+    /// Opens the file, and takes a lock on it that keeps other servers off.
+    ///
+    /// # Errors
+    /// Why it cannot be opened, or the kernel gives no ring, in one sentence.
+    pub fn open(config: Config) -> Result<Self, String> {
+        let target = Target::open(&config)?;
+        let file = Self { rings: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(), target, config };
+        file.make_rings(file.config.queues)?;
+        Ok(file)
+    }
+
+    pub(crate) fn from_values(values: &Values) -> Result<Self, String> {
+        Self::open(Config::from_values(values)?)
+    }
+
+    fn make_rings(&self, queues: u16) -> Result<(), String> {
+        for entry in &self.rings[..usize::from(queues)] {
+            if entry.get().is_none() {
+                let ring = Ring::new(&self.target, self.config.depth)
+                    .map_err(|error| format!("{}: no io_uring: {error}", self.config.path.display()))?;
+                let _ = entry.set(ring);
+            }
+        }
+        Ok(())
+    }
+
+    fn ring(&self, hctx: u16) -> &Ring {
+        self.rings[usize::from(hctx)].get().expect("a hardware queue has had a ring since it was first there")
+    }
+}
+
+impl Driver for File {
+    fn name(&self) -> &'static str {
+        "file"
+    }
+
+    fn limits(&self) -> Limits {
+        self.target.limits()
+    }
+
+    fn topology(&self) -> Topology {
+        let Config { queues, depth, .. } = self.config;
+        Topology { default_queues: queues, read_queues: 0, poll_queues: 0, depth }
+    }
+
+    fn set_topology(&self, topology: Topology) -> Result<(), String> {
+        let queues = u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX);
+        if usize::from(queues) > MAX_HW_QUEUES {
+            return Err(format!("a file has 1 to {MAX_HW_QUEUES} hardware queues, not {}", topology.nr_queues()));
+        }
+        self.make_rings(queues)
+    }
+
+    /// COST: a system call for all requests, and for each a lock that nobody waits for, and its pieces written to the ring.
+    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
+        self.ring(hctx).start(&self.target, batch);
+    }
+
+    /// COST: a lock that nobody waits for, and a look at the ring; for each completion another such lock.
+    fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
+        self.ring(hctx).reap(done);
+    }
+
+    fn next_event(&self, hctx: u16) -> Option<Time> {
+        // What the kernel has not taken yet is offered to it at the next poll.
+        let ring = self.rings[usize::from(hctx)].get()?;
+        ring.is_behind().then_some(Time(0))
+    }
+
+    fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
+        self.rings[usize::from(hctx)].get().map(Ring::fd)
+    }
+
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        writeln!(out, "file {} {}", self.config.path.display(), self.target)
+    }
+}

@@ -1,0 +1,145 @@
+//! The io_uring of one hardware queue.
+//!
+//! Its two sides have a lock each: one thread at a time puts requests on the ring, one at a time takes completions off.
+//! Who finds another taking them off leaves: while completions are left the ring's descriptor stays readable, so whoever
+//! then sleeps on it is awake at once.
+#![expect(unsafe_code, reason = "rings are shared between threads and memory is handed to the kernel")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use blkmq::driver::{Batch, Done};
+use io_uring::{IoUring, squeue};
+
+use super::target::Target;
+use super::transfer::{Next, Transfer};
+
+/// A ring, and the requests that are on it.
+pub(super) struct Ring {
+    uring: IoUring,
+    /// Who puts entries on the ring has this.
+    starting: Mutex<()>,
+    /// Who takes completions off the ring has this.
+    reaping: Mutex<()>,
+    /// By tag. Each lock is taken by one thread at a time: by who starts the request, then by who finds its completion.
+    transfers: Box<[Mutex<Transfer>]>,
+    /// The kernel has not taken everything that is on the ring.
+    is_behind: AtomicBool,
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring").field("is_behind", &self.is_behind).finish_non_exhaustive()
+    }
+}
+
+/// A lock whose holder may have panicked: what it guards is whole between two steps.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ring {
+    /// A ring for `depth` requests at once.
+    pub(super) fn new(target: &Target, depth: u16) -> io::Result<Self> {
+        // The kernel makes the completion side twice as long; each request has one entry at a time.
+        let uring = IoUring::builder().setup_clamp().build(u32::from(depth))?;
+        uring.submitter().register_files(&target.fds())?;
+        Ok(Self {
+            uring,
+            starting: Mutex::new(()),
+            reaping: Mutex::new(()),
+            transfers: (0..depth).map(|_| Mutex::new(Transfer::new())).collect(),
+            is_behind: AtomicBool::new(false),
+        })
+    }
+
+    /// The ring's descriptor: readable while there are completions.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring keeps it open for as long as it is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
+    }
+
+    /// Whether the kernel is to be asked again to take what is on the ring.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
+    }
+
+    /// Starts the requests of a batch, in order.
+    pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>) {
+        let side = lock(&self.starting);
+        while let Some(mut rq) = batch.next() {
+            let tag = rq.tag();
+            let mut transfer = lock(&self.transfers[usize::from(tag)]);
+            if let Err(status) = transfer.take_down(target, &mut rq) {
+                batch.finish(rq, status);
+                continue;
+            }
+            // The id is noted before anybody can find the completion, for that one takes the lock first.
+            transfer.id = Some(batch.start(rq));
+            self.put(&side, tag, &transfer);
+        }
+        self.submit(&side);
+    }
+
+    /// Puts a transfer's entry on the ring.
+    fn put(&self, _side: &MutexGuard<'_, ()>, tag: u16, transfer: &Transfer) {
+        let entry: squeue::Entry = transfer.entry().user_data(tag.into());
+        // SAFETY: the caller has `starting`, so there is no other view of this side.
+        let mut entries = unsafe { self.uring.submission_shared() };
+        // SAFETY: the transfer's invariant: what the entry names lives, and stays where it is, until it is answered.
+        let pushed = unsafe { entries.push(&entry) };
+        pushed.expect("a ring has an entry for each tag");
+    }
+
+    /// Lets the kernel take what is on the ring.
+    fn submit(&self, _side: &MutexGuard<'_, ()>) {
+        // SAFETY: the caller has `starting`, so there is no other view of this side.
+        let is_empty = unsafe { self.uring.submission_shared() }.is_empty();
+        if is_empty {
+            return;
+        }
+        // An error is a lack of memory, or a signal; the entries stay, and the next poll offers them again.
+        let result = self.uring.submit();
+        // SAFETY: as above.
+        let is_behind = result.is_err() || !unsafe { self.uring.submission_shared() }.is_empty();
+        if is_behind != self.is_behind() {
+            self.is_behind.store(is_behind, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes completions off the ring, unless another thread is doing so.
+    pub(super) fn reap(&self, done: &mut Done<'_>) {
+        if self.is_behind() {
+            self.submit(&lock(&self.starting));
+        }
+        let _side = match self.reaping.try_lock() {
+            Ok(side) => side,
+            Err(TryLockError::Poisoned(side)) => side.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        // SAFETY: this thread has `reaping`, so there is no other view of this side.
+        let completions = unsafe { self.uring.completion_shared() };
+        let mut is_unfinished = false;
+        for completion in completions {
+            let tag = completion.user_data() as u16;
+            let mut transfer = lock(&self.transfers[usize::from(tag)]);
+            match transfer.answered(completion.result()) {
+                Some(Next::Over(id, status)) => {
+                    drop(transfer);
+                    // An error says that a timeout has given the request up, and this driver gives none up.
+                    let _ = done.complete(id, status);
+                }
+                Some(Next::Again) => {
+                    self.put(&lock(&self.starting), tag, &transfer);
+                    is_unfinished = true;
+                }
+                None => {}
+            }
+        }
+        if is_unfinished {
+            self.submit(&lock(&self.starting));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The file itself: how it was opened, how large it is, what it asks for.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use blkmq::Limits;
+use blkmq::limits::SECTOR_SIZE;
+use rustix::fs::{AtFlags, FlockOperation, StatxFlags, flock, ioctl_blksszget, statx};
+use rustix::io::Errno;
+
+use super::Config;
+
+/// Largest transfer, in sectors: 1 MiB.
+const MAX_SECTORS: u32 = 2048;
+
+/// Pieces of memory in one transfer.
+pub(super) const MAX_SEGMENTS: u16 = 256;
+
+/// Largest discard, and zeroing, in sectors: 1 GiB, so that one does not keep the file busy for too long.
+const MAX_RANGE_SECTORS: u32 = 1 << 21;
+
+/// The alignment that direct I/O asks for where the kernel does not tell.
+const SAFE_ALIGN: u32 = 4096;
+
+/// How long a lock on the file is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// An open file, locked against other servers.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// Past the page cache, if the file allows that.
+    direct: Option<OwnedFd>,
+    buffered: OwnedFd,
+    /// What direct I/O asks of addresses in memory, in bytes.
+    memory_align: usize,
+    block_size: u32,
+    bytes: u64,
+    pub(super) is_read_only: bool,
+    is_block_device: bool,
+}
+
+impl Target {
+    pub(super) fn open(config: &Config) -> Result<Self, String> {
+        let fault = |what: &dyn fmt::Display| format!("{}: {what}", config.path.display());
+        let (buffered, made) = open(config, 0).map_err(|error| fault(&error))?;
+        let metadata = buffered.metadata().map_err(|error| fault(&error))?;
+        let kind = metadata.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(fault(&"neither a file nor a block device"));
+        }
+        lock(&buffered, config).map_err(|what| fault(&what))?;
+        if let (true, Some(size)) = (made, config.size) {
+            buffered.set_len(size).map_err(|error| fault(&error))?;
+        }
+        let (direct, memory_align, file_align) = direct(config, &buffered).map_err(|error| fault(&error))?;
+        let device_block = if kind.is_block_device() {
+            ioctl_blksszget(&buffered).map_err(|error| fault(&io::Error::from(error)))?
+        } else {
+            SECTOR_SIZE as u32
+        };
+        let block_size = file_align.max(device_block);
+        let bytes = size_of(&buffered).map_err(|error| fault(&error))?;
+        check_size(config, bytes, block_size).map_err(|what| fault(&what))?;
+        Ok(Self {
+            direct,
+            buffered: buffered.into(),
+            memory_align: memory_align as usize,
+            block_size,
+            bytes: bytes - bytes % u64::from(block_size),
+            is_read_only: config.read_only,
+            is_block_device: kind.is_block_device(),
+        })
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        let range = if self.is_read_only { 0 } else { MAX_RANGE_SECTORS };
+        Limits {
+            capacity_sectors: self.bytes / SECTOR_SIZE as u64,
+            logical_block_size: self.block_size,
+            physical_block_size: self.block_size.max(4096),
+            max_sectors: MAX_SECTORS,
+            max_segments: MAX_SEGMENTS,
+            max_segment_size: MAX_SECTORS * SECTOR_SIZE as u32,
+            max_discard_sectors: range,
+            max_write_zeroes_sectors: range,
+            write_cache: !self.is_read_only,
+            fua: true,
+            ..Limits::default()
+        }
+    }
+
+    /// The descriptors for a ring to know: past the page cache first.
+    pub(super) fn fds(&self) -> [RawFd; 2] {
+        let buffered = self.buffered.as_raw_fd();
+        [self.direct.as_ref().map_or(buffered, AsRawFd::as_raw_fd), buffered]
+    }
+
+    /// Whether memory at this address may go past the page cache.
+    pub(super) fn is_aligned(&self, address: usize) -> bool {
+        address.is_multiple_of(self.memory_align)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_block_device { "block device" } else { "file" };
+        let way = if self.direct.is_some() { "direct" } else { "buffered" };
+        let access = if self.is_read_only { ", read only" } else { "" };
+        write!(f, "({kind}, {} bytes, blocks of {}, {way}{access})", self.bytes, self.block_size)
+    }
+}
+
+/// Opens the file with further flags. Returns whether it was made just now.
+fn open(config: &Config, flags: i32) -> io::Result<(std::fs::File, bool)> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(!config.read_only).custom_flags(flags | libc::O_CLOEXEC);
+    match options.open(&config.path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && config.size.is_some() && !config.read_only => {
+            Ok((options.create_new(true).open(&config.path)?, true))
+        }
+        opened => Ok((opened?, false)),
+    }
+}
+
+/// Two servers that write to one file would destroy each other's data.
+fn lock(file: &std::fs::File, config: &Config) -> Result<(), String> {
+    let how =
+        if config.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    let began = Instant::now();
+    let locked = loop {
+        match flock(file, how) {
+            // The kernel lets go of the file of a server that was killed a moment after that one has gone.
+            Err(Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => thread::sleep(PATIENCE / 20),
+            locked => break locked,
+        }
+    };
+    locked.map_err(|error| match error {
+        Errno::WOULDBLOCK => "in use by another server".to_owned(),
+        error => format!("it cannot be locked: {}", io::Error::from(error)),
+    })
+}
+
+/// The way past the page cache, if there is one, and the alignments in memory and in the file that it asks for.
+fn direct(config: &Config, buffered: &std::fs::File) -> io::Result<(Option<OwnedFd>, u32, u32)> {
+    const NONE: (Option<OwnedFd>, u32, u32) = (None, 1, SECTOR_SIZE as u32);
+    if !config.direct {
+        return Ok(NONE);
+    }
+    let file = match open(config, libc::O_DIRECT) {
+        Ok((file, _)) => file,
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(NONE),
+        Err(error) => return Err(error),
+    };
+    let told = statx(buffered, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
+    let is_told = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let aligns = (told.stx_dio_mem_align, told.stx_dio_offset_align);
+    Ok(match aligns {
+        // The file system says that this file knows no direct I/O, though it lets it be opened so.
+        (0, _) | (_, 0) if is_told => NONE,
+        (memory, offset) if is_told => (Some(file.into()), memory, offset.max(SECTOR_SIZE as u32)),
+        _ => (Some(file.into()), SAFE_ALIGN, SAFE_ALIGN),
+    })
+}
+
+/// Bytes of a file or block device.
+fn size_of(file: &std::fs::File) -> io::Result<u64> {
+    use std::io::Seek;
+    let mut file: &std::fs::File = file;
+    file.seek(io::SeekFrom::End(0))
+}
+
+fn check_size(config: &Config, bytes: u64, block_size: u32) -> Result<(), String> {
+    if let Some(wanted) = config.size
+        && wanted != bytes
+    {
+        return Err(format!("it has {bytes} bytes, not {wanted}; leave size= out to take it as it is"));
+    }
+    if bytes < u64::from(block_size) {
+        return Err(format!(
+            "it has {bytes} bytes, less than one block of {block_size}; size=1G makes a file that is not there"
+        ));
+    }
+    Ok(())
+}
+
+impl Drop for Target {
+    /// The kernel may keep the file for a moment on behalf of the rings; the next server need not wait for that.
+    fn drop(&mut self) {
+        let _ = flock(&self.buffered, FlockOperation::Unlock);
+    }
+}

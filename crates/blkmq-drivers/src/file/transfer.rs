@@ -1,0 +1,229 @@
+//! A request on its way through a ring: what of it is still to be done.
+#![expect(unsafe_code, reason = "pieces of memory are named by address for the kernel, on whatever thread")]
+
+use blkmq::driver::{Request, RqId};
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Op, Status};
+use io_uring::{opcode, squeue, types};
+
+use super::status::{Verdict, verdict};
+use super::target::{MAX_SEGMENTS, Target};
+
+/// The places of a target's descriptors among those that a ring knows.
+const DIRECT: types::Fixed = types::Fixed(0);
+const BUFFERED: types::Fixed = types::Fixed(1);
+
+/// Makes a range read as zeroes and keeps its blocks; makes it a hole.
+const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// What the kernel is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Task {
+    Read,
+    Write,
+    Sync,
+    /// With the mode of fallocate.
+    Range(i32),
+}
+
+/// What is to be done with a request once the kernel has answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It is over.
+    Over(RqId, Status),
+    /// The kernel has done a part of it, or nothing: the rest is to be asked for.
+    Again,
+}
+
+/// A request with a tag, from its start to its completion.
+///
+/// # Invariant
+/// Between a request's start and its completion `pieces` name memory of its buffers, which lives that long, and does not move;
+/// nor do `pieces` themselves, which the kernel may read.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    /// The request; none while the tag is free.
+    pub(super) id: Option<RqId>,
+    task: Task,
+    is_direct: bool,
+    is_durable: bool,
+    /// Where in the file, and how many bytes, in all.
+    offset: u64,
+    bytes: u64,
+    pieces: Vec<libc::iovec>,
+    /// Of these so many are through.
+    through: usize,
+}
+
+// SAFETY: by the invariant the addresses are good on every thread; only the kernel follows them.
+unsafe impl Send for Transfer {}
+
+impl Transfer {
+    pub(super) fn new() -> Self {
+        Self {
+            id: None,
+            task: Task::Sync,
+            is_direct: false,
+            is_durable: false,
+            offset: 0,
+            bytes: 0,
+            pieces: Vec::with_capacity(MAX_SEGMENTS.into()),
+            through: 0,
+        }
+    }
+
+    /// Takes down what a request asks for. An error is what it ends with at once.
+    pub(super) fn take_down(&mut self, target: &Target, rq: &mut Request<'_>) -> Result<(), Status> {
+        if target.is_read_only && !matches!(rq.op(), Op::Read | Op::Flush) {
+            return Err(Status::Unsupported);
+        }
+        self.task = match rq.op() {
+            Op::Read => Task::Read,
+            Op::Write => Task::Write,
+            Op::Flush => Task::Sync,
+            Op::Discard => Task::Range(PUNCH),
+            Op::WriteZeroes => Task::Range(ZERO),
+        };
+        self.is_durable = rq.flags().fua && rq.op() == Op::Write;
+        self.offset = rq.sector() * SECTOR_SIZE as u64;
+        self.bytes = u64::from(rq.nr_sectors()) * SECTOR_SIZE as u64;
+        self.pieces.clear();
+        self.through = 0;
+        self.is_direct = true;
+        for segment in rq.segments() {
+            self.is_direct &= target.is_aligned(segment.as_ptr() as usize);
+            self.pieces.push(libc::iovec { iov_base: segment.as_ptr().cast(), iov_len: segment.len() });
+        }
+        Ok(())
+    }
+
+    /// The entry that asks the kernel for what is still to be done. It names `self.pieces`, which stay until it is answered.
+    pub(super) fn entry(&self) -> squeue::Entry {
+        let file = if self.is_direct { DIRECT } else { BUFFERED };
+        let pieces = &self.pieces[self.through..];
+        let (first, len) = (pieces.as_ptr(), pieces.len() as u32);
+        match self.task {
+            Task::Read => opcode::Readv::new(file, first, len).offset(self.offset).build(),
+            Task::Write => {
+                let flags = if self.is_durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Writev::new(file, first, len).offset(self.offset).rw_flags(flags).build()
+            }
+            Task::Sync => opcode::Fsync::new(BUFFERED).flags(types::FsyncFlags::DATASYNC).build(),
+            Task::Range(mode) => opcode::Fallocate::new(BUFFERED, self.bytes).offset(self.offset).mode(mode).build(),
+        }
+    }
+
+    /// The kernel has answered: bytes done, or below zero an error.
+    pub(super) fn answered(&mut self, result: i32) -> Option<Next> {
+        let id = self.id?;
+        let next = match (u64::try_from(result), self.task) {
+            (Err(_), task) => self.failed(-result, task),
+            (Ok(_), Task::Sync | Task::Range(_)) => Ok(true),
+            // The file has become shorter than it was.
+            (Ok(0), _) => Err(Status::IoError),
+            (Ok(done), _) => Ok(self.advance(done)),
+        };
+        Some(match next {
+            Ok(false) => Next::Again,
+            Ok(true) => self.over(id, Status::Ok),
+            Err(status) => self.over(id, status),
+        })
+    }
+
+    fn over(&mut self, id: RqId, status: Status) -> Next {
+        self.id = None;
+        Next::Over(id, status)
+    }
+
+    /// Whether that is the end, and how.
+    fn failed(&mut self, errno: i32, task: Task) -> Result<bool, Status> {
+        match verdict(errno) {
+            Verdict::Again => Ok(false),
+            // A file system that cannot zero a range may still be able to punch a hole, which reads the same.
+            Verdict::Failed(Status::Unsupported) if task == Task::Range(ZERO) => {
+                self.task = Task::Range(PUNCH);
+                Ok(false)
+            }
+            Verdict::Failed(status) => Err(status),
+        }
+    }
+
+    /// So many bytes are done. Returns whether these are all.
+    fn advance(&mut self, done: u64) -> bool {
+        let done = done.min(self.bytes);
+        self.offset += done;
+        self.bytes -= done;
+        if self.bytes == 0 {
+            return true;
+        }
+        // What is left may begin where direct I/O does not.
+        self.is_direct = false;
+        let mut left = done as usize;
+        while let Some(piece) = self.pieces.get_mut(self.through) {
+            if left < piece.iov_len {
+                piece.iov_base = piece.iov_base.wrapping_byte_add(left);
+                piece.iov_len -= left;
+                break;
+            }
+            left -= piece.iov_len;
+            self.through += 1;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transfer of pieces of these lengths at made-up addresses, which nobody follows.
+    fn transfer(lens: &[usize]) -> Transfer {
+        let piece = |(number, len): (usize, &usize)| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(0x10000 * (number + 1)),
+            iov_len: *len,
+        };
+        Transfer {
+            id: Some(RqId(7)),
+            task: Task::Write,
+            is_direct: true,
+            bytes: lens.iter().sum::<usize>() as u64,
+            offset: 4096,
+            pieces: lens.iter().enumerate().map(piece).collect(),
+            ..Transfer::new()
+        }
+    }
+
+    fn left(transfer: &Transfer) -> (u64, Vec<(usize, usize)>) {
+        let pieces = &transfer.pieces[transfer.through..];
+        (transfer.offset, pieces.iter().map(|piece| (piece.iov_base as usize, piece.iov_len)).collect())
+    }
+
+    #[test]
+    fn a_short_transfer_goes_on_where_it_stopped() {
+        let mut transfer = transfer(&[512, 1024, 512]);
+        assert_eq!(transfer.answered(512), Some(Next::Again));
+        assert_eq!(left(&transfer), (4608, vec![(0x20000, 1024), (0x30000, 512)]));
+        assert_eq!(transfer.answered(100), Some(Next::Again));
+        assert_eq!(left(&transfer), (4708, vec![(0x20064, 924), (0x30000, 512)]));
+        assert!(!transfer.is_direct, "what begins anywhere goes through the page cache");
+        assert_eq!(transfer.answered(-libc::ECANCELED), Some(Next::Again));
+        assert_eq!(left(&transfer).1.len(), 2, "what was cancelled is asked for again as it was");
+        assert_eq!(transfer.answered(1436), Some(Next::Over(RqId(7), Status::Ok)));
+        assert_eq!(transfer.answered(0), None, "it is over once");
+    }
+
+    #[test]
+    fn a_file_that_has_become_shorter_is_an_error_and_no_endless_loop() {
+        assert_eq!(transfer(&[512]).answered(0), Some(Next::Over(RqId(7), Status::IoError)));
+    }
+
+    #[test]
+    fn zeroing_falls_back_to_a_hole_and_then_fails() {
+        let mut transfer = transfer(&[]);
+        transfer.task = Task::Range(ZERO);
+        assert_eq!(transfer.answered(-libc::EOPNOTSUPP), Some(Next::Again));
+        assert_eq!(transfer.task, Task::Range(PUNCH));
+        assert_eq!(transfer.answered(-libc::EOPNOTSUPP), Some(Next::Over(RqId(7), Status::Unsupported)));
+    }
+}

@@ -1,0 +1,37 @@
+//! Real storage behind the block layer: files and block devices through io_uring.
+//!
+//! A device is opened by its spec, as the devices of the crate blkmq are:
+//!
+//! ```no_run
+//! let disk = blkmq_drivers::open("file,path=disk.img,submit_queues=2")?;
+//! let q = blkmq::RequestQueue::builder(disk).scheduler("mq-deadline").build()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod file;
+
+use std::sync::Arc;
+
+use blkmq::driver::Driver;
+use blkmq::driver::spec::{self, DeviceDescription, SpecError};
+
+const FILE: [DeviceDescription; 1] = [DeviceDescription::new(
+    "file",
+    "a file or a block device, through io_uring: direct I/O where the file allows it",
+    file::PARAMETERS,
+    |values| Ok(Arc::new(file::File::from_values(values)?)),
+)];
+
+/// Every device that a spec can name, those of the crate blkmq included.
+#[must_use]
+pub fn devices() -> Vec<DeviceDescription> {
+    spec::DEVICES.iter().copied().chain(FILE).collect()
+}
+
+/// Opens the device that `spec` describes.
+///
+/// # Errors
+/// What is wrong with the spec, or with the file that it names.
+pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
+    spec::open_one_of(&devices(), spec)
+}

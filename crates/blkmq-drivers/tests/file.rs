@@ -1,0 +1,335 @@
+//! Files behind the block layer, on a real file system and on tmpfs.
+#![expect(unsafe_code, reason = "memory at an odd address is handed in")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use blkmq::{Bio, Buffer, Client, Completion, Flags, Locking, RequestQueue, Status, Submitter};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+const SECTOR: usize = 512;
+
+/// A folder that goes when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(base: &str, name: &str) -> Self {
+        let path = Path::new(base).join(format!("blkmq-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("the folder for tests is writable");
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A disk's file system and one without a disk.
+fn bases() -> Vec<&'static str> {
+    [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"].into_iter().filter(|base| Path::new(base).is_dir()).collect()
+}
+
+fn queue(spec: &str, scheduler: &str, locking: Locking) -> Arc<RequestQueue> {
+    let driver = blkmq_drivers::open(spec).expect("the file can be opened");
+    let q = RequestQueue::builder(driver).scheduler(scheduler).locking(locking);
+    q.build().expect("the device makes sense")
+}
+
+fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+    q.submitter(&Client::new("test")).expect("there is a place")
+}
+
+/// Submits and sleeps until all is over, in the order in which it is.
+fn run(submitter: &mut Submitter, bios: impl IntoIterator<Item = Bio>) -> Vec<Completion> {
+    let mut over = Vec::new();
+    for bio in bios {
+        submitter.submit(bio).expect("there is a slot");
+    }
+    while submitter.nr_outstanding() > 0 {
+        submitter.wait(None);
+        submitter.reap_all(|done| over.push(done));
+    }
+    over
+}
+
+fn status_of(submitter: &mut Submitter, bio: Bio) -> Status {
+    run(submitter, [bio]).remove(0).status
+}
+
+fn read(submitter: &mut Submitter, sector: u64, len: usize) -> Vec<u8> {
+    let done = run(submitter, [Bio::read(sector, Buffer::zeroed(len))]).remove(0);
+    assert_eq!(done.status, Status::Ok);
+    done.bio.buffers.iter().next().expect("a read has a buffer").to_vec()
+}
+
+/// Everything that a client can do, at random and many at once, against bytes in memory; then what the file itself holds.
+#[test]
+fn a_file_holds_what_was_written_under_every_scheduler_and_locking() {
+    const SECTORS: usize = 4096;
+    for base in bases() {
+        let folder = Folder::new(base, "model");
+        for direct in [0, 1] {
+            for (scheduler, locking) in
+                [("none", Locking::Single)].into_iter().chain(Locking::ALL.map(|locking| ("mq-deadline", locking)))
+            {
+                let path = folder.file(&format!("{scheduler}-{locking}-{direct}"));
+                let spec = format!(
+                    "file,path={path},size={},direct={direct},submit_queues=2,hw_queue_depth=8",
+                    SECTORS * SECTOR
+                );
+                check_against_model(&spec, &path, scheduler, locking);
+            }
+        }
+    }
+}
+
+fn check_against_model(spec: &str, path: &str, scheduler: &str, locking: Locking) {
+    let q = queue(spec, scheduler, locking);
+    let block = q.limits().logical_block_size as usize;
+    let blocks = q.limits().capacity_sectors as usize * SECTOR / block;
+    let mut submitters = [submitter(&q), submitter(&q)];
+    let mut model = vec![0_u8; blocks * block];
+    let mut rng = SmallRng::seed_from_u64(7);
+    for round in 0..40 {
+        // Each operation of a round has a part of the file of its own, since those outstanding may pass one another.
+        let mut bios: [Vec<Bio>; 2] = Default::default();
+        let part = blocks / 32;
+        for place in 0..32 {
+            let first = place * part + rng.random_range(0..part / 2);
+            let len = rng.random_range(1..=part / 2);
+            let (sector, bytes) = ((first * block / SECTOR) as u64, first * block..(first + len) * block);
+            bios[place % 2].push(match rng.random_range(0..10) {
+                0..4 => Bio::read(sector, Buffer::zeroed(len * block)),
+                4 => {
+                    model[bytes].fill(0);
+                    Bio::write_zeroes(sector, (len * block / SECTOR) as u64)
+                }
+                5 => {
+                    model[bytes].fill(0);
+                    Bio::discard(sector, (len * block / SECTOR) as u64)
+                }
+                kind => {
+                    let data: Vec<u8> = (0..len * block).map(|_| rng.random()).collect();
+                    model[bytes].copy_from_slice(&data);
+                    let bio = Bio::write(sector, Buffer::from(&data[..]));
+                    bio.with_flags(Flags { fua: kind == 9, preflush: kind == 8, ..Flags::default() })
+                }
+            });
+        }
+        for (submitter, bios) in submitters.iter_mut().zip(bios) {
+            for done in run(submitter, bios) {
+                assert_eq!(done.status, Status::Ok, "{spec} {scheduler} {locking} round {round}: {:?}", done.bio);
+                if let (blkmq::Op::Read, Some(data)) = (done.bio.op, done.bio.buffers.iter().next()) {
+                    let start = done.bio.sector as usize * SECTOR;
+                    assert!(data[..] == model[start..start + data.len()], "{spec} {scheduler} {locking} round {round}");
+                }
+            }
+        }
+    }
+    assert_eq!(status_of(&mut submitters[0], Bio::flush()), Status::Ok);
+    assert_eq!(q.in_flight(), 0);
+    drop((submitters, q));
+    assert!(fs::read(path).expect("the file is there") == model, "{spec} {scheduler} {locking}");
+}
+
+/// Memory at any address is taken, though direct I/O asks for aligned one.
+#[test]
+fn memory_may_lie_anywhere() {
+    for base in bases() {
+        let folder = Folder::new(base, "odd");
+        let q = queue(&format!("file,path={},size=1M", folder.file("a")), "mq-deadline", Locking::Combining);
+        let mut submitter = submitter(&q);
+        let block = q.limits().logical_block_size as usize;
+        let mut memory = vec![5_u8; 2 * block + 1];
+        let odd = std::ptr::NonNull::from(&mut memory[1..=block]).cast();
+        // SAFETY: the memory lives until the write is over, and nobody touches it meanwhile.
+        let buffer = unsafe { Buffer::borrowed(odd, block) };
+        assert_eq!(status_of(&mut submitter, Bio::write(0, buffer)), Status::Ok);
+        assert_eq!(read(&mut submitter, 0, block), vec![5; block]);
+    }
+}
+
+/// A thread that started requests of others ends while they are with the kernel, which then gives up what it had not begun.
+#[test]
+fn requests_outlive_the_thread_that_started_them() {
+    for base in bases() {
+        let folder = Folder::new(base, "threads");
+        let q = queue(
+            &format!("file,path={},size=8M,hw_queue_depth=4", folder.file("a")),
+            "mq-deadline",
+            Locking::Combining,
+        );
+        for round in 0..20_u8 {
+            std::thread::scope(|scope| {
+                for part in 0..4_u64 {
+                    let q = &q;
+                    scope.spawn(move || {
+                        let mut submitter = submitter(q);
+                        let writes = (0..32).map(|number| {
+                            Bio::write(part * 4096 + number * 128, Buffer::from(&[round + part as u8; 65536][..]))
+                        });
+                        for done in run(&mut submitter, writes) {
+                            assert_eq!(done.status, Status::Ok);
+                        }
+                    });
+                }
+            });
+            let mut submitter = submitter(&q);
+            for part in 0..4_u64 {
+                let data = read(&mut submitter, part * 4096, 1 << 20);
+                assert!(data.iter().all(|byte| *byte == round + part as u8), "round {round} part {part}");
+            }
+        }
+    }
+}
+
+/// What a program with an event loop of its own waits for.
+#[test]
+fn the_device_tells_by_a_descriptor_that_it_has_completed_something() {
+    use std::os::fd::AsFd;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    for base in bases() {
+        let folder = Folder::new(base, "fds");
+        let q = queue(&format!("file,path={},size=1M", folder.file("a")), "mq-deadline", Locking::Combining);
+        let mut submitter = submitter(&q);
+        let event = submitter.eventfd().expect("there are descriptors");
+        for number in 0..100 {
+            submitter.submit(Bio::write(number * 8, Buffer::from(&[3; 4096][..]))).expect("there is a slot");
+            submitter.flush_plug();
+            while submitter.reap().is_none() {
+                let fds = submitter.device_fds();
+                assert_eq!(fds.len(), 1, "a ring for the one hardware queue");
+                let fds = [event.as_fd(), fds[0]];
+                let mut polled = fds.each_ref().map(|fd| PollFd::new(fd, PollFlags::IN));
+                assert!(poll(&mut polled, None).expect("nothing interrupts it") > 0);
+                event.drain();
+                submitter.poll();
+            }
+        }
+    }
+}
+
+/// Background threads sleep on the rings too, and complete what is asked for by those who only look at what is over.
+#[test]
+fn background_threads_complete_for_others() {
+    for base in bases() {
+        let folder = Folder::new(base, "background");
+        let spec = format!("file,path={},size=1M,submit_queues=3", folder.file("a"));
+        let q = queue(&spec, "mq-deadline", Locking::Combining);
+        let threads = q.start_threads(2).expect("there is a place");
+        let mut submitter = submitter(&q);
+        for number in 0..200 {
+            submitter.submit(Bio::write(number % 256 * 8, Buffer::from(&[3; 4096][..]))).expect("there is a slot");
+            submitter.flush_plug();
+            while submitter.reap().is_none() {
+                std::thread::yield_now();
+            }
+        }
+        drop(threads);
+        assert_eq!(read(&mut submitter, 0, 4096), vec![3; 4096]);
+    }
+}
+
+/// More hardware queues while I/O runs get rings of their own.
+#[test]
+fn hardware_queues_come_and_go() {
+    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "topology");
+    let q = queue(&format!("file,path={},size=1M", folder.file("a")), "mq-deadline", Locking::Combining);
+    let mut submitters = [submitter(&q), submitter(&q), submitter(&q)];
+    for (queues, byte) in [(1, 1), (3, 2), (2, 3)] {
+        let topology = blkmq::driver::Topology { default_queues: queues, ..q.driver().topology() };
+        q.set_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
+        for (number, submitter) in submitters.iter_mut().enumerate() {
+            let sector = number as u64 * 8;
+            assert_eq!(status_of(submitter, Bio::write(sector, Buffer::from(&[byte; 4096][..]))), Status::Ok);
+            assert_eq!(read(submitter, sector, 4096), vec![byte; 4096]);
+        }
+    }
+}
+
+#[test]
+fn what_only_reads_refuses_the_rest() {
+    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "read-only");
+    let path = folder.file("a");
+    fs::write(&path, vec![9; 1 << 16]).expect("the folder for tests is writable");
+    let q = queue(&format!("file,path={path},read_only=1"), "mq-deadline", Locking::Combining);
+    let mut submitter = submitter(&q);
+    assert_eq!(read(&mut submitter, 8, 4096), vec![9; 4096]);
+    assert_eq!(status_of(&mut submitter, Bio::write(0, Buffer::zeroed(4096))), Status::Unsupported);
+    // Another that only reads is welcome, one that writes is not.
+    let other = blkmq_drivers::open(&format!("file,path={path},read_only=1"));
+    assert!(other.is_ok());
+    let error = blkmq_drivers::open(&format!("file,path={path}")).expect_err("it is in use").to_string();
+    assert!(error.ends_with("a: in use by another server"), "{error}");
+}
+
+#[test]
+fn errors_name_the_file_and_what_is_wrong_with_it() {
+    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "errors");
+    let path = folder.file("a");
+    fs::write(&path, vec![0; 1 << 16]).expect("the folder for tests is writable");
+    fs::write(folder.file("empty"), b"").expect("the folder for tests is writable");
+    let cases = [
+        ("file".to_owned(), "device file: a path is missing, as in file,path=disk.img".to_owned()),
+        (format!("file,path={path}x"), format!("device file: {path}x: No such file or directory (os error 2)")),
+        (
+            format!("file,path={path},size=1M"),
+            format!("device file: {path}: it has 65536 bytes, not 1048576; leave size= out to take it as it is"),
+        ),
+        (
+            format!("file,path={}", folder.0.display()),
+            format!("device file: {}: Is a directory (os error 21)", folder.0.display()),
+        ),
+        ("file,path=/dev/null".to_owned(), "device file: /dev/null: neither a file nor a block device".to_owned()),
+    ];
+    for (spec, error) in cases {
+        assert_eq!(blkmq_drivers::open(&spec).expect_err("it cannot be opened").to_string(), error);
+    }
+    let error =
+        blkmq_drivers::open(&format!("file,path={}", folder.file("empty"))).expect_err("it is empty").to_string();
+    assert!(error.contains("it has 0 bytes, less than one block"), "{error}");
+    assert_eq!(fs::metadata(&path).map(|file| file.len()).ok(), Some(1 << 16), "no error changes the file");
+}
+
+/// A mounted file system that goes when the test ends.
+struct Mount(PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// A full disk fails the writes that it has no room for, and nothing else.
+#[test]
+fn a_full_disk_is_told_apart() {
+    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "full");
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"]).arg(&folder.0).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: mounting a tmpfs takes the rights of root");
+        return;
+    }
+    let _mount = Mount(folder.0.clone());
+    let q = queue(&format!("file,path={},size=8M", folder.file("a")), "mq-deadline", Locking::Combining);
+    let mut submitter = submitter(&q);
+    let writes = (0..64).map(|number| Bio::write(number * 128, Buffer::from(&[1; 65536][..])));
+    let statuses: Vec<Status> = run(&mut submitter, writes).iter().map(|done| done.status).collect();
+    let failed = statuses.iter().filter(|status| **status == Status::NoSpace).count();
+    let written = statuses.iter().filter(|status| status.is_ok()).count();
+    assert!(failed > 0 && written > 0 && failed + written == 64, "{statuses:?}");
+    // Room that is given back can be used.
+    assert_eq!(status_of(&mut submitter, Bio::discard(0, 16384)), Status::Ok);
+    assert_eq!(status_of(&mut submitter, Bio::write(0, Buffer::from(&[2; 4096][..]))), Status::Ok);
+    assert_eq!(read(&mut submitter, 0, 4096), vec![2; 4096]);
+}
