@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use blkmq::driver::spec::DEVICES;
 use clap::Args;
 use serde::Serialize;
 
@@ -53,7 +52,7 @@ fn devices() -> Vec<Device> {
         about: device.about,
         parameters: device.parameters.iter().map(parameter).collect(),
     };
-    DEVICES.iter().map(device).collect()
+    blkmq_drivers::devices().iter().map(device).collect()
 }
 
 impl Devices {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use blkmq::driver::{Driver, spec};
+use blkmq::driver::Driver;
 use blkmq::{Client, Clock, Locking, QueueError, RequestQueue, VirtualClock};
 
 use crate::job::Job;
@@ -160,7 +160,7 @@ impl Bench {
     /// # Errors
     /// What is wrong with the device, the settings or a job.
     pub fn new(jobs: &[Job], setup: &Setup) -> Result<Self, BenchError> {
-        let driver = spec::open(&setup.device).map_err(|error| BenchError::Device(error.to_string()))?;
+        let driver = blkmq_drivers::open(&setup.device).map_err(|error| BenchError::Device(error.to_string()))?;
         Self::over(driver, jobs, setup)
     }
 

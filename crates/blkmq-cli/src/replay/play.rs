@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use blkmq::driver::spec;
 use blkmq::{Clock, RequestQueue, Status, VirtualClock};
 use blkmq_workbench::{
     Classes, Latencies, Load, Outcome, Percentiles, Source, Speed, TextError, TraceFiles, assignment,
@@ -45,7 +44,7 @@ impl Replay {
     /// The queue that the trace is played through, with its settings.
     fn open(&self, device: &str) -> Result<Arc<RequestQueue>, Failure> {
         let fault = |option: &str, what: String| Failure::Input(format!("{option}: {what}"));
-        let driver = spec::open(device).map_err(|error| fault("--device", error.to_string()))?;
+        let driver = blkmq_drivers::open(device).map_err(|error| fault("--device", error.to_string()))?;
         let clock = match self.clock {
             Time::Real => Clock::real(),
             Time::Virtual => Clock::Virtual(VirtualClock::new()),
