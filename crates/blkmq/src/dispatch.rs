@@ -326,7 +326,7 @@ impl RequestQueue {
     }
 
     /// Notes when the scheduler would let go what it holds back, if it does. Returns whether that is earlier than what those
-    /// who sleep have planned for; they are woken when the lock has been let go.
+    /// who sleep have planned for, or they may have planned for nothing; they are woken when the lock has been let go.
     pub(crate) fn plan(&self, hold: &Hold, is_held_back: bool, now: Time) -> bool {
         let planned = self.policy_wakeup.load(Ordering::Relaxed);
         let wakeup = match &hold.scheduler {
@@ -341,7 +341,9 @@ impl RequestQueue {
         if planned != wakeup {
             self.policy_wakeup.store(wakeup, Ordering::Relaxed);
         }
-        wakeup < planned
+        // Who looked when the old time had passed found somebody at the scheduler, and plans for no time by now.
+        let is_next = planned <= now.0 && now.0 < wakeup && wakeup != u64::MAX;
+        wakeup < planned || is_next
     }
 }
 

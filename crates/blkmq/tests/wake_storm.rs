@@ -193,6 +193,41 @@ fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
     waits.poll();
 }
 
+/// Red if the next time at which something is let go is told only when it is earlier than the one that has passed. Who looks
+/// at that one, and finds another thread at the scheduler, sleeps without a plan; and that other thread may leave the queue.
+#[test]
+fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
+    const AGED: u64 = 10_000_000_000;
+    let clock = VirtualClock::new();
+    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let builder = RequestQueue::builder(device.clone()).clock(Clock::Virtual(clock.clone()));
+    let q = builder.scheduler("mq-deadline").build().expect("the queue is good");
+    let join = |class| {
+        let client = Client::new("test").with_priority(IoPriority { class, level: 0 });
+        q.submitter(&client).expect("there is room for three threads")
+    };
+    let [mut urgent, mut first, mut second] = [Class::RealTime, Class::Idle, Class::Idle].map(join);
+    for (submitter, sector) in [(&mut urgent, 0), (&mut first, 100), (&mut second, 200)] {
+        submitter.submit(read(sector, 8)).expect("there are slots");
+        submitter.poll();
+        clock.advance(1_000_000);
+    }
+    assert_eq!(device.nr_held(), 1, "the idle class waits");
+    let told = Arc::new(Told::default());
+    second.set_notify(Some(told.clone()));
+    clock.advance(AGED - 2_000_000);
+    first.poll();
+    assert_eq!(device.nr_held(), 2, "one has waited so long that it goes, and the other one not yet");
+    assert_eq!(told.since_last(), 1);
+    first.poll();
+    assert_eq!(told.since_last(), 0, "nobody is woken for what he knows");
+    clock.advance(1_000_000);
+    second.poll();
+    assert_eq!(device.nr_held(), 3);
+    (0..3).for_each(|_| device.finish_oldest(Status::Ok));
+    urgent.poll();
+}
+
 /// Red if those who sleep are woken for a scan that comes no earlier than they know.
 #[test]
 fn a_longer_io_timeout_wakes_nobody() {
