@@ -143,3 +143,44 @@ impl Ring {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use blkmq::driver::RqId;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::file::Config;
+
+    fn is_readable(ring: &Ring) -> bool {
+        let fd = ring.fd();
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())).expect("it can be polled")
+            == 1
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "there is no io_uring")]
+    fn a_ring_is_readable_while_completions_lie_on_it() {
+        let path = std::env::temp_dir().join(format!("blkmq-ring-{}", std::process::id()));
+        let target = Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }).expect("it can be made");
+        std::fs::remove_file(&path).expect("it was just made");
+        let ring = Ring::new(&target, 4).expect("the kernel has rings");
+        assert!(!is_readable(&ring) && !ring.is_behind());
+        for tag in 0..4 {
+            let mut transfer = lock(&ring.transfers[usize::from(tag)]);
+            transfer.id = Some(RqId(tag.into()));
+            ring.put(&lock(&ring.starting), tag, &transfer);
+        }
+        assert!(!is_readable(&ring), "the kernel has not been asked yet");
+        ring.submit(&lock(&ring.starting));
+        let mut over = Vec::new();
+        while over.len() < 4 {
+            // SAFETY: no other thread has the ring.
+            let completions = unsafe { ring.uring.completion_shared() };
+            over.extend(completions.map(|completion| (completion.user_data(), completion.result())));
+        }
+        over.sort_unstable();
+        assert_eq!(over, [(0, 0), (1, 0), (2, 0), (3, 0)]);
+        assert!(!is_readable(&ring) && !ring.is_behind());
+    }
+}
