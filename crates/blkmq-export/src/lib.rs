@@ -1,0 +1,3 @@
+//! NBD clients in front of a queue.
+
+pub mod nbd;
