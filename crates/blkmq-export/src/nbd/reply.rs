@@ -81,7 +81,7 @@ impl Head {
 
     /// The structured reply to a request that failed, and the part of the message that follows it.
     #[must_use]
-    pub fn error<'a>(cookie: u64, errno: Errno, message: &'a str) -> (Self, &'a str) {
+    pub fn error(cookie: u64, errno: Errno, message: &str) -> (Self, &str) {
         let message = &message[..message.floor_char_boundary(MAX_MESSAGE)];
         let head = Self::chunk(cookie, chunks::ERROR, 6 + message.len() as u32)
             .with(&errno.number().to_be_bytes())
