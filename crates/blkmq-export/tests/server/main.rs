@@ -1,0 +1,29 @@
+//! A real server, driven by a naive client that knows nothing of the server's code but the protocol's numbers.
+
+mod bounds;
+mod client;
+mod commands;
+mod device;
+mod ending;
+mod options;
+
+use std::sync::Arc;
+
+use blkmq::RequestQueue;
+use blkmq::driver::spec;
+use blkmq_export::{Bounds, Export, Server};
+
+fn queue(device: &str) -> Arc<RequestQueue> {
+    let driver = spec::open(device).expect("the device is right");
+    RequestQueue::builder(driver).build().expect("so is its queue")
+}
+
+/// A server with this device as its default export, for clients by socket pair.
+fn server(device: &str) -> Server {
+    Server::builder().export(Export::new("", queue(device))).start().expect("the server is right")
+}
+
+fn server_with(q: &Arc<RequestQueue>, bounds: Bounds) -> Server {
+    let export = Export::new("", Arc::clone(q));
+    Server::builder().export(export).bounds(bounds).start().expect("the server is right")
+}
