@@ -4,11 +4,13 @@ use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use blkmq::driver::spec;
+use blkmq::{Clock, RequestQueue, VirtualClock};
 use blkmq_export::nbd::commands;
-use blkmq_export::{Address, Bounds, Export, Server};
+use blkmq_export::{Address, Bounds, Export};
 
 use crate::client::{Client, request};
-use crate::{queue, server_with};
+use crate::{builder, queue, server_with};
 
 /// Sends reads of 1 MiB until the socket takes no more for good. Returns how many.
 fn flood(client: &mut Client, is_over: impl Fn() -> bool) -> u64 {
@@ -83,7 +85,7 @@ fn there_is_room_for_256_connections() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let export = Export::new("", queue("ram,size=16M"));
-    let server = Server::builder().export(export).listen(Address::unix(&path)).start().unwrap();
+    let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
     let mut clients: Vec<_> = (0..256).map(|_| Client::connect(&path)).collect();
     clients.iter_mut().for_each(|client| _ = client.go(""));
     for (index, client) in clients.iter_mut().enumerate() {
@@ -103,7 +105,7 @@ fn one_connection_too_many_waits_its_turn() {
     let path = folder.path().join("socket");
     let export = Export::new("", queue("ram,size=16M"));
     let address = Address::unix(&path);
-    let server = Server::builder().export(export).listen(address).max_connections(2).start().unwrap();
+    let server = builder().export(export).listen(address).max_connections(2).start().unwrap();
     let (first, second) = (Client::connect(&path), Client::connect(&path));
     let (_theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
     assert!(server.serve(ours.into(), None).is_err());
@@ -120,4 +122,33 @@ fn one_connection_too_many_waits_its_turn() {
         drop(first);
     });
     drop(second);
+}
+
+#[test]
+fn few_slots_slow_down_and_refuse_nothing() {
+    for slots in [1, 3] {
+        let driver = spec::open("null,size=16M,memory_backed=1,irqmode=2,completion_nsec=10us").unwrap();
+        let q = RequestQueue::builder(driver).slots(slots).build().unwrap();
+        let server = server_with(&q, Bounds::default());
+        let mut client = Client::simple(&server);
+        for cookie in 0..100_u64 {
+            client.send(&request(commands::WRITE, 0, cookie, cookie * 4096, 4096));
+            client.send(&[cookie as u8; 4096]);
+        }
+        for _ in 0..100 {
+            assert_eq!(client.reply(|_| 0).1, Ok(vec![]));
+        }
+        let data = client.read(0, 100 * 4096).unwrap();
+        assert!(data.chunks(4096).zip(0..).all(|(block, index)| block == [index; 4096]));
+    }
+}
+
+#[test]
+fn a_connection_moves_a_clock_that_nobody_else_moves() {
+    let clock = VirtualClock::new();
+    let driver = spec::open("null,size=16M,memory_backed=1,irqmode=2,completion_nsec=10s").unwrap();
+    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let server = server_with(&q, Bounds::default());
+    assert_eq!(Client::simple(&server).read(0, 4096), Ok(vec![0; 4096]));
+    assert!(clock.now().0 >= 10_000_000_000);
 }

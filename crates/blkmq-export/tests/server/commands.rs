@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::client::{Client, request};
 use crate::device::Device;
-use crate::{queue, server, server_with};
+use crate::{builder, queue, server, server_with};
 
 const PERM: u32 = 1;
 const IO: u32 = 5;
@@ -119,7 +119,7 @@ fn a_length_of_zero_does_nothing_well() {
 fn nothing_is_written_to_a_read_only_export() {
     let q = queue(DEVICE);
     let export = Export::new("", q.clone()).read_only();
-    let server = Server::builder().export(export).start().unwrap();
+    let server = builder().export(export).start().unwrap();
     for mut client in both(&server) {
         assert_eq!(client.write(0, &[1; 4096]), Err(PERM));
         assert_eq!(client.call(commands::TRIM, 0, 0, 4096, &[]), Err(PERM));

@@ -8,7 +8,7 @@ use blkmq_export::nbd::{commands, options};
 use blkmq_export::{Address, Bounds, Export, Level, Server};
 
 use crate::client::{Client, request};
-use crate::{queue, server, server_with};
+use crate::{builder, queue, server, server_with};
 
 /// Waits until this holds; a test that waits in vain is ended by whoever runs it.
 fn until(condition: impl Fn() -> bool) {
@@ -53,6 +53,23 @@ fn who_leaves_with_requests_under_way_leaves_nothing_behind() {
 }
 
 #[test]
+fn what_was_sent_before_a_disconnect_is_done_though_nobody_waits_for_it() {
+    let q = queue("ram,size=16M");
+    let server = server_with(&q, Bounds { requests: 8, bytes: 1 << 20 });
+    let quiesce = q.quiesce();
+    let mut client = Client::simple(&server);
+    for cookie in 0..20_u64 {
+        client.send(&request(commands::WRITE, 0, cookie, cookie * 4096, 4096));
+        client.send(&[7; 4096]);
+    }
+    client.request(commands::DISC, 0, 0, 0, 0);
+    drop(client);
+    drop(quiesce);
+    until(|| server.clients().is_empty());
+    assert!(Client::simple(&server).read(0, 20 * 4096) == Ok(vec![7; 20 * 4096]));
+}
+
+#[test]
 fn who_leaves_within_the_data_of_a_write_writes_nothing_of_it() {
     let q = queue("ram,size=16M");
     let server = server_with(&q, Bounds::default());
@@ -87,13 +104,14 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     let q = queue("ram,size=16M");
     let export = Export::new("", Arc::clone(&q));
     let bounds = Bounds { requests: 8, bytes: 65536 };
-    let server = Server::builder().export(export).listen(Address::unix(&path)).bounds(bounds).start().unwrap();
+    let server = builder().export(export).listen(Address::unix(&path)).bounds(bounds).start().unwrap();
     let mut client = Client::connect(&path);
     client.go("");
     let mut negotiating = Client::connect(&path);
     negotiating.option(options::LIST, &[]);
     negotiating.replies(options::LIST);
-    // More than the bounds allow at a time, so that most of it is still in the socket, and a write that is not complete.
+    // More than the bounds allow at a time, so that most of it is still in the socket, and a write that is not
+    // complete.
     let quiesce = q.quiesce();
     let mut bytes = Vec::new();
     (0..100).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, 0, 4096)));
@@ -154,7 +172,7 @@ fn a_server_that_is_dropped_is_gone() {
     let q = queue("ram,size=16M");
     for _ in 0..3 {
         let export = Export::new("", Arc::clone(&q));
-        let server = Server::builder().export(export).listen(Address::unix(&path)).start().unwrap();
+        let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
         let mut client = Client::connect(&path);
         client.go("");
         drop(server);
@@ -170,10 +188,11 @@ fn the_log_tells_who_came_and_why_they_left() {
         move |level: Level, line: &str| lines.lock().unwrap().push((level, line.to_owned()))
     };
     let export = Export::new("a", queue("ram,size=1M"));
-    let server = Server::builder().export(export).log(log).start().unwrap();
+    let server = builder().export(export).log(log).start().unwrap();
     let mut client = Client::pair(&server);
     client.go("a");
     client.leave();
+    until(|| server.clients().is_empty());
     let mut client = Client::pair(&server);
     client.option(options::EXPORT_NAME, b"b\n");
     assert!(client.is_closed());
