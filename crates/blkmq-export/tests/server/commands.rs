@@ -233,6 +233,31 @@ fn requests_in_one_piece_are_all_answered_by_their_cookies() {
 }
 
 #[test]
+fn a_connection_hears_of_what_another_thread_completes() {
+    let q = queue("null,size=16M,memory_backed=1,irqmode=2,completion_nsec=1ms");
+    let _threads = q.start_threads(1).unwrap();
+    let server = server_with(&q, Bounds::default());
+    let mut client = Client::simple(&server);
+    for index in 0..50_u64 {
+        assert_eq!(client.write(index * 4096, &[index as u8; 4096]), Ok(vec![]));
+    }
+    assert_eq!(client.read(49 * 4096, 4096), Ok(vec![49; 4096]));
+}
+
+#[test]
+fn requests_that_come_together_go_through_the_queue_together() {
+    let q = queue(DEVICE);
+    let server = server_with(&q, Bounds::default());
+    let mut client = Client::simple(&server);
+    let reads = (0..100).map(|cookie| request(commands::READ, 0, cookie, cookie * 512, 512));
+    client.send(&reads.collect::<Vec<_>>().concat());
+    for _ in 0..100 {
+        assert_eq!(client.reply(|_| 512).1, Ok(vec![0; 512]));
+    }
+    assert!(q.stats().merges_plug >= 50, "{:?}", q.stats());
+}
+
+#[test]
 fn a_request_may_come_byte_by_byte() {
     let server = server(DEVICE);
     let mut client = Client::simple(&server);

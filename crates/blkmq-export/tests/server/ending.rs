@@ -107,6 +107,8 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     let server = builder().export(export).listen(Address::unix(&path)).bounds(bounds).start().unwrap();
     let mut client = Client::connect(&path);
     client.go("");
+    let mut idle = Client::connect(&path);
+    idle.go("");
     let mut negotiating = Client::connect(&path);
     negotiating.option(options::LIST, &[]);
     negotiating.replies(options::LIST);
@@ -119,7 +121,7 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     bytes.extend([1; 100]);
     client.send(&bytes);
     server.stop().drain();
-    assert!(negotiating.is_closed());
+    assert!(negotiating.is_closed() && idle.is_closed());
     drop(quiesce);
     for _ in 0..100 {
         let (cookie, answer) = client.reply(|_| 4096);
