@@ -1,0 +1,200 @@
+//! One client: its socket from the greeting to the end. Each has a thread.
+
+mod desk;
+mod input;
+mod outbox;
+mod plan;
+mod pool;
+mod task;
+mod transmission;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blkmq::QueueError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno as SystemError;
+use rustix::net::{SendFlags, send};
+
+use self::desk::Desk;
+use self::input::Input;
+use self::plan::Plan;
+use self::transmission::Transmission;
+use crate::bell::Bell;
+use crate::clients::Entry;
+use crate::nbd::command::NoRequest;
+use crate::nbd::negotiation::{Agreement, Negotiation, Step};
+use crate::server::Shared;
+use crate::stop::Phase;
+
+/// Why a connection ended otherwise than by the client's wish.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The client closed the connection.
+    Gone,
+    /// The socket failed.
+    Broken(SystemError),
+    /// The negotiation broke the protocol.
+    Negotiation(String),
+    /// A request broke the protocol.
+    NoRequest(NoRequest),
+    /// The negotiation took longer than this.
+    Late(Duration),
+    /// The queue takes no more threads.
+    Queue(QueueError),
+    /// The server stopped.
+    Stopped,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("the client closed the connection"),
+            Self::Broken(error) => write!(f, "the connection failed: {error}"),
+            Self::Negotiation(text) => f.write_str(text),
+            Self::NoRequest(error) => error.fmt(f),
+            Self::Late(timeout) => write!(f, "no export was chosen within {timeout:?}"),
+            Self::Queue(error) => error.fmt(f),
+            Self::Stopped => f.write_str("the server stopped"),
+        }
+    }
+}
+
+/// Waits until one of `events` holds of the socket, the bell rings, or the time is over. Returns what holds of the socket,
+/// and `PRI` if the bell rang, which it does not any more then.
+fn wait(
+    socket: BorrowedFd<'_>,
+    bell: &Bell,
+    events: PollFlags,
+    timeout: Option<Duration>,
+) -> Result<PollFlags, Ending> {
+    let mut fds = [PollFd::new(&socket, events), PollFd::new(bell, PollFlags::IN)];
+    // A time that does not fit is as good as none.
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) | Err(SystemError::INTR) => (),
+        Err(error) => return Err(Ending::Broken(error)),
+    }
+    let [socket, rung] = fds.map(|fd| fd.revents());
+    if rung.is_empty() {
+        return Ok(socket);
+    }
+    bell.drain();
+    Ok(socket | PollFlags::PRI)
+}
+
+/// A client from its connection on.
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    shared: Arc<Shared>,
+    entry: Arc<Entry>,
+    input: Input,
+}
+
+impl Connection {
+    /// The socket does not block.
+    pub(crate) fn new(socket: OwnedFd, shared: Arc<Shared>, entry: Arc<Entry>) -> Self {
+        Self { socket, shared, entry, input: Input::new() }
+    }
+
+    /// Serves the client to the end. What it had under way is over when this returns.
+    pub(crate) fn run(mut self) -> Result<(), Ending> {
+        let deadline = Instant::now() + self.shared.negotiation_timeout;
+        let mut output = Vec::new();
+        let Some(agreement) = self.negotiate(&mut output, deadline)? else { return Ok(()) };
+        let Self { socket, shared, entry, input } = self;
+        let (export, offer) = (&shared.exports[agreement.export], &shared.offers[agreement.export]);
+        // Before the client hears that it is in.
+        let mut submitter = export.queue.submitter(&export.client(entry.number)).map_err(Ending::Queue)?;
+        submitter.set_notify(Some(entry.bell.clone()));
+        let _ = entry.export.set(export.name.clone());
+        send_all(&socket, &shared, &entry, &mut output, deadline)?;
+        shared.inform(format_args!("client {} from {} uses export {:?}", entry.number, entry.peer, export.name));
+        let plan = Plan::new(export.queue.limits(), submitter.nr_slots());
+        let desk = Desk::new(export.terms(offer, agreement), plan, shared.bounds, Arc::clone(&entry));
+        let (bell, stop) = (Arc::clone(&entry.bell), shared.stop.clone());
+        Transmission::new(socket, bell, stop, submitter, desk, input).run()
+    }
+
+    /// Talks until an export is chosen; the answer to that is left in `output`. `None` if the client wants none.
+    fn negotiate(&mut self, output: &mut Vec<u8>, deadline: Instant) -> Result<Option<Agreement>, Ending> {
+        let Self { socket, shared, entry, input } = self;
+        let mut negotiation = Negotiation::begin(Arc::clone(&shared.offers), output);
+        loop {
+            // Nothing is answered before the last answer is gone: who does not read cannot make this one grow.
+            send_all(socket, shared, entry, output, deadline)?;
+            let (used, step) = negotiation.advance(input.bytes(), output);
+            input.consume(used);
+            match step {
+                Step::On => (),
+                Step::Short => receive(socket, shared, entry, input, deadline)?,
+                Step::Chosen(agreement) => return Ok(Some(agreement)),
+                Step::Aborted => {
+                    // A client that does not wait for this answer is right too.
+                    let _ = send_all(socket, shared, entry, output, deadline);
+                    return Ok(None);
+                }
+                Step::Broken(text) => return Err(Ending::Negotiation(text)),
+            }
+        }
+    }
+}
+
+/// Waits for the socket while there is time and the server runs.
+fn wait_until(
+    socket: &OwnedFd,
+    shared: &Shared,
+    entry: &Entry,
+    events: PollFlags,
+    deadline: Instant,
+) -> Result<(), Ending> {
+    // Looked at before too: who stops the server rings for those whom it finds.
+    if shared.stop.phase() != Phase::Running {
+        return Err(Ending::Stopped);
+    }
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Ending::Late(shared.negotiation_timeout));
+    }
+    wait(socket.as_fd(), &entry.bell, events, Some(left)).map(|_| ())
+}
+
+fn receive(
+    socket: &OwnedFd,
+    shared: &Shared,
+    entry: &Entry,
+    input: &mut Input,
+    deadline: Instant,
+) -> Result<(), Ending> {
+    loop {
+        match input.receive(socket.as_fd(), &mut [], usize::MAX) {
+            Ok(received) if received.all == 0 => return Err(Ending::Gone),
+            Ok(_) => return Ok(()),
+            Err(SystemError::AGAIN) => wait_until(socket, shared, entry, PollFlags::IN, deadline)?,
+            Err(SystemError::INTR) => (),
+            Err(error) => return Err(Ending::Broken(error)),
+        }
+    }
+}
+
+fn send_all(
+    socket: &OwnedFd,
+    shared: &Shared,
+    entry: &Entry,
+    output: &mut Vec<u8>,
+    deadline: Instant,
+) -> Result<(), Ending> {
+    let mut sent = 0;
+    while sent < output.len() {
+        match send(socket, &output[sent..], SendFlags::NOSIGNAL) {
+            Ok(more) => sent += more,
+            Err(SystemError::AGAIN) => wait_until(socket, shared, entry, PollFlags::OUT, deadline)?,
+            Err(SystemError::INTR) => (),
+            Err(error) => return Err(Ending::Broken(error)),
+        }
+    }
+    output.clear();
+    Ok(())
+}

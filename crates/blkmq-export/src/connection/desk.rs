@@ -1,0 +1,277 @@
+//! Where requests become operations of the queue, and what becomes of those becomes replies.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Bio, Buffer, Flags, Op, RejectReason, Status, Submitter};
+
+use super::outbox::Outbox;
+use super::plan::Plan;
+use super::pool::{Pool, footprint};
+use super::task::{Task, TaskId, Tasks};
+use crate::Bounds;
+use crate::clients::Entry;
+use crate::nbd::Errno;
+use crate::nbd::command::{Command, Request, Terms};
+use crate::nbd::reply::{Head, Refusal};
+
+/// What a connection has in hand between its socket and the queue.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) terms: Terms,
+    plan: Plan,
+    most_bytes: usize,
+    /// Bytes that all tasks count for.
+    bytes: usize,
+    tasks: Tasks,
+    pool: Pool,
+    /// Operations that the submitter has not taken yet.
+    waiting: VecDeque<Bio>,
+    pub(super) outbox: Outbox,
+    entry: Arc<Entry>,
+}
+
+impl Desk {
+    pub(super) fn new(terms: Terms, plan: Plan, bounds: Bounds, entry: Arc<Entry>) -> Self {
+        Self {
+            terms,
+            plan,
+            most_bytes: bounds.bytes,
+            bytes: 0,
+            tasks: Tasks::new(bounds.requests),
+            pool: Pool::default(),
+            waiting: VecDeque::with_capacity(bounds.requests.into()),
+            outbox: Outbox::default(),
+            entry,
+        }
+    }
+
+    /// Whether nothing is left to be answered.
+    pub(super) fn is_idle(&self) -> bool {
+        self.tasks.is_idle()
+    }
+
+    /// The tasks, which hold what the replies in the outbox send.
+    pub(super) fn outgoing(&mut self) -> (&mut Outbox, &Tasks) {
+        (&mut self.outbox, &self.tasks)
+    }
+
+    /// Bytes of buffers that a request needs at once.
+    fn charge(&self, request: &Request, command: Command) -> usize {
+        let steps = |len: u64, step: u64| match len / step {
+            0 => footprint(len as usize),
+            whole => whole as usize * footprint(step as usize) + footprint((len % step) as usize),
+        };
+        let length = u64::from(request.length);
+        match command {
+            Command::Read | Command::Write { .. } if length > 0 => steps(length, self.plan.data),
+            // A device that cannot do zeroes after all is sent them.
+            Command::Cache | Command::WriteZeroes { fast: false, .. } => footprint(length.min(self.plan.idle) as usize),
+            _ => 0,
+        }
+    }
+
+    /// Takes a request, if the bounds allow one more; `checked` is what its check found. A request that needs more bytes
+    /// than are allowed is taken when nothing else is in hand.
+    pub(super) fn take(&mut self, request: &Request, checked: Result<Command, Refusal>) -> Option<TaskId> {
+        let charge = checked.as_ref().map_or(0, |command| self.charge(request, *command));
+        if !self.tasks.has_room() || (self.bytes > 0 && charge > self.most_bytes.saturating_sub(self.bytes)) {
+            return None;
+        }
+        let id = self.tasks.take()?;
+        self.bytes += charge;
+        self.entry.count_request();
+        let (command, failure) = match checked {
+            Ok(command) => (command, None),
+            Err(refusal) => (Command::Flush, Some(refusal)),
+        };
+        let task = self.tasks.get_mut(id);
+        let data = std::mem::take(&mut task.data);
+        let (next, end) = match command {
+            // One operation, which no range says.
+            Command::Flush => (0, 1),
+            Command::BlockStatus => (0, 0),
+            _ => (request.offset, request.offset + u64::from(request.length)),
+        };
+        let is_receiving = request.payload() > 0;
+        let &Request { cookie, offset, length, .. } = request;
+        *task =
+            Task { cookie, command, offset, length, next, end, outstanding: 0, is_receiving, failure, charge, data };
+        if !is_receiving {
+            self.go_on(id);
+        }
+        Some(id)
+    }
+
+    /// A buffer for the next piece of a write's data; `None` if the write has failed, and what follows is of no use.
+    pub(super) fn next_piece(&mut self, id: TaskId) -> Option<Buffer> {
+        let task = self.tasks.get(id);
+        let len = (task.end - task.next).min(self.plan.data);
+        (task.failure.is_none() && len > 0).then(|| self.pool.take(len as usize))
+    }
+
+    /// A piece of a write's data has come.
+    pub(super) fn take_piece(&mut self, id: TaskId, buffer: Buffer) {
+        let task = self.tasks.get_mut(id);
+        let Command::Write { fua } = task.command else { return self.pool.give(buffer) };
+        let sector = task.next / SECTOR_SIZE as u64;
+        task.next += buffer.len() as u64;
+        task.outstanding += 1;
+        let flags = Flags { fua, ..Flags::NONE };
+        self.waiting.push_back(Bio::write(sector, buffer).with_flags(flags).with_user_data(id.into()));
+    }
+
+    /// All data of a request has come, or is passed over.
+    pub(super) fn end_payload(&mut self, id: TaskId) {
+        self.tasks.get_mut(id).is_receiving = false;
+        self.go_on(id);
+    }
+
+    /// The data of a request will never be complete. `buffer` was to take it.
+    pub(super) fn break_payload(&mut self, id: TaskId, buffer: Option<Buffer>, refusal: Refusal) {
+        buffer.into_iter().for_each(|buffer| self.pool.give(buffer));
+        self.tasks.get_mut(id).failure.get_or_insert(refusal);
+        self.end_payload(id);
+    }
+
+    /// Hands to the submitter what it takes. Returns whether it took any.
+    pub(super) fn submit(&mut self, submitter: &mut Submitter) -> bool {
+        let mut has_taken = false;
+        while !self.waiting.is_empty() {
+            let (taken, rejected) = submitter.submit_batch(&mut self.waiting);
+            has_taken |= taken > 0;
+            match (rejected, self.waiting.pop_front()) {
+                (Some(RejectReason::Bad(status)), Some(bio)) => self.settle(bio, status),
+                (_, Some(bio)) => {
+                    self.waiting.push_front(bio);
+                    break;
+                }
+                (_, None) => break,
+            }
+        }
+        has_taken
+    }
+
+    /// An operation is over.
+    pub(super) fn settle(&mut self, mut bio: Bio, status: Status) {
+        let id = bio.user_data as TaskId;
+        let task = self.tasks.get_mut(id);
+        task.outstanding -= 1;
+        let is_read = task.command == Command::Read;
+        if !status.is_ok() {
+            note_failure(task, &bio, status);
+        }
+        if let blkmq::Buffers::One(buffer) = std::mem::take(&mut bio.buffers) {
+            if is_read { task.data.push(buffer) } else { self.pool.give(buffer) }
+        }
+        self.go_on(id);
+    }
+
+    /// Takes the next step of a task: an operation, or its reply if nothing more is to be done.
+    fn go_on(&mut self, id: TaskId) {
+        let task = self.tasks.get(id);
+        if task.is_receiving {
+            return;
+        }
+        let may_start = task.failure.is_none() && task.next < task.end;
+        match if may_start { self.next_operation(id) } else { None } {
+            Some(bio) => self.waiting.push_back(bio.with_user_data(id.into())),
+            None if self.tasks.get(id).outstanding == 0 => self.finish(id),
+            None => (),
+        }
+    }
+
+    /// The next operation of a task that makes one at a time.
+    fn next_operation(&mut self, id: TaskId) -> Option<Bio> {
+        let Self { tasks, pool, plan, .. } = self;
+        let task = tasks.get_mut(id);
+        let step = match task.command {
+            Command::Read => plan.data,
+            Command::Cache | Command::WriteZeroes { by_writing: true, .. } => plan.idle,
+            Command::WriteZeroes { .. } => plan.zeroes,
+            Command::Trim { .. } => plan.discard,
+            Command::Flush => 1,
+            Command::Write { .. } | Command::Disconnect | Command::BlockStatus => return None,
+        };
+        let (sector, len) = (task.next / SECTOR_SIZE as u64, (task.end - task.next).min(step));
+        let nr_sectors = len / SECTOR_SIZE as u64;
+        task.next += len;
+        task.outstanding += 1;
+        let with_fua = |fua| Flags { fua, ..Flags::NONE };
+        Some(match task.command {
+            Command::Flush => Bio::flush(),
+            Command::Trim { fua } => Bio::discard(sector, nr_sectors).with_flags(with_fua(fua)),
+            Command::WriteZeroes { fua, by_writing: false, .. } => {
+                Bio::write_zeroes(sector, nr_sectors).with_flags(with_fua(fua))
+            }
+            Command::WriteZeroes { fua, .. } => {
+                let mut buffer = pool.take(len as usize);
+                buffer.fill(0);
+                Bio::write(sector, buffer).with_flags(with_fua(fua))
+            }
+            Command::Cache => {
+                let flags = Flags { readahead: true, ..Flags::NONE };
+                Bio::read(sector, pool.take(len as usize)).with_flags(flags)
+            }
+            _ => Bio::read(sector, pool.take(len as usize)),
+        })
+    }
+
+    /// Writes a task's reply.
+    fn finish(&mut self, id: TaskId) {
+        let Self { tasks, pool, outbox, terms, entry, .. } = self;
+        let task = tasks.get_mut(id);
+        let &mut Task { cookie, command, offset, length, .. } = task;
+        if let Some(Refusal { errno, message }) = task.failure.take() {
+            task.data.drain(..).for_each(|buffer| pool.give(buffer));
+            let (head, message_len) = if terms.has_structured_replies {
+                let (head, sent) = Head::error(cookie, errno, &message);
+                (head, sent.len())
+            } else {
+                (Head::simple(cookie, Some(errno)), 0)
+            };
+            return outbox.push(head, message, message_len, id, tasks);
+        }
+        if matches!(command, Command::Read | Command::Write { .. }) {
+            entry.count_bytes(length);
+        }
+        let head = match command {
+            Command::Read if terms.has_structured_replies => Head::data(cookie, offset, length),
+            Command::BlockStatus => Head::allocated(cookie, length),
+            _ => Head::simple(cookie, None),
+        };
+        outbox.push(head, Cow::Borrowed(""), 0, id, tasks);
+    }
+
+    /// Forgets the tasks whose replies are sent. Returns whether there were any.
+    pub(super) fn forget_sent(&mut self) -> bool {
+        let mut has_any = false;
+        while let Some(id) = self.outbox.pop_sent() {
+            let Self { tasks, pool, bytes, .. } = self;
+            let task = tasks.get_mut(id);
+            task.data.drain(..).for_each(|buffer| pool.give(buffer));
+            *bytes -= std::mem::take(&mut task.charge);
+            tasks.give(id);
+            has_any = true;
+        }
+        has_any
+    }
+}
+
+/// An operation of the task ended with an error: it fails, unless there is another way.
+fn note_failure(task: &mut Task, bio: &Bio, status: Status) {
+    let is_fast = matches!(task.command, Command::WriteZeroes { fast: true, .. });
+    if let (Op::WriteZeroes, Status::Unsupported, Command::WriteZeroes { fua, fast: false, .. }) =
+        (bio.op, status, task.command)
+    {
+        // The device has changed its mind; from here on the zeroes are written. There is one operation at a time.
+        task.command = Command::WriteZeroes { fua, fast: false, by_writing: true };
+        task.next = bio.sector * SECTOR_SIZE as u64;
+        return;
+    }
+    if let Some(errno) = Errno::of_status(status, is_fast) {
+        task.failure.get_or_insert_with(|| Refusal::new(errno, status.to_string()));
+    }
+}

@@ -1,0 +1,83 @@
+//! Bytes that came from the client and were not used yet.
+
+use std::io::IoSliceMut;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::{Errno, readv};
+
+/// Bytes that are taken in one call, beside the data of a write that goes where it belongs: some 2000 reads, or any option.
+const SIZE: usize = 64 << 10;
+
+/// What was received.
+#[derive(Debug)]
+pub(super) struct Input {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+/// What one call brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Received {
+    /// Bytes that went into the payload.
+    pub(super) payload: usize,
+    /// Bytes in all; none if the client sends no more.
+    pub(super) all: usize,
+    /// The call could have taken more, so there is no more just now.
+    pub(super) is_short: bool,
+}
+
+impl Input {
+    pub(super) fn new() -> Self {
+        Self { bytes: vec![0; SIZE].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    /// What was not used yet.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    pub(super) fn consume(&mut self, len: usize) {
+        self.start += len;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Moves bytes to the front of `target`, as many as there are and fit. Returns how many.
+    pub(super) fn move_to(&mut self, target: &mut [u8]) -> usize {
+        let len = target.len().min(self.end - self.start);
+        target[..len].copy_from_slice(&self.bytes[self.start..self.start + len]);
+        self.consume(len);
+        len
+    }
+
+    /// Receives up to `most` bytes: first into `payload`, for which nothing may be left here, then into what is free here.
+    ///
+    /// COST: one system call. What is left of a request moves to the front before it: fewer than 28 bytes, or an option.
+    ///
+    /// # Errors
+    /// Those of readv(2); `AGAIN` if nothing is there.
+    pub(super) fn receive(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        payload: &mut [u8],
+        most: usize,
+    ) -> Result<Received, Errno> {
+        debug_assert!(payload.is_empty() || self.start == self.end, "bytes stay in order");
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let payload_len = payload.len().min(most);
+        let rest_len = (self.bytes.len() - self.end).min(most - payload_len);
+        let rest = &mut self.bytes[self.end..self.end + rest_len];
+        let mut slices = [IoSliceMut::new(&mut payload[..payload_len]), IoSliceMut::new(rest)];
+        let all = readv(socket, &mut slices)?;
+        let payload = all.min(payload_len);
+        self.end += all - payload;
+        Ok(Received { payload, all, is_short: all < payload_len + rest_len })
+    }
+}

@@ -1,0 +1,95 @@
+//! Replies on their way to the client.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+
+use super::task::{TaskId, Tasks};
+use crate::nbd::reply::Head;
+
+/// Pieces of memory that are sent in one call; the kernel takes 1024.
+const MAX_SLICES: usize = 128;
+
+/// A reply: its header, the message beside an error, and the data that its task read.
+#[derive(Debug)]
+struct Reply {
+    head: Head,
+    message: Cow<'static, str>,
+    message_len: usize,
+    task: TaskId,
+    /// Bytes in all.
+    len: usize,
+}
+
+impl Reply {
+    fn parts<'a>(&'a self, tasks: &'a Tasks) -> impl Iterator<Item = &'a [u8]> {
+        let data = tasks.get(self.task).data.iter().map(|buffer| &**buffer);
+        [self.head.bytes(), &self.message.as_bytes()[..self.message_len]].into_iter().chain(data)
+    }
+}
+
+/// Replies that are not sent yet, in order.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    replies: VecDeque<Reply>,
+    /// Bytes of the first one that are sent already.
+    sent: usize,
+}
+
+impl Outbox {
+    /// Adds the reply to a task: a header, `message_len` bytes of a message, and the task's data.
+    pub(super) fn push(
+        &mut self,
+        head: Head,
+        message: Cow<'static, str>,
+        message_len: usize,
+        task: TaskId,
+        tasks: &Tasks,
+    ) {
+        let mut reply = Reply { head, message, message_len, task, len: 0 };
+        reply.len = reply.parts(tasks).map(<[u8]>::len).sum();
+        self.replies.push_back(reply);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.replies.is_empty()
+    }
+
+    /// Sends as much as one call takes. Returns the bytes sent; [`pop_sent`](Self::pop_sent) tells which replies were
+    /// finished by that.
+    ///
+    /// COST: one system call for up to 64 replies. Headers and data go from where they are.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2); `AGAIN` if the socket takes nothing now.
+    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, tasks: &Tasks) -> Result<usize, Errno> {
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        let (mut count, mut skip) = (0, self.sent);
+        for part in self.replies.iter().flat_map(|reply| reply.parts(tasks)) {
+            let skipped = skip.min(part.len());
+            skip -= skipped;
+            if skipped < part.len() {
+                slices[count] = IoSlice::new(&part[skipped..]);
+                count += 1;
+            }
+            if count == MAX_SLICES {
+                break;
+            }
+        }
+        // A client that is gone is an error here, and no signal to the process.
+        let sent = sendmsg(socket, &slices[..count], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?;
+        self.sent += sent;
+        Ok(sent)
+    }
+
+    /// The task of the first reply if that is sent to its end; it is forgotten then.
+    pub(super) fn pop_sent(&mut self) -> Option<TaskId> {
+        let reply = self.replies.pop_front_if(|reply| reply.len <= self.sent)?;
+        self.sent -= reply.len;
+        Some(reply.task)
+    }
+}

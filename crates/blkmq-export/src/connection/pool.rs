@@ -1,0 +1,95 @@
+//! Buffers that are used again.
+
+use blkmq::Buffer;
+
+/// The smallest buffer holds this many bytes, as an exponent of two.
+const SMALLEST: u32 = 12;
+/// Sizes of buffers: each is twice the one before, up to 64 MiB.
+const NR_SIZES: usize = 15;
+/// Bytes that the buffers nobody uses may take up.
+const MAX_KEPT: usize = 8 << 20;
+
+/// The buffers of one connection that are not in use.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    by_size: [Vec<Buffer>; NR_SIZES],
+    kept: usize,
+}
+
+/// The place of the smallest size that holds so many bytes.
+fn place(len: usize) -> usize {
+    let exponent = len.max(1).next_power_of_two().trailing_zeros();
+    exponent.saturating_sub(SMALLEST) as usize
+}
+
+/// Bytes that a buffer for `len` bytes takes up.
+pub(super) const fn footprint(len: usize) -> usize {
+    let least = 1 << SMALLEST;
+    if len < least { least } else { len.next_power_of_two() }
+}
+
+impl Pool {
+    /// A buffer of this length, at most 64 MiB. What it holds is left from its last use.
+    ///
+    /// COST: a push and a pop of a vector; an allocation where none of this size was given back.
+    pub(super) fn take(&mut self, len: usize) -> Buffer {
+        let mut buffer = match self.by_size[place(len)].pop() {
+            Some(buffer) => {
+                self.kept -= footprint(len);
+                buffer
+            }
+            None => Buffer::zeroed(footprint(len)),
+        };
+        let fits = buffer.set_len(len);
+        debug_assert!(fits, "a buffer holds what its size says");
+        buffer
+    }
+
+    /// Takes a buffer back that [`take`](Self::take) gave out.
+    pub(super) fn give(&mut self, buffer: Buffer) {
+        let size = footprint(buffer.len());
+        if self.kept + size <= MAX_KEPT {
+            self.kept += size;
+            self.by_size[place(buffer.len())].push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_used_again_for_what_fits_its_size() {
+        let mut pool = Pool::default();
+        let buffer = pool.take(5000);
+        assert_eq!(buffer.len(), 5000);
+        let start = buffer.as_ptr();
+        pool.give(buffer);
+        assert_ne!(pool.take(4096).as_ptr(), start);
+        let buffer = pool.take(8192);
+        assert_eq!((buffer.as_ptr(), buffer.len()), (start, 8192));
+    }
+
+    #[test]
+    fn every_length_has_a_size_that_holds_it() {
+        let mut pool = Pool::default();
+        for len in [1, 512, 4095, 4096, 4097, 1 << 20, (1 << 20) + 1, 32 << 20] {
+            assert!(footprint(len) >= len && footprint(len) <= (2 * len).max(4096));
+            let buffer = pool.take(len);
+            assert_eq!(buffer.len(), len);
+            pool.give(buffer);
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut pool = Pool::default();
+        let buffers: Vec<_> = (0..20).map(|_| pool.take(1 << 20)).collect();
+        buffers.into_iter().for_each(|buffer| pool.give(buffer));
+        assert_eq!(pool.kept, MAX_KEPT);
+        let big = pool.take(16 << 20);
+        pool.give(big);
+        assert_eq!(pool.by_size[12].len(), 0);
+    }
+}

@@ -1,0 +1,83 @@
+//! Requests that are not answered yet.
+
+use blkmq::Buffer;
+
+use crate::nbd::command::Command;
+use crate::nbd::reply::Refusal;
+
+/// The number of a task among those of its connection.
+pub(super) type TaskId = u16;
+
+/// A request from when it is taken until its reply is sent.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) cookie: u64,
+    pub(super) command: Command,
+    pub(super) offset: u64,
+    pub(super) length: u32,
+    /// The bytes of the device that no operation was made for yet: from `next` to `end`.
+    pub(super) next: u64,
+    pub(super) end: u64,
+    /// Operations made and not over.
+    pub(super) outstanding: u32,
+    /// Data of the request is still to come.
+    pub(super) is_receiving: bool,
+    /// Why it failed, if it did.
+    pub(super) failure: Option<Refusal>,
+    /// Bytes that it counts for while it lasts.
+    pub(super) charge: usize,
+    /// What was read.
+    pub(super) data: Vec<Buffer>,
+}
+
+/// All tasks of a connection, in places that are used again.
+#[derive(Debug)]
+pub(super) struct Tasks {
+    places: Box<[Task]>,
+    free: Vec<TaskId>,
+}
+
+impl Tasks {
+    pub(super) fn new(most: u16) -> Self {
+        let empty = |_| Task {
+            cookie: 0,
+            command: Command::Flush,
+            offset: 0,
+            length: 0,
+            next: 0,
+            end: 0,
+            outstanding: 0,
+            is_receiving: false,
+            failure: None,
+            charge: 0,
+            data: Vec::new(),
+        };
+        Self { places: (0..most).map(empty).collect(), free: (0..most).rev().collect() }
+    }
+
+    /// Takes a place, whose fields are left from its last use; `None` if all are in use.
+    pub(super) fn take(&mut self) -> Option<TaskId> {
+        self.free.pop()
+    }
+
+    pub(super) fn give(&mut self, id: TaskId) {
+        self.free.push(id);
+    }
+
+    pub(super) fn get(&self, id: TaskId) -> &Task {
+        &self.places[usize::from(id)]
+    }
+
+    pub(super) fn get_mut(&mut self, id: TaskId) -> &mut Task {
+        &mut self.places[usize::from(id)]
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether nothing is left to be answered.
+    pub(super) fn is_idle(&self) -> bool {
+        self.free.len() == self.places.len()
+    }
+}

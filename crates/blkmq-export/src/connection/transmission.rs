@@ -1,0 +1,289 @@
+//! The requests of one connection: received, done and answered, many at a time.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkmq::{Buffer, Clock, Submitter};
+use rustix::event::PollFlags;
+use rustix::io::Errno as SystemError;
+
+use super::desk::Desk;
+use super::input::Input;
+use super::task::TaskId;
+use super::{Ending, wait};
+use crate::bell::Bell;
+use crate::nbd::Errno;
+use crate::nbd::command::{Command, REQUEST_SIZE, Request};
+use crate::nbd::reply::Refusal;
+use crate::stop::{Phase, Stop};
+
+/// The data of a request, as far as it has come.
+#[derive(Debug)]
+struct Incoming {
+    task: TaskId,
+    /// Bytes still to come.
+    left: usize,
+    /// What takes them; `None` to pass them over.
+    buffer: Option<Buffer>,
+    /// Bytes in the buffer.
+    filled: usize,
+}
+
+/// A connection that has chosen its export.
+#[derive(Debug)]
+pub(super) struct Transmission {
+    socket: OwnedFd,
+    bell: Arc<Bell>,
+    stop: Stop,
+    submitter: Submitter,
+    desk: Desk,
+    input: Input,
+    incoming: Option<Incoming>,
+    /// The first request of the input waits until others are answered.
+    is_full: bool,
+    /// The client may have sent something.
+    is_readable: bool,
+    /// The socket may take something.
+    is_writable: bool,
+    /// Bytes that are still read from the socket, once the server is being drained.
+    last_bytes: Option<usize>,
+    /// Nothing more is read: what is in hand is answered, and that is all.
+    has_ended: bool,
+}
+
+impl Transmission {
+    pub(super) fn new(
+        socket: OwnedFd,
+        bell: Arc<Bell>,
+        stop: Stop,
+        submitter: Submitter,
+        desk: Desk,
+        input: Input,
+    ) -> Self {
+        Self {
+            socket,
+            bell,
+            stop,
+            submitter,
+            desk,
+            input,
+            incoming: None,
+            is_full: false,
+            is_readable: true,
+            is_writable: true,
+            last_bytes: None,
+            has_ended: false,
+        }
+    }
+
+    /// Serves the client until it leaves, breaks the protocol, or the server stops.
+    ///
+    /// COST: per turn one system call to receive, one to send and one to sleep, for all requests that came together; the
+    /// requests of a turn go through the queue as one plug.
+    pub(super) fn run(&mut self) -> Result<(), Ending> {
+        loop {
+            self.look_at_stop()?;
+            let mut is_busy = self.receive()?;
+            is_busy |= self.parse()?;
+            is_busy |= self.drive();
+            is_busy |= self.send()?;
+            if self.has_ended && !self.is_full && self.desk.is_idle() {
+                return Ok(());
+            }
+            if !is_busy {
+                self.sleep()?;
+            }
+        }
+    }
+
+    fn look_at_stop(&mut self) -> Result<(), Ending> {
+        match self.stop.phase() {
+            Phase::Running => Ok(()),
+            Phase::Draining if self.last_bytes.is_some() => Ok(()),
+            Phase::Draining => {
+                // What has reached the socket by now is answered; a client that goes on sending does not put off the end.
+                let waiting = rustix::io::ioctl_fionread(&self.socket).unwrap_or(0);
+                self.last_bytes = Some(usize::try_from(waiting).unwrap_or(usize::MAX));
+                self.is_readable = true;
+                Ok(())
+            }
+            Phase::Stopped => Err(Ending::Stopped),
+        }
+    }
+
+    fn wants_input(&self) -> bool {
+        !self.has_ended && !self.is_full
+    }
+
+    /// Receives what one call brings. Returns whether there was anything.
+    fn receive(&mut self) -> Result<bool, Ending> {
+        if !self.wants_input() || !self.is_readable {
+            return Ok(false);
+        }
+        if self.last_bytes == Some(0) {
+            self.end_input(Refusal::new(Errno::Shutdown, "the server is shutting down"));
+            return Ok(true);
+        }
+        let most = self.last_bytes.unwrap_or(usize::MAX);
+        let payload = match &mut self.incoming {
+            Some(Incoming { buffer: Some(buffer), filled, .. }) => &mut buffer[*filled..],
+            _ => &mut [],
+        };
+        match self.input.receive(self.socket.as_fd(), payload, most) {
+            Ok(received) if received.all == 0 => {
+                self.end_input(Refusal::new(Errno::Io, "the client stopped within the data of the request"));
+            }
+            Ok(received) => {
+                self.is_readable = !received.is_short || self.last_bytes.is_some();
+                if let Some(left) = &mut self.last_bytes {
+                    *left -= received.all;
+                }
+                if let Some(incoming) = &mut self.incoming {
+                    incoming.filled += received.payload;
+                    incoming.left -= received.payload;
+                }
+            }
+            Err(SystemError::AGAIN) => {
+                // What the kernel counted before is all there is, so there is no more of that either.
+                let had_last = self.last_bytes.as_mut().map(|left| *left = 0).is_some();
+                self.is_readable = had_last;
+                return Ok(had_last);
+            }
+            Err(SystemError::INTR) => (),
+            Err(error) => return Err(Ending::Broken(error)),
+        }
+        Ok(true)
+    }
+
+    /// Nothing more comes. Data that is not complete fails its request.
+    fn end_input(&mut self, refusal: Refusal) {
+        self.has_ended = true;
+        if let Some(Incoming { task, buffer, .. }) = self.incoming.take() {
+            self.desk.break_payload(task, buffer, refusal);
+        }
+    }
+
+    /// Takes the requests that are whole, as far as the bounds allow, and submits them together. Returns whether there
+    /// were any.
+    fn parse(&mut self) -> Result<bool, Ending> {
+        let mut has_any = self.incoming.is_some() && self.take_payload();
+        self.is_full = false;
+        while self.incoming.is_none() {
+            let Some(head) = self.input.bytes().first_chunk::<REQUEST_SIZE>() else { break };
+            let request = Request::parse(head).map_err(Ending::NoRequest)?;
+            let checked = request.check(&self.desk.terms);
+            if checked == Ok(Command::Disconnect) {
+                self.has_ended = true;
+                self.input.clear();
+                break;
+            }
+            let Some(task) = self.desk.take(&request, checked) else {
+                self.is_full = true;
+                break;
+            };
+            has_any = true;
+            self.input.consume(REQUEST_SIZE);
+            if request.payload() > 0 {
+                let buffer = self.desk.next_piece(task);
+                self.incoming = Some(Incoming { task, left: request.payload() as usize, buffer, filled: 0 });
+                self.take_payload();
+            }
+        }
+        if self.has_ended && self.incoming.is_some() {
+            self.end_input(Refusal::new(Errno::Io, "the client stopped within the data of the request"));
+        }
+        Ok(has_any | self.desk.submit(&mut self.submitter))
+    }
+
+    /// Moves on with the data of a request. Returns whether a piece of it is complete.
+    fn take_payload(&mut self) -> bool {
+        let mut has_piece = false;
+        while let Some(mut incoming) = self.incoming.take() {
+            if let Some(buffer) = &mut incoming.buffer {
+                let taken = self.input.move_to(&mut buffer[incoming.filled..]);
+                incoming.filled += taken;
+                incoming.left -= taken;
+                if incoming.filled < buffer.len() {
+                    self.incoming = Some(incoming);
+                    break;
+                }
+            } else {
+                let skipped = incoming.left.min(self.input.bytes().len());
+                self.input.consume(skipped);
+                incoming.left -= skipped;
+                if incoming.left > 0 {
+                    self.incoming = Some(incoming);
+                    break;
+                }
+            }
+            has_piece = true;
+            if let Some(buffer) = incoming.buffer.take() {
+                self.desk.take_piece(incoming.task, buffer);
+            }
+            if incoming.left == 0 {
+                self.desk.end_payload(incoming.task);
+                break;
+            }
+            let buffer = self.desk.next_piece(incoming.task);
+            self.incoming = Some(Incoming { buffer, filled: 0, ..incoming });
+        }
+        has_piece
+    }
+
+    /// Drives the queue, and settles what is over. Returns whether anything was.
+    fn drive(&mut self) -> bool {
+        let Self { submitter, desk, .. } = self;
+        if submitter.nr_outstanding() == 0 {
+            return false;
+        }
+        submitter.poll();
+        let has_any = submitter.reap_all(|done| desk.settle(done.bio, done.status)) > 0;
+        has_any | desk.submit(submitter)
+    }
+
+    /// Sends replies until the socket takes no more. Returns whether any was sent to its end.
+    fn send(&mut self) -> Result<bool, Ending> {
+        let mut has_any = false;
+        while self.is_writable && !self.desk.outbox.is_empty() {
+            let (outbox, tasks) = self.desk.outgoing();
+            match outbox.send(self.socket.as_fd(), tasks) {
+                Ok(_) => has_any |= self.desk.forget_sent(),
+                Err(SystemError::AGAIN) => self.is_writable = false,
+                Err(SystemError::INTR) => (),
+                Err(error) => return Err(Ending::Broken(error)),
+            }
+        }
+        Ok(has_any)
+    }
+
+    /// Sleeps until the socket is ready, something completes, the queue wants to be driven, or the server stops.
+    fn sleep(&mut self) -> Result<(), Ending> {
+        let mut events = PollFlags::empty();
+        if self.wants_input() {
+            events |= PollFlags::IN;
+        }
+        if !self.desk.outbox.is_empty() {
+            events |= PollFlags::OUT;
+        }
+        let wakeup = self.submitter.next_wakeup();
+        let clock = self.submitter.queue().clock();
+        let timeout = wakeup.map(|wakeup| match clock {
+            Clock::Virtual(_) => Duration::ZERO,
+            Clock::Real(_) => Duration::from_nanos(wakeup.since(clock.now())),
+        });
+        let ready = wait(self.socket.as_fd(), &self.bell, events, timeout)?;
+        if let (Clock::Virtual(clock), Some(wakeup), true) = (clock, wakeup, ready.is_empty()) {
+            // As when a submitter waits: sleeping moves the clock.
+            clock.advance_to(wakeup);
+        }
+        let is_gone = ready.intersects(PollFlags::HUP | PollFlags::ERR);
+        if is_gone && !self.wants_input() {
+            // Nobody is there to take the replies.
+            return Err(Ending::Gone);
+        }
+        self.is_readable |= is_gone || ready.contains(PollFlags::IN);
+        self.is_writable |= ready.contains(PollFlags::OUT);
+        Ok(())
+    }
+}

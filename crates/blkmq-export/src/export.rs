@@ -1,0 +1,178 @@
+//! What clients can connect to: a queue under a name.
+
+use std::sync::Arc;
+
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Client, IoPriority, RequestQueue};
+
+use crate::nbd::command::Terms;
+use crate::nbd::negotiation::{Agreement, Offer};
+use crate::nbd::{MAX_PAYLOAD, MAX_STRING, transmission};
+
+/// Weights of clients.
+const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
+
+/// A queue as clients see it.
+#[derive(Debug, Clone)]
+pub struct Export {
+    /// The name that clients ask for, at most 4096 bytes; that of the default export is empty.
+    pub name: String,
+    /// What people are told it is, at most 4096 bytes; may be empty.
+    pub description: String,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// The queue. Several exports and servers may share one.
+    pub queue: Arc<RequestQueue>,
+    /// The share of each connection relative to the queue's other clients, 1 to 1000.
+    pub weight: u16,
+    /// The priority of what the connections do; its level is from 0 to 7.
+    pub priority: IoPriority,
+}
+
+impl Export {
+    /// A writable export without description, whose connections have weight 100 and best-effort priority level 4.
+    pub fn new(name: impl Into<String>, queue: Arc<RequestQueue>) -> Self {
+        let Client { weight, priority, .. } = Client::new("");
+        Self { name: name.into(), description: String::new(), read_only: false, queue, weight, priority }
+    }
+
+    /// The same export, described.
+    #[must_use]
+    pub fn described(mut self, description: impl Into<String>) -> Self {
+        self.description = description.into();
+        self
+    }
+
+    /// The same export, from which clients can only read.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// What is wrong with it, if anything.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Self { name, description, weight, priority, .. } = self;
+        for (what, text) in [("name", name), ("description", description)] {
+            if text.len() > MAX_STRING {
+                return Err(format!("the {what} of an export has {} bytes; at most {MAX_STRING}", text.len()));
+            }
+        }
+        if !WEIGHTS.contains(weight) {
+            return Err(format!("export {name:?} has weight {weight}; give a number from 1 to 1000"));
+        }
+        if priority.level > 7 {
+            return Err(format!("export {name:?} has priority level {}; give a number from 0 to 7", priority.level));
+        }
+        Ok(())
+    }
+
+    /// Size in bytes: as many whole blocks as the device has.
+    fn size(&self) -> u64 {
+        let limits = self.queue.limits();
+        let bytes = limits.capacity_sectors.saturating_mul(SECTOR_SIZE as u64);
+        bytes - bytes % u64::from(limits.logical_block_size)
+    }
+
+    fn flags(&self) -> u16 {
+        let limits = self.queue.limits();
+        // All connections share the queue, and its flush covers what any of them completed.
+        let mut flags = transmission::HAS_FLAGS
+            | transmission::SEND_FLUSH
+            | transmission::SEND_FUA
+            | transmission::SEND_CACHE
+            | transmission::CAN_MULTI_CONN;
+        if limits.rotational {
+            flags |= transmission::ROTATIONAL;
+        }
+        if self.read_only {
+            return flags | transmission::READ_ONLY;
+        }
+        if limits.max_discard_sectors > 0 {
+            flags |= transmission::SEND_TRIM;
+        }
+        // What a device cannot zero is zeroed by writing, and a fast request for it is refused at once.
+        flags | transmission::SEND_WRITE_ZEROES | transmission::SEND_FAST_ZERO
+    }
+
+    /// What a client is told. `most`: bytes that one connection may have in flight, at least 64 KiB.
+    pub(crate) fn offer(&self, most: usize) -> Offer {
+        let limits = self.queue.limits();
+        let minimum = limits.logical_block_size;
+        let most = u32::try_from(most).unwrap_or(u32::MAX).min(MAX_PAYLOAD);
+        let maximum = most - most % minimum;
+        let preferred = limits.physical_block_size.max(minimum).clamp(4096, 1 << 24).next_power_of_two();
+        let (name, description) = (self.name.clone(), self.description.clone());
+        Offer { name, description, size: self.size(), flags: self.flags(), minimum, preferred, maximum }
+    }
+
+    /// What the requests of a connection are checked against.
+    pub(crate) fn terms(&self, offer: &Offer, agreement: Agreement) -> Terms {
+        let limits = self.queue.limits();
+        Terms {
+            size: offer.size,
+            minimum: offer.minimum,
+            maximum: offer.maximum,
+            is_read_only: self.read_only,
+            can_trim: limits.max_discard_sectors > 0,
+            can_zero: limits.max_write_zeroes_sectors > 0,
+            has_structured_replies: agreement.has_structured_replies,
+            has_allocation: agreement.has_allocation,
+        }
+    }
+
+    /// The queue's client for a connection.
+    pub(crate) fn client(&self, number: u64) -> Client {
+        let mut client = Client::new(format!("{} #{number}", self.name)).with_priority(self.priority);
+        client.weight = self.weight;
+        client
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blkmq::Class;
+    use blkmq::driver::spec;
+
+    use super::*;
+
+    fn export(device: &str) -> Export {
+        let driver = spec::open(device).unwrap();
+        Export::new("a", RequestQueue::builder(driver).build().unwrap())
+    }
+
+    #[test]
+    fn flags_say_what_the_device_can() {
+        let everything = 0b1101_0110_1101;
+        assert_eq!(export("ram,size=1M").offer(1 << 26).flags, everything);
+        let read_only = export("ram,size=1M").read_only().offer(1 << 26).flags;
+        assert_eq!(read_only, 0b0101_0000_1111);
+        let disk = export("hdd").offer(1 << 26).flags;
+        assert_eq!(disk & transmission::ROTATIONAL, transmission::ROTATIONAL);
+        assert_eq!(disk & transmission::SEND_TRIM, 0);
+    }
+
+    #[test]
+    fn block_sizes_follow_the_device_and_what_a_connection_may_hold() {
+        let offer = export("ram,size=1M,bs=4K").offer(1 << 26);
+        assert_eq!((offer.size, offer.minimum, offer.preferred, offer.maximum), (1 << 20, 4096, 4096, 32 << 20));
+        let offer = export("ram,size=10000K,bs=512").offer(100_000);
+        assert_eq!((offer.size, offer.minimum, offer.preferred, offer.maximum), (10_240_000, 512, 4096, 99_840));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_could() {
+        let good = export("ram,size=1M");
+        assert_eq!(good.check(), Ok(()));
+        let error = |change: fn(&mut Export)| {
+            let mut export = good.clone();
+            change(&mut export);
+            export.check().unwrap_err()
+        };
+        assert_eq!(error(|export| export.weight = 0), "export \"a\" has weight 0; give a number from 1 to 1000");
+        let level = error(|export| export.priority = IoPriority { class: Class::Idle, level: 8 });
+        assert_eq!(level, "export \"a\" has priority level 8; give a number from 0 to 7");
+        let name = error(|export| export.name = "x".repeat(4097));
+        assert_eq!(name, "the name of an export has 4097 bytes; at most 4096");
+    }
+}

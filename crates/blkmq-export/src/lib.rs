@@ -1,0 +1,41 @@
+//! NBD clients in front of a queue: a server as a library.
+//!
+//! A [`Server`] has exports, each a [`blkmq::RequestQueue`] under a name, and listens at Unix sockets and TCP ports. Each
+//! connection has a thread with a [`blkmq::Submitter`] of its own: the requests that arrive together go through the queue
+//! as one plug, and the replies that are ready together go out in one system call. What a connection may hold is bounded;
+//! a client that asks for more, or does not read its replies, waits, and nobody else does.
+//!
+//! ```
+//! use blkmq::RequestQueue;
+//! use blkmq::driver::spec;
+//! use blkmq_export::{Address, Export, Server};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let q = RequestQueue::builder(spec::open("ram,size=1G")?).build()?;
+//! let server = Server::builder().export(Export::new("disk", q)).listen(Address::loopback(0)).start()?;
+//! println!("{}", server.uris()[0]);
+//! // Somewhere else, as when a signal comes:
+//! server.stop().drain();
+//! server.wait();
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod nbd;
+
+mod bell;
+mod clients;
+mod connection;
+mod export;
+mod listener;
+mod log;
+mod server;
+mod stop;
+mod uri;
+
+pub use clients::ClientInfo;
+pub use export::Export;
+pub use listener::Address;
+pub use log::{Level, Log};
+pub use server::{Bounds, Builder, Server, StartError};
+pub use stop::Stop;

@@ -1,0 +1,250 @@
+//! Sockets that wait for clients.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf, absolute};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+
+use crate::uri;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Address {
+    /// A Unix socket, whose file is removed when the server ends.
+    Unix {
+        /// The file, made when the server starts. A socket that is there already and that nobody listens at is replaced.
+        path: PathBuf,
+        /// The file's permissions.
+        mode: u32,
+    },
+    /// A TCP port; 0 for one that is free.
+    Tcp(SocketAddr),
+}
+
+impl Address {
+    /// A Unix socket that only its owner may use.
+    pub fn unix(path: impl Into<PathBuf>) -> Self {
+        Self::Unix { path: path.into(), mode: 0o600 }
+    }
+
+    /// A TCP port that only this machine can reach, on 127.0.0.1.
+    #[must_use]
+    pub const fn loopback(port: u16) -> Self {
+        Self::Tcp(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), port))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix { path, .. } => write!(f, "the socket {path:?}"),
+            Self::Tcp(address) => address.fmt(f),
+        }
+    }
+}
+
+/// The file of a socket: removed at the end, unless another file has taken its place.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn identity_of(path: &Path) -> io::Result<(u64, u64)> {
+        let metadata = fs::symlink_metadata(path)?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if Self::identity_of(&self.path).is_ok_and(|identity| identity == self.identity) {
+            // Somebody else may have been quicker.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Socket {
+    Unix(UnixListener, SocketFile),
+    Tcp(TcpListener, SocketAddr),
+}
+
+/// A socket that listens. It does not block.
+#[derive(Debug)]
+pub(crate) struct Listener(Socket);
+
+impl Listener {
+    pub(crate) fn open(address: &Address) -> io::Result<Self> {
+        let socket = match address {
+            Address::Unix { path, mode } => {
+                let path = absolute(path)?;
+                let (listener, file) = listen_unix(path, *mode)?;
+                listener.set_nonblocking(true)?;
+                Socket::Unix(listener, file)
+            }
+            Address::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                let address = listener.local_addr()?;
+                Socket::Tcp(listener, address)
+            }
+        };
+        Ok(Self(socket))
+    }
+
+    /// Accepts a client: its socket and where it comes from. `None` if nobody waits, or who waited has left.
+    pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, String)>> {
+        let accepted = match &self.0 {
+            Socket::Unix(listener, _) => listener.accept().map(|(stream, _)| {
+                let fd = OwnedFd::from(stream);
+                let peer = unix_peer(fd.as_fd());
+                (fd, peer)
+            }),
+            Socket::Tcp(listener, _) => listener.accept().and_then(|(stream, address)| {
+                // Replies go out when they are ready; those that are ready together already go together.
+                stream.set_nodelay(true)?;
+                Ok((stream.into(), address.to_string()))
+            }),
+        };
+        match accepted {
+            Ok(accepted) => Ok(Some(accepted)),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// How clients name an export here.
+    pub(crate) fn uri(&self, export: &str) -> String {
+        match &self.0 {
+            Socket::Unix(_, file) => uri::unix(&file.path, export),
+            Socket::Tcp(_, address) => uri::tcp(*address, export),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.0 {
+            Socket::Unix(listener, _) => listener.as_fd(),
+            Socket::Tcp(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+/// Who is at the other end of a Unix socket.
+pub(crate) fn unix_peer(socket: BorrowedFd<'_>) -> String {
+    match rustix::net::sockopt::socket_peercred(socket) {
+        Ok(peer) => format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
+        Err(_) => "an unknown process".to_owned(),
+    }
+}
+
+fn listen_unix(path: PathBuf, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+    let name = SocketAddrUnix::new(&path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if let Err(error) = bind(&socket, &name) {
+        if error != rustix::io::Errno::ADDRINUSE {
+            return Err(error.into());
+        }
+        remove_stale(&path)?;
+        bind(&socket, &name)?;
+    }
+    let identity = SocketFile::identity_of(&path)?;
+    let file = SocketFile { path, identity };
+    // Before anybody can connect: a socket that does not listen yet refuses.
+    fs::set_permissions(&file.path, fs::Permissions::from_mode(mode))?;
+    listen(&socket, BACKLOG)?;
+    Ok((UnixListener::from(socket), file))
+}
+
+/// Removes a socket's file that a server left behind.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let in_the_way = |text: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        return in_the_way("the file is there and is no socket; remove it, or choose another path");
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => in_the_way(&format!("a socket is there, and whether it is in use cannot be told: {error}")),
+        Ok(_) => in_the_way("another server listens there"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().expect("there is room for a folder")
+    }
+
+    #[test]
+    fn the_file_has_its_mode_and_goes_with_the_listener() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        for mode in [0o600, 0o660] {
+            let listener = Listener::open(&Address::Unix { path: path.clone(), mode }).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+            UnixStream::connect(&path).unwrap();
+            drop(listener);
+            assert!(!path.exists());
+        }
+        assert_eq!(Address::unix("a"), Address::Unix { path: "a".into(), mode: 0o600 });
+    }
+
+    #[test]
+    fn only_a_stale_socket_is_replaced() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "it is stale");
+        let listener = Listener::open(&Address::unix(&path)).unwrap();
+        let error = Listener::open(&Address::unix(&path)).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (io::ErrorKind::AddrInUse, "another server listens there")
+        );
+        drop(listener);
+        fs::write(&path, "precious").unwrap();
+        let error = Listener::open(&Address::unix(&path)).unwrap_err();
+        assert!(error.to_string().contains("is no socket"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_file_that_took_the_place_of_the_socket_stays() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        let listener = Listener::open(&Address::unix(&path)).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "another").unwrap();
+        drop(listener);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn loopback_is_the_default_of_tcp_and_the_uri_has_the_port() {
+        let listener = Listener::open(&Address::loopback(0)).unwrap();
+        let uri = listener.uri("a");
+        let port: u16 =
+            uri.strip_prefix("nbd://127.0.0.1:").and_then(|rest| rest.strip_suffix("/a")).unwrap().parse().unwrap();
+        assert_ne!(port, 0);
+    }
+}

@@ -1,0 +1,218 @@
+//! Requests: 28 bytes, and the checks that each passes before the queue sees it.
+
+use super::reply::Refusal;
+use super::{Errno, REQUEST_MAGIC, command_flags, commands};
+
+/// Bytes of a request without its data.
+pub const REQUEST_SIZE: usize = 28;
+
+/// A request as it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Of [`command_flags`].
+    pub flags: u16,
+    /// Of [`commands`], or unknown.
+    pub kind: u16,
+    /// The client's name for it.
+    pub cookie: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u32,
+}
+
+/// What connection and export agreed on, as far as it decides which requests are right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Size of the export in bytes.
+    pub size: u64,
+    /// Offsets and lengths are multiples of this many bytes; a power of two.
+    pub minimum: u32,
+    /// Longest read or write in bytes.
+    pub maximum: u32,
+    /// Nothing can be written.
+    pub is_read_only: bool,
+    /// The device discards.
+    pub can_trim: bool,
+    /// The device writes zeroes without being sent them.
+    pub can_zero: bool,
+    /// Structured replies were agreed on.
+    pub has_structured_replies: bool,
+    /// The metadata context `base:allocation` was chosen.
+    pub has_allocation: bool,
+}
+
+/// A request that can be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Send the data.
+    Read,
+    /// Take the data, which follows the request.
+    Write {
+        /// Answer when it is durable.
+        fua: bool,
+    },
+    /// Answer what came before, and close.
+    Disconnect,
+    /// Make what has completed durable.
+    Flush,
+    /// Discard.
+    Trim {
+        /// Answer when it is durable.
+        fua: bool,
+    },
+    /// Read, and send nothing.
+    Cache,
+    /// Write zeroes.
+    WriteZeroes {
+        /// Answer when it is durable.
+        fua: bool,
+        /// Give up if the device needs to be sent the zeroes.
+        fast: bool,
+        /// Send the zeroes, since the device may leave a hole where it makes them itself.
+        by_writing: bool,
+    },
+    /// Say what is allocated.
+    BlockStatus,
+}
+
+/// The bytes where a request should begin are none: what follows cannot be understood either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRequest(
+    /// What came in place of [`REQUEST_MAGIC`].
+    pub u32,
+);
+
+impl std::fmt::Display for NoRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a request begins with {REQUEST_MAGIC:#010x}, not with {:#010x}", self.0)
+    }
+}
+
+impl std::error::Error for NoRequest {}
+
+fn field<const N: usize>(bytes: &[u8; REQUEST_SIZE], at: usize) -> [u8; N] {
+    std::array::from_fn(|index| bytes[at + index])
+}
+
+impl Request {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// It does not begin as one.
+    pub fn parse(bytes: &[u8; REQUEST_SIZE]) -> Result<Self, NoRequest> {
+        let magic = u32::from_be_bytes(field(bytes, 0));
+        if magic != REQUEST_MAGIC {
+            return Err(NoRequest(magic));
+        }
+        Ok(Self {
+            flags: u16::from_be_bytes(field(bytes, 4)),
+            kind: u16::from_be_bytes(field(bytes, 6)),
+            cookie: u64::from_be_bytes(field(bytes, 8)),
+            offset: u64::from_be_bytes(field(bytes, 16)),
+            length: u32::from_be_bytes(field(bytes, 24)),
+        })
+    }
+
+    /// Bytes of data that follow the request, whether or not it is right.
+    #[must_use]
+    pub const fn payload(&self) -> u32 {
+        if self.kind == commands::WRITE { self.length } else { 0 }
+    }
+
+    /// What to do, if the request is right.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what would be right.
+    pub fn check(&self, terms: &Terms) -> Result<Command, Refusal> {
+        self.check_flags(terms)?;
+        let is_change = matches!(self.kind, commands::WRITE | commands::TRIM | commands::WRITE_ZEROES);
+        if is_change && terms.is_read_only {
+            return Err(Refusal::new(Errno::Perm, "the export is read-only"));
+        }
+        if !matches!(self.kind, commands::DISC | commands::FLUSH) {
+            self.check_range(terms)?;
+        }
+        let fua = self.has(command_flags::FUA);
+        match self.kind {
+            commands::READ => self.check_payload(terms).map(|()| Command::Read),
+            commands::WRITE => self.check_payload(terms).map(|()| Command::Write { fua }),
+            commands::DISC => Ok(Command::Disconnect),
+            commands::FLUSH => Ok(Command::Flush),
+            commands::TRIM if terms.can_trim => Ok(Command::Trim { fua }),
+            commands::TRIM => Err(Refusal::new(Errno::Invalid, "the device cannot discard, so there is no trim")),
+            commands::CACHE => Ok(Command::Cache),
+            commands::WRITE_ZEROES => self.check_zeroes(terms),
+            _ => self.check_status(terms),
+        }
+    }
+
+    const fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn check_flags(&self, terms: &Terms) -> Result<(), Refusal> {
+        // FUA is allowed everywhere, and means nothing where nothing is written.
+        let own = match self.kind {
+            commands::READ if terms.has_structured_replies => command_flags::DF,
+            commands::WRITE_ZEROES => command_flags::NO_HOLE | command_flags::FAST_ZERO,
+            commands::BLOCK_STATUS => command_flags::REQ_ONE,
+            0..=commands::BLOCK_STATUS => 0,
+            kind => return Err(Refusal::new(Errno::Invalid, format!("there is no request of type {kind}"))),
+        };
+        match self.flags & !(own | command_flags::FUA) {
+            0 => Ok(()),
+            flags => {
+                let message = format!("the flags {flags:#06x} mean nothing with a request of type {}", self.kind);
+                Err(Refusal::new(Errno::Invalid, message))
+            }
+        }
+    }
+
+    fn check_range(&self, terms: &Terms) -> Result<(), Refusal> {
+        let &Self { offset, length, .. } = self;
+        if offset.checked_add(length.into()).is_none_or(|end| end > terms.size) {
+            let takes_room = matches!(self.kind, commands::WRITE | commands::WRITE_ZEROES);
+            let errno = if takes_room { Errno::NoSpace } else { Errno::Invalid };
+            let message = format!("{length} bytes at {offset} reach beyond the end at {}", terms.size);
+            return Err(Refusal::new(errno, message));
+        }
+        let minimum = terms.minimum;
+        if !offset.is_multiple_of(minimum.into()) || !length.is_multiple_of(minimum) {
+            let message = format!("offset {offset} and length {length} must be multiples of {minimum}, the block size");
+            return Err(Refusal::new(Errno::Invalid, message));
+        }
+        Ok(())
+    }
+
+    fn check_payload(&self, terms: &Terms) -> Result<(), Refusal> {
+        if self.length <= terms.maximum {
+            return Ok(());
+        }
+        let message = format!("{} bytes are too long for one request; at most {}", self.length, terms.maximum);
+        Err(Refusal::new(Errno::Invalid, message))
+    }
+
+    fn check_zeroes(&self, terms: &Terms) -> Result<Command, Refusal> {
+        let fast = self.has(command_flags::FAST_ZERO);
+        // A device that makes zeroes itself may leave a hole, and cannot be told not to.
+        let by_writing = !terms.can_zero || self.has(command_flags::NO_HOLE);
+        if fast && by_writing {
+            return Err(Refusal::new(Errno::NotSupported, "these zeroes would take as long as writing them"));
+        }
+        Ok(Command::WriteZeroes { fua: self.has(command_flags::FUA), fast, by_writing })
+    }
+
+    fn check_status(&self, terms: &Terms) -> Result<Command, Refusal> {
+        if !terms.has_allocation {
+            return Err(Refusal::new(Errno::Invalid, "no metadata context was chosen for this export"));
+        }
+        if self.length == 0 {
+            return Err(Refusal::new(Errno::Invalid, "a block status of no bytes"));
+        }
+        Ok(Command::BlockStatus)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+use super::*;
+
+const TERMS: Terms = Terms {
+    size: 1 << 20,
+    minimum: 4096,
+    maximum: 65536,
+    is_read_only: false,
+    can_trim: true,
+    can_zero: true,
+    has_structured_replies: true,
+    has_allocation: true,
+};
+
+fn request(kind: u16, flags: u16, offset: u64, length: u32) -> Request {
+    Request { flags, kind, cookie: 7, offset, length }
+}
+
+fn errno(request: Request, terms: &Terms) -> Option<Errno> {
+    request.check(terms).err().map(|refusal| refusal.errno)
+}
+
+#[test]
+fn a_request_is_read_field_by_field() {
+    let mut bytes = [0; REQUEST_SIZE];
+    bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+    for (index, byte) in bytes.iter_mut().enumerate().skip(4) {
+        *byte = index as u8;
+    }
+    let expected = Request {
+        flags: 0x0405,
+        kind: 0x0607,
+        cookie: 0x0809_0a0b_0c0d_0e0f,
+        offset: 0x1011_1213_1415_1617,
+        length: 0x1819_1a1b,
+    };
+    assert_eq!(Request::parse(&bytes), Ok(expected));
+    bytes[0] = 0;
+    assert_eq!(Request::parse(&bytes), Err(NoRequest(0x0060_9513)));
+}
+
+#[test]
+fn only_a_write_has_data() {
+    for kind in 0..100 {
+        assert_eq!(request(kind, 0, 0, 512).payload(), if kind == commands::WRITE { 512 } else { 0 });
+    }
+}
+
+#[test]
+fn ranges_end_at_the_end_and_sums_do_not_overflow() {
+    for (kind, beyond) in [
+        (commands::READ, Errno::Invalid),
+        (commands::WRITE, Errno::NoSpace),
+        (commands::TRIM, Errno::Invalid),
+        (commands::CACHE, Errno::Invalid),
+        (commands::WRITE_ZEROES, Errno::NoSpace),
+        (commands::BLOCK_STATUS, Errno::Invalid),
+    ] {
+        assert_eq!(errno(request(kind, 0, TERMS.size - 4096, 4096), &TERMS), None, "{kind}");
+        for (offset, length) in [(TERMS.size - 4096, 8192), (TERMS.size, 4096), (u64::MAX, u32::MAX), (u64::MAX, 1)] {
+            assert_eq!(errno(request(kind, 0, offset, length), &TERMS), Some(beyond), "{kind}: {length} at {offset}");
+        }
+        for (offset, length) in [(512, 4096), (0, 512), (4095, 1)] {
+            let refusal = request(kind, 0, offset, length).check(&TERMS).expect_err("it is not aligned");
+            assert_eq!(refusal.errno, Errno::Invalid);
+            assert!(refusal.message.contains("multiples of 4096"), "{}", refusal.message);
+        }
+    }
+    // Neither has a range.
+    assert_eq!(request(commands::FLUSH, 0, u64::MAX, 3).check(&TERMS), Ok(Command::Flush));
+    assert_eq!(request(commands::DISC, 0, u64::MAX, 3).check(&TERMS), Ok(Command::Disconnect));
+}
+
+#[test]
+fn a_length_of_zero_is_done_at_once_where_that_means_something() {
+    for kind in [commands::READ, commands::WRITE, commands::TRIM, commands::CACHE, commands::WRITE_ZEROES] {
+        assert_eq!(errno(request(kind, 0, TERMS.size, 0), &TERMS), None);
+        assert!(errno(request(kind, 0, TERMS.size + 4096, 0), &TERMS).is_some());
+    }
+    assert_eq!(errno(request(commands::BLOCK_STATUS, 0, 0, 0), &TERMS), Some(Errno::Invalid));
+}
+
+#[test]
+fn only_what_carries_data_is_bounded() {
+    for kind in [commands::READ, commands::WRITE] {
+        assert_eq!(errno(request(kind, 0, 0, 65536), &TERMS), None);
+        assert_eq!(errno(request(kind, 0, 0, 69632), &TERMS), Some(Errno::Invalid));
+    }
+    for kind in [commands::TRIM, commands::CACHE, commands::WRITE_ZEROES, commands::BLOCK_STATUS] {
+        assert_eq!(errno(request(kind, 0, 0, 1 << 20), &TERMS), None);
+    }
+}
+
+#[test]
+fn a_flag_goes_with_its_command_only() {
+    let own = |kind, flag| match flag {
+        command_flags::FUA => true,
+        command_flags::DF => kind == commands::READ,
+        command_flags::NO_HOLE | command_flags::FAST_ZERO => kind == commands::WRITE_ZEROES,
+        command_flags::REQ_ONE => kind == commands::BLOCK_STATUS,
+        _ => false,
+    };
+    for kind in commands::READ..=commands::BLOCK_STATUS {
+        for bit in 0..16 {
+            let error = errno(request(kind, 1 << bit, 0, 4096), &TERMS);
+            let expected = (!own(kind, 1 << bit)).then_some(Errno::Invalid);
+            assert_eq!(error, expected, "type {kind}, bit {bit}");
+        }
+    }
+    let simple = Terms { has_structured_replies: false, ..TERMS };
+    assert_eq!(errno(request(commands::READ, command_flags::DF, 0, 4096), &simple), Some(Errno::Invalid));
+    assert_eq!(errno(request(8, 0, 0, 4096), &TERMS), Some(Errno::Invalid));
+}
+
+#[test]
+fn a_read_only_export_says_so_before_anything_else_about_the_range() {
+    let terms = Terms { is_read_only: true, ..TERMS };
+    for kind in [commands::WRITE, commands::TRIM, commands::WRITE_ZEROES] {
+        assert_eq!(errno(request(kind, 0, u64::MAX, 1), &terms), Some(Errno::Perm));
+    }
+    for kind in [commands::READ, commands::FLUSH, commands::CACHE, commands::BLOCK_STATUS] {
+        assert_eq!(errno(request(kind, 0, 0, 4096), &terms), None);
+    }
+}
+
+#[test]
+fn zeroes_are_written_where_the_device_would_leave_a_hole_or_cannot() {
+    let zeroes = |flags, terms| request(commands::WRITE_ZEROES, flags, 0, 4096).check(terms);
+    let by_hand = Terms { can_zero: false, ..TERMS };
+    let (no_hole, fast, fua) = (command_flags::NO_HOLE, command_flags::FAST_ZERO, command_flags::FUA);
+    assert_eq!(zeroes(0, &TERMS), Ok(Command::WriteZeroes { fua: false, fast: false, by_writing: false }));
+    assert_eq!(zeroes(fast | fua, &TERMS), Ok(Command::WriteZeroes { fua: true, fast: true, by_writing: false }));
+    assert_eq!(zeroes(no_hole, &TERMS), Ok(Command::WriteZeroes { fua: false, fast: false, by_writing: true }));
+    assert_eq!(zeroes(0, &by_hand), Ok(Command::WriteZeroes { fua: false, fast: false, by_writing: true }));
+    for refused in [zeroes(fast, &by_hand), zeroes(fast | no_hole, &TERMS)] {
+        assert_eq!(refused.expect_err("it is not fast").errno, Errno::NotSupported);
+    }
+}
+
+#[test]
+fn what_was_not_agreed_on_is_refused() {
+    let terms = Terms { can_trim: false, has_allocation: false, ..TERMS };
+    assert_eq!(errno(request(commands::TRIM, 0, 0, 4096), &terms), Some(Errno::Invalid));
+    assert_eq!(errno(request(commands::BLOCK_STATUS, 0, 0, 4096), &terms), Some(Errno::Invalid));
+}

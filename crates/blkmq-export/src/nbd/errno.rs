@@ -1,0 +1,79 @@
+//! The errors that a request can be answered with.
+
+use blkmq::Status;
+
+/// An error number of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Errno {
+    /// The export is read-only.
+    Perm = 1,
+    /// The device failed.
+    Io = 5,
+    /// The request makes no sense.
+    Invalid = 22,
+    /// A write reaches beyond the end, or the device is full.
+    NoSpace = 28,
+    /// A fast write of zeroes would not be fast.
+    NotSupported = 95,
+    /// The server is going away.
+    Shutdown = 108,
+}
+
+impl Errno {
+    /// What a client is told of an operation that ended like this; `None` if it is done. The protocol keeps `ENOTSUP` for
+    /// fast zeroes, so what a device cannot do is `EINVAL` elsewhere.
+    #[must_use]
+    pub fn of_status(status: Status, is_fast_zero: bool) -> Option<Self> {
+        match status {
+            Status::Ok => None,
+            Status::Unsupported if is_fast_zero => Some(Self::NotSupported),
+            Status::NoSpace => Some(Self::NoSpace),
+            // Checked before the queue sees the request; if it disagrees, it is right.
+            Status::Unsupported | Status::BeyondEnd | Status::Misaligned | Status::TooLarge => Some(Self::Invalid),
+            Status::Gone => Some(Self::Shutdown),
+            // The last three are no client's doing.
+            Status::Timeout
+            | Status::Medium
+            | Status::IoError
+            | Status::Again
+            | Status::BadBuffer
+            | Status::BadPriority => Some(Self::Io),
+        }
+    }
+
+    /// The number on the wire.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_has_its_number() {
+        let expected = [
+            (Status::Unsupported, 22),
+            (Status::Timeout, 5),
+            (Status::NoSpace, 28),
+            (Status::Medium, 5),
+            (Status::IoError, 5),
+            (Status::Again, 5),
+            (Status::BeyondEnd, 22),
+            (Status::Misaligned, 22),
+            (Status::TooLarge, 22),
+            (Status::BadBuffer, 5),
+            (Status::BadPriority, 5),
+            (Status::Gone, 108),
+        ];
+        for (status, number) in expected {
+            assert_eq!(Errno::of_status(status, false).map(Errno::number), Some(number), "{status}");
+        }
+        assert_eq!(Errno::of_status(Status::Ok, false), None);
+        assert_eq!(Errno::of_status(Status::Unsupported, true), Some(Errno::NotSupported));
+        assert_eq!(Errno::of_status(Status::Medium, true), Some(Errno::Io));
+    }
+}

@@ -1,0 +1,312 @@
+//! The negotiation before the first request: bytes in, bytes and a decision out. It does no I/O and knows no time.
+
+use std::sync::Arc;
+
+use super::option::{ContextQuery, Fields, Inquiry};
+use super::{
+    BASE_ALLOCATION, BASE_ALLOCATION_ID, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, option_replies,
+    options, transmission,
+};
+
+/// Longest data of an option in bytes: a name and three queries of the greatest length.
+pub const MAX_OPTION: usize = 16 << 10;
+/// Options that a client may send: enough to ask about some hundred exports one by one.
+pub const MAX_OPTIONS: u32 = 1024;
+/// Bytes that a client may send before its first request.
+pub const MAX_NEGOTIATION: u64 = 1 << 20;
+/// Bytes before an option's data.
+const OPTION_HEAD: usize = 16;
+/// Zeroes behind the answer to `EXPORT_NAME`, unless the client does without.
+const NR_ZEROES: usize = 124;
+
+/// What a client is told of an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// Its name; that of the default export is empty.
+    pub name: String,
+    /// For people; may be empty.
+    pub description: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Of [`transmission`], without `SEND_DF`.
+    pub flags: u16,
+    /// Block size: offsets and lengths are multiples of it, in bytes.
+    pub minimum: u32,
+    /// Best block size in bytes.
+    pub preferred: u32,
+    /// Longest read or write in bytes.
+    pub maximum: u32,
+}
+
+/// What both sides agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreement {
+    /// The place of the export among the offers.
+    pub export: usize,
+    /// Reads are answered with structured replies.
+    pub has_structured_replies: bool,
+    /// The metadata context `base:allocation` was chosen for this export.
+    pub has_allocation: bool,
+}
+
+/// Where the negotiation stands after some bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing can be done before more bytes come.
+    Short,
+    /// Something was done; there may be more to do.
+    On,
+    /// An export is chosen. What comes next are requests, once the output has been sent.
+    Chosen(Agreement),
+    /// The client wants no more. The output is its answer.
+    Aborted,
+    /// The client cannot be talked to, for this reason. No output answers that.
+    Broken(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Greeted,
+    BetweenOptions,
+    /// So many bytes of an option that is too long are to be passed over.
+    Skipping(u64),
+    Over,
+}
+
+/// One client's negotiation.
+#[derive(Debug)]
+pub struct Negotiation {
+    offers: Arc<[Offer]>,
+    state: State,
+    sends_zeroes: bool,
+    has_structured_replies: bool,
+    /// The export for which `base:allocation` was chosen.
+    allocation: Option<usize>,
+    options: u32,
+    bytes: u64,
+}
+
+impl Negotiation {
+    /// Begins: appends the greeting to `output`.
+    #[must_use]
+    pub fn begin(offers: Arc<[Offer]>, output: &mut Vec<u8>) -> Self {
+        output.extend(INIT_MAGIC.to_be_bytes());
+        output.extend(OPTION_MAGIC.to_be_bytes());
+        output.extend((handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes());
+        Self {
+            offers,
+            state: State::Greeted,
+            sends_zeroes: true,
+            has_structured_replies: false,
+            allocation: None,
+            options: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Goes one step on with what has come and not been used yet; answers are appended to `output`. Returns how many
+    /// bytes were used. For any step to come, `input` needs to hold [`MAX_OPTION`] bytes and the 16 before them at most.
+    pub fn advance(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Step) {
+        let (used, step) = match self.state {
+            State::Greeted => self.take_flags(input),
+            State::BetweenOptions => self.take_option(input, output),
+            State::Skipping(left) => self.skip(left, input),
+            State::Over => (0, Step::Broken("the negotiation is over".into())),
+        };
+        self.bytes += used as u64;
+        let step = match step {
+            Step::On | Step::Short if self.bytes > MAX_NEGOTIATION => {
+                Step::Broken(format!("more than {MAX_NEGOTIATION} bytes of options"))
+            }
+            step => step,
+        };
+        if !matches!(step, Step::On | Step::Short) {
+            self.state = State::Over;
+        }
+        (used, step)
+    }
+
+    fn take_flags(&mut self, input: &[u8]) -> (usize, Step) {
+        let Some((flags, _)) = input.split_first_chunk() else { return (0, Step::Short) };
+        let flags = u32::from_be_bytes(*flags);
+        let known = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
+        if flags & !known != 0 {
+            return (4, Step::Broken(format!("the client's flags are {flags:#x}; the server offered {known:#x}")));
+        }
+        self.sends_zeroes = flags & u32::from(handshake::NO_ZEROES) == 0;
+        self.state = State::BetweenOptions;
+        (4, Step::On)
+    }
+
+    fn take_option(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Step) {
+        let Some((head, rest)) = input.split_first_chunk::<OPTION_HEAD>() else { return (0, Step::Short) };
+        let number = |at: usize| u32::from_be_bytes(std::array::from_fn(|index| head[at + index]));
+        let magic = u64::from(number(0)) << 32 | u64::from(number(4));
+        if magic != OPTION_MAGIC {
+            return (OPTION_HEAD, Step::Broken(format!("an option begins with IHAVEOPT, not with {magic:#018x}")));
+        }
+        let (option, length) = (number(8), number(12));
+        let long = length as usize > MAX_OPTION;
+        if !long && rest.len() < length as usize {
+            return (0, Step::Short);
+        }
+        self.options += 1;
+        if self.options > MAX_OPTIONS {
+            return (OPTION_HEAD, Step::Broken(format!("more than {MAX_OPTIONS} options")));
+        }
+        if long {
+            return (OPTION_HEAD, self.refuse_long(option, length, output));
+        }
+        let (data, _) = rest.split_at(length as usize);
+        (OPTION_HEAD + data.len(), self.answer(option, data, output))
+    }
+
+    fn refuse_long(&mut self, option: u32, length: u32, output: &mut Vec<u8>) -> Step {
+        if option == options::EXPORT_NAME {
+            // There is no reply to it that says no.
+            return Step::Broken(format!("the name of an export has {length} bytes"));
+        }
+        let message = format!("an option has at most {MAX_OPTION} bytes of data, not {length}");
+        reply(output, option, option_replies::ERR_TOO_BIG, &[message.as_bytes()]);
+        self.state = State::Skipping(length.into());
+        Step::On
+    }
+
+    fn skip(&mut self, left: u64, input: &[u8]) -> (usize, Step) {
+        let skipped = left.min(input.len() as u64);
+        self.state = if skipped == left { State::BetweenOptions } else { State::Skipping(left - skipped) };
+        (skipped as usize, if skipped == 0 { Step::Short } else { Step::On })
+    }
+
+    fn answer(&mut self, option: u32, data: &[u8], output: &mut Vec<u8>) -> Step {
+        match option {
+            options::EXPORT_NAME => return self.export_name(data, output),
+            options::ABORT => {
+                reply(output, option, option_replies::ACK, &[]);
+                return Step::Aborted;
+            }
+            options::LIST if data.is_empty() => self.list(output),
+            options::STRUCTURED_REPLY if data.is_empty() => {
+                self.has_structured_replies = true;
+                reply(output, option, option_replies::ACK, &[]);
+            }
+            options::INFO | options::GO => return self.export_info(option, data, output),
+            options::LIST_META_CONTEXT | options::SET_META_CONTEXT => self.contexts(option, data, output),
+            options::LIST | options::STRUCTURED_REPLY => invalid(output, option, "this option has no data"),
+            // STARTTLS is among them: a connection is as private as its socket.
+            _ => reply(output, option, option_replies::ERR_UNSUP, &[b"the server does not know this option"]),
+        }
+        Step::On
+    }
+
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        self.offers.iter().position(|offer| offer.name.as_bytes() == name)
+    }
+
+    fn agreement(&self, export: usize) -> Agreement {
+        Agreement {
+            export,
+            has_structured_replies: self.has_structured_replies,
+            has_allocation: self.allocation == Some(export),
+        }
+    }
+
+    fn flags(&self, offer: &Offer) -> u16 {
+        if self.has_structured_replies { offer.flags | transmission::SEND_DF } else { offer.flags }
+    }
+
+    fn export_name(&self, name: &[u8], output: &mut Vec<u8>) -> Step {
+        let Some(export) = self.find(name) else {
+            return Step::Broken(format!("there is no export {:?}", String::from_utf8_lossy(name)));
+        };
+        let offer = &self.offers[export];
+        output.extend(offer.size.to_be_bytes());
+        output.extend(self.flags(offer).to_be_bytes());
+        if self.sends_zeroes {
+            output.extend([0; NR_ZEROES]);
+        }
+        Step::Chosen(self.agreement(export))
+    }
+
+    fn list(&self, output: &mut Vec<u8>) {
+        for offer in &*self.offers {
+            let length = offer.name.len() as u32;
+            let parts = [&length.to_be_bytes(), offer.name.as_bytes(), offer.description.as_bytes()];
+            reply(output, options::LIST, option_replies::SERVER, &parts);
+        }
+        reply(output, options::LIST, option_replies::ACK, &[]);
+    }
+
+    fn export_info(&self, option: u32, data: &[u8], output: &mut Vec<u8>) -> Step {
+        let Some(Inquiry { name, wanted }) = Fields::new(data).inquiry() else {
+            invalid(output, option, "the data is a name, a count, and so many kinds of information");
+            return Step::On;
+        };
+        let Some(export) = self.find(name.as_bytes()) else {
+            unknown(output, option, name);
+            return Step::On;
+        };
+        let offer = &self.offers[export];
+        let mut inform = |kind: u16, parts: [&[u8]; 3]| {
+            let [first, second, third] = parts;
+            reply(output, option, option_replies::INFO, &[&kind.to_be_bytes(), first, second, third]);
+        };
+        inform(info::EXPORT, [&offer.size.to_be_bytes(), &self.flags(offer).to_be_bytes(), &[]]);
+        if wanted.contains(&info::NAME) {
+            inform(info::NAME, [offer.name.as_bytes(), &[], &[]]);
+        }
+        if wanted.contains(&info::DESCRIPTION) && !offer.description.is_empty() {
+            inform(info::DESCRIPTION, [offer.description.as_bytes(), &[], &[]]);
+        }
+        // Also to who does not ask: requests that do not keep to it will be refused.
+        let sizes = [offer.minimum, offer.preferred, offer.maximum].map(u32::to_be_bytes);
+        inform(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
+        reply(output, option, option_replies::ACK, &[]);
+        if option == options::GO { Step::Chosen(self.agreement(export)) } else { Step::On }
+    }
+
+    fn contexts(&mut self, option: u32, data: &[u8], output: &mut Vec<u8>) {
+        let sets = option == options::SET_META_CONTEXT;
+        if sets {
+            // What was chosen before is forgotten, whatever becomes of this choice.
+            self.allocation = None;
+        }
+        if !self.has_structured_replies {
+            return invalid(output, option, "structured replies come first");
+        }
+        let Some(ContextQuery { name, queries }) = Fields::new(data).context_query() else {
+            return invalid(output, option, "the data is a name, a count, and so many queries");
+        };
+        let Some(export) = self.find(name.as_bytes()) else { return unknown(output, option, name) };
+        let all = !sets && (queries.is_empty() || queries.contains(&"base:"));
+        if all || queries.contains(&BASE_ALLOCATION) {
+            // The number means something only where the context is chosen.
+            let id = if sets { BASE_ALLOCATION_ID } else { 0 };
+            reply(output, option, option_replies::META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()]);
+            if sets {
+                self.allocation = Some(export);
+            }
+        }
+        reply(output, option, option_replies::ACK, &[]);
+    }
+}
+
+fn reply(output: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    output.extend(OPTION_REPLY_MAGIC.to_be_bytes());
+    output.extend(option.to_be_bytes());
+    output.extend(kind.to_be_bytes());
+    output.extend((length as u32).to_be_bytes());
+    parts.iter().for_each(|part| output.extend(*part));
+}
+
+fn invalid(output: &mut Vec<u8>, option: u32, message: &str) {
+    reply(output, option, option_replies::ERR_INVALID, &[message.as_bytes()]);
+}
+
+fn unknown(output: &mut Vec<u8>, option: u32, name: &str) {
+    reply(output, option, option_replies::ERR_UNKNOWN, &[format!("there is no export {name:?}").as_bytes()]);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+use super::*;
+
+fn offers() -> Arc<[Offer]> {
+    let offer = |name: &str, size| Offer {
+        name: name.into(),
+        description: format!("about {name}"),
+        size,
+        flags: transmission::HAS_FLAGS,
+        minimum: 512,
+        preferred: 4096,
+        maximum: 1 << 20,
+    };
+    [offer("", 1 << 20), offer("disk", 4096)].into()
+}
+
+/// A negotiation to which the client's flags were sent.
+fn begun(flags: u32) -> Negotiation {
+    let mut output = Vec::new();
+    let mut negotiation = Negotiation::begin(offers(), &mut output);
+    assert_eq!(output, b"NBDMAGICIHAVEOPT\0\x03");
+    assert_eq!(negotiation.advance(&flags.to_be_bytes(), &mut output), (4, Step::On));
+    negotiation
+}
+
+fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    [&OPTION_MAGIC.to_be_bytes()[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+fn named(name: &str, rest: &[u8]) -> Vec<u8> {
+    [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), rest].concat()
+}
+
+/// The replies in the output: type and data.
+fn replies(mut output: &[u8], option: u32) -> Vec<(u32, Vec<u8>)> {
+    let mut replies = Vec::new();
+    while !output.is_empty() {
+        let number = |at: usize| u32::from_be_bytes(output[at..at + 4].try_into().unwrap());
+        assert_eq!(output[..8], OPTION_REPLY_MAGIC.to_be_bytes());
+        assert_eq!(number(8), option);
+        let length = number(16) as usize;
+        replies.push((number(12), output[20..20 + length].to_vec()));
+        output = &output[20 + length..];
+    }
+    replies
+}
+
+fn ask(negotiation: &mut Negotiation, number: u32, data: &[u8]) -> (Step, Vec<(u32, Vec<u8>)>) {
+    let (input, mut output) = (option(number, data), Vec::new());
+    let (used, step) = negotiation.advance(&input, &mut output);
+    assert_eq!(used, input.len());
+    (step, replies(&output, number))
+}
+
+/// The type of the only reply.
+fn only(negotiation: &mut Negotiation, number: u32, data: &[u8]) -> u32 {
+    let (step, replies) = ask(negotiation, number, data);
+    assert_eq!((step, replies.len()), (Step::On, 1));
+    replies[0].0
+}
+
+#[test]
+fn unknown_flags_and_magics_break_it() {
+    let mut output = Vec::new();
+    let mut negotiation = Negotiation::begin(offers(), &mut output);
+    assert!(matches!(negotiation.advance(&[0, 0, 0, 4], &mut output), (4, Step::Broken(_))));
+    assert!(matches!(negotiation.advance(&[0, 0, 0, 0], &mut output), (0, Step::Broken(_))), "it stays over");
+    let mut negotiation = begun(3);
+    assert!(matches!(negotiation.advance(&[0; 16], &mut output), (16, Step::Broken(_))));
+}
+
+#[test]
+fn nothing_is_used_before_an_option_is_whole() {
+    let mut negotiation = begun(3);
+    let (input, mut output) = (option(options::GO, &named("disk", &[0, 0])), Vec::new());
+    for len in 0..input.len() {
+        assert_eq!(negotiation.advance(&input[..len], &mut output), (0, Step::Short));
+    }
+    assert!(matches!(negotiation.advance(&input, &mut output), (_, Step::Chosen(_))));
+}
+
+#[test]
+fn export_name_ends_it_with_or_without_zeroes() {
+    for (flags, length) in [(0, 10 + 124), (1, 10 + 124), (2, 10), (3, 10)] {
+        let (mut negotiation, mut output) = (begun(flags), Vec::new());
+        let (_, step) = negotiation.advance(&option(options::EXPORT_NAME, b"disk"), &mut output);
+        let agreement = Agreement { export: 1, has_structured_replies: false, has_allocation: false };
+        assert_eq!(step, Step::Chosen(agreement));
+        assert_eq!(output.len(), length);
+        assert_eq!(output[..10], [0, 0, 0, 0, 0, 0, 16, 0, 0, 1]);
+    }
+    let (step, replies) = ask(&mut begun(3), options::EXPORT_NAME, b"nothing");
+    assert!(matches!(step, Step::Broken(_)) && replies.is_empty());
+}
+
+#[test]
+fn abort_is_answered() {
+    let (step, replies) = ask(&mut begun(3), options::ABORT, &[]);
+    assert_eq!((step, replies), (Step::Aborted, vec![(option_replies::ACK, vec![])]));
+}
+
+#[test]
+fn a_list_names_every_export() {
+    let (step, replies) = ask(&mut begun(3), options::LIST, &[]);
+    let expected = [
+        (option_replies::SERVER, named("", b"about ")),
+        (option_replies::SERVER, named("disk", b"about disk")),
+        (option_replies::ACK, vec![]),
+    ];
+    assert_eq!((step, &replies[..]), (Step::On, &expected[..]));
+    assert_eq!(only(&mut begun(3), options::LIST, &[1]), option_replies::ERR_INVALID);
+}
+
+#[test]
+fn info_tells_what_go_tells_and_go_ends_it() {
+    let wanted = named("disk", &[0, 3, 0, 1, 0, 2, 0, 99]);
+    let expected = [
+        (option_replies::INFO, vec![0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 1]),
+        (option_replies::INFO, b"\0\x01disk".to_vec()),
+        (option_replies::INFO, b"\0\x02about disk".to_vec()),
+        (option_replies::INFO, vec![0, 3, 0, 0, 2, 0, 0, 0, 16, 0, 0, 16, 0, 0]),
+        (option_replies::ACK, vec![]),
+    ];
+    let mut negotiation = begun(3);
+    assert_eq!(ask(&mut negotiation, options::INFO, &wanted), (Step::On, expected.to_vec()));
+    let agreement = Agreement { export: 1, has_structured_replies: false, has_allocation: false };
+    assert_eq!(ask(&mut negotiation, options::GO, &wanted), (Step::Chosen(agreement), expected.to_vec()));
+    for number in [options::INFO, options::GO] {
+        assert_eq!(only(&mut begun(3), number, &named("nothing", &[0, 0])), option_replies::ERR_UNKNOWN);
+        assert_eq!(only(&mut begun(3), number, &named("disk", &[0, 1])), option_replies::ERR_INVALID);
+        assert_eq!(only(&mut begun(3), number, &named("disk", &[0, 0, 0])), option_replies::ERR_INVALID);
+    }
+}
+
+#[test]
+fn structured_replies_are_agreed_on_and_bring_df() {
+    let mut negotiation = begun(3);
+    assert_eq!(only(&mut negotiation, options::STRUCTURED_REPLY, &[0]), option_replies::ERR_INVALID);
+    assert_eq!(only(&mut negotiation, options::STRUCTURED_REPLY, &[]), option_replies::ACK);
+    let (step, replies) = ask(&mut negotiation, options::GO, &named("disk", &[0, 0]));
+    let agreement = Agreement { export: 1, has_structured_replies: true, has_allocation: false };
+    assert_eq!(step, Step::Chosen(agreement));
+    assert_eq!(replies[0].1[10..], (transmission::HAS_FLAGS | transmission::SEND_DF).to_be_bytes());
+}
+
+#[test]
+fn contexts_are_listed_and_chosen_for_one_export() {
+    let queries = |export: &str, queries: &[&str]| {
+        let mut data = named(export, &(queries.len() as u32).to_be_bytes());
+        queries.iter().for_each(|query| data.extend(named(query, &[])));
+        data
+    };
+    let (list, set) = (options::LIST_META_CONTEXT, options::SET_META_CONTEXT);
+    let mut negotiation = begun(3);
+    for number in [list, set] {
+        assert_eq!(only(&mut negotiation, number, &queries("disk", &[])), option_replies::ERR_INVALID);
+    }
+    only(&mut negotiation, options::STRUCTURED_REPLY, &[]);
+    let context = |id: u8| (option_replies::META_CONTEXT, [&[0, 0, 0, id][..], b"base:allocation"].concat());
+    let ack = (option_replies::ACK, vec![]);
+    for (number, asked, found) in [
+        (list, &[][..], Some(context(0))),
+        (list, &["base:"], Some(context(0))),
+        (list, &["base:allocation", "x:y"], Some(context(0))),
+        (list, &["qemu:"], None),
+        (set, &["x:y"], None),
+        (set, &[], None),
+        (set, &["base:"], None),
+        (set, &["x:y", "base:allocation"], Some(context(1))),
+    ] {
+        let expected: Vec<_> = found.into_iter().chain([ack.clone()]).collect();
+        assert_eq!(ask(&mut negotiation, number, &queries("disk", asked)).1, expected, "{number} {asked:?}");
+    }
+    let chosen = |negotiation: &mut Negotiation, name| match ask(negotiation, options::GO, &named(name, &[0, 0])).0 {
+        Step::Chosen(agreement) => agreement.has_allocation,
+        step => panic!("{step:?}"),
+    };
+    assert!(chosen(&mut negotiation, "disk"));
+
+    let choosing = |then: &[(u32, Vec<u8>)], name| {
+        let mut negotiation = begun(3);
+        only(&mut negotiation, options::STRUCTURED_REPLY, &[]);
+        ask(&mut negotiation, set, &queries("disk", &["base:allocation"]));
+        then.iter().for_each(|(number, data)| _ = ask(&mut negotiation, *number, data));
+        chosen(&mut negotiation, name)
+    };
+    assert!(choosing(&[], "disk") && !choosing(&[], ""));
+    assert!(!choosing(&[(set, queries("nothing", &[]))], "disk"), "a choice that fails undoes the one before");
+    assert!(!choosing(&[(set, vec![1])], "disk"));
+    assert!(choosing(&[(list, queries("nothing", &[]))], "disk"), "a question changes nothing");
+}
+
+#[test]
+fn what_is_unknown_or_too_long_is_refused_and_passed_over() {
+    let mut negotiation = begun(3);
+    assert_eq!(only(&mut negotiation, options::STARTTLS, &[]), option_replies::ERR_UNSUP);
+    assert_eq!(only(&mut negotiation, 4711, b"whatever"), option_replies::ERR_UNSUP);
+    let mut input = option(options::LIST, &vec![0; MAX_OPTION + 1]);
+    input.extend(option(options::LIST, &[]));
+    let (mut at, mut output) = (0, Vec::new());
+    let mut steps = 0;
+    loop {
+        // Fed in pieces, as a socket would.
+        let end = input.len().min(at + 1000);
+        let (used, step) = negotiation.advance(&input[at..end], &mut output);
+        at += used;
+        steps += 1;
+        if step == Step::Short || at == input.len() {
+            break;
+        }
+    }
+    assert!(at == input.len() && steps > 16);
+    let kinds: Vec<_> = replies(&output, options::LIST).into_iter().map(|(kind, _)| kind).collect();
+    let (server, ack) = (option_replies::SERVER, option_replies::ACK);
+    assert_eq!(kinds, [option_replies::ERR_TOO_BIG, server, server, ack]);
+    let long = [&option(options::EXPORT_NAME, &[])[..12], &u32::MAX.to_be_bytes()].concat();
+    assert!(matches!(begun(3).advance(&long, &mut output), (_, Step::Broken(_))));
+}
+
+#[test]
+fn who_goes_on_for_ever_is_dropped() {
+    let mut negotiation = begun(3);
+    for _ in 0..MAX_OPTIONS {
+        assert_eq!(only(&mut negotiation, 4711, &[]), option_replies::ERR_UNSUP);
+    }
+    assert!(matches!(ask(&mut negotiation, 4711, &[]), (Step::Broken(_), _)));
+
+    let mut negotiation = begun(3);
+    let mut output = Vec::new();
+    let head = [&option(4711, &[])[..12], &u32::MAX.to_be_bytes()].concat();
+    assert_eq!(negotiation.advance(&head, &mut output), (16, Step::On));
+    let mut sent = 20;
+    while negotiation.advance(&[0; 4096], &mut output).1 == Step::On {
+        sent += 4096;
+        assert!(sent <= MAX_NEGOTIATION);
+    }
+    assert!(sent + 4096 > MAX_NEGOTIATION);
+    assert!(matches!(negotiation.advance(&[], &mut output).1, Step::Broken(_)));
+}

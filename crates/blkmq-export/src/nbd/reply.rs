@@ -1,0 +1,131 @@
+//! Replies to requests: their headers as bytes. Data is not copied into them, but sent behind them.
+
+use std::borrow::Cow;
+
+use super::{BASE_ALLOCATION_ID, Errno, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunks};
+
+/// Longest header in bytes: that of a block status with one extent.
+const MAX_HEAD: usize = 32;
+
+/// Longest message beside an error, in bytes.
+const MAX_MESSAGE: usize = 512;
+
+/// Why a request was not done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The number for programs.
+    pub errno: Errno,
+    /// One line for people: what was wrong and what would be right.
+    pub message: Cow<'static, str>,
+}
+
+impl Refusal {
+    /// A refusal with this number and message.
+    pub fn new(errno: Errno, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { errno, message: message.into() }
+    }
+}
+
+/// Everything of a reply that comes before its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    bytes: [u8; MAX_HEAD],
+    len: u8,
+}
+
+impl Head {
+    const EMPTY: Self = Self { bytes: [0; MAX_HEAD], len: 0 };
+
+    fn with(mut self, bytes: &[u8]) -> Self {
+        let from = usize::from(self.len);
+        self.bytes[from..from + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len() as u8;
+        self
+    }
+
+    /// A simple reply; the data of a read follows it.
+    #[must_use]
+    pub fn simple(cookie: u64, errno: Option<Errno>) -> Self {
+        let errno = errno.map_or(0, Errno::number);
+        Self::EMPTY.with(&SIMPLE_REPLY_MAGIC.to_be_bytes()).with(&errno.to_be_bytes()).with(&cookie.to_be_bytes())
+    }
+
+    /// The only chunk of a structured reply; `len` bytes follow its header.
+    fn chunk(cookie: u64, kind: u16, len: u32) -> Self {
+        Self::EMPTY
+            .with(&STRUCTURED_REPLY_MAGIC.to_be_bytes())
+            .with(&chunks::FLAG_DONE.to_be_bytes())
+            .with(&kind.to_be_bytes())
+            .with(&cookie.to_be_bytes())
+            .with(&len.to_be_bytes())
+    }
+
+    /// The structured reply to a read of `len` bytes, which follow it; `len` is at most [`MAX_PAYLOAD`](super::MAX_PAYLOAD).
+    #[must_use]
+    pub fn data(cookie: u64, offset: u64, len: u32) -> Self {
+        match len {
+            // A chunk of data holds at least one byte.
+            0 => Self::chunk(cookie, chunks::NONE, 0),
+            _ => Self::chunk(cookie, chunks::OFFSET_DATA, 8 + len).with(&offset.to_be_bytes()),
+        }
+    }
+
+    /// The structured reply to a block status: one extent of `len` bytes, allocated and not known to be zero.
+    #[must_use]
+    pub fn allocated(cookie: u64, len: u32) -> Self {
+        Self::chunk(cookie, chunks::BLOCK_STATUS, 12)
+            .with(&BASE_ALLOCATION_ID.to_be_bytes())
+            .with(&len.to_be_bytes())
+            .with(&0_u32.to_be_bytes())
+    }
+
+    /// The structured reply to a request that failed, and the part of the message that follows it.
+    #[must_use]
+    pub fn error(cookie: u64, errno: Errno, message: &str) -> (Self, &str) {
+        let message = &message[..message.floor_char_boundary(MAX_MESSAGE)];
+        let head = Self::chunk(cookie, chunks::ERROR, 6 + message.len() as u32)
+            .with(&errno.number().to_be_bytes())
+            .with(&(message.len() as u16).to_be_bytes());
+        (head, message)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_as_long_as_the_protocol_says() {
+        assert_eq!(Head::simple(1, None).bytes().len(), 16);
+        assert_eq!(Head::data(1, 2, 512).bytes().len(), 28);
+        assert_eq!(Head::data(1, 2, 0).bytes().len(), 20);
+        assert_eq!(Head::allocated(1, 512).bytes().len(), 32);
+        assert_eq!(Head::error(1, Errno::Io, "no").0.bytes().len(), 26);
+    }
+
+    #[test]
+    fn fields_are_big_endian_and_in_order() {
+        let head = Head::simple(0x0102_0304_0506_0708, Some(Errno::NoSpace));
+        assert_eq!(head.bytes(), [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 28, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let head = Head::data(9, 0x200, 16);
+        let expected =
+            [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 2, 0];
+        assert_eq!(head.bytes(), expected);
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let long = "é".repeat(400);
+        let long = format!("x{long}");
+        let (head, message) = Head::error(1, Errno::Io, &long);
+        assert_eq!(message.len(), 511);
+        assert_eq!(head.bytes()[24..26], 511_u16.to_be_bytes());
+        assert_eq!(head.bytes()[16..20], 517_u32.to_be_bytes());
+    }
+}

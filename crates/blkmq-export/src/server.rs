@@ -1,0 +1,368 @@
+//! The server: what it exports, who may connect, and its threads.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::bell::Bell;
+use crate::clients::{ClientInfo, Clients, Entry};
+use crate::connection::{Connection, Ending};
+use crate::export::Export;
+use crate::listener::{Address, Listener, unix_peer};
+use crate::log::{Level, Log};
+use crate::nbd::negotiation::Offer;
+use crate::stop::{Phase, Stop};
+
+/// How long accepting pauses when the system has no descriptors or memory left.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// What one connection may hold at a time. When it is reached, nothing more is read from the client until replies have
+/// been sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Requests that are not answered yet, 1 to 32768; 256 by default.
+    pub requests: u16,
+    /// Bytes of their data, at least 65536; 64 MiB by default. A read or write that is longer is refused.
+    pub bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { requests: 256, bytes: 64 << 20 }
+    }
+}
+
+/// Why a server did not start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// What was asked for makes no sense; the text says what would.
+    Bad(String),
+    /// It cannot listen there.
+    Listen(Address, io::Error),
+    /// The system gives no thread or descriptor.
+    System(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bad(text) => f.write_str(text),
+            Self::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
+            Self::System(error) => write!(f, "cannot start a server: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Bad(_) => None,
+            Self::Listen(_, error) | Self::System(error) => Some(error),
+        }
+    }
+}
+
+/// What a server is built from.
+pub struct Builder {
+    exports: Vec<Export>,
+    addresses: Vec<Address>,
+    max_connections: usize,
+    negotiation_timeout: Duration,
+    bounds: Bounds,
+    log: Arc<dyn Log>,
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("exports", &self.exports)
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// Adds an export. There is at least one, and names differ.
+    #[must_use]
+    pub fn export(mut self, export: Export) -> Self {
+        self.exports.push(export);
+        self
+    }
+
+    /// Adds an address to listen at. Without any, clients come by [`Server::serve`] alone.
+    #[must_use]
+    pub fn listen(mut self, address: Address) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Connections at a time, at least 1; 256 by default. More than that wait to be accepted. Each takes a thread, and one
+    /// of the 1023 places of its export's queue.
+    #[must_use]
+    pub fn max_connections(mut self, most: usize) -> Self {
+        self.max_connections = most;
+        self
+    }
+
+    /// How long a client may take to choose an export before it is dropped; 10 seconds by default.
+    #[must_use]
+    pub fn negotiation_timeout(mut self, timeout: Duration) -> Self {
+        self.negotiation_timeout = timeout;
+        self
+    }
+
+    /// What each connection may hold.
+    #[must_use]
+    pub fn bounds(mut self, bounds: Bounds) -> Self {
+        self.bounds = bounds;
+        self
+    }
+
+    /// Who is told what happens; nobody by default.
+    #[must_use]
+    pub fn log(mut self, log: impl Log + 'static) -> Self {
+        self.log = Arc::new(log);
+        self
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.exports.is_empty() {
+            return Err("a server has at least one export".into());
+        }
+        let mut names = HashSet::new();
+        for export in &self.exports {
+            export.check()?;
+            if !names.insert(&export.name) {
+                return Err(format!("two exports have the name {:?}; clients could not tell them apart", export.name));
+            }
+        }
+        let Bounds { requests, bytes } = self.bounds;
+        if !(1..=32768).contains(&requests) {
+            return Err(format!("{requests} requests at a time; give a number from 1 to 32768"));
+        }
+        if bytes < 65536 {
+            return Err(format!("{bytes} bytes at a time; give at least 65536, the largest block"));
+        }
+        if self.max_connections == 0 {
+            return Err("no connection is allowed; give at least 1".into());
+        }
+        Ok(())
+    }
+
+    /// Listens, and starts to accept clients.
+    ///
+    /// # Errors
+    /// What was asked for makes no sense, or the system does not allow it. Nothing is left behind then.
+    pub fn start(self) -> Result<Server, StartError> {
+        self.check().map_err(StartError::Bad)?;
+        let bell = Arc::new(Bell::new().map_err(StartError::System)?);
+        let open =
+            |address: &Address| Listener::open(address).map_err(|error| StartError::Listen(address.clone(), error));
+        let listeners = self.addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let offers: Arc<[Offer]> = self.exports.iter().map(|export| export.offer(self.bounds.bytes)).collect();
+        let uris_of = |listener: &Listener| offers.iter().map(|offer| listener.uri(&offer.name)).collect::<Vec<_>>();
+        let uris = listeners.iter().flat_map(uris_of).collect();
+        let clients = Arc::new(Clients::new(self.max_connections));
+        let shared = Arc::new(Shared {
+            exports: self.exports,
+            offers,
+            bounds: self.bounds,
+            negotiation_timeout: self.negotiation_timeout,
+            stop: Stop::new(Arc::clone(&clients), Arc::clone(&bell)),
+            clients,
+            bell,
+            log: self.log,
+        });
+        let accept = {
+            let shared = Arc::clone(&shared);
+            move || accept_all(&shared, &listeners)
+        };
+        let thread = thread::Builder::new().name("nbd accept".into());
+        let acceptor = Some(thread.spawn(accept).map_err(StartError::System)?);
+        Ok(Server { shared, uris, acceptor })
+    }
+}
+
+/// What all threads of a server share.
+pub(crate) struct Shared {
+    pub(crate) exports: Vec<Export>,
+    /// What clients are told of each export, in the same order.
+    pub(crate) offers: Arc<[Offer]>,
+    pub(crate) bounds: Bounds,
+    pub(crate) negotiation_timeout: Duration,
+    pub(crate) stop: Stop,
+    clients: Arc<Clients>,
+    /// Wakes the thread that accepts.
+    bell: Arc<Bell>,
+    log: Arc<dyn Log>,
+}
+
+impl Shared {
+    pub(crate) fn inform(&self, text: fmt::Arguments<'_>) {
+        self.log.line(Level::Info, &text.to_string());
+    }
+
+    fn warn(&self, text: fmt::Arguments<'_>) {
+        self.log.line(Level::Warning, &text.to_string());
+    }
+
+    /// Gives a client a thread.
+    fn serve(self: &Arc<Self>, socket: OwnedFd, peer: String) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let bell = Arc::new(Bell::new()?);
+        let Some(entry) = self.clients.join(peer, bell) else {
+            return Err(io::Error::other("the server has as many connections as it may"));
+        };
+        let place = Place { shared: Arc::clone(self), entry };
+        let thread = thread::Builder::new().name(format!("nbd {}", place.entry.number));
+        // Nobody waits for the thread itself: its place is given back last.
+        thread.spawn(move || place.serve(socket)).map(drop)
+    }
+}
+
+/// A connection's place among the clients, given back when it is dropped, also if the thread panics.
+struct Place {
+    shared: Arc<Shared>,
+    entry: Arc<Entry>,
+}
+
+impl Place {
+    fn serve(&self, socket: OwnedFd) {
+        let (shared, Entry { number, peer, .. }) = (&self.shared, &*self.entry);
+        match Connection::new(socket, Arc::clone(shared), Arc::clone(&self.entry)).run() {
+            Ok(()) => shared.inform(format_args!("client {number} from {peer} left")),
+            Err(ending @ (Ending::Gone | Ending::Stopped)) => {
+                shared.inform(format_args!("client {number} from {peer}: {ending}"));
+            }
+            Err(ending) => shared.warn(format_args!("client {number} from {peer}: {ending}")),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.clients.leave(self.entry.number);
+        // There may be room for another.
+        self.shared.bell.ring();
+    }
+}
+
+/// Accepts clients until the server stops. The listeners go with it.
+fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
+    let mut pauses = false;
+    while shared.stop.phase() == Phase::Running {
+        let is_open = !pauses && !shared.clients.is_full();
+        let events = if is_open { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds: Vec<_> =
+            listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), events)).collect();
+        fds.push(PollFd::new(&*shared.bell, PollFlags::IN));
+        if let Err(error) = poll(&mut fds, pauses.then_some(&PAUSE))
+            && error != rustix::io::Errno::INTR
+        {
+            shared.warn(format_args!("clients are accepted no more: {error}"));
+            return;
+        }
+        shared.bell.drain();
+        pauses = false;
+        let ready = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
+        for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
+            let accepted = listener.accept().and_then(|accepted| match accepted {
+                Some((socket, peer)) => shared.serve(socket, peer),
+                None => Ok(()),
+            });
+            if let Err(error) = accepted {
+                shared.warn(format_args!("a client could not be accepted: {error}"));
+                pauses = true;
+            }
+        }
+    }
+}
+
+/// An NBD server in front of queues. Dropping it stops it at once and waits until it has.
+///
+/// It sets no signal handler and keeps nothing outside this value, so a process may have any number of them.
+pub struct Server {
+    shared: Arc<Shared>,
+    uris: Vec<String>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("uris", &self.uris).field("stop", &self.shared.stop).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Starts building a server without exports, which listens nowhere.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder {
+            exports: Vec::new(),
+            addresses: Vec::new(),
+            max_connections: 256,
+            negotiation_timeout: Duration::from_secs(10),
+            bounds: Bounds::default(),
+            log: Arc::new(|_: Level, _: &str| ()),
+        }
+    }
+
+    /// NBD URIs: for each address in turn, one for each export.
+    #[must_use]
+    pub fn uris(&self) -> &[String] {
+        &self.uris
+    }
+
+    /// Who is connected, by number.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientInfo> {
+        self.shared.clients.list()
+    }
+
+    /// What ends the server.
+    #[must_use]
+    pub fn stop(&self) -> Stop {
+        self.shared.stop.clone()
+    }
+
+    /// Serves a client whose connected stream socket the caller has: one end of a socket pair, or one that somebody else
+    /// accepted. `peer` says where it comes from; `None` names the process at the other end. The socket is made not to
+    /// block.
+    ///
+    /// # Errors
+    /// The server stops, or has as many connections as it may, or the system gives no thread or descriptor.
+    pub fn serve(&self, socket: OwnedFd, peer: Option<&str>) -> io::Result<()> {
+        if self.shared.stop.phase() != Phase::Running {
+            return Err(io::Error::other("the server stops"));
+        }
+        let peer = peer.map_or_else(|| unix_peer(socket.as_fd()), ToOwned::to_owned);
+        self.shared.serve(socket, peer)
+    }
+
+    /// Waits until somebody has [stopped](Self::stop) the server and every connection is closed.
+    pub fn wait(mut self) {
+        self.join();
+    }
+
+    fn join(&mut self) {
+        if let Some(acceptor) = self.acceptor.take() {
+            // A thread that panicked has said so.
+            let _ = acceptor.join();
+        }
+        self.shared.clients.wait_empty();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stop.now();
+        self.join();
+    }
+}
