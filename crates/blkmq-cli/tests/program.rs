@@ -66,7 +66,8 @@ fn a_broken_trace_is_refused_in_one_line() {
     assert!(refused(&["replay", "--order", "/", "--queue", &queue]).contains("directory"));
 }
 
-const COMMANDS: &str = "bench, reproduce, replay, torture, devices, schedulers, serve, list, get, set, stat, clients, dump";
+const COMMANDS: &str =
+    "bench, reproduce, replay, torture, devices, schedulers, serve, list, get, set, stat, clients, dump";
 
 #[test]
 fn bad_words_are_named_beside_the_accepted_ones() {

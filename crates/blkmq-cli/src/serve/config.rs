@@ -191,7 +191,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Written {
     device: Option<Spanned<String>>,
-    nbd: Option<Addresses>,
+    nbd: Option<Spanned<Addresses>>,
     scheduler: Option<Spanned<String>>,
     locking: Option<Spanned<String>>,
     bypass: Option<Spanned<Word>>,
@@ -228,8 +228,8 @@ struct WrittenExport {
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected one address or a list of them")]
 enum Addresses {
-    One(Spanned<String>),
-    Many(Vec<Spanned<String>>),
+    One(String),
+    Many(Vec<String>),
 }
 
 /// A knob's value, in whatever type comes naturally.
@@ -332,14 +332,15 @@ impl File {
             }
             number => number.as_ref().map(|number| *number.get_ref()),
         };
-        let nbd = match &written.nbd {
+        let nbd = match written.nbd.as_ref().map(Spanned::get_ref) {
             None => &[][..],
             Some(Addresses::One(address)) => std::slice::from_ref(address),
             Some(Addresses::Many(addresses)) => addresses,
         };
+        let place = written.nbd.as_ref().map(|nbd| source.place(nbd.span())).unwrap_or_default();
         Ok(Self {
             device: written.device.as_ref().map(|text| source.given(text)),
-            nbd: nbd.iter().map(|text| source.given(text)).collect(),
+            nbd: nbd.iter().map(|text| Given { text: text.clone(), place: place.clone() }).collect(),
             settings: Settings {
                 scheduler: written.scheduler.as_ref().map(|text| source.given(text)),
                 locking: written.locking.as_ref().map(|text| source.given(text)),

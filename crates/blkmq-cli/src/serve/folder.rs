@@ -96,7 +96,8 @@ fn is_stale(path: &Path) -> bool {
 #[derive(Debug)]
 pub(super) struct Socket {
     path: PathBuf,
-    /// The file's device and number: what somebody else has put there since stays.
+    /// The file's device and number: what somebody else has put there since stays. No other file gets the number while the
+    /// listener is open.
     identity: (u64, u64),
 }
 
@@ -145,15 +146,16 @@ mod tests {
         let (listener, socket) = Socket::listen(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(Socket::listen(&path), Err(Failure::Running(text)) if text.contains("listens there already")));
-        drop(listener);
-        assert!(is_stale(&path));
-        let (_listener, newer) = Socket::listen(&path).unwrap();
-        drop(socket);
-        assert!(path.exists(), "the socket of another one stays");
-        drop(newer);
+        drop((listener, socket));
         assert!(!path.exists());
 
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(is_stale(&path));
+        let (_listener, socket) = Socket::listen(&path).unwrap();
+        fs::remove_file(&path).unwrap();
         fs::write(&path, "a file").unwrap();
+        drop(socket);
+        assert!(path.exists(), "what another one put there stays");
         assert!(matches!(Socket::listen(&path), Err(Failure::Running(text)) if text.contains("else than a socket")));
         fs::remove_file(&path).unwrap();
     }
