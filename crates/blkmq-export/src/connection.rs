@@ -62,15 +62,17 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Waits until one of `events` holds of the socket, the bell rings, or the time is over. Returns what holds of the socket,
-/// and `PRI` if the bell rang, which it does not any more then.
+/// Waits until one of `events` holds of the socket, if there is one, the bell rings, or the time is over. Returns what
+/// holds of the socket, and `PRI` if the bell rang, which it does not any more then.
 fn wait(
-    socket: BorrowedFd<'_>,
+    socket: Option<BorrowedFd<'_>>,
     bell: &Bell,
     events: PollFlags,
     timeout: Option<Duration>,
 ) -> Result<PollFlags, Ending> {
-    let mut fds = [PollFd::new(&socket, events), PollFd::new(bell, PollFlags::IN)];
+    let bell_fd = bell.as_fd();
+    let (first, events) = socket.map_or((bell_fd, PollFlags::empty()), |socket| (socket, events));
+    let mut fds = [PollFd::from_borrowed_fd(first, events), PollFd::from_borrowed_fd(bell_fd, PollFlags::IN)];
     // A time that does not fit is as good as none.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(&mut fds, timeout.as_ref()) {
@@ -158,7 +160,7 @@ fn wait_until(
     if left.is_zero() {
         return Err(Ending::Late(shared.negotiation_timeout));
     }
-    wait(socket.as_fd(), &entry.bell, events, Some(left)).map(|_| ())
+    wait(Some(socket.as_fd()), &entry.bell, events, Some(left)).map(|_| ())
 }
 
 fn receive(

@@ -101,7 +101,9 @@ impl Export {
         let minimum = limits.logical_block_size;
         let most = u32::try_from(most).unwrap_or(u32::MAX).min(MAX_PAYLOAD);
         let maximum = most - most % minimum;
-        let preferred = limits.physical_block_size.max(minimum).clamp(4096, 1 << 24).next_power_of_two();
+        // A power of two that one request can hold; 4096 is what clients take for granted.
+        let longest = 1 << maximum.ilog2();
+        let preferred = limits.physical_block_size.max(minimum).clamp(4096, longest).next_power_of_two();
         let (name, description) = (self.name.clone(), self.description.clone());
         Offer { name, description, size: self.size(), flags: self.flags(), minimum, preferred, maximum }
     }

@@ -22,7 +22,8 @@ const BACKLOG: i32 = 128;
 pub enum Address {
     /// A Unix socket, whose file is removed when the server ends.
     Unix {
-        /// The file, made when the server starts. A socket that is there already and that nobody listens at is replaced.
+        /// The file, made when the server starts. A socket that is there already and that nobody listens at is
+        /// replaced.
         path: PathBuf,
         /// The file's permissions.
         mode: u32,

@@ -9,8 +9,8 @@ pub enum Level {
     Warning,
 }
 
-/// Takes the lines that a server has to say. Called by the server's threads, under no lock; it should return soon, for a
-/// connection waits meanwhile. Every function of a level and a line is one.
+/// Takes the lines that a server has to say. Called by the server's threads, under no lock; it should return soon, for
+/// a connection waits meanwhile. Every function of a level and a line is one.
 pub trait Log: Send + Sync {
     /// One line without its end. What clients sent is in it with control characters escaped.
     fn line(&self, level: Level, text: &str);

@@ -28,7 +28,8 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 pub struct Bounds {
     /// Requests that are not answered yet, 1 to 32768; 256 by default.
     pub requests: u16,
-    /// Bytes of their data, at least 65536; 64 MiB by default. A read or write that is longer is refused.
+    /// Bytes of their buffers, each rounded up to a power of two; at least 65536, 64 MiB by default. A read or write
+    /// that is longer is refused, and so is one of more than 32 MiB.
     pub bytes: usize,
 }
 
@@ -103,8 +104,8 @@ impl Builder {
         self
     }
 
-    /// Connections at a time, at least 1; 256 by default. More than that wait to be accepted. Each takes a thread, and one
-    /// of the 1023 places of its export's queue.
+    /// Connections at a time, at least 1; 256 by default. More than that wait to be accepted. Each takes a thread, and
+    /// one of the 1023 places of its export's queue.
     #[must_use]
     pub fn max_connections(mut self, most: usize) -> Self {
         self.max_connections = most;
@@ -332,9 +333,9 @@ impl Server {
         self.shared.stop.clone()
     }
 
-    /// Serves a client whose connected stream socket the caller has: one end of a socket pair, or one that somebody else
-    /// accepted. `peer` says where it comes from; `None` names the process at the other end. The socket is made not to
-    /// block.
+    /// Serves a client whose connected stream socket the caller has: one end of a socket pair, or one that somebody
+    /// else accepted. `peer` says where it comes from; `None` names the process at the other end. The socket is made
+    /// not to block.
     ///
     /// # Errors
     /// The server stops, or has as many connections as it may, or the system gives no thread or descriptor.

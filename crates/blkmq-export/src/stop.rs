@@ -45,8 +45,8 @@ impl Stop {
         self.advance(Phase::Draining);
     }
 
-    /// At once: connections are closed, whatever was asked. Returns at once; operations that the queue has are waited for
-    /// by the connections' threads.
+    /// At once: connections are closed, whatever was asked. Returns at once; operations that the queue has are waited
+    /// for by the connections' threads.
     pub fn now(&self) {
         self.advance(Phase::Stopped);
     }

@@ -73,8 +73,8 @@ impl Desk {
         }
     }
 
-    /// Takes a request, if the bounds allow one more; `checked` is what its check found. A request that needs more bytes
-    /// than are allowed is taken when nothing else is in hand.
+    /// Takes a request, if the bounds allow one more; `checked` is what its check found. A request that needs more
+    /// bytes than are allowed is taken when nothing else is in hand.
     pub(super) fn take(&mut self, request: &Request, checked: Result<Command, Refusal>) -> Option<TaskId> {
         let charge = checked.as_ref().map_or(0, |command| self.charge(request, *command));
         if !self.tasks.has_room() || (self.bytes > 0 && charge > self.most_bytes.saturating_sub(self.bytes)) {

@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::{Errno, readv};
 
-/// Bytes that are taken in one call, beside the data of a write that goes where it belongs: some 2000 reads, or any option.
+/// Bytes that are taken in one call, beside the data of a write that goes where it belongs: some 2000 reads, or any
+/// option.
 const SIZE: usize = 64 << 10;
 
 /// What was received.
@@ -56,9 +57,11 @@ impl Input {
         len
     }
 
-    /// Receives up to `most` bytes: first into `payload`, for which nothing may be left here, then into what is free here.
+    /// Receives up to `most` bytes: first into `payload`, for which nothing may be left here, then into what is free
+    /// here.
     ///
-    /// COST: one system call. What is left of a request moves to the front before it: fewer than 28 bytes, or an option.
+    /// COST: one system call. What is left of a request moves to the front before it: fewer than 28 bytes, or an
+    /// option.
     ///
     /// # Errors
     /// Those of readv(2); `AGAIN` if nothing is there.

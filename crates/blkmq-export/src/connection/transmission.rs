@@ -50,6 +50,8 @@ pub(super) struct Transmission {
     last_bytes: Option<usize>,
     /// Nothing more is read: what is in hand is answered, and that is all.
     has_ended: bool,
+    /// The client takes no replies any more. What it sent is done all the same, for it may have left in order.
+    is_gone: bool,
 }
 
 impl Transmission {
@@ -74,13 +76,14 @@ impl Transmission {
             is_writable: true,
             last_bytes: None,
             has_ended: false,
+            is_gone: false,
         }
     }
 
     /// Serves the client until it leaves, breaks the protocol, or the server stops.
     ///
-    /// COST: per turn one system call to receive, one to send and one to sleep, for all requests that came together; the
-    /// requests of a turn go through the queue as one plug.
+    /// COST: per turn one system call to receive, one to send and one to sleep, for all requests that came together;
+    /// the requests of a turn go through the queue as one plug.
     pub(super) fn run(&mut self) -> Result<(), Ending> {
         loop {
             self.look_at_stop()?;
@@ -89,7 +92,7 @@ impl Transmission {
             is_busy |= self.drive();
             is_busy |= self.send()?;
             if self.has_ended && !self.is_full && self.desk.is_idle() {
-                return Ok(());
+                return if self.is_gone { Err(Ending::Gone) } else { Ok(()) };
             }
             if !is_busy {
                 self.sleep()?;
@@ -102,7 +105,8 @@ impl Transmission {
             Phase::Running => Ok(()),
             Phase::Draining if self.last_bytes.is_some() => Ok(()),
             Phase::Draining => {
-                // What has reached the socket by now is answered; a client that goes on sending does not put off the end.
+                // What has reached the socket by now is answered; a client that goes on sending does not put off the
+                // end.
                 let waiting = rustix::io::ioctl_fionread(&self.socket).unwrap_or(0);
                 self.last_bytes = Some(usize::try_from(waiting).unwrap_or(usize::MAX));
                 self.is_readable = true;
@@ -145,10 +149,17 @@ impl Transmission {
                 }
             }
             Err(SystemError::AGAIN) => {
-                // What the kernel counted before is all there is, so there is no more of that either.
-                let had_last = self.last_bytes.as_mut().map(|left| *left = 0).is_some();
-                self.is_readable = had_last;
-                return Ok(had_last);
+                self.is_readable = false;
+                // What the kernel counted has come, or nobody is there to send more.
+                let is_all = self.last_bytes.is_some() || self.is_gone;
+                if is_all {
+                    self.end_input(Refusal::new(Errno::Shutdown, "the connection is being closed"));
+                }
+                return Ok(is_all);
+            }
+            Err(SystemError::CONNRESET) => {
+                self.is_gone = true;
+                self.end_input(Refusal::new(Errno::Io, "the client is gone"));
             }
             Err(SystemError::INTR) => (),
             Err(error) => return Err(Ending::Broken(error)),
@@ -246,11 +257,18 @@ impl Transmission {
     fn send(&mut self) -> Result<bool, Ending> {
         let mut has_any = false;
         while self.is_writable && !self.desk.outbox.is_empty() {
+            if self.is_gone {
+                self.desk.outbox.discard();
+                return Ok(self.desk.forget_sent());
+            }
             let (outbox, tasks) = self.desk.outgoing();
             match outbox.send(self.socket.as_fd(), tasks) {
                 Ok(_) => has_any |= self.desk.forget_sent(),
                 Err(SystemError::AGAIN) => self.is_writable = false,
                 Err(SystemError::INTR) => (),
+                Err(SystemError::PIPE | SystemError::CONNRESET) => {
+                    (self.is_gone, self.is_readable) = (true, true);
+                }
                 Err(error) => return Err(Ending::Broken(error)),
             }
         }
@@ -272,17 +290,17 @@ impl Transmission {
             Clock::Virtual(_) => Duration::ZERO,
             Clock::Real(_) => Duration::from_nanos(wakeup.since(clock.now())),
         });
-        let ready = wait(self.socket.as_fd(), &self.bell, events, timeout)?;
+        // The socket of a client that is gone is always ready, and has nothing to say.
+        let socket = (!self.is_gone).then(|| self.socket.as_fd());
+        let ready = wait(socket, &self.bell, events, timeout)?;
         if let (Clock::Virtual(clock), Some(wakeup), true) = (clock, wakeup, ready.is_empty()) {
             // As when a submitter waits: sleeping moves the clock.
             clock.advance_to(wakeup);
         }
-        let is_gone = ready.intersects(PollFlags::HUP | PollFlags::ERR);
-        if is_gone && !self.wants_input() {
-            // Nobody is there to take the replies.
-            return Err(Ending::Gone);
+        if ready.intersects(PollFlags::HUP | PollFlags::ERR) {
+            (self.is_gone, self.is_readable, self.is_writable) = (true, true, true);
         }
-        self.is_readable |= is_gone || ready.contains(PollFlags::IN);
+        self.is_readable |= ready.contains(PollFlags::IN);
         self.is_writable |= ready.contains(PollFlags::OUT);
         Ok(())
     }

@@ -21,8 +21,8 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// What a client is told of an operation that ended like this; `None` if it is done. The protocol keeps `ENOTSUP` for
-    /// fast zeroes, so what a device cannot do is `EINVAL` elsewhere.
+    /// What a client is told of an operation that ended like this; `None` if it is done. The protocol keeps `ENOTSUP`
+    /// for fast zeroes, so what a device cannot do is `EINVAL` elsewhere.
     #[must_use]
     pub fn of_status(status: Status, is_fast_zero: bool) -> Option<Self> {
         match status {

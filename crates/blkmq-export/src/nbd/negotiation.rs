@@ -105,7 +105,8 @@ impl Negotiation {
     }
 
     /// Goes one step on with what has come and not been used yet; answers are appended to `output`. Returns how many
-    /// bytes were used. For any step to come, `input` needs to hold [`MAX_OPTION`] bytes and the 16 before them at most.
+    /// bytes were used. For any step to come, `input` needs to hold [`MAX_OPTION`] bytes and the 16 before them at
+    /// most.
     pub fn advance(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Step) {
         let (used, step) = match self.state {
             State::Greeted => self.take_flags(input),

@@ -60,7 +60,8 @@ impl Head {
             .with(&len.to_be_bytes())
     }
 
-    /// The structured reply to a read of `len` bytes, which follow it; `len` is at most [`MAX_PAYLOAD`](super::MAX_PAYLOAD).
+    /// The structured reply to a read of `len` bytes, which follow it; `len` is at most
+    /// [`MAX_PAYLOAD`](super::MAX_PAYLOAD).
     #[must_use]
     pub fn data(cookie: u64, offset: u64, len: u32) -> Self {
         match len {

@@ -1,0 +1,154 @@
+//! What a connection may hold, and that nobody else suffers.
+
+use std::io::{ErrorKind, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use blkmq::driver::spec;
+use blkmq::{Clock, RequestQueue, VirtualClock};
+use blkmq_export::nbd::commands;
+use blkmq_export::{Address, Bounds, Export};
+
+use crate::client::{Client, request};
+use crate::{builder, queue, server_with};
+
+/// Sends reads of 1 MiB until the socket takes no more for good. Returns how many.
+fn flood(client: &mut Client, is_over: impl Fn() -> bool) -> u64 {
+    client.stream.set_nonblocking(true).expect("a socket can be told not to block");
+    let mut sent = 0;
+    let mut bytes = request(commands::READ, 0, 0, 0, 1 << 20);
+    loop {
+        match client.stream.write(&bytes) {
+            Ok(taken) if taken == bytes.len() => {
+                sent += 1;
+                bytes = request(commands::READ, 0, sent, 0, 1 << 20);
+            }
+            Ok(taken) => drop(bytes.drain(..taken)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock && is_over() => break,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    client.stream.set_nonblocking(false).expect("and to block again");
+    sent
+}
+
+#[test]
+fn who_does_not_read_waits_alone_and_loses_nothing() {
+    let q = queue("ram,size=16M");
+    let bounds = Bounds { requests: 16, bytes: 4 << 20 };
+    let server = server_with(&q, bounds);
+    let (mut deaf, mut other) = (Client::simple(&server), Client::simple(&server));
+    // The server takes as many as are allowed, and answers them as far as the socket goes.
+    let taken = || server.clients()[0].requests;
+    let sent = flood(&mut deaf, || taken() >= 4);
+    // What one socket holds of answers is less than 1 MiB: some were sent to their end at most.
+    assert!(taken() <= 8, "{} of {sent} requests were taken", taken());
+    assert_eq!(other.write(0, &[1; 4096]), Ok(vec![]));
+    assert_eq!(other.read(0, 4096), Ok(vec![1; 4096]));
+    for _ in 0..sent {
+        let (_, answer) = deaf.reply(|_| 1 << 20);
+        assert_eq!(answer.map(|data| data.len()), Ok(1 << 20));
+    }
+}
+
+#[test]
+fn small_bounds_slow_down_and_refuse_nothing_that_fits() {
+    let q = queue("null,size=16M,memory_backed=1,irqmode=2,completion_nsec=10us");
+    for requests in [1, 2, 7] {
+        let server = server_with(&q, Bounds { requests, bytes: 65536 });
+        let mut client = Client::structured(&server);
+        let mut bytes = Vec::new();
+        for cookie in 0..200_u64 {
+            bytes.extend(request(commands::WRITE, 0, cookie, cookie * 65536, 65536));
+            bytes.extend([cookie as u8; 65536]);
+            bytes.extend(request(commands::FLUSH, 0, 1000 + cookie, 0, 0));
+        }
+        let mut writer = client.stream.try_clone().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || writer.write_all(&bytes).unwrap());
+            for _ in 0..400 {
+                assert_eq!(client.reply(|_| 0).1, Ok(vec![]));
+            }
+        });
+        for cookie in 0..200_u64 {
+            assert_eq!(client.read(cookie * 65536, 65536), Ok(vec![cookie as u8; 65536]));
+        }
+        assert_eq!(client.read(0, 65536 + 512), Err(22));
+        assert_eq!(client.write(0, &vec![0; 65536 + 512]), Err(22));
+        client.leave();
+    }
+}
+
+#[test]
+fn there_is_room_for_256_connections() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let export = Export::new("", queue("ram,size=16M"));
+    let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
+    let mut clients: Vec<_> = (0..256).map(|_| Client::connect(&path)).collect();
+    clients.iter_mut().for_each(|client| _ = client.go(""));
+    for (index, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.write(index as u64 * 512, &[index as u8; 512]), Ok(vec![]));
+    }
+    assert_eq!(server.clients().len(), 256);
+    for (index, client) in clients.iter_mut().enumerate().rev() {
+        let other = 255 - index;
+        assert_eq!(client.read(other as u64 * 512, 512), Ok(vec![other as u8; 512]));
+    }
+    clients.into_iter().for_each(Client::leave);
+}
+
+#[test]
+fn one_connection_too_many_waits_its_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let export = Export::new("", queue("ram,size=16M"));
+    let address = Address::unix(&path);
+    let server = builder().export(export).listen(address).max_connections(2).start().unwrap();
+    let (first, second) = (Client::connect(&path), Client::connect(&path));
+    let (_theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert!(server.serve(ours.into(), None).is_err());
+    let greeted = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut third = Client::connect(&path);
+            // Relaxed: what the main thread does with the number orders nothing.
+            assert_eq!(greeted.load(Ordering::Relaxed), 1, "greeted before another had left");
+            third.go("");
+        });
+        assert_eq!(server.clients().len(), 2);
+        greeted.store(1, Ordering::Relaxed);
+        drop(first);
+    });
+    drop(second);
+}
+
+#[test]
+fn few_slots_slow_down_and_refuse_nothing() {
+    for slots in [1, 3] {
+        let driver = spec::open("null,size=16M,memory_backed=1,irqmode=2,completion_nsec=10us").unwrap();
+        let q = RequestQueue::builder(driver).slots(slots).build().unwrap();
+        let server = server_with(&q, Bounds::default());
+        let mut client = Client::simple(&server);
+        for cookie in 0..100_u64 {
+            client.send(&request(commands::WRITE, 0, cookie, cookie * 4096, 4096));
+            client.send(&[cookie as u8; 4096]);
+        }
+        for _ in 0..100 {
+            assert_eq!(client.reply(|_| 0).1, Ok(vec![]));
+        }
+        let data = client.read(0, 100 * 4096).unwrap();
+        assert!(data.chunks(4096).zip(0..).all(|(block, index)| block == [index; 4096]));
+    }
+}
+
+#[test]
+fn a_connection_moves_a_clock_that_nobody_else_moves() {
+    let clock = VirtualClock::new();
+    let driver = spec::open("null,size=16M,memory_backed=1,irqmode=2,completion_nsec=10s").unwrap();
+    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock.clone())).build().unwrap();
+    let server = server_with(&q, Bounds::default());
+    assert_eq!(Client::simple(&server).read(0, 4096), Ok(vec![0; 4096]));
+    assert!(clock.now().0 >= 10_000_000_000);
+}

@@ -1,0 +1,228 @@
+//! A naive client: one blocking socket, every field by hand.
+
+use std::io::{Read, Result, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use blkmq_export::Server;
+use blkmq_export::nbd::{
+    self, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunks,
+    commands, option_replies, options,
+};
+
+/// What a request is answered with: an error number, or data.
+pub(crate) type Answer = std::result::Result<Vec<u8>, u32>;
+
+pub(crate) struct Client {
+    pub(crate) stream: UnixStream,
+    /// Structured replies were agreed on.
+    pub(crate) is_structured: bool,
+    /// The message beside the last error.
+    pub(crate) message: String,
+}
+
+impl Client {
+    /// Connects and exchanges greetings.
+    pub(crate) fn connect(path: &Path) -> Self {
+        Self::greet(UnixStream::connect(path).expect("a server listens"))
+    }
+
+    /// Serves a new client by one end of a socket pair.
+    pub(crate) fn pair(server: &Server) -> Self {
+        let (ours, theirs) = UnixStream::pair().expect("there are descriptors left");
+        server.serve(OwnedFd::from(theirs), Some("a test")).expect("there is room for a client");
+        Self::greet(ours)
+    }
+
+    /// One that uses the default export with simple replies.
+    pub(crate) fn simple(server: &Server) -> Self {
+        let mut client = Self::pair(server);
+        client.go("");
+        client
+    }
+
+    /// One that uses the default export with structured replies and `base:allocation`.
+    pub(crate) fn structured(server: &Server) -> Self {
+        let mut client = Self::pair(server);
+        client.agree_on_structure("");
+        client.go("");
+        client
+    }
+
+    fn greet(stream: UnixStream) -> Self {
+        let mut client = Self { stream, is_structured: false, message: String::new() };
+        assert_eq!(&client.take::<18>(), b"NBDMAGICIHAVEOPT\0\x03");
+        client.send(&3_u32.to_be_bytes());
+        client
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the server takes it");
+    }
+
+    pub(crate) fn try_take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn take<const N: usize>(&mut self) -> [u8; N] {
+        self.try_take().expect("the server sends it")
+    }
+
+    pub(crate) fn take_vec(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).expect("the server sends it");
+        bytes
+    }
+
+    fn take_u16(&mut self) -> u16 {
+        u16::from_be_bytes(self.take())
+    }
+
+    fn take_u32(&mut self) -> u32 {
+        u32::from_be_bytes(self.take())
+    }
+
+    fn take_u64(&mut self) -> u64 {
+        u64::from_be_bytes(self.take())
+    }
+
+    pub(crate) fn option(&mut self, number: u32, data: &[u8]) {
+        self.send(&option(number, data));
+    }
+
+    /// The replies to an option, up to the acknowledgement or the error that ends them.
+    pub(crate) fn replies(&mut self, option: u32) -> Vec<(u32, Vec<u8>)> {
+        let mut replies = Vec::new();
+        loop {
+            assert_eq!(self.take_u64(), OPTION_REPLY_MAGIC);
+            assert_eq!(self.take_u32(), option);
+            let (kind, length) = (self.take_u32(), self.take_u32());
+            replies.push((kind, self.take_vec(length as usize)));
+            if kind == option_replies::ACK || kind >> 31 == 1 {
+                return replies;
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        self.option(option, data);
+        self.replies(option)
+    }
+
+    pub(crate) fn agree_on_structure(&mut self, export: &str) {
+        assert_eq!(self.ask(options::STRUCTURED_REPLY, &[]), [(option_replies::ACK, vec![])]);
+        self.is_structured = true;
+        let query = [&named(export)[..], &1_u32.to_be_bytes(), &named(nbd::BASE_ALLOCATION)].concat();
+        assert_eq!(self.ask(options::SET_META_CONTEXT, &query).len(), 2);
+    }
+
+    /// Chooses an export. Returns its size and flags.
+    pub(crate) fn go(&mut self, export: &str) -> (u64, u16) {
+        let replies = self.ask(options::GO, &[&named(export)[..], &[0, 0]].concat());
+        assert_eq!(replies.last(), Some(&(option_replies::ACK, vec![])));
+        let data = &replies[0].1;
+        let size = data[2..10].try_into().expect("it has eight bytes");
+        (u64::from_be_bytes(size), u16::from_be_bytes([data[10], data[11]]))
+    }
+
+    pub(crate) fn request(&mut self, kind: u16, flags: u16, cookie: u64, offset: u64, length: u32) {
+        self.send(&request(kind, flags, cookie, offset, length));
+    }
+
+    /// The next reply, whatever request it is for; `length` is that of the data of a read that was done.
+    pub(crate) fn reply(&mut self, length: impl Fn(u64) -> usize) -> (u64, Answer) {
+        let magic = self.take_u32();
+        if magic == SIMPLE_REPLY_MAGIC {
+            let (error, cookie) = (self.take_u32(), self.take_u64());
+            let answer = if error == 0 { Ok(self.take_vec(length(cookie))) } else { Err(error) };
+            return (cookie, answer);
+        }
+        assert_eq!(magic, STRUCTURED_REPLY_MAGIC);
+        assert!(self.is_structured, "structured replies were not agreed on");
+        assert_eq!(self.take_u16(), chunks::FLAG_DONE, "every reply has one chunk");
+        let (kind, cookie, chunk_length) = (self.take_u16(), self.take_u64(), self.take_u32() as usize);
+        match kind {
+            chunks::NONE => {
+                assert_eq!(chunk_length, 0);
+                (cookie, Ok(Vec::new()))
+            }
+            chunks::OFFSET_DATA => {
+                self.take_u64();
+                (cookie, Ok(self.take_vec(chunk_length - 8)))
+            }
+            chunks::BLOCK_STATUS => (cookie, Ok(self.take_vec(chunk_length))),
+            chunks::ERROR => {
+                let (error, message_length) = (self.take_u32(), usize::from(self.take_u16()));
+                assert_eq!(chunk_length, 6 + message_length);
+                self.message = String::from_utf8(self.take_vec(message_length)).expect("a message is UTF-8");
+                (cookie, Err(error))
+            }
+            kind => panic!("a chunk of type {kind}"),
+        }
+    }
+
+    /// One request and its reply; `payload` is the data of a write.
+    pub(crate) fn call(&mut self, kind: u16, flags: u16, offset: u64, length: u32, payload: &[u8]) -> Answer {
+        self.request(kind, flags, 0x1234_5678_9abc_def0, offset, length);
+        self.send(payload);
+        // The data of a read that is answered simply; that of others has its length before it.
+        let data = if kind == commands::READ && !self.is_structured { length as usize } else { 0 };
+        let (cookie, answer) = self.reply(|_| data);
+        assert_eq!(cookie, 0x1234_5678_9abc_def0);
+        answer
+    }
+
+    pub(crate) fn read(&mut self, offset: u64, length: u32) -> Answer {
+        self.call(commands::READ, 0, offset, length, &[])
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Answer {
+        self.call(commands::WRITE, 0, offset, data.len() as u32, data)
+    }
+
+    /// Says that nothing more comes, and checks that the server closes without another word.
+    pub(crate) fn leave(mut self) {
+        self.request(commands::DISC, 0, 0, 0, 0);
+        assert!(self.is_closed());
+    }
+
+    pub(crate) fn shut_writing(&self) {
+        self.stream.shutdown(Shutdown::Write).expect("the socket is connected");
+    }
+
+    /// Waits for the server to say something or close; true if it closes.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        match self.stream.read(&mut [0]) {
+            Ok(len) => len == 0,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+/// A string with its length before it.
+pub(crate) fn named(text: &str) -> Vec<u8> {
+    [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+/// The bytes of an option.
+pub(crate) fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    let length = data.len() as u32;
+    [&OPTION_MAGIC.to_be_bytes()[..], &number.to_be_bytes(), &length.to_be_bytes(), data].concat()
+}
+
+/// The bytes of a request.
+pub(crate) fn request(kind: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    [
+        &REQUEST_MAGIC.to_be_bytes()[..],
+        &flags.to_be_bytes(),
+        &kind.to_be_bytes(),
+        &cookie.to_be_bytes(),
+        &offset.to_be_bytes(),
+        &length.to_be_bytes(),
+    ]
+    .concat()
+}

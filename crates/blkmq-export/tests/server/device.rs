@@ -1,0 +1,77 @@
+//! A device that keeps its data, and fails as it is told to.
+
+use std::sync::{Arc, Mutex};
+
+use blkmq::driver::{Batch, Driver, Topology};
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Limits, Op, RequestQueue, Status, Time};
+
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) limits: Limits,
+    /// How every request of this kind ends.
+    pub(crate) failing: Option<(Op, Status)>,
+    pub(crate) data: Mutex<Vec<u8>>,
+}
+
+impl Device {
+    /// One of 4 MiB that can do everything, and has a volatile cache.
+    pub(crate) fn new() -> Self {
+        let limits = Limits {
+            capacity_sectors: 8192,
+            max_discard_sectors: 8192,
+            max_write_zeroes_sectors: 8192,
+            write_cache: true,
+            ..Limits::default()
+        };
+        Self { limits, failing: None, data: Mutex::new(vec![0; 4 << 20]) }
+    }
+
+    pub(crate) fn queue(self) -> Arc<RequestQueue> {
+        RequestQueue::builder(Arc::new(self)).build().expect("the device is right")
+    }
+}
+
+impl Driver for Device {
+    fn name(&self) -> &'static str {
+        "test"
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn topology(&self) -> Topology {
+        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 32 }
+    }
+
+    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
+        while let Some(mut rq) = batch.next() {
+            if let Some((_, status)) = self.failing.filter(|(op, _)| *op == rq.op()) {
+                batch.finish(rq, status);
+                continue;
+            }
+            let op = rq.op();
+            let mut data = self.data.lock().expect("nobody panics with it");
+            let mut at = rq.sector() as usize * SECTOR_SIZE;
+            match op {
+                Op::Flush => (),
+                Op::Discard | Op::WriteZeroes => rq.ranges().for_each(|(sector, nr)| {
+                    let start = sector as usize * SECTOR_SIZE;
+                    data[start..start + nr as usize * SECTOR_SIZE].fill(0);
+                }),
+                Op::Read | Op::Write => rq.segments().for_each(|mut segment| {
+                    let part = &mut data[at..at + segment.len()];
+                    at += part.len();
+                    if op == Op::Read {
+                        segment.bytes_mut().copy_from_slice(part)
+                    } else {
+                        part.copy_from_slice(segment.bytes())
+                    }
+                }),
+            }
+            drop(data);
+            batch.finish(rq, Status::Ok);
+        }
+    }
+}

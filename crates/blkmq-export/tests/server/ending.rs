@@ -1,0 +1,211 @@
+//! How connections and servers end.
+
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use blkmq::RequestQueue;
+use blkmq_export::nbd::{commands, options};
+use blkmq_export::{Address, Bounds, Export, Level, Server};
+
+use crate::client::{Client, request};
+use crate::{builder, queue, server, server_with};
+
+/// Waits until this holds; a test that waits in vain is ended by whoever runs it.
+fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        thread::yield_now();
+    }
+}
+
+/// A client with 64 writes under way that cannot be done before the queue goes on.
+fn stuck(server: &Server) -> Client {
+    let mut client = Client::simple(server);
+    for cookie in 0..64_u64 {
+        client.send(&request(commands::WRITE, 0, cookie, cookie * 4096, 4096));
+        client.send(&[1; 4096]);
+    }
+    let number = server.clients().last().expect("it is connected").number;
+    until(|| server.clients().iter().any(|client| client.number == number && client.requests == 64));
+    client
+}
+
+#[test]
+fn who_leaves_with_requests_under_way_leaves_nothing_behind() {
+    for device in ["ram,size=16M", "null,size=16M,memory_backed=1,irqmode=2,completion_nsec=100us"] {
+        let q = queue(device);
+        let server = server_with(&q, Bounds::default());
+        let quiesce = q.quiesce();
+        let client = stuck(&server);
+        drop(client);
+        let half = stuck(&server);
+        half.shut_writing();
+        drop(quiesce);
+        let mut half = half;
+        for _ in 0..64 {
+            assert_eq!(half.reply(|_| 0).1, Ok(vec![]), "who only stops sending is answered");
+        }
+        assert!(half.is_closed());
+        until(|| server.clients().is_empty());
+        assert_eq!(q.in_flight(), 0);
+        let mut another = Client::simple(&server);
+        assert_eq!(another.read(0, 4096), Ok(vec![1; 4096]));
+    }
+}
+
+#[test]
+fn what_was_sent_before_a_disconnect_is_done_though_nobody_waits_for_it() {
+    let q = queue("ram,size=16M");
+    let server = server_with(&q, Bounds { requests: 8, bytes: 1 << 20 });
+    let quiesce = q.quiesce();
+    let mut client = Client::simple(&server);
+    for cookie in 0..20_u64 {
+        client.send(&request(commands::WRITE, 0, cookie, cookie * 4096, 4096));
+        client.send(&[7; 4096]);
+    }
+    client.request(commands::DISC, 0, 0, 0, 0);
+    drop(client);
+    drop(quiesce);
+    until(|| server.clients().is_empty());
+    assert!(Client::simple(&server).read(0, 20 * 4096) == Ok(vec![7; 20 * 4096]));
+}
+
+#[test]
+fn who_leaves_within_the_data_of_a_write_writes_nothing_of_it() {
+    let q = queue("ram,size=16M");
+    let server = server_with(&q, Bounds::default());
+    let mut client = Client::simple(&server);
+    client.send(&request(commands::WRITE, 0, 9, 0, 65536));
+    client.send(&[1; 1000]);
+    client.shut_writing();
+    assert_eq!(client.reply(|_| 0), (9, Err(5)));
+    assert!(client.is_closed());
+    assert_eq!(Client::simple(&server).read(0, 65536), Ok(vec![0; 65536]));
+}
+
+#[test]
+fn what_came_before_the_end_is_answered() {
+    let server = server("null,size=16M,memory_backed=1,irqmode=2,completion_nsec=1ms");
+    let mut client = Client::simple(&server);
+    let mut bytes = Vec::new();
+    (0..50).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, 0, 512)));
+    bytes.extend(request(commands::DISC, 0, 0, 0, 0));
+    bytes.extend([0; 100]);
+    client.send(&bytes);
+    for _ in 0..50 {
+        assert_eq!(client.reply(|_| 512).1, Ok(vec![0; 512]));
+    }
+    assert!(client.is_closed());
+}
+
+#[test]
+fn a_drain_answers_what_has_arrived_and_then_closes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let q = queue("ram,size=16M");
+    let export = Export::new("", Arc::clone(&q));
+    let bounds = Bounds { requests: 8, bytes: 65536 };
+    let server = builder().export(export).listen(Address::unix(&path)).bounds(bounds).start().unwrap();
+    let mut client = Client::connect(&path);
+    client.go("");
+    let mut idle = Client::connect(&path);
+    idle.go("");
+    let mut negotiating = Client::connect(&path);
+    negotiating.option(options::LIST, &[]);
+    negotiating.replies(options::LIST);
+    // More than the bounds allow at a time, so that most of it is still in the socket, and a write that is not
+    // complete.
+    let quiesce = q.quiesce();
+    let mut bytes = Vec::new();
+    (0..100).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, 0, 4096)));
+    bytes.extend(request(commands::WRITE, 0, 100, 0, 4096));
+    bytes.extend([1; 100]);
+    client.send(&bytes);
+    server.stop().drain();
+    assert!(negotiating.is_closed() && idle.is_closed());
+    drop(quiesce);
+    for _ in 0..100 {
+        let (cookie, answer) = client.reply(|_| 4096);
+        assert!(cookie < 100);
+        assert_eq!(answer, Ok(vec![0; 4096]));
+    }
+    let (cookie, answer) = client.reply(|_| 0);
+    assert_eq!(cookie, 100);
+    assert!(answer.is_err());
+    assert!(client.is_closed());
+    server.wait();
+    assert!(!path.exists());
+    assert_eq!(q.in_flight(), 0);
+}
+
+#[test]
+fn now_closes_at_once_and_waits_for_the_queue() {
+    let q = queue("ram,size=16M");
+    let server = server_with(&q, Bounds::default());
+    let (mut deaf, mut idle) = (Client::simple(&server), Client::simple(&server));
+    let mut bytes = Vec::new();
+    (0..64).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, 0, 1 << 20)));
+    deaf.send(&bytes);
+    let mut negotiating = Client::pair(&server);
+    let stop = server.stop();
+    // A drain would wait for who does not read; this does not.
+    stop.drain();
+    stop.now();
+    assert!(idle.is_closed() && negotiating.is_closed());
+    let (_theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert!(server.serve(ours.into(), None).is_err());
+    server.wait();
+    assert_eq!(q.in_flight(), 0);
+    assert_eq!(blkmq_submitters_work(&q), Ok(()));
+}
+
+/// The queue is none the worse for it.
+fn blkmq_submitters_work(q: &Arc<RequestQueue>) -> Result<(), blkmq::Status> {
+    let mut submitter = q.submitter(&blkmq::Client::new("a test")).expect("every place was given back");
+    submitter.submit(blkmq::Bio::flush()).expect("there are slots");
+    submitter.wait(None);
+    let done = submitter.reap().expect("it is over");
+    if done.status.is_ok() { Ok(()) } else { Err(done.status) }
+}
+
+#[test]
+fn a_server_that_is_dropped_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let q = queue("ram,size=16M");
+    for _ in 0..3 {
+        let export = Export::new("", Arc::clone(&q));
+        let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
+        let mut client = Client::connect(&path);
+        client.go("");
+        drop(server);
+        assert!(client.is_closed() && !path.exists());
+    }
+}
+
+#[test]
+fn the_log_tells_who_came_and_why_they_left() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let log = {
+        let lines = Arc::clone(&lines);
+        move |level: Level, line: &str| lines.lock().unwrap().push((level, line.to_owned()))
+    };
+    let export = Export::new("a", queue("ram,size=1M"));
+    let server = builder().export(export).log(log).start().unwrap();
+    let mut client = Client::pair(&server);
+    client.go("a");
+    client.leave();
+    until(|| server.clients().is_empty());
+    let mut client = Client::pair(&server);
+    client.option(options::EXPORT_NAME, b"b\n");
+    assert!(client.is_closed());
+    server.stop().drain();
+    server.wait();
+    let expected = [
+        (Level::Info, "client 1 from a test uses export \"a\""),
+        (Level::Info, "client 1 from a test left"),
+        (Level::Warning, "client 2 from a test: there is no export \"b\\n\""),
+    ];
+    let lines = lines.lock().unwrap();
+    let said: Vec<_> = lines.iter().map(|(level, line)| (*level, line.as_str())).collect();
+    assert_eq!(said, expected);
+}

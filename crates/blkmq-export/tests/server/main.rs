@@ -1,0 +1,34 @@
+//! A real server, driven by a naive client that knows nothing of the server's code but the protocol's numbers.
+
+mod bounds;
+mod client;
+mod commands;
+mod device;
+mod ending;
+mod options;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blkmq::RequestQueue;
+use blkmq::driver::spec;
+use blkmq_export::{Bounds, Builder, Export, Server};
+
+fn queue(device: &str) -> Arc<RequestQueue> {
+    let driver = spec::open(device).expect("the device is right");
+    RequestQueue::builder(driver).build().expect("so is its queue")
+}
+
+/// A server on whose patience no test depends.
+fn builder() -> Builder {
+    Server::builder().negotiation_timeout(Duration::from_secs(3600))
+}
+
+/// A server with this device as its default export, for clients by socket pair.
+fn server(device: &str) -> Server {
+    server_with(&queue(device), Bounds::default())
+}
+
+fn server_with(q: &Arc<RequestQueue>, bounds: Bounds) -> Server {
+    builder().export(Export::new("", Arc::clone(q))).bounds(bounds).start().expect("the server is right")
+}

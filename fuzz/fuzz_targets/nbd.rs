@@ -1,0 +1,96 @@
+//! Any bytes lead a negotiation somewhere, in steps that keep what they promise; what follows an agreement is read as
+//! requests, and each is refused or lies within its export.
+#![no_main]
+
+use std::sync::Arc;
+
+use blkmq_export::nbd::command::{Command, REQUEST_SIZE, Request, Terms};
+use blkmq_export::nbd::negotiation::{Agreement, MAX_NEGOTIATION, MAX_OPTION, Negotiation, Offer, Step};
+use libfuzzer_sys::fuzz_target;
+
+const SIZE: u64 = 1 << 20;
+
+fn offers() -> Arc<[Offer]> {
+    let offer = |name: &str| Offer {
+        name: name.into(),
+        description: "d".into(),
+        size: SIZE,
+        flags: 1,
+        minimum: 512,
+        preferred: 4096,
+        maximum: 65536,
+    };
+    [offer(""), offer("a")].into()
+}
+
+/// Negotiates with what a socket would give, `piece` bytes at a time. Returns what was agreed on, and what was used.
+fn negotiate(bytes: &[u8], piece: usize) -> Option<(Agreement, usize)> {
+    let mut output = Vec::new();
+    let mut negotiation = Negotiation::begin(offers(), &mut output);
+    let (mut used, mut given) = (0, 0);
+    loop {
+        output.clear();
+        let (more, step) = negotiation.advance(&bytes[used..given], &mut output);
+        used += more;
+        assert!(used <= given && used as u64 <= MAX_NEGOTIATION + MAX_OPTION as u64 + 16);
+        assert!(output.len() < 1 << 20);
+        match step {
+            Step::On => (),
+            Step::Short => {
+                assert!(more == 0 && output.is_empty() && given - used < MAX_OPTION + 16);
+                if given == bytes.len() {
+                    return None;
+                }
+                given = bytes.len().min(given + piece);
+            }
+            Step::Chosen(agreement) => {
+                assert!(agreement.export < 2 && (agreement.has_structured_replies || !agreement.has_allocation));
+                return Some((agreement, used));
+            }
+            Step::Aborted => return None,
+            Step::Broken(reason) => {
+                assert!(!reason.is_empty() && !reason.contains(char::is_control));
+                return None;
+            }
+        }
+    }
+}
+
+fn check(request: &Request, terms: &Terms) {
+    match request.check(terms) {
+        Ok(Command::Disconnect | Command::Flush) => (),
+        Ok(command) => {
+            let end = request.offset.checked_add(request.length.into()).expect("no end overflows");
+            assert!(end <= terms.size && request.offset % 512 == 0 && request.length % 512 == 0);
+            let is_change = !matches!(command, Command::Read | Command::Cache | Command::BlockStatus);
+            assert!(!(is_change && terms.is_read_only));
+            let has_data = matches!(command, Command::Read | Command::Write { .. });
+            assert!(!has_data || request.length <= terms.maximum);
+        }
+        Err(refusal) => assert!(!refusal.message.is_empty() && !refusal.message.contains(char::is_control)),
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let whole = negotiate(bytes, usize::MAX - bytes.len());
+    assert_eq!(whole, negotiate(bytes, 7), "pieces make no difference");
+    let (agreement, mut rest) = match whole {
+        Some((agreement, used)) => (agreement, &bytes[used..]),
+        None => (Agreement { export: 0, has_structured_replies: true, has_allocation: true }, bytes),
+    };
+    let terms = Terms {
+        size: SIZE,
+        minimum: 512,
+        maximum: 65536,
+        is_read_only: agreement.export == 1,
+        can_trim: true,
+        can_zero: true,
+        has_structured_replies: agreement.has_structured_replies,
+        has_allocation: agreement.has_allocation,
+    };
+    while let Some((head, more)) = rest.split_first_chunk::<REQUEST_SIZE>() {
+        let Ok(request) = Request::parse(head) else { break };
+        check(&request, &terms);
+        rest = more.get(request.payload() as usize..).unwrap_or_default();
+    }
+});
