@@ -32,17 +32,16 @@ Examples:
   blkmq serve --run 'nbdinfo \"$uri\"'
   blkmq serve --config disks.toml
 
-The queue of --device has the export name '' and is called 'default'; --export adds one under a name of its own.
---scheduler, --locking, --bypass, --set and --read-only are for all of them. With neither --device nor --export a RAM disk is
-served.
+The queue of --device has the export name '' and is called 'default'; --export adds one under a name of its own. With
+neither a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only are for all of them.
 
-Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-UID, where 'blkmq list', 'get', 'set', 'stat',
-'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too.
+Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-UID, where 'blkmq list', 'get', 'set',
+'stat', 'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too.
 
-Ctrl-C or SIGTERM ends the server: it takes no more requests, and those that it has complete. Again, a second later or more,
-ends it at once. The file of --config is TOML with the names of the options, and with tables [[export]]: name, device, scheduler,
-locking, bypass, set, read_only, description, weight (1..1000) and priority (rt/0 to be/7, idle). What the command line says
-counts.";
+Ctrl-C or SIGTERM ends the server: it takes no more requests, and those that it has complete. Again, a second later or
+more, does not wait for clients. The file of --config is TOML with the names of the options (max_connections, read_only)
+and with tables [[export]]: name, device, scheduler, locking, bypass, set, read_only, description, weight (1..1000) and
+priority (rt/0 to be/7, idle). Where both say something the command line counts.";
 
 /// Serve devices behind queues to clients outside this process.
 #[derive(Debug, Args)]

@@ -19,7 +19,8 @@ The change is made while I/O runs: what is outstanding completes first, and what
 
 /// Change a knob of a running server's queue.
 #[derive(Debug, Args)]
-#[command(override_usage = "blkmq set [OPTIONS] [QUEUE] KNOB VALUE", after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(override_usage = "blkmq set [OPTIONS] [QUEUE] KNOB VALUE")]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
 pub(crate) struct Set {
     /// The queue, as 'blkmq list' names it [default: the only one]; the knob; and its new value.
     #[arg(value_names = ["QUEUE", "KNOB", "VALUE"], num_args = 2..=3, required = true, allow_negative_numbers = true)]

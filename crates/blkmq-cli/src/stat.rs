@@ -22,9 +22,9 @@ Examples:
   blkmq stat -w 1s                what happens, each second, until Ctrl-C
   blkmq stat disk -w 1s --json    one JSON object a line
 
-r/s, w/s: requests that completed in a second, after merging; rMB/s, wMB/s: what they moved, in MiB; rrqm/s, wrqm/s: those
-that merged; r_await, w_await: ms that one took, waiting included; aqu-sz: how many were in the queue on average; %util: the
-part of the time in which there was any.";
+r/s, w/s: requests that completed in a second, after merging; rMB/s, wMB/s: what they moved, in MiB; rrqm/s, wrqm/s:
+those that merged; r_await, w_await: ms that one took, waiting included; aqu-sz: how many were in the queue on average;
+%util: the part of the time in which there was any.";
 
 /// Show what a running server's queues do, as iostat does.
 #[derive(Debug, Args)]

@@ -130,6 +130,9 @@ impl Server {
             io::ErrorKind::WouldBlock => self.failure("the server does not answer"),
             _ => self.failure(&error.to_string()),
         })?;
+        if bytes.is_empty() {
+            return Err(self.failure("the server ended without an answer"));
+        }
         let (code, body) = parse(&bytes).ok_or_else(|| self.failure("this is not the control socket of a server"))?;
         if (200..300).contains(&code) {
             return Ok(body);

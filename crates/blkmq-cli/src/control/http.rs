@@ -117,8 +117,8 @@ impl Hasty {
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 
-    /// Ends the answer and lets the client read it, though it has not stopped talking: what it sent and nobody read would
-    /// break the connection before.
+    /// Ends the answer and lets the client read it, though it has not stopped talking: what it sent and nobody read
+    /// would break the connection before.
     pub(crate) fn end(mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         let mut rest = [0; 1024];

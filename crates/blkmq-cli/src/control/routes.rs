@@ -67,7 +67,7 @@ fn describe(queue: &Served) -> Queue {
     }
 }
 
-/// Every knob of a queue and of its scheduler. One that the scheduler lost in between, because it was changed, is left out.
+/// Every knob of a queue and of its scheduler. One that is gone because the scheduler was just changed is left out.
 fn knobs(q: &RequestQueue) -> BTreeMap<String, String> {
     let scheduler = q.scheduler();
     let of_scheduler = SCHEDULERS.iter().filter(|known| known.name == scheduler).flat_map(|known| known.knobs);

@@ -96,8 +96,8 @@ fn is_stale(path: &Path) -> bool {
 #[derive(Debug)]
 pub(super) struct Socket {
     path: PathBuf,
-    /// The file's device and number: what somebody else has put there since stays. No other file gets the number while the
-    /// listener is open.
+    /// The file's device and number: what somebody else has put there since stays. No other file gets the number
+    /// while the listener is open.
     identity: (u64, u64),
 }
 
