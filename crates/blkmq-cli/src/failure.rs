@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     Running(String),
     /// Whoever read our output has stopped. There is nobody to tell.
     Unread,
+    /// A command that was run for the user ended with this exit code, and has said why itself.
+    Command(u8),
 }
 
 impl Failure {
@@ -35,6 +37,7 @@ impl Failure {
                 };
             }
             Self::Unread => return ExitCode::FAILURE,
+            Self::Command(code) => return ExitCode::from(code),
             Self::Input(text) => (text, 2),
             Self::Running(text) => (text, 1),
         };

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -39,6 +39,24 @@ fn listen(stop: &Arc<AtomicBool>, is_impatient: &Arc<AtomicBool>) -> io::Result<
         if heard.read_exact(&mut [0]).is_ok() {
             thread::sleep(AT_ONCE);
             is_impatient.store(true, Ordering::Relaxed);
+        }
+    })?;
+    Ok(())
+}
+
+/// Tells of Ctrl-C and SIGTERM: of the first, and of each that comes a second later or more. Called once.
+pub(crate) fn tell(tell: impl Fn() + Send + 'static) -> io::Result<()> {
+    let (mut heard, tells) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        pipe::register(signal, tells.try_clone()?)?;
+    }
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        let mut first: Option<Instant> = None;
+        while heard.read_exact(&mut [0]).is_ok() {
+            if first.is_none_or(|first| first.elapsed() >= AT_ONCE) {
+                tell();
+            }
+            first.get_or_insert_with(Instant::now);
         }
     })?;
     Ok(())

@@ -1,17 +1,25 @@
 //! The blkmq program.
 
 mod bench;
+mod clients;
+mod control;
 mod devices;
+mod dump;
 mod failure;
 mod file;
+mod get;
 mod interrupt;
 mod json;
+mod list;
 mod machine;
 mod page;
 mod progress;
 mod replay;
 mod reproduce;
 mod schedulers;
+mod serve;
+mod set;
+mod stat;
 mod target;
 mod torture;
 mod turns;
@@ -42,11 +50,15 @@ Examples:
   blkmq replay trace.blktrace.0 --device null,irqmode=2,hw_queue_depth=1 --scheduler mq-deadline
   blkmq replay --order trace.blktrace.0 --queue queue.txt
   blkmq torture --minutes 10
+  blkmq serve --device ram,size=1G --scheduler mq-deadline
+  blkmq set scheduler none
+  blkmq stat -w 1s
   blkmq devices
   blkmq schedulers --json
   blkmq replay --help";
 
-/// The multi-queue block layer for user space: runs fio's job files, replays Linux's traces, repeats published measurements.
+/// The multi-queue block layer for user space: serves devices, runs fio's job files, replays Linux's traces,
+/// repeats published measurements.
 #[derive(Debug, Parser)]
 #[command(name = "blkmq", version, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 struct Cli {
@@ -62,6 +74,13 @@ enum Command {
     Torture(torture::Torture),
     Devices(devices::Devices),
     Schedulers(schedulers::Schedulers),
+    Serve(Box<serve::Serve>),
+    List(list::List),
+    Get(get::Get),
+    Set(set::Set),
+    Stat(stat::StatCommand),
+    Clients(clients::Clients),
+    Dump(dump::Dump),
 }
 
 fn main() -> ExitCode {
@@ -74,6 +93,13 @@ fn main() -> ExitCode {
             Command::Torture(torture) => torture.run(out),
             Command::Devices(devices) => devices.run(out),
             Command::Schedulers(schedulers) => schedulers.run(out),
+            Command::Serve(serve) => serve.run(out),
+            Command::List(list) => list.run(out),
+            Command::Get(get) => get.run(out),
+            Command::Set(set) => set.run(out),
+            Command::Stat(stat) => stat.run(out),
+            Command::Clients(clients) => clients.run(out),
+            Command::Dump(dump) => dump.run(out),
         };
         // What is still in the buffer would be lost without a word at the end.
         done.and_then(|()| Ok(out.flush()?))

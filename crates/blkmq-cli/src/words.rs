@@ -18,6 +18,18 @@ pub(crate) fn short(number: f64) -> String {
     }
 }
 
+/// A size in bytes, in the largest unit of which it has one: `512 B`, `1 GiB`, `1.5 TiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    let (mut scaled, mut unit) = (bytes as f64, "B");
+    for larger in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
+        if scaled < 1024.0 {
+            break;
+        }
+        (scaled, unit) = (scaled / 1024.0, larger);
+    }
+    format!("{} {unit}", (scaled * 100.0).round() / 100.0)
+}
+
 /// A number of things: `1 world`, `20 worlds`.
 pub(crate) fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
@@ -47,6 +59,7 @@ mod tests {
         assert_eq!(words, ["0", "879", "999", "1.00K", "23.5K", "879K", "2.31M", "14.2M", "1.50G"]);
         assert_eq!([time(Duration::from_millis(100)), time(Duration::from_secs(5))], ["100 ms", "5.000 s"]);
         assert_eq!(us(1_234_567), "1234.6");
+        assert_eq!([0, 1023, 1 << 30, 3 << 39].map(size), ["0 B", "1023 B", "1 GiB", "1.5 TiB"]);
         assert_eq!([0, 1, 2].map(|number| counted(number, "world")), ["0 worlds", "1 world", "2 worlds"]);
     }
 }

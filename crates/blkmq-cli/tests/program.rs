@@ -66,14 +66,17 @@ fn a_broken_trace_is_refused_in_one_line() {
     assert!(refused(&["replay", "--order", "/", "--queue", &queue]).contains("directory"));
 }
 
+const COMMANDS: &str =
+    "bench, reproduce, replay, torture, devices, schedulers, serve, list, get, set, stat, clients, dump";
+
 #[test]
 fn bad_words_are_named_beside_the_accepted_ones() {
     let (trace, queue) = (recording("mixed", "trace.blktrace.0"), recording("mixed", "queue.txt"));
     let order = ["replay", "--order", &trace, "--queue", &queue];
     let play = ["replay", &trace, "--device", "null"];
     for (arguments, word, accepted) in [
-        (vec![], "command", "bench, reproduce, replay, torture, devices, schedulers"),
-        (vec!["repay"], "'repay'", "bench, reproduce, replay, torture, devices, schedulers"),
+        (vec![], "command", COMMANDS),
+        (vec!["repay"], "'repay'", COMMANDS),
         (vec!["--jsn"], "'--jsn'", "--help"),
         ([&order[..], &["--jsn"]].concat(), "'--jsn'", "--json"),
         ([&order[..], &["--set"]].concat(), "--set", "NAME=VALUE"),

@@ -1,0 +1,41 @@
+//! `blkmq clients`: who is connected to a running server.
+
+use std::io::Write;
+
+use clap::Args;
+
+use crate::control::client::Which;
+use crate::control::schema::Client;
+use crate::failure::Failure;
+use crate::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq clients
+  blkmq clients --json";
+
+/// List the clients that are connected to a running server.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+pub(crate) struct Clients {
+    #[command(flatten)]
+    which: Which,
+    /// Print one JSON object instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Clients {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let clients: Vec<Client> = self.which.server()?.get(&["clients"])?;
+        if self.json {
+            return json::print(&clients, out);
+        }
+        writeln!(out, "{:>6} {:12} {:>12} {:>16}  peer", "client", "queue", "requests", "bytes")?;
+        for Client { number, queue, requests, bytes, peer } in clients {
+            let queue = queue.as_deref().unwrap_or("-");
+            writeln!(out, "{number:>6} {queue:12} {requests:>12} {bytes:>16}  {peer}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! The counters as OpenMetrics text, under names like those of Prometheus' `node_disk_*`.
+
+use std::fmt::Write;
+
+use blkmq::{Stat, Stats};
+
+use super::schema::Client;
+use super::{Served, State};
+
+/// The type of OpenMetrics text.
+pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// That of a text for people.
+pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
+
+const SECTOR: u64 = 512;
+/// Clients with series of their own, those that have been connected the longest.
+const MAX_CLIENTS: usize = 64;
+
+/// What a family's value is, in the unit that its name ends in.
+enum Sample {
+    Count(u64),
+    /// Milliseconds, shown in seconds.
+    Ticks(u64),
+}
+
+/// A family of counters, with a value for each queue.
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    of: fn(&Stat, &Stats) -> Sample,
+}
+
+const COUNTERS: &[Family] = &[
+    Family { name: "reads_completed", help: "Reads that completed.", of: |stat, _| Sample::Count(stat.read_ios) },
+    Family {
+        name: "reads_merged",
+        help: "Reads that joined another one.",
+        of: |stat, _| Sample::Count(stat.read_merges),
+    },
+    Family {
+        name: "read_bytes",
+        help: "Bytes of reads that completed.",
+        of: |stat, _| Sample::Count(stat.read_sectors.wrapping_mul(SECTOR)),
+    },
+    Family { name: "read_time_seconds", help: "Time that reads took.", of: |stat, _| Sample::Ticks(stat.read_ticks) },
+    Family { name: "writes_completed", help: "Writes that completed.", of: |stat, _| Sample::Count(stat.write_ios) },
+    Family {
+        name: "writes_merged",
+        help: "Writes that joined another one.",
+        of: |stat, _| Sample::Count(stat.write_merges),
+    },
+    Family {
+        name: "written_bytes",
+        help: "Bytes of writes that completed.",
+        of: |stat, _| Sample::Count(stat.write_sectors.wrapping_mul(SECTOR)),
+    },
+    Family {
+        name: "write_time_seconds",
+        help: "Time that writes took.",
+        of: |stat, _| Sample::Ticks(stat.write_ticks),
+    },
+    Family {
+        name: "io_time_seconds",
+        help: "Time in which something was in the queue.",
+        of: |stat, _| Sample::Ticks(stat.io_ticks),
+    },
+    Family {
+        name: "io_time_weighted_seconds",
+        help: "Time that all requests took.",
+        of: |stat, _| Sample::Ticks(stat.time_in_queue),
+    },
+    Family {
+        name: "discards_completed",
+        help: "Discards that completed.",
+        of: |stat, _| Sample::Count(stat.discard_ios),
+    },
+    Family {
+        name: "discards_merged",
+        help: "Discards that joined another one.",
+        of: |stat, _| Sample::Count(stat.discard_merges),
+    },
+    Family {
+        name: "discarded_bytes",
+        help: "Bytes of discards that completed.",
+        of: |stat, _| Sample::Count(stat.discard_sectors.wrapping_mul(SECTOR)),
+    },
+    Family {
+        name: "discard_time_seconds",
+        help: "Time that discards took.",
+        of: |stat, _| Sample::Ticks(stat.discard_ticks),
+    },
+    Family {
+        name: "flush_requests",
+        help: "Flushes of the device that completed.",
+        of: |stat, _| Sample::Count(stat.flush_ios),
+    },
+    Family {
+        name: "flush_requests_time_seconds",
+        help: "Time that flushes took.",
+        of: |stat, _| Sample::Ticks(stat.flush_ticks),
+    },
+    Family {
+        name: "errors",
+        help: "Operations that completed with an error.",
+        of: |_, stats| Sample::Count(stats.errors),
+    },
+    Family {
+        name: "timeouts",
+        help: "Requests completed because of a timeout.",
+        of: |_, stats| Sample::Count(stats.timeouts),
+    },
+    Family {
+        name: "requeues",
+        help: "Requests that the device gave back for another try.",
+        of: |_, stats| Sample::Count(stats.requeued),
+    },
+    Family {
+        name: "bypassed",
+        help: "Requests that passed the scheduler by.",
+        of: |_, stats| Sample::Count(stats.bypassed),
+    },
+];
+
+/// A label's value between its quotation marks.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Begins a family: its type, its unit if its name ends in one, and what it is.
+fn begin(out: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "# TYPE blkmq_{name} {kind}");
+    if let Some(unit) = ["seconds", "bytes"].into_iter().find(|unit| name.ends_with(unit)) {
+        let _ = writeln!(out, "# UNIT blkmq_{name} {unit}");
+    }
+    let _ = writeln!(out, "# HELP blkmq_{name} {help}");
+}
+
+/// All metrics.
+pub(super) fn text(state: &State) -> String {
+    let mut out = String::new();
+    let counted: Vec<(&Served, Stat, Stats)> =
+        state.queues.iter().map(|queue| (queue, queue.q.stat(), queue.q.stats())).collect();
+    begin(&mut out, "queue", "info", "What each queue is.");
+    for (Served { name, device, q, .. }, ..) in &counted {
+        let (name, device, scheduler, locking) = (escaped(name), escaped(device), q.scheduler(), q.locking());
+        let _ = writeln!(
+            out,
+            "blkmq_queue_info{{queue=\"{name}\",device=\"{device}\",scheduler=\"{scheduler}\",locking=\"{locking}\"}} 1"
+        );
+    }
+    begin(&mut out, "io_now", "gauge", "Requests in the queue just now.");
+    for (queue, stat, _) in &counted {
+        let _ = writeln!(out, "blkmq_io_now{{queue=\"{}\"}} {}", escaped(&queue.name), stat.in_flight);
+    }
+    for Family { name, help, of } in COUNTERS {
+        begin(&mut out, name, "counter", help);
+        for (queue, stat, stats) in &counted {
+            let value = match of(stat, stats) {
+                Sample::Count(count) => count.to_string(),
+                Sample::Ticks(ms) => format!("{}.{:03}", ms / 1000, ms % 1000),
+            };
+            let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{}\"}} {value}", escaped(&queue.name));
+        }
+    }
+    let clients = (state.clients)();
+    begin(&mut out, "clients", "gauge", "Clients that are connected.");
+    let _ = writeln!(out, "blkmq_clients {}", clients.len());
+    show_clients(&mut out, &clients[..clients.len().min(MAX_CLIENTS)]);
+    out.push_str("# EOF\n");
+    out
+}
+
+/// Who is connected, by number: a number is never used again, so each counter begins at nothing and only grows.
+fn show_clients(out: &mut String, clients: &[Client]) {
+    for (name, help, of) in [
+        ("client_requests", "Requests taken from a client.", (|client| client.requests) as fn(&Client) -> u64),
+        ("client_bytes", "Bytes that a client has read or written.", |client| client.bytes),
+    ] {
+        begin(out, name, "counter", help);
+        for client in clients {
+            let queue = escaped(client.queue.as_deref().unwrap_or_default());
+            let (number, value) = (client.number, of(client));
+            let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{queue}\",client=\"{number}\"}} {value}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
+    use blkmq::RequestQueue;
+    use blkmq::driver::spec;
+
+    use super::*;
+
+    #[test]
+    fn the_text_is_openmetrics() {
+        let q = RequestQueue::builder(spec::open("null").unwrap()).build().unwrap();
+        let queue = |name: &str| Served {
+            name: name.to_owned(),
+            device: "null".to_owned(),
+            description: String::new(),
+            read_only: false,
+            uris: Vec::new(),
+            q: Arc::clone(&q),
+        };
+        let client = |number| Client { number, queue: None, peer: "p".to_owned(), requests: number, bytes: 0 };
+        let state = State {
+            queues: vec![queue("default"), queue("a\"b\\c\n")],
+            clients: Box::new(move || (1..=1000).map(client).collect()),
+            stop: Box::new(|| ()),
+        };
+        let text = text(&state);
+        assert!(text.ends_with("\n# EOF\n") && !text.contains("\n\n"), "{text}");
+        assert!(text.contains("\nblkmq_io_now{queue=\"a\\\"b\\\\c\\n\"} 0\n"), "{text}");
+        assert!(text.contains("\nblkmq_clients 1000\n"));
+        assert_eq!(text.matches("\nblkmq_client_bytes_total{").count(), MAX_CLIENTS, "so many series at most");
+        let (mut seen, mut family) = (HashSet::new(), String::new());
+        for line in text.lines().filter(|line| *line != "# EOF") {
+            if let Some(begun) = line.strip_prefix("# TYPE ") {
+                family = begun.split(' ').next().unwrap().to_owned();
+                assert!(seen.insert(family.clone()), "{family} is begun twice");
+            } else if let Some(comment) = line.strip_prefix("# ") {
+                assert_eq!(comment.split(' ').nth(1), Some(family.as_str()), "{line}");
+            } else {
+                let (name, value) = (line.split(['{', ' ']).next().unwrap(), line.rsplit(' ').next().unwrap());
+                assert!(["", "_total", "_info"].iter().any(|end| name == format!("{family}{end}")), "{line}");
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+            }
+        }
+    }
+}

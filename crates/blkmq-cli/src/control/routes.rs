@@ -1,0 +1,121 @@
+//! Which path leads to what; `docs/control.md` has the table.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use blkmq::{Change, QUEUE_KNOBS, QueueError, RequestQueue};
+use blkmq_sched::SCHEDULERS;
+use percent_encoding::percent_decode_str;
+use serde_json::json;
+
+use super::http::{Answer, BAD_REQUEST, NOT_FOUND, Request, UNAVAILABLE};
+use super::schema::{Queue, Stat, Value};
+use super::{Served, State, metrics};
+
+/// How long a change waits for the queue to drain. Meanwhile nothing enters the queue, so this must not be for ever.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+/// How often a change looks whether the queue has drained.
+const DRAIN_STEP: Duration = Duration::from_micros(100);
+
+/// The answer, and whether the server is to end after it.
+pub(super) fn answer(state: &State, request: &Request) -> (Answer, bool) {
+    let decoded: Result<Vec<String>, _> = request.path[1..]
+        .split('/')
+        .map(|part| percent_decode_str(part).decode_utf8().map(|text| text.into_owned()))
+        .collect();
+    let Ok(parts) = decoded else {
+        return (Answer::refusal(BAD_REQUEST, "the path is not UTF-8"), false);
+    };
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let is_get = request.method == "GET";
+    let get = |make: &dyn Fn() -> Answer| if is_get { make() } else { Answer::not_allowed("GET") };
+    let of = |name: &str, make: &dyn Fn(&Served) -> Answer| {
+        state.queues.iter().find(|queue| queue.name == name).map_or_else(|| no_queue(state, name), make)
+    };
+    let answer = match parts[..] {
+        ["queues"] => get(&|| Answer::json(&state.queues.iter().map(describe).collect::<Vec<_>>())),
+        ["queues", name] => of(name, &|queue| get(&|| Answer::json(&describe(queue)))),
+        ["queues", name, "stat"] => of(name, &|queue| get(&|| Answer::json(&Stat::of(name, &queue.q)))),
+        ["queues", name, "dump"] => of(name, &|queue| get(&|| Answer::text(metrics::PLAIN, queue.q.dump()))),
+        ["queues", name, "knobs", ref knob @ ..] if !knob.is_empty() => {
+            of(name, &|queue| self::knob(queue, &knob.join("/"), request))
+        }
+        ["clients"] => get(&|| Answer::json(&(state.clients)())),
+        ["metrics"] => get(&|| Answer::text(metrics::KIND, metrics::text(state))),
+        ["stop"] if request.method == "POST" => return (Answer::accepted(&json!({ "stopping": true })), true),
+        ["stop"] => Answer::not_allowed("POST"),
+        _ => Answer::refusal(NOT_FOUND, "there is no such path; begin with /queues, /clients, /metrics or /stop"),
+    };
+    (answer, false)
+}
+
+fn no_queue(state: &State, name: &str) -> Answer {
+    let names: Vec<&str> = state.queues.iter().map(|queue| queue.name.as_str()).collect();
+    Answer::refusal(NOT_FOUND, format!("there is no queue '{name}'; there are: {}", names.join(", ")))
+}
+
+fn describe(queue: &Served) -> Queue {
+    Queue {
+        name: queue.name.clone(),
+        device: queue.device.clone(),
+        description: queue.description.clone(),
+        size_bytes: queue.q.limits().capacity_sectors.saturating_mul(512),
+        read_only: queue.read_only,
+        uris: queue.uris.clone(),
+        knobs: knobs(&queue.q),
+    }
+}
+
+/// Every knob of a queue and of its scheduler. One that is gone because the scheduler was just changed is left out.
+fn knobs(q: &RequestQueue) -> BTreeMap<String, String> {
+    let scheduler = q.scheduler();
+    let of_scheduler = SCHEDULERS.iter().filter(|known| known.name == scheduler).flat_map(|known| known.knobs);
+    ["scheduler", "locking"]
+        .into_iter()
+        .map(str::to_owned)
+        .chain(QUEUE_KNOBS.iter().map(|knob| knob.name.to_owned()))
+        .chain(of_scheduler.map(|knob| format!("iosched/{}", knob.name)))
+        .filter_map(|name| q.knob(&name).ok().map(|value| (name, value)))
+        .collect()
+}
+
+fn knob(queue: &Served, knob: &str, request: &Request) -> Answer {
+    let set = match request.method.as_str() {
+        "GET" => Ok(()),
+        "PUT" => match std::str::from_utf8(&request.body) {
+            Ok(value) => set(&queue.q, knob, value.trim()),
+            Err(_) => return Answer::refusal(BAD_REQUEST, "the value is not UTF-8"),
+        },
+        _ => return Answer::not_allowed("GET, PUT"),
+    };
+    let shown = set.and_then(|()| queue.q.knob(knob).map_err(refuse));
+    shown.map_or_else(
+        |refusal| refusal,
+        |value| Answer::json(&Value { queue: queue.name.clone(), knob: knob.to_owned(), value }),
+    )
+}
+
+fn refuse(error: QueueError) -> Answer {
+    let status = if matches!(error, QueueError::UnknownKnob(..)) { NOT_FOUND } else { BAD_REQUEST };
+    Answer::refusal(status, error.to_string())
+}
+
+fn set(q: &std::sync::Arc<RequestQueue>, knob: &str, value: &str) -> Result<(), Answer> {
+    let mut change = q.set_knob(knob, value).map_err(refuse)?;
+    wait(&mut change, Instant::now() + DRAIN_LIMIT)
+}
+
+fn wait(change: &mut Change, until: Instant) -> Result<(), Answer> {
+    loop {
+        if let Some(result) = change.poll() {
+            return result.map_err(refuse);
+        }
+        if Instant::now() >= until {
+            let seconds = DRAIN_LIMIT.as_secs();
+            let what = format!("nothing has changed: the queue has not drained within {seconds} s");
+            return Err(Answer::refusal(UNAVAILABLE, what));
+        }
+        thread::sleep(DRAIN_STEP);
+    }
+}

@@ -1,0 +1,107 @@
+//! The JSON that servers answer with and commands read.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A queue and what it serves.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Queue {
+    /// The export's name, or `default` for the one without a name.
+    pub(crate) name: String,
+    /// The device's spec.
+    pub(crate) device: String,
+    pub(crate) description: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) read_only: bool,
+    /// Where clients find it.
+    pub(crate) uris: Vec<String>,
+    /// Every knob with its value; `scheduler` and `locking` show all, the chosen one in brackets.
+    pub(crate) knobs: BTreeMap<String, String>,
+}
+
+/// The value of one knob.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Value {
+    pub(crate) queue: String,
+    pub(crate) knob: String,
+    pub(crate) value: String,
+}
+
+/// A queue's statistics: the kernel's 17 numbers, in its order and with its units.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stat {
+    pub(crate) queue: String,
+    /// Since the queue was made.
+    pub(crate) uptime_ns: u64,
+    pub(crate) read_ios: u64,
+    pub(crate) read_merges: u64,
+    pub(crate) read_sectors: u64,
+    pub(crate) read_ticks: u64,
+    pub(crate) write_ios: u64,
+    pub(crate) write_merges: u64,
+    pub(crate) write_sectors: u64,
+    pub(crate) write_ticks: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) io_ticks: u64,
+    pub(crate) time_in_queue: u64,
+    pub(crate) discard_ios: u64,
+    pub(crate) discard_merges: u64,
+    pub(crate) discard_sectors: u64,
+    pub(crate) discard_ticks: u64,
+    pub(crate) flush_ios: u64,
+    pub(crate) flush_ticks: u64,
+    /// Reads, and other requests, that the driver has just now.
+    pub(crate) inflight: [u32; 2],
+}
+
+impl Stat {
+    /// The numbers of a queue just now.
+    pub(crate) fn of(queue: &str, q: &blkmq::RequestQueue) -> Self {
+        let stat = q.stat();
+        Self {
+            queue: queue.to_owned(),
+            // The queue's clock begins when the queue is made.
+            uptime_ns: q.clock().now().0,
+            read_ios: stat.read_ios,
+            read_merges: stat.read_merges,
+            read_sectors: stat.read_sectors,
+            read_ticks: stat.read_ticks,
+            write_ios: stat.write_ios,
+            write_merges: stat.write_merges,
+            write_sectors: stat.write_sectors,
+            write_ticks: stat.write_ticks,
+            in_flight: stat.in_flight,
+            io_ticks: stat.io_ticks,
+            time_in_queue: stat.time_in_queue,
+            discard_ios: stat.discard_ios,
+            discard_merges: stat.discard_merges,
+            discard_sectors: stat.discard_sectors,
+            discard_ticks: stat.discard_ticks,
+            flush_ios: stat.flush_ios,
+            flush_ticks: stat.flush_ticks,
+            inflight: q.inflight(),
+        }
+    }
+}
+
+/// Somebody who is connected.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Client {
+    /// The first to connect has 1, and no other one the same.
+    pub(crate) number: u64,
+    /// `None` before it has chosen one.
+    pub(crate) queue: Option<String>,
+    /// Where it comes from.
+    pub(crate) peer: String,
+    /// Requests taken from it.
+    pub(crate) requests: u64,
+    /// Bytes that it has read or written.
+    pub(crate) bytes: u64,
+}
+
+/// Why a request was not granted.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    pub(crate) error: String,
+}

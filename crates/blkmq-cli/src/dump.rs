@@ -1,0 +1,32 @@
+//! `blkmq dump`: everything that a running server's queue holds.
+
+use std::io::Write;
+
+use clap::Args;
+
+use crate::control::client::Which;
+use crate::failure::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq dump
+  blkmq dump disk";
+
+/// Show everything that a queue of a running server holds: lists, tags, requests, threads, counters.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+pub(crate) struct Dump {
+    /// The queue, as 'blkmq list' names it [default: the only one].
+    queue: Option<String>,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Dump {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let server = self.which.server()?;
+        let queue = server.queue(self.queue.as_deref())?.name;
+        out.write_all(server.text(&["queues", &queue, "dump"])?.as_bytes())?;
+        Ok(())
+    }
+}

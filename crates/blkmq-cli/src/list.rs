@@ -1,0 +1,63 @@
+//! `blkmq list`: the servers that run, and their queues.
+
+use std::io::Write;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::control::client::Which;
+use crate::control::schema::Queue;
+use crate::failure::Failure;
+use crate::{json, words};
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq list
+  blkmq list --json";
+
+/// List the servers that run and the queues they serve.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+pub(crate) struct List {
+    #[command(flatten)]
+    which: Which,
+    /// Print one JSON object instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    control: String,
+    queues: Vec<Queue>,
+}
+
+impl List {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut servers = Vec::new();
+        for server in self.which.servers()? {
+            match server.queues() {
+                Ok(queues) => servers.push(Listed { control: server.path().display().to_string(), queues }),
+                // One that was found and not named may have ended since.
+                Err(failure) if self.which.is_given() => return Err(failure),
+                Err(_) => (),
+            }
+        }
+        if self.json {
+            return json::print(&servers, out);
+        }
+        for Listed { control, queues } in servers {
+            writeln!(out, "{control}")?;
+            for queue in queues {
+                let size = words::size(queue.size_bytes);
+                let read_only = if queue.read_only { " read-only" } else { "" };
+                let scheduler = queue.knobs.get("scheduler").map_or("", String::as_str);
+                writeln!(out, "  {}: {}, {size}{read_only}, scheduler {scheduler}", queue.name, queue.device)?;
+                for line in queue.uris.iter().chain(Some(&queue.description).filter(|text| !text.is_empty())) {
+                    writeln!(out, "    {line}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! `blkmq serve`: devices behind queues, for clients outside this process.
+
+mod command;
+mod config;
+pub(crate) mod folder;
+mod nbd;
+mod queue;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use blkmq::RequestQueue;
+use blkmq_export::Address;
+use clap::Args;
+
+use crate::control::{self, Served, State};
+use crate::failure::Failure;
+use crate::interrupt;
+use command::Running;
+use config::{DEFAULT, Export, Plan};
+use folder::Socket;
+use nbd::Nbd;
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq serve                                                     a RAM disk of 1 GiB under mq-deadline
+  blkmq serve --device hdd --nbd /tmp/disk.sock --scheduler none
+  blkmq serve --export a=ram,size=1G --export b=ssd --nbd tcp:127.0.0.1:10809
+  blkmq serve --run 'nbdinfo \"$uri\"'
+  blkmq serve --config disks.toml
+
+The queue of --device has the export name '' and is called 'default'; --export adds one under a name of its own. With
+neither a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only are for all of them.
+
+Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-UID, where 'blkmq list', 'get', 'set',
+'stat', 'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too.
+
+Ctrl-C or SIGTERM ends the server: it takes no more requests, and those that it has complete. Again, a second later or
+more, does not wait for clients. The file of --config is TOML with the names of the options (max_connections, read_only)
+and with tables [[export]]: name, device, scheduler, locking, bypass, set, read_only, description, weight (1..1000) and
+priority (rt/0 to be/7, idle). Where both say something the command line counts.";
+
+/// Serve devices behind queues to clients outside this process.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+pub(crate) struct Serve {
+    /// The device of the default export: a name, then parameters, as in ram,size=1G.
+    #[arg(long, value_name = "SPEC")]
+    device: Option<String>,
+    /// Where NBD clients connect: the path of a Unix socket, or tcp:HOST:PORT. May be repeated.
+    #[arg(long, value_name = "SOCKET|tcp:HOST:PORT")]
+    nbd: Vec<String>,
+    /// The scheduler in front of the devices [default: mq-deadline for a device with one hardware queue, else none].
+    #[arg(long, value_name = "NAME")]
+    scheduler: Option<String>,
+    #[arg(long, value_name = "LOCKING", help = crate::target::locking_help())]
+    locking: Option<String>,
+    /// Whether requests may pass a scheduler in which nothing waits [default: 1 with the locking combining, else 0].
+    #[arg(long, value_name = "0|1")]
+    bypass: Option<String>,
+    /// Change a setting: NAME=VALUE for the queues, iosched/NAME=VALUE for their schedulers. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Clients can only read.
+    #[arg(long)]
+    read_only: bool,
+    /// Serve a device under a name. May be repeated.
+    #[arg(long, value_name = "NAME=SPEC")]
+    export: Vec<String>,
+    /// The socket for commands such as 'blkmq stat'.
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// Run a command by the shell, with $uri and $unixsocket set; the server ends when it does, with its exit code.
+    #[arg(long, value_name = "COMMAND")]
+    run: Option<String>,
+    /// NBD clients that are served at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    max_connections: Option<u16>,
+    /// A TOML file with the same names.
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
+}
+
+/// What happens to a server.
+enum Event {
+    /// Somebody asked for the end by the control socket.
+    Stop,
+    /// Somebody asked for it by a signal.
+    Signal,
+    /// The command of `--run` has ended.
+    Ended(io::Result<ExitStatus>),
+    /// Every client has its answers and is gone.
+    Drained,
+}
+
+impl Serve {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let plan = Plan::new(self)?;
+        let addresses = plan.nbd.iter().map(nbd::address).collect::<Result<Vec<_>, _>>()?;
+        let queues = plan.exports.iter().map(queue::build).collect::<Result<Vec<_>, _>>()?;
+        let own = if addresses.is_empty() || plan.control.is_none() { Some(folder::make()?) } else { None };
+        let [nbd, control] = own.as_deref().map(folder::own).unwrap_or_default();
+        let control = plan.control.clone().unwrap_or(control);
+        // It sets the process's mask of modes, so it comes before all threads.
+        let (listener, _socket) = Socket::listen(&control)?;
+        let addresses = if addresses.is_empty() { vec![Address::unix(nbd)] } else { addresses };
+        let server = Nbd::start(&plan, &queues, &addresses)?;
+
+        let (tell, events) = mpsc::channel();
+        let failed = |error: io::Error| Failure::Running(format!("serve: {error}"));
+        let uris: Vec<_> = (0..queues.len()).map(|index| server.uris(index)).collect();
+        let (stop, signal) = (tell.clone(), tell.clone());
+        let state = State {
+            queues: plan
+                .exports
+                .iter()
+                .zip(&queues)
+                .zip(&uris)
+                .map(|((export, q), uris)| served(export, q, uris))
+                .collect(),
+            clients: server.clients(),
+            stop: Box::new(move || drop(stop.send(Event::Stop))),
+        };
+        control::start(listener, state).map_err(failed)?;
+        interrupt::tell(move || drop(signal.send(Event::Signal))).map_err(failed)?;
+        let command = match &plan.run {
+            Some(text) => {
+                let socket = addresses.iter().find_map(nbd::socket).unwrap_or_default();
+                let ended = tell.clone();
+                let ended = move |status| drop(ended.send(Event::Ended(status)));
+                Some(Running::start(text, &uris[0][0], &socket, ended).map_err(failed)?)
+            }
+            None => {
+                greet(&plan, &uris, &control, out)?;
+                None
+            }
+        };
+        until_the_end(&server, command, &tell, &events)
+    }
+}
+
+fn served(export: &Export, q: &Arc<RequestQueue>, uris: &[String]) -> Served {
+    Served {
+        name: shown(&export.name.text).to_owned(),
+        device: export.device.text.clone(),
+        description: export.description.clone(),
+        read_only: export.read_only,
+        uris: uris.to_vec(),
+        q: Arc::clone(q),
+    }
+}
+
+/// What commands call an export.
+fn shown(name: &str) -> &str {
+    if name.is_empty() { DEFAULT } else { name }
+}
+
+/// Says what is served, and what to type next.
+fn greet(plan: &Plan, uris: &[Vec<String>], control: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    for (export, uris) in plan.exports.iter().zip(uris) {
+        writeln!(out, "{}: {} at {}", shown(&export.name.text), export.device.text, uris.join(" and "))?;
+    }
+    writeln!(out, "control socket: {}", control.display())?;
+    let queue = match &plan.exports[..] {
+        [_] => "",
+        [first, ..] => &format!("{} ", quoted(shown(&first.name.text))),
+        [] => "",
+    };
+    let at = match &plan.control {
+        Some(control) => format!(" --control {}", quoted(&control.display().to_string())),
+        None => String::new(),
+    };
+    writeln!(out, "\nType in another terminal:")?;
+    writeln!(out, "  nbdinfo {}", quoted(&uris[0][0]))?;
+    writeln!(out, "  blkmq stat -w 1s{at}")?;
+    writeln!(out, "  blkmq set {queue}scheduler none{at}")?;
+    writeln!(out, "\nCtrl-C ends the server when what it has been asked is done.")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+".contains(c);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+/// Goes on until the server has drained, and its command has ended if it was started for one.
+fn until_the_end(
+    server: &Nbd,
+    mut command: Option<Running>,
+    tell: &Sender<Event>,
+    events: &Receiver<Event>,
+) -> Result<(), Failure> {
+    let (mut is_drained, mut nr_signals) = (false, 0);
+    let mut is_draining = false;
+    let mut outcome = Ok(());
+    while !is_drained || command.is_some() {
+        let event = events.recv().expect("this function's caller holds a sender");
+        nr_signals += u32::from(matches!(event, Event::Signal));
+        match event {
+            Event::Drained => is_drained = true,
+            Event::Ended(status) => {
+                command = None;
+                outcome = outcome.and(command::outcome(status));
+            }
+            Event::Stop | Event::Signal if nr_signals < 2 => {
+                if let Some(command) = &command {
+                    command.ask_to_end();
+                }
+            }
+            // Who has to ask a third time has a device that keeps what it has.
+            _ => {
+                outcome = Err(Failure::Running("serve: ended at once, without waiting for clients".to_owned()));
+                server.end_now();
+                if let Some(command) = &command {
+                    command.kill();
+                }
+                if nr_signals > 2 {
+                    break;
+                }
+            }
+        }
+        if !is_draining {
+            is_draining = true;
+            let tell = tell.clone();
+            server.drain(move || drop(tell.send(Event::Drained)));
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_the_shell_where_they_must_be() {
+        assert_eq!(quoted("tcp:127.0.0.1:1"), "tcp:127.0.0.1:1");
+        assert_eq!(quoted("nbd+unix:///?socket=/a b"), "'nbd+unix:///?socket=/a b'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+}

@@ -1,0 +1,360 @@
+//! What is to be served: the words of the command line, and those of a TOML file with the same names.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use blkmq::{Class, IoPriority};
+use blkmq_workbench::{TextError, assignment};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::Serve;
+use crate::file;
+
+/// The name of the queue of the export without a name.
+pub(super) const DEFAULT: &str = "default";
+
+/// What is served when nothing says otherwise.
+const RAM_DISK: &str = "ram,size=1G";
+
+/// A word, and where it was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) text: String,
+    /// An option, or a file and line.
+    pub(super) place: String,
+}
+
+impl Given {
+    fn option(name: &str, text: &str) -> Self {
+        Self { text: text.to_owned(), place: format!("--{name}") }
+    }
+
+    pub(super) fn fault(&self, what: impl Into<String>) -> TextError {
+        TextError { place: self.place.clone(), what: what.into() }
+    }
+}
+
+/// What a queue is built from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) scheduler: Option<Given>,
+    pub(super) locking: Option<Given>,
+    pub(super) bypass: Option<Given>,
+    /// Knobs and their values, in the order in which they are set.
+    pub(super) set: Vec<(String, Given)>,
+}
+
+impl Settings {
+    /// These, and where they say nothing, those.
+    fn or(mut self, others: &Self) -> Self {
+        self.scheduler = self.scheduler.or_else(|| others.scheduler.clone());
+        self.locking = self.locking.or_else(|| others.locking.clone());
+        self.bypass = self.bypass.or_else(|| others.bypass.clone());
+        // What is set last counts.
+        self.set.splice(0..0, others.set.clone());
+        self
+    }
+}
+
+/// A device that clients find under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Export {
+    /// As clients ask for it; empty for the default export.
+    pub(super) name: Given,
+    pub(super) device: Given,
+    pub(super) settings: Settings,
+    pub(super) read_only: bool,
+    pub(super) description: String,
+    /// The share of each of its clients relative to other clients, 1 to 1000.
+    pub(super) weight: u16,
+    /// The priority of its clients' operations.
+    pub(super) priority: IoPriority,
+}
+
+impl Export {
+    fn new(name: Given, device: Given, settings: Settings, read_only: bool) -> Self {
+        let description = String::new();
+        Self { name, device, settings, read_only, description, weight: 100, priority: IoPriority::default() }
+    }
+}
+
+/// Everything that a server is told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) nbd: Vec<Given>,
+    pub(super) exports: Vec<Export>,
+    pub(super) control: Option<PathBuf>,
+    pub(super) run: Option<String>,
+    pub(super) max_connections: Option<u16>,
+}
+
+impl Plan {
+    /// Reads the command line, and the file that it names. Where both say something, the command line counts.
+    pub(super) fn new(options: &Serve) -> Result<Self, TextError> {
+        let file = match &options.config {
+            Some(path) => File::read(path)?,
+            None => File::default(),
+        };
+        Self::merge(options, file)
+    }
+
+    fn merge(options: &Serve, file: File) -> Result<Self, TextError> {
+        let settings = options.settings()?.or(&file.settings);
+        let read_only = options.read_only || file.read_only;
+        let mut exports = Vec::new();
+        let device = options.device.as_deref().map(|text| Given::option("device", text)).or(file.device);
+        if let Some(device) = device {
+            let name = Given { text: String::new(), place: device.place.clone() };
+            exports.push(Export::new(name, device, settings.clone(), read_only));
+        }
+        for export in file.exports {
+            let settings = export.settings.or(&settings);
+            exports.push(Export { settings, read_only: read_only || export.read_only, ..export });
+        }
+        for text in &options.export {
+            let (name, device) = assignment(text).map_err(|_| {
+                let what = format!("'{text}' is not of the form NAME=SPEC, as in 'disk=ram,size=1G'");
+                Given::option("export", text).fault(what)
+            })?;
+            let [name, device] = [name, device].map(|text| Given::option("export", text));
+            exports.push(Export::new(name, device, settings.clone(), read_only));
+        }
+        if exports.is_empty() {
+            let [name, device] = ["", RAM_DISK].map(|text| Given::option("device", text));
+            exports.push(Export::new(name, device, settings, read_only));
+        }
+        check_names(&exports)?;
+        let nbd = match &options.nbd[..] {
+            [] => file.nbd,
+            given => given.iter().map(|text| Given::option("nbd", text)).collect(),
+        };
+        Ok(Self {
+            nbd,
+            exports,
+            control: options.control.clone().or(file.control),
+            run: options.run.clone().or(file.run),
+            max_connections: options.max_connections.or(file.max_connections),
+        })
+    }
+}
+
+fn check_names(exports: &[Export]) -> Result<(), TextError> {
+    for (index, Export { name, .. }) in exports.iter().enumerate() {
+        let text = &name.text;
+        if text == DEFAULT {
+            return Err(name.fault(format!("'{DEFAULT}' is what commands call the export without a name")));
+        }
+        if text.chars().any(char::is_control) || text.len() > 255 {
+            return Err(name.fault("an export's name has at most 255 bytes, and no control characters"));
+        }
+        if exports[..index].iter().any(|export| export.name.text == *text) {
+            let shown = if text.is_empty() { DEFAULT } else { text };
+            return Err(name.fault(format!("the export '{shown}' is there already; each has a name of its own")));
+        }
+    }
+    Ok(())
+}
+
+impl Serve {
+    fn settings(&self) -> Result<Settings, TextError> {
+        let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| Given::option(name, text));
+        let knob = |text: &String| {
+            let (name, value) = assignment(text)?;
+            Ok((name.to_owned(), Given { text: value.to_owned(), place: format!("--set {text}") }))
+        };
+        Ok(Settings {
+            scheduler: given("scheduler", &self.scheduler),
+            locking: given("locking", &self.locking),
+            bypass: given("bypass", &self.bypass),
+            set: self.set.iter().map(knob).collect::<Result<_, TextError>>()?,
+        })
+    }
+}
+
+/// What a file says, once it has been checked.
+#[derive(Debug, Default)]
+struct File {
+    device: Option<Given>,
+    nbd: Vec<Given>,
+    settings: Settings,
+    read_only: bool,
+    exports: Vec<Export>,
+    control: Option<PathBuf>,
+    run: Option<String>,
+    max_connections: Option<u16>,
+}
+
+/// A file as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    device: Option<Spanned<String>>,
+    nbd: Option<Spanned<Addresses>>,
+    scheduler: Option<Spanned<String>>,
+    locking: Option<Spanned<String>>,
+    bypass: Option<Spanned<Word>>,
+    #[serde(default)]
+    set: BTreeMap<String, Spanned<Word>>,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    export: Vec<WrittenExport>,
+    control: Option<PathBuf>,
+    run: Option<String>,
+    max_connections: Option<Spanned<u16>>,
+}
+
+/// An export as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenExport {
+    name: Spanned<String>,
+    device: Spanned<String>,
+    scheduler: Option<Spanned<String>>,
+    locking: Option<Spanned<String>>,
+    bypass: Option<Spanned<Word>>,
+    #[serde(default)]
+    set: BTreeMap<String, Spanned<Word>>,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    description: String,
+    weight: Option<Spanned<u16>>,
+    priority: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected one address or a list of them")]
+enum Addresses {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// A knob's value, in whatever type comes naturally.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a number, a text, or true or false")]
+enum Word {
+    Number(i64),
+    Switch(bool),
+    Text(String),
+}
+
+impl Word {
+    fn text(&self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Switch(switch) => u8::from(*switch).to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+/// A file, to say where in it something is.
+struct Source<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn place(&self, span: Range<usize>) -> String {
+        let before = self.text.get(..span.start).unwrap_or(self.text);
+        format!("{}: line {}", self.path.display(), before.matches('\n').count() + 1)
+    }
+
+    fn given(&self, text: &Spanned<String>) -> Given {
+        Given { text: text.get_ref().clone(), place: self.place(text.span()) }
+    }
+
+    fn word(&self, word: &Spanned<Word>) -> Given {
+        Given { text: word.get_ref().text(), place: self.place(word.span()) }
+    }
+
+    fn set(&self, set: &BTreeMap<String, Spanned<Word>>) -> Vec<(String, Given)> {
+        set.iter().map(|(name, value)| (name.clone(), self.word(value))).collect()
+    }
+
+    fn export(&self, written: &WrittenExport) -> Result<Export, TextError> {
+        let settings = Settings {
+            scheduler: written.scheduler.as_ref().map(|text| self.given(text)),
+            locking: written.locking.as_ref().map(|text| self.given(text)),
+            bypass: written.bypass.as_ref().map(|word| self.word(word)),
+            set: self.set(&written.set),
+        };
+        let plain = Export::new(self.given(&written.name), self.given(&written.device), settings, written.read_only);
+        let weight = match &written.weight {
+            Some(weight) if !(1..=1000).contains(weight.get_ref()) => {
+                let what = format!("weight: {} is not within 1..1000", weight.get_ref());
+                return Err(TextError { place: self.place(weight.span()), what });
+            }
+            weight => weight.as_ref().map_or(plain.weight, |weight| *weight.get_ref()),
+        };
+        let priority = match &written.priority {
+            Some(text) => priority(text.get_ref()).map_err(|what| self.given(text).fault(what))?,
+            None => plain.priority,
+        };
+        Ok(Export { description: written.description.clone(), weight, priority, ..plain })
+    }
+}
+
+/// Reads a priority as tools for Linux write it: `rt/0`, `be/4`, `idle`.
+fn priority(text: &str) -> Result<IoPriority, String> {
+    let (class, level) = match text.split_once('/') {
+        Some((class, level)) => (class, level.parse().ok().filter(|level| *level <= 7)),
+        None => (text, Some(if text == "idle" { 7 } else { 4 })),
+    };
+    let class = match class {
+        "rt" => Some(Class::RealTime),
+        "be" => Some(Class::BestEffort),
+        "idle" if !text.contains('/') => Some(Class::Idle),
+        _ => None,
+    };
+    let both = class.zip(level).map(|(class, level)| IoPriority { class, level });
+    both.ok_or_else(|| format!("priority: '{text}' is not accepted; accepted: rt/0 to rt/7, be/0 to be/7, idle"))
+}
+
+impl File {
+    fn read(path: &Path) -> Result<Self, TextError> {
+        Self::parse(path, &file::read(path)?)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, TextError> {
+        let source = Source { path, text };
+        let written: Written = toml::from_str(text).map_err(|error| TextError {
+            place: error.span().map_or_else(|| path.display().to_string(), |span| source.place(span)),
+            what: error.message().replace('\n', " "),
+        })?;
+        let max_connections = match &written.max_connections {
+            Some(number) if *number.get_ref() == 0 => {
+                let what = "max_connections: 0 is not within 1..65535".to_owned();
+                return Err(TextError { place: source.place(number.span()), what });
+            }
+            number => number.as_ref().map(|number| *number.get_ref()),
+        };
+        let nbd = match written.nbd.as_ref().map(Spanned::get_ref) {
+            None => &[][..],
+            Some(Addresses::One(address)) => std::slice::from_ref(address),
+            Some(Addresses::Many(addresses)) => addresses,
+        };
+        let place = written.nbd.as_ref().map(|nbd| source.place(nbd.span())).unwrap_or_default();
+        Ok(Self {
+            device: written.device.as_ref().map(|text| source.given(text)),
+            nbd: nbd.iter().map(|text| Given { text: text.clone(), place: place.clone() }).collect(),
+            settings: Settings {
+                scheduler: written.scheduler.as_ref().map(|text| source.given(text)),
+                locking: written.locking.as_ref().map(|text| source.given(text)),
+                bypass: written.bypass.as_ref().map(|word| source.word(word)),
+                set: source.set(&written.set),
+            },
+            read_only: written.read_only,
+            exports: written.export.iter().map(|export| source.export(export)).collect::<Result<_, _>>()?,
+            control: written.control,
+            run: written.run,
+            max_connections,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Configuration files and command lines, good and bad.
+
+use clap::Parser;
+
+use super::*;
+
+/// The options of a command line.
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    serve: Serve,
+}
+
+fn merged(arguments: &[&str], text: &str) -> Result<Plan, TextError> {
+    let line = Line::try_parse_from([&["serve"], arguments].concat()).unwrap();
+    Plan::merge(&line.serve, File::parse(Path::new("disks.toml"), text)?)
+}
+
+fn error(arguments: &[&str], text: &str) -> String {
+    merged(arguments, text).unwrap_err().to_string()
+}
+
+#[test]
+fn nothing_said_serves_a_ram_disk() {
+    let plan = merged(&[], "").unwrap();
+    let [export] = &plan.exports[..] else { panic!("{plan:?}") };
+    assert_eq!((export.name.text.as_str(), export.device.text.as_str(), export.weight), ("", "ram,size=1G", 100));
+    assert_eq!((&plan.nbd[..], &plan.control, &plan.run, plan.max_connections), (&[][..], &None, &None, None));
+}
+
+#[test]
+fn a_file_says_what_the_command_line_could() {
+    let text = r#"
+        device = "null"
+        nbd = ["a.sock", "tcp:127.0.0.1:0"]
+        scheduler = "none"
+        bypass = true
+        set = { nr_requests = 64, "iosched/fifo_batch" = "1" }
+        control = "c.sock"
+        run = "true"
+        max_connections = 3
+
+        [[export]]
+        name = "b"
+        device = "hdd"
+        scheduler = "mq-deadline"
+        locking = "single"
+        bypass = 0
+        read_only = true
+        description = "a slow one"
+        weight = 1000
+        priority = "rt/3"
+        set = { nomerges = 2 }
+    "#;
+    let plan = merged(&[], text).unwrap();
+    let places: Vec<_> = plan.nbd.iter().map(|nbd| (nbd.text.as_str(), nbd.place.as_str())).collect();
+    assert_eq!(places, [("a.sock", "disks.toml: line 3"), ("tcp:127.0.0.1:0", "disks.toml: line 3")]);
+    assert_eq!((plan.control, plan.run), (Some("c.sock".into()), Some("true".to_owned())));
+    assert_eq!(plan.max_connections, Some(3));
+    let [default, b] = &plan.exports[..] else { panic!("{:?}", plan.exports) };
+    let said = |given: &Option<Given>| given.as_ref().map(|given| given.text.clone()).unwrap_or_default();
+    assert_eq!(
+        ["none", "1"],
+        [said(&default.settings.scheduler), said(&default.settings.bypass)].each_ref().map(|s| &**s)
+    );
+    let set = |export: &Export| -> Vec<String> {
+        export.settings.set.iter().map(|(name, value)| format!("{name}={}", value.text)).collect()
+    };
+    assert_eq!(set(default), ["iosched/fifo_batch=1", "nr_requests=64"]);
+    assert_eq!(set(b), ["iosched/fifo_batch=1", "nr_requests=64", "nomerges=2"], "its own last");
+    assert_eq!((said(&b.settings.scheduler), said(&b.settings.locking)), ("mq-deadline".into(), "single".into()));
+    assert_eq!((b.read_only, b.weight, b.description.as_str()), (true, 1000, "a slow one"));
+    assert_eq!(b.priority, IoPriority { class: Class::RealTime, level: 3 });
+    assert_eq!(b.settings.locking.as_ref().unwrap().place, "disks.toml: line 15");
+}
+
+#[test]
+fn the_command_line_counts() {
+    let text = "device = \"null\"\nnbd = \"a\"\nscheduler = \"none\"\nset = { nomerges = 1 }";
+    let options = ["--device", "ram", "--nbd", "b", "--scheduler", "mq-deadline", "--set", "nomerges=2", "--read-only"];
+    let plan = merged(&[&options[..], &["--export", "x=hdd"]].concat(), text).unwrap();
+    let devices: Vec<_> = plan.exports.iter().map(|export| (&*export.name.text, &*export.device.text)).collect();
+    assert_eq!(devices, [("", "ram"), ("x", "hdd")]);
+    assert_eq!(plan.nbd.iter().map(|nbd| &*nbd.text).collect::<Vec<_>>(), ["b"]);
+    assert!(plan.exports.iter().all(|export| export.read_only));
+    let settings = &plan.exports[1].settings;
+    assert_eq!(settings.scheduler.as_ref().unwrap().text, "mq-deadline");
+    assert_eq!(settings.set.last().unwrap().1.text, "2", "what is set last counts");
+}
+
+#[test]
+fn unknown_keys_are_refused_with_their_line_and_the_accepted_ones() {
+    let top = error(&[], "device = \"ram\"\n\nshceduler = \"none\"\n");
+    assert!(top.starts_with("disks.toml: line 3: unknown field `shceduler`, expected one of `device`, `nbd`"), "{top}");
+    let export = error(&[], "[[export]]\nname = \"a\"\ndevice = \"ram\"\nsize = 3\n");
+    assert!(export.starts_with("disks.toml: line 4: unknown field `size`, expected one of `name`"), "{export}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_where_it_stands() {
+    for (text, line, words) in [
+        ("device = ram", 1, "string"),
+        ("device = 3", 1, "expected a string"),
+        ("bypass = [1]", 1, "expected a number, a text, or true or false"),
+        ("\nset = { a = 1.5 }", 2, "expected a number, a text, or true or false"),
+        ("nbd = 3", 1, "expected one address or a list of them"),
+        ("max_connections = 0", 1, "not within 1..65535"),
+        ("max_connections = 70000", 1, "70000"),
+        ("[[export]]\nname = \"a\"", 1, "missing field `device`"),
+        ("[[export]]\nname = \"a\"\ndevice = \"ram\"\nweight = 0", 4, "0 is not within 1..1000"),
+        ("[[export]]\nname = \"a\"\ndevice = \"ram\"\npriority = \"rt\"", 4, "x"),
+        ("[[export]]\nname = \"default\"\ndevice = \"ram\"", 2, "'default' is what commands call"),
+        ("[[export]]\nname = \"a\\n\"\ndevice = \"ram\"", 2, "no control characters"),
+        ("device = \"ram\"\n[[export]]\nname = \"\"\ndevice = \"ram\"", 3, "'default' is there already"),
+        ("device = \"ram\"\ndevice = \"ram\"", 2, "duplicate key"),
+    ] {
+        if text.ends_with("\"rt\"") {
+            assert!(merged(&[], text).is_ok(), "a class without a level has the middle one");
+            continue;
+        }
+        let error = error(&[], text);
+        assert!(error.starts_with(&format!("disks.toml: line {line}: ")) && error.contains(words), "{text}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    assert!(error(&["--export", "ram"], "").starts_with("--export: 'ram' is not of the form NAME=SPEC"));
+    let twice = error(&["--export", "a=ram", "--export", "a=hdd"], "");
+    assert_eq!(twice, "--export: the export 'a' is there already; each has a name of its own");
+}
+
+#[test]
+fn priorities_are_those_of_ionice() {
+    for (text, class, level) in [
+        ("rt/0", Class::RealTime, 0),
+        ("be/7", Class::BestEffort, 7),
+        ("be", Class::BestEffort, 4),
+        ("idle", Class::Idle, 7),
+    ] {
+        assert_eq!(priority(text), Ok(IoPriority { class, level }), "{text}");
+    }
+    for bad in ["", "rt/8", "rt/-1", "be/", "idle/1", "high", "rt/0/1", "RT/0"] {
+        assert!(priority(bad).unwrap_err().contains("accepted: rt/0 to rt/7"), "{bad}");
+    }
+}

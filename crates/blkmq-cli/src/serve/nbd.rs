@@ -1,0 +1,154 @@
+//! The NBD server in front of the queues.
+
+use std::io::{self, Write};
+use std::net::ToSocketAddrs;
+use std::path::absolute;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use blkmq::RequestQueue;
+use blkmq_export::{Address, Export, Level, Server, StartError, Stop};
+use blkmq_workbench::TextError;
+
+use super::config::{Given, Plan};
+use super::shown;
+use crate::control::schema::Client;
+use crate::failure::Failure;
+
+/// How often a server that drains is asked who is left.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Reads the path of a Unix socket, or `tcp:HOST:PORT`.
+pub(super) fn address(given: &Given) -> Result<Address, TextError> {
+    let text = &given.text;
+    let Some(place) = text.strip_prefix("tcp:") else {
+        let refuse =
+            |what: &str| Err(given.fault(format!("'{text}': {what}, as in /tmp/disk.sock or tcp:127.0.0.1:10809")));
+        return match text.as_str() {
+            "" => refuse("an address is the path of a socket, or tcp:HOST:PORT"),
+            _ if text.contains("://") => refuse("the server's URI follows from its address; give the address"),
+            _ => Ok(Address::unix(text)),
+        };
+    };
+    let wrong = |what: String| given.fault(format!("'{text}': {what}; give tcp:HOST:PORT, as in tcp:127.0.0.1:10809"));
+    let mut found = place.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
+    found.next().map(Address::Tcp).ok_or_else(|| wrong("the host has no address".to_owned()))
+}
+
+/// The path of a Unix socket, from the root.
+pub(super) fn socket(address: &Address) -> Option<String> {
+    match address {
+        Address::Unix { path, .. } => Some(absolute(path).ok()?.display().to_string()),
+        _ => None,
+    }
+}
+
+/// The server, until it has drained.
+type Slot = Arc<Mutex<Option<Server>>>;
+
+fn lock(slot: &Slot) -> MutexGuard<'_, Option<Server>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An NBD server that runs.
+pub(super) struct Nbd {
+    slot: Slot,
+    stop: Stop,
+    /// For each address in turn, one for each export.
+    uris: Vec<String>,
+    nr_exports: usize,
+}
+
+impl Nbd {
+    pub(super) fn start(plan: &Plan, queues: &[Arc<RequestQueue>], addresses: &[Address]) -> Result<Self, Failure> {
+        let mut builder = Server::builder().log(say);
+        if let Some(most) = plan.max_connections {
+            builder = builder.max_connections(most.into());
+        }
+        for address in addresses {
+            builder = builder.listen(address.clone());
+        }
+        for (planned, q) in plan.exports.iter().zip(queues) {
+            let mut export =
+                Export::new(planned.name.text.clone(), Arc::clone(q)).described(planned.description.clone());
+            export.read_only = planned.read_only;
+            export.weight = planned.weight;
+            export.priority = planned.priority;
+            builder = builder.export(export);
+        }
+        let server = builder.start().map_err(|error| match error {
+            StartError::Bad(_) => Failure::Input(error.to_string()),
+            _ => Failure::Running(error.to_string()),
+        })?;
+        let (uris, stop) = (server.uris().to_vec(), server.stop());
+        Ok(Self { slot: Arc::new(Mutex::new(Some(server))), stop, uris, nr_exports: queues.len() })
+    }
+
+    /// Where clients find the export of that number: one for each address.
+    pub(super) fn uris(&self, export: usize) -> Vec<String> {
+        self.uris.iter().skip(export).step_by(self.nr_exports).cloned().collect()
+    }
+
+    /// What tells who is connected, for as long as anybody asks.
+    pub(super) fn clients(&self) -> Box<dyn Fn() -> Vec<Client> + Send + Sync> {
+        let slot = Arc::clone(&self.slot);
+        Box::new(move || {
+            let found = lock(&slot).as_ref().map(Server::clients).unwrap_or_default();
+            let client = |info: blkmq_export::ClientInfo| Client {
+                number: info.number,
+                queue: info.export.as_deref().map(|name| shown(name).to_owned()),
+                peer: info.peer,
+                requests: info.requests,
+                bytes: info.bytes,
+            };
+            found.into_iter().map(client).collect()
+        })
+    }
+
+    /// Takes no more requests, and tells when those that were taken are answered and the clients gone.
+    pub(super) fn drain(&self, done: impl FnOnce() + Send + 'static) {
+        self.stop.drain();
+        let slot = Arc::clone(&self.slot);
+        thread::spawn(move || {
+            // Who asks for the clients meanwhile is to see whom the server waits for.
+            while lock(&slot).as_ref().is_some_and(|server| !server.clients().is_empty()) {
+                thread::sleep(LOOK_EVERY);
+            }
+            let server = lock(&slot).take();
+            if let Some(server) = server {
+                server.wait();
+            }
+            done();
+        });
+    }
+
+    /// Closes all connections, whatever was asked.
+    pub(super) fn end_now(&self) {
+        self.stop.now();
+    }
+}
+
+/// What should not happen goes to standard error; that clients come and go does not.
+fn say(level: Level, text: &str) {
+    if level == Level::Warning {
+        // If it cannot be written there is nobody to tell.
+        let _ = writeln!(io::stderr(), "blkmq: {text}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_paths_or_ports() {
+        let read = |text: &str| address(&Given { text: text.to_owned(), place: "--nbd".to_owned() });
+        assert_eq!(read("tcp:127.0.0.1:0"), Ok(Address::loopback(0)));
+        assert_eq!(read("a/b.sock"), Ok(Address::unix("a/b.sock")));
+        for bad in ["", "tcp:", "tcp:127.0.0.1", "tcp:127.0.0.1:99999", "nbd://localhost", "nbd+unix:///?socket=a"] {
+            let error = read(bad).unwrap_err().to_string();
+            assert!(error.starts_with("--nbd: ") && error.contains("as in "), "{error}");
+        }
+    }
+}

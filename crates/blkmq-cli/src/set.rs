@@ -1,0 +1,51 @@
+//! `blkmq set`: changes a knob of a running server.
+
+use std::io::Write;
+
+use clap::Args;
+
+use crate::control::client::Which;
+use crate::control::schema::Value;
+use crate::failure::Failure;
+use crate::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq set scheduler none
+  blkmq set disk iosched/fifo_batch 1
+  blkmq set locking single
+
+The change is made while I/O runs: what is outstanding completes first, and what comes meanwhile waits.";
+
+/// Change a knob of a running server's queue.
+#[derive(Debug, Args)]
+#[command(override_usage = "blkmq set [OPTIONS] [QUEUE] KNOB VALUE")]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+pub(crate) struct Set {
+    /// The queue, as 'blkmq list' names it [default: the only one]; the knob; and its new value.
+    #[arg(value_names = ["QUEUE", "KNOB", "VALUE"], num_args = 2..=3, required = true, allow_negative_numbers = true)]
+    words: Vec<String>,
+    #[command(flatten)]
+    which: Which,
+    /// Print one JSON object instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Set {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let (queue, knob, value) = match &self.words[..] {
+            [queue, knob, value] => (Some(queue.as_str()), knob, value),
+            [knob, value] => (None, knob, value),
+            _ => return Err(Failure::Input("say what to set: [QUEUE] KNOB VALUE".to_owned())),
+        };
+        let server = self.which.server()?;
+        let queue = server.queue(queue)?.name;
+        let set: Value = server.put(&["queues", &queue, "knobs", knob], value)?;
+        if self.json {
+            return json::print(&set, out);
+        }
+        writeln!(out, "{}", set.value)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! `blkmq stat`: what a running server's queues do, in the columns of iostat.
+
+use std::io::{self, Write};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::bench::duration;
+use crate::control::client::{Server, Which};
+use crate::control::schema::Stat;
+use crate::failure::Failure;
+use crate::json;
+
+/// Reports between two lines of headings.
+const HEADING_EVERY: usize = 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq stat                      averages since the server began
+  blkmq stat -w 1s                what happens, each second, until Ctrl-C
+  blkmq stat disk -w 1s --json    one JSON object a line
+
+r/s, w/s: requests that completed in a second, after merging; rMB/s, wMB/s: what they moved, in MiB; rrqm/s, wrqm/s:
+those that merged; r_await, w_await: ms that one took, waiting included; aqu-sz: how many were in the queue on average;
+%util: the part of the time in which there was any.";
+
+/// Show what a running server's queues do, as iostat does.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+pub(crate) struct StatCommand {
+    /// The queue, as 'blkmq list' names it [default: all].
+    queue: Option<String>,
+    /// Report again after each such time, as in 1s or 100ms.
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    watch: Option<Duration>,
+    #[command(flatten)]
+    which: Which,
+    /// Print one JSON object for each report instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The columns after the queue's name, as iostat calls them.
+const COLUMNS: [&str; 10] =
+    ["r/s", "w/s", "rMB/s", "wMB/s", "rrqm/s", "wrqm/s", "r_await", "w_await", "aqu-sz", "%util"];
+
+/// What happened between two looks at a queue.
+fn rates(earlier: &Stat, now: &Stat) -> [f64; 10] {
+    let part = |value: f64, of: f64| if of > 0.0 { value / of } else { 0.0 };
+    let seconds = now.uptime_ns.saturating_sub(earlier.uptime_ns) as f64 / 1e9;
+    let change = |of: fn(&Stat) -> u64| of(now).saturating_sub(of(earlier)) as f64;
+    let rate = |of: fn(&Stat) -> u64| part(change(of), seconds);
+    let mib = |of: fn(&Stat) -> u64| rate(of) / 2048.0;
+    [
+        rate(|stat| stat.read_ios),
+        rate(|stat| stat.write_ios),
+        mib(|stat| stat.read_sectors),
+        mib(|stat| stat.write_sectors),
+        rate(|stat| stat.read_merges),
+        rate(|stat| stat.write_merges),
+        part(change(|stat| stat.read_ticks), change(|stat| stat.read_ios)),
+        part(change(|stat| stat.write_ticks), change(|stat| stat.write_ios)),
+        // Milliseconds in a second, and parts of a hundred.
+        rate(|stat| stat.time_in_queue) / 1e3,
+        (rate(|stat| stat.io_ticks) / 10.0).min(100.0),
+    ]
+}
+
+impl StatCommand {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let server = self.which.server()?;
+        let Some(pause) = self.watch else {
+            let now = self.look(&server)?;
+            let began = vec![Stat::default(); now.len()];
+            return self.report(&began, &now, true, out);
+        };
+        let mut earlier = self.look(&server)?;
+        for number in 0.. {
+            thread::sleep(pause);
+            let now = self.look(&server)?;
+            self.report(&earlier, &now, number % HEADING_EVERY == 0, out)?;
+            out.flush()?;
+            earlier = now;
+        }
+        Ok(())
+    }
+
+    /// The numbers of all queues that were asked for, always in the same order.
+    fn look(&self, server: &Server) -> Result<Vec<Stat>, Failure> {
+        let names = match &self.queue {
+            Some(name) => vec![name.clone()],
+            None => server.queues()?.into_iter().map(|queue| queue.name).collect(),
+        };
+        names.iter().map(|name| server.get(&["queues", name, "stat"])).collect()
+    }
+
+    fn report(&self, earlier: &[Stat], now: &[Stat], heading: bool, out: &mut dyn Write) -> Result<(), Failure> {
+        let rows = earlier.iter().zip(now).map(|(earlier, now)| (now.queue.as_str(), rates(earlier, now)));
+        if !self.json {
+            return Ok(table(rows, heading, out)?);
+        }
+        let queues: Vec<Value> = rows
+            .map(|(queue, rates)| {
+                let mut row = Map::from_iter([("queue".to_owned(), json!(queue))]);
+                row.extend(COLUMNS.iter().zip(rates).map(|(name, rate)| ((*name).to_owned(), json!(rate))));
+                Value::Object(row)
+            })
+            .collect();
+        json::print(&json!({ "queues": queues }), out)
+    }
+}
+
+fn table<'a>(rows: impl Iterator<Item = (&'a str, [f64; 10])>, heading: bool, out: &mut dyn Write) -> io::Result<()> {
+    if heading {
+        let names: Vec<String> = COLUMNS.iter().map(|name| format!("{name:>9}")).collect();
+        writeln!(out, "{:12}{}", "queue", names.join(" "))?;
+    }
+    for (queue, rates) in rows {
+        let numbers: Vec<String> = rates.iter().map(|rate| format!("{rate:9.2}")).collect();
+        writeln!(out, "{queue:12}{}", numbers.join(" "))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_differences_over_the_time_between() {
+        let earlier = Stat { uptime_ns: 1_000_000_000, read_ios: 100, read_sectors: 800, ..Stat::default() };
+        let now = Stat {
+            uptime_ns: 3_000_000_000,
+            read_ios: 300,
+            read_sectors: 800 + 4096,
+            read_ticks: 100,
+            write_ios: 50,
+            write_merges: 20,
+            write_ticks: 500,
+            io_ticks: 1000,
+            time_in_queue: 600,
+            ..Stat::default()
+        };
+        assert_eq!(rates(&earlier, &now), [100.0, 25.0, 1.0, 0.0, 0.0, 10.0, 0.5, 10.0, 0.3, 50.0]);
+        assert_eq!(rates(&now, &now), [0.0; 10], "no time has passed");
+    }
+}

@@ -1,0 +1,434 @@
+//! `blkmq serve`, and the commands that speak to a running server, from outside.
+
+mod served;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use served::{READ, Served, WRITE, answer, ended, program};
+
+/// A device whose requests take so long that they can be seen.
+const SLOW: &str = "null,memory_backed=1,irqmode=2,completion_nsec=300ms,hw_queue_depth=4,size=1G";
+
+#[test]
+fn every_command_tells_what_the_server_has() {
+    let server = Served::start(&["--device", "ram,size=64M", "--export", "a b/c=ram,size=1M", "--read-only"]);
+    let listed = server.json(&["list"]);
+    let queues = &listed[0]["queues"];
+    assert_eq!((&queues[0]["name"], &queues[1]["name"]), (&json!("default"), &json!("a b/c")));
+    let uri = format!("nbd+unix:///a%20b/c?socket={}", server.folder.join("nbd").display());
+    assert_eq!((&queues[1]["uris"], &queues[1]["size_bytes"]), (&json!([uri]), &json!(1 << 20)));
+    assert!(
+        server.say(&["list"]).contains("  default: ram,size=64M, 64 MiB read-only, scheduler none [mq-deadline]\n")
+    );
+
+    assert_eq!(server.say(&["get", "default", "scheduler"]), "none [mq-deadline]\n");
+    assert_eq!(server.say(&["get", "a b/c", "iosched/fifo_batch"]), "16\n");
+    assert_eq!(server.say(&["get"]).lines().count(), 2 * server.say(&["get", "a b/c"]).lines().count());
+    assert_eq!(server.json(&["get", "default", "nomerges"])["value"], "0");
+    assert_eq!(server.say(&["set", "a b/c", "scheduler", "none"]), "[none] mq-deadline\n");
+    assert_eq!(server.json(&["set", "default", "nomerges", "2"])["value"], "2");
+    assert_eq!(server.say(&["set", "default", "nomerges", "2"]), "2\n", "what is so already is no error");
+    assert_eq!(server.say(&["get", "default", "scheduler"]), "none [mq-deadline]\n", "the other one stays");
+
+    let mut client = server.connect("a b/c");
+    assert_eq!(client.read(4096, 8192), [0; 8192]);
+    assert_eq!(client.write(0, &[1; 512]), 1, "not permitted");
+    let clients = server.json(&["clients"]);
+    let known = ["number", "queue", "requests", "bytes"].map(|name| clients[0][name].clone());
+    assert_eq!(known, [json!(1), json!("a b/c"), json!(2), json!(8192)]);
+    assert!(server.say(&["clients"]).lines().nth(1).unwrap().contains("a b/c"), "one line for it");
+    assert!(server.say(&["dump", "a b/c"]).starts_with("word "));
+
+    let stat: Value = serde_json::from_str(&server.get("/queues/a%20b%2Fc/stat")).unwrap();
+    assert_eq!((&stat["read_ios"], &stat["read_sectors"], &stat["in_flight"]), (&json!(1), &json!(16), &json!(0)));
+    assert_eq!(stat["inflight"], json!([0, 0]));
+    assert_eq!(stat.as_object().unwrap().len(), 17 + 3);
+    let metrics = server.get("/metrics");
+    assert!(metrics.contains("\nblkmq_read_bytes_total{queue=\"a b/c\"} 8192\n"), "{metrics}");
+    assert!(metrics.contains("\nblkmq_client_requests_total{queue=\"a b/c\",client=\"1\"} 2\n"), "{metrics}");
+    assert!(metrics.ends_with("\n# EOF\n"));
+}
+
+#[test]
+fn stat_shows_averages_once_and_differences_again_and_again() {
+    let server = Served::start(&[]);
+    let mut client = server.connect("");
+    client.write(0, &[1; 1 << 20]);
+    let once = server.say(&["stat"]);
+    assert!(once.starts_with("queue             r/s       w/s     rMB/s"), "{once}");
+    let row = |report: Value| report["queues"][0].clone();
+    assert!(row(server.json(&["stat", "default"]))["wMB/s"].as_f64() > Some(0.0));
+    // With this pause all of the writing lies before the first report.
+    let arguments = ["stat", "-w", "10ms", "--json", "--control", &server.control];
+    let mut watching =
+        program(&server.folder, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    for _ in 0..3 {
+        let report = row(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
+        assert_eq!((&report["queue"], &report["w/s"]), (&json!("default"), &json!(0.0)));
+        assert_eq!(report.as_object().unwrap().len(), 11);
+    }
+    server.http(b"POST /stop HTTP/1.1\r\n\r\n");
+    for line in lines {
+        serde_json::from_str::<Value>(&line.unwrap()).unwrap();
+    }
+    let end = ended(&watching.wait_with_output().unwrap(), 1);
+    assert!(end.starts_with(&format!("blkmq: {}: ", server.control)), "{end}");
+}
+
+/// Waits until `is_so`, which nothing but a bug keeps from becoming so.
+fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn knobs_change_while_a_client_is_busy() {
+    let server = Served::start(&["--device", "null,memory_backed=1,irqmode=2,completion_nsec=20us,size=16M"]);
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let work = |part: u64| {
+        let mut client = server.connect("");
+        let mut round = 0_u64;
+        while !stop.load(Ordering::Relaxed) {
+            let data = [(round + part) as u8; 8192];
+            let at = part * (1 << 20) + round % 100 * 8192;
+            assert_eq!(client.write(at, &data), 0);
+            assert_eq!(client.read(at, 8192), data);
+            round += 1;
+            rounds.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    /// Ends the workers also when something is wrong: they are waited for.
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        let workers = [0, 1, 2].map(|part| scope.spawn(move || work(part)));
+        for (knob, value, shown) in [
+            ("scheduler", "none", "[none] mq-deadline"),
+            ("scheduler", "mq-deadline", "none [mq-deadline]"),
+            ("iosched/fifo_batch", "1", "1"),
+            ("locking", "single", "[single] staged batch combining"),
+            ("nr_requests", "2", "2"),
+            ("bypass", "0", "0"),
+            ("nomerges", "1", "1"),
+            ("locking", "combining", "single staged batch [combining]"),
+            ("scheduler", "none", "[none] mq-deadline"),
+        ] {
+            assert_eq!(server.say(&["set", knob, value]), format!("{shown}\n"), "{knob}");
+            // Work goes on after each change, or a worker has failed.
+            let before = rounds.load(Ordering::Relaxed);
+            until(|| rounds.load(Ordering::Relaxed) > before + 10 || workers.iter().any(|worker| worker.is_finished()));
+        }
+    });
+    let stat: Value = serde_json::from_str(&server.get("/queues/default/stat")).unwrap();
+    let done = rounds.load(Ordering::Relaxed);
+    assert!(stat["write_ios"].as_u64() >= Some(done) && stat["read_ios"].as_u64() >= Some(done), "{stat}");
+}
+
+#[test]
+fn run_gives_the_command_the_server_and_takes_its_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |command: &str| program(folder.path(), &["serve", "--run", command]).output().unwrap();
+    let out = ended(&run("test -S \"$unixsocket\" && echo \"$uri\""), 0);
+    assert!(out.starts_with(&format!("nbd+unix:///?socket={}/blkmq/", folder.path().display())), "{out}");
+    assert_eq!(out.lines().count(), 1, "the server itself says nothing: {out}");
+    for (command, code) in [("exit 3", 3), ("kill -9 $$", 137), ("no-such-command 2>/dev/null", 127)] {
+        let output = run(command);
+        let said = (&output.stdout[..], &output.stderr[..]);
+        assert_eq!((output.status.code(), said), (Some(code), (&[][..], &[][..])), "{command}");
+    }
+    // The commands find it, and the server outlives a command that uses it.
+    let program = env!("CARGO_BIN_EXE_blkmq");
+    let out = ended(&run(&format!("'{program}' set scheduler none && '{program}' clients --json")), 0);
+    assert_eq!(out, "[none] mq-deadline\n[]\n");
+    assert_eq!(fs::read_dir(folder.path().join("blkmq")).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn sigterm_ends_the_command_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut serve = program(folder.path(), &["serve", "--run", "echo running; exec sleep 600"]);
+    let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
+    let line = BufReader::new(child.stdout.take().unwrap()).lines().next();
+    assert_eq!(line.unwrap().unwrap(), "running");
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15), "as the command ended");
+}
+
+#[test]
+fn sigterm_answers_what_was_asked_and_leaves_nothing() {
+    let mut server = Served::start(&["--device", SLOW]);
+    let mut client = server.connect("");
+    for cookie in 0..8 {
+        client.send(WRITE, cookie, cookie << 20, 4096, &[cookie as u8; 4096]);
+    }
+    // All have entered, though some may be over already.
+    let entered = || {
+        let stat: Value = serde_json::from_str(&server.get("/queues/default/stat")).unwrap();
+        stat["in_flight"].as_u64().unwrap() + stat["write_ios"].as_u64().unwrap()
+    };
+    until(|| entered() >= 8);
+    server.signal(Signal::TERM);
+    let mut answered: Vec<_> = std::iter::from_fn(|| client.receive()).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, (0..8).map(|cookie| (cookie, 0)).collect::<Vec<_>>());
+    assert_eq!(server.end(), (Some(0), String::new()));
+    assert_eq!(fs::read_dir(&server.folder).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_later_signal_does_not_wait_for_who_does_not_read() {
+    let mut server = Served::start(&[]);
+    let mut client = server.connect("");
+    for cookie in 0..32 {
+        client.send(READ, cookie, 0, 1 << 20, &[]);
+    }
+    // The drain would last until the client reads. Signals within a second of the first one are the same wish.
+    while server.child.try_wait().unwrap().is_none() {
+        server.signal(Signal::TERM);
+        thread::sleep(Duration::from_millis(50));
+    }
+    let (code, error) = server.end();
+    assert_eq!((code, error.as_str()), (Some(1), "blkmq: serve: ended at once, without waiting for clients\n"));
+}
+
+#[test]
+fn stop_is_answered_before_the_server_ends() {
+    let mut server = Served::start(&[]);
+    let (head, body) = server.http(b"POST /stop HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 202 Accepted\r\n"), "{head}");
+    assert_eq!(body, "{\"stopping\":true}\n");
+    assert_eq!(server.end(), (Some(0), String::new()));
+    assert_eq!(fs::read_dir(&server.folder).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn hostile_http_is_refused_and_harms_nobody() {
+    let server = Served::start(&[]);
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000));
+    let many = format!("GET /queues HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(1000));
+    let value = format!("PUT /queues/default/knobs/nomerges HTTP/1.1\r\nContent-Length: {}\r\n\r\n", 1_u64 << 40);
+    for (bytes, status) in [
+        (&b"\0\xff\xfe\x01garbage"[..], "400 Bad Request"),
+        (b"NBDMAGICIHAVEOPT\r\n\r\n", "400 Bad Request"),
+        (b"GET queues HTTP/1.1\r\n\r\n", "400 Bad Request"),
+        (b"GET /queues/%ff%fe HTTP/1.1\r\n\r\n", "400 Bad Request"),
+        (b"PUT /queues/default/knobs/nomerges HTTP/1.1\r\nContent-Length: 2\r\n\r\n\xff\xfe", "400 Bad Request"),
+        (b"PUT /queues/default/knobs/nomerges HTTP/1.1\r\nContent-Length: 1\r\n\r\n3", "400 Bad Request"),
+        (b"PUT /queues/default/knobs/nomerges HTTP/1.1\r\n\r\n", "400 Bad Request"),
+        (b"PUT /queues/default/knobs/scheduler HTTP/1.1\r\nContent-Length: 3\r\n\r\ncfq", "400 Bad Request"),
+        (b"GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (b"GET /queues/ HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (b"GET /queues/../../etc/passwd HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (b"GET /queues/none HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (b"GET /queues/default/knobs/none HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (b"GET /queues/default/knobs HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (b"POST /queues HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+        (b"DELETE /queues/default/knobs/nomerges HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+        (b"GET /stop HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+        (long.as_bytes(), "413 Content Too Large"),
+        (many.as_bytes(), "413 Content Too Large"),
+        (value.as_bytes(), "413 Content Too Large"),
+    ] {
+        let stream = UnixStream::connect(&server.control).unwrap();
+        let _ = (&stream).write_all(bytes);
+        // Who is not followed by more has to say so, or the server waits for it.
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let (head, body) = answer(stream);
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{shown}: {head}");
+        let refusal: Value = serde_json::from_str(&body).unwrap();
+        assert!(refusal["error"].as_str().is_some_and(|error| !error.is_empty()), "{shown}: {body}");
+    }
+    assert_eq!(server.say(&["get", "nomerges"]), "0\n");
+}
+
+#[test]
+fn who_is_slow_is_told_and_who_fills_all_places_gives_them_back() {
+    let server = Served::start(&[]);
+    let idle: Vec<_> = (0..16).map(|_| UnixStream::connect(&server.control).unwrap()).collect();
+    let (head, _) = answer(UnixStream::connect(&server.control).unwrap());
+    assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{head}");
+    let (slow, others) = idle.split_first().unwrap();
+    (&*slow).write_all(b"GET /queues HTTP/1.1\r\nHost").unwrap();
+    for other in others {
+        other.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+    let (head, _) = answer(slow.try_clone().unwrap());
+    assert!(head.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{head}");
+    until(|| server.output(&["get", "nomerges"]).status.success());
+}
+
+#[test]
+fn without_a_name_the_only_server_is_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| program(folder.path(), arguments).output().unwrap();
+    assert_eq!(ended(&run(&["list", "--json"]), 0), "[]\n");
+    let nobody = ended(&run(&["get"]), 1);
+    assert!(nobody.contains("no server runs") && nobody.contains("blkmq serve"), "{nobody}");
+
+    let first = Served::start_in(folder.path(), &[]);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder.path().join("blkmq")), 0o700);
+    assert_eq!(mode(Path::new(&first.control)), 0o600);
+    assert_eq!(ended(&run(&["set", "scheduler", "none"]), 0), "[none] mq-deadline\n");
+
+    let second = Served::start_in(folder.path(), &["--device", "null"]);
+    let both = ended(&run(&["get"]), 2);
+    assert!(both.contains(&first.control) && both.contains(&second.control), "{both}");
+    let listed: Value = serde_json::from_str(&ended(&run(&["list", "--json"]), 0)).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 2);
+    assert_eq!(second.say(&["get", "scheduler"]), "none [mq-deadline]\n");
+}
+
+#[test]
+fn what_a_killed_server_left_is_no_obstacle() {
+    let folder = tempfile::tempdir().unwrap();
+    let left = |folder: &Path| fs::read_dir(folder).unwrap().count();
+    let mut killed = Served::start_in(folder.path(), &[]);
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    assert_eq!(left(&folder.path().join("blkmq")), 2);
+    let gone = ended(&killed.output(&["get"]), 1);
+    assert!(gone.contains("no server listens there any more"), "{gone}");
+    let next = Served::start_in(folder.path(), &[]);
+    assert_eq!(left(&folder.path().join("blkmq")), 2, "those of the next");
+    assert_eq!(ended(&program(folder.path(), &["get", "nomerges"]).output().unwrap(), 0), "0\n");
+    drop(next);
+
+    let [control, nbd] = ["c", "n"].map(|name| folder.path().join(name).display().to_string());
+    let sockets = ["--control", &control, "--nbd", &nbd];
+    let mut killed = Served::start_in(folder.path(), &sockets);
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    let next = Served::start_in(folder.path(), &sockets);
+    assert_eq!(next.say(&["get", "nomerges"]), "0\n");
+    for taken in [["--control", &control], ["--nbd", &nbd]] {
+        let error = ended(&program(folder.path(), &[&["serve"], &taken[..]].concat()).output().unwrap(), 1);
+        assert!(error.contains("listens there"), "{error}");
+    }
+}
+
+#[test]
+fn a_folder_that_is_not_ours_alone_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = folder.path().join("blkmq");
+    fs::create_dir(&sockets).unwrap();
+    fs::set_permissions(&sockets, fs::Permissions::from_mode(0o777)).unwrap();
+    let run = |arguments: &[&str]| ended(&program(folder.path(), arguments).output().unwrap(), 1);
+    for command in ["serve", "get", "list"] {
+        assert!(run(&[command]).contains("others may use this folder"), "{command}");
+    }
+    fs::remove_dir(&sockets).unwrap();
+    std::os::unix::fs::symlink("/tmp", &sockets).unwrap();
+    assert!(run(&["serve"]).contains("not a folder"));
+    assert!(ended(&program(Path::new("/nowhere"), &["serve"]).output().unwrap(), 1).contains("/nowhere/blkmq: "));
+}
+
+#[test]
+fn bad_words_are_named_with_their_place_and_what_would_be_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("disks.toml");
+    let refused = |arguments: &[&str]| ended(&program(folder.path(), arguments).output().unwrap(), 2);
+    for (arguments, words) in [
+        (&["--device", "tape"][..], "--device: there is no device \"tape\"; there are: null"),
+        (&["--scheduler", "cfq"], "--scheduler: unknown scheduler 'cfq'; there are: none, mq-deadline"),
+        (&["--locking", "x"], "--locking: "),
+        (&["--bypass", "2"], "--bypass: bypass: 2 is not within 0..1"),
+        (&["--set", "a=b"], "--set a=b: unknown knob 'a'; there are: scheduler"),
+        (&["--set", "nomerges"], "NAME=VALUE"),
+        (&["--export", "ram"], "--export: 'ram' is not of the form NAME=SPEC"),
+        (&["--nbd", "tcp:127.0.0.1"], "--nbd: 'tcp:127.0.0.1': "),
+        (&["--max-connections", "0"], "--max-connections"),
+        (&["--config", "/nowhere.toml"], "/nowhere.toml: "),
+        (&["PATH"], "'PATH' is not accepted here; accepted: --device"),
+    ] {
+        let error = refused(&[&["serve"], arguments].concat());
+        assert!(error.contains(words), "{arguments:?}: {error}");
+    }
+    for (text, words) in [
+        ("schedler = \"none\"", "line 1: unknown field `schedler`, expected one of `device`"),
+        (
+            "\n[[export]]\nname = \"a\"\ndevice = \"ram\"\nscheduler = \"cfq\"",
+            "line 5: unknown scheduler 'cfq'; there are",
+        ),
+        ("set = { nr_requests = 0 }", "line 1: nr_requests: 0 is not within 1..2048"),
+        ("[[export]]\nname = \"a\"\ndevice = \"ram,size=1\"", "line 3: device ram: "),
+    ] {
+        fs::write(&file, text).unwrap();
+        let path = file.display().to_string();
+        let error = refused(&["serve", "--config", &path]);
+        assert!(error.starts_with(&format!("blkmq: {path}: {words}")), "{error}");
+    }
+
+    let server = Served::start(&["--export", "a=null", "--export", "b=null"]);
+    let commands = ["get nomerges", "set nomerges 1", "dump"].map(|line| line.split(' ').collect::<Vec<_>>());
+    for arguments in commands {
+        let error = ended(&server.output(&arguments), 2);
+        assert!(error.contains("name one of the queues that this server has: a, b"), "{error}");
+    }
+    for (arguments, words) in [
+        (&["get", "c", "nomerges"][..], "there is no queue 'c'; there are: a, b"),
+        (&["stat", "c"], "there is no queue 'c'; there are: a, b"),
+        (&["get", "a", "nomerge"], "unknown knob 'nomerge'; there are: scheduler, nr_requests"),
+        (&["set", "a", "nomerges", "x"], "nomerges: 'x' is not a whole number"),
+        (&["set", "a", "nomerges", "-1"], "nomerges: -1 is not within 0..2"),
+        (&["set", "a"], "KNOB"),
+        (&["stat", "-w", "0s"], "'0s' is not a time above 0"),
+    ] {
+        let error = ended(&server.output(arguments), 2);
+        assert!(error.contains(words), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn what_is_no_server_is_said_to_be_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let ask = |path: &str| ended(&program(folder.path(), &["get", "--control", path]).output().unwrap(), 1);
+    assert!(ask("/nowhere").contains("/nowhere: there is no such socket"));
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let other = thread::spawn(move || listener.accept().unwrap().0.write_all(b"NBDMAGICIHAVEOPT").unwrap());
+    assert!(ask(&path.display().to_string()).contains("not the control socket of a server"));
+    other.join().unwrap();
+}
+
+#[test]
+fn a_file_describes_several_exports() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("disks.toml");
+    let text = "nbd = [\"nbd\", \"tcp:127.0.0.1:0\"]\ncontrol = \"control\"\nscheduler = \"mq-deadline\"\n\
+                [[export]]\nname = \"fast\"\ndevice = \"ram,size=1M\"\nscheduler = \"none\"\nweight = 500\n\
+                [[export]]\nname = \"slow\"\ndevice = \"ram,size=2M\"\nread_only = true\ndescription = \"old\"\n\
+                priority = \"idle\"\nset = { \"iosched/fifo_batch\" = 4 }\n";
+    fs::write(&file, text).unwrap();
+    // The file's sockets lie in the folder that the program runs in.
+    let list = format!("'{}' list --json --control control", env!("CARGO_BIN_EXE_blkmq"));
+    let mut serve = program(folder.path(), &["serve", "--config", "disks.toml", "--run", &list]);
+    let output = serve.current_dir(folder.path()).output().unwrap();
+    let listed: Value = serde_json::from_str(&ended(&output, 0)).unwrap();
+    let queues = &listed[0]["queues"];
+    assert_eq!((&queues[0]["name"], &queues[1]["name"]), (&json!("fast"), &json!("slow")));
+    assert_eq!((&queues[1]["read_only"], &queues[1]["description"]), (&json!(true), &json!("old")));
+    assert_eq!(queues[0]["knobs"]["scheduler"], "[none] mq-deadline");
+    assert_eq!(queues[1]["knobs"]["iosched/fifo_batch"], "4");
+    let uris: Vec<_> = queues[1]["uris"].as_array().unwrap().iter().map(|uri| uri.as_str().unwrap()).collect();
+    assert!(uris[0].starts_with("nbd+unix:///slow?socket=/") && uris[1].starts_with("nbd://127.0.0.1:"), "{uris:?}");
+}

@@ -1,0 +1,213 @@
+//! A server in a process of its own, and what speaks to it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The program, with `folder` for its sockets.
+pub(crate) fn program(folder: &Path, arguments: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"));
+    program.args(arguments).env("XDG_RUNTIME_DIR", folder);
+    program
+}
+
+/// What a command prints that has to end with that exit code: its output, or the one line of its error.
+pub(crate) fn ended(output: &Output, code: i32) -> String {
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{out}{error}");
+    if code == 0 {
+        assert_eq!(error, "");
+        return out.into_owned();
+    }
+    assert_eq!((&*out, error.lines().count()), ("", 1), "{error}");
+    error.into_owned()
+}
+
+/// A running server. It is killed if a test fails.
+pub(crate) struct Served {
+    pub(crate) child: Child,
+    /// Where its sockets are.
+    pub(crate) folder: PathBuf,
+    pub(crate) control: String,
+    /// Kept until the server has ended.
+    _temporary: Option<TempDir>,
+}
+
+impl Served {
+    /// A server with a folder of its own; its sockets there are `control` and `nbd`.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let temporary = tempfile::tempdir().expect("there is room for a folder");
+        let [control, nbd] = ["control", "nbd"].map(|name| temporary.path().join(name).display().to_string());
+        let mut served =
+            Self::start_in(temporary.path(), &[&["--control", &control, "--nbd", &nbd], arguments].concat());
+        served._temporary = Some(temporary);
+        served
+    }
+
+    /// A server with its sockets in the runtime folder `folder`, or where `arguments` say.
+    pub(crate) fn start_in(folder: &Path, arguments: &[&str]) -> Self {
+        let mut program = program(folder, &["serve"]);
+        let mut child =
+            program.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        let mut said = BufReader::new(child.stdout.take().expect("it is piped, and taken once")).lines();
+        let control = said.find_map(|line| {
+            line.expect("the program prints text").strip_prefix("control socket: ").map(str::to_owned)
+        });
+        let Some(control) = control else {
+            let mut error = String::new();
+            child
+                .stderr
+                .take()
+                .expect("it is piped, and taken once")
+                .read_to_string(&mut error)
+                .expect("the program prints text");
+            panic!("{arguments:?}: {error}");
+        };
+        // Its output stays open, and is short enough for the pipe's buffer.
+        std::thread::spawn(move || said.for_each(drop));
+        Self { child, folder: folder.to_owned(), control, _temporary: None }
+    }
+
+    /// The output of a command that speaks to it.
+    pub(crate) fn output(&self, arguments: &[&str]) -> Output {
+        program(&self.folder, &[arguments, &["--control", &self.control]].concat())
+            .output()
+            .expect("the program starts")
+    }
+
+    /// What a command prints that speaks to it and must succeed.
+    pub(crate) fn say(&self, arguments: &[&str]) -> String {
+        ended(&self.output(arguments), 0)
+    }
+
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.say(&[arguments, &["--json"]].concat())).expect("it prints JSON")
+    }
+
+    /// The answer to bytes that are sent to its control socket: head and body.
+    pub(crate) fn http(&self, bytes: &[u8]) -> (String, String) {
+        let mut stream = UnixStream::connect(&self.control).expect("the server listens");
+        // It may answer before it has heard everything.
+        let _ = stream.write_all(bytes);
+        answer(stream)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> String {
+        let (head, body) = self.http(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{path}: {head}{body}");
+        body
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = kill_process(Pid::from_raw(self.child.id() as i32).expect("a process has a number"), signal);
+    }
+
+    /// Waits for its end: the exit code, and what it said on standard error.
+    pub(crate) fn end(&mut self) -> (Option<i32>, String) {
+        let mut error = String::new();
+        self.child
+            .stderr
+            .take()
+            .expect("it is piped, and taken once")
+            .read_to_string(&mut error)
+            .expect("the program prints text");
+        (self.child.wait().expect("the program is a child of this one").code(), error)
+    }
+
+    pub(crate) fn connect(&self, export: &str) -> Nbd {
+        Nbd::connect(UnixStream::connect(self.folder.join("nbd")).expect("the server listens"), export)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads an answer to its end.
+pub(crate) fn answer(mut stream: UnixStream) -> (String, String) {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer is text");
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+    (format!("{head}\r\n"), body.to_owned())
+}
+
+/// An NBD client as small as one can be.
+pub(crate) struct Nbd(UnixStream);
+
+pub(crate) const READ: u16 = 0;
+pub(crate) const WRITE: u16 = 1;
+
+impl Nbd {
+    fn connect(mut stream: UnixStream, export: &str) -> Self {
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).expect("the server talks on");
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        let name = export.as_bytes();
+        // Fixed newstyle, no zeroes; then the option GO without information requests.
+        let mut hello = 3_u32.to_be_bytes().to_vec();
+        hello.extend_from_slice(b"IHAVEOPT");
+        hello.extend(7_u32.to_be_bytes());
+        hello.extend((name.len() as u32 + 6).to_be_bytes());
+        hello.extend((name.len() as u32).to_be_bytes());
+        hello.extend_from_slice(name);
+        hello.extend(0_u16.to_be_bytes());
+        stream.write_all(&hello).expect("the server talks on");
+        loop {
+            let mut head = [0; 20];
+            stream.read_exact(&mut head).expect("the server talks on");
+            let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("the slice is that long"));
+            let mut data = vec![0; number(16) as usize];
+            stream.read_exact(&mut data).expect("the server talks on");
+            match number(12) {
+                1 => return Self(stream),
+                3 => (),
+                kind => panic!("export {export:?} is refused with {kind:#x}: {}", String::from_utf8_lossy(&data)),
+            }
+        }
+    }
+
+    /// Sends a request without waiting for its answer.
+    pub(crate) fn send(&mut self, kind: u16, cookie: u64, offset: u64, length: u32, data: &[u8]) {
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend(0_u16.to_be_bytes());
+        request.extend(kind.to_be_bytes());
+        request.extend(cookie.to_be_bytes());
+        request.extend(offset.to_be_bytes());
+        request.extend(length.to_be_bytes());
+        request.extend_from_slice(data);
+        self.0.write_all(&request).expect("the server talks on");
+    }
+
+    /// An answer without data: its cookie and error; `None` if the server has closed the connection.
+    pub(crate) fn receive(&mut self) -> Option<(u64, u32)> {
+        let mut head = [0; 16];
+        self.0.read_exact(&mut head).ok()?;
+        assert_eq!(head[..4], 0x6744_6698_u32.to_be_bytes());
+        Some((
+            u64::from_be_bytes(head[8..].try_into().expect("the slice is that long")),
+            u32::from_be_bytes(head[4..8].try_into().expect("the slice is that long")),
+        ))
+    }
+
+    /// Writes, and tells the error.
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> u32 {
+        self.send(WRITE, 7, offset, data.len() as u32, data);
+        self.receive().expect("the server answers").1
+    }
+
+    pub(crate) fn read(&mut self, offset: u64, length: usize) -> Vec<u8> {
+        self.send(READ, 8, offset, length as u32, &[]);
+        assert_eq!(self.receive(), Some((8, 0)));
+        let mut data = vec![0; length];
+        self.0.read_exact(&mut data).expect("the server talks on");
+        data
+    }
+}
