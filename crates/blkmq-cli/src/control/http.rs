@@ -15,6 +15,8 @@ const MAX_HEAD: usize = 8 * 1024;
 const MAX_HEADERS: usize = 32;
 /// Most bytes of a body: the longest value of a knob is far shorter.
 const MAX_BODY: usize = 4 * 1024;
+/// Most bytes that are heard of somebody who has his answer and talks on; then the connection is broken.
+const MAX_REST: u64 = 1024 * 1024;
 
 /// What a client asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -119,13 +121,9 @@ impl Hasty {
 
     /// Ends the answer and lets the client read it, though it has not stopped talking: what it sent and nobody read
     /// would break the connection before.
-    pub(crate) fn end(mut self) {
+    pub(crate) fn end(self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
-        let mut rest = [0; 1024];
-        let mut budget = 64;
-        while budget > 0 && matches!(self.read(&mut rest), Ok(1..)) {
-            budget -= 1;
-        }
+        let _ = io::copy(&mut self.take(MAX_REST), &mut io::sink());
     }
 }
 
