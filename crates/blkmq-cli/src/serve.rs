@@ -27,13 +27,15 @@ use nbd::Nbd;
 const EXAMPLES: &str = "\
 Examples:
   blkmq serve                                                     a RAM disk of 1 GiB under mq-deadline
+  blkmq serve disk.img
+  blkmq serve --device file,path=disk.img,size=10G,submit_queues=2
   blkmq serve --device hdd --nbd /tmp/disk.sock --scheduler none
   blkmq serve --export a=ram,size=1G --export b=ssd --nbd tcp:127.0.0.1:10809
   blkmq serve --run 'nbdinfo \"$uri\"'
   blkmq serve --config disks.toml
 
-The queue of --device has the export name '' and is called 'default'; --export adds one under a name of its own. With
-neither a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only are for all of them.
+The queue of PATH or --device has the export name '' and is called 'default'; --export adds one under a name of its own.
+With none of them a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only are for all of them.
 
 Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-UID, where 'blkmq list', 'get', 'set',
 'stat', 'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too.
@@ -47,8 +49,11 @@ priority (rt/0 to be/7, idle). Where both say something the command line counts.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
 pub(crate) struct Serve {
+    /// A file or block device to serve as the default export.
+    #[arg(value_name = "PATH")]
+    path: Option<PathBuf>,
     /// The device of the default export: a name, then parameters, as in ram,size=1G.
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", conflicts_with = "path")]
     device: Option<String>,
     /// Where NBD clients connect: the path of a Unix socket, or tcp:HOST:PORT. May be repeated.
     #[arg(long, value_name = "SOCKET|tcp:HOST:PORT")]

@@ -358,7 +358,9 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
         (&["--nbd", "tcp:127.0.0.1"], "--nbd: 'tcp:127.0.0.1': "),
         (&["--max-connections", "0"], "--max-connections"),
         (&["--config", "/nowhere.toml"], "/nowhere.toml: "),
-        (&["PATH"], "'PATH' is not accepted here; accepted: --device"),
+        (&["/nowhere.img"], "/nowhere.img: device file: /nowhere.img: No such file"),
+        (&["a,b"], "a,b: a path with a comma cannot be served"),
+        (&["disk", "--device", "ram"], "cannot be used with"),
     ] {
         let error = refused(&[&["serve"], arguments].concat());
         assert!(error.contains(words), "{arguments:?}: {error}");
@@ -431,4 +433,25 @@ fn a_file_describes_several_exports() {
     assert_eq!(queues[1]["knobs"]["iosched/fifo_batch"], "4");
     let uris: Vec<_> = queues[1]["uris"].as_array().unwrap().iter().map(|uri| uri.as_str().unwrap()).collect();
     assert!(uris[0].starts_with("nbd+unix:///slow?socket=/") && uris[1].starts_with("nbd://127.0.0.1:"), "{uris:?}");
+}
+
+/// Red if the file is opened for writing though clients may only read, or what was written does not reach it.
+#[test]
+fn a_file_is_served_by_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let disk = path.to_str().unwrap();
+    {
+        let server = Served::start(&[disk]);
+        let mut client = server.connect("");
+        assert_eq!(client.read(8192, 4096), [7; 4096]);
+        assert_eq!(client.write(4096, &[9; 4096]), 0);
+    }
+    assert_eq!(fs::read(&path).unwrap()[4096..8192], [9; 4096]);
+    let server = Served::start(&[disk, "--read-only"]);
+    assert!(server.say(&["list"]).contains("read_only=1"));
+    assert_eq!(server.connect("").read(4096, 4096), [9; 4096]);
+    let error = ended(&program(folder.path(), &["serve", disk]).output().unwrap(), 2);
+    assert_eq!(error, format!("blkmq: {disk}: device file: {disk}: in use by another server\n"));
 }

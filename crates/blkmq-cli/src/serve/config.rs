@@ -90,6 +90,16 @@ pub(super) struct Plan {
     pub(super) max_connections: Option<u16>,
 }
 
+/// The device of a file or block device.
+fn of_path(path: &Path, read_only: bool) -> Result<Given, TextError> {
+    let place = path.display().to_string();
+    if place.contains(',') {
+        return Err(TextError { place, what: "a path with a comma cannot be served; give it another name".to_owned() });
+    }
+    let read_only = if read_only { ",read_only=1" } else { "" };
+    Ok(Given { text: format!("file,path={place}{read_only}"), place })
+}
+
 impl Plan {
     /// Reads the command line, and the file that it names. Where both say something, the command line counts.
     pub(super) fn new(options: &Serve) -> Result<Self, TextError> {
@@ -104,7 +114,9 @@ impl Plan {
         let settings = options.settings()?.or(&file.settings);
         let read_only = options.read_only || file.read_only;
         let mut exports = Vec::new();
-        let device = options.device.as_deref().map(|text| Given::option("device", text)).or(file.device);
+        let path = options.path.as_deref().map(|path| of_path(path, read_only)).transpose()?;
+        let device = options.device.as_deref().map(|text| Given::option("device", text));
+        let device = path.or(device).or(file.device);
         if let Some(device) = device {
             let name = Given { text: String::new(), place: device.place.clone() };
             exports.push(Export::new(name, device, settings.clone(), read_only));
