@@ -336,23 +336,16 @@ fn has_room(q: &RequestQueue, hold: &mut Hold, hctx: u16, limited: bool) -> bool
     !limited || is_within_async_depth(q, hold)
 }
 
-/// Keeps in mind for the rest of the hold how many more there is room for. Far from the bound that is so many whatever the driver
-/// takes meanwhile. Near it the driver's are counted: what moves from the scheduler to the driver does not change their sum,
-/// and nobody passes the scheduler by while another is at it; where that is not so, the next request is looked at anew.
+/// What the driver has is only looked up near the bound, and then for each request: the flush machine gives it more at any time.
+/// Farther away the hold keeps in mind how many more there is room for, whatever the driver takes meanwhile.
 #[inline(never)]
 fn has_room_now(q: &RequestQueue, hold: &mut Hold, index: u16) -> bool {
     let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
     let hctx = q.hctxs.get(index);
     let waiting = hold.queued[usize::from(index)] + hctx.nr_parked();
-    let mut left = nr_requests.saturating_sub(waiting + u32::from(q.hctxs.depth()));
-    if left == 0 {
-        left = nr_requests.saturating_sub(waiting + hctx.tags.weight());
-        if hold.gate.is_some() && q.settings.locking() != Locking::Combining {
-            left = left.min(1);
-        }
-    }
+    let left = nr_requests.saturating_sub(waiting + u32::from(q.hctxs.depth()));
     hold.room = (index, left.saturating_sub(1));
-    left > 0
+    left > 0 || waiting + hctx.tags.weight() < nr_requests
 }
 
 fn is_within_async_depth(q: &RequestQueue, hold: &Hold) -> bool {
