@@ -3,7 +3,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 STEPS := lint loom shuttle miri fuzz deny doc examples interop stress torture
-.PHONY: help build demo test soak measure lockings cost tools fmt clean $(STEPS)
+.PHONY: help build demo test soak measure lockings servers cost tools fmt clean $(STEPS)
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -28,6 +28,9 @@ measure: ## Rates and CPU time beside fio's, and what statistics cost; a record 
 
 lockings: ## What threads that share a scheduler cost each other, under each locking; a record of it under docs/records/
 	@scripts/lockings
+
+servers: ## NBD servers beside each other: ours, nbdkit, qemu-storage-daemon; a record of it under docs/records/
+	@scripts/servers
 
 cost: ## Instructions per request, counted by valgrind
 	@scripts/cost
