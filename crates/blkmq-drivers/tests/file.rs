@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use blkmq::{Bio, Buffer, Client, Completion, Flags, Locking, RequestQueue, Status, Submitter};
+use blkmq::{Bio, Buffer, Client, Completion, Flags, Locking, RejectReason, RequestQueue, Status, Submitter};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -158,6 +158,62 @@ fn memory_may_lie_anywhere() {
     }
 }
 
+/// Red if odd memory goes through the page cache, beside direct writes of the neighbours: the kernel then writes old neighbours
+/// back, and says so at the flush.
+#[test]
+fn odd_memory_harms_no_neighbours() {
+    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "neighbours");
+    let q = queue(&format!("file,path={},size=1M", folder.file("a")), "none", Locking::Single);
+    let mut submitter = submitter(&q);
+    let block = q.limits().logical_block_size as usize;
+    let mut memory = vec![0_u8; block + 1];
+    for round in 0..300_usize {
+        let byte = round as u8;
+        memory.fill(byte);
+        let odd = std::ptr::NonNull::from(&mut memory[1..]).cast();
+        // SAFETY: the memory lives until the write is over, and nobody touches it meanwhile.
+        let first = Bio::write(0, unsafe { Buffer::borrowed(odd, block) });
+        let others = Buffer::from(&vec![byte ^ 0x55; (1 << 20) - block][..]);
+        let bios = [Bio::write((block / SECTOR) as u64, others), first, Bio::flush()];
+        assert!(run(&mut submitter, bios).iter().all(|done| done.status.is_ok()), "round {round}");
+        assert_eq!(status_of(&mut submitter, Bio::flush()), Status::Ok, "round {round}");
+        let data = read(&mut submitter, 0, 2 * block);
+        assert!(data[..block].iter().all(|found| *found == byte), "round {round}");
+        assert!(data[block..].iter().all(|found| *found == byte ^ 0x55), "round {round}");
+        // Reads into odd memory get there too.
+        memory.fill(0);
+        let odd = std::ptr::NonNull::from(&mut memory[1..]).cast();
+        // SAFETY: as above.
+        let back = Bio::read(0, unsafe { Buffer::borrowed(odd, block) });
+        assert_eq!(status_of(&mut submitter, back), Status::Ok);
+        assert!(memory[0] == 0 && memory[1..].iter().all(|found| *found == byte), "round {round}");
+    }
+}
+
+/// Red if a thread that sleeps while the queue is quiesced is woken by what lies on the ring: it would look again and again.
+#[test]
+fn who_waits_for_a_quiesced_queue_sleeps() {
+    use rustix::time::{ClockId, clock_gettime};
+
+    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "quiesced");
+    let q = queue(&format!("file,path={},size=1M", folder.file("a")), "mq-deadline", Locking::Combining);
+    let mut submitter = submitter(&q);
+    submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is a slot");
+    submitter.flush_plug();
+    let quiesced = q.quiesce();
+    let cpu = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    let before = cpu();
+    let deadline = q.clock().now().after(1_000_000_000);
+    assert!(!submitter.wait(Some(deadline)), "nothing completes meanwhile");
+    assert!(cpu() - before < 0.5, "it slept for most of a second");
+    drop(quiesced);
+    assert!(submitter.wait(None));
+    assert!(submitter.reap().is_some());
+}
+
 /// A thread that started requests of others ends while they are with the kernel, which then gives up what it had not begun.
 #[test]
 fn requests_outlive_the_thread_that_started_them() {
@@ -189,6 +245,37 @@ fn requests_outlive_the_thread_that_started_them() {
                 assert!(data.iter().all(|byte| *byte == round + part as u8), "round {round} part {part}");
             }
         }
+    }
+}
+
+/// The same for reads that wait for the page cache: what of them the end of the thread breaks off is begun anew.
+#[test]
+fn reads_outlive_the_thread_that_started_them() {
+    use rustix::fs::{Advice, fadvise};
+
+    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "cold");
+    let path = folder.file("a");
+    fs::write(&path, vec![6; 32 << 20]).expect("the folder for tests is writable");
+    let file = fs::File::open(&path).expect("it was just made");
+    file.sync_all().expect("the disk works");
+    let q = queue(&format!("file,path={path},direct=0,hw_queue_depth=4"), "mq-deadline", Locking::Combining);
+    for _ in 0..4 {
+        fadvise(&file, 0, None, Advice::DontNeed).expect("it is a file");
+        std::thread::scope(|scope| {
+            for part in 0..8_u64 {
+                let q = &q;
+                scope.spawn(move || {
+                    let mut submitter = submitter(q);
+                    // Some threads end while others, whose requests they have started, go on.
+                    let reads = (0..8 + 32 * (part % 2))
+                        .map(|number| Bio::read(part * 8192 + number * 97 % 1000 * 8, Buffer::zeroed(4096)));
+                    for done in run(&mut submitter, reads) {
+                        assert_eq!(done.status, Status::Ok);
+                        assert!(done.bio.buffers.iter().all(|data| data.iter().all(|byte| *byte == 6)));
+                    }
+                });
+            }
+        });
     }
 }
 
@@ -266,7 +353,10 @@ fn what_only_reads_refuses_the_rest() {
     let q = queue(&format!("file,path={path},read_only=1"), "mq-deadline", Locking::Combining);
     let mut submitter = submitter(&q);
     assert_eq!(read(&mut submitter, 8, 4096), vec![9; 4096]);
-    assert_eq!(status_of(&mut submitter, Bio::write(0, Buffer::zeroed(4096))), Status::Unsupported);
+    for bio in [Bio::write(0, Buffer::zeroed(4096)), Bio::discard(0, 8), Bio::write_zeroes(0, 8)] {
+        let rejected = submitter.submit(bio).expect_err("it would change the file");
+        assert_eq!(rejected.reason, RejectReason::Bad(Status::Unsupported));
+    }
     // Another that only reads is welcome, one that writes is not.
     let other = blkmq_drivers::open(&format!("file,path={path},read_only=1"));
     assert!(other.is_ok());

@@ -74,6 +74,11 @@ impl Export {
         bytes - bytes % u64::from(limits.logical_block_size)
     }
 
+    /// By the export's own wish, or because the device is.
+    fn is_read_only(&self) -> bool {
+        self.read_only || self.queue.limits().read_only
+    }
+
     fn flags(&self) -> u16 {
         let limits = self.queue.limits();
         // All connections share the queue, and its flush covers what any of them completed.
@@ -85,7 +90,7 @@ impl Export {
         if limits.rotational {
             flags |= transmission::ROTATIONAL;
         }
-        if self.read_only {
+        if self.is_read_only() {
             return flags | transmission::READ_ONLY;
         }
         if limits.max_discard_sectors > 0 {
@@ -115,7 +120,7 @@ impl Export {
             size: offer.size,
             minimum: offer.minimum,
             maximum: offer.maximum,
-            is_read_only: self.read_only,
+            is_read_only: self.is_read_only(),
             can_trim: limits.max_discard_sectors > 0,
             can_zero: limits.max_write_zeroes_sectors > 0,
             has_structured_replies: agreement.has_structured_replies,

@@ -102,6 +102,7 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
     }
     q.sleep(
         member,
+        !runner.saw_quiesced,
         hctxs(q.hctxs.layout()),
         || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
         || match &q.clock {

@@ -17,7 +17,8 @@ use crate::{RqId, Time};
 /// Polling a future drives the queue, unless another one of this submitter has done so since this one was polled last, and
 /// nothing has come since and nothing is to be passed on. While every task sleeps somebody else must: background threads
 /// ([`RequestQueue::start_threads`](crate::RequestQueue::start_threads)), other submitters' threads, or a timer of the
-/// executor set to [`next_wakeup`](Self::next_wakeup).
+/// executor set to [`next_wakeup`](Self::next_wakeup). For a device that says by a descriptor what it has completed, as files do,
+/// it is threads: no time is known there.
 ///
 /// Wakers may be called while another future of the same submitter is being polled, so waking must only schedule a task,
 /// as every common executor does, and not poll it there and then.

@@ -36,6 +36,8 @@ pub struct Limits {
     pub fua: bool,
     /// Seeks cost.
     pub rotational: bool,
+    /// Nothing on the device can be changed; what would do so is refused as [`Status::Unsupported`].
+    pub read_only: bool,
 }
 
 impl Default for Limits {
@@ -55,6 +57,7 @@ impl Default for Limits {
             write_cache: false,
             fua: false,
             rotational: false,
+            read_only: false,
         }
     }
 }
@@ -75,7 +78,7 @@ impl Limits {
         if sector.checked_add(nr_sectors).is_none_or(|end| end > self.capacity_sectors) {
             return Err(Status::BeyondEnd);
         }
-        if self.max_op_sectors(op) == 0 {
+        if self.max_op_sectors(op) == 0 || self.read_only && op != Op::Read {
             return Err(Status::Unsupported);
         }
         Ok(())

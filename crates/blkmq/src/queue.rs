@@ -351,18 +351,20 @@ impl RequestQueue {
         hctxs.filter_map(|index| self.driver.ready_fd(index)).collect()
     }
 
-    /// Lets a thread that polls these hardware queues sleep as [`Sleepers::sleep`] does.
+    /// Lets a thread sleep as [`Sleepers::sleep`] does. If it polls, the device's descriptors for these hardware queues wake it
+    /// too; while the queue is quiesced nobody polls, and they would wake it again and again.
     pub(crate) fn sleep(
         &self,
         member: &Member,
+        polls: bool,
         hctxs: impl Iterator<Item = u16>,
         ready: impl FnOnce() -> bool,
         timeout: impl FnOnce() -> Option<Duration>,
     ) {
         #[cfg(feature = "eventfd")]
-        let fds = if member.wake.is_equipped() { self.ready_fds(hctxs) } else { Vec::new() };
+        let fds = if polls && member.wake.is_equipped() { self.ready_fds(hctxs) } else { Vec::new() };
         #[cfg(not(feature = "eventfd"))]
-        let (fds, _) = ([], hctxs);
+        let (fds, _) = ([], (polls, hctxs));
         self.sleepers.sleep(&member.wake, &fds, ready, timeout);
     }
 

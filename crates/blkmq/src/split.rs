@@ -33,10 +33,12 @@ impl Whole {
         let segment = u64::from(limits.max_segment_size) / sector_size;
         let boundary = u64::from(limits.boundary_sectors);
         let chunk = if boundary == 0 { u64::MAX } else { boundary };
+        let most = u64::from(limits.max_op_sectors(Op::Read)).min(segment).min(limits.capacity_sectors).min(chunk);
         Self {
             capacity: limits.capacity_sectors,
             unaligned: u64::from(limits.logical_block_size) / sector_size - 1,
-            most: u64::from(limits.max_op_sectors(Op::Read)).min(segment).min(limits.capacity_sectors).min(chunk),
+            // Where writes are refused, every operation has all its checks.
+            most: if limits.read_only { 0 } else { most },
             boundary,
         }
     }

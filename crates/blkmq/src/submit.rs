@@ -480,6 +480,7 @@ impl Submitter {
         let member = self.runner.member(q);
         q.sleep(
             member,
+            !self.runner.saw_quiesced,
             self.hctxs(),
             // Or what keeps the plug from going on may be over: who ends it takes the mark off, then wakes sleepers.
             || {

@@ -27,6 +27,7 @@ const LIMITS: Limits = Limits {
     write_cache: true,
     fua: false,
     rotational: false,
+    read_only: false,
 };
 
 /// Three ranges with gaps, and sectors behind them that belong to none.

@@ -36,6 +36,7 @@ const fn limits(write_cache: bool, fua: bool) -> Limits {
         write_cache,
         fua,
         rotational: false,
+        read_only: false,
     }
 }
 

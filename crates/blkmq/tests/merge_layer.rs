@@ -24,6 +24,7 @@ const ROOMY: Limits = Limits {
     write_cache: true,
     fua: true,
     rotational: false,
+    read_only: false,
 };
 
 /// A device with one tag, which a request far away holds: what is submitted waits in the scheduler.

@@ -72,10 +72,7 @@ impl Ring {
         while let Some(mut rq) = batch.next() {
             let tag = rq.tag();
             let mut transfer = lock(&self.transfers[usize::from(tag)]);
-            if let Err(status) = transfer.take_down(target, &mut rq) {
-                batch.finish(rq, status);
-                continue;
-            }
+            transfer.take_down(target, &mut rq);
             // The id is noted before anybody can find the completion, for that one takes the lock first.
             transfer.id = Some(batch.start(rq));
             self.put(&side, tag, &transfer);
@@ -173,6 +170,9 @@ mod tests {
         }
         assert!(!is_readable(&ring), "the kernel has not been asked yet");
         ring.submit(&lock(&ring.starting));
+        let patience = Timespec { tv_sec: 60, tv_nsec: 0 };
+        let fd = ring.fd();
+        assert_eq!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&patience)), Ok(1));
         let mut over = Vec::new();
         while over.len() < 4 {
             // SAFETY: no other thread has the ring.

@@ -40,7 +40,7 @@ pub(super) struct Target {
     memory_align: usize,
     block_size: u32,
     bytes: u64,
-    pub(super) is_read_only: bool,
+    is_read_only: bool,
     is_block_device: bool,
 }
 
@@ -54,8 +54,12 @@ impl Target {
             return Err(fault(&"neither a file nor a block device"));
         }
         lock(&buffered, config).map_err(|what| fault(&what))?;
-        if let (true, Some(size)) = (made, config.size) {
-            buffered.set_len(size).map_err(|error| fault(&error))?;
+        if let (true, Some(size)) = (made, config.size)
+            && let Err(error) = buffered.set_len(size)
+        {
+            // What is left would be taken for the file at the next try.
+            let _ = std::fs::remove_file(&config.path);
+            return Err(fault(&error));
         }
         let (direct, memory_align, file_align) = direct(config, &buffered).map_err(|error| fault(&error))?;
         let device_block = if kind.is_block_device() {
@@ -89,6 +93,7 @@ impl Target {
             max_discard_sectors: range,
             max_write_zeroes_sectors: range,
             write_cache: !self.is_read_only,
+            read_only: self.is_read_only,
             fua: true,
             ..Limits::default()
         }
@@ -100,9 +105,15 @@ impl Target {
         [self.direct.as_ref().map_or(buffered, AsRawFd::as_raw_fd), buffered]
     }
 
-    /// Whether memory at this address may go past the page cache.
-    pub(super) fn is_aligned(&self, address: usize) -> bool {
-        address.is_multiple_of(self.memory_align)
+    /// Whether the way to the file takes a piece of memory.
+    pub(super) fn takes(&self, address: usize, len: usize) -> bool {
+        self.direct.is_none()
+            || address.is_multiple_of(self.memory_align) && len.is_multiple_of(self.block_size as usize)
+    }
+
+    /// What reads and writes begin and end at multiples of, in bytes.
+    pub(super) fn io_block(&self) -> u64 {
+        if self.direct.is_some() { self.block_size.into() } else { 1 }
     }
 }
 

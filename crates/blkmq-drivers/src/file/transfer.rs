@@ -3,7 +3,7 @@
 
 use blkmq::driver::{Request, RqId};
 use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Op, Status};
+use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
 
 use super::status::{Verdict, verdict};
@@ -40,20 +40,24 @@ pub(super) enum Next {
 ///
 /// # Invariant
 /// Between a request's start and its completion `pieces` name memory of its buffers, which lives that long, and does not move;
-/// nor do `pieces` themselves, which the kernel may read.
+/// nor do `pieces` themselves, which the kernel may read. With a stand-in `pieces` name that, and `meant` the request's memory.
 #[derive(Debug)]
 pub(super) struct Transfer {
     /// The request; none while the tag is free.
     pub(super) id: Option<RqId>,
     task: Task,
-    is_direct: bool,
     is_durable: bool,
+    /// What may be asked for begins and ends at multiples of so many bytes.
+    block: u64,
     /// Where in the file, and how many bytes, in all.
     offset: u64,
     bytes: u64,
     pieces: Vec<libc::iovec>,
     /// Of these so many are through.
     through: usize,
+    /// Memory that direct I/O takes, in the place of the request's, which lies in `meant`.
+    stand_in: Option<Buffer>,
+    meant: Vec<libc::iovec>,
 }
 
 // SAFETY: by the invariant the addresses are good on every thread; only the kernel follows them.
@@ -64,20 +68,22 @@ impl Transfer {
         Self {
             id: None,
             task: Task::Sync,
-            is_direct: false,
             is_durable: false,
+            block: 1,
             offset: 0,
             bytes: 0,
             pieces: Vec::with_capacity(MAX_SEGMENTS.into()),
             through: 0,
+            stand_in: None,
+            meant: Vec::new(),
         }
     }
 
-    /// Takes down what a request asks for. An error is what it ends with at once.
-    pub(super) fn take_down(&mut self, target: &Target, rq: &mut Request<'_>) -> Result<(), Status> {
-        if target.is_read_only && !matches!(rq.op(), Op::Read | Op::Flush) {
-            return Err(Status::Unsupported);
-        }
+    /// Takes down what a request asks for.
+    ///
+    /// COST: an allocation, and a copy of the data, for memory that direct I/O does not take. Beside direct writes nothing may go
+    /// through the page cache: the kernel would write old neighbours back over them.
+    pub(super) fn take_down(&mut self, target: &Target, rq: &mut Request<'_>) {
         self.task = match rq.op() {
             Op::Read => Task::Read,
             Op::Write => Task::Write,
@@ -85,29 +91,47 @@ impl Transfer {
             Op::Discard => Task::Range(PUNCH),
             Op::WriteZeroes => Task::Range(ZERO),
         };
-        self.is_durable = rq.flags().fua && rq.op() == Op::Write;
+        self.is_durable = rq.flags().fua;
         self.offset = rq.sector() * SECTOR_SIZE as u64;
         self.bytes = u64::from(rq.nr_sectors()) * SECTOR_SIZE as u64;
         self.pieces.clear();
         self.through = 0;
-        self.is_direct = true;
+        self.block = target.io_block();
+        let mut fits = true;
         for segment in rq.segments() {
-            self.is_direct &= target.is_aligned(segment.as_ptr() as usize);
+            fits &= target.takes(segment.as_ptr() as usize, segment.len());
             self.pieces.push(libc::iovec { iov_base: segment.as_ptr().cast(), iov_len: segment.len() });
         }
-        Ok(())
+        if !fits {
+            self.stand_in(rq);
+        }
+    }
+
+    #[cold]
+    fn stand_in(&mut self, rq: &mut Request<'_>) {
+        let mut buffer = Buffer::zeroed(self.bytes as usize);
+        if self.task == Task::Write {
+            let mut free = &mut buffer[..];
+            for segment in rq.segments() {
+                let (to, rest) = free.split_at_mut(segment.len());
+                to.copy_from_slice(segment.bytes());
+                free = rest;
+            }
+        }
+        self.meant = std::mem::take(&mut self.pieces);
+        self.pieces.push(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
+        self.stand_in = Some(buffer);
     }
 
     /// The entry that asks the kernel for what is still to be done. It names `self.pieces`, which stay until it is answered.
     pub(super) fn entry(&self) -> squeue::Entry {
-        let file = if self.is_direct { DIRECT } else { BUFFERED };
         let pieces = &self.pieces[self.through..];
         let (first, len) = (pieces.as_ptr(), pieces.len() as u32);
         match self.task {
-            Task::Read => opcode::Readv::new(file, first, len).offset(self.offset).build(),
+            Task::Read => opcode::Readv::new(DIRECT, first, len).offset(self.offset).build(),
             Task::Write => {
                 let flags = if self.is_durable { libc::RWF_DSYNC } else { 0 };
-                opcode::Writev::new(file, first, len).offset(self.offset).rw_flags(flags).build()
+                opcode::Writev::new(DIRECT, first, len).offset(self.offset).rw_flags(flags).build()
             }
             Task::Sync => opcode::Fsync::new(BUFFERED).flags(types::FsyncFlags::DATASYNC).build(),
             Task::Range(mode) => opcode::Fallocate::new(BUFFERED, self.bytes).offset(self.offset).mode(mode).build(),
@@ -119,6 +143,11 @@ impl Transfer {
         let id = self.id?;
         let next = match (u64::try_from(result), self.task) {
             (Err(_), task) => self.failed(-result, task),
+            // Zeroes and holes are made durable by a sync behind them.
+            (Ok(_), Task::Range(_)) if self.is_durable => {
+                self.task = Task::Sync;
+                Ok(false)
+            }
             (Ok(_), Task::Sync | Task::Range(_)) => Ok(true),
             // The file has become shorter than it was.
             (Ok(0), _) => Err(Status::IoError),
@@ -133,7 +162,24 @@ impl Transfer {
 
     fn over(&mut self, id: RqId, status: Status) -> Next {
         self.id = None;
+        if let Some(buffer) = self.stand_in.take() {
+            self.pieces = std::mem::take(&mut self.meant);
+            if self.task == Task::Read && status.is_ok() {
+                self.hand_over(&buffer);
+            }
+        }
         Next::Over(id, status)
+    }
+
+    /// Copies what was read to where it was meant to go.
+    fn hand_over(&self, mut data: &[u8]) {
+        for piece in &self.pieces {
+            let (part, rest) = data.split_at(piece.iov_len);
+            // SAFETY: by the invariant the request's memory is there until it is completed, which comes after this, and the
+            // request has as many bytes as its stand-in. Nobody else touches them meanwhile.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), piece.iov_base.cast(), part.len()) };
+            data = rest;
+        }
     }
 
     /// Whether that is the end, and how.
@@ -151,14 +197,14 @@ impl Transfer {
 
     /// So many bytes are done. Returns whether these are all.
     fn advance(&mut self, done: u64) -> bool {
+        // What begins within a block would have to go through the page cache; it is done once more.
         let done = done.min(self.bytes);
+        let done = if done == self.bytes { done } else { done - done % self.block };
         self.offset += done;
         self.bytes -= done;
         if self.bytes == 0 {
             return true;
         }
-        // What is left may begin where direct I/O does not.
-        self.is_direct = false;
         let mut left = done as usize;
         while let Some(piece) = self.pieces.get_mut(self.through) {
             if left < piece.iov_len {
@@ -186,7 +232,6 @@ mod tests {
         Transfer {
             id: Some(RqId(7)),
             task: Task::Write,
-            is_direct: true,
             bytes: lens.iter().sum::<usize>() as u64,
             offset: 4096,
             pieces: lens.iter().enumerate().map(piece).collect(),
@@ -206,7 +251,6 @@ mod tests {
         assert_eq!(left(&transfer), (4608, vec![(0x20000, 1024), (0x30000, 512)]));
         assert_eq!(transfer.answered(100), Some(Next::Again));
         assert_eq!(left(&transfer), (4708, vec![(0x20064, 924), (0x30000, 512)]));
-        assert!(!transfer.is_direct, "what begins anywhere goes through the page cache");
         assert_eq!(transfer.answered(-libc::ECANCELED), Some(Next::Again));
         assert_eq!(left(&transfer).1.len(), 2, "what was cancelled is asked for again as it was");
         assert_eq!(transfer.answered(1436), Some(Next::Over(RqId(7), Status::Ok)));
@@ -214,8 +258,31 @@ mod tests {
     }
 
     #[test]
+    fn direct_io_goes_on_at_a_whole_block() {
+        let mut transfer = Transfer { block: 512, ..transfer(&[1024, 1024]) };
+        assert_eq!(transfer.answered(1300), Some(Next::Again));
+        assert_eq!(left(&transfer), (5120, vec![(0x20000, 1024)]));
+        assert_eq!(transfer.answered(600), Some(Next::Again));
+        assert_eq!(left(&transfer), (5632, vec![(0x20200, 512)]));
+        assert_eq!(transfer.answered(512), Some(Next::Over(RqId(7), Status::Ok)));
+    }
+
+    #[test]
     fn a_file_that_has_become_shorter_is_an_error_and_no_endless_loop() {
         assert_eq!(transfer(&[512]).answered(0), Some(Next::Over(RqId(7), Status::IoError)));
+    }
+
+    /// Red if the reply to a discard or zeroes with FUA does not wait for a sync.
+    #[test]
+    fn zeroes_and_holes_with_fua_are_synced() {
+        for (is_durable, next) in [(true, Next::Again), (false, Next::Over(RqId(7), Status::Ok))] {
+            let mut transfer = Transfer { task: Task::Range(ZERO), is_durable, ..transfer(&[]) };
+            assert_eq!(transfer.answered(0), Some(next));
+            if is_durable {
+                assert_eq!(transfer.task, Task::Sync);
+                assert_eq!(transfer.answered(0), Some(Next::Over(RqId(7), Status::Ok)));
+            }
+        }
     }
 
     #[test]

@@ -106,6 +106,7 @@ mod tests {
         write_cache: true,
         fua: false,
         rotational: false,
+        read_only: false,
     };
 
     fn count(op: Op, sector: u64, nr_sectors: u64, pieces: &[usize]) -> Result<u64, Status> {

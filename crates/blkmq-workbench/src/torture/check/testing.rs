@@ -22,6 +22,7 @@ pub(super) const FACTS: Facts = Facts {
         write_cache: true,
         fua: false,
         rotational: false,
+        read_only: false,
     },
     topology: Topology { default_queues: 2, read_queues: 0, poll_queues: 0, depth: 4 },
     io_timeout_ms: 100,

@@ -241,6 +241,7 @@ fn limits(random: &mut Random) -> Limits {
         write_cache: !random.one_in(3),
         fua: random.one_in(2),
         rotational: random.one_in(2),
+        read_only: false,
     }
 }
 
