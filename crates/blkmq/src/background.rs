@@ -102,8 +102,8 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
     }
     q.sleep(
         member,
-        !runner.saw_quiesced,
-        hctxs(q.hctxs.layout()),
+        // As for a submitter: while the queue is quiesced nobody polls.
+        hctxs(q.hctxs.layout()).filter(|_| !runner.saw_quiesced),
         || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
         || match &q.clock {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),

@@ -70,6 +70,6 @@ impl Submitter {
     /// [`next_wakeup`](Self::next_wakeup) tells. They change with the number of hardware queues.
     #[must_use]
     pub fn device_fds(&self) -> Vec<BorrowedFd<'_>> {
-        if self.runner.saw_quiesced { Vec::new() } else { self.queue().ready_fds(self.hctxs()) }
+        self.queue().ready_fds(self.polled_hctxs())
     }
 }

@@ -351,20 +351,19 @@ impl RequestQueue {
         hctxs.filter_map(|index| self.driver.ready_fd(index)).collect()
     }
 
-    /// Lets a thread sleep as [`Sleepers::sleep`] does. If it polls, the device's descriptors for these hardware queues wake it
-    /// too; while the queue is quiesced nobody polls, and they would wake it again and again.
+    /// Lets a thread that polls these hardware queues sleep as [`Sleepers::sleep`] does; the device's descriptors for them wake it
+    /// too.
     pub(crate) fn sleep(
         &self,
         member: &Member,
-        polls: bool,
         hctxs: impl Iterator<Item = u16>,
         ready: impl FnOnce() -> bool,
         timeout: impl FnOnce() -> Option<Duration>,
     ) {
         #[cfg(feature = "eventfd")]
-        let fds = if polls && member.wake.is_equipped() { self.ready_fds(hctxs) } else { Vec::new() };
+        let fds = if member.wake.is_equipped() { self.ready_fds(hctxs) } else { Vec::new() };
         #[cfg(not(feature = "eventfd"))]
-        let (fds, _) = ([], (polls, hctxs));
+        let (fds, _) = ([], hctxs);
         self.sleepers.sleep(&member.wake, &fds, ready, timeout);
     }
 

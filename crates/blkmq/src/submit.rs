@@ -467,6 +467,12 @@ impl Submitter {
         self.q.hctxs.layout().mapped(self.runner.member)
     }
 
+    /// Those that it polls: none while the queue is quiesced, when a device's descriptors would wake it again and again.
+    pub(crate) fn polled_hctxs(&self) -> impl Iterator<Item = u16> + use<> {
+        let polls = !self.runner.saw_quiesced;
+        self.hctxs().filter(move |_| polls)
+    }
+
     fn sleep(&mut self, now: Time, deadline: Option<Time>) {
         let until = match (self.next_wakeup(), deadline) {
             (Some(wakeup), Some(deadline)) => Some(wakeup.min(deadline)),
@@ -480,8 +486,7 @@ impl Submitter {
         let member = self.runner.member(q);
         q.sleep(
             member,
-            !self.runner.saw_quiesced,
-            self.hctxs(),
+            self.polled_hctxs(),
             // Or what keeps the plug from going on may be over: who ends it takes the mark off, then wakes sleepers.
             || {
                 !member.completions.is_empty()

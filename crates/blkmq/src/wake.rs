@@ -128,9 +128,7 @@ impl Wake {
         }
         self.sleeping.store(false, Ordering::Relaxed);
     }
-}
 
-impl Wake {
     fn nap(&self, fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
         #[cfg(all(feature = "eventfd", not(loom)))]
         if let Some(bell) = self.bell.get() {

@@ -142,7 +142,7 @@ impl Transfer {
     pub(super) fn answered(&mut self, result: i32) -> Option<Next> {
         let id = self.id?;
         let next = match (u64::try_from(result), self.task) {
-            (Err(_), task) => self.failed(-result, task),
+            (Err(_), _) => self.failed(-result),
             // Zeroes and holes are made durable by a sync behind them.
             (Ok(_), Task::Range(_)) if self.is_durable => {
                 self.task = Task::Sync;
@@ -183,11 +183,11 @@ impl Transfer {
     }
 
     /// Whether that is the end, and how.
-    fn failed(&mut self, errno: i32, task: Task) -> Result<bool, Status> {
+    fn failed(&mut self, errno: i32) -> Result<bool, Status> {
         match verdict(errno) {
             Verdict::Again => Ok(false),
             // A file system that cannot zero a range may still be able to punch a hole, which reads the same.
-            Verdict::Failed(Status::Unsupported) if task == Task::Range(ZERO) => {
+            Verdict::Failed(Status::Unsupported) if self.task == Task::Range(ZERO) => {
                 self.task = Task::Range(PUNCH);
                 Ok(false)
             }
