@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::bell::Bell;
+use blkmq::Notify;
+use blkmq::event::EventFd;
 
 /// One connection, as it was when somebody asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub(crate) struct Entry {
     pub(crate) peer: String,
     pub(crate) export: OnceLock<String>,
     /// Wakes its thread.
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) bell: Arc<EventFd>,
     requests: AtomicU64,
     bytes: AtomicU64,
 }
@@ -77,7 +78,7 @@ impl Clients {
     }
 
     /// Takes a place for a connection; `None` if there is none.
-    pub(crate) fn join(&self, peer: String, bell: Arc<Bell>) -> Option<Arc<Entry>> {
+    pub(crate) fn join(&self, peer: String, bell: Arc<EventFd>) -> Option<Arc<Entry>> {
         let mut inside = self.lock();
         if inside.entries.len() >= self.most {
             return None;
@@ -106,7 +107,7 @@ impl Clients {
 
     /// Wakes every connection's thread.
     pub(crate) fn ring(&self) {
-        self.lock().entries.values().for_each(|entry| entry.bell.ring());
+        self.lock().entries.values().for_each(|entry| entry.bell.notify());
     }
 
     /// Waits until nobody is connected.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blkmq::QueueError;
+use blkmq::event::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as SystemError;
 use rustix::net::{SendFlags, send};
@@ -22,7 +23,6 @@ use self::desk::Desk;
 use self::input::Input;
 use self::plan::Plan;
 use self::transmission::Transmission;
-use crate::bell::Bell;
 use crate::clients::Entry;
 use crate::nbd::command::NoRequest;
 use crate::nbd::negotiation::{Agreement, Negotiation, Step};
@@ -67,7 +67,7 @@ impl fmt::Display for Ending {
 /// bell rings no more then.
 fn wait(
     socket: Option<BorrowedFd<'_>>,
-    bell: &Bell,
+    bell: &EventFd,
     device: &[BorrowedFd<'_>],
     events: PollFlags,
     timeout: Option<Duration>,

@@ -23,7 +23,6 @@
 
 pub mod nbd;
 
-mod bell;
 mod clients;
 mod connection;
 mod export;

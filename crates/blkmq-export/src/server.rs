@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use blkmq::Notify;
+use blkmq::event::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::bell::Bell;
 use crate::clients::{ClientInfo, Clients, Entry};
 use crate::connection::{Connection, Ending};
 use crate::export::Export;
@@ -163,7 +164,7 @@ impl Builder {
     /// What was asked for makes no sense, or the system does not allow it. Nothing is left behind then.
     pub fn start(self) -> Result<Server, StartError> {
         self.check().map_err(StartError::Bad)?;
-        let bell = Arc::new(Bell::new().map_err(StartError::System)?);
+        let bell = Arc::new(EventFd::new().map_err(StartError::System)?);
         let open =
             |address: &Address| Listener::open(address).map_err(|error| StartError::Listen(address.clone(), error));
         let listeners = self.addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -201,7 +202,7 @@ pub(crate) struct Shared {
     pub(crate) stop: Stop,
     clients: Arc<Clients>,
     /// Wakes the thread that accepts.
-    bell: Arc<Bell>,
+    bell: Arc<EventFd>,
     log: Arc<dyn Log>,
 }
 
@@ -217,7 +218,7 @@ impl Shared {
     /// Gives a client a thread.
     fn serve(self: &Arc<Self>, socket: OwnedFd, peer: String) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        let bell = Arc::new(Bell::new()?);
+        let bell = Arc::new(EventFd::new()?);
         let Some(entry) = self.clients.join(peer, bell) else {
             return Err(io::Error::other("the server has as many connections as it may"));
         };
@@ -251,7 +252,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.shared.clients.leave(self.entry.number);
         // There may be room for another.
-        self.shared.bell.ring();
+        self.shared.bell.notify();
     }
 }
 

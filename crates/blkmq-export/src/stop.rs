@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::bell::Bell;
+use blkmq::Notify;
+use blkmq::event::EventFd;
+
 use crate::clients::Clients;
 
 /// How far a server is from its end.
@@ -20,7 +22,7 @@ struct Inside {
     phase: AtomicU8,
     clients: Arc<Clients>,
     /// Wakes the thread that accepts.
-    acceptor: Arc<Bell>,
+    acceptor: Arc<EventFd>,
 }
 
 /// Ends a server. Clones end the same one; ending it twice is ending it once.
@@ -34,7 +36,7 @@ impl fmt::Debug for Stop {
 }
 
 impl Stop {
-    pub(crate) fn new(clients: Arc<Clients>, acceptor: Arc<Bell>) -> Self {
+    pub(crate) fn new(clients: Arc<Clients>, acceptor: Arc<EventFd>) -> Self {
         Self(Arc::new(Inside { phase: AtomicU8::new(Phase::Running as u8), clients, acceptor }))
     }
 
@@ -55,7 +57,7 @@ impl Stop {
         // Release: publishes what the caller did before; pairs with the Acquire in `phase`. The bells come after it, so
         // who wakes sees it.
         self.0.phase.fetch_max(phase as u8, Ordering::Release);
-        self.0.acceptor.ring();
+        self.0.acceptor.notify();
         self.0.clients.ring();
     }
 

@@ -17,7 +17,11 @@ use crate::wake::Notify;
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// A descriptor for [`Submitter::set_notify`], which [`Notify::notify`] makes readable for any other reason too.
+    ///
+    /// # Errors
+    /// Those of eventfd(2), such as no descriptors left.
+    pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 

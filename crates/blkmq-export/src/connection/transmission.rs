@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use blkmq::event::EventFd;
 use blkmq::{Buffer, Clock, Submitter};
 use rustix::event::PollFlags;
 use rustix::io::Errno as SystemError;
@@ -12,7 +13,6 @@ use super::desk::Desk;
 use super::input::Input;
 use super::task::TaskId;
 use super::{Ending, wait};
-use crate::bell::Bell;
 use crate::nbd::Errno;
 use crate::nbd::command::{Command, REQUEST_SIZE, Request};
 use crate::nbd::reply::Refusal;
@@ -34,7 +34,7 @@ struct Incoming {
 #[derive(Debug)]
 pub(super) struct Transmission {
     socket: OwnedFd,
-    bell: Arc<Bell>,
+    bell: Arc<EventFd>,
     stop: Stop,
     submitter: Submitter,
     desk: Desk,
@@ -57,7 +57,7 @@ pub(super) struct Transmission {
 impl Transmission {
     pub(super) fn new(
         socket: OwnedFd,
-        bell: Arc<Bell>,
+        bell: Arc<EventFd>,
         stop: Stop,
         submitter: Submitter,
         desk: Desk,
