@@ -32,7 +32,7 @@ impl Clients {
             return json::print(&clients, out);
         }
         writeln!(out, "{:>6} {:12} {:>12} {:>16}  peer", "client", "queue", "requests", "bytes")?;
-        for Client { number, queue, requests, bytes, peer } in clients {
+        for Client { number, queue, requests, bytes, peer, .. } in clients {
             let queue = queue.as_deref().unwrap_or("-");
             writeln!(out, "{number:>6} {queue:12} {requests:>12} {bytes:>16}  {peer}")?;
         }

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
+use blkmq_export::Latencies;
 
 use http::{Answer, Hasty, Unread};
 use schema::Client;
@@ -43,6 +44,8 @@ pub(crate) struct State {
     pub(crate) queues: Vec<Served>,
     /// Who is connected.
     pub(crate) clients: Box<dyn Fn() -> Vec<Client> + Send + Sync>,
+    /// How long the requests of a queue's clients took.
+    pub(crate) latencies: Box<dyn Fn(&str) -> Latencies + Send + Sync>,
     /// Begins to end the server, gracefully.
     pub(crate) stop: Box<dyn Fn() + Send + Sync>,
 }

@@ -20,7 +20,7 @@ use crate::control::{self, Served, State};
 use crate::failure::Failure;
 use crate::interrupt;
 use command::Running;
-use config::{DEFAULT, Export, Plan};
+use config::{Disk, Export, Plan};
 use folder::Socket;
 use nbd::Nbd;
 
@@ -43,7 +43,8 @@ Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-
 Ctrl-C or SIGTERM ends the server: it takes no more requests, and those that it has complete. Again, a second later or
 more, does not wait for clients. The file of --config is TOML with the names of the options (max_connections, read_only)
 and with tables [[export]]: name, device, scheduler, locking, bypass, set, read_only, description, weight (1..1000) and
-priority (rt/0 to be/7, idle). Where both say something the command line counts.";
+priority (rt/0 to be/7, idle); with queue = \"NAME\" in the place of a device it is in front of the queue of another export, so that
+clients of one device differ in weight and priority. Where both say something the command line counts.";
 
 /// Serve devices behind queues to clients outside this process.
 #[derive(Debug, Args)]
@@ -105,7 +106,7 @@ impl Serve {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let plan = Plan::new(self)?;
         let addresses = plan.nbd.iter().map(nbd::address).collect::<Result<Vec<_>, _>>()?;
-        let queues = plan.exports.iter().map(queue::build).collect::<Result<Vec<_>, _>>()?;
+        let queues = queue::build_all(&plan.exports)?;
         let own = if addresses.is_empty() || plan.control.is_none() { Some(folder::make()?) } else { None };
         let [nbd, control] = own.as_deref().map(folder::own).unwrap_or_default();
         let control = plan.control.clone().unwrap_or(control);
@@ -119,14 +120,9 @@ impl Serve {
         let uris: Vec<_> = (0..queues.len()).map(|index| server.uris(index)).collect();
         let (stop, signal) = (tell.clone(), tell.clone());
         let state = State {
-            queues: plan
-                .exports
-                .iter()
-                .zip(&queues)
-                .zip(&uris)
-                .map(|((export, q), uris)| served(export, q, uris))
-                .collect(),
-            clients: server.clients(),
+            queues: served(&plan.exports, &queues, &uris),
+            clients: server.clients(&plan),
+            latencies: server.latencies(&plan),
             stop: Box::new(move || drop(stop.send(Event::Stop))),
         };
         control::start(listener, state).map_err(failed)?;
@@ -147,16 +143,26 @@ impl Serve {
     }
 }
 
-fn served(export: &Export, q: &Arc<RequestQueue>, uris: &[String]) -> Served {
-    Served {
-        name: shown(&export.name.text).to_owned(),
-        device: export.device.text.clone(),
-        description: export.description.clone(),
-        read_only: export.read_only,
-        uris: uris.to_vec(),
-        q: Arc::clone(q),
-    }
+/// Every queue, with all the places where clients find it.
+fn served(exports: &[Export], queues: &[Arc<RequestQueue>], uris: &[Vec<String>]) -> Vec<Served> {
+    let own = exports.iter().zip(queues).filter_map(|(export, q)| {
+        let Disk::Own { device, .. } = &export.disk else { return None };
+        let name = export.queue();
+        let here = exports.iter().zip(uris).filter(|(export, _)| export.queue() == name);
+        Some(Served {
+            name: name.to_owned(),
+            device: device.text.clone(),
+            description: export.description.clone(),
+            read_only: export.read_only,
+            uris: here.flat_map(|(_, uris)| uris).cloned().collect(),
+            q: Arc::clone(q),
+        })
+    });
+    own.collect()
 }
+
+/// What commands call the export without a name.
+const DEFAULT: &str = "default";
 
 /// What commands call an export.
 fn shown(name: &str) -> &str {
@@ -166,12 +172,16 @@ fn shown(name: &str) -> &str {
 /// Says what is served, and what to type next.
 fn greet(plan: &Plan, uris: &[Vec<String>], control: &Path, out: &mut dyn Write) -> Result<(), Failure> {
     for (export, uris) in plan.exports.iter().zip(uris) {
-        writeln!(out, "{}: {} at {}", shown(&export.name.text), export.device.text, uris.join(" and "))?;
+        let disk = match &export.disk {
+            Disk::Own { device, .. } => &device.text,
+            Disk::Shared(queue) => &format!("the queue '{}'", queue.text),
+        };
+        writeln!(out, "{}: {disk} at {}", shown(&export.name.text), uris.join(" and "))?;
     }
     writeln!(out, "control socket: {}", control.display())?;
     let queue = match &plan.exports[..] {
         [_] => "",
-        [first, ..] => &format!("{} ", quoted(shown(&first.name.text))),
+        [first, ..] => &format!("{} ", quoted(first.queue())),
         [] => "",
     };
     let at = match &plan.control {

@@ -7,6 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use blkmq::Notify;
 use blkmq::event::EventFd;
 
+use crate::latency::{Latencies, Meter, add};
+
 /// One connection, as it was when somebody asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientInfo {
@@ -20,6 +22,8 @@ pub struct ClientInfo {
     pub requests: u64,
     /// Bytes that it has read or written.
     pub bytes: u64,
+    /// How long its requests took.
+    pub latencies: Latencies,
 }
 
 /// What is kept of a connection. Its own thread alone counts.
@@ -32,15 +36,16 @@ pub(crate) struct Entry {
     pub(crate) bell: Arc<EventFd>,
     requests: AtomicU64,
     bytes: AtomicU64,
+    pub(crate) meter: Meter,
 }
 
 impl Entry {
     pub(crate) fn count_request(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
+        add(&self.requests, 1);
     }
 
     pub(crate) fn count_bytes(&self, bytes: u32) {
-        self.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
+        add(&self.bytes, bytes.into());
     }
 
     fn info(&self) -> ClientInfo {
@@ -50,6 +55,7 @@ impl Entry {
             export: self.export.get().cloned(),
             requests: self.requests.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
+            latencies: self.meter.read(),
         }
     }
 }
@@ -58,6 +64,8 @@ impl Entry {
 struct Inside {
     last_number: u64,
     entries: BTreeMap<u64, Arc<Entry>>,
+    /// By export, of connections that are closed.
+    past: BTreeMap<String, Latencies>,
 }
 
 /// All connections of a server.
@@ -86,14 +94,20 @@ impl Clients {
         inside.last_number += 1;
         let number = inside.last_number;
         let (requests, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let entry = Arc::new(Entry { number, peer, export: OnceLock::new(), bell, requests, bytes });
+        let meter = Meter::default();
+        let entry = Arc::new(Entry { number, peer, export: OnceLock::new(), bell, requests, bytes, meter });
         inside.entries.insert(number, Arc::clone(&entry));
         Some(entry)
     }
 
     /// Gives the place back.
     pub(crate) fn leave(&self, number: u64) {
-        self.lock().entries.remove(&number);
+        let mut inside = self.lock();
+        if let Some(entry) = inside.entries.remove(&number)
+            && let Some(export) = entry.export.get()
+        {
+            *inside.past.entry(export.clone()).or_default() += entry.meter.read();
+        }
         self.left.notify_all();
     }
 
@@ -103,6 +117,15 @@ impl Clients {
 
     pub(crate) fn list(&self) -> Vec<ClientInfo> {
         self.lock().entries.values().map(|entry| entry.info()).collect()
+    }
+
+    /// How long the requests of an export took, those of closed connections included.
+    pub(crate) fn latencies(&self, export: &str) -> Latencies {
+        let inside = self.lock();
+        let mut sum = inside.past.get(export).copied().unwrap_or_default();
+        let here = inside.entries.values().filter(|entry| entry.export.get().is_some_and(|name| name == export));
+        here.for_each(|entry| sum += entry.meter.read());
+        sum
     }
 
     /// Wakes every connection's thread.

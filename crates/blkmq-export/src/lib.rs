@@ -26,6 +26,7 @@ pub mod nbd;
 mod clients;
 mod connection;
 mod export;
+mod latency;
 mod listener;
 mod log;
 mod server;
@@ -34,6 +35,7 @@ mod uri;
 
 pub use clients::ClientInfo;
 pub use export::Export;
+pub use latency::{Histogram, Kind, Latencies, NR_BUCKETS};
 pub use listener::Address;
 pub use log::{Level, Log};
 pub use server::{Bounds, Builder, Server, StartError};

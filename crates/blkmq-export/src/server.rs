@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::clients::{ClientInfo, Clients, Entry};
 use crate::connection::{Connection, Ending};
 use crate::export::Export;
+use crate::latency::Latencies;
 use crate::listener::{Address, Listener, unix_peer};
 use crate::log::{Level, Log};
 use crate::nbd::negotiation::Offer;
@@ -326,6 +327,12 @@ impl Server {
     #[must_use]
     pub fn clients(&self) -> Vec<ClientInfo> {
         self.shared.clients.list()
+    }
+
+    /// How long the requests of an export took since the server was started, those of clients that have left included.
+    #[must_use]
+    pub fn latencies(&self, export: &str) -> Latencies {
+        self.shared.clients.latencies(export)
     }
 
     /// What ends the server.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use blkmq::{Stat, Stats};
+use blkmq_export::{Histogram, Kind, Latencies};
 
 use super::schema::Client;
 use super::{Served, State};
@@ -163,6 +164,11 @@ pub(super) fn text(state: &State) -> String {
             let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{}\"}} {value}", escaped(&queue.name));
         }
     }
+    let name = "request_duration_seconds";
+    begin(&mut out, name, "histogram", "Time from a client's request to the reply to it.");
+    for (Served { name: queue, .. }, ..) in &counted {
+        show_latencies(&mut out, name, &format!("queue=\"{}\"", escaped(queue)), &(state.latencies)(queue));
+    }
     let clients = (state.clients)();
     begin(&mut out, "clients", "gauge", "Clients that are connected.");
     let _ = writeln!(out, "blkmq_clients {}", clients.len());
@@ -184,6 +190,37 @@ fn show_clients(out: &mut String, clients: &[Client]) {
             let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{queue}\",client=\"{number}\"}} {value}");
         }
     }
+    let name = "client_request_duration_seconds";
+    begin(out, name, "histogram", "Time from a request of a client to the reply to it.");
+    for Client { queue, number, latencies, .. } in clients {
+        let labels = format!("queue=\"{}\",client=\"{number}\"", escaped(queue.as_deref().unwrap_or_default()));
+        show_latencies(out, name, &labels, latencies);
+    }
+}
+
+/// The histogram of each kind of request that there was.
+fn show_latencies(out: &mut String, name: &str, labels: &str, latencies: &Latencies) {
+    for (kind, operation) in
+        [(Kind::Read, "read"), (Kind::Write, "write"), (Kind::Trim, "discard"), (Kind::Flush, "flush")]
+    {
+        let histogram = latencies.of(kind);
+        let labels = format!("{labels},operation=\"{operation}\"");
+        let mut count = 0;
+        if histogram.count() == 0 {
+            continue;
+        }
+        for (bucket, requests) in histogram.buckets.iter().enumerate() {
+            count += requests;
+            let upper = Histogram::upper_ns(bucket).map_or_else(|| "+Inf".to_owned(), seconds);
+            let _ = writeln!(out, "blkmq_{name}_bucket{{{labels},le=\"{upper}\"}} {count}");
+        }
+        let _ = writeln!(out, "blkmq_{name}_count{{{labels}}} {count}");
+        let _ = writeln!(out, "blkmq_{name}_sum{{{labels}}} {}", seconds(histogram.sum_ns));
+    }
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 #[cfg(test)]
@@ -207,10 +244,18 @@ mod tests {
             uris: Vec::new(),
             q: Arc::clone(&q),
         };
-        let client = |number| Client { number, queue: None, peer: "p".to_owned(), requests: number, bytes: 0 };
+        let client = |number| Client {
+            number,
+            queue: None,
+            peer: "p".to_owned(),
+            requests: number,
+            bytes: 0,
+            latencies: Latencies::default(),
+        };
         let state = State {
             queues: vec![queue("default"), queue("a\"b\\c\n")],
             clients: Box::new(move || (1..=1000).map(client).collect()),
+            latencies: Box::new(|_| Latencies::default()),
             stop: Box::new(|| ()),
         };
         let text = text(&state);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use blkmq_export::Latencies;
 use serde::{Deserialize, Serialize};
 
 /// A queue and what it serves.
@@ -98,6 +99,9 @@ pub(crate) struct Client {
     pub(crate) requests: u64,
     /// Bytes that it has read or written.
     pub(crate) bytes: u64,
+    /// For the metrics alone.
+    #[serde(skip)]
+    pub(crate) latencies: Latencies,
 }
 
 /// Why a request was not granted.

@@ -9,11 +9,8 @@ use blkmq_workbench::{TextError, assignment};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::Serve;
+use super::{DEFAULT, Serve, shown};
 use crate::file;
-
-/// The name of the queue of the export without a name.
-pub(super) const DEFAULT: &str = "default";
 
 /// What is served when nothing says otherwise.
 const RAM_DISK: &str = "ram,size=1G";
@@ -58,13 +55,21 @@ impl Settings {
     }
 }
 
-/// A device that clients find under a name.
+/// What an export is in front of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Disk {
+    /// A device with a queue of its own.
+    Own { device: Given, settings: Settings },
+    /// The queue of the export of that name; it has one of its own.
+    Shared(Given),
+}
+
+/// What clients find under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Export {
     /// As clients ask for it; empty for the default export.
     pub(super) name: Given,
-    pub(super) device: Given,
-    pub(super) settings: Settings,
+    pub(super) disk: Disk,
     pub(super) read_only: bool,
     pub(super) description: String,
     /// The share of each of its clients relative to other clients, 1 to 1000.
@@ -75,8 +80,20 @@ pub(super) struct Export {
 
 impl Export {
     fn new(name: Given, device: Given, settings: Settings, read_only: bool) -> Self {
+        Self::of(name, Disk::Own { device, settings }, read_only)
+    }
+
+    fn of(name: Given, disk: Disk, read_only: bool) -> Self {
         let description = String::new();
-        Self { name, device, settings, read_only, description, weight: 100, priority: IoPriority::default() }
+        Self { name, disk, read_only, description, weight: 100, priority: IoPriority::default() }
+    }
+
+    /// What commands call its queue.
+    pub(super) fn queue(&self) -> &str {
+        match &self.disk {
+            Disk::Own { .. } => shown(&self.name.text),
+            Disk::Shared(queue) => &queue.text,
+        }
     }
 }
 
@@ -122,8 +139,11 @@ impl Plan {
             exports.push(Export::new(name, device, settings.clone(), read_only));
         }
         for export in file.exports {
-            let settings = export.settings.or(&settings);
-            exports.push(Export { settings, read_only: read_only || export.read_only, ..export });
+            let disk = match export.disk {
+                Disk::Own { device, settings: own } => Disk::Own { device, settings: own.or(&settings) },
+                shared => shared,
+            };
+            exports.push(Export { disk, read_only: read_only || export.read_only, ..export });
         }
         for text in &options.export {
             let (name, device) = assignment(text).map_err(|_| {
@@ -138,6 +158,7 @@ impl Plan {
             exports.push(Export::new(name, device, settings, read_only));
         }
         check_names(&exports)?;
+        check_shared(&exports)?;
         let nbd = match &options.nbd[..] {
             [] => file.nbd,
             given => given.iter().map(|text| Given::option("nbd", text)).collect(),
@@ -162,8 +183,27 @@ fn check_names(exports: &[Export]) -> Result<(), TextError> {
             return Err(name.fault("an export's name has at most 255 bytes, and no control characters"));
         }
         if exports[..index].iter().any(|export| export.name.text == *text) {
-            let shown = if text.is_empty() { DEFAULT } else { text };
-            return Err(name.fault(format!("the export '{shown}' is there already; each has a name of its own")));
+            return Err(
+                name.fault(format!("the export '{}' is there already; each has a name of its own", shown(text)))
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Every queue that is shared is another export's own.
+fn check_shared(exports: &[Export]) -> Result<(), TextError> {
+    for Export { disk, .. } in exports {
+        let Disk::Shared(queue) = disk else { continue };
+        let owner = exports.iter().find(|export| shown(&export.name.text) == queue.text);
+        if owner.is_none_or(|owner| matches!(owner.disk, Disk::Shared(_))) {
+            let own = exports.iter().filter(|export| matches!(export.disk, Disk::Own { .. }));
+            let names: Vec<_> = own.map(|export| shown(&export.name.text)).collect();
+            let what = match &names[..] {
+                [] => "no export has a device of its own".to_owned(),
+                names => format!("exports with a device of their own: {}", names.join(", ")),
+            };
+            return Err(queue.fault(format!("there is no queue '{}'; {what}", queue.text)));
         }
     }
     Ok(())
@@ -223,7 +263,8 @@ struct Written {
 #[serde(deny_unknown_fields)]
 struct WrittenExport {
     name: Spanned<String>,
-    device: Spanned<String>,
+    device: Option<Spanned<String>>,
+    queue: Option<Spanned<String>>,
     scheduler: Option<Spanned<String>>,
     locking: Option<Spanned<String>>,
     bypass: Option<Spanned<Word>>,
@@ -294,7 +335,17 @@ impl Source<'_> {
             bypass: written.bypass.as_ref().map(|word| self.word(word)),
             set: self.set(&written.set),
         };
-        let plain = Export::new(self.given(&written.name), self.given(&written.device), settings, written.read_only);
+        let name = self.given(&written.name);
+        let disk = match (&written.device, &written.queue) {
+            (Some(device), None) => Disk::Own { device: self.given(device), settings },
+            (None, Some(queue)) if settings == Settings::default() => Disk::Shared(self.given(queue)),
+            (None, Some(_)) => {
+                let what = "scheduler, locking, bypass and set belong to the export whose queue this is";
+                return Err(name.fault(what));
+            }
+            _ => return Err(name.fault("an export has a device, as in 'ram,size=1G', or the queue of another export")),
+        };
+        let plain = Export::of(name, disk, written.read_only);
         let weight = match &written.weight {
             Some(weight) if !(1..=1000).contains(weight.get_ref()) => {
                 let what = format!("weight: {} is not within 1..1000", weight.get_ref());

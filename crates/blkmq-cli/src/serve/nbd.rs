@@ -1,5 +1,6 @@
 //! The NBD server in front of the queues.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::ToSocketAddrs;
 use std::path::absolute;
@@ -8,11 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Address, Export, Level, Server, StartError, Stop};
+use blkmq_export::{Address, Export, Latencies, Level, Server, StartError, Stop};
 use blkmq_workbench::TextError;
 
 use super::config::{Given, Plan};
-use super::shown;
 use crate::control::schema::Client;
 use crate::failure::Failure;
 
@@ -91,18 +91,34 @@ impl Nbd {
     }
 
     /// What tells who is connected, for as long as anybody asks.
-    pub(super) fn clients(&self) -> Box<dyn Fn() -> Vec<Client> + Send + Sync> {
+    pub(super) fn clients(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Client> + Send + Sync> {
         let slot = Arc::clone(&self.slot);
+        let queues = queues(plan);
         Box::new(move || {
             let found = lock(&slot).as_ref().map(Server::clients).unwrap_or_default();
             let client = |info: blkmq_export::ClientInfo| Client {
                 number: info.number,
-                queue: info.export.as_deref().map(|name| shown(name).to_owned()),
+                queue: info.export.as_ref().and_then(|name| queues.get(name)).cloned(),
                 peer: info.peer,
                 requests: info.requests,
                 bytes: info.bytes,
+                latencies: info.latencies,
             };
             found.into_iter().map(client).collect()
+        })
+    }
+
+    /// What tells how long the requests of a queue's clients took, for as long as anybody asks.
+    pub(super) fn latencies(&self, plan: &Plan) -> Box<dyn Fn(&str) -> Latencies + Send + Sync> {
+        let slot = Arc::clone(&self.slot);
+        let queues = queues(plan);
+        Box::new(move |queue| {
+            let mut sum = Latencies::default();
+            if let Some(server) = &*lock(&slot) {
+                let exports = queues.iter().filter(|(_, of)| *of == queue);
+                exports.for_each(|(export, _)| sum += server.latencies(export));
+            }
+            sum
         })
     }
 
@@ -127,6 +143,11 @@ impl Nbd {
     pub(super) fn end_now(&self) {
         self.stop.now();
     }
+}
+
+/// What commands call the queue of each export.
+fn queues(plan: &Plan) -> BTreeMap<String, String> {
+    plan.exports.iter().map(|export| (export.name.text.clone(), export.queue().to_owned())).collect()
 }
 
 /// What should not happen goes to standard error; that clients come and go does not.

@@ -1,4 +1,5 @@
 //! A server in a process of its own, and what speaks to it.
+#![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -206,6 +207,11 @@ impl Nbd {
     pub(crate) fn read(&mut self, offset: u64, length: usize) -> Vec<u8> {
         self.send(READ, 8, offset, length as u32, &[]);
         assert_eq!(self.receive(), Some((8, 0)));
+        self.data(length)
+    }
+
+    /// The data behind an answer.
+    pub(crate) fn data(&mut self, length: usize) -> Vec<u8> {
         let mut data = vec![0; length];
         self.0.read_exact(&mut data).expect("the server talks on");
         data

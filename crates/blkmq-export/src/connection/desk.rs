@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Bio, Buffer, Flags, Op, RejectReason, Status, Submitter};
+use blkmq::{Bio, Buffer, Flags, Op, RejectReason, Status, Submitter, Time};
 
 use super::outbox::Outbox;
 use super::plan::Plan;
@@ -30,6 +30,8 @@ pub(super) struct Desk {
     /// Operations that the submitter has not taken yet.
     waiting: VecDeque<Bio>,
     pub(super) outbox: Outbox,
+    /// The time, as of the last look at the clock.
+    pub(super) now: Time,
     entry: Arc<Entry>,
 }
 
@@ -44,6 +46,7 @@ impl Desk {
             pool: Pool::default(),
             waiting: VecDeque::with_capacity(bounds.requests.into()),
             outbox: Outbox::default(),
+            now: Time(0),
             entry,
         }
     }
@@ -89,6 +92,7 @@ impl Desk {
         };
         let task = self.tasks.get_mut(id);
         let data = std::mem::take(&mut task.data);
+        let taken = failure.is_none().then_some(self.now);
         let (next, end) = match command {
             // One operation, which no range says.
             Command::Flush => (0, 1),
@@ -97,8 +101,21 @@ impl Desk {
         };
         let is_receiving = request.payload() > 0;
         let &Request { cookie, offset, length, .. } = request;
-        *task =
-            Task { cookie, command, offset, length, next, end, outstanding: 0, is_receiving, failure, charge, data };
+        let outstanding = 0;
+        *task = Task {
+            cookie,
+            command,
+            offset,
+            length,
+            next,
+            end,
+            outstanding,
+            is_receiving,
+            taken,
+            failure,
+            charge,
+            data,
+        };
         if !is_receiving {
             self.go_on(id);
         }
@@ -125,7 +142,9 @@ impl Desk {
 
     /// All data of a request has come, or is passed over.
     pub(super) fn end_payload(&mut self, id: TaskId) {
-        self.tasks.get_mut(id).is_receiving = false;
+        let task = self.tasks.get_mut(id);
+        task.is_receiving = false;
+        task.taken = task.taken.map(|_| self.now);
         self.go_on(id);
     }
 
@@ -221,9 +240,12 @@ impl Desk {
 
     /// Writes a task's reply.
     fn finish(&mut self, id: TaskId) {
-        let Self { tasks, pool, outbox, terms, entry, .. } = self;
+        let Self { tasks, pool, outbox, terms, now, entry, .. } = self;
         let task = tasks.get_mut(id);
-        let &mut Task { cookie, command, offset, length, .. } = task;
+        let &mut Task { cookie, command, offset, length, taken, .. } = task;
+        if let Some(taken) = taken {
+            entry.meter.count(command, taken, *now);
+        }
         if let Some(Refusal { errno, message }) = task.failure.take() {
             task.data.drain(..).for_each(|buffer| pool.give(buffer));
             let (head, message_len) = if terms.has_structured_replies {

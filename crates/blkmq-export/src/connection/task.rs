@@ -1,6 +1,6 @@
 //! Requests that are not answered yet.
 
-use blkmq::Buffer;
+use blkmq::{Buffer, Time};
 
 use crate::nbd::command::Command;
 use crate::nbd::reply::Refusal;
@@ -22,6 +22,8 @@ pub(super) struct Task {
     pub(super) outstanding: u32,
     /// Data of the request is still to come.
     pub(super) is_receiving: bool,
+    /// When it was there whole; none if it was refused.
+    pub(super) taken: Option<Time>,
     /// Why it failed, if it did.
     pub(super) failure: Option<Refusal>,
     /// Bytes that it counts for while it lasts.
@@ -48,6 +50,7 @@ impl Tasks {
             end: 0,
             outstanding: 0,
             is_receiving: false,
+            taken: None,
             failure: None,
             charge: 0,
             data: Vec::new(),

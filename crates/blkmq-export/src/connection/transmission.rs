@@ -139,6 +139,7 @@ impl Transmission {
                 self.end_input(Refusal::new(Errno::Io, "the client stopped within the data of the request"));
             }
             Ok(received) => {
+                self.desk.now = self.submitter.queue().clock().now();
                 self.is_readable = !received.is_short || self.last_bytes.is_some();
                 if let Some(left) = &mut self.last_bytes {
                     *left -= received.all;
@@ -249,6 +250,7 @@ impl Transmission {
             return false;
         }
         submitter.poll();
+        desk.now = submitter.queue().clock().now();
         let has_any = submitter.reap_all(|done| desk.settle(done.bio, done.status)) > 0;
         has_any | desk.submit(submitter)
     }

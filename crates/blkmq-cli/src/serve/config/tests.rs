@@ -20,11 +20,25 @@ fn error(arguments: &[&str], text: &str) -> String {
     merged(arguments, text).unwrap_err().to_string()
 }
 
+/// The device of its own that an export has, and what its queue is built from.
+fn own(export: &Export) -> (&str, &Settings) {
+    let Disk::Own { device, settings } = &export.disk else { panic!("{export:?}") };
+    (&device.text, settings)
+}
+
+fn spec(export: &Export) -> &str {
+    own(export).0
+}
+
+fn settings(export: &Export) -> &Settings {
+    own(export).1
+}
+
 #[test]
 fn nothing_said_serves_a_ram_disk() {
     let plan = merged(&[], "").unwrap();
     let [export] = &plan.exports[..] else { panic!("{plan:?}") };
-    assert_eq!((export.name.text.as_str(), export.device.text.as_str(), export.weight), ("", "ram,size=1G", 100));
+    assert_eq!((export.name.text.as_str(), spec(export), export.weight), ("", "ram,size=1G", 100));
     assert_eq!((&plan.nbd[..], &plan.control, &plan.run, plan.max_connections), (&[][..], &None, &None, None));
 }
 
@@ -61,17 +75,27 @@ fn a_file_says_what_the_command_line_could() {
     let said = |given: &Option<Given>| given.as_ref().map(|given| given.text.clone()).unwrap_or_default();
     assert_eq!(
         ["none", "1"],
-        [said(&default.settings.scheduler), said(&default.settings.bypass)].each_ref().map(|s| &**s)
+        [said(&settings(default).scheduler), said(&settings(default).bypass)].each_ref().map(|s| &**s)
     );
     let set = |export: &Export| -> Vec<String> {
-        export.settings.set.iter().map(|(name, value)| format!("{name}={}", value.text)).collect()
+        settings(export).set.iter().map(|(name, value)| format!("{name}={}", value.text)).collect()
     };
     assert_eq!(set(default), ["iosched/fifo_batch=1", "nr_requests=64"]);
     assert_eq!(set(b), ["iosched/fifo_batch=1", "nr_requests=64", "nomerges=2"], "its own last");
-    assert_eq!((said(&b.settings.scheduler), said(&b.settings.locking)), ("mq-deadline".into(), "single".into()));
+    assert_eq!((said(&settings(b).scheduler), said(&settings(b).locking)), ("mq-deadline".into(), "single".into()));
     assert_eq!((b.read_only, b.weight, b.description.as_str()), (true, 1000, "a slow one"));
     assert_eq!(b.priority, IoPriority { class: Class::RealTime, level: 3 });
-    assert_eq!(b.settings.locking.as_ref().unwrap().place, "disks.toml: line 15");
+    assert_eq!(settings(b).locking.as_ref().unwrap().place, "disks.toml: line 15");
+}
+
+#[test]
+fn exports_share_a_queue() {
+    let text = "device = \"ram\"\n[[export]]\nname = \"now\"\nqueue = \"default\"\npriority = \"rt\"";
+    let plan = merged(&[], text).unwrap();
+    let [own, shared] = &plan.exports[..] else { panic!("{plan:?}") };
+    assert_eq!((own.queue(), shared.queue()), ("default", "default"));
+    assert!(matches!(&shared.disk, Disk::Shared(queue) if queue.place == "disks.toml: line 4"));
+    assert_eq!((own.priority.class, shared.priority.class), (Class::BestEffort, Class::RealTime));
 }
 
 #[test]
@@ -79,11 +103,11 @@ fn the_command_line_counts() {
     let text = "device = \"null\"\nnbd = \"a\"\nscheduler = \"none\"\nset = { nomerges = 1 }";
     let options = ["--device", "ram", "--nbd", "b", "--scheduler", "mq-deadline", "--set", "nomerges=2", "--read-only"];
     let plan = merged(&[&options[..], &["--export", "x=hdd"]].concat(), text).unwrap();
-    let devices: Vec<_> = plan.exports.iter().map(|export| (&*export.name.text, &*export.device.text)).collect();
+    let devices: Vec<_> = plan.exports.iter().map(|export| (&*export.name.text, spec(export))).collect();
     assert_eq!(devices, [("", "ram"), ("x", "hdd")]);
     assert_eq!(plan.nbd.iter().map(|nbd| &*nbd.text).collect::<Vec<_>>(), ["b"]);
     assert!(plan.exports.iter().all(|export| export.read_only));
-    let settings = &plan.exports[1].settings;
+    let settings = settings(&plan.exports[1]);
     assert_eq!(settings.scheduler.as_ref().unwrap().text, "mq-deadline");
     assert_eq!(settings.set.last().unwrap().1.text, "2", "what is set last counts");
 }
@@ -106,7 +130,19 @@ fn what_makes_no_sense_is_refused_where_it_stands() {
         ("nbd = 3", 1, "expected one address or a list of them"),
         ("max_connections = 0", 1, "not within 1..65535"),
         ("max_connections = 70000", 1, "70000"),
-        ("[[export]]\nname = \"a\"", 1, "missing field `device`"),
+        ("[[export]]\nname = \"a\"", 2, "or the queue of another export"),
+        ("[[export]]\nname = \"a\"\ndevice = \"ram\"\nqueue = \"b\"", 2, "or the queue of another export"),
+        ("[[export]]\nname = \"a\"\nqueue = \"b\"", 3, "there is no queue 'b'; no export has a device of its own"),
+        (
+            "device = \"ram\"\n[[export]]\nname = \"a\"\nqueue = \"a\"",
+            4,
+            "there is no queue 'a'; exports with a device of their own: default",
+        ),
+        (
+            "device = \"ram\"\n[[export]]\nname = \"a\"\nqueue = \"default\"\nbypass = 1",
+            3,
+            "belong to the export whose queue",
+        ),
         ("[[export]]\nname = \"a\"\ndevice = \"ram\"\nweight = 0", 4, "0 is not within 1..1000"),
         ("[[export]]\nname = \"a\"\ndevice = \"ram\"\npriority = \"rt\"", 4, "x"),
         ("[[export]]\nname = \"default\"\ndevice = \"ram\"", 2, "'default' is what commands call"),

@@ -1,0 +1,100 @@
+//! Who asks matters: what a server knows of its clients, from outside.
+
+mod served;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use served::{Nbd, READ, Served};
+
+/// Requests of the client that floods, at a time.
+const DEPTH: u64 = 128;
+/// Reads of the other one.
+const READS: usize = 32;
+
+/// A server whose device takes one request at a time, with an export of its own and one of a priority on the same queue.
+fn with_priority(priority: &str) -> Served {
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let config = folder.path().join("disks.toml");
+    let text = format!(
+        "device = \"null,irqmode=2,completion_nsec=100us,hw_queue_depth=1,size=1G\"\nscheduler = \"mq-deadline\"\n\
+         [[export]]\nname = \"other\"\nqueue = \"default\"\npriority = \"{priority}\"\n"
+    );
+    std::fs::write(&config, text).expect("there is room for a file");
+    Served::start(&["--config", config.to_str().expect("the folder's name is text")])
+}
+
+/// Keeps as many reads at work as it may, and counts those that are answered, until told to end.
+fn flood(client: &mut Nbd, answered: &AtomicU64, ends: &AtomicBool) {
+    let ask = |client: &mut Nbd, number: u64| client.send(READ, number, number % 1024 * 4096, 512, &[]);
+    (0..DEPTH).for_each(|number| ask(client, number));
+    let mut next = DEPTH;
+    while !ends.load(Ordering::Relaxed) {
+        assert_eq!(client.receive().map(|(_, error)| error), Some(0));
+        client.data(512);
+        answered.fetch_add(1, Ordering::Relaxed);
+        ask(client, next);
+        next += 1;
+    }
+}
+
+/// How many of the flood's reads are answered while one of the other client is under way: the middle one of many.
+fn overtaken(server: &Served) -> u64 {
+    let (answered, ends) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (mut many, mut other) = (server.connect(""), server.connect("other"));
+    thread::scope(|scope| {
+        scope.spawn(|| flood(&mut many, &answered, &ends));
+        while answered.load(Ordering::Relaxed) < 2 * DEPTH {
+            thread::yield_now();
+        }
+        let mut passed: Vec<u64> = (0..READS)
+            .map(|number| {
+                let before = answered.load(Ordering::Relaxed);
+                // Beyond all that the flood reads, so that it is not the order of sectors that brings it to the front.
+                other.read((512 << 20) + number as u64 * 4096, 512);
+                answered.load(Ordering::Relaxed) - before
+            })
+            .collect();
+        ends.store(true, Ordering::Relaxed);
+        passed.sort_unstable();
+        passed[READS / 2]
+    })
+}
+
+/// From the connection through the queue to the device. Red if the export's priority does not reach the queue's client, or the
+/// scheduler does not look at it: the second line shows that it is the priority alone that makes the difference.
+#[test]
+fn a_client_with_a_higher_class_does_not_wait_for_the_others() {
+    let (ahead, alike) = (overtaken(&with_priority("rt/0")), overtaken(&with_priority("be/4")));
+    assert!(ahead < DEPTH / 8, "{ahead} reads of the flood went before one of a higher class");
+    assert!(alike > DEPTH / 2, "{alike} reads of the flood went before one of the same class");
+}
+
+#[test]
+fn exports_of_one_queue_are_counted_together() {
+    let server = with_priority("rt/3");
+    let (mut one, mut other) = (server.connect(""), server.connect("other"));
+    one.read(0, 4096);
+    (0..3).for_each(|_| drop(other.read(0, 4096)));
+    drop(one);
+    // A client that has left counts for its queue, and no longer for itself.
+    while server.json(&["clients"]).as_array().unwrap().len() > 1 {
+        thread::yield_now();
+    }
+    let listed = server.json(&["list"]);
+    assert_eq!(listed[0]["queues"].as_array().unwrap().len(), 1);
+    assert_eq!(listed[0]["queues"][0]["uris"].as_array().unwrap().len(), 2);
+    assert_eq!(server.json(&["clients"])[0]["queue"], "default");
+    let metrics = server.get("/metrics");
+    for line in [
+        "blkmq_reads_completed_total{queue=\"default\"} 4",
+        "blkmq_request_duration_seconds_count{queue=\"default\",operation=\"read\"} 4",
+        "blkmq_request_duration_seconds_bucket{queue=\"default\",operation=\"read\",le=\"+Inf\"} 4",
+        // The device takes a hundred microseconds.
+        "blkmq_request_duration_seconds_bucket{queue=\"default\",operation=\"read\",le=\"0.000065536\"} 0",
+        "blkmq_client_request_duration_seconds_count{queue=\"default\",client=\"2\",operation=\"read\"} 3",
+    ] {
+        assert!(metrics.contains(&format!("\n{line}\n")), "{line}: {metrics}");
+    }
+    assert!(!metrics.contains("operation=\"write\""), "what there was not is not shown");
+}
