@@ -1,4 +1,4 @@
-//! Real storage behind the block layer: files and block devices through io_uring.
+//! Real storage behind the block layer: files and block devices through io_uring, and exports of NBD servers.
 //!
 //! A device is opened by its spec, as the devices of the crate blkmq are:
 //!
@@ -9,23 +9,29 @@
 //! ```
 
 pub mod file;
+pub mod nbd;
 
 use std::sync::Arc;
 
 use blkmq::driver::Driver;
 use blkmq::driver::spec::{self, DeviceDescription, SpecError};
 
-const FILE: [DeviceDescription; 1] = [DeviceDescription::new(
-    "file",
-    "a file or a block device, through io_uring: direct I/O where the file allows it",
-    file::PARAMETERS,
-    |values| Ok(Arc::new(file::File::from_values(values)?)),
-)];
+const DEVICES: [DeviceDescription; 2] = [
+    DeviceDescription::new(
+        "file",
+        "a file or a block device, through io_uring: direct I/O where the file allows it",
+        file::PARAMETERS,
+        |values| Ok(Arc::new(file::File::from_values(values)?)),
+    ),
+    DeviceDescription::new("nbd", "an export of an NBD server", nbd::PARAMETERS, |values| {
+        Ok(Arc::new(nbd::Nbd::from_values(values)?))
+    }),
+];
 
 /// Every device that a spec can name, those of the crate blkmq included.
 #[must_use]
 pub fn devices() -> Vec<DeviceDescription> {
-    spec::DEVICES.iter().copied().chain(FILE).collect()
+    spec::DEVICES.iter().copied().chain(DEVICES).collect()
 }
 
 /// Opens the device that `spec` describes.

@@ -38,6 +38,8 @@ pub enum Accepts {
     Fault,
     /// The path of a file; without a comma, which ends it.
     Path,
+    /// A text without commas.
+    Text,
 }
 
 /// A value that a parameter accepted.
@@ -51,6 +53,8 @@ pub enum Value {
     Fault(Fault),
     /// A path; not empty.
     Path(PathBuf),
+    /// A text; not empty.
+    Text(String),
 }
 
 /// When an injected fault strikes, as `interval,probability,space,times`, the kernel's four numbers.
@@ -116,6 +120,8 @@ impl Accepts {
             Self::Fault => text.parse().map(Value::Fault),
             Self::Path if text.is_empty() => Err("a path is missing".to_owned()),
             Self::Path => Ok(Value::Path(PathBuf::from(text))),
+            Self::Text if text.is_empty() => Err("a text is missing".to_owned()),
+            Self::Text => Ok(Value::Text(text.to_owned())),
         }
     }
 
@@ -157,6 +163,7 @@ impl fmt::Display for Accepts {
             Self::Sectors => f.write_str("START-END, sectors of 512 bytes with START <= END"),
             Self::Fault => f.write_str("interval,probability,space,times"),
             Self::Path => f.write_str("a path without commas"),
+            Self::Text => f.write_str("a text without commas"),
         }
     }
 }

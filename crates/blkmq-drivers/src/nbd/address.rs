@@ -1,0 +1,125 @@
+//! NBD URIs: the way to a server, and the name of an export.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use percent_encoding::percent_decode_str;
+
+/// The port of servers that name none.
+const PORT: u16 = 10809;
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    Unix(PathBuf),
+    /// Host and port.
+    Tcp(String, u16),
+}
+
+/// An export of a server, by its URI: `nbd+unix:///NAME?socket=PATH` or `nbd://HOST:PORT/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    uri: String,
+    pub(super) place: Place,
+    /// The name of the export.
+    pub(super) export: String,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.uri)
+    }
+}
+
+fn decoded(text: &str) -> Result<String, String> {
+    let text = percent_decode_str(text).decode_utf8();
+    text.map(|text| text.into_owned()).map_err(|_| "what %XX stands for in a URI is UTF-8".to_owned())
+}
+
+fn tcp(authority: &str) -> Result<Place, String> {
+    // The colons of an IPv6 address are within brackets.
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (authority, None),
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if host.is_empty() {
+        return Err("a host is missing".to_owned());
+    }
+    let port = match port {
+        Some(port) => port.parse().map_err(|_| format!("'{port}' is not a port, 1 to 65535"))?,
+        None => PORT,
+    };
+    Ok(Place::Tcp(decoded(host)?, port))
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(uri: &str) -> Result<Self, String> {
+        let wrong =
+            |what: &str| format!("'{uri}': {what}; as in nbd+unix:///name?socket=disk.sock or nbd://host:10809/name");
+        let (scheme, rest) = uri.split_once("://").ok_or_else(|| wrong("this is no URI"))?;
+        let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
+        let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
+        let place = match scheme {
+            "nbd" if !query.is_empty() => return Err(wrong("nbd:// takes no parameters")),
+            "nbd" => tcp(authority).map_err(|what| wrong(&what))?,
+            "nbd+unix" if !authority.is_empty() => return Err(wrong("nbd+unix:// has no host")),
+            "nbd+unix" => match query.strip_prefix("socket=") {
+                Some(path) if !path.is_empty() && !path.contains('&') => {
+                    Place::Unix(decoded(path).map_err(|what| wrong(&what))?.into())
+                }
+                _ => return Err(wrong("nbd+unix:// takes one parameter, the socket")),
+            },
+            "nbds" | "nbds+unix" => return Err(wrong("there is no TLS here")),
+            _ => return Err(wrong("the scheme is nbd or nbd+unix")),
+        };
+        Ok(Self { uri: uri.to_owned(), place, export: decoded(name).map_err(|what| wrong(&what))? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_names_a_server_and_an_export() {
+        let unix = |path: &str| Place::Unix(path.into());
+        let tcp = |host: &str, port| Place::Tcp(host.to_owned(), port);
+        for (uri, place, export) in [
+            ("nbd+unix:///?socket=/run/a.sock", unix("/run/a.sock"), ""),
+            ("nbd+unix:///x/y%20%3F?socket=a%20b", unix("a b"), "x/y ?"),
+            ("nbd://localhost", tcp("localhost", 10809), ""),
+            ("nbd://localhost:1/disk", tcp("localhost", 1), "disk"),
+            ("nbd://[::1]:7/a", tcp("::1", 7), "a"),
+            ("nbd://[::1]/a", tcp("::1", 10809), "a"),
+        ] {
+            let address: Address = uri.parse().unwrap();
+            assert_eq!((&address.place, address.export.as_str()), (&place, export), "{uri}");
+            assert_eq!(address.to_string(), uri);
+        }
+    }
+
+    #[test]
+    fn what_is_no_uri_is_refused_with_an_example() {
+        for (uri, words) in [
+            ("", "no URI"),
+            ("/run/a.sock", "no URI"),
+            ("http://a", "scheme"),
+            ("nbds://a", "no TLS"),
+            ("nbd://", "host is missing"),
+            ("nbd://a:b", "'b' is not a port"),
+            ("nbd://a?socket=b", "no parameters"),
+            ("nbd+unix:///a", "one parameter"),
+            ("nbd+unix:///a?socket=", "one parameter"),
+            ("nbd+unix:///a?socket=b&c=d", "one parameter"),
+            ("nbd+unix://host/a?socket=b", "no host"),
+            ("nbd+unix:///%FF?socket=b", "UTF-8"),
+        ] {
+            let error = uri.parse::<Address>().unwrap_err();
+            assert!(error.contains(words) && error.contains("as in nbd+unix:///name"), "{uri}: {error}");
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! A connection: requests on their way to the server, and replies on their way back.
+//!
+//! Its two sides have a lock each: one thread at a time sends, one at a time receives. Who finds another receiving leaves:
+//! while replies are left the socket stays readable, so whoever then sleeps on it is awake at once.
+#![expect(unsafe_code, reason = "what was read is copied to memory that was noted when the request began")]
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use blkmq::driver::{Batch, Done, Request, RqId};
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Op, Status};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const REPLY_MAGIC: u32 = 0x6744_6698;
+const REPLY_SIZE: usize = 16;
+const FLAG_FUA: u16 = 1 << 0;
+const DISCONNECT: u16 = 2;
+
+/// Bytes that are received at once.
+const RECEIVED_AT_ONCE: usize = 256 << 10;
+
+/// A request that the server has.
+///
+/// # Invariant
+/// While there is an id, `pieces` name the memory of that request, which lives until it is completed and which nobody else
+/// touches.
+#[derive(Debug, Default)]
+struct Asked {
+    /// None while the tag is free.
+    id: Option<RqId>,
+    is_read: bool,
+    /// Start and length.
+    pieces: Vec<(*mut u8, usize)>,
+}
+
+// SAFETY: by the invariant the addresses are good on every thread.
+unsafe impl Send for Asked {}
+
+impl Asked {
+    /// Copies bytes to where the request wants them, from byte `at` on. Returns how many of them it takes.
+    fn fill(&self, mut at: usize, mut bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        for &(start, len) in &self.pieces {
+            let skipped = at.min(len);
+            at -= skipped;
+            let now = bytes.len().min(len - skipped);
+            // SAFETY: `skipped` is at most the piece's length.
+            let to = unsafe { start.add(skipped) };
+            // SAFETY: by the invariant the piece is the request's alone, and the bytes fit what is left of it.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, now) };
+            bytes = &bytes[now..];
+            taken += now;
+        }
+        taken
+    }
+
+    fn len(&self) -> usize {
+        self.pieces.iter().map(|(_, len)| len).sum()
+    }
+}
+
+/// What has come and is not done with.
+#[derive(Debug)]
+struct Received {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// The tag whose data comes next, and how many bytes of it are there already.
+    data: Option<(u16, usize)>,
+}
+
+/// A connection whose export is chosen.
+pub(super) struct Connection {
+    socket: OwnedFd,
+    /// Who sends has this: what the socket has not taken yet.
+    unsent: Mutex<Vec<u8>>,
+    /// Who receives has this.
+    received: Mutex<Received>,
+    /// By tag. Each lock is taken by one thread at a time: by who starts the request, then by who finds its reply.
+    asked: Box<[Mutex<Asked>]>,
+    /// Something is unsent.
+    is_behind: AtomicBool,
+    /// Nothing more comes and goes.
+    is_broken: AtomicBool,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut state = f.debug_struct("Connection");
+        state.field("is_behind", &self.is_behind).field("is_broken", &self.is_broken).finish_non_exhaustive()
+    }
+}
+
+/// A lock whose holder may have panicked: what it guards is whole between two steps.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn head(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> [u8; 28] {
+    let mut head = [0; 28];
+    head[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+    head[4..6].copy_from_slice(&flags.to_be_bytes());
+    head[6..8].copy_from_slice(&command.to_be_bytes());
+    head[8..16].copy_from_slice(&cookie.to_be_bytes());
+    head[16..24].copy_from_slice(&offset.to_be_bytes());
+    head[24..].copy_from_slice(&len.to_be_bytes());
+    head
+}
+
+/// A command's number.
+const fn number(op: Op) -> u16 {
+    match op {
+        Op::Read => 0,
+        Op::Write => 1,
+        Op::Flush => 3,
+        Op::Discard => 4,
+        Op::WriteZeroes => 6,
+    }
+}
+
+/// What an error of the protocol means here.
+const fn status(errno: u32) -> Status {
+    match errno {
+        0 => Status::Ok,
+        28 => Status::NoSpace,
+        95 => Status::Unsupported,
+        108 => Status::Gone,
+        _ => Status::IoError,
+    }
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd, depth: u16) -> Self {
+        let received = Received { bytes: vec![0; RECEIVED_AT_ONCE].into_boxed_slice(), start: 0, end: 0, data: None };
+        Self {
+            socket,
+            unsent: Mutex::new(Vec::new()),
+            received: Mutex::new(received),
+            asked: (0..depth).map(|_| Mutex::default()).collect(),
+            is_behind: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
+        }
+    }
+
+    /// Readable while there are replies, or the connection is broken.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the socket is to be offered again what it has not taken.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
+    }
+
+    /// Starts the requests of a batch, in order.
+    pub(super) fn start(&self, batch: &mut Batch<'_>) {
+        let mut unsent = lock(&self.unsent);
+        if self.is_broken.load(Ordering::Relaxed) {
+            return batch.finish_all(Status::IoError);
+        }
+        while let Some(mut rq) = batch.next() {
+            let mut asked = lock(&self.asked[usize::from(rq.tag())]);
+            ask(&mut rq, &mut asked, &mut unsent);
+            // The id is noted before the server can answer, for nothing is sent yet.
+            asked.id = Some(batch.start(rq));
+        }
+        self.send(&mut unsent);
+    }
+
+    /// Sends what the socket takes.
+    fn send(&self, unsent: &mut Vec<u8>) {
+        let mut sent = 0;
+        while sent < unsent.len() {
+            match send(&self.socket, &unsent[sent..], SendFlags::NOSIGNAL) {
+                Ok(more) => sent += more,
+                Err(Errno::INTR) => (),
+                Err(Errno::AGAIN) => break,
+                Err(_) => {
+                    self.give_up();
+                    sent = unsent.len();
+                }
+            }
+        }
+        unsent.drain(..sent);
+        let is_behind = !unsent.is_empty();
+        if is_behind != self.is_behind() {
+            self.is_behind.store(is_behind, Ordering::Relaxed);
+        }
+    }
+
+    /// Nothing more comes and goes. The socket is readable from then on, so that whoever waits finds out.
+    fn give_up(&self) {
+        self.is_broken.store(true, Ordering::Relaxed);
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Takes replies, unless another thread is doing so.
+    pub(super) fn reap(&self, done: &mut Done<'_>) {
+        if self.is_behind() {
+            self.send(&mut lock(&self.unsent));
+        }
+        let mut received = match self.received.try_lock() {
+            Ok(received) => received,
+            Err(TryLockError::Poisoned(received)) => received.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let mut is_good = !self.is_broken.load(Ordering::Relaxed);
+        while is_good {
+            let Received { bytes, start, end, .. } = &mut *received;
+            bytes.copy_within(*start..*end, 0);
+            (*start, *end) = (0, *end - *start);
+            let room = bytes.len() - *end;
+            match recv(&self.socket, &mut bytes[*end..], RecvFlags::empty()) {
+                Ok((0, _)) => is_good = false,
+                Ok((more, _)) => {
+                    received.end += more;
+                    is_good = self.take_replies(&mut received, done);
+                    if more < room {
+                        break;
+                    }
+                }
+                Err(Errno::INTR) => (),
+                Err(Errno::AGAIN) => break,
+                Err(_) => is_good = false,
+            }
+        }
+        if !is_good {
+            self.fail_all(done);
+        }
+    }
+
+    /// Takes the replies that are there, the last of them perhaps in part. Returns whether they make sense.
+    fn take_replies(&self, received: &mut Received, done: &mut Done<'_>) -> bool {
+        loop {
+            let here = &received.bytes[received.start..received.end];
+            let (tag, have) = match received.data {
+                Some(data) => data,
+                None => {
+                    let Some(head) = here.first_chunk::<REPLY_SIZE>() else { return true };
+                    received.start += REPLY_SIZE;
+                    let [magic, errno] =
+                        [0, 4].map(|at| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
+                    let [.., a, b] = *head;
+                    let (tag, is_tag) = (u16::from_be_bytes([a, b]), head[8..14] == [0; 6]);
+                    if magic != REPLY_MAGIC || !is_tag || !self.is_asked(tag) {
+                        return false;
+                    }
+                    if !self.wants_data(tag) || errno != 0 {
+                        self.finish(tag, status(errno), done);
+                        continue;
+                    }
+                    (tag, 0)
+                }
+            };
+            let here = &received.bytes[received.start..received.end];
+            let asked = lock(&self.asked[usize::from(tag)]);
+            let taken = asked.fill(have, here);
+            let is_whole = have + taken == asked.len();
+            drop(asked);
+            received.start += taken;
+            if !is_whole {
+                received.data = Some((tag, have + taken));
+                return true;
+            }
+            received.data = None;
+            self.finish(tag, Status::Ok, done);
+        }
+    }
+
+    fn is_asked(&self, tag: u16) -> bool {
+        self.asked.get(usize::from(tag)).is_some_and(|asked| lock(asked).id.is_some())
+    }
+
+    fn wants_data(&self, tag: u16) -> bool {
+        lock(&self.asked[usize::from(tag)]).is_read
+    }
+
+    /// The server has answered, or never will.
+    fn finish(&self, tag: u16, status: Status, done: &mut Done<'_>) {
+        let id = lock(&self.asked[usize::from(tag)]).id.take();
+        if let Some(id) = id {
+            // An error says that a timeout has given the request up, and this driver gives none up.
+            let _ = done.complete(id, status);
+        }
+    }
+
+    /// Whatever was asked fails: the server may have done it or not. Called again by who finds the socket readable because of
+    /// what was asked meanwhile.
+    #[cold]
+    fn fail_all(&self, done: &mut Done<'_>) {
+        self.give_up();
+        // Who is starting requests has either seen that the connection is broken or notes their ids before this.
+        drop(lock(&self.unsent));
+        for tag in 0..self.asked.len() {
+            self.finish(tag as u16, Status::IoError, done);
+        }
+    }
+}
+
+/// Writes a request as the protocol says, and notes where its data goes.
+fn ask(rq: &mut Request<'_>, asked: &mut Asked, unsent: &mut Vec<u8>) {
+    let op = rq.op();
+    let flags = if rq.flags().fua && op != Op::Read && op != Op::Flush { FLAG_FUA } else { 0 };
+    let (offset, len) = match op {
+        Op::Flush => (0, 0),
+        _ => (rq.sector() * SECTOR_SIZE as u64, rq.nr_sectors() * SECTOR_SIZE as u32),
+    };
+    unsent.extend_from_slice(&head(flags, number(op), rq.tag().into(), offset, len));
+    asked.is_read = op == Op::Read;
+    asked.pieces.clear();
+    for segment in rq.segments() {
+        if op == Op::Write {
+            unsent.extend_from_slice(segment.bytes());
+        } else {
+            asked.pieces.push((segment.as_ptr(), segment.len()));
+        }
+    }
+}
+
+impl Drop for Connection {
+    /// Servers tell one that leaves from one that breaks.
+    fn drop(&mut self) {
+        let _ = send(&self.socket, &head(0, DISCONNECT, 0, 0, 0), SendFlags::NOSIGNAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_goes_to_the_pieces_in_order() {
+        let (mut first, mut second) = ([0_u8; 3], [0_u8; 4]);
+        let pieces = vec![(first.as_mut_ptr(), 3), (second.as_mut_ptr(), 4)];
+        let asked = Asked { id: Some(RqId(1)), is_read: true, pieces };
+        assert_eq!(asked.len(), 7);
+        assert_eq!(asked.fill(0, &[1, 2]), 2);
+        assert_eq!(asked.fill(2, &[3, 4, 5]), 3);
+        assert_eq!(asked.fill(5, &[6, 7, 8, 9]), 2, "what is beyond belongs to the next reply");
+        assert_eq!((first, second), ([1, 2, 3], [4, 5, 6, 7]));
+    }
+}

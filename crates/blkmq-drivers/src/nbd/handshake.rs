@@ -1,0 +1,256 @@
+//! How a connection begins: the fixed newstyle negotiation, up to the chosen export.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use blkmq::limits::SECTOR_SIZE;
+
+use super::address::{Address, Place};
+
+const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
+const FIXED_NEWSTYLE: u16 = 1 << 0;
+const NO_ZEROES: u16 = 1 << 1;
+const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
+const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+const GO: u32 = 7;
+const REPLY_ACK: u32 = 1;
+const REPLY_INFO: u32 = 3;
+const REPLY_IS_ERROR: u32 = 1 << 31;
+const REPLY_ERR_TLS_REQD: u32 = REPLY_IS_ERROR + 5;
+const REPLY_ERR_UNKNOWN: u32 = REPLY_IS_ERROR + 6;
+const INFO_EXPORT: u16 = 0;
+const INFO_BLOCK_SIZE: u16 = 3;
+
+/// Longest reply to an option that is read.
+const MAX_REPLY: u32 = 64 << 10;
+/// Largest transfer where the server says nothing, and the largest that is asked for.
+const MAX_BYTES: u32 = 32 << 20;
+/// How long a server may take for each of its answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the server has agreed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Terms {
+    pub(super) size: u64,
+    /// What requests begin and end at multiples of.
+    pub(super) block_size: u32,
+    pub(super) max_bytes: u32,
+    pub(super) is_read_only: bool,
+    pub(super) can_flush: bool,
+    pub(super) can_fua: bool,
+    pub(super) is_rotational: bool,
+    pub(super) can_trim: bool,
+    pub(super) can_zero: bool,
+    pub(super) can_multi_conn: bool,
+}
+
+impl Terms {
+    fn new(size: u64, flags: u16) -> Self {
+        let has = |bit: u32| flags & (1 << bit) != 0;
+        Self {
+            size,
+            block_size: SECTOR_SIZE as u32,
+            max_bytes: MAX_BYTES,
+            is_read_only: has(1),
+            can_flush: has(2),
+            can_fua: has(3),
+            is_rotational: has(4),
+            can_trim: has(5),
+            can_zero: has(6),
+            can_multi_conn: has(8),
+        }
+    }
+}
+
+/// Why there is no export for us.
+enum Refused {
+    System(io::Error),
+    Server(String),
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+fn refused<T>(what: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused::Server(what.into()))
+}
+
+/// Connects, and chooses the export. The socket does not block from then on.
+pub(super) fn connect(address: &Address) -> Result<(OwnedFd, Terms), String> {
+    let connected = match &address.place {
+        Place::Unix(path) => unix(path, &address.export),
+        Place::Tcp(host, port) => tcp(host, *port, &address.export),
+    };
+    connected.map_err(|refused| match refused {
+        Refused::System(error) => match error.kind() {
+            io::ErrorKind::UnexpectedEof => format!("{address}: the server closes the connection"),
+            io::ErrorKind::WouldBlock => {
+                format!("{address}: the server does not answer within {} s", PATIENCE.as_secs())
+            }
+            _ => format!("{address}: {error}"),
+        },
+        Refused::Server(what) => format!("{address}: {what}"),
+    })
+}
+
+fn unix(path: &std::path::Path, export: &str) -> Result<(OwnedFd, Terms), Refused> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let terms = negotiate(&mut stream, export)?;
+    stream.set_nonblocking(true)?;
+    Ok((stream.into(), terms))
+}
+
+fn tcp(host: &str, port: u16, export: &str) -> Result<(OwnedFd, Terms), Refused> {
+    let mut stream = TcpStream::connect((host, port))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let terms = negotiate(&mut stream, export)?;
+    stream.set_nonblocking(true)?;
+    Ok((stream.into(), terms))
+}
+
+fn array<const N: usize>(stream: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Speaks with a server up to the first request.
+fn negotiate(stream: &mut (impl Read + Write), export: &str) -> Result<Terms, Refused> {
+    if array(stream)? != *GREETING {
+        return refused("this is no NBD server, or one from before 2013");
+    }
+    let flags = u16::from_be_bytes(array(stream)?);
+    if flags & FIXED_NEWSTYLE == 0 {
+        return refused("the server does not speak the fixed newstyle negotiation");
+    }
+    let name = export.as_bytes();
+    let Ok(name_len) = u32::try_from(name.len()) else { return refused("the export's name is too long") };
+    let mut hello = u32::from(FIXED_NEWSTYLE | flags & NO_ZEROES).to_be_bytes().to_vec();
+    hello.extend_from_slice(OPTION_MAGIC);
+    hello.extend(GO.to_be_bytes());
+    hello.extend((4 + name_len + 2 + 2).to_be_bytes());
+    hello.extend(name_len.to_be_bytes());
+    hello.extend_from_slice(name);
+    hello.extend(1_u16.to_be_bytes());
+    hello.extend(INFO_BLOCK_SIZE.to_be_bytes());
+    stream.write_all(&hello)?;
+    replies(stream, export)
+}
+
+/// Reads the replies to `GO`.
+fn replies(stream: &mut impl Read, export: &str) -> Result<Terms, Refused> {
+    let (mut told, mut blocks) = (None, None);
+    loop {
+        let (magic, option) = (u64::from_be_bytes(array(stream)?), u32::from_be_bytes(array(stream)?));
+        let (kind, len) = (u32::from_be_bytes(array(stream)?), u32::from_be_bytes(array(stream)?));
+        if magic != OPTION_REPLY_MAGIC || option != GO || len > MAX_REPLY {
+            return refused("the server's answer makes no sense");
+        }
+        let mut data = vec![0; len as usize];
+        stream.read_exact(&mut data)?;
+        match kind {
+            REPLY_ACK => break,
+            REPLY_INFO => match (data.first_chunk::<2>().map(|kind| u16::from_be_bytes(*kind)), data.get(2..)) {
+                (Some(INFO_EXPORT), Some(&[a, b, c, d, e, f, g, h, x, y])) => {
+                    told = Some((u64::from_be_bytes([a, b, c, d, e, f, g, h]), u16::from_be_bytes([x, y])));
+                }
+                (Some(INFO_BLOCK_SIZE), Some(&[a, b, c, d, _, _, _, _, w, x, y, z])) => {
+                    blocks = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([w, x, y, z])));
+                }
+                _ => (),
+            },
+            REPLY_ERR_UNKNOWN => return refused(format!("the server has no export '{export}'")),
+            REPLY_ERR_TLS_REQD => return refused("the server wants TLS, which is not there"),
+            _ if kind & REPLY_IS_ERROR != 0 => {
+                let text = String::from_utf8_lossy(&data);
+                let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
+                return refused(format!("the server refuses the export '{export}' with {kind:#x}: {text}"));
+            }
+            _ => (),
+        }
+    }
+    let Some((size, flags)) = told else { return refused("the server does not tell the export's size") };
+    let mut terms = Terms::new(size, flags);
+    if let Some((least, most)) = blocks {
+        let least = least.max(SECTOR_SIZE as u32);
+        if !least.is_power_of_two() || least > 64 << 10 || most < least {
+            return refused(format!("the server asks for blocks of {least} to {most} bytes"));
+        }
+        terms.block_size = least;
+        terms.max_bytes = most.min(MAX_BYTES) / least * least;
+    }
+    terms.size -= terms.size % u64::from(terms.block_size);
+    if terms.size == 0 {
+        return refused(format!("the export has {size} bytes, less than one block of {}", terms.block_size));
+    }
+    Ok(terms)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn reply(kind: u32, data: &[u8]) -> Vec<u8> {
+        let mut bytes = OPTION_REPLY_MAGIC.to_be_bytes().to_vec();
+        bytes.extend(GO.to_be_bytes());
+        bytes.extend(kind.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(data);
+        bytes
+    }
+
+    fn export(size: u64, flags: u16) -> Vec<u8> {
+        reply(REPLY_INFO, &[&[0, 0][..], &size.to_be_bytes(), &flags.to_be_bytes()].concat())
+    }
+
+    fn blocks(least: u32, most: u32) -> Vec<u8> {
+        reply(REPLY_INFO, &[&[0, 3][..], &least.to_be_bytes(), &[0; 4], &most.to_be_bytes()].concat())
+    }
+
+    fn told(answers: &[Vec<u8>]) -> Result<Terms, String> {
+        replies(&mut Cursor::new(answers.concat()), "x").map_err(|refused| match refused {
+            Refused::System(error) => error.to_string(),
+            Refused::Server(what) => what,
+        })
+    }
+
+    #[test]
+    fn the_terms_are_what_the_server_says() {
+        let terms = told(&[export(1_000_000, 0b1_0000_0101), blocks(4096, 10_000), reply(REPLY_ACK, &[])]).unwrap();
+        assert_eq!((terms.size, terms.block_size, terms.max_bytes), (999_424, 4096, 8192));
+        assert!(terms.can_flush && terms.can_multi_conn && !terms.can_fua && !terms.is_read_only);
+        let plain = told(&[export(1 << 20, 1), reply(REPLY_ACK, &[])]).unwrap();
+        assert_eq!((plain.block_size, plain.max_bytes), (512, 32 << 20));
+        let fine = told(&[export(1 << 20, 1), blocks(1, u32::MAX), reply(REPLY_ACK, &[])]).unwrap();
+        assert_eq!((fine.block_size, fine.max_bytes), (512, 32 << 20));
+    }
+
+    #[test]
+    fn answers_without_sense_are_refused() {
+        let ack = || reply(REPLY_ACK, &[]);
+        for (answers, words) in [
+            (vec![ack()], "size"),
+            (vec![export(511, 1), ack()], "511 bytes"),
+            (vec![export(1 << 20, 1), blocks(3000, 9000), ack()], "blocks of 3000"),
+            (vec![export(1 << 20, 1), blocks(4096, 512), ack()], "blocks of 4096"),
+            (vec![reply(REPLY_ERR_UNKNOWN, b"")], "no export 'x'"),
+            (vec![reply(REPLY_ERR_TLS_REQD, b"")], "TLS"),
+            (vec![reply(REPLY_IS_ERROR + 2, b"no\nyou")], "0x80000002: noyou"),
+            (vec![vec![7; 20]], "no sense"),
+            (vec![export(1 << 20, 1)], "failed to fill whole buffer"),
+        ] {
+            let error = told(&answers).unwrap_err();
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+}

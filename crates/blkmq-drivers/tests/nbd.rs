@@ -1,0 +1,191 @@
+//! Exports of servers as devices: ours as the server, and ones that do what no server should.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use blkmq::driver::Driver;
+use blkmq::{Bio, Buffer, Client, Completion, Flags, Locking, Op, RequestQueue, Status, Submitter};
+use blkmq_export::{Address, Export, Server};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+const SECTOR: usize = 512;
+
+fn open(socket: &Path, parameters: &str) -> Result<Arc<dyn Driver>, String> {
+    let spec = format!("nbd,uri=nbd+unix:///?socket={}{parameters}", socket.display());
+    blkmq_drivers::open(&spec).map_err(|error| error.to_string())
+}
+
+fn queue(socket: &Path, parameters: &str, locking: Locking) -> Arc<RequestQueue> {
+    let driver = open(socket, parameters).expect("the server has the export");
+    RequestQueue::builder(driver).locking(locking).build().expect("the device makes sense")
+}
+
+fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+    q.submitter(&Client::new("test")).expect("there is a place")
+}
+
+/// Submits and sleeps until all is over, in the order in which it is.
+fn run(submitter: &mut Submitter, bios: impl IntoIterator<Item = Bio>) -> Vec<Completion> {
+    let mut over = Vec::new();
+    for bio in bios {
+        submitter.submit(bio).expect("there is a slot");
+    }
+    while submitter.nr_outstanding() > 0 {
+        submitter.wait(None);
+        submitter.reap_all(|done| over.push(done));
+    }
+    over
+}
+
+/// A server of ours whose default export is this device.
+fn serve(device: &str, socket: &Path, change: impl FnOnce(Export) -> Export) -> Server {
+    let driver = blkmq_drivers::open(device).expect("the device is right");
+    let q = RequestQueue::builder(driver).build().expect("so is its queue");
+    let server = Server::builder().export(change(Export::new("", q))).listen(Address::unix(socket));
+    server.start().expect("the server is right")
+}
+
+/// Everything that a client can do, at random and many at once, against bytes in memory.
+#[test]
+fn an_export_holds_what_was_written_under_every_locking() {
+    const SIZE: usize = 8 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    for locking in Locking::ALL {
+        let socket = folder.path().join(locking.name());
+        let _server = serve("ram,size=8M", &socket, |export| export);
+        let q = queue(&socket, ",submit_queues=2,hw_queue_depth=16", locking);
+        let mut submitters = [submitter(&q), submitter(&q)];
+        let (mut model, mut rng) = (vec![0_u8; SIZE], SmallRng::seed_from_u64(5));
+        for round in 0..40 {
+            let mut bios: [Vec<Bio>; 2] = Default::default();
+            // Each operation of a round has a part of the export of its own, since those outstanding may pass one another.
+            for place in 0..32 {
+                let part = SIZE / SECTOR / 32;
+                let (first, nr_sectors) =
+                    (place * part + rng.random_range(0..part / 2), rng.random_range(1..=part / 2));
+                let range = first * SECTOR..(first + nr_sectors) * SECTOR;
+                bios[place % 2].push(match rng.random_range(0..8) {
+                    0..3 => Bio::read(first as u64, Buffer::zeroed(range.len())),
+                    3 => {
+                        model[range].fill(0);
+                        Bio::write_zeroes(first as u64, nr_sectors as u64)
+                    }
+                    4 => Bio::flush(),
+                    kind => {
+                        rng.fill(&mut model[range.clone()]);
+                        let bio = Bio::write(first as u64, Buffer::from(&model[range]));
+                        bio.with_flags(Flags { fua: kind == 7, ..Flags::default() })
+                    }
+                });
+            }
+            for (submitter, bios) in submitters.iter_mut().zip(bios) {
+                for done in run(submitter, bios) {
+                    assert_eq!(done.status, Status::Ok, "{locking} round {round}: {:?}", done.bio);
+                    if let (Op::Read, Some(data)) = (done.bio.op, done.bio.buffers.iter().next()) {
+                        let start = done.bio.sector as usize * SECTOR;
+                        assert!(data[..] == model[start..start + data.len()], "{locking} round {round}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_device_is_what_the_export_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("a");
+    let _server = serve("null,size=3M,bs=4096,rotational=1,memory_backed=1,cache_size=1M", &socket, Export::read_only);
+    let limits = open(&socket, "").unwrap().limits();
+    assert_eq!((limits.capacity_sectors, limits.logical_block_size), (6144, 4096));
+    assert!(limits.read_only && limits.rotational && limits.write_cache && limits.fua);
+    assert_eq!((limits.max_discard_sectors, limits.max_write_zeroes_sectors), (0, 0));
+    let q = queue(&socket, "", Locking::Single);
+    assert!(submitter(&q).submit(Bio::write(0, Buffer::zeroed(4096))).is_err(), "refused before the server has to");
+    for (uri, words) in [("nbd+unix:///b?socket=", "no export 'b'"), ("nbd+unix:///?socket=/nowhere", "No such file")] {
+        let error = blkmq_drivers::open(&format!("nbd,uri={uri}{}", socket.display())).unwrap_err().to_string();
+        assert!(error.starts_with("device nbd: ") && error.contains(words), "{error}");
+    }
+}
+
+/// Talks like a server up to the first request, and then says to it what `answer` makes of its cookie; with nothing to say it leaves.
+fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
+    let mut bytes = [0; 256];
+    stream.write_all(b"NBDMAGICIHAVEOPT\0\x01").expect("the client talks on");
+    let _ = stream.read(&mut bytes).expect("the client talks on");
+    let reply = |kind: u32, data: &[u8]| {
+        let head = [&0x0003_e889_0455_65a9_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), &kind.to_be_bytes()].concat();
+        [&head, &(data.len() as u32).to_be_bytes()[..], data].concat()
+    };
+    let size = [&[0, 0][..], &(1_u64 << 20).to_be_bytes(), &[0, 1]].concat();
+    stream.write_all(&[reply(3, &size), reply(1, &[])].concat()).expect("the client talks on");
+    let mut request = [0; 28];
+    stream.read_exact(&mut request).expect("the client talks on");
+    let cookie = request[8..16].iter().fold(0, |cookie, byte| cookie << 8 | u64::from(*byte));
+    let answer = answer(cookie);
+    stream.write_all(&answer).expect("the client talks on");
+    if answer.is_empty() {
+        return;
+    }
+    // Until the client closes the connection, which it must.
+    while stream.read(&mut bytes).is_ok_and(|len| len > 0) {}
+}
+
+/// A reply without an error, with something wrong about its first word unless that is 0.
+fn reply(wrong: u32, cookie: u64) -> Vec<u8> {
+    [&(0x6744_6698 ^ wrong).to_be_bytes()[..], &[0; 4], &cookie.to_be_bytes()].concat()
+}
+
+/// Red if a reply without sense is passed over: the request would wait for ever.
+#[test]
+fn a_server_that_talks_nonsense_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let answers: [fn(u64) -> Vec<u8>; 4] = [
+        |cookie| reply(1, cookie),
+        |cookie| reply(0, cookie | 1 << 40),
+        |_| reply(0, 4095),
+        // Good, and then one more for the same request.
+        |cookie| [reply(0, cookie), vec![7; SECTOR], reply(0, cookie)].concat(),
+    ];
+    for (number, answer) in answers.into_iter().enumerate() {
+        let socket = folder.path().join(number.to_string());
+        let listener = UnixListener::bind(&socket).unwrap();
+        let server = thread::spawn(move || pretend(listener.accept().unwrap().0, answer));
+        let q = queue(&socket, ",hw_queue_depth=4", Locking::Single);
+        let mut submitter = submitter(&q);
+        let first = run(&mut submitter, [Bio::read(0, Buffer::zeroed(SECTOR))]).remove(0);
+        if number == 3 {
+            assert_eq!(first.status, Status::Ok);
+            assert_eq!(first.bio.buffers.iter().next().unwrap()[..], [7; SECTOR]);
+        } else {
+            assert_eq!(first.status, Status::IoError, "answer {number}");
+        }
+        let second = run(&mut submitter, [Bio::read(0, Buffer::zeroed(SECTOR))]).remove(0);
+        assert_eq!(second.status, Status::IoError, "answer {number}");
+        server.join().unwrap();
+    }
+}
+
+/// Red if a connection that breaks leaves requests behind, or keeps taking new ones.
+#[test]
+fn when_the_server_goes_every_request_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("a");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = thread::spawn(move || pretend(listener.accept().unwrap().0, |_| Vec::new()));
+    let q = queue(&socket, ",hw_queue_depth=64", Locking::Combining);
+    let mut submitter = submitter(&q);
+    for sector in 0..32 {
+        submitter.submit(Bio::read(sector * 16, Buffer::zeroed(SECTOR))).unwrap();
+    }
+    submitter.flush_plug();
+    server.join().unwrap();
+    let over = run(&mut submitter, [Bio::read(0, Buffer::zeroed(SECTOR))]);
+    assert_eq!(over.len(), 33);
+    assert!(over.iter().all(|done| done.status == Status::IoError), "{over:?}");
+    assert_eq!(q.in_flight(), 0);
+}
