@@ -1,18 +1,20 @@
 //! The command that a server is started for.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::failure::Failure;
 
 /// A command that runs.
 #[derive(Debug)]
 pub(super) struct Running {
-    pid: Option<Pid>,
+    /// Of this process and of no later one that gets its number.
+    process: OwnedFd,
 }
 
 impl Running {
@@ -24,9 +26,12 @@ impl Running {
         ended: impl FnOnce(io::Result<ExitStatus>) + Send + 'static,
     ) -> io::Result<Self> {
         let mut child = Command::new("sh").args(["-c", text]).envs([("uri", uri), ("unixsocket", socket)]).spawn()?;
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).inspect_err(|_| {
+            // Without the server it was started for it is not to run.
+            let _ = child.kill();
+        })?;
         thread::Builder::new().name("command".to_owned()).spawn(move || ended(child.wait()))?;
-        Ok(Self { pid })
+        Ok(Self { process })
     }
 
     /// Asks the command to end.
@@ -40,10 +45,8 @@ impl Running {
     }
 
     fn send(&self, signal: Signal) {
-        if let Some(pid) = self.pid {
-            // One that has just ended needs no signal.
-            let _ = kill_process(pid, signal);
-        }
+        // One that has just ended needs no signal.
+        let _ = pidfd_send_signal(&self.process, signal);
     }
 }
 
