@@ -4,6 +4,7 @@ mod served;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -365,6 +366,9 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
         let error = refused(&[&["serve"], arguments].concat());
         assert!(error.contains(words), "{arguments:?}: {error}");
     }
+    let name = std::ffi::OsStr::from_bytes(b"disk\xff.img");
+    let error = ended(&program(folder.path(), &["serve"]).arg(name).output().unwrap(), 2);
+    assert!(error.contains(": a path that is not UTF-8 cannot be served; give it another name"), "{error}");
     for (text, words) in [
         ("schedler = \"none\"", "line 1: unknown field `schedler`, expected one of `device`"),
         (
@@ -449,9 +453,15 @@ fn a_file_is_served_by_its_path() {
         assert_eq!(client.write(4096, &[9; 4096]), 0);
     }
     assert_eq!(fs::read(&path).unwrap()[4096..8192], [9; 4096]);
-    let server = Served::start(&[disk, "--read-only"]);
-    assert!(server.say(&["list"]).contains("read_only=1"));
-    assert_eq!(server.connect("").read(4096, 4096), [9; 4096]);
+    let spec = format!("file,path={disk}");
+    let named = format!("again={spec}");
+    // Both can have it at once, for they only read.
+    let server = Served::start(&["--device", &spec, "--export", &named, "--read-only"]);
+    let also = Served::start(&[disk, "--read-only"]);
+    for mut client in [server.connect(""), server.connect("again"), also.connect("")] {
+        assert_eq!(client.read(4096, 4096), [9; 4096]);
+        assert_eq!(client.write(0, &[1; 512]), 1, "not permitted");
+    }
     let error = ended(&program(folder.path(), &["serve", disk]).output().unwrap(), 2);
     assert_eq!(error, format!("blkmq: {disk}: device file: {disk}: in use by another server\n"));
 }

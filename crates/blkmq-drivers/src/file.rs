@@ -3,6 +3,7 @@
 //! Requests are started in the order in which they come, with one system call for all of them; what the kernel has done is
 //! found on the ring without one. Any thread may look there; who sleeps does so on the ring's descriptor.
 
+mod journal;
 mod ring;
 mod status;
 mod target;
@@ -11,12 +12,13 @@ mod transfer;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
 use blkmq::driver::{Batch, Done, Driver, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
+pub use journal::{Asked, Journal};
 use ring::Ring;
 use target::Target;
 
@@ -91,6 +93,8 @@ impl Config {
 pub struct File {
     config: Config,
     target: Target,
+    /// Who is told what the rings are asked; most often nobody.
+    journal: Option<Arc<dyn Journal>>,
     /// Made when a hardware queue is first there; none goes before the device.
     rings: Box<[OnceLock<Ring>]>,
 }
@@ -101,8 +105,20 @@ impl File {
     /// # Errors
     /// Why it cannot be opened, or the kernel gives no ring, in one sentence.
     pub fn open(config: Config) -> Result<Self, String> {
+        Self::open_with(config, None)
+    }
+
+    /// The same, with somebody who is told of everything that the kernel is asked for, and what it answers.
+    ///
+    /// # Errors
+    /// As of [`open`](Self::open).
+    pub fn open_with_journal(config: Config, journal: Arc<dyn Journal>) -> Result<Self, String> {
+        Self::open_with(config, Some(journal))
+    }
+
+    fn open_with(config: Config, journal: Option<Arc<dyn Journal>>) -> Result<Self, String> {
         let target = Target::open(&config)?;
-        let file = Self { rings: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(), target, config };
+        let file = Self { rings: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(), target, journal, config };
         file.make_rings(file.config.queues)?;
         Ok(file)
     }
@@ -112,11 +128,11 @@ impl File {
     }
 
     fn make_rings(&self, queues: u16) -> Result<(), String> {
-        for entry in &self.rings[..usize::from(queues)] {
+        for (hctx, entry) in (0..queues).zip(&self.rings) {
             if entry.get().is_none() {
                 let ring = Ring::new(&self.target, self.config.depth)
                     .map_err(|error| format!("{}: no io_uring: {error}", self.config.path.display()))?;
-                let _ = entry.set(ring);
+                let _ = entry.set(ring.with_journal(hctx, self.journal.clone()));
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! One client: its socket from the greeting to the end. Each has a thread.
 
 mod desk;
+mod failures;
 mod input;
 mod outbox;
 mod plan;
@@ -20,6 +21,7 @@ use rustix::io::Errno as SystemError;
 use rustix::net::{SendFlags, send};
 
 use self::desk::Desk;
+use self::failures::Failures;
 use self::input::Input;
 use self::plan::Plan;
 use self::transmission::Transmission;
@@ -119,7 +121,8 @@ impl Connection {
         send_all(&socket, &shared, &entry, &mut output, deadline)?;
         shared.inform(format_args!("client {} from {} uses export {:?}", entry.number, entry.peer, export.name));
         let plan = Plan::new(export.queue.limits(), submitter.nr_slots());
-        let desk = Desk::new(export.terms(offer, agreement), plan, shared.bounds, Arc::clone(&entry));
+        let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
+        let desk = Desk::new(export.terms(offer, agreement), plan, shared.bounds, Arc::clone(&entry), failures);
         let (bell, stop) = (Arc::clone(&entry.bell), shared.stop.clone());
         Transmission::new(socket, bell, stop, submitter, desk, input).run()
     }

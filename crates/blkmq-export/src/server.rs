@@ -11,6 +11,7 @@ use std::time::Duration;
 use blkmq::Notify;
 use blkmq::event::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::clients::{ClientInfo, Clients, Entry};
 use crate::connection::{Connection, Ending};
@@ -212,7 +213,7 @@ impl Shared {
         self.log.line(Level::Info, &text.to_string());
     }
 
-    fn warn(&self, text: fmt::Arguments<'_>) {
+    pub(crate) fn warn(&self, text: fmt::Arguments<'_>) {
         self.log.line(Level::Warning, &text.to_string());
     }
 
@@ -257,9 +258,30 @@ impl Drop for Place {
     }
 }
 
+/// A descriptor that is kept for when there is none left. With it a client that waits to be accepted is told so, by a connection
+/// that is closed at once; else it would wait until somebody leaves.
+struct Reserve(Option<EventFd>);
+
+impl Reserve {
+    fn new() -> Self {
+        Self(EventFd::new().ok())
+    }
+
+    /// Closes the connection of the client that waits next, if it is for want of descriptors that it was not accepted.
+    fn turn_away(&mut self, listener: &Listener, error: &io::Error) {
+        if let Some(Errno::MFILE | Errno::NFILE) = Errno::from_io_error(error) {
+            drop(self.0.take());
+            // Another thread may have been quicker to take its place, and then the client waits until the next try.
+            let _ = listener.accept();
+            *self = Self::new();
+        }
+    }
+}
+
 /// Accepts clients until the server stops. The listeners go with it.
 fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
     let mut pauses = false;
+    let mut reserve = Reserve::new();
     while shared.stop.phase() == Phase::Running {
         let is_open = !pauses && !shared.clients.is_full();
         let events = if is_open { PollFlags::IN } else { PollFlags::empty() };
@@ -267,7 +289,7 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
             listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), events)).collect();
         fds.push(PollFd::new(&*shared.bell, PollFlags::IN));
         if let Err(error) = poll(&mut fds, pauses.then_some(&PAUSE))
-            && error != rustix::io::Errno::INTR
+            && error != Errno::INTR
         {
             shared.warn(format_args!("clients are accepted no more: {error}"));
             return;
@@ -276,7 +298,8 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
         pauses = false;
         let ready = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
         for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
-            let accepted = listener.accept().and_then(|accepted| match accepted {
+            let accepted = listener.accept().inspect_err(|error| reserve.turn_away(listener, error));
+            let accepted = accepted.and_then(|accepted| match accepted {
                 Some((socket, peer)) => shared.serve(socket, peer),
                 None => Ok(()),
             });

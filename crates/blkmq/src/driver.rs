@@ -299,6 +299,8 @@ impl std::error::Error for StaleRequest {}
 pub struct Done<'q> {
     pub(crate) slots: &'q Slots,
     pub(crate) finished: &'q mut RqList,
+    /// Those who sleep know of a later event than there is.
+    pub(crate) is_early: bool,
 }
 
 impl Done<'_> {
@@ -311,6 +313,12 @@ impl Done<'_> {
             self.finished.push_back(rq, Place::Held);
         }
         Ok(())
+    }
+
+    /// [`Driver::next_event`] of this hardware queue is earlier now, without a request having been started: those who sleep are
+    /// woken, so that they plan for it. The thread that polls may have no other reason to come again.
+    pub fn plan_anew(&mut self) {
+        self.is_early = true;
     }
 
     /// Requests completed so far in this call.

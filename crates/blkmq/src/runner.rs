@@ -201,7 +201,11 @@ impl Runner {
 
     /// Asks the driver what has finished on a hardware queue.
     pub(crate) fn poll_hctx(&mut self, q: &RequestQueue, hctx: u16, now: Time) {
-        q.driver.poll(hctx, &mut Done { slots: &q.slots, finished: &mut self.finished }, now);
+        let mut done = Done { slots: &q.slots, finished: &mut self.finished, is_early: false };
+        q.driver.poll(hctx, &mut done, now);
+        if done.is_early {
+            q.wake_sleepers();
+        }
     }
 
     /// Whether a quiescence that held this thread up is over, or something was left to others since it looked. Who sleeps looks

@@ -2,13 +2,14 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use blkmq::driver::spec;
+use blkmq::driver::{Batch, Done, Driver, RqId, Topology, spec};
 use blkmq::future::AsyncSubmitter;
-use blkmq::{Bio, Buffer, Client, Clock, RejectReason, RequestQueue, Status, VirtualClock};
+use blkmq::{Bio, Buffer, Client, Clock, Limits, RejectReason, RequestQueue, Status, Submitter, Time, VirtualClock};
 
 fn queue(device: &str) -> Arc<RequestQueue> {
     RequestQueue::builder(spec::open(device).expect("the spec is good")).build().expect("the queue is good")
@@ -147,5 +148,89 @@ fn an_eventfd_becomes_readable_when_something_completes() {
             }
         }
         assert_eq!(q.stats().completed, 20);
+    }
+}
+
+/// A device that is done with a request at the second poll after all those that it was given have come, and says after the first
+/// that it wants the second at once.
+#[derive(Debug)]
+struct Behind {
+    started: Mutex<Vec<RqId>>,
+    wants_poll: AtomicBool,
+    /// How often somebody has planned for what it says.
+    plans: AtomicU64,
+}
+
+impl Behind {
+    fn started(&self) -> MutexGuard<'_, Vec<RqId>> {
+        self.started.lock().expect("no test goes on after a panic")
+    }
+}
+
+impl Driver for Behind {
+    fn name(&self) -> &'static str {
+        "behind"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { capacity_sectors: 1 << 10, ..Limits::default() }
+    }
+
+    fn topology(&self) -> Topology {
+        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 8 }
+    }
+
+    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
+        while let Some(rq) = batch.next() {
+            self.started().push(batch.start(rq));
+        }
+    }
+
+    fn poll(&self, _hctx: u16, done: &mut Done<'_>, _now: Time) {
+        let mut started = self.started();
+        if self.wants_poll.swap(false, Ordering::Relaxed) || started.len() == 2 {
+            // The newest first: that of the thread which polls now.
+            if let Some(id) = started.pop() {
+                done.complete(id, Status::Ok).expect("each request is over once");
+            }
+            if !started.is_empty() {
+                self.wants_poll.store(true, Ordering::Relaxed);
+                done.plan_anew();
+            }
+        }
+    }
+
+    fn next_event(&self, _hctx: u16) -> Option<Time> {
+        self.plans.fetch_add(1, Ordering::Relaxed);
+        self.wants_poll.load(Ordering::Relaxed).then_some(Time(0))
+    }
+}
+
+/// Red, for it waits for ever, if `Done::plan_anew` wakes nobody: the thread that polled has what it came for, and does not come
+/// again; the other one sleeps with an old plan.
+#[test]
+fn an_event_that_a_poll_brings_nearer_is_known_to_those_who_sleep() {
+    for _ in 0..100 {
+        let (started, wants_poll) = (Mutex::default(), AtomicBool::new(false));
+        let device = Arc::new(Behind { started, wants_poll, plans: AtomicU64::new(0) });
+        let q = RequestQueue::builder(device.clone()).build().expect("the queue is good");
+        // No scan for overdue requests comes to help.
+        q.set_knob("io_timeout", &u32::MAX.to_string()).expect("it is a knob").wait().expect("nothing is in flight");
+        let join = || q.submitter(&Client::new("test")).expect("there is a place");
+        let run = |mut submitter: Submitter| {
+            submitter.submit(Bio::write(0, Buffer::zeroed(512))).expect("there is a slot");
+            submitter.wait(None);
+            submitter.reap().expect("it is over").status
+        };
+        thread::scope(|scope| {
+            let (sleeper, passer) = (join(), join());
+            let sleeper = scope.spawn(move || run(sleeper));
+            // It plans once before it says that it sleeps, and once behind that.
+            while device.plans.load(Ordering::Relaxed) < 2 {
+                thread::yield_now();
+            }
+            assert_eq!(run(passer), Status::Ok);
+            assert_eq!(sleeper.join().unwrap(), Status::Ok);
+        });
     }
 }

@@ -108,13 +108,17 @@ pub(super) struct Plan {
 }
 
 /// The device of a file or block device.
-fn of_path(path: &Path, read_only: bool) -> Result<Given, TextError> {
+fn of_path(path: &Path) -> Result<Given, TextError> {
     let place = path.display().to_string();
-    if place.contains(',') {
-        return Err(TextError { place, what: "a path with a comma cannot be served; give it another name".to_owned() });
+    let wrong = |what: &str| TextError {
+        place: place.clone(),
+        what: format!("a path {what} cannot be served; give it another name"),
+    };
+    let text = path.to_str().ok_or_else(|| wrong("that is not UTF-8"))?;
+    if text.contains(',') {
+        return Err(wrong("with a comma"));
     }
-    let read_only = if read_only { ",read_only=1" } else { "" };
-    Ok(Given { text: format!("file,path={place}{read_only}"), place })
+    Ok(Given { text: format!("file,path={text}"), place })
 }
 
 impl Plan {
@@ -131,7 +135,7 @@ impl Plan {
         let settings = options.settings()?.or(&file.settings);
         let read_only = options.read_only || file.read_only;
         let mut exports = Vec::new();
-        let path = options.path.as_deref().map(|path| of_path(path, read_only)).transpose()?;
+        let path = options.path.as_deref().map(of_path).transpose()?;
         let device = options.device.as_deref().map(|text| Given::option("device", text));
         let device = path.or(device).or(file.device);
         if let Some(device) = device {

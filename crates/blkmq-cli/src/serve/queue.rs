@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use blkmq::driver::spec::DeviceDescription;
 use blkmq::{Locking, QueueError, RequestQueue};
 use blkmq_workbench::TextError;
 
@@ -13,15 +14,28 @@ pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
     let mut by_name = BTreeMap::new();
     for export in exports {
         if let Disk::Own { device, settings } = &export.disk {
-            by_name.insert(export.queue(), build(device, settings)?);
+            // One that others may write to is not opened for reading only.
+            let read_only = exports.iter().filter(|other| other.queue() == export.queue()).all(|other| other.read_only);
+            by_name.insert(export.queue(), build(device, settings, read_only)?);
         }
     }
     Ok(exports.iter().map(|export| Arc::clone(&by_name[export.queue()])).collect())
 }
 
+/// The device's spec. What nobody may write to is opened for reading only, where a device knows the difference: then it may be a file
+/// that cannot be written, and that others read too.
+fn spec(text: &str, read_only: bool) -> String {
+    let mut words = text.split(',');
+    let name = words.next();
+    let is_given = words.any(|word| word.split('=').next() == Some("read_only"));
+    let has = |device: &DeviceDescription| device.parameters.iter().any(|parameter| parameter.name == "read_only");
+    let knows = blkmq_drivers::devices().iter().any(|device| Some(device.name) == name && has(device));
+    if read_only && knows && !is_given { format!("{text},read_only=1") } else { text.to_owned() }
+}
+
 /// Opens the device, and builds the queue.
-fn build(device: &Given, settings: &Settings) -> Result<Arc<RequestQueue>, TextError> {
-    let driver = blkmq_drivers::open(&device.text).map_err(|error| device.fault(error.to_string()))?;
+fn build(device: &Given, settings: &Settings, read_only: bool) -> Result<Arc<RequestQueue>, TextError> {
+    let driver = blkmq_drivers::open(&spec(&device.text, read_only)).map_err(|error| device.fault(error.to_string()))?;
     let mut builder = RequestQueue::builder(driver);
     // Whether requests may pass the scheduler by depends on the locking that the queue is built with.
     if let Some(locking) = &settings.locking {

@@ -145,9 +145,14 @@ pub(crate) struct Nbd(UnixStream);
 
 pub(crate) const READ: u16 = 0;
 pub(crate) const WRITE: u16 = 1;
+pub(crate) const FLUSH: u16 = 3;
+pub(crate) const TRIM: u16 = 4;
+pub(crate) const WRITE_ZEROES: u16 = 6;
+/// The flag of a request that is to be durable when it is answered.
+pub(crate) const FUA: u16 = 1;
 
 impl Nbd {
-    fn connect(mut stream: UnixStream, export: &str) -> Self {
+    pub(crate) fn connect(mut stream: UnixStream, export: &str) -> Self {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).expect("the server talks on");
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
@@ -177,14 +182,27 @@ impl Nbd {
 
     /// Sends a request without waiting for its answer.
     pub(crate) fn send(&mut self, kind: u16, cookie: u64, offset: u64, length: u32, data: &[u8]) {
+        self.try_send(0, kind, cookie, offset, length, data).expect("the server talks on");
+    }
+
+    /// The same, with flags, to a server that may be gone.
+    pub(crate) fn try_send(
+        &mut self,
+        flags: u16,
+        kind: u16,
+        cookie: u64,
+        offset: u64,
+        length: u32,
+        data: &[u8],
+    ) -> std::io::Result<()> {
         let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
-        request.extend(0_u16.to_be_bytes());
+        request.extend(flags.to_be_bytes());
         request.extend(kind.to_be_bytes());
         request.extend(cookie.to_be_bytes());
         request.extend(offset.to_be_bytes());
         request.extend(length.to_be_bytes());
         request.extend_from_slice(data);
-        self.0.write_all(&request).expect("the server talks on");
+        self.0.write_all(&request)
     }
 
     /// An answer without data: its cookie and error; `None` if the server has closed the connection.

@@ -8,11 +8,12 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use blkmq::driver::{Batch, Done};
 use io_uring::{IoUring, squeue};
 
+use super::journal::{Journal, asked};
 use super::target::Target;
 use super::transfer::{Next, Transfer};
 
@@ -27,6 +28,8 @@ pub(super) struct Ring {
     transfers: Box<[Mutex<Transfer>]>,
     /// The kernel has not taken everything that is on the ring.
     is_behind: AtomicBool,
+    /// Who is told what passes here, with the number of the hardware queue; looked at once for each entry and each completion.
+    journal: Option<(u16, Arc<dyn Journal>)>,
 }
 
 impl std::fmt::Debug for Ring {
@@ -52,7 +55,14 @@ impl Ring {
             reaping: Mutex::new(()),
             transfers: (0..depth).map(|_| Mutex::new(Transfer::new())).collect(),
             is_behind: AtomicBool::new(false),
+            journal: None,
         })
+    }
+
+    /// The same ring, of this hardware queue, with a journal if there is one.
+    pub(super) fn with_journal(mut self, hctx: u16, journal: Option<Arc<dyn Journal>>) -> Self {
+        self.journal = journal.map(|journal| (hctx, journal));
+        self
     }
 
     /// The ring's descriptor: readable while there are completions.
@@ -83,6 +93,10 @@ impl Ring {
     /// Puts a transfer's entry on the ring.
     fn put(&self, _side: &MutexGuard<'_, ()>, tag: u16, transfer: &Transfer) {
         let entry: squeue::Entry = transfer.entry().user_data(tag.into());
+        if let Some((hctx, journal)) = &self.journal {
+            // SAFETY: the transfer's invariant: what the entry names lives.
+            journal.asked(*hctx, tag, unsafe { asked(&entry) });
+        }
         // SAFETY: the caller has `starting`, so there is no other view of this side.
         let mut entries = unsafe { self.uring.submission_shared() };
         // SAFETY: the transfer's invariant: what the entry names lives, and stays where it is, until it is answered.
@@ -121,6 +135,9 @@ impl Ring {
         let mut is_unfinished = false;
         for completion in completions {
             let tag = completion.user_data() as u16;
+            if let Some((hctx, journal)) = &self.journal {
+                journal.answered(*hctx, tag, completion.result());
+            }
             let mut transfer = lock(&self.transfers[usize::from(tag)]);
             match transfer.answered(completion.result()) {
                 Some(Next::Over(id, status)) => {
@@ -137,6 +154,10 @@ impl Ring {
         }
         if is_unfinished {
             self.submit(&lock(&self.starting));
+            if self.is_behind() {
+                // Whose requests these are may sleep, and this thread has perhaps nothing more to wait for.
+                done.plan_anew();
+            }
         }
     }
 }

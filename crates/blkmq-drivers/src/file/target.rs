@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -167,6 +167,10 @@ fn direct(config: &Config, buffered: &std::fs::File) -> io::Result<(Option<Owned
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(NONE),
         Err(error) => return Err(error),
     };
+    let identity = |file: &std::fs::File| file.metadata().map(|found| (found.dev(), found.ino()));
+    if identity(&file)? != identity(buffered)? {
+        return Err(io::Error::other("another file took its place while it was opened; try again"));
+    }
     let told = statx(buffered, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
     let is_told = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     let aligns = (told.stx_dio_mem_align, told.stx_dio_offset_align);
@@ -203,5 +207,26 @@ impl Drop for Target {
     /// The kernel may keep the file for a moment on behalf of the rings; the next server need not wait for that.
     fn drop(&mut self) {
         let _ = flock(&self.buffered, FlockOperation::Unlock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if direct I/O goes to whatever has the name by then, past the lock, while syncs go to the file that had it.
+    #[test]
+    fn a_file_that_takes_the_place_of_another_meanwhile_is_refused() {
+        let [first, second] =
+            ["first", "second"].map(|name| std::env::temp_dir().join(format!("blkmq-{name}-{}", std::process::id())));
+        let [first, second] = [first, second].map(|path| Config { size: Some(1 << 20), ..Config::new(path) });
+        let opened = [&first, &second].map(|config| open(config, 0).expect("it can be made").0);
+        let found = direct(&second, &opened[0]);
+        assert!(direct(&first, &opened[0]).is_ok());
+        for config in [&first, &second] {
+            std::fs::remove_file(&config.path).expect("it was just made");
+        }
+        let error = found.expect_err("they are two files").to_string();
+        assert_eq!(error, "another file took its place while it was opened; try again");
     }
 }

@@ -17,6 +17,11 @@ const BUFFERED: types::Fixed = types::Fixed(1);
 const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
+/// How often the kernel may put the same off. A ring waits by itself for what would block, so what comes back is what was broken off
+/// when the thread that had asked for it ended: once for each such thread. What comes back more often than this, as a file system's
+/// or a bad buffer's answer, would come back for ever, as fast as it is asked for.
+const MOST_TRIES: u16 = 1000;
+
 /// What the kernel is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Task {
@@ -47,6 +52,8 @@ pub(super) struct Transfer {
     pub(super) id: Option<RqId>,
     task: Task,
     is_durable: bool,
+    /// How often the kernel has put off what is asked for now.
+    tries: u16,
     /// What may be asked for begins and ends at multiples of so many bytes.
     block: u64,
     /// Where in the file, and how many bytes, in all.
@@ -69,6 +76,7 @@ impl Transfer {
             id: None,
             task: Task::Sync,
             is_durable: false,
+            tries: 0,
             block: 1,
             offset: 0,
             bytes: 0,
@@ -92,6 +100,7 @@ impl Transfer {
             Op::WriteZeroes => Task::Range(ZERO),
         };
         self.is_durable = rq.flags().fua;
+        self.tries = 0;
         self.offset = rq.sector() * SECTOR_SIZE as u64;
         self.bytes = u64::from(rq.nr_sectors()) * SECTOR_SIZE as u64;
         self.pieces.clear();
@@ -185,7 +194,11 @@ impl Transfer {
     /// Whether that is the end, and how.
     fn failed(&mut self, errno: i32) -> Result<bool, Status> {
         match verdict(errno) {
-            Verdict::Again => Ok(false),
+            Verdict::Again if self.tries < MOST_TRIES => {
+                self.tries += 1;
+                Ok(false)
+            }
+            Verdict::Again => Err(Status::IoError),
             // A file system that cannot zero a range may still be able to punch a hole, which reads the same.
             Verdict::Failed(Status::Unsupported) if self.task == Task::Range(ZERO) => {
                 self.task = Task::Range(PUNCH);
@@ -202,6 +215,7 @@ impl Transfer {
         let done = if done == self.bytes { done } else { done - done % self.block };
         self.offset += done;
         self.bytes -= done;
+        self.tries = if done > 0 { 0 } else { self.tries };
         if self.bytes == 0 {
             return true;
         }
@@ -270,6 +284,21 @@ mod tests {
     #[test]
     fn a_file_that_has_become_shorter_is_an_error_and_no_endless_loop() {
         assert_eq!(transfer(&[512]).answered(0), Some(Next::Over(RqId(7), Status::IoError)));
+    }
+
+    /// Red if what the kernel puts off is asked for for ever.
+    #[test]
+    fn what_is_put_off_again_and_again_fails_at_last() {
+        let mut transfer = transfer(&[512, 512]);
+        for errno in [libc::EAGAIN, libc::EFAULT] {
+            for _ in 0..MOST_TRIES {
+                assert_eq!(transfer.answered(-errno), Some(Next::Again));
+            }
+            if errno == libc::EAGAIN {
+                assert_eq!(transfer.answered(512), Some(Next::Again), "from here on it counts anew");
+            }
+        }
+        assert_eq!(transfer.answered(-libc::EFAULT), Some(Next::Over(RqId(7), Status::IoError)));
     }
 
     /// Red if the reply to a discard or zeroes with FUA does not wait for a sync.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Flags, Op, RejectReason, Status, Submitter, Time};
 
+use super::failures::Failures;
 use super::outbox::Outbox;
 use super::plan::Plan;
 use super::pool::{Pool, footprint};
@@ -33,10 +34,11 @@ pub(super) struct Desk {
     /// The time, as of the last look at the clock.
     pub(super) now: Time,
     entry: Arc<Entry>,
+    failures: Failures,
 }
 
 impl Desk {
-    pub(super) fn new(terms: Terms, plan: Plan, bounds: Bounds, entry: Arc<Entry>) -> Self {
+    pub(super) fn new(terms: Terms, plan: Plan, bounds: Bounds, entry: Arc<Entry>, failures: Failures) -> Self {
         Self {
             terms,
             plan,
@@ -48,6 +50,7 @@ impl Desk {
             outbox: Outbox::default(),
             now: Time(0),
             entry,
+            failures,
         }
     }
 
@@ -181,6 +184,10 @@ impl Desk {
         let is_read = task.command == Command::Read;
         if !status.is_ok() {
             note_failure(task, &bio, status);
+            // What else there is the client has brought about, and is told of alone.
+            if matches!(Errno::of_status(status, false), Some(Errno::Io | Errno::NoSpace)) {
+                self.failures.note(&bio, status);
+            }
         }
         if let blkmq::Buffers::One(buffer) = std::mem::take(&mut bio.buffers) {
             if is_read { task.data.push(buffer) } else { self.pool.give(buffer) }

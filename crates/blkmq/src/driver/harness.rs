@@ -104,7 +104,7 @@ impl<'d> Harness<'d> {
     /// Polls once.
     pub(super) fn poll(&mut self, now: Time) -> Vec<(Bio, Status)> {
         let mut finished = RqList::new();
-        self.driver.poll(self.hctx, &mut Done { slots: &self.slots, finished: &mut finished }, now);
+        self.driver.poll(self.hctx, &mut Done { slots: &self.slots, finished: &mut finished, is_early: false }, now);
         self.take(finished)
     }
 

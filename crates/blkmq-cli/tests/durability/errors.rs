@@ -1,0 +1,156 @@
+//! What fails is told to the client that asked and in the log, and nothing else stops.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+
+use crate::served::{Nbd, Served, TRIM};
+use crate::{file, folder};
+
+/// The protocol's numbers.
+const EIO: u32 = 5;
+const ENOSPC: u32 = 28;
+
+/// A server of the device `bad`, beside one that has nothing to do with it.
+fn serve(bad: &str) -> Served {
+    let [bad, good] = [format!("bad={bad}"), "good=ram,size=1M".to_owned()];
+    Served::start(&["--export", &bad, "--export", &good])
+}
+
+/// What else there is goes on: another export, and new clients.
+fn others_go_on(server: &Served) {
+    let mut other = server.connect("good");
+    assert_eq!(other.write(4096, &[6; 4096]), 0);
+    assert_eq!(other.read(4096, 4096), [6; 4096]);
+}
+
+/// Ends the server; what it has said, which is as many lines as there are texts, each with one of them.
+fn log(mut server: Served, texts: &[&str]) {
+    server.signal(Signal::TERM);
+    let (code, log) = server.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(log.lines().count(), texts.len(), "{log}");
+    for (line, text) in log.lines().zip(texts) {
+        assert!(line.starts_with("blkmq: ") && line.contains(text), "{line:?} says nothing of {text:?}");
+    }
+}
+
+/// Asks for a read and tells the error.
+fn read_error(client: &mut Nbd, offset: u64) -> u32 {
+    client.send(crate::served::READ, 1, offset, 4096, &[]);
+    client.receive().expect("the server answers").1
+}
+
+/// A mounted file system that goes when the test ends.
+struct Mount(PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// Red, as are those below, if the log is not told of what a device fails.
+#[test]
+fn a_full_disk_fails_the_writes_that_it_has_no_room_for() {
+    let folder = folder();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"]).arg(folder.path()).output();
+    if !mount.is_ok_and(|output| output.status.success()) {
+        println!("SKIP mounting a tmpfs takes the rights of root");
+        return;
+    }
+    let _mount = Mount(folder.path().to_owned());
+    let server = serve(&format!("file,path={},size=8M", file(&folder, "disk").1));
+    let (mut client, mut another) = (server.connect("bad"), server.connect("bad"));
+    let errors: Vec<_> = (0..32).map(|number| client.write(number << 16, &[1; 1 << 16])).collect();
+    assert!(errors.contains(&0) && errors.contains(&ENOSPC), "{errors:?}");
+    assert!(errors.iter().all(|error| [0, ENOSPC].contains(error)), "{errors:?}");
+    let is_full = |error: &u32| *error == ENOSPC;
+    let written = errors.iter().position(is_full).expect("it was just found") as u64 - 1;
+    assert_eq!(another.read(written << 16, 1 << 16), [1; 1 << 16], "what is there stays there");
+    others_go_on(&server);
+    // Room that is given back can be used.
+    client.send(TRIM, 2, 0, 1 << 19, &[]);
+    assert_eq!(client.receive(), Some((2, 0)));
+    assert_eq!(another.write(0, &[2; 4096]), 0);
+    assert_eq!(client.read(0, 4096), [2; 4096]);
+    log(server, &["export \"bad\": a write at sector"]);
+}
+
+#[test]
+fn sectors_that_fail_fail_what_touches_them() {
+    let server = serve("null,size=1M,memory_backed=1,badblocks=16-23");
+    let mut client = server.connect("bad");
+    for _ in 0..3 {
+        assert_eq!(read_error(&mut client, 8192), EIO);
+        assert_eq!(client.write(8192, &[1; 4096]), EIO);
+        assert_eq!(client.write(4096, &[1; 4096]), 0);
+        assert_eq!(client.read(4096, 4096), [1; 4096]);
+    }
+    assert_eq!(read_error(&mut server.connect("bad"), 8192), EIO);
+    others_go_on(&server);
+    let (read, write) = ("a read at sector 16 failed: medium error", "a write at sector 16 failed: medium error");
+    log(server, &[read, write, read]);
+}
+
+#[test]
+fn a_file_that_was_cut_short_fails_reads_of_what_is_gone() {
+    let folder = folder();
+    let (path, disk) = file(&folder, "disk");
+    for direct in [0, 1] {
+        fs::write(&path, vec![3; 1 << 20]).expect("the folder for tests is writable");
+        let server = serve(&format!("file,path={disk},direct={direct}"));
+        let mut client = server.connect("bad");
+        let file = OpenOptions::new().write(true).open(&path).expect("it is there");
+        file.set_len(1 << 16).expect("the folder for tests is writable");
+        assert_eq!(read_error(&mut client, 1 << 17), EIO);
+        assert_eq!(client.read(4096, 4096), [3; 4096]);
+        assert_eq!(client.write(1 << 18, &[4; 4096]), 0, "a write makes it longer again");
+        assert_eq!(client.read(1 << 18, 4096), [4; 4096]);
+        others_go_on(&server);
+        log(server, &["a read at sector 256 failed: I/O error"]);
+    }
+}
+
+/// Red if a client that cannot be accepted is left to wait, or the server takes no more when there are descriptors again.
+#[test]
+fn without_descriptors_clients_are_turned_away_and_the_others_served() {
+    let folder = folder();
+    let server = serve(&format!("file,path={},size=1M", file(&folder, "disk").1));
+    let mut clients = [server.connect("bad"), server.connect("good")];
+    let mut work = || {
+        for client in &mut clients {
+            assert_eq!(client.write(0, &[5; 8192]), 0);
+            assert_eq!(client.read(4096, 4096), [5; 4096]);
+        }
+    };
+    work();
+    let pid = Pid::from_child(&server.child);
+    let open = fs::read_dir(format!("/proc/{}/fd", server.child.id())).expect("it runs");
+    let open: BTreeSet<u64> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    // A limit is above the numbers that may be taken; those between the open ones are free too.
+    let mut free = (0..).filter(|number| !open.contains(number));
+    // The server has them from this process.
+    let before = getrlimit(Resource::Nofile);
+    // None is left for the connection, then one for that, and none for what else it needs.
+    for first_beyond in [free.next(), free.next()] {
+        let limit = Rlimit { current: first_beyond, maximum: before.maximum };
+        prlimit(Some(pid), Resource::Nofile, limit).expect("a parent may do so");
+        let mut turned_away = UnixStream::connect(server.folder.join("nbd")).expect("the server listens");
+        let mut said = Vec::new();
+        let end = turned_away.read_to_end(&mut said);
+        assert!(said.is_empty() && !end.is_ok_and(|len| len > 0), "it is not served: {said:?}");
+        work();
+    }
+    prlimit(Some(pid), Resource::Nofile, before).expect("a parent may do so");
+    others_go_on(&server);
+    assert_eq!(server.connect("bad").read(4096, 4096), [5; 4096]);
+    work();
+    drop(clients);
+    log(server, &["a client could not be accepted: Too many open files"; 2]);
+}

@@ -1,0 +1,39 @@
+//! What was acknowledged is there afterwards: after a kill, after a power loss, and as the order of what a file's rings were asked
+//! shows. And what clients are told when disks are full, sectors fail or descriptors run out.
+
+#[path = "../../../blkmq/tests/device/mod.rs"]
+mod device;
+mod errors;
+mod journal;
+mod kills;
+mod ledger;
+mod load;
+mod power;
+mod replies;
+#[path = "../served/mod.rs"]
+mod served;
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+/// A folder on a disk, which goes when it is dropped.
+fn folder() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder for tests is writable")
+}
+
+/// A file there.
+fn file(folder: &TempDir, name: &str) -> (PathBuf, String) {
+    let path = folder.path().join(name);
+    let text = path.display().to_string();
+    (path, text)
+}
+
+/// Does something when it is dropped, also if that is by a panic: others wait for it.
+struct AtEnd<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

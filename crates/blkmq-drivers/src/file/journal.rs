@@ -1,0 +1,120 @@
+//! What passes between a driver and its rings, told to who checks it.
+#![expect(unsafe_code, reason = "an entry is read as the kernel reads it")]
+
+use std::fmt;
+
+use io_uring::squeue;
+
+/// What an entry asks the kernel for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Bytes of the file are read.
+    Read,
+    /// Bytes are written.
+    Write {
+        /// From this byte of the file on.
+        offset: u64,
+        /// So many.
+        bytes: u64,
+        /// They are durable when the kernel answers.
+        is_durable: bool,
+    },
+    /// A range becomes zeroes or a hole.
+    Zero {
+        /// From this byte of the file on.
+        offset: u64,
+        /// So many.
+        bytes: u64,
+    },
+    /// What was written before becomes durable.
+    Sync,
+    /// Something else, with its number.
+    Other(u8),
+}
+
+/// Who is told of everything that is asked of the kernel, and what it answers. Called by the threads that drive the queue, in
+/// their midst: it should return soon, and call neither queue nor driver.
+pub trait Journal: Send + Sync + fmt::Debug {
+    /// An entry of this hardware queue's request `tag` is about to go on the ring; the kernel has not seen it yet.
+    fn asked(&self, hctx: u16, tag: u16, asked: Asked);
+
+    /// The kernel has answered the entry: bytes done, or below zero an error number. The request, of which this may be a part,
+    /// is not over yet.
+    fn answered(&self, hctx: u16, tag: u16, result: i32);
+}
+
+/// Numbers and places of the kernel's interface, which are fixed for ever.
+const READV: u8 = 1;
+const WRITEV: u8 = 2;
+const FSYNC: u8 = 3;
+const READ_FIXED: u8 = 4;
+const WRITE_FIXED: u8 = 5;
+const FALLOCATE: u8 = 17;
+const READ: u8 = 22;
+const WRITE: u8 = 23;
+const ENTRY_SIZE: usize = 64;
+
+/// What is read out of the entry itself, and not of what it was made from: a flag left out on the way would be missed.
+///
+/// # Safety
+/// The pieces of memory that a vectored entry names can be read.
+pub(super) unsafe fn asked(entry: &squeue::Entry) -> Asked {
+    const { assert!(size_of::<squeue::Entry>() == ENTRY_SIZE) };
+    // SAFETY: an entry is as many bytes, all of them numbers that were set.
+    let bytes = unsafe { &*std::ptr::from_ref(entry).cast::<[u8; ENTRY_SIZE]>() };
+    let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+    let half = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+    let (offset, address, len, flags) = (word(8), word(16), half(24), half(28));
+    let is_durable = flags & (libc::RWF_DSYNC | libc::RWF_SYNC).cast_unsigned() != 0;
+    match bytes[0] {
+        READ | READV | READ_FIXED => Asked::Read,
+        WRITE | WRITE_FIXED => Asked::Write { offset, bytes: len.into(), is_durable },
+        WRITEV => {
+            let first = std::ptr::with_exposed_provenance::<libc::iovec>(address as usize);
+            // SAFETY: the caller's: so many pieces lie there.
+            let pieces = unsafe { std::slice::from_raw_parts(first, len as usize) };
+            Asked::Write { offset, bytes: pieces.iter().map(|piece| piece.iov_len as u64).sum(), is_durable }
+        }
+        FALLOCATE => Asked::Zero { offset, bytes: address },
+        FSYNC => Asked::Sync,
+        other => Asked::Other(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use io_uring::{opcode, types};
+
+    use super::*;
+
+    /// Red if a place or number of the interface is wrong: the entries are made by the crate that the driver makes them with.
+    #[test]
+    fn entries_are_read_as_they_were_made() {
+        const FILE: types::Fixed = types::Fixed(1);
+        let memory = [0_u8; 8];
+        let pieces = [512, 1024].map(|iov_len| libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len });
+        let first = pieces.as_ptr();
+        for is_durable in [false, true] {
+            let flags = if is_durable { libc::RWF_DSYNC } else { 0 };
+            let vectored = opcode::Writev::new(FILE, first, 2).offset(4096).rw_flags(flags).build();
+            let plain = opcode::Write::new(FILE, memory.as_ptr(), 8).offset(8).rw_flags(flags).build();
+            let fixed = opcode::WriteFixed::new(FILE, memory.as_ptr(), 8, 0).offset(8).rw_flags(flags).build();
+            for (entry, offset, bytes) in [(vectored, 4096, 1536), (plain, 8, 8), (fixed, 8, 8)] {
+                // SAFETY: the pieces are there.
+                assert_eq!(unsafe { asked(&entry) }, Asked::Write { offset, bytes, is_durable });
+            }
+        }
+        let zero = opcode::Fallocate::new(FILE, 1 << 20).offset(512).mode(libc::FALLOC_FL_ZERO_RANGE).build();
+        let sync = opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build();
+        let read = opcode::Readv::new(FILE, first, 2).build();
+        for (entry, expected) in [
+            (zero, Asked::Zero { offset: 512, bytes: 1 << 20 }),
+            (sync, Asked::Sync),
+            (read, Asked::Read),
+            (opcode::Nop::new().build(), Asked::Other(0)),
+        ] {
+            // SAFETY: the pieces are there.
+            assert_eq!(unsafe { asked(&entry) }, expected);
+        }
+    }
+}

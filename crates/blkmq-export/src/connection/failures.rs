@@ -1,0 +1,51 @@
+//! Errors of the device, as far as the log is told of them.
+
+use std::sync::Arc;
+
+use blkmq::{Bio, Op, Status};
+
+use crate::server::Shared;
+
+/// Tells the log of a connection's failed operations: each kind of them once, for a full disk may fail thousands a second.
+pub(super) struct Failures {
+    shared: Arc<Shared>,
+    /// The client's number.
+    client: u64,
+    /// The number of its export.
+    export: usize,
+    told: Vec<(Op, Status)>,
+}
+
+impl Failures {
+    pub(super) fn new(shared: Arc<Shared>, client: u64, export: usize) -> Self {
+        Self { shared, client, export, told: Vec::new() }
+    }
+
+    /// The device failed an operation.
+    #[cold]
+    pub(super) fn note(&mut self, bio: &Bio, status: Status) {
+        let kind = (bio.op, status);
+        if self.told.contains(&kind) {
+            return;
+        }
+        self.told.push(kind);
+        let (client, name) = (self.client, &self.shared.exports[self.export].name);
+        let what = match bio.op {
+            Op::Read => "a read",
+            Op::Write => "a write",
+            Op::Flush => "a flush",
+            Op::Discard => "a discard",
+            Op::WriteZeroes => "a write of zeroes",
+        };
+        let place = if bio.op == Op::Flush { String::new() } else { format!(" at sector {}", bio.sector) };
+        self.shared.warn(format_args!(
+            "client {client}, export {name:?}: {what}{place} failed: {status}; further ones of this client are not told"
+        ));
+    }
+}
+
+impl std::fmt::Debug for Failures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Failures").field("told", &self.told).finish_non_exhaustive()
+    }
+}
