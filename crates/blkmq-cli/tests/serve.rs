@@ -465,3 +465,33 @@ fn a_file_is_served_by_its_path() {
     let error = ended(&program(folder.path(), &["serve", disk]).output().unwrap(), 2);
     assert_eq!(error, format!("blkmq: {disk}: device file: {disk}: in use by another server\n"));
 }
+
+/// Red if the size is looked up when the server starts, or an old client is let out of the bounds that it was told of.
+#[test]
+fn clients_that_come_after_a_file_has_grown_see_its_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let make_long = |len| fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
+    let mut server = Served::start(&[path.to_str().unwrap()]);
+    let mut old = server.connect("");
+    assert_eq!((old.size, server.say(&["get", "size"])), (1 << 20, "2048\n".to_owned()));
+    make_long(3 << 20);
+    let mut new = server.connect("");
+    assert_eq!((new.size, server.say(&["get", "size"])), (3 << 20, "6144\n".to_owned()));
+    assert_eq!(server.json(&["list"])[0]["queues"][0]["size_bytes"], 3 << 20);
+    assert_eq!(new.write((3 << 20) - 4096, &[9; 4096]), 0);
+    assert_eq!(old.write((1 << 20) - 4096, &[8; 4096]), 0);
+    assert_eq!(old.write(1 << 20, &[8; 4096]), 28, "no space: it was told of one MiB");
+    assert_eq!(new.read((1 << 20) - 4096, 8192), [[8; 4096], [0; 4096]].concat());
+    assert_eq!(new.read((3 << 20) - 4096, 4096), [9; 4096]);
+
+    make_long(2 << 20);
+    assert_eq!(server.connect("").size, 3 << 20, "a device that shrinks is no smaller");
+    assert_eq!(new.read(0, 4096), [7; 4096]);
+    drop((old, new));
+    server.signal(Signal::TERM);
+    let (code, said) = server.end();
+    let warning = "blkmq: export \"\": the device has 4096 sectors, not 6144 as before; a queue's device may grow but not shrink\n";
+    assert_eq!((code, said.as_str()), (Some(0), warning));
+}

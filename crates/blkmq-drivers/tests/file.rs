@@ -423,3 +423,32 @@ fn a_full_disk_is_told_apart() {
     assert_eq!(status_of(&mut submitter, Bio::write(0, Buffer::from(&[2; 4096][..]))), Status::Ok);
     assert_eq!(read(&mut submitter, 0, 4096), vec![2; 4096]);
 }
+
+/// A file that is made larger while it is used: the queue reaches as far once it has been asked to look.
+#[test]
+fn a_file_may_grow_while_it_is_used() {
+    for base in bases() {
+        let folder = Folder::new(base, "growth");
+        let path = folder.file("a");
+        let q = queue(&format!("file,path={path},size=1M"), "mq-deadline", Locking::Combining);
+        let mut submitter = submitter(&q);
+        let block = q.limits().logical_block_size as usize;
+        let beyond = (1 << 20) / SECTOR as u64;
+        fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|file| file.set_len((2 << 20) + 100))
+            .expect("it grows");
+        let rejected = submitter.submit(Bio::write(beyond, Buffer::zeroed(block))).expect_err("nobody has looked yet");
+        assert_eq!(rejected.reason, RejectReason::Bad(Status::BeyondEnd));
+        assert_eq!(q.revalidate(), Ok(2 * beyond), "whole blocks alone count");
+        let end = 2 * beyond - (block / SECTOR) as u64;
+        assert_eq!(status_of(&mut submitter, Bio::write(end, Buffer::from(&vec![4; block][..]))), Status::Ok);
+        assert_eq!(read(&mut submitter, end, block), vec![4; block]);
+        assert!(q.dump().contains("2097152 bytes"), "{}", q.dump());
+        fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(1 << 20)).expect("it shrinks");
+        let error = q.revalidate().expect_err("what lies behind the end may be in flight").to_string();
+        assert!(error.contains("has 2048 sectors, not 4096"), "{error}");
+        assert_eq!(q.limits().capacity_sectors, 4096);
+    }
+}

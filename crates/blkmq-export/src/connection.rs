@@ -27,7 +27,7 @@ use self::plan::Plan;
 use self::transmission::Transmission;
 use crate::clients::Entry;
 use crate::nbd::command::NoRequest;
-use crate::nbd::negotiation::{Agreement, Negotiation, Step};
+use crate::nbd::negotiation::{Agreement, Negotiation, Offer, Step};
 use crate::server::Shared;
 use crate::stop::Phase;
 
@@ -111,16 +111,18 @@ impl Connection {
     pub(crate) fn run(mut self) -> Result<(), Ending> {
         let deadline = Instant::now() + self.shared.negotiation_timeout;
         let mut output = Vec::new();
-        let Some(agreement) = self.negotiate(&mut output, deadline)? else { return Ok(()) };
+        // The devices may have grown since the last client came; this one sees them as they are now, to its end.
+        let offers = self.shared.offers();
+        let Some(agreement) = self.negotiate(&offers, &mut output, deadline)? else { return Ok(()) };
         let Self { socket, shared, entry, input } = self;
-        let (export, offer) = (&shared.exports[agreement.export], &shared.offers[agreement.export]);
+        let (export, offer) = (&shared.exports[agreement.export], &offers[agreement.export]);
         // Before the client hears that it is in.
         let mut submitter = export.queue.submitter(&export.client(entry.number)).map_err(Ending::Queue)?;
         submitter.set_notify(Some(entry.bell.clone()));
         let _ = entry.export.set(export.name.clone());
         send_all(&socket, &shared, &entry, &mut output, deadline)?;
         shared.inform(format_args!("client {} from {} uses export {:?}", entry.number, entry.peer, export.name));
-        let plan = Plan::new(export.queue.limits(), submitter.nr_slots());
+        let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
         let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
         let desk = Desk::new(export.terms(offer, agreement), plan, shared.bounds, Arc::clone(&entry), failures);
         let (bell, stop) = (Arc::clone(&entry.bell), shared.stop.clone());
@@ -128,9 +130,14 @@ impl Connection {
     }
 
     /// Talks until an export is chosen; the answer to that is left in `output`. `None` if the client wants none.
-    fn negotiate(&mut self, output: &mut Vec<u8>, deadline: Instant) -> Result<Option<Agreement>, Ending> {
+    fn negotiate(
+        &mut self,
+        offers: &Arc<[Offer]>,
+        output: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Option<Agreement>, Ending> {
         let Self { socket, shared, entry, input } = self;
-        let mut negotiation = Negotiation::begin(Arc::clone(&shared.offers), output);
+        let mut negotiation = Negotiation::begin(Arc::clone(offers), output);
         loop {
             // Nothing is answered before the last answer is gone: who does not read cannot make this one grow.
             send_all(socket, shared, entry, output, deadline)?;

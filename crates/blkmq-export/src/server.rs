@@ -170,13 +170,12 @@ impl Builder {
         let open =
             |address: &Address| Listener::open(address).map_err(|error| StartError::Listen(address.clone(), error));
         let listeners = self.addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let offers: Arc<[Offer]> = self.exports.iter().map(|export| export.offer(self.bounds.bytes)).collect();
-        let uris_of = |listener: &Listener| offers.iter().map(|offer| listener.uri(&offer.name)).collect::<Vec<_>>();
+        let names = self.exports.iter().map(|export| &export.name);
+        let uris_of = |listener| names.clone().map(|name| Listener::uri(listener, name)).collect::<Vec<_>>();
         let uris = listeners.iter().flat_map(uris_of).collect();
         let clients = Arc::new(Clients::new(self.max_connections));
         let shared = Arc::new(Shared {
             exports: self.exports,
-            offers,
             bounds: self.bounds,
             negotiation_timeout: self.negotiation_timeout,
             stop: Stop::new(Arc::clone(&clients), Arc::clone(&bell)),
@@ -197,8 +196,6 @@ impl Builder {
 /// What all threads of a server share.
 pub(crate) struct Shared {
     pub(crate) exports: Vec<Export>,
-    /// What clients are told of each export, in the same order.
-    pub(crate) offers: Arc<[Offer]>,
     pub(crate) bounds: Bounds,
     pub(crate) negotiation_timeout: Duration,
     pub(crate) stop: Stop,
@@ -215,6 +212,17 @@ impl Shared {
 
     pub(crate) fn warn(&self, text: fmt::Arguments<'_>) {
         self.log.line(Level::Warning, &text.to_string());
+    }
+
+    /// What a client that connects now is told of each export, in the same order.
+    pub(crate) fn offers(&self) -> Arc<[Offer]> {
+        let offer = |export: &Export| {
+            if let Err(error) = export.queue.revalidate() {
+                self.warn(format_args!("export {:?}: {error}", export.name));
+            }
+            export.offer(self.bounds.bytes)
+        };
+        self.exports.iter().map(offer).collect()
     }
 
     /// Gives a client a thread.

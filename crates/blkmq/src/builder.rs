@@ -16,7 +16,6 @@ use crate::member::{MAX_MEMBERS, Members};
 use crate::queue::{QueueError, RequestQueue, Settings, Wanted};
 use crate::request::Slots;
 use crate::room::Room;
-use crate::split::Whole;
 use crate::staging::Staging;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex};
@@ -176,7 +175,7 @@ impl Builder {
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
             slots,
-            whole: Whole::new(&limits),
+            capacity: AtomicU64::new(limits.capacity_sectors),
             merge_limits: limits.merge_limits(),
             limits,
             is_concurrent: self.driver.is_concurrent(),

@@ -256,8 +256,27 @@ impl RequestQueue {
     /// # Errors
     /// Two ranges overlap or have the same name, or one has no sectors, or some behind the end of the device.
     pub fn set_ranges(self: &Arc<Self>, ranges: Vec<SectorRange>) -> Result<Change, QueueError> {
-        check_ranges(&ranges, self.limits.capacity_sectors)?;
+        check_ranges(&ranges, self.limits().capacity_sectors)?;
         Ok(self.change(What::Ranges(ranges)))
+    }
+
+    /// Asks the device for its capacity again: files and volumes can be made larger while they are used. From then on
+    /// operations may reach as far. Returns the capacity in sectors.
+    ///
+    /// # Errors
+    /// The device has become smaller. The queue goes on as it was, and what lies behind the device's end fails there.
+    pub fn revalidate(&self) -> Result<u64, QueueError> {
+        // Of two threads the one that asked later must not be overtaken: it may have seen more.
+        let _control = self.control.lock();
+        let known = self.capacity.load(Ordering::Relaxed);
+        let found = self.driver.limits().capacity_sectors;
+        if found < known {
+            return Err(QueueError::BadDevice(format!(
+                "the device has {found} sectors, not {known} as before; a queue's device may grow but not shrink"
+            )));
+        }
+        self.capacity.store(found, Ordering::Relaxed);
+        Ok(found)
     }
 
     fn change(self: &Arc<Self>, what: What) -> Change {

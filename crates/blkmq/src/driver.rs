@@ -84,7 +84,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The name in device specs.
     fn name(&self) -> &'static str;
 
-    /// What the device accepts. Fixed while the queue exists.
+    /// What the device accepts. Fixed while the queue exists, but for the capacity, which is looked up at each call.
     fn limits(&self) -> Limits;
 
     /// Its hardware queues at the start.

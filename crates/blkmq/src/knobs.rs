@@ -22,8 +22,8 @@ pub(crate) const NR_REQUESTS: Knob = Knob {
             at most 128, with a scheduler, and the depth, which it cannot exceed, without.",
 };
 
-/// The knobs of every queue that have a number for a value. `scheduler` and `locking` have a name, and `iosched/...` are
-/// the scheduler's.
+/// The knobs of every queue that have a number for a value. `scheduler` and `locking` have a name, `iosched/...` are the
+/// scheduler's, and `size` is the device's.
 pub const QUEUE_KNOBS: &[Knob] = &[
     NR_REQUESTS,
     Knob {
@@ -61,7 +61,8 @@ pub const QUEUE_KNOBS: &[Knob] = &[
 ];
 
 impl RequestQueue {
-    /// The value of a knob as text; `scheduler` and `locking` show all, the chosen one in brackets.
+    /// The value of a knob as text; `scheduler` and `locking` show all, the chosen one in brackets. `size`, in sectors, can
+    /// only be read.
     ///
     /// # Errors
     /// There is no such knob.
@@ -76,6 +77,7 @@ impl RequestQueue {
                 let names = Locking::ALL.map(|known| if is_same(&known) { chosen.name() } else { known.name() });
                 Ok(marked(&names, chosen.name()))
             }
+            "size" => Ok(self.limits().capacity_sectors.to_string()),
             "bypass" => Ok(u32::from(self.has_bypass()).to_string()),
             "nr_requests" => number(&self.settings.nr_requests),
             "nomerges" => number(&self.settings.nomerges),
@@ -99,6 +101,9 @@ impl RequestQueue {
         }
         if name == "locking" {
             return Ok(self.set_locking(value.parse().map_err(QueueError::BadValue)?));
+        }
+        if name == "size" {
+            return Err(QueueError::BadValue("size: it is the device's, and cannot be set here".to_owned()));
         }
         let number = parse(name, value);
         if let Some(knob) = name.strip_prefix(SCHEDULER_PREFIX) {

@@ -10,7 +10,8 @@ pub const SECTOR_SIZE: usize = 512;
 /// What a device accepts. Names follow the kernel's queue limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Size of the device in sectors of 512 bytes.
+    /// Size of the device in sectors of 512 bytes. May grow while a queue exists:
+    /// [`RequestQueue::revalidate`](crate::RequestQueue::revalidate).
     pub capacity_sectors: u64,
     /// Smallest unit of I/O in bytes; a power of two from 512 to 65536.
     pub logical_block_size: u32,

@@ -5,9 +5,10 @@ use blkmq_sched::{ClientId, IoPriority, MergeLevel, Op, Time};
 use crate::Status;
 use crate::bio::{Bio, Flags};
 use crate::flush;
+use crate::limits::Limits;
 use crate::merge::plug_or_merge;
 use crate::request::{Body, FlushStep, NIL, Part, Place, Request, RqId, SlotIndex};
-use crate::split::{self, Piece, Pieces};
+use crate::split::{self, Piece, Pieces, Whole};
 use crate::submit::{Outstanding, RejectReason, Submitter};
 
 /// A plug with this many requests is flushed.
@@ -58,7 +59,7 @@ impl Submitter {
     /// Whether an operation can be taken as it is, as one request: what most are. Nothing has happened yet.
     #[inline(always)]
     pub(crate) fn accept_whole(&self, bio: &Bio) -> Option<(Asked, Piece)> {
-        let piece = self.q.whole.piece(bio)?;
+        let piece = self.whole.piece(bio)?;
         let fits = bio.priority.unwrap_or(self.priority).level <= 7 && !self.free.is_empty();
         fits.then(|| (self.asked(bio, bio.flags, bio.flags.nomerge), piece))
     }
@@ -86,7 +87,7 @@ impl Submitter {
 
     /// How many requests an operation of any kind needs, if it can be taken. Nothing has happened yet.
     #[inline(never)]
-    pub(crate) fn accept_any(&self, bio: &Bio) -> Result<usize, RejectReason> {
+    pub(crate) fn accept_any(&mut self, bio: &Bio) -> Result<usize, RejectReason> {
         self.check(bio).map_err(RejectReason::Bad)?;
         let nr_parts = split::count(&self.q.limits, bio, self.outstanding.len());
         if nr_parts > self.outstanding.len() {
@@ -95,8 +96,17 @@ impl Submitter {
         if nr_parts > self.free.len() { Err(RejectReason::Full) } else { Ok(nr_parts) }
     }
 
-    fn check(&self, bio: &Bio) -> Result<(), Status> {
-        self.q.limits.check(bio.op, bio.sector, bio.nr_sectors)?;
+    /// COST: an operation behind the end as this thread knows it reads a line that is written when the device has grown.
+    fn check(&mut self, bio: &Bio) -> Result<(), Status> {
+        let known = Limits { capacity_sectors: self.whole.capacity, ..self.q.limits };
+        let mut checked = known.check(bio.op, bio.sector, bio.nr_sectors);
+        if checked == Err(Status::BeyondEnd) {
+            // The device may have grown. It never shrinks: what fits the end as this thread knows it fits the device.
+            let limits = self.q.limits();
+            self.whole = Whole::new(&limits);
+            checked = limits.check(bio.op, bio.sector, bio.nr_sectors);
+        }
+        checked?;
         if bio.priority.unwrap_or(self.priority).level > 7 {
             return Err(Status::BadPriority);
         }

@@ -20,7 +20,6 @@ use crate::locking::Locking;
 use crate::member::{MAX_MEMBERS, Member, Members};
 use crate::request::Slots;
 use crate::room::Room;
-use crate::split::Whole;
 use crate::staging::Staging;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex, kept};
@@ -184,10 +183,11 @@ pub struct RequestQueue {
     pub(crate) hctxs: HwCtxTable,
     pub(crate) members: Members,
     pub(crate) slots: Slots,
+    /// As they were when the queue was built; the capacity may be larger now.
     pub(crate) limits: Limits,
-    /// What follows from them for most operations, worked out once.
-    pub(crate) whole: Whole,
-    /// The same for merging.
+    /// Sectors that the device is known to have. Only grows; changes under the control path's lock.
+    pub(crate) capacity: AtomicU64,
+    /// What follows from the limits for merging.
     pub(crate) merge_limits: MergeLimits,
     pub(crate) driver: Arc<dyn Driver>,
     /// The driver takes calls for one hardware queue from several threads at once.
@@ -216,10 +216,11 @@ impl RequestQueue {
         Submitter::join(Arc::clone(self), client)
     }
 
-    /// What the device accepts.
+    /// What the device accepts, as far as the queue knows: [`revalidate`](Self::revalidate) asks for its capacity anew.
     #[must_use]
-    pub fn limits(&self) -> &Limits {
-        &self.limits
+    pub fn limits(&self) -> Limits {
+        // Relaxed: the number stands for itself. Whoever heard of the growth from who found it sees it here.
+        Limits { capacity_sectors: self.capacity.load(Ordering::Relaxed), ..self.limits }
     }
 
     /// The device.

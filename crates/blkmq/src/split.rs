@@ -19,7 +19,7 @@ pub(crate) struct Piece {
 /// The limits of most operations, worked out once: a read or write of one buffer that becomes one request of one segment.
 #[derive(Debug)]
 pub(crate) struct Whole {
-    capacity: u64,
+    pub(crate) capacity: u64,
     /// The bits that are not set in a multiple of the logical block size, in sectors.
     unaligned: u64,
     most: u64,

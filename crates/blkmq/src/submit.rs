@@ -14,6 +14,7 @@ use crate::queue::{QueueError, RequestQueue};
 use crate::request::{Body, Part, Place, RqId, RqList};
 use crate::room::Ticket;
 use crate::runner::Runner;
+use crate::split::Whole;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, kept};
 use crate::wake::Notify;
@@ -96,6 +97,8 @@ pub struct Submitter {
     pub(crate) runner: Runner,
     pub(crate) client: ClientId,
     pub(crate) priority: IoPriority,
+    /// What follows from the limits for most operations, worked out once for the capacity that this thread knows of.
+    pub(crate) whole: Whole,
     pub(crate) plug: RqList,
     /// When the oldest request in the plug came.
     pub(crate) plug_time: Time,
@@ -127,6 +130,7 @@ impl Submitter {
             runner: Runner::new(member),
             client: client_id,
             priority: client.priority,
+            whole: Whole::new(&q.limits()),
             plug: RqList::new(),
             plug_time: Time(0),
             is_held_back: false,

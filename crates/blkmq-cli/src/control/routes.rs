@@ -71,7 +71,7 @@ fn describe(queue: &Served) -> Queue {
 fn knobs(q: &RequestQueue) -> BTreeMap<String, String> {
     let scheduler = q.scheduler();
     let of_scheduler = SCHEDULERS.iter().filter(|known| known.name == scheduler).flat_map(|known| known.knobs);
-    ["scheduler", "locking"]
+    ["scheduler", "locking", "size"]
         .into_iter()
         .map(str::to_owned)
         .chain(QUEUE_KNOBS.iter().map(|knob| knob.name.to_owned()))

@@ -141,7 +141,11 @@ pub(crate) fn answer(mut stream: UnixStream) -> (String, String) {
 }
 
 /// An NBD client as small as one can be.
-pub(crate) struct Nbd(UnixStream);
+pub(crate) struct Nbd {
+    stream: UnixStream,
+    /// Bytes of the export, as the server said.
+    pub(crate) size: u64,
+}
 
 pub(crate) const READ: u16 = 0;
 pub(crate) const WRITE: u16 = 1;
@@ -166,6 +170,7 @@ impl Nbd {
         hello.extend_from_slice(name);
         hello.extend(0_u16.to_be_bytes());
         stream.write_all(&hello).expect("the server talks on");
+        let mut size = 0;
         loop {
             let mut head = [0; 20];
             stream.read_exact(&mut head).expect("the server talks on");
@@ -173,7 +178,11 @@ impl Nbd {
             let mut data = vec![0; number(16) as usize];
             stream.read_exact(&mut data).expect("the server talks on");
             match number(12) {
-                1 => return Self(stream),
+                1 => return Self { stream, size },
+                // Of the kinds of information the size comes with that of number 0.
+                3 if data.starts_with(&[0, 0]) => {
+                    size = u64::from_be_bytes(data[2..10].try_into().expect("the slice is that long"));
+                }
                 3 => (),
                 kind => panic!("export {export:?} is refused with {kind:#x}: {}", String::from_utf8_lossy(&data)),
             }
@@ -202,13 +211,13 @@ impl Nbd {
         request.extend(offset.to_be_bytes());
         request.extend(length.to_be_bytes());
         request.extend_from_slice(data);
-        self.0.write_all(&request)
+        self.stream.write_all(&request)
     }
 
     /// An answer without data: its cookie and error; `None` if the server has closed the connection.
     pub(crate) fn receive(&mut self) -> Option<(u64, u32)> {
         let mut head = [0; 16];
-        self.0.read_exact(&mut head).ok()?;
+        self.stream.read_exact(&mut head).ok()?;
         assert_eq!(head[..4], 0x6744_6698_u32.to_be_bytes());
         Some((
             u64::from_be_bytes(head[8..].try_into().expect("the slice is that long")),
@@ -231,7 +240,7 @@ impl Nbd {
     /// The data behind an answer.
     pub(crate) fn data(&mut self, length: usize) -> Vec<u8> {
         let mut data = vec![0; length];
-        self.0.read_exact(&mut data).expect("the server talks on");
+        self.stream.read_exact(&mut data).expect("the server talks on");
         data
     }
 }

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use blkmq::Limits;
 use blkmq::limits::SECTOR_SIZE;
-use rustix::fs::{AtFlags, FlockOperation, StatxFlags, flock, ioctl_blksszget, statx};
+use rustix::fs::{AtFlags, FlockOperation, SeekFrom, StatxFlags, flock, ioctl_blksszget, seek, statx};
 use rustix::io::Errno;
 
 use super::Config;
@@ -39,7 +39,6 @@ pub(super) struct Target {
     /// What direct I/O asks of addresses in memory, in bytes.
     memory_align: usize,
     block_size: u32,
-    bytes: u64,
     is_read_only: bool,
     is_block_device: bool,
 }
@@ -75,16 +74,21 @@ impl Target {
             buffered: buffered.into(),
             memory_align: memory_align as usize,
             block_size,
-            bytes: bytes - bytes % u64::from(block_size),
             is_read_only: config.read_only,
             is_block_device: kind.is_block_device(),
         })
     }
 
+    /// Bytes of the file just now, in whole blocks; 0 if the kernel should not know.
+    fn bytes(&self) -> u64 {
+        let bytes = size_of(&self.buffered).unwrap_or(0);
+        bytes - bytes % u64::from(self.block_size)
+    }
+
     pub(super) fn limits(&self) -> Limits {
         let range = if self.is_read_only { 0 } else { MAX_RANGE_SECTORS };
         Limits {
-            capacity_sectors: self.bytes / SECTOR_SIZE as u64,
+            capacity_sectors: self.bytes() / SECTOR_SIZE as u64,
             logical_block_size: self.block_size,
             physical_block_size: self.block_size.max(4096),
             max_sectors: MAX_SECTORS,
@@ -122,7 +126,7 @@ impl fmt::Display for Target {
         let kind = if self.is_block_device { "block device" } else { "file" };
         let way = if self.direct.is_some() { "direct" } else { "buffered" };
         let access = if self.is_read_only { ", read only" } else { "" };
-        write!(f, "({kind}, {} bytes, blocks of {}, {way}{access})", self.bytes, self.block_size)
+        write!(f, "({kind}, {} bytes, blocks of {}, {way}{access})", self.bytes(), self.block_size)
     }
 }
 
@@ -183,10 +187,8 @@ fn direct(config: &Config, buffered: &std::fs::File) -> io::Result<(Option<Owned
 }
 
 /// Bytes of a file or block device.
-fn size_of(file: &std::fs::File) -> io::Result<u64> {
-    use std::io::Seek;
-    let mut file: &std::fs::File = file;
-    file.seek(io::SeekFrom::End(0))
+fn size_of(file: impl AsFd) -> io::Result<u64> {
+    Ok(seek(file, SeekFrom::End(0))?)
 }
 
 fn check_size(config: &Config, bytes: u64, block_size: u32) -> Result<(), String> {

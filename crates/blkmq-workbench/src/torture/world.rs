@@ -248,7 +248,7 @@ fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>
     witness.tell_memory();
     let q = build(&plan, device, &witness);
     let queue = Arc::downgrade(&q);
-    let world = Arc::new(World { limits: *q.limits(), q, witness: witness.clone(), share });
+    let world = Arc::new(World { limits: q.limits(), q, witness: witness.clone(), share });
     world.tell_installed(plan.scheduler);
     let nr_clients = plan.clients.len() as u16;
     let idle = world.join_idle(plan.nr_idle, nr_clients);

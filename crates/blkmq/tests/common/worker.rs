@@ -158,7 +158,7 @@ impl Worker {
 
     /// Draws an operation, with the sectors it covers and what they hold afterwards.
     fn draw(&mut self) -> Option<(Bio, Option<Area>, u64)> {
-        let limits = *self.load.q.limits();
+        let limits = self.load.q.limits();
         let random = &mut self.random;
         if random.one_in(24) {
             return Some((Bio::flush(), None, 0));
