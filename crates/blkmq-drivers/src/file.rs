@@ -1,9 +1,11 @@
 //! Files and block devices, each hardware queue with an io_uring of its own.
 //!
 //! Requests are started in the order in which they come, with one system call for all of them; what the kernel has done is
-//! found on the ring without one. Any thread may look there; who sleeps does so on the ring's descriptor.
+//! found on the ring without one. Any thread may look there; who sleeps does so on the ring's descriptor. Polled hardware queues
+//! have a second ring, whose completions are found by asking the device; where the disk does not poll, they are like others.
 
 mod journal;
+mod poller;
 mod ring;
 mod status;
 mod target;
@@ -19,6 +21,7 @@ use blkmq::driver::{Batch, Done, Driver, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
 pub use journal::{Asked, Journal};
+use poller::Poller;
 use ring::Ring;
 use target::Target;
 
@@ -48,6 +51,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "128",
         "requests that a hardware queue takes at once",
     ),
+    Parameter::new(
+        "poll_queues",
+        Accepts::Count { unit: "", min: 0, max: MAX_HW_QUEUES as u64 - 1 },
+        "0",
+        "further hardware queues for polled reads and writes, which need direct I/O and a disk that polls",
+    ),
 ];
 
 /// How a file is to be opened.
@@ -63,6 +72,8 @@ pub struct Config {
     pub read_only: bool,
     /// Hardware queues, 1 to [`MAX_HW_QUEUES`].
     pub queues: u16,
+    /// Polled hardware queues beside them, [`MAX_HW_QUEUES`] in all. They need direct I/O.
+    pub poll_queues: u16,
     /// Tags of each, 1 to 4096.
     pub depth: u16,
 }
@@ -70,7 +81,7 @@ pub struct Config {
 impl Config {
     /// A file with everything else as it is by default.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), size: None, direct: true, read_only: false, queues: 1, depth: 128 }
+        Self { path: path.into(), size: None, direct: true, read_only: false, queues: 1, poll_queues: 0, depth: 128 }
     }
 
     fn from_values(values: &Values) -> Result<Self, String> {
@@ -83,6 +94,7 @@ impl Config {
             direct: values.is_on("direct"),
             read_only: values.is_on("read_only"),
             queues: values.number("submit_queues"),
+            poll_queues: values.number("poll_queues"),
             depth: values.number("hw_queue_depth"),
         })
     }
@@ -119,7 +131,7 @@ impl File {
     fn open_with(config: Config, journal: Option<Arc<dyn Journal>>) -> Result<Self, String> {
         let target = Target::open(&config)?;
         let file = Self { rings: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(), target, journal, config };
-        file.make_rings(file.config.queues)?;
+        file.make_rings(file.topology())?;
         Ok(file)
     }
 
@@ -127,13 +139,30 @@ impl File {
         Self::open(Config::from_values(values)?)
     }
 
-    fn make_rings(&self, queues: u16) -> Result<(), String> {
-        for (hctx, entry) in (0..queues).zip(&self.rings) {
+    /// Makes the rings that hardware queues need. Nothing is in flight.
+    fn make_rings(&self, topology: Topology) -> Result<(), String> {
+        let fault = |what: &dyn fmt::Display| format!("{}: {what}", self.config.path.display());
+        let (queues, polled) = (topology.nr_queues(), usize::from(topology.poll_queues));
+        if queues > MAX_HW_QUEUES {
+            return Err(format!("a file has 1 to {MAX_HW_QUEUES} hardware queues, not {queues}"));
+        }
+        if polled > 0 && !self.target.is_direct() {
+            return Err(fault(&"polled hardware queues need direct I/O, which is off or not for this file"));
+        }
+        let no_ring = |error| fault(&format_args!("no io_uring: {error}"));
+        let polled = queues - polled..queues;
+        for (index, entry) in self.rings[..queues].iter().enumerate() {
             if entry.get().is_none() {
-                let ring = Ring::new(&self.target, self.config.depth)
-                    .map_err(|error| format!("{}: no io_uring: {error}", self.config.path.display()))?;
-                let _ = entry.set(ring.with_journal(hctx, self.journal.clone()));
+                let ring = Ring::new(&self.target, self.config.depth).map_err(no_ring)?;
+                let _ = entry.set(ring.with_journal(index as u16, self.journal.clone()));
             }
+            if polled.contains(&index) {
+                entry.get().expect("it was just made").make_poller(&self.target).map_err(no_ring)?;
+            }
+        }
+        // From here on nothing fails: a topology is had whole or not at all.
+        for (index, ring) in self.rings.iter().enumerate().filter_map(|(index, entry)| Some((index, entry.get()?))) {
+            ring.set_polls(polled.contains(&index));
         }
         Ok(())
     }
@@ -153,16 +182,12 @@ impl Driver for File {
     }
 
     fn topology(&self) -> Topology {
-        let Config { queues, depth, .. } = self.config;
-        Topology { default_queues: queues, read_queues: 0, poll_queues: 0, depth }
+        let Config { queues, poll_queues, depth, .. } = self.config;
+        Topology { default_queues: queues, read_queues: 0, poll_queues, depth }
     }
 
     fn set_topology(&self, topology: Topology) -> Result<(), String> {
-        let queues = u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX);
-        if usize::from(queues) > MAX_HW_QUEUES {
-            return Err(format!("a file has 1 to {MAX_HW_QUEUES} hardware queues, not {}", topology.nr_queues()));
-        }
-        self.make_rings(queues)
+        self.make_rings(topology)
     }
 
     /// COST: a system call for all requests, and for each a lock that nobody waits for, and its pieces written to the ring.
@@ -170,15 +195,16 @@ impl Driver for File {
         self.ring(hctx).start(&self.target, batch);
     }
 
-    /// COST: a lock that nobody waits for, and a look at the ring; for each completion another such lock.
+    /// COST: a lock that nobody waits for, and a look at the ring; for each completion another such lock. On a polled hardware
+    /// queue with reads or writes in flight, a system call.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
         self.ring(hctx).reap(done);
     }
 
     fn next_event(&self, hctx: u16) -> Option<Time> {
-        // What the kernel has not taken yet is offered to it at the next poll.
+        // What the kernel has not taken yet is offered to it at the next poll; what is polled for is found at one.
         let ring = self.rings[usize::from(hctx)].get()?;
-        ring.is_behind().then_some(Time(0))
+        (ring.is_behind() || ring.poller().is_some_and(Poller::is_busy)).then_some(Time(0))
     }
 
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
@@ -186,6 +212,12 @@ impl Driver for File {
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        writeln!(out, "file {} {}", self.config.path.display(), self.target)
+        writeln!(out, "file {} {}", self.config.path.display(), self.target)?;
+        let rings = self.rings.iter().map_while(OnceLock::get).enumerate();
+        for (index, poller) in rings.filter_map(|(index, ring)| Some((index, ring.poller()?))) {
+            let how = if poller.is_refused() { "the disk does not poll: goes by interrupts" } else { "polls" };
+            writeln!(out, "hctx {index}: {how}")?;
+        }
+        Ok(())
     }
 }

@@ -83,7 +83,7 @@ fn a_file_holds_what_was_written_under_every_scheduler_and_locking() {
             {
                 let path = folder.file(&format!("{scheduler}-{locking}-{direct}"));
                 let spec = format!(
-                    "file,path={path},size={},direct={direct},submit_queues=2,hw_queue_depth=8",
+                    "file,path={path},size={},direct={direct},submit_queues=2,poll_queues={direct},hw_queue_depth=8",
                     SECTORS * SECTOR
                 );
                 check_against_model(&spec, &path, scheduler, locking);
@@ -107,23 +107,25 @@ fn check_against_model(spec: &str, path: &str, scheduler: &str, locking: Locking
             let first = place * part + rng.random_range(0..part / 2);
             let len = rng.random_range(1..=part / 2);
             let (sector, bytes) = ((first * block / SECTOR) as u64, first * block..(first + len) * block);
-            bios[place % 2].push(match rng.random_range(0..10) {
-                0..4 => Bio::read(sector, Buffer::zeroed(len * block)),
+            let flags = Flags { polled: rng.random(), ..Flags::default() };
+            let bio = match rng.random_range(0..10) {
+                0..4 => Bio::read(sector, Buffer::zeroed(len * block)).with_flags(flags),
                 4 => {
                     model[bytes].fill(0);
-                    Bio::write_zeroes(sector, (len * block / SECTOR) as u64)
+                    Bio::write_zeroes(sector, (len * block / SECTOR) as u64).with_flags(flags)
                 }
                 5 => {
                     model[bytes].fill(0);
-                    Bio::discard(sector, (len * block / SECTOR) as u64)
+                    Bio::discard(sector, (len * block / SECTOR) as u64).with_flags(flags)
                 }
                 kind => {
                     let data: Vec<u8> = (0..len * block).map(|_| rng.random()).collect();
                     model[bytes].copy_from_slice(&data);
                     let bio = Bio::write(sector, Buffer::from(&data[..]));
-                    bio.with_flags(Flags { fua: kind == 9, preflush: kind == 8, ..Flags::default() })
+                    bio.with_flags(Flags { fua: kind == 9, preflush: kind == 8, ..flags })
                 }
-            });
+            };
+            bios[place % 2].push(bio);
         }
         for (submitter, bios) in submitters.iter_mut().zip(bios) {
             for done in run(submitter, bios) {
@@ -364,6 +366,62 @@ fn what_only_reads_refuses_the_rest() {
     assert!(error.ends_with("a: in use by another server"), "{error}");
 }
 
+/// Holes are read without the disk, so a file of nothing else is polled on any disk; once data is there it depends on the disk.
+/// Red if who waits does not look, for then it waits for ever; if a flush goes to the ring that polls, which cannot do it; or if
+/// what the disk does not poll for fails.
+#[test]
+fn polled_hardware_queues_poll_where_the_disk_does() {
+    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "polled");
+    let spec = format!("file,path={},size=8M,poll_queues=1,hw_queue_depth=16", folder.file("a"));
+    let q = queue(&spec, "none", Locking::Single);
+    let mut submitter = submitter(&q);
+    let polled = Flags { polled: true, ..Flags::default() };
+    assert!(q.dump().contains("\nhctx 1: polls\n"), "{}", q.dump());
+    let reads = (0..200).map(|number| Bio::read(number * 8, Buffer::from(&[1; 4096][..])).with_flags(polled));
+    for done in run(&mut submitter, reads) {
+        assert_eq!(done.status, Status::Ok);
+        assert!(done.bio.buffers.iter().all(|data| data.iter().all(|byte| *byte == 0)), "it is a hole");
+    }
+    if !q.dump().contains("\nhctx 1: polls\n") {
+        println!("SKIP: the file system of {} knows no polling at all", folder.0.display());
+    }
+    let writes =
+        (0..200).map(|number| Bio::write(number * 8, Buffer::from(&[number as u8; 4096][..])).with_flags(polled));
+    assert!(run(&mut submitter, writes).iter().all(|done| done.status.is_ok()));
+    assert_eq!(status_of(&mut submitter, Bio::flush().with_flags(polled)), Status::Ok);
+    for number in 0..200 {
+        let back = Bio::read(number * 8, Buffer::zeroed(4096)).with_flags(polled);
+        let done = run(&mut submitter, [back]).remove(0);
+        assert_eq!(done.status, Status::Ok, "{number}");
+        assert!(done.bio.buffers.iter().all(|data| data.iter().all(|byte| *byte == number as u8)), "{number}");
+    }
+    if q.dump().contains("\nhctx 1: the disk does not poll: goes by interrupts\n") {
+        println!("SKIP: the disk of {} does not poll, so only its way round that was seen", folder.0.display());
+    } else {
+        assert!(q.dump().contains("\nhctx 1: polls\n"), "{}", q.dump());
+    }
+    assert_eq!(q.in_flight(), 0);
+}
+
+/// A hardware queue that is polled under one topology and not under another does what it is for.
+#[test]
+fn polled_hardware_queues_come_and_go() {
+    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "polled-topology");
+    let q = queue(&format!("file,path={},size=1M", folder.file("a")), "none", Locking::Single);
+    let mut submitter = submitter(&q);
+    for (default_queues, poll_queues, byte) in [(1, 1, 1), (2, 0, 2), (1, 2, 3), (1, 0, 4)] {
+        let topology = blkmq::driver::Topology { default_queues, poll_queues, ..q.driver().topology() };
+        q.set_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
+        assert_eq!(q.driver().topology().poll_queues, 0, "as it was opened");
+        let count = q.dump().lines().filter(|line| line.ends_with(": polls") || line.contains("does not poll")).count();
+        assert_eq!(count, usize::from(poll_queues));
+        let polled = Flags { polled: true, ..Flags::default() };
+        let write = Bio::write(0, Buffer::from(&[byte; 4096][..])).with_flags(polled);
+        assert_eq!(status_of(&mut submitter, write), Status::Ok);
+        assert_eq!(read(&mut submitter, 0, 4096), vec![byte; 4096]);
+    }
+}
+
 #[test]
 fn errors_name_the_file_and_what_is_wrong_with_it() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "errors");
@@ -376,6 +434,10 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
         (
             format!("file,path={path},size=1M"),
             format!("device file: {path}: it has 65536 bytes, not 1048576; leave size= out to take it as it is"),
+        ),
+        (
+            format!("file,path={path},direct=0,poll_queues=1"),
+            format!("device file: {path}: polled hardware queues need direct I/O, which is off or not for this file"),
         ),
         (
             format!("file,path={}", folder.0.display()),

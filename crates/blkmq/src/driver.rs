@@ -133,7 +133,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device whose
     /// completions all come at times that [`next_event`](Self::next_event) tells. It stays open as long as the driver lives,
-    /// and a driver has one for each hardware queue or for none. Threads that wait for the device sleep on it.
+    /// and a driver has one for each hardware queue or for none; for what must be polled for, `next_event` says so. Threads that
+    /// wait for the device sleep on it.
     #[cfg(feature = "eventfd")]
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
         let _ = hctx;

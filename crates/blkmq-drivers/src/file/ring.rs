@@ -8,18 +8,24 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use blkmq::driver::{Batch, Done};
-use io_uring::{IoUring, squeue};
+use io_uring::{IoUring, cqueue, squeue};
 
 use super::journal::{Journal, asked};
+use super::poller::Poller;
 use super::target::Target;
 use super::transfer::{Next, Transfer};
 
 /// A ring, and the requests that are on it.
+///
+/// That of a polled hardware queue has a [`Poller`] beside it for reads and writes, since nothing else can be polled for.
 pub(super) struct Ring {
     uring: IoUring,
+    poller: OnceLock<Poller>,
+    /// The hardware queue is a polled one. Changes only while nothing is in flight.
+    polls: AtomicBool,
     /// Who puts entries on the ring has this.
     starting: Mutex<()>,
     /// Who takes completions off the ring has this.
@@ -51,6 +57,8 @@ impl Ring {
         uring.submitter().register_files(&target.fds())?;
         Ok(Self {
             uring,
+            poller: OnceLock::new(),
+            polls: AtomicBool::new(false),
             starting: Mutex::new(()),
             reaping: Mutex::new(()),
             transfers: (0..depth).map(|_| Mutex::new(Transfer::new())).collect(),
@@ -65,7 +73,26 @@ impl Ring {
         self
     }
 
-    /// The ring's descriptor: readable while there are completions.
+    /// Makes what a polled hardware queue needs.
+    pub(super) fn make_poller(&self, target: &Target) -> io::Result<()> {
+        if self.poller.get().is_none() {
+            let _ = self.poller.set(Poller::new(target, self.transfers.len() as u16)?);
+        }
+        Ok(())
+    }
+
+    /// From now on the hardware queue is a polled one, or not. Nothing is in flight.
+    pub(super) fn set_polls(&self, polls: bool) {
+        // The block layer has the queue frozen; its unfreezing publishes this.
+        self.polls.store(polls, Ordering::Relaxed);
+    }
+
+    /// What reads and writes are polled with, if they are.
+    pub(super) fn poller(&self) -> Option<&Poller> {
+        if self.polls.load(Ordering::Relaxed) { self.poller.get() } else { None }
+    }
+
+    /// The ring's descriptor: readable while there are completions, but for those that must be polled for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring keeps it open for as long as it is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
@@ -97,8 +124,13 @@ impl Ring {
             // SAFETY: the transfer's invariant: what the entry names lives.
             journal.asked(*hctx, tag, unsafe { asked(&entry) });
         }
+        let poller = self.poller().filter(|poller| transfer.can_be_polled() && !poller.is_refused());
+        let uring = poller.map_or(&self.uring, |poller| {
+            poller.note_start();
+            &poller.uring
+        });
         // SAFETY: the caller has `starting`, so there is no other view of this side.
-        let mut entries = unsafe { self.uring.submission_shared() };
+        let mut entries = unsafe { uring.submission_shared() };
         // SAFETY: the transfer's invariant: what the entry names lives, and stays where it is, until it is answered.
         let pushed = unsafe { entries.push(&entry) };
         pushed.expect("a ring has an entry for each tag");
@@ -106,15 +138,18 @@ impl Ring {
 
     /// Lets the kernel take what is on the ring.
     fn submit(&self, _side: &MutexGuard<'_, ()>) {
-        // SAFETY: the caller has `starting`, so there is no other view of this side.
-        let is_empty = unsafe { self.uring.submission_shared() }.is_empty();
-        if is_empty {
-            return;
+        let mut is_behind = false;
+        for uring in self.poller().map(|poller| &poller.uring).into_iter().chain([&self.uring]) {
+            // SAFETY: the caller has `starting`, so there is no other view of this side.
+            let is_empty = unsafe { uring.submission_shared() }.is_empty();
+            if is_empty {
+                continue;
+            }
+            // An error is a lack of memory, or a signal; the entries stay, and the next poll offers them again.
+            let result = uring.submit();
+            // SAFETY: as above.
+            is_behind |= result.is_err() || !unsafe { uring.submission_shared() }.is_empty();
         }
-        // An error is a lack of memory, or a signal; the entries stay, and the next poll offers them again.
-        let result = self.uring.submit();
-        // SAFETY: as above.
-        let is_behind = result.is_err() || !unsafe { self.uring.submission_shared() }.is_empty();
         if is_behind != self.is_behind() {
             self.is_behind.store(is_behind, Ordering::Relaxed);
         }
@@ -130,27 +165,18 @@ impl Ring {
             Err(TryLockError::Poisoned(side)) => side.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        // SAFETY: this thread has `reaping`, so there is no other view of this side.
-        let completions = unsafe { self.uring.completion_shared() };
         let mut is_unfinished = false;
-        for completion in completions {
-            let tag = completion.user_data() as u16;
-            if let Some((hctx, journal)) = &self.journal {
-                journal.answered(*hctx, tag, completion.result());
+        if let Some(poller) = self.poller().filter(|poller| poller.is_busy()) {
+            poller.look();
+            // SAFETY: this thread has `reaping`, so there is no other view of this side.
+            for completion in unsafe { poller.uring.completion_shared() } {
+                let is_refused = poller.note_answer(completion.result());
+                is_unfinished |= self.take(&completion, is_refused, done);
             }
-            let mut transfer = lock(&self.transfers[usize::from(tag)]);
-            match transfer.answered(completion.result()) {
-                Some(Next::Over(id, status)) => {
-                    drop(transfer);
-                    // An error says that a timeout has given the request up, and this driver gives none up.
-                    let _ = done.complete(id, status);
-                }
-                Some(Next::Again) => {
-                    self.put(&lock(&self.starting), tag, &transfer);
-                    is_unfinished = true;
-                }
-                None => {}
-            }
+        }
+        // SAFETY: as above.
+        for completion in unsafe { self.uring.completion_shared() } {
+            is_unfinished |= self.take(&completion, false, done);
         }
         if is_unfinished {
             self.submit(&lock(&self.starting));
@@ -158,6 +184,28 @@ impl Ring {
                 // Whose requests these are may sleep, and this thread has perhaps nothing more to wait for.
                 done.plan_anew();
             }
+        }
+    }
+
+    /// Takes a completion. Returns whether something more of its request was put on a ring: all of it, if it `is_refused`.
+    fn take(&self, completion: &cqueue::Entry, is_refused: bool, done: &mut Done<'_>) -> bool {
+        let tag = completion.user_data() as u16;
+        if let Some((hctx, journal)) = &self.journal {
+            journal.answered(*hctx, tag, completion.result());
+        }
+        let mut transfer = lock(&self.transfers[usize::from(tag)]);
+        match if is_refused { Some(Next::Again) } else { transfer.answered(completion.result()) } {
+            Some(Next::Over(id, status)) => {
+                drop(transfer);
+                // An error says that a timeout has given the request up, and this driver gives none up.
+                let _ = done.complete(id, status);
+                false
+            }
+            Some(Next::Again) => {
+                self.put(&lock(&self.starting), tag, &transfer);
+                true
+            }
+            None => false,
         }
     }
 }

@@ -115,6 +115,11 @@ impl Target {
             || address.is_multiple_of(self.memory_align) && len.is_multiple_of(self.block_size as usize)
     }
 
+    /// Whether reads and writes go past the page cache.
+    pub(super) const fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
     /// What reads and writes begin and end at multiples of, in bytes.
     pub(super) fn io_block(&self) -> u64 {
         if self.direct.is_some() { self.block_size.into() } else { 1 }

@@ -147,6 +147,11 @@ impl Transfer {
         }
     }
 
+    /// Whether a ring that polls takes it.
+    pub(super) fn can_be_polled(&self) -> bool {
+        matches!(self.task, Task::Read | Task::Write)
+    }
+
     /// The kernel has answered: bytes done, or below zero an error.
     pub(super) fn answered(&mut self, result: i32) -> Option<Next> {
         let id = self.id?;
