@@ -6,7 +6,9 @@
 
 mod journal;
 mod poller;
+mod registered;
 mod ring;
+mod rings;
 mod status;
 mod target;
 mod transfer;
@@ -14,15 +16,16 @@ mod transfer;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
-use blkmq::driver::{Batch, Done, Driver, Topology};
+use blkmq::driver::{Arena, Batch, Done, Driver, Registration, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
 pub use journal::{Asked, Journal};
 use poller::Poller;
 use ring::Ring;
+use rings::Rings;
 use target::Target;
 
 /// Tags that a hardware queue can have: what the kernel lets one ring have in flight, by far.
@@ -105,10 +108,7 @@ impl Config {
 pub struct File {
     config: Config,
     target: Target,
-    /// Who is told what the rings are asked; most often nobody.
-    journal: Option<Arc<dyn Journal>>,
-    /// Made when a hardware queue is first there; none goes before the device.
-    rings: Box<[OnceLock<Ring>]>,
+    rings: Arc<Rings>,
 }
 
 impl File {
@@ -130,7 +130,7 @@ impl File {
 
     fn open_with(config: Config, journal: Option<Arc<dyn Journal>>) -> Result<Self, String> {
         let target = Target::open(&config)?;
-        let file = Self { rings: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(), target, journal, config };
+        let file = Self { rings: Arc::new(Rings::new(journal)), target, config };
         file.make_rings(file.topology())?;
         Ok(file)
     }
@@ -149,26 +149,12 @@ impl File {
         if polled > 0 && !self.target.is_direct() {
             return Err(fault(&"polled hardware queues need direct I/O, which is off or not for this file"));
         }
-        let no_ring = |error| fault(&format_args!("no io_uring: {error}"));
-        let polled = queues - polled..queues;
-        for (index, entry) in self.rings[..queues].iter().enumerate() {
-            if entry.get().is_none() {
-                let ring = Ring::new(&self.target, self.config.depth).map_err(no_ring)?;
-                let _ = entry.set(ring.with_journal(index as u16, self.journal.clone()));
-            }
-            if polled.contains(&index) {
-                entry.get().expect("it was just made").make_poller(&self.target).map_err(no_ring)?;
-            }
-        }
-        // From here on nothing fails: a topology is had whole or not at all.
-        for (index, ring) in self.rings.iter().enumerate().filter_map(|(index, entry)| Some((index, entry.get()?))) {
-            ring.set_polls(polled.contains(&index));
-        }
-        Ok(())
+        let topology = Topology { depth: self.config.depth, ..topology };
+        self.rings.make(&self.target, topology).map_err(|error| fault(&format_args!("no io_uring: {error}")))
     }
 
     fn ring(&self, hctx: u16) -> &Ring {
-        self.rings[usize::from(hctx)].get().expect("a hardware queue has had a ring since it was first there")
+        self.rings.get(hctx).expect("a hardware queue has had a ring since it was first there")
     }
 }
 
@@ -203,18 +189,28 @@ impl Driver for File {
 
     fn next_event(&self, hctx: u16) -> Option<Time> {
         // What the kernel has not taken yet is offered to it at the next poll; what is polled for is found at one.
-        let ring = self.rings[usize::from(hctx)].get()?;
+        let ring = self.rings.get(hctx)?;
         (ring.is_behind() || ring.poller().is_some_and(Poller::is_busy)).then_some(Time(0))
     }
 
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
-        self.rings[usize::from(hctx)].get().map(Ring::fd)
+        self.rings.get(hctx).map(Ring::fd)
+    }
+
+    fn register(&self, arena: &Arena) -> Option<Registration> {
+        // The page cache copies the data, and looks up no page.
+        let registered = self.target.is_direct().then(|| self.rings.register(arena))??;
+        Some(Box::new(registered))
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         writeln!(out, "file {} {}", self.config.path.display(), self.target)?;
-        let rings = self.rings.iter().map_while(OnceLock::get).enumerate();
-        for (index, poller) in rings.filter_map(|(index, ring)| Some((index, ring.poller()?))) {
+        for (index, bytes) in self.rings.iter().map(|(index, ring)| (index, ring.registered())) {
+            if bytes > 0 {
+                writeln!(out, "hctx {index}: {bytes} bytes of memory registered")?;
+            }
+        }
+        for (index, poller) in self.rings.iter().filter_map(|(index, ring)| Some((index, ring.poller()?))) {
             let how = if poller.is_refused() { "the disk does not poll: goes by interrupts" } else { "polls" };
             writeln!(out, "hctx {index}: {how}")?;
         }

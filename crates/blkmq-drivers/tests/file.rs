@@ -422,6 +422,56 @@ fn polled_hardware_queues_come_and_go() {
     }
 }
 
+/// Red if the slots of a ring's table are not given back, or are given to memory that is gone.
+#[test]
+fn registered_memory_is_known_to_every_ring_until_it_goes() {
+    for base in bases() {
+        let folder = Folder::new(base, "registered");
+        let spec = format!("file,path={},size=8M,submit_queues=1,poll_queues=1", folder.file("a"));
+        let q = queue(&spec, "none", Locking::Single);
+        let mut submitters = [submitter(&q), submitter(&q)];
+        let count = |q: &RequestQueue, bytes: usize| {
+            q.dump().lines().filter(|line| line.ends_with(&format!(": {bytes} bytes of memory registered"))).count()
+        };
+        let write = |sector, byte: u8, mut buffer: Buffer, flags| {
+            buffer.fill(byte);
+            Bio::write(sector, buffer).with_flags(flags)
+        };
+        let mut kept = q.register_buffers(4, 5000);
+        assert!(count(&q, 4 * 8192) == 2 && kept.iter().all(|buffer| buffer.len() == 5000), "{}", q.dump());
+        for round in 0..200_u8 {
+            if round % 64 == 63 {
+                // Rings that come later know the memory too.
+                let topology =
+                    blkmq::driver::Topology { default_queues: u16::from(round / 32), ..q.driver().topology() };
+                q.set_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
+                assert_eq!(count(&q, 4 * 8192), usize::from(round / 32) + 1, "{}", q.dump());
+            }
+            let all = count(&q, 4 * 8192);
+            let mut buffers = q.register_buffers(2, 65536);
+            assert_eq!(count(&q, 4 * 8192 + 2 * 65536), all, "{}", q.dump());
+            for (place, submitter) in (0..).zip(&mut submitters) {
+                let polled = Flags { polled: round % 2 == 1, fua: round % 3 == 0, ..Flags::default() };
+                let buffer = buffers.pop().expect("there are two");
+                assert_eq!(status_of(submitter, write(place * 128, round, buffer, polled)), Status::Ok);
+                let mut short = kept.remove(0);
+                assert!(short.set_len(4096));
+                let done = run(submitter, [Bio::read(place * 128 + 64, short).with_flags(polled)]).remove(0);
+                assert_eq!(done.status, Status::Ok);
+                let blkmq::Buffers::One(short) = done.bio.buffers else { panic!("it was one buffer") };
+                assert!(short.iter().all(|found| *found == round), "round {round}");
+                kept.push(short);
+                assert_eq!(read(submitter, place * 128, 65536), vec![round; 65536]);
+            }
+            assert_eq!(count(&q, 4 * 8192), all, "they are gone with their operations");
+        }
+        drop((submitters, q));
+        // Buffers outlive the device.
+        let last = kept.iter().filter(|buffer| buffer.iter().all(|byte| *byte == 199));
+        assert_eq!((last.count(), kept.len()), (2, 4));
+    }
+}
+
 #[test]
 fn errors_name_the_file_and_what_is_wrong_with_it() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "errors");

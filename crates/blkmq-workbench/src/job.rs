@@ -81,6 +81,8 @@ pub struct Job {
     pub iodepth_low: u32,
     /// Use polled hardware queues. Default: false.
     pub hipri: bool,
+    /// Have the device register the buffers, so that it need not prepare their memory for each operation. Default: false.
+    pub fixedbufs: bool,
     /// The priority of each operation; from `prioclass` and `prio`. Default: `None`, the client's.
     pub priority: Option<IoPriority>,
 
@@ -320,6 +322,7 @@ impl Job {
             iodepth_batch_complete_max: 1,
             iodepth_low: 1,
             hipri: false,
+            fixedbufs: false,
             priority: None,
             runtime: None,
             time_based: false,

@@ -71,13 +71,14 @@ fn scaling() {
         iodepth_batch_complete_min: 4,
         iodepth_batch_complete_max: 4,
         iodepth_low: 4,
+        fixedbufs: true,
         runtime: Some(Duration::from_secs(60)),
         time_based: true,
         measure: NOTHING_MEASURED,
         ..Job::new("scaletest")
     };
     assert_eq!(job, expected);
-    assert_eq!(without_effect, ["direct", "buffered", "fixedbufs", "invalidate", "thread"]);
+    assert_eq!(without_effect, ["direct", "buffered", "invalidate", "thread"]);
 }
 
 #[test]

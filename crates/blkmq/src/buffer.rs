@@ -5,7 +5,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null, without_provenance};
+use std::sync::Arc;
+
+use crate::arena::Arena;
 
 /// Alignment of owned buffers in bytes: what direct I/O on any common device asks for.
 pub const BUFFER_ALIGN: usize = 4096;
@@ -13,21 +16,32 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// A piece of memory that an operation owns.
 ///
 /// # Invariants
-/// 1. `start` is valid for reads and writes of `len` bytes, and of `capacity` if that is more, all initialised, for as long
-///    as this value lives.
+/// 1. `start` is valid for reads and writes of `len` bytes, and of as many as it can be [made](Self::set_len) long, all
+///    initialised, for as long as this value lives.
 /// 2. While this value lives nobody else reads or writes these bytes, but through views made from it.
-/// 3. Unless `capacity` is 0, the memory came from `layout(capacity)`.
+/// 3. `owner` tells whose the memory is. Null: someone else's. An odd address, which points nowhere: it came from
+///    `layout(capacity)`, and the address is twice the capacity and one. Any other: it is a part of this arena, of which the
+///    value holds a count. So a buffer is no longer than it was without arenas: it is moved with each operation.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
-    /// Bytes that were allocated, at least 1; 0 for memory that belongs to someone else.
-    capacity: usize,
+    owner: *const Arena,
+}
+
+/// Whose memory a buffer is.
+enum Owner {
+    Another,
+    /// Its own, with so many bytes, at least 1.
+    Itself(usize),
+    Arena(*const Arena),
 }
 
 // SAFETY: by Invariant 2 the value is the only way to its bytes, so it may move to another thread like a `Box<[u8]>`.
 unsafe impl Send for Buffer {}
 // SAFETY: a shared `Buffer` only gives out shared slices.
 unsafe impl Sync for Buffer {}
+
+const _: () = assert!(align_of::<Arena>() > 1, "an arena's address is even");
 
 fn layout(len: usize) -> Layout {
     Layout::from_size_align(len, BUFFER_ALIGN).expect("a buffer is smaller than half the address space")
@@ -45,13 +59,36 @@ impl Buffer {
         // SAFETY: the layout has a non-zero size.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Self { start, len, capacity }
+        // What can be allocated is less than half the address space.
+        Self { start, len, owner: without_provenance(2 * capacity + 1) }
+    }
+
+    /// A buffer of the greatest length, whose memory is a part of `arena`.
+    ///
+    /// # Safety
+    /// The memory from `start`, as many bytes as the arena's longest buffer, lies in the arena and is nobody else's.
+    pub(crate) unsafe fn of_arena(start: NonNull<u8>, arena: Arc<Arena>) -> Self {
+        let len = arena.most();
+        Self { start, len, owner: Arc::into_raw(arena) }
+    }
+
+    fn owner(&self) -> Owner {
+        match self.owner.addr() {
+            0 => Owner::Another,
+            odd if odd % 2 == 1 => Owner::Itself(odd / 2),
+            _ => Owner::Arena(self.owner),
+        }
     }
 
     /// Makes the buffer another length, up to the one with which it was made; its memory and what that holds stay. False,
     /// and nothing has changed, if it cannot be that long, or belongs to someone else.
     pub fn set_len(&mut self, len: usize) -> bool {
-        let fits = self.capacity > 0 && len <= self.capacity;
+        let fits = match self.owner() {
+            Owner::Another => false,
+            Owner::Itself(capacity) => len <= capacity,
+            // SAFETY: Invariant 3: the count that this value holds keeps it alive.
+            Owner::Arena(arena) => len <= unsafe { &*arena }.most(),
+        };
         if fits {
             self.len = len;
         }
@@ -66,7 +103,7 @@ impl Buffer {
     /// them. Forgetting the submitter does not end the operation.
     #[must_use]
     pub unsafe fn borrowed(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len, capacity: 0 }
+        Self { start, len, owner: null() }
     }
 
     pub(crate) fn view(&self, offset: usize, len: usize) -> Segment<'_> {
@@ -79,9 +116,12 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.capacity > 0 {
+        match self.owner() {
+            Owner::Another => (),
             // SAFETY: Invariant 3.
-            unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) };
+            Owner::Itself(capacity) => unsafe { dealloc(self.start.as_ptr(), layout(capacity)) },
+            // SAFETY: Invariant 3: this is the count that the value holds.
+            Owner::Arena(arena) => drop(unsafe { Arc::from_raw(arena) }),
         }
     }
 }

@@ -16,6 +16,7 @@ use std::os::fd::BorrowedFd;
 
 use blkmq_sched::Time;
 
+pub use crate::arena::{Arena, Registration};
 use crate::issue::Started;
 use crate::limits::Limits;
 use crate::member::MAX_MEMBERS;
@@ -138,6 +139,13 @@ pub trait Driver: Send + Sync + fmt::Debug {
     #[cfg(feature = "eventfd")]
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
         let _ = hctx;
+        None
+    }
+
+    /// Memory that operations will use again and again. A driver to which this is of use makes it ready, and returns what undoes
+    /// that when it is dropped, before the memory is freed: no request in flight uses it then.
+    fn register(&self, arena: &Arena) -> Option<Registration> {
+        let _ = arena;
         None
     }
 

@@ -36,6 +36,8 @@ pub mod word;
 #[cfg(not(loom))]
 mod account;
 #[cfg(not(loom))]
+mod arena;
+#[cfg(not(loom))]
 mod background;
 #[cfg(not(loom))]
 mod backlog;
@@ -43,7 +45,6 @@ mod backlog;
 mod batch;
 #[cfg(not(loom))]
 pub mod bio;
-#[cfg(not(loom))]
 pub mod buffer;
 #[cfg(not(loom))]
 mod builder;

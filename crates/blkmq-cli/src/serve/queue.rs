@@ -35,7 +35,8 @@ fn spec(text: &str, read_only: bool) -> String {
 
 /// Opens the device, and builds the queue.
 fn build(device: &Given, settings: &Settings, read_only: bool) -> Result<Arc<RequestQueue>, TextError> {
-    let driver = blkmq_drivers::open(&spec(&device.text, read_only)).map_err(|error| device.fault(error.to_string()))?;
+    let driver =
+        blkmq_drivers::open(&spec(&device.text, read_only)).map_err(|error| device.fault(error.to_string()))?;
     let mut builder = RequestQueue::builder(driver);
     // Whether requests may pass the scheduler by depends on the locking that the queue is built with.
     if let Some(locking) = &settings.locking {

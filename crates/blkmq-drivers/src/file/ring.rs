@@ -15,6 +15,7 @@ use io_uring::{IoUring, cqueue, squeue};
 
 use super::journal::{Journal, asked};
 use super::poller::Poller;
+use super::registered::{Memory, SLOTS, Table};
 use super::target::Target;
 use super::transfer::{Next, Transfer};
 
@@ -26,8 +27,8 @@ pub(super) struct Ring {
     poller: OnceLock<Poller>,
     /// The hardware queue is a polled one. Changes only while nothing is in flight.
     polls: AtomicBool,
-    /// Who puts entries on the ring has this.
-    starting: Mutex<()>,
+    /// Who puts entries on the ring has this, and the memory that it knows.
+    starting: Mutex<Table>,
     /// Who takes completions off the ring has this.
     reaping: Mutex<()>,
     /// By tag. Each lock is taken by one thread at a time: by who starts the request, then by who finds its completion.
@@ -49,17 +50,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Makes an empty table for memory. A kernel that knows none refuses what is registered later, too.
+fn make_table(uring: &IoUring) {
+    let _ = uring.submitter().register_buffers_sparse(SLOTS as u32);
+}
+
 impl Ring {
     /// A ring for `depth` requests at once.
     pub(super) fn new(target: &Target, depth: u16) -> io::Result<Self> {
         // The kernel makes the completion side twice as long; each request has one entry at a time.
         let uring = IoUring::builder().setup_clamp().build(u32::from(depth))?;
         uring.submitter().register_files(&target.fds())?;
+        make_table(&uring);
         Ok(Self {
             uring,
             poller: OnceLock::new(),
             polls: AtomicBool::new(false),
-            starting: Mutex::new(()),
+            starting: Mutex::default(),
             reaping: Mutex::new(()),
             transfers: (0..depth).map(|_| Mutex::new(Transfer::new())).collect(),
             is_behind: AtomicBool::new(false),
@@ -73,12 +80,42 @@ impl Ring {
         self
     }
 
-    /// Makes what a polled hardware queue needs.
-    pub(super) fn make_poller(&self, target: &Target) -> io::Result<()> {
-        if self.poller.get().is_none() {
-            let _ = self.poller.set(Poller::new(target, self.transfers.len() as u16)?);
+    /// Makes what a polled hardware queue needs. Returns whether it was not there, and so knows none of the memory.
+    pub(super) fn make_poller(&self, target: &Target) -> io::Result<bool> {
+        let is_missing = self.poller.get().is_none();
+        if is_missing {
+            let poller = Poller::new(target, self.transfers.len() as u16)?;
+            make_table(&poller.uring);
+            let _ = self.poller.set(poller);
         }
-        Ok(())
+        Ok(is_missing)
+    }
+
+    /// Registers memory in a slot, or clears that. What the kernel does not take, for want of what it may pin, is used as any
+    /// other memory.
+    pub(super) fn register(&self, slot: u16, memory: Option<Memory>) {
+        let mut table = lock(&self.starting);
+        let piece = |memory: Option<Memory>| libc::iovec {
+            iov_base: memory.map_or(std::ptr::null_mut(), |memory| std::ptr::without_provenance_mut(memory.start)),
+            iov_len: memory.map_or(0, |memory| memory.len),
+        };
+        let update = |uring: &IoUring, memory| {
+            // SAFETY: an arena stays registered no longer than its memory is there. A transfer names a slot only if the table
+            // says so when it starts, under the lock; its buffer keeps the arena until it is over.
+            unsafe { uring.submitter().register_buffers_update(slot.into(), &[piece(memory)], None) }
+        };
+        let urings = || self.poller.get().map(|poller| &poller.uring).into_iter().chain([&self.uring]);
+        let is_known = urings().all(|uring| update(uring, memory).is_ok());
+        if !is_known {
+            // What one of them knows is of no use, and a slot that is cleared in vain was empty.
+            urings().for_each(|uring| drop(update(uring, None)));
+        }
+        table.set(slot, memory.filter(|_| is_known));
+    }
+
+    /// Bytes of memory that it has registered.
+    pub(super) fn registered(&self) -> usize {
+        lock(&self.starting).bytes()
     }
 
     /// From now on the hardware queue is a polled one, or not. Nothing is in flight.
@@ -110,6 +147,7 @@ impl Ring {
             let tag = rq.tag();
             let mut transfer = lock(&self.transfers[usize::from(tag)]);
             transfer.take_down(target, &mut rq);
+            transfer.look_up(&side);
             // The id is noted before anybody can find the completion, for that one takes the lock first.
             transfer.id = Some(batch.start(rq));
             self.put(&side, tag, &transfer);
@@ -118,13 +156,13 @@ impl Ring {
     }
 
     /// Puts a transfer's entry on the ring.
-    fn put(&self, _side: &MutexGuard<'_, ()>, tag: u16, transfer: &Transfer) {
+    fn put(&self, _side: &MutexGuard<'_, Table>, tag: u16, transfer: &Transfer) {
         let entry: squeue::Entry = transfer.entry().user_data(tag.into());
         if let Some((hctx, journal)) = &self.journal {
             // SAFETY: the transfer's invariant: what the entry names lives.
             journal.asked(*hctx, tag, unsafe { asked(&entry) });
         }
-        let poller = self.poller().filter(|poller| transfer.can_be_polled() && !poller.is_refused());
+        let poller = self.poller().filter(|poller| transfer.moves_data() && !poller.is_refused());
         let uring = poller.map_or(&self.uring, |poller| {
             poller.note_start();
             &poller.uring
@@ -137,7 +175,7 @@ impl Ring {
     }
 
     /// Lets the kernel take what is on the ring.
-    fn submit(&self, _side: &MutexGuard<'_, ()>) {
+    fn submit(&self, _side: &MutexGuard<'_, Table>) {
         let mut is_behind = false;
         for uring in self.poller().map(|poller| &poller.uring).into_iter().chain([&self.uring]) {
             // SAFETY: the caller has `starting`, so there is no other view of this side.

@@ -6,6 +6,7 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
 
+use super::registered::Table;
 use super::status::{Verdict, verdict};
 use super::target::{MAX_SEGMENTS, Target};
 
@@ -62,6 +63,8 @@ pub(super) struct Transfer {
     pieces: Vec<libc::iovec>,
     /// Of these so many are through.
     through: usize,
+    /// The only piece lies in the memory that the ring has registered in this slot.
+    registered: Option<u16>,
     /// Memory that direct I/O takes, in the place of the request's, which lies in `meant`.
     stand_in: Option<Buffer>,
     meant: Vec<libc::iovec>,
@@ -82,6 +85,7 @@ impl Transfer {
             bytes: 0,
             pieces: Vec::with_capacity(MAX_SEGMENTS.into()),
             through: 0,
+            registered: None,
             stand_in: None,
             meant: Vec::new(),
         }
@@ -132,23 +136,42 @@ impl Transfer {
         self.stand_in = Some(buffer);
     }
 
+    /// Looks whether the ring that this is for has registered the memory.
+    pub(super) fn look_up(&mut self, table: &Table) {
+        self.registered = match self.pieces[..] {
+            [piece] if self.moves_data() => table.find(piece.iov_base as usize, piece.iov_len),
+            _ => None,
+        };
+    }
+
     /// The entry that asks the kernel for what is still to be done. It names `self.pieces`, which stay until it is answered.
     pub(super) fn entry(&self) -> squeue::Entry {
         let pieces = &self.pieces[self.through..];
         let (first, len) = (pieces.as_ptr(), pieces.len() as u32);
+        let flags = if self.is_durable { libc::RWF_DSYNC } else { 0 };
+        if let (Some(slot), [piece]) = (self.registered, pieces) {
+            return self.registered_entry(slot, piece, flags);
+        }
         match self.task {
             Task::Read => opcode::Readv::new(DIRECT, first, len).offset(self.offset).build(),
-            Task::Write => {
-                let flags = if self.is_durable { libc::RWF_DSYNC } else { 0 };
-                opcode::Writev::new(DIRECT, first, len).offset(self.offset).rw_flags(flags).build()
-            }
+            Task::Write => opcode::Writev::new(DIRECT, first, len).offset(self.offset).rw_flags(flags).build(),
             Task::Sync => opcode::Fsync::new(BUFFERED).flags(types::FsyncFlags::DATASYNC).build(),
             Task::Range(mode) => opcode::Fallocate::new(BUFFERED, self.bytes).offset(self.offset).mode(mode).build(),
         }
     }
 
-    /// Whether a ring that polls takes it.
-    pub(super) fn can_be_polled(&self) -> bool {
+    /// The same for a piece of registered memory.
+    fn registered_entry(&self, slot: u16, piece: &libc::iovec, flags: i32) -> squeue::Entry {
+        let (start, len) = (piece.iov_base.cast::<u8>(), piece.iov_len as u32);
+        if self.task == Task::Read {
+            opcode::ReadFixed::new(DIRECT, start, len, slot).offset(self.offset).build()
+        } else {
+            opcode::WriteFixed::new(DIRECT, start, len, slot).offset(self.offset).rw_flags(flags).build()
+        }
+    }
+
+    /// Whether it is a read or write: what can be polled for.
+    pub(super) fn moves_data(&self) -> bool {
         matches!(self.task, Task::Read | Task::Write)
     }
 
@@ -201,6 +224,8 @@ impl Transfer {
         match verdict(errno) {
             Verdict::Again if self.tries < MOST_TRIES => {
                 self.tries += 1;
+                // Whatever it was, it cannot be the registered memory the next time.
+                self.registered = None;
                 Ok(false)
             }
             Verdict::Again => Err(Status::IoError),
@@ -240,6 +265,7 @@ impl Transfer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::registered::Memory;
     use super::*;
 
     /// A transfer of pieces of these lengths at made-up addresses, which nobody follows.
@@ -284,6 +310,34 @@ mod tests {
         assert_eq!(transfer.answered(600), Some(Next::Again));
         assert_eq!(left(&transfer), (5632, vec![(0x20200, 512)]));
         assert_eq!(transfer.answered(512), Some(Next::Over(RqId(7), Status::Ok)));
+    }
+
+    /// What is left of a transfer of registered memory is asked for as such, until the kernel has had no time for it.
+    #[test]
+    fn registered_memory_is_named_by_its_slot() {
+        let opcode = |transfer: &Transfer| {
+            let shown = format!("{:?}", transfer.entry());
+            shown.split("op_code: ").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok())
+        };
+        let mut table = Table::default();
+        table.set(3, Some(Memory { start: 0x10000, len: 4096 }));
+        for (task, there, elsewhere) in [
+            (Task::Read, opcode::ReadFixed::CODE, opcode::Readv::CODE),
+            (Task::Write, opcode::WriteFixed::CODE, opcode::Writev::CODE),
+        ] {
+            let mut transfer = Transfer { task, ..transfer(&[4096]) };
+            assert_eq!(opcode(&transfer), Some(elsewhere), "nobody has looked it up");
+            transfer.look_up(&table);
+            assert_eq!((opcode(&transfer), transfer.answered(512)), (Some(there), Some(Next::Again)));
+            assert_eq!((opcode(&transfer), left(&transfer)), (Some(there), (4608, vec![(0x10200, 3584)])));
+            assert_eq!(transfer.answered(-libc::EFAULT), Some(Next::Again));
+            assert_eq!(opcode(&transfer), Some(elsewhere));
+            for lens in [&[4096, 4096][..], &[4097]] {
+                let mut transfer = Transfer { task, ..self::transfer(lens) };
+                transfer.look_up(&table);
+                assert_eq!(opcode(&transfer), Some(elsewhere), "of pieces {lens:?}");
+            }
+        }
     }
 
     #[test]

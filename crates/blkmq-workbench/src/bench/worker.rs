@@ -234,10 +234,13 @@ impl Worker {
         let longest = |direction| *job.bs[direction].bounds().end();
         let bytes = Direction::ALL.into_iter().filter(|direction| moves_data(*direction)).map(longest).max();
         let Some(bytes) = bytes else { return };
-        for _ in 0..job.iodepth {
-            let buffer = self.fill.buffer(bytes);
-            self.spare.push(buffer);
+        let (count, len) = (job.iodepth as usize, usize::try_from(bytes).expect("an operation fits memory"));
+        if job.fixedbufs {
+            self.spare.extend(self.submitter.queue().register_buffers(count, len));
+        } else {
+            self.spare.extend((0..count).map(|_| Buffer::zeroed(len)));
         }
+        self.spare.iter_mut().for_each(|buffer| self.fill.rng.fill_bytes(buffer));
     }
 
     /// The worker's thread spent so much CPU time looking for completions that had not come.

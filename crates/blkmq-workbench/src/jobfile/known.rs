@@ -67,7 +67,6 @@ const PROCESS: Names = &[
     ("verify_state_save", ""),
     ("experimental_verify", ""),
     ("registerfiles", ""),
-    ("fixedbufs", ""),
     ("sqthread_poll", ""),
     ("sqthread_poll_cpu", ""),
     ("nonvectored", ""),

@@ -85,6 +85,7 @@ settings! {
     "iodepth_batch_complete_max": |draft, value| draft.batch_complete_max = value.small(0..=MANY)?;
     "iodepth_low": |draft, value| draft.depth_low = value.small(0..=MANY)?;
     "hipri": |draft, value| draft.job.hipri = value.flag()?;
+    "fixedbufs": |draft, value| draft.job.fixedbufs = value.flag()?;
     "prioclass": |draft, value| draft.class = Some(class(value)?);
     "prio": |draft, value| draft.level = Some(value.small(0..=7)? as u8);
 

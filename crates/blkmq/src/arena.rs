@@ -1,0 +1,166 @@
+//! Memory for buffers that are used again and again, which a device may make ready for itself once.
+#![expect(unsafe_code, reason = "buffers are cut out of memory that outlives the borrow of its owner")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::buffer::{BUFFER_ALIGN, Buffer};
+use crate::queue::RequestQueue;
+
+/// What a driver keeps as long as an [`Arena`] lives. Dropping it undoes whatever was done for the arena.
+pub type Registration = Box<dyn Any + Send + Sync>;
+
+/// A piece of memory that is cut into buffers. It is freed when the last of them is dropped.
+///
+/// # Invariants
+/// 1. `start` is valid for reads and writes of `layout.size()` bytes, all initialised, for as long as this value lives.
+/// 2. The value touches none of these bytes: they belong to the buffers.
+pub struct Arena {
+    start: NonNull<u8>,
+    layout: Layout,
+    /// Longest buffer in bytes.
+    most: usize,
+    registration: Option<Registration>,
+}
+
+// SAFETY: by Invariant 2 nothing is done with the address here but to free the memory, once, when nobody has it any more.
+unsafe impl Send for Arena {}
+// SAFETY: as above; what is shared is a number, and a registration that is `Sync`.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Memory for `count` buffers of `most` bytes, at least one of each.
+    fn new(count: usize, most: usize) -> Self {
+        let bytes = most.checked_next_multiple_of(BUFFER_ALIGN).and_then(|each| each.checked_mul(count));
+        let layout = bytes.and_then(|bytes| Layout::from_size_align(bytes, BUFFER_ALIGN).ok());
+        let layout = layout.expect("an arena is smaller than half the address space");
+        assert!(layout.size() > 0, "an arena has buffers, and these have bytes");
+        // SAFETY: the size is not zero, as just checked.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Self { start, layout, most, registration: None }
+    }
+
+    /// Where its memory is, for system calls.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Bytes of its memory.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// False: an arena has memory.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Longest buffer in bytes.
+    pub(crate) const fn most(&self) -> usize {
+        self.most
+    }
+
+    /// All its buffers, which share it from now on.
+    fn cut(self) -> Vec<Buffer> {
+        let each = self.most.next_multiple_of(BUFFER_ALIGN);
+        let arena = Arc::new(self);
+        let offsets = (0..arena.len()).step_by(each);
+        let cut = |offset| {
+            // SAFETY: the offset lies within the memory (Invariant 1).
+            let start = unsafe { arena.start.add(offset) };
+            // SAFETY: so does what reaches to the next offset, and it is given out this once.
+            unsafe { Buffer::of_arena(start, Arc::clone(&arena)) }
+        };
+        offsets.map(cut).collect()
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // The device must not know the memory any more when it is gone.
+        self.registration = None;
+        // SAFETY: it came from this layout, and by Invariant 1 nobody has it but this value, which ends.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arena({} bytes, registered {})", self.len(), self.registration.is_some())
+    }
+}
+
+impl RequestQueue {
+    /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may make their memory ready
+    /// for itself, once instead of for each operation; where it does not they are like any others. They may be used with
+    /// other queues too, and outlive this one; their memory is freed together, with the last of them.
+    ///
+    /// # Panics
+    /// If they exceed half the address space.
+    #[must_use]
+    pub fn register_buffers(&self, count: usize, len: usize) -> Vec<Buffer> {
+        if count == 0 || len == 0 {
+            return (0..count).map(|_| Buffer::zeroed(0)).collect();
+        }
+        let mut arena = Arena::new(count, len);
+        arena.registration = self.driver.register(&arena);
+        arena.cut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn buffers_of_an_arena_are_apart_and_keep_it() {
+        let mut buffers = Arena::new(3, 5000).cut();
+        assert_eq!(buffers.len(), 3);
+        for (buffer, byte) in buffers.iter_mut().zip(1..) {
+            assert!((buffer.as_ptr() as usize).is_multiple_of(BUFFER_ALIGN) && buffer.len() == 5000);
+            assert!(buffer.iter().all(|byte| *byte == 0));
+            buffer.fill(byte);
+        }
+        let first = buffers.remove(0);
+        drop(buffers.pop());
+        let last = std::thread::spawn(move || buffers.pop()).join().expect("nothing panics there");
+        assert!(first.iter().all(|byte| *byte == 1));
+        drop(first);
+        assert!(last.expect("one was left").iter().all(|byte| *byte == 2));
+    }
+
+    #[test]
+    fn a_buffer_of_an_arena_shrinks_and_grows_within_its_part() {
+        let mut buffers = Arena::new(2, 1000).cut();
+        assert!(buffers[0].set_len(10) && buffers[0].len() == 10);
+        assert!(buffers[0].set_len(1000) && !buffers[0].set_len(1001) && buffers[0].len() == 1000);
+    }
+
+    /// Red if the memory is freed before the device has let go of it, or while there is a buffer.
+    #[test]
+    fn the_device_lets_go_with_the_last_buffer() {
+        struct Told(Arc<AtomicBool>);
+        impl Drop for Told {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut arena = Arena::new(2, 512);
+        arena.registration = Some(Box::new(Told(Arc::clone(&is_over))));
+        let mut buffers = arena.cut();
+        buffers.pop();
+        assert!(!is_over.load(Ordering::Relaxed), "one is left");
+        buffers.pop();
+        assert!(is_over.load(Ordering::Relaxed));
+    }
+}
