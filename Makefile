@@ -14,7 +14,7 @@ build: ## Builds the program: target/release/blkmq
 	@scripts/tools rust cc
 	BLKMQ_COMMIT=$$(scripts/commit) cargo build --release --locked -p blkmq-cli
 
-demo: ## Agreement with Linux's recorded decisions, and published measurements repeated; under a minute
+demo: ## Agreement with Linux's recorded decisions, a reader beside a flood of writes, the price of sharing; under a minute
 	@scripts/demo
 
 test: ## Everything that guards the main branch; under 15 minutes

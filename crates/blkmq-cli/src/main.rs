@@ -3,10 +3,12 @@
 mod bench;
 mod clients;
 mod control;
+mod demo;
 mod devices;
 mod dump;
 mod failure;
 mod file;
+mod flood;
 mod get;
 mod interrupt;
 mod json;
@@ -44,6 +46,7 @@ Exit codes:
 
 const EXAMPLES: &str = "\
 Examples:
+  blkmq demo
   blkmq bench job.fio --device null,irqmode=2 --scheduler mq-deadline
   blkmq bench job.fio --ab scheduler=none,mq-deadline
   blkmq reproduce scaling
@@ -68,6 +71,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Demo),
     Bench(Box<bench::Bench>),
     Reproduce(reproduce::Reproduce),
     Replay(Box<replay::Replay>),
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
     let done = Cli::try_parse().map_err(|error| usage::explain(&error)).and_then(|cli| {
         let out = &mut io::stdout().lock();
         let done = match cli.command {
+            Command::Demo(demo) => demo.run(out),
             Command::Bench(bench) => bench.run(out),
             Command::Reproduce(reproduce) => reproduce.run(out),
             Command::Replay(replay) => replay.run(out),

@@ -1,5 +1,6 @@
 //! `blkmq reproduce`: repeats published measurements and prints them beside what was published.
 
+mod flood;
 mod found;
 mod tables;
 mod words;
@@ -10,10 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use blkmq_workbench::{JobFile, Mode, System};
+use blkmq_workbench::bench::Control;
+use blkmq_workbench::{JobFile, MIN_ROUNDS, Mode, System};
 use clap::Args;
 
-use self::found::{Found, FoundTable};
+use self::found::Found;
+pub(crate) use self::found::FoundTable;
 use self::tables::{NAMES, Table};
 use crate::failure::Failure;
 use crate::page::Page;
@@ -28,6 +31,7 @@ Examples:
   blkmq reproduce all --rounds 8
   blkmq reproduce slow --rounds 4 --runtime 1s
   blkmq reproduce merge --json
+  blkmq reproduce flood --runtime 20s
   blkmq reproduce all --report tables.html
 
 Each row of a table runs the same job on a device of blkmq, in short slices that take turns. IOPS are the median of its
@@ -40,7 +44,11 @@ the mean size of a request, and passed the share of the requests that passed the
 What was published stands in the last columns, beside the row that does the same, and below the table with its machine. It
 was measured on other machines, mostly larger ones, and through system calls. 'merge' runs on a model of a disk: 5 s of
 virtual time, after 5 s in which its write cache fills; its threads are tasks of one, so none ever finds another one at the
-scheduler. The SSD of 'slow', a model too, takes 66000 operations a second.";
+scheduler. The SSD of 'slow', a model too, takes 66000 operations a second.
+
+'flood' is no published measurement: a reader that wants 1000 reads a second beside four writers, 512 writes outstanding, on the
+same model of an SSD with queues of several depths, each row 5 s of virtual time. Give it no less than 1 s: the SSD is fast
+until nothing erased is left.";
 
 /// Repeat published measurements on this machine.
 #[derive(Debug, Args)]
@@ -52,9 +60,9 @@ pub(crate) struct Reproduce {
     /// Stop after so many rounds, resolved or not.
     #[arg(long, value_name = "N", default_value = "60", value_parser = clap::value_parser!(u32).range(2..))]
     rounds: u32,
-    /// How long a slice lasts, as in 100ms; not on virtual time.
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = bench::duration)]
-    runtime: Duration,
+    /// How long a slice lasts, or each row of flood, as in 100ms [default: 100ms, for flood 5s]; not of merge.
+    #[arg(long, value_name = "TIME", value_parser = bench::duration)]
+    runtime: Option<Duration>,
     /// Print one JSON object instead of words.
     #[arg(long)]
     json: bool,
@@ -64,7 +72,7 @@ pub(crate) struct Reproduce {
 }
 
 fn names() -> Vec<&'static str> {
-    NAMES.into_iter().chain(["all"]).collect()
+    NAMES.into_iter().chain([flood::NAME, "all"]).collect()
 }
 
 /// How long a load runs on virtual time, where every run gives the same result.
@@ -72,6 +80,9 @@ const VIRTUAL: Duration = Duration::from_secs(5);
 
 /// What comes before that: the published run lasts so long that the beginning, with an empty write cache, does not count.
 const RAMP: &str = "ramp_time=5";
+
+/// As long as a slice must be to say anything, as threads have to start first.
+const SHORT_SLICE: Duration = Duration::from_millis(50);
 
 /// What the figures of a report are worth.
 const MODELLED: &str = "\
@@ -83,21 +94,35 @@ impl Reproduce {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let stop = interrupt::flag();
         let page = Page::open(self.report.as_deref())?;
-        let mut found =
-            Found { machine: machine::name(), date: machine::date(), command: machine::command(), tables: Vec::new() };
+        let mut found = Found {
+            machine: machine::name(),
+            date: machine::date(),
+            command: machine::command(),
+            tables: Vec::new(),
+            flood: None,
+        };
         if !self.json {
             found.write_head(out)?;
         }
         for name in NAMES.into_iter().filter(|name| self.table == "all" || self.table == *name) {
-            let table = self.measure(&tables::table(name), &stop)?;
+            let runtime = self.runtime.unwrap_or(bench::SLICE);
+            let table = measure(&tables::table(name), self.rounds, runtime, &stop)?;
             if !self.json {
                 table.write(out)?;
                 out.flush()?;
             }
             found.tables.push(table);
         }
+        if self.table == "all" || self.table == flood::NAME {
+            let control = Control { stop: Arc::clone(&stop), ..Control::default() };
+            found.flood = flood::measure(self.runtime, &control)?;
+            if let Some(flood) = found.flood.as_ref().filter(|_| !self.json) {
+                flood.write(out)?;
+            }
+        }
         if let Some(page) = page {
-            let sections = found.tables.iter().flat_map(FoundTable::sections).collect();
+            let flood = found.flood.iter().map(flood::FoundFlood::section);
+            let sections = found.tables.iter().flat_map(FoundTable::sections).chain(flood).collect();
             page.write("Published measurements, repeated".to_owned(), MODELLED.to_owned(), sections)?;
         }
         if self.json {
@@ -105,35 +130,40 @@ impl Reproduce {
         }
         if stop.load(Ordering::Relaxed) { Err(interrupt::failure(&self.table)) } else { Ok(()) }
     }
+}
 
-    fn measure(&self, table: &Table, stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
-        let is_real = table.clock == Time::Real;
-        let options: &[&str] = if is_real { &[] } else { &[RAMP] };
-        let jobs = JobFile::parse(table.file, table.job, options, Mode::Strict, &System)?.jobs;
-        let mut variants = Vec::new();
-        for row in &table.rows {
-            let mut target = Target::new(row.device, table.clock);
-            for (name, value) in &row.set {
-                target.set(name, value, format!("{}: {}", table.name, row.label));
-            }
-            variants.push(Variant::new(row.label.clone(), &jobs, target.open(table.file, &jobs)?));
+/// The table 'scaling' for those in a hurry: one device, each locking whole, few rounds.
+pub(crate) fn scaling_in_short(stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
+    measure(&tables::scaling_in_short(), MIN_ROUNDS as u32, SHORT_SLICE, stop)
+}
+
+fn measure(table: &Table, rounds: u32, runtime: Duration, stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
+    let is_real = table.clock == Time::Real;
+    let options: &[&str] = if is_real { &[] } else { &[RAMP] };
+    let jobs = JobFile::parse(table.file, table.job, options, Mode::Strict, &System)?.jobs;
+    let mut variants = Vec::new();
+    for row in &table.rows {
+        let mut target = Target::new(row.device, table.clock);
+        for (name, value) in &row.set {
+            target.set(name, value, format!("{}: {}", table.name, row.label));
         }
-        let nr_slices = if is_real { 2 * u64::from(self.rounds) } else { 1 };
-        let bar = progress::bar(variants.len() as u64 * nr_slices);
-        bar.set_message(table.file);
-        let turns = if is_real {
-            let pairs: Vec<_> = table.rows.iter().enumerate().map(|(index, row)| (row.base, index)).collect();
-            turns::take(&mut variants, self.runtime, self.rounds as usize, &pairs, stop, &bar)
-        } else {
-            turns::once(&mut variants, VIRTUAL, stop, &bar)
-        };
-        bar.finish_and_clear();
-        let turns = turns?;
-        let duration = if is_real {
-            format!("{} rounds of slices of {}", turns.rounds(), time(self.runtime))
-        } else {
-            format!("{} of virtual time, after {RAMP}", time(VIRTUAL))
-        };
-        Ok(FoundTable::new(table, duration, &variants, &turns))
+        variants.push(Variant::new(row.label.clone(), &jobs, target.open(table.file, &jobs)?));
     }
+    let nr_slices = if is_real { 2 * u64::from(rounds) } else { 1 };
+    let bar = progress::bar(variants.len() as u64 * nr_slices);
+    bar.set_message(table.file);
+    let turns = if is_real {
+        let pairs: Vec<_> = table.rows.iter().enumerate().map(|(index, row)| (row.base, index)).collect();
+        turns::take(&mut variants, runtime, rounds as usize, &pairs, stop, &bar)
+    } else {
+        turns::once(&mut variants, VIRTUAL, stop, &bar)
+    };
+    bar.finish_and_clear();
+    let turns = turns?;
+    let duration = if is_real {
+        format!("{} rounds of slices of {}", turns.rounds(), time(runtime))
+    } else {
+        format!("{} of virtual time, after {RAMP}", time(VIRTUAL))
+    };
+    Ok(FoundTable::new(table, duration, &variants, &turns))
 }

@@ -79,6 +79,11 @@ fn explained() -> Explained {
     }
 }
 
+/// The names of all schedulers; the first is that of none.
+pub(crate) fn names() -> Vec<&'static str> {
+    std::iter::once("none").chain(SCHEDULERS.iter().map(|scheduler| scheduler.name)).collect()
+}
+
 impl Schedulers {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let explained = explained();

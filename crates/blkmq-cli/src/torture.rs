@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blkmq_sched::SCHEDULERS;
 use blkmq_workbench::torture::{
     Broken, Control, CountingAllocator, Failure as Shortened, Length, Locking, MOST_CPUS, MUTANTS, Mutant, Rig,
     Settings, Tally, WORLD_REQUESTS, replay,
@@ -22,7 +21,7 @@ use serde::Serialize;
 use self::stepper::Stepper;
 use crate::failure::Failure;
 use crate::words::{counted, short};
-use crate::{interrupt, json, progress};
+use crate::{interrupt, json, progress, schedulers};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -70,7 +69,7 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "N", default_value = "8", value_parser = cpus(), allow_negative_numbers = true)]
     cpus: u16,
     /// The scheduler; any, and changed under load, unless given.
-    #[arg(long, value_name = "NAME", value_parser = schedulers())]
+    #[arg(long, value_name = "NAME", value_parser = schedulers::names())]
     scheduler: Option<String>,
     /// How threads share the scheduler; any, and changed under load, unless given.
     #[arg(long, value_name = "LOCKING", default_value = ANY, value_parser = lockings())]
@@ -101,10 +100,6 @@ fn cpus() -> impl clap::builder::TypedValueParser {
 
 fn lockings() -> Vec<&'static str> {
     std::iter::once(ANY).chain(Locking::ALL.map(Locking::name)).collect()
-}
-
-fn schedulers() -> Vec<&'static str> {
-    std::iter::once("none").chain(SCHEDULERS.iter().map(|scheduler| scheduler.name)).collect()
 }
 
 fn mutants() -> Vec<&'static str> {

@@ -3,6 +3,7 @@
 mod run;
 
 use blkmq::Locking;
+use blkmq_sched::SCHEDULERS;
 use run::{printed, refused};
 use serde_json::Value;
 
@@ -15,6 +16,7 @@ fn every_table_has_its_rows_beside_what_was_published() {
     let tables = found["tables"].as_array().unwrap();
     let names: Vec<_> = tables.iter().map(|table| table["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["scaling", "batch", "merge", "slow", "accounting"]);
+    flood_has_its_rows(&found["flood"]);
     for row in tables.iter().flat_map(|table| table["rows"].as_array().unwrap()) {
         let iops = &row["iops"];
         let [low, median, high] =
@@ -91,6 +93,48 @@ fn ways_are_compared(table: &Value) {
     }
 }
 
+/// Every scheduler has its rows at every depth, as it is by default and with room for the flood, beside none.
+fn flood_has_its_rows(flood: &Value) {
+    let rows = flood["rows"].as_array().expect("it is a list");
+    let schedulers = ["none"].into_iter().chain(SCHEDULERS.iter().map(|scheduler| scheduler.name));
+    for scheduler in schedulers {
+        for depth in [32, 128, 1023] {
+            let is_it =
+                |row: &&Value| row["scheduler"] == scheduler && row["device"] == format!("ssd,hw_queue_depth={depth}");
+            let found: Vec<&Value> = rows.iter().filter(is_it).filter(|row| row["job"] == "flood.fio").collect();
+            let rooms: Vec<_> = found.iter().map(|row| row["nr_requests"].as_u64()).collect();
+            assert_eq!(
+                rooms,
+                if scheduler == "none" { &[None][..] } else { &[None, Some(1024)] },
+                "{scheduler}: {flood}"
+            );
+        }
+    }
+    for row in rows {
+        let [p50, p99, p99_9] = ["p50_ns", "p99_ns", "p99_9_ns"].map(|name| number(row, name));
+        assert!(0.0 < p50 && p50 <= p99 && p99 <= p99_9, "{row}");
+        assert!(number(row, "reads_per_second") <= 1200.0 && number(row, "write_bytes_per_second") > 1e8, "{row}");
+        assert_eq!(row["p99_of_none"].is_null(), row["scheduler"] == "none", "{row}");
+    }
+}
+
+#[test]
+fn a_flood_is_the_same_each_time_and_longer_if_that_is_wanted() {
+    let flood = |runtime| {
+        let words = printed(&["reproduce", "flood", "--runtime", runtime]);
+        words.split_once('\n').expect("the first line names the machine").1.to_owned()
+    };
+    let words = flood("5ms");
+    assert_eq!(words, flood("5ms"));
+    assert!(words.contains("The model 'ssd', 5 ms of virtual time; the reader wants 1000 reads/s"), "{words}");
+    let row = words.lines().find(|line| line.contains("mq-deadline, nr_requests=1024")).expect("it has its row");
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[..5], ["32", "128", "threads", "x", "4"], "{row}");
+    assert!(cells[7..].iter().all(|cell| cell.parse::<f64>().is_ok()) && cells.len() == 13, "{row}");
+    assert!(words.contains("none 75 ms, mq-deadline 101 ms"), "{words}");
+    assert_ne!(words, flood("10ms"));
+}
+
 #[test]
 fn words_name_machine_date_and_command() {
     let words = printed(&["reproduce", "batch", "--rounds", "2", "--runtime", "5ms"]);
@@ -110,7 +154,10 @@ fn words_name_machine_date_and_command() {
 #[test]
 fn an_unknown_table_is_named_beside_the_known_ones() {
     let text = refused(&["reproduce", "windmill"]);
-    assert!(text.contains("'windmill'") && text.contains("scaling, batch, merge, slow, accounting, all"), "{text}");
+    assert!(
+        text.contains("'windmill'") && text.contains("scaling, batch, merge, slow, accounting, flood, all"),
+        "{text}"
+    );
     let text = refused(&["reproduce", "batch", "--rounds", "1"]);
     assert!(text.contains('1') && text.contains("2.."), "{text}");
 }

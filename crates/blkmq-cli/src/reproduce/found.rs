@@ -4,6 +4,7 @@ use blkmq_workbench::bench::LayerOutcome;
 use blkmq_workbench::{Ratio, Turns};
 use serde::Serialize;
 
+use super::flood::FoundFlood;
 use super::tables::{Figure, Row, Table};
 use crate::target::Time;
 use crate::turns::{Rates, Variant};
@@ -15,10 +16,12 @@ pub(super) struct Found {
     pub(super) date: String,
     pub(super) command: String,
     pub(super) tables: Vec<FoundTable>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) flood: Option<FoundFlood>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct FoundTable {
+pub(crate) struct FoundTable {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     pub(super) job: &'static str,

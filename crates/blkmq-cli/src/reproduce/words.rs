@@ -71,7 +71,7 @@ fn write_line(label: &str, cells: &[String], out: &mut dyn Write) -> io::Result<
 }
 
 impl FoundTable {
-    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\n{}: {}", self.name, self.about)?;
         writeln!(out, "{}, {}. Published: {}\n", self.job, self.time, self.published)?;
         let has_merges = self.rows.iter().any(|row| row.published_merged_percent.is_some());
@@ -92,6 +92,22 @@ impl FoundTable {
             writeln!(out, "  {rates:16}{:>8}  {what}: {machine}{beside}", on_top(*gain))?;
         }
         Ok(())
+    }
+
+    /// What the figures say of the row of that label, in a sentence; `None` without such a row, or one that it is compared with.
+    pub(crate) fn verdict(&self, label: &str) -> Option<String> {
+        let row = self.rows.iter().find(|row| row.label == label)?;
+        let FoundRatio { base, ratio, low, high } = row.ratio.as_ref()?;
+        let verdict = if *low > 1.0 || *high < 1.0 {
+            format!("does {ratio:.2} times the operations of '{base}' ({low:.2} .. {high:.2})")
+        } else {
+            format!("does as many operations as '{base}', as far as so short a run can tell ({low:.2} .. {high:.2})")
+        };
+        let of_none = row
+            .ratio_to_none
+            .as_ref()
+            .map(|none| format!(", and {:.0} % of what '{}' does", 100.0 * none.ratio, none.base));
+        Some(format!("On this machine '{label}', the default, {verdict}{}.", of_none.unwrap_or_default()))
     }
 
     /// The table, its rates and its ratios, each beside what was published.
@@ -194,6 +210,40 @@ mod tests {
             .map(|(low, high)| interval(&FoundRatio { base: String::new(), ratio: 1.0, low, high }));
         assert_eq!(words, ["-10.0 % .. +20.0 %", "-87.7 % .. over 1000 %", "", "+899 % .. +999 %"]);
         assert!(words.iter().all(|words| words.len() < COLUMNS[2].1));
+    }
+
+    #[test]
+    fn a_verdict_says_what_the_interval_says() {
+        let row = |label: &str, low, high| FoundRow {
+            label: label.to_owned(),
+            device: "null",
+            settings: Vec::new(),
+            iops: Rates { median: 1.0, lower_quartile: 1.0, upper_quartile: 1.0 },
+            ratio: Some(FoundRatio { base: "single".to_owned(), ratio: (low + high) / 2.0, low, high }),
+            gain: None,
+            ratio_to_none: None,
+            merged_percent: 0.0,
+            request_bytes_mean: 0.0,
+            bypassed_percent: None,
+            cpu_ns_per_request: None,
+            wait_share: None,
+            published_iops: None,
+            published_gain: None,
+            published_merged_percent: None,
+        };
+        let rows = vec![row("more", 1.5, 2.5), row("less", 0.4, 0.6), row("same", 0.9, 1.2)];
+        let [name, about, job, published] = [""; 4];
+        let table =
+            FoundTable { name, about, job, time: String::new(), published, rounds: 16, rows, figures: Vec::new() };
+        for (label, expected) in [
+            ("more", "does 2.00 times the operations of 'single' (1.50 .. 2.50)."),
+            ("less", "does 0.50 times the operations of 'single' (0.40 .. 0.60)."),
+            ("same", "does as many operations as 'single', as far as so short a run can tell (0.90 .. 1.20)."),
+        ] {
+            let verdict = table.verdict(label).unwrap();
+            assert_eq!(verdict, format!("On this machine '{label}', the default, {expected}"));
+        }
+        assert_eq!(table.verdict("other"), None);
     }
 
     #[test]

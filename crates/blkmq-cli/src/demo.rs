@@ -1,0 +1,162 @@
+//! `blkmq demo`: what blkmq is good for, in under a minute and without a device of one's own.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use blkmq::Locking;
+use blkmq_workbench::bench::Control;
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::flood::{self, Flooded, ROOM, THREADS, TITLES, Way};
+use crate::reproduce::{self, FoundTable};
+use crate::target::Time;
+use crate::words::time;
+use crate::{interrupt, json, machine, schedulers};
+
+const EXAMPLES: &str = "\
+Examples:
+  blkmq demo
+  blkmq demo --json";
+
+/// Show in under a minute what a scheduler does to a reader beside a flood of writes, and what sharing one costs.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+pub(crate) struct Demo {
+    /// Print one JSON object instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long all floods take together, however many schedulers there are.
+const FLOODS: Duration = Duration::from_secs(20);
+
+/// Of a SATA drive, and of what many virtual machines get.
+const DEPTH: u16 = 32;
+
+#[derive(Debug, Serialize)]
+struct Found {
+    machine: String,
+    date: String,
+    command: String,
+    flood: Vec<Flooded>,
+    scaling: FoundTable,
+}
+
+/// What to try next, with what it shows.
+const NEXT: [(&str, &str); 3] = [
+    ("reproduce flood", "the same flood with queues of other depths, on virtual time: the same figures everywhere"),
+    ("torture --minutes 1", "the block layer on virtual CPUs before a faulty device, what it promises checked"),
+    ("serve --help", "your files and devices behind these schedulers, for NBD clients"),
+];
+
+impl Demo {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let stop = interrupt::flag();
+        let control = Control { stop: Arc::clone(&stop), ..Control::default() };
+        let mut hidden = io::sink();
+        let words: &mut dyn Write = if self.json { &mut hidden } else { &mut *out };
+        let flood = measure_floods(&control, words)?;
+        let scaling = measure_scaling(&control, words)?;
+        if stop.load(Ordering::Relaxed) {
+            return Err(interrupt::failure("demo"));
+        }
+        write_next(words)?;
+        if self.json {
+            let (machine, date, command) = (machine::name(), machine::date(), machine::command());
+            json::print(&Found { machine, date, command, flood, scaling }, out)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_line(name: &str, cells: &[String], out: &mut dyn Write) -> io::Result<()> {
+    let cells: String = cells.iter().map(|cell| format!("{cell:>14}")).collect();
+    writeln!(out, "{name:16}{cells}")?;
+    out.flush()
+}
+
+/// The flood under each scheduler, a row at a time.
+fn measure_floods(control: &Control, out: &mut dyn Write) -> Result<Vec<Flooded>, Failure> {
+    let schedulers = schedulers::names();
+    let each = FLOODS / schedulers.len() as u32;
+    writeln!(
+        out,
+        "measured on {}; {}\n
+One tenant's writes bury another's reads.\n
+A reader wants 1000 reads of 4 KiB a second, one after the other. Beside it four writers keep 512 writes of 64 KiB waiting,
+from {} threads. They share an SSD that takes {DEPTH} requests at once; the scheduler decides which. {} for each row.
+The SSD is modelled ('ssd,hw_queue_depth={DEPTH}': its times are those of its parameters); threads, block layer and clock are real.\n",
+        machine::name(),
+        machine::date(),
+        THREADS.about.split(' ').next().unwrap_or_default(),
+        time(each),
+    )?;
+    let [reads, p50, p99, p99_9, writes] = TITLES;
+    let titles = [reads.to_owned(), format!("{p50} ms"), format!("{p99} ms"), format!("{p99_9} ms"), writes.to_owned()];
+    write_line("scheduler", &titles, out)?;
+    let mut all: Vec<Flooded> = Vec::new();
+    for scheduler in schedulers {
+        let nr_requests = (scheduler != "none").then_some(ROOM);
+        let way = Way { load: THREADS, depth: DEPTH, scheduler, nr_requests };
+        let Some(flooded) = flood::run(&way, Time::Real, each, control)? else {
+            return Err(interrupt::failure("demo"));
+        };
+        write_line(scheduler, &flooded.cells(), out)?;
+        all.push(flooded);
+    }
+    writeln!(out)?;
+    if let [none, others @ ..] = &all[..] {
+        for other in others {
+            writeln!(out, "{}", other.beside(none))?;
+        }
+    }
+    writeln!(out, "(Schedulers have nr_requests={ROOM}: what waits outside they cannot choose from.)")?;
+    Ok(all)
+}
+
+/// What it costs many threads to share a scheduler.
+fn measure_scaling(control: &Control, out: &mut dyn Write) -> Result<FoundTable, Failure> {
+    writeln!(
+        out,
+        "\nA scheduler is one place that all threads come by. Linux guards it with one lock, the row 'single'; here are other ways, with
+mq-deadline on a null device that takes no time. What was published was measured on 16 cores."
+    )?;
+    let table = reproduce::scaling_in_short(&control.stop)?;
+    table.write(out)?;
+    if let Some(sentence) = table.verdict(&format!("{}, bypass, 1 queue", Locking::default())) {
+        writeln!(out, "\n{sentence}")?;
+    }
+    Ok(table)
+}
+
+/// Says what to type next, with the name that this program was called by.
+fn write_next(out: &mut dyn Write) -> io::Result<()> {
+    let name =
+        std::env::args_os().next().map_or_else(|| "blkmq".to_owned(), |name| name.to_string_lossy().into_owned());
+    writeln!(out, "\nTry next:")?;
+    for (command, about) in NEXT {
+        writeln!(out, "  {:46}  {about}", format!("{name} {command}"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use clap::error::ErrorKind;
+
+    use super::*;
+    use crate::Cli;
+
+    #[test]
+    fn what_to_try_next_is_accepted() {
+        for (command, _) in NEXT {
+            let parsed = Cli::try_parse_from(std::iter::once("blkmq").chain(command.split(' ')));
+            assert!(parsed.map_or_else(|error| error.kind() == ErrorKind::DisplayHelp, |_| true), "{command}");
+        }
+    }
+}

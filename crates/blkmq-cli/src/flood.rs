@@ -1,0 +1,191 @@
+//! A flood of writes beside a paced reader: the load, and what it came to.
+
+use std::time::Duration;
+
+use blkmq_workbench::bench::{Control, JobOutcome};
+use blkmq_workbench::job::Direction;
+use blkmq_workbench::{JobFile, Mode, System};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::progress;
+use crate::target::{Target, Time};
+use crate::words::short;
+
+/// A job file whose first job is the reader.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) file: &'static str,
+    text: &'static str,
+    /// Where the writes come from, in words.
+    pub(crate) about: &'static str,
+}
+
+/// Many threads, each with a few writes.
+pub(crate) const THREADS: Load =
+    Load { file: "flood.fio", text: include_str!("../../blkmq-workbench/jobs/flood.fio"), about: "128 threads x 4" };
+
+/// Few threads, each with many writes.
+pub(crate) const DEEP: Load = Load {
+    file: "flood-deep.fio",
+    text: include_str!("../../blkmq-workbench/jobs/flood-deep.fio"),
+    about: "4 threads x 128",
+};
+
+/// Enough for all writes of either load, so that a scheduler sees whatever waits.
+pub(crate) const ROOM: u32 = 1024;
+
+/// What a flood runs on.
+#[derive(Debug, Clone)]
+pub(crate) struct Way {
+    pub(crate) load: Load,
+    pub(crate) depth: u16,
+    pub(crate) scheduler: &'static str,
+    /// How many requests the scheduler takes; `None` for Linux's default.
+    pub(crate) nr_requests: Option<u32>,
+}
+
+/// What a flood came to. Latencies are the reader's, in nanoseconds.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Flooded {
+    pub(crate) job: &'static str,
+    pub(crate) device: String,
+    pub(crate) scheduler: &'static str,
+    /// Requests that the queue takes, where that was set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nr_requests: Option<u32>,
+    pub(crate) reads_per_second: f64,
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+    pub(crate) p99_9_ns: u64,
+    /// What the writers wrote.
+    pub(crate) write_bytes_per_second: f64,
+}
+
+/// Runs a flood; `None` if it was stopped.
+pub(crate) fn run(way: &Way, clock: Time, runtime: Duration, stop: &Control) -> Result<Option<Flooded>, Failure> {
+    let Way { load, depth, scheduler, nr_requests } = *way;
+    let jobs = JobFile::parse(load.file, load.text, &[], Mode::Strict, &System)?.jobs;
+    let device = format!("ssd,hw_queue_depth={depth}");
+    let mut target = Target::new(&device, clock);
+    target.set("scheduler", scheduler, load.file.to_owned());
+    if let Some(nr_requests) = nr_requests {
+        target.set("nr_requests", &nr_requests.to_string(), load.file.to_owned());
+    }
+    let mut bench = target.open(load.file, &jobs)?;
+    let control = Control { runtime: Some(runtime), ..stop.clone() };
+    let failed = |what: String| Failure::Running(format!("{}: {what}", load.file));
+    let outcome = progress::watch_jobs(&control, || bench.run(&control)).map_err(|error| failed(error.to_string()))?;
+    if let Some(error) = outcome.error() {
+        return Err(failed(error));
+    }
+    if outcome.stopped {
+        return Ok(None);
+    }
+    let (reader, writers) = outcome.jobs.split_first().ok_or_else(|| failed("it has no job".to_owned()))?;
+    let read = reader.direction(Direction::Read);
+    if read.latency.count() == 0 {
+        return Err(failed(format!("no read completed within {runtime:?}: it has to run for longer")));
+    }
+    let written = |job: &JobOutcome| job.direction(Direction::Write).bandwidth(job.runtime_ns);
+    Ok(Some(Flooded {
+        job: load.file,
+        device,
+        scheduler,
+        nr_requests,
+        reads_per_second: read.iops(reader.runtime_ns),
+        p50_ns: read.latency.percentile(50.0),
+        p99_ns: read.latency.percentile(99.0),
+        p99_9_ns: read.latency.percentile(99.9),
+        write_bytes_per_second: writers.iter().map(written).sum(),
+    }))
+}
+
+/// What stands above [`Flooded::cells`].
+pub(crate) const TITLES: [&str; 5] = ["reads/s", "p50", "p99", "p99.9", "writes MiB/s"];
+
+/// Nanoseconds as milliseconds.
+pub(crate) fn ms(ns: u64) -> String {
+    let ms = ns as f64 / 1e6;
+    if ms < 99.95 { format!("{ms:.2}") } else { format!("{ms:.0}") }
+}
+
+impl Flooded {
+    /// Latencies in milliseconds.
+    pub(crate) fn cells(&self) -> [String; 5] {
+        [
+            short(self.reads_per_second),
+            ms(self.p50_ns),
+            ms(self.p99_ns),
+            ms(self.p99_9_ns),
+            format!("{:.0}", self.write_bytes_per_second / f64::from(1 << 20)),
+        ]
+    }
+
+    /// What the scheduler made of the reader's latency and the writers' throughput, in a sentence.
+    pub(crate) fn beside(&self, none: &Self) -> String {
+        let times = none.p99_ns as f64 / self.p99_ns as f64;
+        let verdict = match times {
+            1.1.. => format!("{times:.1} times shorter"),
+            0.9..1.1 => "no difference".to_owned(),
+            _ => format!("{:.1} times longer", 1.0 / times),
+        };
+        format!(
+            "With {} 99 of 100 reads take at most {} ms, with {} {} ms: {verdict}. The writers get {:.0} % of what they get with {}.",
+            self.scheduler,
+            ms(self.p99_ns),
+            none.scheduler,
+            ms(none.p99_ns),
+            100.0 * self.write_bytes_per_second / none.write_bytes_per_second,
+            none.scheduler,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flooded(scheduler: &'static str, p99_ns: u64, write_bytes_per_second: f64) -> Flooded {
+        Flooded {
+            job: THREADS.file,
+            device: String::new(),
+            scheduler,
+            nr_requests: None,
+            reads_per_second: 1.0,
+            p50_ns: 1,
+            p99_ns,
+            p99_9_ns: p99_ns,
+            write_bytes_per_second,
+        }
+    }
+
+    #[test]
+    fn the_sentence_says_what_the_figures_say() {
+        let none = flooded("none", 60_000_000, 1e9);
+        for (p99_ns, written, expected) in [
+            (7_500_000, 1e9, "at most 7.50 ms, with none 60.00 ms: 8.0 times shorter. The writers get 100 % of"),
+            (61_000_000, 0.5e9, "at most 61.00 ms, with none 60.00 ms: no difference. The writers get 50 % of"),
+            (150_000_000, 1.2e9, "at most 150 ms, with none 60.00 ms: 2.5 times longer. The writers get 120 % of"),
+        ] {
+            let sentence = flooded("mq-deadline", p99_ns, written).beside(&none);
+            assert!(
+                sentence.starts_with("With mq-deadline 99 of 100 reads") && sentence.contains(expected),
+                "{sentence}"
+            );
+        }
+    }
+
+    #[test]
+    fn either_load_keeps_512_writes_outstanding_beside_one_paced_reader() {
+        for load in [THREADS, DEEP] {
+            let jobs = JobFile::parse(load.file, load.text, &[], Mode::Strict, &System).unwrap().jobs;
+            let (reader, writers) = jobs.split_first().unwrap();
+            assert_eq!((reader.iodepth, reader.numjobs, writers.len()), (1, 1, 4), "{}", load.file);
+            let threads: u32 = writers.iter().map(|job| job.numjobs).sum();
+            let outstanding: u32 = writers.iter().map(|job| job.numjobs * job.iodepth).sum();
+            assert!((512..=ROOM).contains(&outstanding), "{}: {outstanding}", load.file);
+            assert_eq!(load.about, format!("{threads} threads x {}", outstanding / threads));
+        }
+    }
+}

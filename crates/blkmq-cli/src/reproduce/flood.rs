@@ -1,0 +1,152 @@
+//! `blkmq reproduce flood`: a reader beside a flood of writes, with queues of several depths, under every scheduler.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use blkmq_workbench::bench::Control;
+use blkmq_workbench::report::Section;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::flood::{self, DEEP, Flooded, Load, ROOM, THREADS, TITLES, Way};
+use crate::target::Time;
+use crate::words::time;
+use crate::{page, schedulers};
+
+pub(super) const NAME: &str = "flood";
+
+const ABOUT: &str = "What is left of a reader's latency beside four writers with 512 writes outstanding?";
+
+/// How long each way runs unless told otherwise: through several times of garbage collection.
+const RUNTIME: Duration = Duration::from_secs(5);
+
+/// The depths of the SSD's queue: of SATA, of a small NVMe drive, and what the profile was published with.
+const DEPTHS: [u16; 3] = [32, 128, 1023];
+
+const PUBLISHED: &str = "\
+Published: ICPE'24, Linux 6.3, eight SSDs 1023 deep, default nr_requests, writers of 64 KiB with 128 outstanding each; the
+reader's p99 beside 8 writers: none 75 ms, mq-deadline 101 ms; beside 32 writers: none 405 ms, mq-deadline 367 ms.";
+
+#[derive(Debug, Serialize)]
+pub(super) struct FoundFlood {
+    about: &'static str,
+    /// How long each row ran, on which time.
+    time: String,
+    published: &'static str,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    hw_queue_depth: u16,
+    #[serde(skip)]
+    load: &'static str,
+    #[serde(flatten)]
+    flooded: Flooded,
+    /// The reader's p99 over that with the same load and depth and no scheduler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p99_of_none: Option<f64>,
+}
+
+/// Every way that is tried: no scheduler, each one as it is by default, and each with room for all writes.
+fn ways() -> Vec<Way> {
+    let loads: [(Load, &[u16]); 2] = [(THREADS, &DEPTHS), (DEEP, &DEPTHS[..1])];
+    let mut ways = Vec::new();
+    for (load, depths) in loads {
+        for &depth in depths {
+            for scheduler in schedulers::names() {
+                let rooms = if scheduler == "none" { &[None][..] } else { &[None, Some(ROOM)] };
+                ways.extend(rooms.iter().map(|&nr_requests| Way { load, depth, scheduler, nr_requests }));
+            }
+        }
+    }
+    ways
+}
+
+/// Runs all of it; `None` if it was stopped.
+pub(super) fn measure(runtime: Option<Duration>, control: &Control) -> Result<Option<FoundFlood>, Failure> {
+    let runtime = runtime.unwrap_or(RUNTIME);
+    let mut rows = Vec::new();
+    let mut none_p99_ns = 0;
+    for way in ways() {
+        let Some(flooded) = flood::run(&way, Time::Virtual, runtime, control)? else { return Ok(None) };
+        // The first of each load and depth.
+        let is_none = way.scheduler == "none";
+        if is_none {
+            none_p99_ns = flooded.p99_ns;
+        }
+        let p99_of_none = (!is_none).then(|| flooded.p99_ns as f64 / none_p99_ns as f64);
+        rows.push(Row { hw_queue_depth: way.depth, load: way.load.about, flooded, p99_of_none });
+    }
+    let time = format!("{} of virtual time", time(runtime));
+    Ok(Some(FoundFlood { about: ABOUT, time, published: PUBLISHED, rows }))
+}
+
+const HEAD: [&str; 3] = ["depth", "writers", "scheduler"];
+
+impl Row {
+    fn cells(&self) -> Vec<String> {
+        let scheduler = match self.flooded.nr_requests {
+            Some(nr) => format!("{}, nr_requests={nr}", self.flooded.scheduler),
+            None => self.flooded.scheduler.to_owned(),
+        };
+        let mut cells = vec![self.hw_queue_depth.to_string(), self.load.to_owned(), scheduler];
+        cells.extend(self.flooded.cells());
+        cells.push(self.p99_of_none.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")));
+        cells
+    }
+}
+
+fn head() -> Vec<&'static str> {
+    [&HEAD[..], &TITLES, &["p99 of none"]].concat()
+}
+
+fn write_line<T: AsRef<str>>(cells: &[T], out: &mut dyn Write) -> io::Result<()> {
+    let [depth, writers, scheduler, figures @ ..] = cells else { return Ok(()) };
+    let [depth, writers, scheduler] = [depth, writers, scheduler].map(AsRef::as_ref);
+    let figures: String = figures.iter().map(|cell| format!("{:>13}", cell.as_ref())).collect();
+    writeln!(out, "{depth:>5}  {writers:17}{scheduler:30}{figures}")
+}
+
+impl FoundFlood {
+    pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "\n{NAME}: {}", self.about)?;
+        writeln!(out, "The model 'ssd', {}; the reader wants 1000 reads/s, its latencies are in ms.\n", self.time)?;
+        write_line(&head(), out)?;
+        for row in &self.rows {
+            write_line(&row.cells(), out)?;
+        }
+        writeln!(out, "\n{}", self.published)
+    }
+
+    pub(super) fn section(&self) -> Section {
+        let note = format!(
+            "{} The model 'ssd', {}; the reader wants 1000 reads/s, its latencies are in milliseconds. {}",
+            self.about, self.time, self.published
+        );
+        page::table(NAME, &note, &head(), self.rows.iter().map(Row::cells).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ratio is to the row before it that has none.
+    #[test]
+    fn every_scheduler_follows_none_on_its_load_and_depth() {
+        let ways = ways();
+        let mut none = &ways[0];
+        for way in &ways {
+            if way.scheduler == "none" {
+                none = way;
+            }
+            assert_eq!((none.scheduler, way.depth, way.load.file), ("none", none.depth, none.load.file));
+        }
+        for depth in DEPTHS {
+            for scheduler in schedulers::names() {
+                assert!(ways.iter().any(|way| way.depth == depth && way.scheduler == scheduler));
+            }
+        }
+    }
+}
