@@ -10,7 +10,6 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::progress;
 use crate::target::{Target, Time};
-use crate::words::short;
 
 /// A job file whose first job is the reader.
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +113,7 @@ impl Flooded {
     /// Latencies in milliseconds.
     pub(crate) fn cells(&self) -> [String; 5] {
         [
-            short(self.reads_per_second),
+            format!("{:.0}", self.reads_per_second),
             ms(self.p50_ns),
             ms(self.p99_ns),
             ms(self.p99_9_ns),

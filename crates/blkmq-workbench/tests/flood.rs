@@ -48,8 +48,8 @@ fn mq_deadline_keeps_a_reader_below_a_fifth_of_what_many_threads_make_of_it() {
     }
 }
 
-/// What waits for room stands before the scheduler in the order of its arrival, the reader too: with Linux's default of 64
-/// requests for this device mq-deadline helps as little as it did where Linux was measured.
+/// For room before the scheduler submitters take turns, the reader as any other: with Linux's default of 64 requests for this
+/// device mq-deadline helps as little as it did where Linux was measured.
 #[test]
 fn without_room_for_the_flood_mq_deadline_has_nothing_to_choose_from() {
     let device = "ssd,hw_queue_depth=32";
