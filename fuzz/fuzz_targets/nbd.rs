@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use blkmq_export::nbd::command::{Command, REQUEST_SIZE, Request, Terms};
-use blkmq_export::nbd::negotiation::{Agreement, MAX_NEGOTIATION, MAX_OPTION, Negotiation, Offer, Step};
+use blkmq_export::nbd::negotiation::{Agreement, Encryption, MAX_NEGOTIATION, MAX_OPTION, Negotiation, Offer, Step};
 use libfuzzer_sys::fuzz_target;
 
 const SIZE: u64 = 1 << 20;
@@ -24,9 +24,10 @@ fn offers() -> Arc<[Offer]> {
 }
 
 /// Negotiates with what a socket would give, `piece` bytes at a time. Returns what was agreed on, and what was used.
-fn negotiate(bytes: &[u8], piece: usize) -> Option<(Agreement, usize)> {
+fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize) -> Option<(Agreement, usize)> {
     let mut output = Vec::new();
-    let mut negotiation = Negotiation::begin(offers(), &mut output);
+    let mut negotiation = Negotiation::begin(offers(), encryption, &mut output);
+    let mut is_secure = encryption == Encryption::On;
     let (mut used, mut given) = (0, 0);
     loop {
         output.clear();
@@ -36,6 +37,11 @@ fn negotiate(bytes: &[u8], piece: usize) -> Option<(Agreement, usize)> {
         assert!(output.len() < 1 << 20);
         match step {
             Step::On => (),
+            // The handshake is TLS's business; what comes after it is the rest.
+            Step::Secure => {
+                assert!(!is_secure && encryption != Encryption::Off && !output.is_empty());
+                is_secure = true;
+            }
             Step::Short => {
                 assert!(more == 0 && output.is_empty() && given - used < MAX_OPTION + 16);
                 if given == bytes.len() {
@@ -44,6 +50,7 @@ fn negotiate(bytes: &[u8], piece: usize) -> Option<(Agreement, usize)> {
                 given = bytes.len().min(given + piece);
             }
             Step::Chosen(agreement) => {
+                assert!(is_secure || encryption != Encryption::Required);
                 assert!(agreement.export < 2 && (agreement.has_structured_replies || !agreement.has_allocation));
                 return Some((agreement, used));
             }
@@ -72,8 +79,11 @@ fn check(request: &Request, terms: &Terms) {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let whole = negotiate(bytes, usize::MAX - bytes.len());
-    assert_eq!(whole, negotiate(bytes, 7), "pieces make no difference");
+    let Some((&first, bytes)) = bytes.split_first() else { return };
+    let all = [Encryption::Off, Encryption::Offered, Encryption::Required, Encryption::On];
+    let encryption = all[usize::from(first) % all.len()];
+    let whole = negotiate(encryption, bytes, usize::MAX - bytes.len());
+    assert_eq!(whole, negotiate(encryption, bytes, 7), "pieces make no difference");
     let (agreement, mut rest) = match whole {
         Some((agreement, used)) => (agreement, &bytes[used..]),
         None => (Agreement { export: 0, has_structured_replies: true, has_allocation: true }, bytes),

@@ -16,6 +16,9 @@ pub struct ClientInfo {
     pub number: u64,
     /// Where it comes from: address and port, or process and user.
     pub peer: String,
+    /// Who its certificate says it is, if it had to show one: the common name of its subject, or else the first of its
+    /// alternative names.
+    pub name: Option<String>,
     /// The name of its export; `None` before it has chosen one.
     pub export: Option<String>,
     /// Requests taken from it.
@@ -31,6 +34,7 @@ pub struct ClientInfo {
 pub(crate) struct Entry {
     pub(crate) number: u64,
     pub(crate) peer: String,
+    pub(crate) name: OnceLock<String>,
     pub(crate) export: OnceLock<String>,
     /// Wakes its thread.
     pub(crate) bell: Arc<EventFd>,
@@ -52,6 +56,7 @@ impl Entry {
         ClientInfo {
             number: self.number,
             peer: self.peer.clone(),
+            name: self.name.get().cloned(),
             export: self.export.get().cloned(),
             requests: self.requests.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
@@ -93,9 +98,10 @@ impl Clients {
         }
         inside.last_number += 1;
         let number = inside.last_number;
+        let (name, export) = (OnceLock::new(), OnceLock::new());
         let (requests, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let meter = Meter::default();
-        let entry = Arc::new(Entry { number, peer, export: OnceLock::new(), bell, requests, bytes, meter });
+        let entry = Arc::new(Entry { number, peer, name, export, bell, requests, bytes, meter });
         inside.entries.insert(number, Arc::clone(&entry));
         Some(entry)
     }

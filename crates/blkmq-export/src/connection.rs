@@ -6,10 +6,13 @@ mod input;
 mod outbox;
 mod plan;
 mod pool;
+mod session;
+mod stream;
 mod task;
 mod transmission;
 
 use std::fmt;
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,26 +21,30 @@ use blkmq::QueueError;
 use blkmq::event::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as SystemError;
-use rustix::net::{SendFlags, send};
 
 use self::desk::Desk;
 use self::failures::Failures;
 use self::input::Input;
 use self::plan::Plan;
+use self::stream::Fault::System;
+use self::stream::{Fault, Stream};
 use self::transmission::Transmission;
 use crate::clients::Entry;
 use crate::nbd::command::NoRequest;
-use crate::nbd::negotiation::{Agreement, Negotiation, Offer, Step};
+use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Offer, Step};
 use crate::server::Shared;
 use crate::stop::Phase;
+use crate::tls::Tls;
 
 /// Why a connection ended otherwise than by the client's wish.
 #[derive(Debug)]
 pub(crate) enum Ending {
     /// The client closed the connection.
     Gone,
-    /// The socket failed.
-    Broken(SystemError),
+    /// The socket failed, or TLS did.
+    Broken(Fault),
+    /// TLS was asked for, and did not come about.
+    Handshake(Fault),
     /// The negotiation broke the protocol.
     Negotiation(String),
     /// A request broke the protocol.
@@ -55,6 +62,7 @@ impl fmt::Display for Ending {
         match self {
             Self::Gone => f.write_str("the client closed the connection"),
             Self::Broken(error) => write!(f, "the connection failed: {error}"),
+            Self::Handshake(error) => write!(f, "no encrypted connection came about: {error}"),
             Self::Negotiation(text) => f.write_str(text),
             Self::NoRequest(error) => error.fmt(f),
             Self::Late(timeout) => write!(f, "no export was chosen within {timeout:?}"),
@@ -82,7 +90,7 @@ fn wait(
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(&mut fds, timeout.as_ref()) {
         Ok(_) | Err(SystemError::INTR) => (),
-        Err(error) => return Err(Ending::Broken(error)),
+        Err(error) => return Err(Ending::Broken(error.into())),
     }
     let socket = fds[0].revents();
     if !fds[1].revents().is_empty() {
@@ -95,7 +103,7 @@ fn wait(
 
 /// A client from its connection on.
 pub(crate) struct Connection {
-    socket: OwnedFd,
+    stream: Stream,
     shared: Arc<Shared>,
     entry: Arc<Entry>,
     input: Input,
@@ -104,7 +112,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// The socket does not block.
     pub(crate) fn new(socket: OwnedFd, shared: Arc<Shared>, entry: Arc<Entry>) -> Self {
-        Self { socket, shared, entry, input: Input::new() }
+        Self { stream: Stream::new(socket), shared, entry, input: Input::new() }
     }
 
     /// Serves the client to the end. What it had under way is over when this returns.
@@ -114,19 +122,19 @@ impl Connection {
         // The devices may have grown since the last client came; this one sees them as they are now, to its end.
         let offers = self.shared.offers();
         let Some(agreement) = self.negotiate(&offers, &mut output, deadline)? else { return Ok(()) };
-        let Self { socket, shared, entry, input } = self;
+        let Self { mut stream, shared, entry, input } = self;
         let (export, offer) = (&shared.exports[agreement.export], &offers[agreement.export]);
         // Before the client hears that it is in.
-        let mut submitter = export.queue.submitter(&export.client(entry.number)).map_err(Ending::Queue)?;
+        let mut submitter = export.queue.submitter(&export.client(&entry)).map_err(Ending::Queue)?;
         submitter.set_notify(Some(entry.bell.clone()));
         let _ = entry.export.set(export.name.clone());
-        send_all(&socket, &shared, &entry, &mut output, deadline)?;
+        send_all(&mut stream, &shared, &entry, &mut output, deadline)?;
         shared.inform(format_args!("client {} from {} uses export {:?}", entry.number, entry.peer, export.name));
         let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
         let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
         let desk = Desk::new(export.terms(offer, agreement), plan, shared.bounds, Arc::clone(&entry), failures);
         let (bell, stop) = (Arc::clone(&entry.bell), shared.stop.clone());
-        Transmission::new(socket, bell, stop, submitter, desk, input).run()
+        Transmission::new(stream, bell, stop, submitter, desk, input).run()
     }
 
     /// Talks until an export is chosen; the answer to that is left in `output`. `None` if the client wants none.
@@ -136,20 +144,25 @@ impl Connection {
         output: &mut Vec<u8>,
         deadline: Instant,
     ) -> Result<Option<Agreement>, Ending> {
-        let Self { socket, shared, entry, input } = self;
-        let mut negotiation = Negotiation::begin(Arc::clone(offers), output);
+        let Self { stream, shared, entry, input } = self;
+        let encryption = shared.tls.as_ref().map_or(Encryption::Off, Tls::encryption);
+        let mut negotiation = Negotiation::begin(Arc::clone(offers), encryption, output);
         loop {
             // Nothing is answered before the last answer is gone: who does not read cannot make this one grow.
-            send_all(socket, shared, entry, output, deadline)?;
+            send_all(stream, shared, entry, output, deadline)?;
             let (used, step) = negotiation.advance(input.bytes(), output);
             input.consume(used);
             match step {
                 Step::On => (),
-                Step::Short => receive(socket, shared, entry, input, deadline)?,
+                Step::Short => receive(stream, shared, entry, input, deadline)?,
+                Step::Secure => {
+                    send_all(stream, shared, entry, output, deadline)?;
+                    secure(stream, shared, entry, input, deadline)?;
+                }
                 Step::Chosen(agreement) => return Ok(Some(agreement)),
                 Step::Aborted => {
                     // A client that does not wait for this answer is right too.
-                    let _ = send_all(socket, shared, entry, output, deadline);
+                    let _ = send_all(stream, shared, entry, output, deadline);
                     return Ok(None);
                 }
                 Step::Broken(text) => return Err(Ending::Negotiation(text)),
@@ -158,57 +171,87 @@ impl Connection {
     }
 }
 
+/// How long the negotiation may still take; an error if that is over, or the server does not run.
+fn time_left(shared: &Shared, deadline: Instant) -> Result<Duration, Ending> {
+    if shared.stop.phase() != Phase::Running {
+        return Err(Ending::Stopped);
+    }
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(Ending::Late(shared.negotiation_timeout)) } else { Ok(left) }
+}
+
 /// Waits for the socket while there is time and the server runs.
 fn wait_until(
-    socket: &OwnedFd,
+    stream: &Stream,
     shared: &Shared,
     entry: &Entry,
     events: PollFlags,
     deadline: Instant,
 ) -> Result<(), Ending> {
     // Looked at before too: who stops the server rings for those whom it finds.
-    if shared.stop.phase() != Phase::Running {
-        return Err(Ending::Stopped);
+    let left = time_left(shared, deadline)?;
+    wait(Some(stream.as_fd()), &entry.bell, &[], events, Some(left)).map(|_| ())
+}
+
+/// Begins to encrypt the connection, which the client has been told.
+fn secure(stream: &mut Stream, shared: &Shared, entry: &Entry, input: &Input, deadline: Instant) -> Result<(), Ending> {
+    // A client waits for the answer to STARTTLS. What came with it may be from somebody on the way, and would count as the
+    // client's word inside TLS if it stayed.
+    if !input.bytes().is_empty() {
+        return Err(Ending::Negotiation("the client went on in the clear after it had asked for TLS".into()));
     }
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(Ending::Late(shared.negotiation_timeout));
+    if let Some(tls) = &shared.tls {
+        stream.secure(tls.config()).map_err(Ending::Handshake)?;
     }
-    wait(Some(socket.as_fd()), &entry.bell, &[], events, Some(left)).map(|_| ())
+    loop {
+        match stream.shake_hands() {
+            Ok(true) => break,
+            Ok(false) | Err(System(SystemError::INTR)) => _ = time_left(shared, deadline)?,
+            Err(System(SystemError::AGAIN)) => {
+                let events = if stream.wants_write() { PollFlags::OUT } else { PollFlags::IN };
+                wait_until(stream, shared, entry, events, deadline)?;
+            }
+            Err(fault) => return Err(Ending::Handshake(fault)),
+        }
+    }
+    if let Some(name) = stream.peer_name() {
+        let _ = entry.name.set(name);
+    }
+    Ok(())
 }
 
 fn receive(
-    socket: &OwnedFd,
+    stream: &mut Stream,
     shared: &Shared,
     entry: &Entry,
     input: &mut Input,
     deadline: Instant,
 ) -> Result<(), Ending> {
     loop {
-        match input.receive(socket.as_fd(), &mut [], usize::MAX) {
+        match input.receive(stream, &mut [], usize::MAX) {
             Ok(received) if received.all == 0 => return Err(Ending::Gone),
             Ok(_) => return Ok(()),
-            Err(SystemError::AGAIN) => wait_until(socket, shared, entry, PollFlags::IN, deadline)?,
-            Err(SystemError::INTR) => (),
-            Err(error) => return Err(Ending::Broken(error)),
+            Err(System(SystemError::AGAIN)) => wait_until(stream, shared, entry, PollFlags::IN, deadline)?,
+            Err(System(SystemError::INTR)) => (),
+            Err(fault) => return Err(Ending::Broken(fault)),
         }
     }
 }
 
 fn send_all(
-    socket: &OwnedFd,
+    stream: &mut Stream,
     shared: &Shared,
     entry: &Entry,
     output: &mut Vec<u8>,
     deadline: Instant,
 ) -> Result<(), Ending> {
     let mut sent = 0;
-    while sent < output.len() {
-        match send(socket, &output[sent..], SendFlags::NOSIGNAL) {
+    while sent < output.len() || stream.wants_write() {
+        match stream.send(&[IoSlice::new(&output[sent..])]) {
             Ok(more) => sent += more,
-            Err(SystemError::AGAIN) => wait_until(socket, shared, entry, PollFlags::OUT, deadline)?,
-            Err(SystemError::INTR) => (),
-            Err(error) => return Err(Ending::Broken(error)),
+            Err(System(SystemError::AGAIN)) => wait_until(stream, shared, entry, PollFlags::OUT, deadline)?,
+            Err(System(SystemError::INTR)) => (),
+            Err(fault) => return Err(Ending::Broken(fault)),
         }
     }
     output.clear();

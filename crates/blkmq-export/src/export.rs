@@ -5,6 +5,7 @@ use std::sync::Arc;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Client, IoPriority, RequestQueue};
 
+use crate::clients::Entry;
 use crate::nbd::command::Terms;
 use crate::nbd::negotiation::{Agreement, Offer};
 use crate::nbd::{MAX_PAYLOAD, MAX_STRING, transmission};
@@ -128,9 +129,10 @@ impl Export {
         }
     }
 
-    /// The queue's client for a connection.
-    pub(crate) fn client(&self, number: u64) -> Client {
-        let mut client = Client::new(format!("{} #{number}", self.name)).with_priority(self.priority);
+    /// The queue's client for a connection, named after who it is, or else what it uses.
+    pub(crate) fn client(&self, entry: &Entry) -> Client {
+        let name = entry.name.get().unwrap_or(&self.name);
+        let mut client = Client::new(format!("{name} #{}", entry.number)).with_priority(self.priority);
         client.weight = self.weight;
         client
     }

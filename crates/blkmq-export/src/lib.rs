@@ -31,6 +31,7 @@ mod listener;
 mod log;
 mod server;
 mod stop;
+mod tls;
 mod uri;
 
 pub use clients::ClientInfo;
@@ -40,3 +41,4 @@ pub use listener::Address;
 pub use log::{Level, Log};
 pub use server::{Bounds, Builder, Server, StartError};
 pub use stop::Stop;
+pub use tls::{Tls, TlsError};

@@ -131,10 +131,10 @@ impl Listener {
     }
 
     /// How clients name an export here.
-    pub(crate) fn uri(&self, export: &str) -> String {
+    pub(crate) fn uri(&self, is_secure: bool, export: &str) -> String {
         match &self.0 {
-            Socket::Unix(_, file) => uri::unix(&file.path, export),
-            Socket::Tcp(_, address) => uri::tcp(*address, export),
+            Socket::Unix(_, file) => uri::unix(is_secure, &file.path, export),
+            Socket::Tcp(_, address) => uri::tcp(is_secure, *address, export),
         }
     }
 }
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn loopback_is_the_default_of_tcp_and_the_uri_has_the_port() {
         let listener = Listener::open(&Address::loopback(0)).unwrap();
-        let uri = listener.uri("a");
+        let uri = listener.uri(false, "a");
         let port: u16 =
             uri.strip_prefix("nbd://127.0.0.1:").and_then(|rest| rest.strip_suffix("/a")).unwrap().parse().unwrap();
         assert_ne!(port, 0);

@@ -73,6 +73,8 @@ pub mod option_replies {
     pub const ERR_POLICY: u32 = (1 << 31) + 2;
     /// The option's data makes no sense.
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
+    /// The connection has to be encrypted first.
+    pub const ERR_TLS_REQD: u32 = (1 << 31) + 5;
     /// There is no such export.
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     /// The option's data is too long.

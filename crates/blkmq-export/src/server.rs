@@ -21,6 +21,7 @@ use crate::listener::{Address, Listener, unix_peer};
 use crate::log::{Level, Log};
 use crate::nbd::negotiation::Offer;
 use crate::stop::{Phase, Stop};
+use crate::tls::Tls;
 
 /// How long accepting pauses when the system has no descriptors or memory left.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -80,6 +81,7 @@ pub struct Builder {
     max_connections: usize,
     negotiation_timeout: Duration,
     bounds: Bounds,
+    tls: Option<Tls>,
     log: Arc<dyn Log>,
 }
 
@@ -129,6 +131,13 @@ impl Builder {
         self
     }
 
+    /// Offers TLS to clients, or requires it. Without this, who asks for it is refused.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Who is told what happens; nobody by default.
     #[must_use]
     pub fn log(mut self, log: impl Log + 'static) -> Self {
@@ -171,12 +180,14 @@ impl Builder {
             |address: &Address| Listener::open(address).map_err(|error| StartError::Listen(address.clone(), error));
         let listeners = self.addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let names = self.exports.iter().map(|export| &export.name);
-        let uris_of = |listener| names.clone().map(|name| Listener::uri(listener, name)).collect::<Vec<_>>();
+        let is_secure = self.tls.as_ref().is_some_and(Tls::is_required);
+        let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
         let uris = listeners.iter().flat_map(uris_of).collect();
         let clients = Arc::new(Clients::new(self.max_connections));
         let shared = Arc::new(Shared {
             exports: self.exports,
             bounds: self.bounds,
+            tls: self.tls,
             negotiation_timeout: self.negotiation_timeout,
             stop: Stop::new(Arc::clone(&clients), Arc::clone(&bell)),
             clients,
@@ -197,6 +208,7 @@ impl Builder {
 pub(crate) struct Shared {
     pub(crate) exports: Vec<Export>,
     pub(crate) bounds: Bounds,
+    pub(crate) tls: Option<Tls>,
     pub(crate) negotiation_timeout: Duration,
     pub(crate) stop: Stop,
     clients: Arc<Clients>,
@@ -344,11 +356,12 @@ impl Server {
             max_connections: 256,
             negotiation_timeout: Duration::from_secs(10),
             bounds: Bounds::default(),
+            tls: None,
             log: Arc::new(|_: Level, _: &str| ()),
         }
     }
 
-    /// NBD URIs: for each address in turn, one for each export.
+    /// NBD URIs: for each address in turn, one for each export. They ask for TLS if it is required.
     #[must_use]
     pub fn uris(&self) -> &[String] {
         &self.uris

@@ -18,14 +18,20 @@ fn escape(bytes: &[u8]) -> String {
     escaped
 }
 
+/// What a URI begins with: clients encrypt if it says so.
+fn scheme(is_secure: bool) -> &'static str {
+    if is_secure { "nbds" } else { "nbd" }
+}
+
 /// The URI of an export behind a Unix socket.
-pub(crate) fn unix(path: &Path, export: &str) -> String {
-    format!("nbd+unix:///{}?socket={}", escape(export.as_bytes()), escape(path.as_os_str().as_bytes()))
+pub(crate) fn unix(is_secure: bool, path: &Path, export: &str) -> String {
+    let scheme = scheme(is_secure);
+    format!("{scheme}+unix:///{}?socket={}", escape(export.as_bytes()), escape(path.as_os_str().as_bytes()))
 }
 
 /// The URI of an export behind a TCP port.
-pub(crate) fn tcp(address: SocketAddr, export: &str) -> String {
-    format!("nbd://{address}/{}", escape(export.as_bytes()))
+pub(crate) fn tcp(is_secure: bool, address: SocketAddr, export: &str) -> String {
+    format!("{}://{address}/{}", scheme(is_secure), escape(export.as_bytes()))
 }
 
 #[cfg(test)]
@@ -34,12 +40,12 @@ mod tests {
 
     #[test]
     fn uris_are_escaped() {
-        assert_eq!(unix(Path::new("/run/a.sock"), ""), "nbd+unix:///?socket=/run/a.sock");
+        assert_eq!(unix(false, Path::new("/run/a.sock"), ""), "nbd+unix:///?socket=/run/a.sock");
         assert_eq!(
-            unix(Path::new("/a b/%&?=é"), "x/y ?#"),
-            "nbd+unix:///x/y%20%3F%23?socket=/a%20b/%25%26%3F%3D%C3%A9"
+            unix(true, Path::new("/a b/%&?=é"), "x/y ?#"),
+            "nbds+unix:///x/y%20%3F%23?socket=/a%20b/%25%26%3F%3D%C3%A9"
         );
-        assert_eq!(tcp("127.0.0.1:10809".parse().unwrap(), "disk"), "nbd://127.0.0.1:10809/disk");
-        assert_eq!(tcp("[::1]:1".parse().unwrap(), ""), "nbd://[::1]:1/");
+        assert_eq!(tcp(false, "127.0.0.1:10809".parse().unwrap(), "disk"), "nbd://127.0.0.1:10809/disk");
+        assert_eq!(tcp(true, "[::1]:1".parse().unwrap(), ""), "nbds://[::1]:1/");
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use blkmq_export::nbd::command::{Command, REQUEST_SIZE, Request, Terms};
-use blkmq_export::nbd::negotiation::{Negotiation, Offer, Step};
+use blkmq_export::nbd::negotiation::{Encryption, Negotiation, Offer, Step};
 use blkmq_export::nbd::{OPTION_MAGIC, REQUEST_MAGIC};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -37,11 +37,14 @@ fn almost_option(random: &mut SmallRng) -> Vec<u8> {
 fn a_negotiation_gets_somewhere_with_any_bytes() {
     let mut random = SmallRng::seed_from_u64(2);
     let mut ends = [0; 4];
-    for _ in 0..3000 {
+    let mut secured = 0;
+    for round in 0..4000 {
+        let encryption = [Encryption::Off, Encryption::Offered, Encryption::Required, Encryption::On][round % 4];
         let mut input = vec![0, 0, 0, 3];
         (0..10).for_each(|_| input.extend(almost_option(&mut random)));
         let mut output = Vec::new();
-        let mut negotiation = Negotiation::begin(offers(), &mut output);
+        let mut negotiation = Negotiation::begin(offers(), encryption, &mut output);
+        let mut is_secure = encryption == Encryption::On;
         let mut at = 0;
         loop {
             let (used, step) = negotiation.advance(&input[at..], &mut output);
@@ -50,7 +53,13 @@ fn a_negotiation_gets_somewhere_with_any_bytes() {
             match step {
                 Step::On => assert!(used > 0),
                 Step::Short => break ends[0] += 1,
+                Step::Secure => {
+                    assert!(used > 0 && !is_secure && encryption != Encryption::Off);
+                    is_secure = true;
+                    secured += 1;
+                }
                 Step::Chosen(agreement) => {
+                    assert!(is_secure || encryption != Encryption::Required, "an export in the clear");
                     assert_eq!(agreement.export, 0);
                     assert!(agreement.has_structured_replies || !agreement.has_allocation);
                     break ends[1] += 1;
@@ -63,7 +72,7 @@ fn a_negotiation_gets_somewhere_with_any_bytes() {
             }
         }
     }
-    assert!(ends.iter().all(|count| *count > 0), "{ends:?}");
+    assert!(secured > 0 && ends.iter().all(|count| *count > 0), "{secured} {ends:?}");
 }
 
 #[test]

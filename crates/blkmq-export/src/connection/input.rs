@@ -1,9 +1,8 @@
 //! Bytes that came from the client and were not used yet.
 
 use std::io::IoSliceMut;
-use std::os::fd::BorrowedFd;
 
-use rustix::io::{Errno, readv};
+use super::stream::{Fault, Stream};
 
 /// Bytes that are taken in one call, beside the data of a write that goes where it belongs: some 2000 reads, or any
 /// option.
@@ -24,7 +23,7 @@ pub(super) struct Received {
     pub(super) payload: usize,
     /// Bytes in all; none if the client sends no more.
     pub(super) all: usize,
-    /// The call could have taken more, so there is no more just now.
+    /// There is no more just now, before the socket is readable.
     pub(super) is_short: bool,
 }
 
@@ -60,17 +59,12 @@ impl Input {
     /// Receives up to `most` bytes: first into `payload`, for which nothing may be left here, then into what is free
     /// here.
     ///
-    /// COST: one system call. What is left of a request moves to the front before it: fewer than 28 bytes, or an
+    /// COST: that of [`Stream::receive`], one system call without TLS. What is left of a request moves to the front before it: fewer than 28 bytes, or an
     /// option.
     ///
     /// # Errors
-    /// Those of readv(2); `AGAIN` if nothing is there.
-    pub(super) fn receive(
-        &mut self,
-        socket: BorrowedFd<'_>,
-        payload: &mut [u8],
-        most: usize,
-    ) -> Result<Received, Errno> {
+    /// Those of [`Stream::receive`]; `AGAIN` if nothing is there.
+    pub(super) fn receive(&mut self, stream: &mut Stream, payload: &mut [u8], most: usize) -> Result<Received, Fault> {
         debug_assert!(payload.is_empty() || self.start == self.end, "bytes stay in order");
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -78,9 +72,9 @@ impl Input {
         let rest_len = (self.bytes.len() - self.end).min(most - payload_len);
         let rest = &mut self.bytes[self.end..self.end + rest_len];
         let mut slices = [IoSliceMut::new(&mut payload[..payload_len]), IoSliceMut::new(rest)];
-        let all = readv(socket, &mut slices)?;
+        let (all, is_short) = stream.receive(&mut slices)?;
         let payload = all.min(payload_len);
         self.end += all - payload;
-        Ok(Received { payload, all, is_short: all < payload_len + rest_len })
+        Ok(Received { payload, all, is_short })
     }
 }

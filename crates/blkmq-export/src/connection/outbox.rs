@@ -3,11 +3,8 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::os::fd::BorrowedFd;
 
-use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-
+use super::stream::{Fault, Stream};
 use super::task::{TaskId, Tasks};
 use crate::nbd::reply::Head;
 
@@ -62,11 +59,11 @@ impl Outbox {
     /// Sends as much as one call takes. Returns the bytes sent; [`pop_sent`](Self::pop_sent) tells which replies were
     /// finished by that.
     ///
-    /// COST: one system call for up to 64 replies. Headers and data go from where they are.
+    /// COST: without TLS one system call for up to 64 replies. Headers and data go from where they are.
     ///
     /// # Errors
-    /// Those of sendmsg(2); `AGAIN` if the socket takes nothing now.
-    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, tasks: &Tasks) -> Result<usize, Errno> {
+    /// Those of [`Stream::send`]; `AGAIN` if the socket takes nothing now.
+    pub(super) fn send(&mut self, stream: &mut Stream, tasks: &Tasks) -> Result<usize, Fault> {
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let (mut count, mut skip) = (0, self.sent);
         for part in self.replies.iter().flat_map(|reply| reply.parts(tasks)) {
@@ -80,8 +77,7 @@ impl Outbox {
                 break;
             }
         }
-        // A client that is gone is an error here, and no signal to the process.
-        let sent = sendmsg(socket, &slices[..count], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?;
+        let sent = stream.send(&slices[..count])?;
         self.sent += sent;
         Ok(sent)
     }

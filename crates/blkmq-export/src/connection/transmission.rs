@@ -1,6 +1,6 @@
 //! The requests of one connection: received, done and answered, many at a time.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use rustix::io::Errno as SystemError;
 
 use super::desk::Desk;
 use super::input::Input;
+use super::stream::Fault::System;
+use super::stream::Stream;
 use super::task::TaskId;
 use super::{Ending, wait};
 use crate::nbd::Errno;
@@ -33,7 +35,7 @@ struct Incoming {
 /// A connection that has chosen its export.
 #[derive(Debug)]
 pub(super) struct Transmission {
-    socket: OwnedFd,
+    stream: Stream,
     bell: Arc<EventFd>,
     stop: Stop,
     submitter: Submitter,
@@ -56,7 +58,7 @@ pub(super) struct Transmission {
 
 impl Transmission {
     pub(super) fn new(
-        socket: OwnedFd,
+        stream: Stream,
         bell: Arc<EventFd>,
         stop: Stop,
         submitter: Submitter,
@@ -64,7 +66,7 @@ impl Transmission {
         input: Input,
     ) -> Self {
         Self {
-            socket,
+            stream,
             bell,
             stop,
             submitter,
@@ -91,7 +93,7 @@ impl Transmission {
             is_busy |= self.parse()?;
             is_busy |= self.drive();
             is_busy |= self.send()?;
-            if self.has_ended && !self.is_full && self.desk.is_idle() {
+            if self.has_ended && !self.is_full && self.desk.is_idle() && self.has_closed()? {
                 return if self.is_gone { Err(Ending::Gone) } else { Ok(()) };
             }
             if !is_busy {
@@ -107,8 +109,7 @@ impl Transmission {
             Phase::Draining => {
                 // What has reached the socket by now is answered; a client that goes on sending does not put off the
                 // end.
-                let waiting = rustix::io::ioctl_fionread(&self.socket).unwrap_or(0);
-                self.last_bytes = Some(usize::try_from(waiting).unwrap_or(usize::MAX));
+                self.last_bytes = Some(self.stream.last_bytes());
                 self.is_readable = true;
                 Ok(())
             }
@@ -134,7 +135,7 @@ impl Transmission {
             Some(Incoming { buffer: Some(buffer), filled, .. }) => &mut buffer[*filled..],
             _ => &mut [],
         };
-        match self.input.receive(self.socket.as_fd(), payload, most) {
+        match self.input.receive(&mut self.stream, payload, most) {
             Ok(received) if received.all == 0 => {
                 self.end_input(Refusal::new(Errno::Io, "the client stopped within the data of the request"));
             }
@@ -149,7 +150,7 @@ impl Transmission {
                     incoming.left -= received.payload;
                 }
             }
-            Err(SystemError::AGAIN) => {
+            Err(System(SystemError::AGAIN)) => {
                 self.is_readable = false;
                 // What the kernel counted has come, or nobody is there to send more.
                 let is_all = self.last_bytes.is_some() || self.is_gone;
@@ -158,11 +159,11 @@ impl Transmission {
                 }
                 return Ok(is_all);
             }
-            Err(SystemError::CONNRESET) => {
+            Err(System(SystemError::CONNRESET)) => {
                 self.is_gone = true;
                 self.end_input(Refusal::new(Errno::Io, "the client is gone"));
             }
-            Err(SystemError::INTR) => (),
+            Err(System(SystemError::INTR)) => (),
             Err(error) => return Err(Ending::Broken(error)),
         }
         Ok(true)
@@ -255,20 +256,41 @@ impl Transmission {
         has_any | desk.submit(submitter)
     }
 
+    /// Whether something waits for the socket. What TLS has for a client that is gone waits for ever.
+    fn has_output(&self) -> bool {
+        !self.desk.outbox.is_empty() || (!self.is_gone && self.stream.wants_write())
+    }
+
+    /// Everything is answered. Tells the client so, and returns whether that, and all before it, is with the socket.
+    fn has_closed(&mut self) -> Result<bool, Ending> {
+        if self.is_gone {
+            return Ok(true);
+        }
+        match self.stream.close() {
+            Ok(()) | Err(System(SystemError::PIPE | SystemError::CONNRESET)) => Ok(true),
+            Err(System(SystemError::AGAIN)) => {
+                self.is_writable = false;
+                Ok(false)
+            }
+            Err(System(SystemError::INTR)) => Ok(false),
+            Err(fault) => Err(Ending::Broken(fault)),
+        }
+    }
+
     /// Sends replies until the socket takes no more. Returns whether any was sent to its end.
     fn send(&mut self) -> Result<bool, Ending> {
         let mut has_any = false;
-        while self.is_writable && !self.desk.outbox.is_empty() {
+        while self.is_writable && self.has_output() {
             if self.is_gone {
                 self.desk.outbox.discard();
                 return Ok(self.desk.forget_sent());
             }
             let (outbox, tasks) = self.desk.outgoing();
-            match outbox.send(self.socket.as_fd(), tasks) {
+            match outbox.send(&mut self.stream, tasks) {
                 Ok(_) => has_any |= self.desk.forget_sent(),
-                Err(SystemError::AGAIN) => self.is_writable = false,
-                Err(SystemError::INTR) => (),
-                Err(SystemError::PIPE | SystemError::CONNRESET) => {
+                Err(System(SystemError::AGAIN)) => self.is_writable = false,
+                Err(System(SystemError::INTR)) => (),
+                Err(System(SystemError::PIPE | SystemError::CONNRESET)) => {
                     (self.is_gone, self.is_readable) = (true, true);
                 }
                 Err(error) => return Err(Ending::Broken(error)),
@@ -283,7 +305,7 @@ impl Transmission {
         if self.wants_input() {
             events |= PollFlags::IN;
         }
-        if !self.desk.outbox.is_empty() {
+        if self.has_output() {
             events |= PollFlags::OUT;
         }
         let wakeup = self.submitter.next_wakeup();
@@ -293,7 +315,7 @@ impl Transmission {
             Clock::Real(_) => Duration::from_nanos(wakeup.since(clock.now())),
         });
         // The socket of a client that is gone is always ready, and has nothing to say.
-        let socket = (!self.is_gone).then(|| self.socket.as_fd());
+        let socket = (!self.is_gone).then(|| self.stream.as_fd());
         // What the device has done for others is theirs to find.
         let is_waiting = self.submitter.nr_outstanding() > 0;
         let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };

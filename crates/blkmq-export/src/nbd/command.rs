@@ -125,19 +125,22 @@ impl Request {
     /// # Errors
     /// What is wrong with it, and what would be right.
     pub fn check(&self, terms: &Terms) -> Result<Command, Refusal> {
+        if self.kind == commands::DISC {
+            // There is no answer that could refuse it: who says it is leaving leaves, whatever else it says.
+            return Ok(Command::Disconnect);
+        }
         self.check_flags(terms)?;
         let is_change = matches!(self.kind, commands::WRITE | commands::TRIM | commands::WRITE_ZEROES);
         if is_change && terms.is_read_only {
             return Err(Refusal::new(Errno::Perm, "the export is read-only"));
         }
-        if !matches!(self.kind, commands::DISC | commands::FLUSH) {
+        if self.kind != commands::FLUSH {
             self.check_range(terms)?;
         }
         let fua = self.has(command_flags::FUA);
         match self.kind {
             commands::READ => self.check_payload(terms).map(|()| Command::Read),
             commands::WRITE => self.check_payload(terms).map(|()| Command::Write { fua }),
-            commands::DISC => Ok(Command::Disconnect),
             commands::FLUSH => Ok(Command::Flush),
             commands::TRIM if terms.can_trim => Ok(Command::Trim { fua }),
             commands::TRIM => Err(Refusal::new(Errno::Invalid, "the device cannot discard, so there is no trim")),

@@ -49,6 +49,19 @@ pub struct Agreement {
     pub has_allocation: bool,
 }
 
+/// Whether the connection is encrypted, or is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encryption {
+    /// It is not, and a client that asks for it is refused.
+    Off,
+    /// A client may ask for it.
+    Offered,
+    /// A client gets nothing before it has asked for it.
+    Required,
+    /// It is.
+    On,
+}
+
 /// Where the negotiation stands after some bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
@@ -56,6 +69,9 @@ pub enum Step {
     Short,
     /// Something was done; there may be more to do.
     On,
+    /// The output is the last that goes out in the clear: a TLS handshake comes next, and then the negotiation goes on from
+    /// its first option. What of the input is not used came in the clear too, from anybody, and is no part of it.
+    Secure,
     /// An export is chosen. What comes next are requests, once the output has been sent.
     Chosen(Agreement),
     /// The client wants no more. The output is its answer.
@@ -77,6 +93,7 @@ enum State {
 #[derive(Debug)]
 pub struct Negotiation {
     offers: Arc<[Offer]>,
+    encryption: Encryption,
     state: State,
     sends_zeroes: bool,
     has_structured_replies: bool,
@@ -89,12 +106,13 @@ pub struct Negotiation {
 impl Negotiation {
     /// Begins: appends the greeting to `output`.
     #[must_use]
-    pub fn begin(offers: Arc<[Offer]>, output: &mut Vec<u8>) -> Self {
+    pub fn begin(offers: Arc<[Offer]>, encryption: Encryption, output: &mut Vec<u8>) -> Self {
         output.extend(INIT_MAGIC.to_be_bytes());
         output.extend(OPTION_MAGIC.to_be_bytes());
         output.extend((handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes());
         Self {
             offers,
+            encryption,
             state: State::Greeted,
             sends_zeroes: true,
             has_structured_replies: false,
@@ -116,12 +134,12 @@ impl Negotiation {
         };
         self.bytes += used as u64;
         let step = match step {
-            Step::On | Step::Short if self.bytes > MAX_NEGOTIATION => {
+            Step::On | Step::Short | Step::Secure if self.bytes > MAX_NEGOTIATION => {
                 Step::Broken(format!("more than {MAX_NEGOTIATION} bytes of options"))
             }
             step => step,
         };
-        if !matches!(step, Step::On | Step::Short) {
+        if !matches!(step, Step::On | Step::Short | Step::Secure) {
             self.state = State::Over;
         }
         (used, step)
@@ -167,8 +185,12 @@ impl Negotiation {
             // There is no reply to it that says no.
             return Step::Broken(format!("the name of an export has {length} bytes"));
         }
-        let message = format!("an option has at most {MAX_OPTION} bytes of data, not {length}");
-        reply(output, option, option_replies::ERR_TOO_BIG, &[message.as_bytes()]);
+        if self.is_withheld(option) {
+            withhold(output, option);
+        } else {
+            let message = format!("an option has at most {MAX_OPTION} bytes of data, not {length}");
+            reply(output, option, option_replies::ERR_TOO_BIG, &[message.as_bytes()]);
+        }
         self.state = State::Skipping(length.into());
         Step::On
     }
@@ -179,7 +201,20 @@ impl Negotiation {
         (skipped as usize, if skipped == 0 { Step::Short } else { Step::On })
     }
 
+    /// Whether the client has to ask for encryption before this option means anything.
+    fn is_withheld(&self, option: u32) -> bool {
+        self.encryption == Encryption::Required && !matches!(option, options::ABORT | options::STARTTLS)
+    }
+
     fn answer(&mut self, option: u32, data: &[u8], output: &mut Vec<u8>) -> Step {
+        if self.is_withheld(option) {
+            if option == options::EXPORT_NAME {
+                // There is no reply to it that says no.
+                return Step::Broken("the client asked for an export without TLS, which is required".into());
+            }
+            withhold(output, option);
+            return Step::On;
+        }
         match option {
             options::EXPORT_NAME => return self.export_name(data, output),
             options::ABORT => {
@@ -193,9 +228,28 @@ impl Negotiation {
             }
             options::INFO | options::GO => return self.export_info(option, data, output),
             options::LIST_META_CONTEXT | options::SET_META_CONTEXT => self.contexts(option, data, output),
-            options::LIST | options::STRUCTURED_REPLY => invalid(output, option, "this option has no data"),
-            // STARTTLS is among them: a connection is as private as its socket.
+            options::STARTTLS if data.is_empty() => return self.start_tls(output),
+            options::LIST | options::STRUCTURED_REPLY | options::STARTTLS => {
+                invalid(output, option, "this option has no data");
+            }
             _ => reply(output, option, option_replies::ERR_UNSUP, &[b"the server does not know this option"]),
+        }
+        Step::On
+    }
+
+    fn start_tls(&mut self, output: &mut Vec<u8>) -> Step {
+        let option = options::STARTTLS;
+        match self.encryption {
+            Encryption::Off => reply(output, option, option_replies::ERR_POLICY, &[b"the server does without TLS"]),
+            Encryption::On => invalid(output, option, "the connection is encrypted already"),
+            Encryption::Offered | Encryption::Required => {
+                reply(output, option, option_replies::ACK, &[]);
+                // Whatever was agreed on so far, somebody on the way may have said.
+                self.encryption = Encryption::On;
+                self.has_structured_replies = false;
+                self.allocation = None;
+                return Step::Secure;
+            }
         }
         Step::On
     }
@@ -299,6 +353,11 @@ fn reply(output: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
     output.extend(kind.to_be_bytes());
     output.extend((length as u32).to_be_bytes());
     parts.iter().for_each(|part| output.extend(*part));
+}
+
+/// Refuses an option that means nothing before the connection is encrypted.
+fn withhold(output: &mut Vec<u8>, option: u32) {
+    reply(output, option, option_replies::ERR_TLS_REQD, &[b"the server requires TLS: STARTTLS comes first"]);
 }
 
 fn invalid(output: &mut Vec<u8>, option: u32, message: &str) {

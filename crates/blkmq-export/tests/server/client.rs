@@ -1,4 +1,4 @@
-//! A naive client: one blocking socket, every field by hand.
+//! A naive client: one blocking stream, every field by hand.
 
 use std::io::{Read, Result, Write};
 use std::net::Shutdown;
@@ -15,8 +15,8 @@ use blkmq_export::nbd::{
 /// What a request is answered with: an error number, or data.
 pub(crate) type Answer = std::result::Result<Vec<u8>, u32>;
 
-pub(crate) struct Client {
-    pub(crate) stream: UnixStream,
+pub(crate) struct Client<S = UnixStream> {
+    pub(crate) stream: S,
     /// Structured replies were agreed on.
     pub(crate) is_structured: bool,
     /// The message beside the last error.
@@ -52,10 +52,21 @@ impl Client {
     }
 
     fn greet(stream: UnixStream) -> Self {
-        let mut client = Self { stream, is_structured: false, message: String::new() };
+        let mut client = Self::over(stream);
         assert_eq!(&client.take::<18>(), b"NBDMAGICIHAVEOPT\0\x03");
         client.send(&3_u32.to_be_bytes());
         client
+    }
+
+    pub(crate) fn shut_writing(&self) {
+        self.stream.shutdown(Shutdown::Write).expect("the socket is connected");
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// One that has been greeted on another stream, or is about to be.
+    pub(crate) fn over(stream: S) -> Self {
+        Self { stream, is_structured: false, message: String::new() }
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
@@ -188,10 +199,6 @@ impl Client {
     pub(crate) fn leave(mut self) {
         self.request(commands::DISC, 0, 0, 0, 0);
         assert!(self.is_closed());
-    }
-
-    pub(crate) fn shut_writing(&self) {
-        self.stream.shutdown(Shutdown::Write).expect("the socket is connected");
     }
 
     /// Waits for the server to say something or close; true if it closes.

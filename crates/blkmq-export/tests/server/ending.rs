@@ -11,7 +11,7 @@ use crate::client::{Client, request};
 use crate::{builder, queue, server, server_with};
 
 /// Waits until this holds; a test that waits in vain is ended by whoever runs it.
-fn until(condition: impl Fn() -> bool) {
+pub(crate) fn until(condition: impl Fn() -> bool) {
     while !condition() {
         thread::yield_now();
     }

@@ -5,7 +5,10 @@ mod client;
 mod commands;
 mod device;
 mod ending;
+mod forger;
 mod options;
+mod papers;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -78,7 +78,7 @@ fn options_that_are_wrong_leave_the_client_where_it_was() {
     let server = server("ram,size=1M");
     let mut client = Client::pair(&server);
     for (number, data, error) in [
-        (options::STARTTLS, vec![], option_replies::ERR_UNSUP),
+        (options::STARTTLS, vec![], option_replies::ERR_POLICY),
         (99, vec![1; 100], option_replies::ERR_UNSUP),
         (options::LIST, vec![0], option_replies::ERR_INVALID),
         (options::GO, vec![0], option_replies::ERR_INVALID),

@@ -93,6 +93,8 @@ fn only_what_carries_data_is_bounded() {
 #[test]
 fn a_flag_goes_with_its_command_only() {
     let own = |kind, flag| match flag {
+        // Who leaves cannot be refused.
+        _ if kind == commands::DISC => true,
         command_flags::FUA => true,
         command_flags::DF => kind == commands::READ,
         command_flags::NO_HOLE | command_flags::FAST_ZERO => kind == commands::WRITE_ZEROES,

@@ -15,8 +15,12 @@ fn offers() -> Arc<[Offer]> {
 
 /// A negotiation to which the client's flags were sent.
 fn begun(flags: u32) -> Negotiation {
+    begun_with(Encryption::Off, flags)
+}
+
+fn begun_with(encryption: Encryption, flags: u32) -> Negotiation {
     let mut output = Vec::new();
-    let mut negotiation = Negotiation::begin(offers(), &mut output);
+    let mut negotiation = Negotiation::begin(offers(), encryption, &mut output);
     assert_eq!(output, b"NBDMAGICIHAVEOPT\0\x03");
     assert_eq!(negotiation.advance(&flags.to_be_bytes(), &mut output), (4, Step::On));
     negotiation
@@ -61,7 +65,7 @@ fn only(negotiation: &mut Negotiation, number: u32, data: &[u8]) -> u32 {
 #[test]
 fn unknown_flags_and_magics_break_it() {
     let mut output = Vec::new();
-    let mut negotiation = Negotiation::begin(offers(), &mut output);
+    let mut negotiation = Negotiation::begin(offers(), Encryption::Off, &mut output);
     assert!(matches!(negotiation.advance(&[0, 0, 0, 4], &mut output), (4, Step::Broken(_))));
     assert!(matches!(negotiation.advance(&[0, 0, 0, 0], &mut output), (0, Step::Broken(_))), "it stays over");
     let mut negotiation = begun(3);
@@ -192,7 +196,6 @@ fn contexts_are_listed_and_chosen_for_one_export() {
 #[test]
 fn what_is_unknown_or_too_long_is_refused_and_passed_over() {
     let mut negotiation = begun(3);
-    assert_eq!(only(&mut negotiation, options::STARTTLS, &[]), option_replies::ERR_UNSUP);
     assert_eq!(only(&mut negotiation, 4711, b"whatever"), option_replies::ERR_UNSUP);
     let mut input = option(options::LIST, &vec![0; MAX_OPTION + 1]);
     input.extend(option(options::LIST, &[]));
@@ -235,4 +238,64 @@ fn who_goes_on_for_ever_is_dropped() {
     }
     assert!(sent + 4096 > MAX_NEGOTIATION);
     assert!(matches!(negotiation.advance(&[], &mut output).1, Step::Broken(_)));
+}
+
+#[test]
+fn who_asks_for_encryption_gets_it_once_where_there_is_some() {
+    let (ack, invalid) = (option_replies::ACK, option_replies::ERR_INVALID);
+    assert_eq!(only(&mut begun(3), options::STARTTLS, &[]), option_replies::ERR_POLICY);
+    for encryption in [Encryption::Offered, Encryption::Required] {
+        let mut negotiation = begun_with(encryption, 3);
+        assert_eq!(only(&mut negotiation, options::STARTTLS, &[1]), invalid);
+        assert_eq!(ask(&mut negotiation, options::STARTTLS, &[]), (Step::Secure, vec![(ack, vec![])]));
+        assert_eq!(only(&mut negotiation, options::STARTTLS, &[]), invalid);
+        assert_eq!(ask(&mut negotiation, options::LIST, &[]).1.len(), 3);
+    }
+}
+
+#[test]
+fn nothing_but_starting_and_aborting_goes_where_encryption_is_required() {
+    let required = option_replies::ERR_TLS_REQD;
+    let mut negotiation = begun_with(Encryption::Required, 3);
+    for number in [
+        options::LIST,
+        options::INFO,
+        options::GO,
+        options::STRUCTURED_REPLY,
+        options::LIST_META_CONTEXT,
+        options::SET_META_CONTEXT,
+        4711,
+    ] {
+        for data in [&[][..], &named("disk", &[0, 0])] {
+            assert_eq!(only(&mut negotiation, number, data), required, "option {number}");
+        }
+        let (long, mut output) = (option(number, &vec![0; MAX_OPTION + 1]), Vec::new());
+        assert_eq!(negotiation.advance(&long[..OPTION_HEAD], &mut output), (OPTION_HEAD, Step::On));
+        assert_eq!(negotiation.advance(&long[OPTION_HEAD..], &mut output), (MAX_OPTION + 1, Step::On));
+        assert_eq!(replies(&output, number)[0].0, required, "also where the option is too long");
+    }
+    assert!(matches!(ask(&mut begun_with(Encryption::Required, 3), options::ABORT, &[]).0, Step::Aborted));
+    let (step, replies) = ask(&mut negotiation, options::EXPORT_NAME, b"disk");
+    assert!(matches!(step, Step::Broken(_)) && replies.is_empty());
+}
+
+/// Red if `start_tls` keeps what was agreed on before.
+#[test]
+fn what_was_agreed_on_in_the_clear_is_forgotten() {
+    let mut negotiation = begun_with(Encryption::Offered, 3);
+    only(&mut negotiation, options::STRUCTURED_REPLY, &[]);
+    let query = named("disk", &[&1_u32.to_be_bytes()[..], &named(BASE_ALLOCATION, &[])].concat());
+    assert_eq!(ask(&mut negotiation, options::SET_META_CONTEXT, &query).1.len(), 2);
+    ask(&mut negotiation, options::STARTTLS, &[]);
+    assert_eq!(only(&mut negotiation, options::SET_META_CONTEXT, &query), option_replies::ERR_INVALID);
+    let (step, _) = ask(&mut negotiation, options::GO, &named("disk", &[0, 0]));
+    assert_eq!(step, Step::Chosen(Agreement { export: 1, has_structured_replies: false, has_allocation: false }));
+
+    let mut negotiation = begun_with(Encryption::Offered, 3);
+    only(&mut negotiation, options::STRUCTURED_REPLY, &[]);
+    ask(&mut negotiation, options::SET_META_CONTEXT, &query);
+    ask(&mut negotiation, options::STARTTLS, &[]);
+    only(&mut negotiation, options::STRUCTURED_REPLY, &[]);
+    let (step, _) = ask(&mut negotiation, options::GO, &named("disk", &[0, 0]));
+    assert_eq!(step, Step::Chosen(Agreement { export: 1, has_structured_replies: true, has_allocation: false }));
 }

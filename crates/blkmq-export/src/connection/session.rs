@@ -1,0 +1,221 @@
+//! The TLS session of a connection: what the socket carries on one side, what the client says and hears on the other.
+
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::io::{Errno, read};
+use rustls::{ServerConfig, ServerConnection};
+
+use super::stream::{Fault, send};
+use crate::tls;
+
+/// Encrypted bytes that are taken from the socket in one call, and that wait for it at most: four records.
+const SIZE: usize = 64 << 10;
+
+/// The encrypted bytes that came and were not decrypted yet.
+struct Arrived {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Arrived {
+    fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+}
+
+impl Read for Arrived {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let len = (&self.bytes[self.start..self.end]).read(target)?;
+        self.start += len;
+        Ok(len)
+    }
+}
+
+/// The socket, as TLS writes to it.
+struct Outlet<'a>(BorrowedFd<'a>);
+
+impl Write for Outlet<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(send(self.0, slices)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A TLS session. It holds at most 64 KiB that came and are not decrypted, a record that is, and 64 KiB that wait for the
+/// socket; before the handshake is over, the 64 KiB that one of its messages may have.
+pub(super) struct Session {
+    tls: ServerConnection,
+    arrived: Arrived,
+    /// Encrypted bytes that may still be taken from the socket, if that was limited.
+    left: Option<usize>,
+    /// The client sends no more.
+    has_ended: bool,
+    /// What failed after bytes that were received; told when those have been taken.
+    fault: Option<Fault>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("has_ended", &self.has_ended).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(super) fn new(config: &Arc<ServerConfig>) -> Result<Self, Fault> {
+        let mut tls = ServerConnection::new(Arc::clone(config)).map_err(Fault::Tls)?;
+        tls.set_buffer_limit(Some(SIZE));
+        let arrived = Arrived { bytes: vec![0; SIZE].into_boxed_slice(), start: 0, end: 0 };
+        Ok(Self { tls, arrived, left: None, has_ended: false, fault: None })
+    }
+
+    pub(super) fn shake_hands(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Fault> {
+        self.flush(socket)?;
+        if !self.tls.is_handshaking() {
+            return Ok(true);
+        }
+        if self.arrived.is_empty() {
+            self.fetch(socket)?;
+        }
+        if self.has_ended {
+            return Err(Fault::System(Errno::CONNRESET));
+        }
+        if let Err(fault) = self.decrypt() {
+            // The client hears what is wrong, if it listens.
+            let _ = self.flush(socket);
+            return Err(fault);
+        }
+        Ok(false)
+    }
+
+    pub(super) fn peer_name(&self) -> Option<String> {
+        self.tls.peer_certificates()?.first().and_then(tls::name_of)
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        slices: &mut [IoSliceMut<'_>],
+    ) -> Result<(usize, bool), Fault> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
+        let len: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut all = 0;
+        // The library ends a session that sends records without data in a row, so this goes on.
+        loop {
+            all += self.take_out(slices, all);
+            // Bytes that are decrypted by now make no socket readable: there may be more of them if there was no room.
+            if all == len || self.has_ended {
+                return Ok((all, false));
+            }
+            let step = if self.arrived.is_empty() { self.fetch(socket) } else { self.decrypt() };
+            match step {
+                Ok(()) => (),
+                Err(fault) if all == 0 => return Err(fault),
+                Err(Fault::System(Errno::AGAIN)) => return Ok((all, true)),
+                Err(fault) => {
+                    self.fault = Some(fault);
+                    return Ok((all, false));
+                }
+            }
+        }
+    }
+
+    /// Moves decrypted bytes to the slices, of which `skip` bytes are filled already. Returns how many.
+    fn take_out(&mut self, slices: &mut [IoSliceMut<'_>], mut skip: usize) -> usize {
+        let mut taken = 0;
+        for slice in slices {
+            let skipped = skip.min(slice.len());
+            skip -= skipped;
+            let mut rest = &mut slice[skipped..];
+            while !rest.is_empty() {
+                match self.tls.reader().read(rest) {
+                    Ok(len) if len > 0 => {
+                        taken += len;
+                        rest = &mut rest[len..];
+                    }
+                    // It has no more, or will never have: whoever takes bytes in says which.
+                    _ => return taken,
+                }
+            }
+        }
+        taken
+    }
+
+    /// Takes from the socket what one call brings. Nothing was left of the last one.
+    fn fetch(&mut self, socket: BorrowedFd<'_>) -> Result<(), Fault> {
+        let most = self.left.map_or(SIZE, |left| left.min(SIZE));
+        if most == 0 {
+            return Err(Fault::System(Errno::AGAIN));
+        }
+        let len = read(socket, &mut self.arrived.bytes[..most])?;
+        (self.arrived.start, self.arrived.end) = (0, len);
+        if let Some(left) = &mut self.left {
+            *left -= len;
+        }
+        // A client that goes without saying so by TLS is no more suspicious than one without TLS: a request that was cut off
+        // is not done, and of whole ones none is missed by who waits for its answer.
+        self.has_ended |= len == 0;
+        Ok(())
+    }
+
+    /// Decrypts a piece of what was fetched. What was decrypted before has been taken out.
+    fn decrypt(&mut self) -> Result<(), Fault> {
+        self.tls.read_tls(&mut self.arrived).map_err(|error| Fault::Tls(general(&error)))?;
+        let state = self.tls.process_new_packets().map_err(Fault::Tls)?;
+        self.has_ended |= state.peer_has_closed();
+        Ok(())
+    }
+
+    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Fault> {
+        self.flush(socket)?;
+        let sent = self.tls.writer().write_vectored(slices).map_err(|error| Fault::Tls(general(&error)))?;
+        match self.flush(socket) {
+            // It waits in memory, and the next call begins with it.
+            Ok(()) | Err(Fault::System(Errno::AGAIN | Errno::INTR)) => Ok(sent),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    pub(super) fn wants_write(&self) -> bool {
+        self.tls.wants_write()
+    }
+
+    /// Takes no more than so many bytes from the socket from now on.
+    pub(super) fn limit(&mut self, most: usize) {
+        self.left = Some(most);
+    }
+
+    pub(super) fn close(&mut self, socket: BorrowedFd<'_>) -> Result<(), Fault> {
+        self.tls.send_close_notify();
+        self.flush(socket)
+    }
+
+    /// Hands to the socket what TLS has for it, all of it unless there is an error.
+    fn flush(&mut self, socket: BorrowedFd<'_>) -> Result<(), Fault> {
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut Outlet(socket)).map_err(|error| match Errno::from_io_error(&error) {
+                Some(errno) => Fault::System(errno),
+                None => Fault::Tls(general(&error)),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The library's own error within one of the system's type.
+fn general(error: &io::Error) -> rustls::Error {
+    let own = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    own.cloned().unwrap_or_else(|| rustls::Error::General(error.to_string()))
+}

@@ -1,0 +1,154 @@
+//! A client's socket, with or without TLS on top of it.
+
+use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::{Errno, readv};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustls::ServerConfig;
+
+use super::session::Session;
+
+/// Why bytes do not get through.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The socket says so; `AGAIN` if it only has to be waited for.
+    System(Errno),
+    /// What came is not what TLS allows.
+    Tls(rustls::Error),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(error) => error.fmt(f),
+            Self::Tls(error) => write!(f, "TLS: {error}"),
+        }
+    }
+}
+
+impl From<Errno> for Fault {
+    fn from(error: Errno) -> Self {
+        Self::System(error)
+    }
+}
+
+/// A stream of bytes in either direction. Nothing here blocks.
+#[derive(Debug)]
+pub(super) struct Stream {
+    socket: OwnedFd,
+    session: Option<Box<Session>>,
+}
+
+impl Stream {
+    /// The socket does not block. Bytes go over it as they are.
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket, session: None }
+    }
+
+    /// From here on bytes go over it encrypted; the handshake comes first.
+    ///
+    /// # Errors
+    /// The configuration makes no session.
+    pub(super) fn secure(&mut self, config: &Arc<ServerConfig>) -> Result<(), Fault> {
+        self.session = Some(Box::new(Session::new(config)?));
+        Ok(())
+    }
+
+    /// Takes a step of the handshake. Returns whether it is over.
+    ///
+    /// # Errors
+    /// `AGAIN` if the socket has to be waited for: to write if [`wants_write`](Self::wants_write), else to read. Or the client
+    /// is gone, speaks no TLS, or is not let in.
+    pub(super) fn shake_hands(&mut self) -> Result<bool, Fault> {
+        let socket = self.socket.as_fd();
+        self.session.as_mut().map_or(Ok(true), |session| session.shake_hands(socket))
+    }
+
+    /// What the client's certificate says who it is.
+    pub(super) fn peer_name(&self) -> Option<String> {
+        self.session.as_ref()?.peer_name()
+    }
+
+    /// Receives what is there, up to the length of all slices. Returns the bytes, none if the client sends no more, and
+    /// whether there is no more just now: only a readable socket brings more then.
+    ///
+    /// COST: without TLS one system call. With it one for each 64 KiB, a copy of what it brings, and allocations in the TLS
+    /// library.
+    ///
+    /// # Errors
+    /// `AGAIN` if nothing is there.
+    pub(super) fn receive(&mut self, slices: &mut [IoSliceMut<'_>]) -> Result<(usize, bool), Fault> {
+        match &mut self.session {
+            None => {
+                let len: usize = slices.iter().map(|slice| slice.len()).sum();
+                let all = readv(&self.socket, slices)?;
+                Ok((all, all < len))
+            }
+            Some(session) => session.receive(self.socket.as_fd(), slices),
+        }
+    }
+
+    /// Sends as much as goes now, in order. Returns how much of it the caller need not send again; with TLS some of that may
+    /// still wait for the socket, see [`wants_write`](Self::wants_write).
+    ///
+    /// COST: without TLS one system call and no copy. With it one for up to 64 KiB, which are encrypted into memory of the
+    /// TLS library.
+    ///
+    /// # Errors
+    /// `AGAIN` if the socket takes nothing now.
+    pub(super) fn send(&mut self, slices: &[IoSlice<'_>]) -> Result<usize, Fault> {
+        match &mut self.session {
+            None => Ok(send(self.socket.as_fd(), slices)?),
+            Some(session) => session.send(self.socket.as_fd(), slices),
+        }
+    }
+
+    /// Whether TLS has something for the socket that was not handed to it yet: [`send`](Self::send), also without any slice,
+    /// goes on with it.
+    pub(super) fn wants_write(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.wants_write())
+    }
+
+    /// Bytes that may be received from now on if nothing that reaches the socket later is to count.
+    pub(super) fn last_bytes(&mut self) -> usize {
+        let waiting = rustix::io::ioctl_fionread(&self.socket).unwrap_or(0);
+        let waiting = usize::try_from(waiting).unwrap_or(usize::MAX);
+        match &mut self.session {
+            None => waiting,
+            // It counts what it takes from the socket, which is more than comes out.
+            Some(session) => {
+                session.limit(waiting);
+                usize::MAX
+            }
+        }
+    }
+
+    /// Tells the client that nothing more comes, which TLS has a message for. May be called again.
+    ///
+    /// # Errors
+    /// `AGAIN` if the socket does not take it now.
+    pub(super) fn close(&mut self) -> Result<(), Fault> {
+        self.session.as_mut().map_or(Ok(()), |session| session.close(self.socket.as_fd()))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // However it ends, the client hears so if the socket has room; there is nobody left to wait until it has.
+        let _ = self.close();
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Sends; a client that is gone is an error here, and no signal to the process.
+pub(super) fn send(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
+}

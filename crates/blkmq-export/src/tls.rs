@@ -1,0 +1,178 @@
+//! TLS as a server is told of it: its certificate, its key, and whose certificates clients must have.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{Error, RootCertStore, ServerConfig};
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+use crate::nbd::negotiation::Encryption;
+
+/// The server's certificate, followed by those between it and the one that clients trust.
+const CERTIFICATE: &str = "server-cert.pem";
+/// The key of the server's certificate.
+const KEY: &str = "server-key.pem";
+/// The certificates that those of clients are signed by.
+const AUTHORITY: &str = "ca-cert.pem";
+/// Certificates of clients that are no longer good.
+const REVOKED: &str = "ca-crl.pem";
+/// Longest name of a client that is shown, in characters: what X.509 allows a common name.
+const MAX_NAME: usize = 64;
+
+/// What is wrong with a file that TLS needs.
+#[derive(Debug)]
+pub struct TlsError {
+    path: PathBuf,
+    what: String,
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.what)
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+/// How a server encrypts its connections.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    config: Arc<ServerConfig>,
+    is_required: bool,
+}
+
+impl Tls {
+    /// Reads the files of a folder, which are named as other NBD servers name them: `server-cert.pem` and `server-key.pem`,
+    /// and if clients are verified, `ca-cert.pem` and, where there is one, `ca-crl.pem`. A client that is verified must show a
+    /// certificate that is signed by one of `ca-cert.pem` and not listed in `ca-crl.pem`.
+    ///
+    /// Clients may use TLS then, version 1.2 or 1.3, and need not; see [`required`](Self::required).
+    ///
+    /// # Errors
+    /// A file is not there or not what it should be; the text says which, and what is wrong with it.
+    pub fn from_folder(folder: impl AsRef<Path>, verifies_clients: bool) -> Result<Self, TlsError> {
+        let folder = folder.as_ref();
+        let provider = Arc::new(default_provider());
+        let wrong = |name: &str, error: &Error| fault(&folder.join(name), &error.to_string());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_safe_default_protocol_versions().map_err(|error| wrong(CERTIFICATE, &error))?;
+        let builder = match verifies_clients {
+            true => builder.with_client_cert_verifier(verifier(folder, provider)?),
+            false => builder.with_no_client_auth(),
+        };
+        let certificates = certificates(&folder.join(CERTIFICATE))?;
+        let mut config =
+            builder.with_single_cert(certificates, key(&folder.join(KEY))?).map_err(|error| match error {
+                Error::InconsistentKeys(_) => fault(&folder.join(KEY), &format!("not the key of {CERTIFICATE}")),
+                // The provider says so of keys alone.
+                Error::General(what) => fault(&folder.join(KEY), &what),
+                error => wrong(CERTIFICATE, &error),
+            })?;
+        // Connections are few and long: what the next one could do without is not worth remembering.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self { config: Arc::new(config), is_required: false })
+    }
+
+    /// The same, but a client that does not use TLS gets nothing.
+    #[must_use]
+    pub fn required(mut self) -> Self {
+        self.is_required = true;
+        self
+    }
+
+    pub(crate) fn is_required(&self) -> bool {
+        self.is_required
+    }
+
+    pub(crate) fn encryption(&self) -> Encryption {
+        if self.is_required { Encryption::Required } else { Encryption::Offered }
+    }
+
+    pub(crate) fn config(&self) -> &Arc<ServerConfig> {
+        &self.config
+    }
+}
+
+fn fault(path: &Path, what: &str) -> TlsError {
+    TlsError { path: path.to_owned(), what: what.to_owned() }
+}
+
+/// What an error means for a file that should hold one of `wanted` or more.
+fn unread(path: &Path, wanted: &str, error: &pem::Error) -> TlsError {
+    match error {
+        pem::Error::Io(error) => fault(path, &error.to_string()),
+        pem::Error::NoItemsFound => fault(path, &format!("there is no {wanted} in it, in PEM")),
+        pem::Error::MissingSectionEnd { end_marker } => {
+            fault(path, &format!("-----BEGIN {}----- has no end", String::from_utf8_lossy(end_marker).escape_debug()))
+        }
+        pem::Error::IllegalSectionStart { line } => {
+            fault(path, &format!("{:?} begins nothing in PEM", String::from_utf8_lossy(line)))
+        }
+        error => fault(path, &error.to_string()),
+    }
+}
+
+/// The certificates in a file, at least one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let unread = |error| unread(path, "certificate", &error);
+    let found = CertificateDer::pem_file_iter(path).map_err(unread)?.collect::<Result<Vec<_>, _>>().map_err(unread)?;
+    if found.is_empty() { Err(unread(pem::Error::NoItemsFound)) } else { Ok(found) }
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| unread(path, "private key without a password", &error))
+}
+
+/// Who decides whether a client's certificate is good.
+fn verifier(
+    folder: &Path,
+    provider: Arc<rustls::crypto::CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let (authority, revoked) = (folder.join(AUTHORITY), folder.join(REVOKED));
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(&authority)? {
+        roots.add(certificate).map_err(|error| fault(&authority, &error.to_string()))?;
+    }
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    if revoked.try_exists().map_err(|error| fault(&revoked, &error.to_string()))? {
+        let unread = |error| unread(&revoked, "list of revoked certificates", &error);
+        let lists = CertificateRevocationListDer::pem_file_iter(&revoked).map_err(unread)?;
+        let lists = lists.collect::<Result<Vec<_>, _>>().map_err(unread)?;
+        if lists.is_empty() {
+            return Err(unread(pem::Error::NoItemsFound));
+        }
+        // A list says something about its own authority's certificates; who has none was told nothing.
+        builder = builder.with_crls(lists).only_check_end_entity_revocation().allow_unknown_revocation_status();
+    }
+    // Without a list only the authorities can be wrong, and they have been read.
+    builder.build().map_err(|error| fault(&revoked, &error.to_string()))
+}
+
+/// Who a certificate says it is for: the common name of its subject, or else the first of its alternative names that is
+/// text. Nothing but what can be shown in a line.
+pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Option<String> {
+    let certificate = Certificate::from_der(certificate).ok()?;
+    let certificate = certificate.tbs_certificate();
+    let common = certificate.subject().common_name().ok().flatten().map(|name| name.value().into_owned());
+    let alternative = || {
+        let (_, names) = certificate.get_extension::<SubjectAltName>().ok()??;
+        names.0.iter().find_map(|name| match name {
+            GeneralName::Rfc822Name(text) | GeneralName::DnsName(text) => Some(text.to_string()),
+            GeneralName::UniformResourceIdentifier(text) => Some(text.to_string()),
+            _ => None,
+        })
+    };
+    let name = common.filter(|name| !name.is_empty()).or_else(alternative)?;
+    let shown = name.chars().take(MAX_NAME).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
+    Some(shown.collect()).filter(|name: &String| !name.is_empty())
+}

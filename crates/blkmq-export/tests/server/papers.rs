@@ -1,0 +1,90 @@
+//! An authority, and the certificates that it hands out.
+
+use std::fs;
+use std::path::Path;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyIdMethod,
+    KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// A certificate with its key.
+pub(crate) struct Paper {
+    pub(crate) certificate: CertificateDer<'static>,
+    pub(crate) certificate_pem: String,
+    key: KeyPair,
+}
+
+impl Paper {
+    pub(crate) fn key(&self) -> PrivateKeyDer<'static> {
+        PrivateKeyDer::try_from(self.key.serialize_der()).expect("the key is in a known form")
+    }
+
+    pub(crate) fn key_pem(&self) -> String {
+        self.key.serialize_pem()
+    }
+}
+
+/// Who signs certificates.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::new([]).expect("no name is a bad one");
+        params.distinguished_name.push(DnType::CommonName, "an authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().expect("there is entropy");
+        Self(CertifiedIssuer::self_signed(params, key).expect("it can sign"))
+    }
+
+    pub(crate) fn certificate(&self) -> CertificateDer<'static> {
+        self.0.der().clone()
+    }
+
+    /// A certificate for a common name, or none if that is empty, and alternative names.
+    pub(crate) fn sign(&self, common: &str, alternatives: &[&str], serial: u64) -> Paper {
+        let alternatives: Vec<_> = alternatives.iter().map(|&name| name.to_owned()).collect();
+        let mut params = CertificateParams::new(alternatives).expect("the names are good");
+        params.distinguished_name.remove(DnType::CommonName);
+        if !common.is_empty() {
+            params.distinguished_name.push(DnType::CommonName, common);
+        }
+        params.serial_number = Some(SerialNumber::from(serial));
+        let key = KeyPair::generate().expect("there is entropy");
+        let certificate = params.signed_by(&key, &self.0).expect("it can be signed");
+        Paper { certificate: certificate.der().clone(), certificate_pem: certificate.pem(), key }
+    }
+
+    /// A list that says that one certificate is no longer good.
+    pub(crate) fn revoke(&self, serial: u64) -> String {
+        let revoked = RevokedCertParams {
+            serial_number: SerialNumber::from(serial),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2024, 1, 1),
+            next_update: date_time_ymd(2100, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.0).and_then(|list| list.pem()).expect("it can be signed")
+    }
+
+    /// Writes what a server needs: `ca-cert.pem`, `server-cert.pem`, `server-key.pem`.
+    pub(crate) fn equip(&self, folder: &Path) {
+        let server = self.sign("a server", &["localhost"], 1);
+        for (name, text) in [
+            ("ca-cert.pem", &self.0.pem()),
+            ("server-cert.pem", &server.certificate_pem),
+            ("server-key.pem", &server.key_pem()),
+        ] {
+            fs::write(folder.join(name), text).expect("there is room for a file");
+        }
+    }
+}
