@@ -8,13 +8,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf, absolute};
+use std::time::Duration;
 
+use rustix::net::sockopt::{
+    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, socket_acceptconn, socket_domain,
+    socket_type,
+};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 use crate::uri;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
+/// When a TCP client that says nothing is asked whether it is still there, how often again, and after how many questions
+/// without an answer it is not: a machine that is dead is noticed after two minutes.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(10), 6);
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +88,12 @@ impl Drop for SocketFile {
 
 #[derive(Debug)]
 enum Socket {
-    Unix(UnixListener, SocketFile),
+    Unix {
+        listener: UnixListener,
+        path: PathBuf,
+        /// The file if it is to be removed at the end.
+        _file: Option<SocketFile>,
+    },
     Tcp(TcpListener, SocketAddr),
 }
 
@@ -93,24 +106,51 @@ impl Listener {
         let socket = match address {
             Address::Unix { path, mode } => {
                 let path = absolute(path)?;
-                let (listener, file) = listen_unix(path, *mode)?;
+                let (listener, file) = listen_unix(path.clone(), *mode)?;
                 listener.set_nonblocking(true)?;
-                Socket::Unix(listener, file)
+                Socket::Unix { listener, path, _file: Some(file) }
             }
-            Address::Tcp(address) => {
-                let listener = TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
-                let address = listener.local_addr()?;
-                Socket::Tcp(listener, address)
-            }
+            Address::Tcp(address) => Self::tcp(TcpListener::bind(address)?)?,
         };
         Ok(Self(socket))
+    }
+
+    /// Takes a socket that listens already. Its file, if it has one, stays when the server ends.
+    ///
+    /// # Errors
+    /// It is another kind of socket, or none; the text says what it should be.
+    pub(crate) fn adopt(socket: OwnedFd) -> Result<Self, String> {
+        let wrong = |what: &str| format!("{what}; hand over a stream socket that listens, with a path or a TCP port");
+        let failed = |error: io::Error| wrong(&error.to_string());
+        let kind = socket_type(&socket).map_err(|error| failed(error.into()))?;
+        if kind != SocketType::STREAM || !socket_acceptconn(&socket).map_err(|error| failed(error.into()))? {
+            return Err(wrong("it does not listen for streams"));
+        }
+        let domain = socket_domain(&socket).map_err(|error| failed(error.into()))?;
+        if domain == AddressFamily::UNIX {
+            let listener = UnixListener::from(socket);
+            listener.set_nonblocking(true).map_err(failed)?;
+            let address = listener.local_addr().map_err(failed)?;
+            let path = address.as_pathname().ok_or_else(|| wrong("it has no path"))?;
+            let path = absolute(path).map_err(failed)?;
+            return Ok(Self(Socket::Unix { listener, path, _file: None }));
+        }
+        if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
+            return Err(wrong("it is neither a Unix socket nor one for TCP"));
+        }
+        Self::tcp(TcpListener::from(socket)).map(Self).map_err(failed)
+    }
+
+    fn tcp(listener: TcpListener) -> io::Result<Socket> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok(Socket::Tcp(listener, address))
     }
 
     /// Accepts a client: its socket and where it comes from. `None` if nobody waits, or who waited has left.
     pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, String)>> {
         let accepted = match &self.0 {
-            Socket::Unix(listener, _) => listener.accept().map(|(stream, _)| {
+            Socket::Unix { listener, .. } => listener.accept().map(|(stream, _)| {
                 let fd = OwnedFd::from(stream);
                 let peer = unix_peer(fd.as_fd());
                 (fd, peer)
@@ -118,6 +158,11 @@ impl Listener {
             Socket::Tcp(listener, _) => listener.accept().and_then(|(stream, address)| {
                 // Replies go out when they are ready; those that are ready together already go together.
                 stream.set_nodelay(true)?;
+                let (idle, interval, count) = KEEPALIVE;
+                set_socket_keepalive(&stream, true)?;
+                set_tcp_keepidle(&stream, idle)?;
+                set_tcp_keepintvl(&stream, interval)?;
+                set_tcp_keepcnt(&stream, count)?;
                 Ok((stream.into(), address.to_string()))
             }),
         };
@@ -133,7 +178,7 @@ impl Listener {
     /// How clients name an export here.
     pub(crate) fn uri(&self, is_secure: bool, export: &str) -> String {
         match &self.0 {
-            Socket::Unix(_, file) => uri::unix(is_secure, &file.path, export),
+            Socket::Unix { path, .. } => uri::unix(is_secure, path, export),
             Socket::Tcp(_, address) => uri::tcp(is_secure, *address, export),
         }
     }
@@ -142,7 +187,7 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
-            Socket::Unix(listener, _) => listener.as_fd(),
+            Socket::Unix { listener, .. } => listener.as_fd(),
             Socket::Tcp(listener, _) => listener.as_fd(),
         }
     }
@@ -190,6 +235,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::sockopt;
+
     use super::*;
 
     fn folder() -> tempfile::TempDir {
@@ -238,6 +285,46 @@ mod tests {
         fs::write(&path, "another").unwrap();
         drop(listener);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn a_tcp_client_that_is_dead_will_be_noticed() {
+        let listener = Listener::open(&Address::loopback(0)).unwrap();
+        let Socket::Tcp(_, address) = &listener.0 else { panic!("it is TCP") };
+        let _client = std::net::TcpStream::connect(address).unwrap();
+        let (socket, _) = std::iter::repeat_with(|| listener.accept().unwrap()).find_map(|accepted| accepted).unwrap();
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(60));
+        assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), Duration::from_secs(10));
+        assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), 6);
+    }
+
+    #[test]
+    fn a_socket_that_listens_is_taken_as_it_is_and_no_other() {
+        let folder = folder();
+        let path = folder.path().join("socket");
+        let listener = Listener::adopt(UnixListener::bind(&path).unwrap().into()).unwrap();
+        assert_eq!(listener.uri(false, "a"), format!("nbd+unix:///a?socket={}", path.display()));
+        let client = UnixStream::connect(&path).unwrap();
+        assert!(listener.accept().unwrap().is_some() && listener.accept().unwrap().is_none(), "it does not block");
+        drop(listener);
+        assert!(path.exists(), "it belongs to who made it");
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let uri = format!("nbds://{}/", tcp.local_addr().unwrap());
+        assert_eq!(Listener::adopt(tcp.into()).unwrap().uri(true, ""), uri);
+
+        let advice = "; hand over a stream socket that listens, with a path or a TCP port";
+        let refused = |fd: OwnedFd| {
+            let error = Listener::adopt(fd).unwrap_err();
+            error.strip_suffix(advice).expect("it says what would be right").to_owned()
+        };
+        assert_eq!(refused(client.into()), "it does not listen for streams");
+        assert_eq!(refused(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()), "it does not listen for streams");
+        assert!(refused(fs::File::open("/dev/null").unwrap().into()).contains("non-socket"));
+        let nameless = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None).unwrap();
+        bind(&nameless, &SocketAddrUnix::new_unnamed()).unwrap();
+        listen(&nameless, 1).unwrap();
+        assert_eq!(refused(nameless), "it has no path");
     }
 
     #[test]

@@ -78,6 +78,7 @@ impl std::error::Error for StartError {
 pub struct Builder {
     exports: Vec<Export>,
     addresses: Vec<Address>,
+    sockets: Vec<OwnedFd>,
     max_connections: usize,
     negotiation_timeout: Duration,
     bounds: Bounds,
@@ -106,6 +107,14 @@ impl Builder {
     #[must_use]
     pub fn listen(mut self, address: Address) -> Self {
         self.addresses.push(address);
+        self
+    }
+
+    /// Adds a Unix or TCP socket that listens already, as somebody hands them over who starts servers when clients come.
+    /// The file of a Unix socket stays when the server ends.
+    #[must_use]
+    pub fn socket(mut self, socket: OwnedFd) -> Self {
+        self.sockets.push(socket);
         self
     }
 
@@ -178,7 +187,10 @@ impl Builder {
         let bell = Arc::new(EventFd::new().map_err(StartError::System)?);
         let open =
             |address: &Address| Listener::open(address).map_err(|error| StartError::Listen(address.clone(), error));
-        let listeners = self.addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let mut listeners = self.addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        for socket in self.sockets {
+            listeners.push(Listener::adopt(socket).map_err(StartError::Bad)?);
+        }
         let names = self.exports.iter().map(|export| &export.name);
         let is_secure = self.tls.as_ref().is_some_and(Tls::is_required);
         let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
@@ -353,6 +365,7 @@ impl Server {
         Builder {
             exports: Vec::new(),
             addresses: Vec::new(),
+            sockets: Vec::new(),
             max_connections: 256,
             negotiation_timeout: Duration::from_secs(10),
             bounds: Bounds::default(),
@@ -361,7 +374,7 @@ impl Server {
         }
     }
 
-    /// NBD URIs: for each address in turn, one for each export. They ask for TLS if it is required.
+    /// NBD URIs: for each address and then each socket in turn, one for each export. They ask for TLS if it is required.
     #[must_use]
     pub fn uris(&self) -> &[String] {
         &self.uris

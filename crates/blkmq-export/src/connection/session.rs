@@ -61,7 +61,7 @@ pub(super) struct Session {
     left: Option<usize>,
     /// The client sends no more.
     has_ended: bool,
-    /// What failed after bytes that were received; told when those have been taken.
+    /// What failed; told when what was received before has been taken.
     fault: Option<Fault>,
 }
 
@@ -107,9 +107,6 @@ impl Session {
         socket: BorrowedFd<'_>,
         slices: &mut [IoSliceMut<'_>],
     ) -> Result<(usize, bool), Fault> {
-        if let Some(fault) = self.fault.take() {
-            return Err(fault);
-        }
         let len: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut all = 0;
         // The library ends a session that sends records without data in a row, so this goes on.
@@ -119,15 +116,19 @@ impl Session {
             if all == len || self.has_ended {
                 return Ok((all, false));
             }
-            let step = if self.arrived.is_empty() { self.fetch(socket) } else { self.decrypt() };
-            match step {
-                Ok(()) => (),
-                Err(fault) if all == 0 => return Err(fault),
-                Err(Fault::System(Errno::AGAIN)) => return Ok((all, true)),
-                Err(fault) => {
+            match self.fault.take() {
+                Some(fault) if all == 0 => return Err(fault),
+                Some(fault) => {
                     self.fault = Some(fault);
                     return Ok((all, false));
                 }
+                None => (),
+            }
+            let step = if self.arrived.is_empty() { self.fetch(socket) } else { self.decrypt() };
+            match step {
+                Ok(()) => (),
+                Err(Fault::System(Errno::AGAIN)) if all > 0 => return Ok((all, true)),
+                Err(fault) => self.fault = Some(fault),
             }
         }
     }
@@ -218,4 +219,100 @@ impl Session {
 fn general(error: &io::Error) -> rustls::Error {
     let own = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     own.cloned().unwrap_or_else(|| rustls::Error::General(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use rustls::crypto::ring::default_provider;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+    use super::*;
+
+    /// Both ends of a session whose handshake is over.
+    fn pair() -> (Session, UnixStream, ClientConnection, UnixStream) {
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = own.signing_key.serialize_der().try_into().unwrap();
+        let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = builder.with_single_cert(vec![own.cert.der().clone()], key).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(own.cert.der().clone()).unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+        let name = "localhost".try_into().unwrap();
+        let mut client = ClientConnection::new(Arc::new(builder.with_no_client_auth()), name).unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        [&ours, &theirs].into_iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+        let mut session = Session::new(&Arc::new(config)).unwrap();
+        loop {
+            let is_done = match session.shake_hands(ours.as_fd()) {
+                Err(Fault::System(Errno::AGAIN)) => false,
+                step => step.unwrap(),
+            };
+            while client.wants_write() {
+                client.write_tls(&mut theirs).unwrap();
+            }
+            if is_done && !client.is_handshaking() {
+                return (session, ours, client, theirs);
+            }
+            if client.read_tls(&mut theirs).is_ok() {
+                client.process_new_packets().unwrap();
+            }
+        }
+    }
+
+    fn say(client: &mut ClientConnection, socket: &mut UnixStream, text: &[u8]) {
+        client.writer().write_all(text).unwrap();
+        while client.wants_write() {
+            client.write_tls(socket).unwrap();
+        }
+    }
+
+    fn heard(session: &mut Session, socket: &UnixStream, most: usize) -> Result<(Vec<u8>, bool), Errno> {
+        let mut bytes = vec![0; most];
+        let (first, second) = bytes.split_at_mut(most / 2);
+        let mut slices = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        match session.receive(socket.as_fd(), &mut slices) {
+            Ok((len, is_short)) => {
+                bytes.truncate(len);
+                Ok((bytes, is_short))
+            }
+            Err(Fault::System(error)) => Err(error),
+            Err(fault) => panic!("{fault}"),
+        }
+    }
+
+    #[test]
+    fn bytes_are_short_only_when_the_socket_is_empty_and_nothing_is_left_decrypted() {
+        let (mut session, ours, mut client, mut theirs) = pair();
+        assert_eq!(heard(&mut session, &ours, 8), Err(Errno::AGAIN));
+        say(&mut client, &mut theirs, b"12345678901234567890");
+        assert_eq!(heard(&mut session, &ours, 8), Ok((b"12345678".to_vec(), false)));
+        say(&mut client, &mut theirs, b"abc");
+        assert_eq!(heard(&mut session, &ours, 14), Ok((b"901234567890ab".to_vec(), false)));
+        assert_eq!(heard(&mut session, &ours, 8), Ok((b"c".to_vec(), true)));
+        assert_eq!(heard(&mut session, &ours, 8), Err(Errno::AGAIN));
+    }
+
+    #[test]
+    fn what_fails_after_bytes_fails_when_these_were_taken() {
+        let (mut session, ours, mut client, mut theirs) = pair();
+        say(&mut client, &mut theirs, b"abc");
+        theirs.write_all(&[0xff; 100]).unwrap();
+        assert_eq!(heard(&mut session, &ours, 8), Ok((b"abc".to_vec(), false)));
+        assert!(matches!(session.receive(ours.as_fd(), &mut [IoSliceMut::new(&mut [0])]), Err(Fault::Tls(_))));
+    }
+
+    #[test]
+    fn what_comes_after_a_limit_is_left_where_it_is() {
+        let (mut session, ours, mut client, mut theirs) = pair();
+        say(&mut client, &mut theirs, b"abc");
+        session.limit(rustix::io::ioctl_fionread(&ours).unwrap() as usize);
+        say(&mut client, &mut theirs, b"def");
+        assert_eq!(heard(&mut session, &ours, 8), Ok((b"abc".to_vec(), true)));
+        assert_eq!(heard(&mut session, &ours, 8), Err(Errno::AGAIN));
+    }
 }

@@ -380,6 +380,25 @@ fn a_disconnect_is_answered_to_the_end_however_late_the_client_reads() {
     assert!(is_closed_by_tls(&mut client));
 }
 
+/// Red if `has_output` looks at the replies alone: one that TLS has taken and the socket has not is never sent then.
+#[test]
+fn what_tls_has_taken_reaches_a_client_that_reads_late() {
+    let site = Site::new();
+    let server = site.server("ram,size=16M");
+    let mut other = site.client(&server);
+    other.go("");
+    // Among the lengths are some that a socket holds but for the 64 KiB that stay with TLS.
+    for length in (1..20).map(|number| number * 32_768) {
+        let mut client = site.client(&server);
+        client.go("");
+        client.request(commands::READ, 0, 1, 0, length);
+        until(|| server.clients().last().unwrap().bytes == length.into());
+        (0..20).for_each(|_| assert!(other.read(0, 4096).is_ok()));
+        assert_eq!(client.reply(|_| length as usize).1.map(|data| data.len()), Ok(length as usize));
+        client.leave();
+    }
+}
+
 /// Red if `Session::receive` does not tell that TLS has ended: the socket stays open and silent, and the server sleeps.
 #[test]
 fn who_ends_tls_and_nothing_else_is_let_go() {
