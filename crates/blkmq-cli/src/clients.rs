@@ -31,10 +31,10 @@ impl Clients {
         if self.json {
             return json::print(&clients, out);
         }
-        writeln!(out, "{:>6} {:12} {:>12} {:>16}  peer", "client", "queue", "requests", "bytes")?;
-        for Client { number, queue, requests, bytes, peer, .. } in clients {
-            let queue = queue.as_deref().unwrap_or("-");
-            writeln!(out, "{number:>6} {queue:12} {requests:>12} {bytes:>16}  {peer}")?;
+        writeln!(out, "{:>6} {:12} {:12} {:>12} {:>16}  peer", "client", "name", "queue", "requests", "bytes")?;
+        for Client { number, name, queue, requests, bytes, peer, .. } in clients {
+            let [name, queue] = [name, queue].map(|text| text.unwrap_or_else(|| "-".to_owned()));
+            writeln!(out, "{number:>6} {name:12} {queue:12} {requests:>12} {bytes:>16}  {peer}")?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use blkmq::RequestQueue;
-use blkmq_export::Address;
+use blkmq_export::{Address, handed};
 use clap::Args;
 
 use crate::control::{self, Served, State};
@@ -31,6 +31,7 @@ Examples:
   blkmq serve --device file,path=disk.img,size=10G,submit_queues=2
   blkmq serve --device hdd --nbd /tmp/disk.sock --scheduler none
   blkmq serve --export a=ram,size=1G --export b=ssd --nbd tcp:127.0.0.1:10809
+  blkmq serve --nbd tcp:0.0.0.0:10809 --tls require --tls-certificates /etc/blkmq/pki --tls-verify-peer
   blkmq serve --run 'nbdinfo \"$uri\"'
   blkmq serve --config disks.toml
 
@@ -39,6 +40,11 @@ With none of them a RAM disk is served. --scheduler, --locking, --bypass, --set 
 
 Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-UID, where 'blkmq list', 'get', 'set',
 'stat', 'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too.
+
+TLS needs certificates in PEM, in files named as by nbdkit and QEMU. With 'on' clients choose, and only those who encrypt
+are verified. Where a client had to show a certificate, 'blkmq clients' tells the name in it.
+
+Without --nbd, sockets that listen already are used if LISTEN_FDS and LISTEN_PID hand them over, as systemd does.
 
 Ctrl-C or SIGTERM ends the server: it takes no more requests, and those that it has complete. Again, a second later or
 more, does not wait for clients. The file of --config is TOML with the names of the options (max_connections, read_only)
@@ -82,6 +88,15 @@ pub(crate) struct Serve {
     /// Run a command by the shell, with $uri and $unixsocket set; the server ends when it does, with its exit code.
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
+    /// Whether NBD clients may (on) or must (require) encrypt by TLS [default: off].
+    #[arg(long, value_name = "off|on|require")]
+    tls: Option<String>,
+    /// The folder with server-cert.pem and server-key.pem, and ca-cert.pem for --tls-verify-peer.
+    #[arg(long, value_name = "DIR")]
+    tls_certificates: Option<String>,
+    /// Who encrypts must show a certificate that one of ca-cert.pem has signed.
+    #[arg(long)]
+    tls_verify_peer: bool,
     /// NBD clients that are served at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     max_connections: Option<u16>,
@@ -104,16 +119,25 @@ enum Event {
 
 impl Serve {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        // Before anything else opens descriptors.
+        let handed = handed::take().map_err(Failure::Input)?;
         let plan = Plan::new(self)?;
+        if let (Some(nbd), false) = (plan.nbd.first(), handed.is_empty()) {
+            let what =
+                "LISTEN_FDS hands over sockets to listen at; leave out this address, or start the server without them";
+            return Err(nbd.fault(what).into());
+        }
         let addresses = plan.nbd.iter().map(nbd::address).collect::<Result<Vec<_>, _>>()?;
+        let tls = plan.tls.as_ref().map(nbd::tls).transpose()?;
         let queues = queue::build_all(&plan.exports)?;
-        let own = if addresses.is_empty() || plan.control.is_none() { Some(folder::make()?) } else { None };
+        let needs_own = addresses.is_empty() && handed.is_empty();
+        let own = if needs_own || plan.control.is_none() { Some(folder::make()?) } else { None };
         let [nbd, control] = own.as_deref().map(folder::own).unwrap_or_default();
         let control = plan.control.clone().unwrap_or(control);
         // It sets the process's mask of modes, so it comes before all threads.
         let (listener, _socket) = Socket::listen(&control)?;
-        let addresses = if addresses.is_empty() { vec![Address::unix(nbd)] } else { addresses };
-        let server = Nbd::start(&plan, &queues, &addresses)?;
+        let addresses = if needs_own { vec![Address::unix(nbd)] } else { addresses };
+        let server = Nbd::start(&plan, &queues, &addresses, handed, tls)?;
 
         let (tell, events) = mpsc::channel();
         let failed = |error: io::Error| Failure::Running(format!("serve: {error}"));

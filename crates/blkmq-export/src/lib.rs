@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+pub mod handed;
 pub mod nbd;
 
 mod clients;

@@ -187,7 +187,9 @@ fn show_clients(out: &mut String, clients: &[Client]) {
         for client in clients {
             let queue = escaped(client.queue.as_deref().unwrap_or_default());
             let (number, value) = (client.number, of(client));
-            let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{queue}\",client=\"{number}\"}} {value}");
+            // A label that is absent is one that is empty.
+            let own = client.name.as_ref().map(|own| format!(",name=\"{}\"", escaped(own))).unwrap_or_default();
+            let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{queue}\",client=\"{number}\"{own}}} {value}");
         }
     }
     let name = "client_request_duration_seconds";
@@ -248,6 +250,7 @@ mod tests {
             number,
             queue: None,
             peer: "p".to_owned(),
+            name: None,
             requests: number,
             bytes: 0,
             latencies: Latencies::default(),

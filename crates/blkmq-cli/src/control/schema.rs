@@ -95,6 +95,8 @@ pub(crate) struct Client {
     pub(crate) queue: Option<String>,
     /// Where it comes from.
     pub(crate) peer: String,
+    /// Who its certificate says it is, if it had to show one.
+    pub(crate) name: Option<String>,
     /// Requests taken from it.
     pub(crate) requests: u64,
     /// Bytes that it has read or written.

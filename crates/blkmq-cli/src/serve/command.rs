@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::thread;
 
+use blkmq_export::handed;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::failure::Failure;
@@ -25,7 +26,12 @@ impl Running {
         socket: &str,
         ended: impl FnOnce(io::Result<ExitStatus>) + Send + 'static,
     ) -> io::Result<Self> {
-        let mut child = Command::new("sh").args(["-c", text]).envs([("uri", uri), ("unixsocket", socket)]).spawn()?;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", text]).envs([("uri", uri), ("unixsocket", socket)]);
+        for name in handed::VARIABLES {
+            shell.env_remove(name);
+        }
+        let mut child = shell.spawn()?;
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).inspect_err(|_| {
             // Without the server it was started for it is not to run.
             let _ = child.kill();

@@ -16,7 +16,7 @@ use crate::file;
 const RAM_DISK: &str = "ram,size=1G";
 
 /// A word, and where it was given.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Given {
     pub(super) text: String,
     /// An option, or a file and line.
@@ -97,10 +97,23 @@ impl Export {
     }
 }
 
+/// How clients are encrypted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tls {
+    /// The folder with the certificates.
+    pub(super) folder: Given,
+    /// Clients that do not encrypt get nothing.
+    pub(super) is_required: bool,
+    /// Clients must have certificates of their own.
+    pub(super) verifies_peer: bool,
+}
+
 /// Everything that a server is told.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) nbd: Vec<Given>,
+    /// `None`: they are not.
+    pub(super) tls: Option<Tls>,
     pub(super) exports: Vec<Export>,
     pub(super) control: Option<PathBuf>,
     pub(super) run: Option<String>,
@@ -167,14 +180,50 @@ impl Plan {
             [] => file.nbd,
             given => given.iter().map(|text| Given::option("nbd", text)).collect(),
         };
+        let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| Given::option(name, text));
+        let tls = tls(
+            given("tls", &options.tls).or(file.tls),
+            given("tls-certificates", &options.tls_certificates).or(file.tls_certificates),
+            options.tls_verify_peer || file.tls_verify_peer,
+        )?;
         Ok(Self {
             nbd,
+            tls,
             exports,
             control: options.control.clone().or(file.control),
             run: options.run.clone().or(file.run),
             max_connections: options.max_connections.or(file.max_connections),
         })
     }
+}
+
+/// Puts together what was said about TLS.
+fn tls(mode: Option<Given>, folder: Option<Given>, verifies_peer: bool) -> Result<Option<Tls>, TextError> {
+    let is_required = match mode.as_ref().map(|mode| mode.text.as_str()) {
+        // Whatever else was said may stay for when it is switched on again.
+        Some("off") => return Ok(None),
+        Some("on") => false,
+        Some("require") => true,
+        Some(text) => {
+            let what = format!("'{text}' is not accepted; accepted: off, on, require");
+            return Err(mode.unwrap_or_default().fault(what));
+        }
+        None => {
+            let place = match (folder, verifies_peer) {
+                (Some(folder), _) => folder.place,
+                (None, true) => "--tls-verify-peer".to_owned(),
+                (None, false) => return Ok(None),
+            };
+            let what = "nobody would be encrypted; say --tls on, or --tls require, too".to_owned();
+            return Err(TextError { place, what });
+        }
+    };
+    let Some(folder) = folder else {
+        let what = "a certificate and its key are needed; say --tls-certificates DIR, with server-cert.pem and \
+                    server-key.pem in it";
+        return Err(mode.unwrap_or_default().fault(what));
+    };
+    Ok(Some(Tls { folder, is_required, verifies_peer }))
 }
 
 fn check_names(exports: &[Export]) -> Result<(), TextError> {
@@ -240,6 +289,9 @@ struct File {
     control: Option<PathBuf>,
     run: Option<String>,
     max_connections: Option<u16>,
+    tls: Option<Given>,
+    tls_certificates: Option<Given>,
+    tls_verify_peer: bool,
 }
 
 /// A file as it is written.
@@ -260,6 +312,10 @@ struct Written {
     control: Option<PathBuf>,
     run: Option<String>,
     max_connections: Option<Spanned<u16>>,
+    tls: Option<Spanned<String>>,
+    tls_certificates: Option<Spanned<String>>,
+    #[serde(default)]
+    tls_verify_peer: bool,
 }
 
 /// An export as it is written.
@@ -419,6 +475,9 @@ impl File {
             control: written.control,
             run: written.run,
             max_connections,
+            tls: written.tls.as_ref().map(|text| source.given(text)),
+            tls_certificates: written.tls_certificates.as_ref().map(|text| source.given(text)),
+            tls_verify_peer: written.tls_verify_peer,
         })
     }
 }

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::ToSocketAddrs;
+use std::os::fd::OwnedFd;
 use std::path::absolute;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Address, Export, Latencies, Level, Server, StartError, Stop};
+use blkmq_export::{Address, Export, Latencies, Level, Server, StartError, Stop, Tls, TlsError};
 use blkmq_workbench::TextError;
 
-use super::config::{Given, Plan};
+use super::config::{self, Given, Plan};
 use crate::control::schema::Client;
 use crate::failure::Failure;
 
@@ -34,6 +35,13 @@ pub(super) fn address(given: &Given) -> Result<Address, TextError> {
     let wrong = |what: String| given.fault(format!("'{text}': {what}; give tcp:HOST:PORT, as in tcp:127.0.0.1:10809"));
     let mut found = place.to_socket_addrs().map_err(|error| wrong(error.to_string()))?;
     found.next().map(Address::Tcp).ok_or_else(|| wrong("the host has no address".to_owned()))
+}
+
+/// Reads the certificates.
+pub(super) fn tls(planned: &config::Tls) -> Result<Tls, TextError> {
+    let wrong = |error: TlsError| planned.folder.fault(error.to_string());
+    let tls = Tls::from_folder(&planned.folder.text, planned.verifies_peer).map_err(wrong)?;
+    Ok(if planned.is_required { tls.required() } else { tls })
 }
 
 /// The path of a Unix socket, from the root.
@@ -61,8 +69,21 @@ pub(super) struct Nbd {
 }
 
 impl Nbd {
-    pub(super) fn start(plan: &Plan, queues: &[Arc<RequestQueue>], addresses: &[Address]) -> Result<Self, Failure> {
+    /// Listens at `addresses`, and with the sockets that were handed over.
+    pub(super) fn start(
+        plan: &Plan,
+        queues: &[Arc<RequestQueue>],
+        addresses: &[Address],
+        handed: Vec<OwnedFd>,
+        tls: Option<Tls>,
+    ) -> Result<Self, Failure> {
         let mut builder = Server::builder().log(say);
+        if let Some(tls) = tls {
+            builder = builder.tls(tls);
+        }
+        for socket in handed {
+            builder = builder.socket(socket);
+        }
         if let Some(most) = plan.max_connections {
             builder = builder.max_connections(most.into());
         }
@@ -100,6 +121,7 @@ impl Nbd {
                 number: info.number,
                 queue: info.export.as_ref().and_then(|name| queues.get(name)).cloned(),
                 peer: info.peer,
+                name: info.name,
                 requests: info.requests,
                 bytes: info.bytes,
                 latencies: info.latencies,

@@ -53,8 +53,13 @@ impl Served {
     /// A server with its sockets in the runtime folder `folder`, or where `arguments` say.
     pub(crate) fn start_in(folder: &Path, arguments: &[&str]) -> Self {
         let mut program = program(folder, &["serve"]);
-        let mut child =
-            program.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
+        program.args(arguments);
+        Self::begin(folder, program)
+    }
+
+    /// A server that a command starts, with its sockets in the runtime folder `folder`, or where its arguments say.
+    pub(crate) fn begin(folder: &Path, mut program: Command) -> Self {
+        let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
         let mut said = BufReader::new(child.stdout.take().expect("it is piped, and taken once")).lines();
         let control = said.find_map(|line| {
             line.expect("the program prints text").strip_prefix("control socket: ").map(str::to_owned)
@@ -67,7 +72,7 @@ impl Served {
                 .expect("it is piped, and taken once")
                 .read_to_string(&mut error)
                 .expect("the program prints text");
-            panic!("{arguments:?}: {error}");
+            panic!("{program:?}: {error}");
         };
         // Its output stays open, and is short enough for the pipe's buffer.
         std::thread::spawn(move || said.for_each(drop));

@@ -39,6 +39,7 @@ fn nothing_said_serves_a_ram_disk() {
     let plan = merged(&[], "").unwrap();
     let [export] = &plan.exports[..] else { panic!("{plan:?}") };
     assert_eq!((export.name.text.as_str(), spec(export), export.weight), ("", "ram,size=1G", 100));
+    assert_eq!(plan.tls, None);
     assert_eq!((&plan.nbd[..], &plan.control, &plan.run, plan.max_connections), (&[][..], &None, &None, None));
 }
 
@@ -176,4 +177,21 @@ fn priorities_are_those_of_ionice() {
     for bad in ["", "rt/8", "rt/-1", "be/", "idle/1", "high", "rt/0/1", "RT/0"] {
         assert!(priority(bad).unwrap_err().contains("accepted: rt/0 to rt/7"), "{bad}");
     }
+}
+
+#[test]
+fn tls_is_said_here_or_there_and_never_by_halves() {
+    let file = "tls = \"on\"\ntls_certificates = \"pki\"\ntls_verify_peer = true";
+    let tls = merged(&[], file).unwrap().tls.unwrap();
+    assert_eq!((tls.folder.text.as_str(), tls.folder.place.as_str()), ("pki", "disks.toml: line 2"));
+    assert!(!tls.is_required && tls.verifies_peer);
+    let tls = merged(&["--tls", "require", "--tls-certificates", "here"], file).unwrap().tls.unwrap();
+    assert_eq!((tls.folder.text.as_str(), tls.is_required, tls.verifies_peer), ("here", true, true));
+    assert_eq!(merged(&["--tls", "off"], file).unwrap().tls, None);
+    let halves = "nobody would be encrypted; say --tls on, or --tls require, too";
+    assert_eq!(error(&["--tls-certificates", "a"], ""), format!("--tls-certificates: {halves}"));
+    assert_eq!(error(&["--tls-verify-peer"], ""), format!("--tls-verify-peer: {halves}"));
+    assert_eq!(error(&[], "\ntls_certificates = \"a\""), format!("disks.toml: line 2: {halves}"));
+    assert!(error(&["--tls", "on"], "").starts_with("--tls: a certificate and its key are needed; say --tls-cert"));
+    assert_eq!(error(&[], "tls = \"yes\""), "disks.toml: line 1: 'yes' is not accepted; accepted: off, on, require");
 }

@@ -1,0 +1,93 @@
+//! Sockets that listen already when the process starts, as systemd and libnbd hand them over: the descriptors from 3 on,
+//! told of by variables of the environment.
+#![expect(unsafe_code, reason = "descriptors are handed over by their numbers")]
+
+use std::env;
+use std::fs;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+
+/// The variables that tell of them. Who starts other programs keeps these from them, for whom they do not hold.
+pub const VARIABLES: [&str; 4] = ["LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
+/// The number of the first one.
+const FIRST: RawFd = 3;
+
+/// Takes the sockets that were handed over to this process, in order; there are none the second time. It is called before
+/// anything else opens descriptors or takes these. Programs that this one starts do not get them.
+///
+/// # Errors
+/// The variables make no sense, or tell of a descriptor that is not open; the text says which and what.
+pub fn take() -> Result<Vec<OwnedFd>, String> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let variable = |name| env::var(name).ok();
+    let count = count(std::process::id(), variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref())?;
+    // Relaxed: of two callers one gets them, and nothing else goes from one to the other.
+    if count == 0 || TAKEN.swap(true, Ordering::Relaxed) {
+        return Ok(Vec::new());
+    }
+    claim(FIRST, count)
+}
+
+/// How many there are for the process `own`, given the values of `LISTEN_PID` and `LISTEN_FDS`.
+fn count(own: u32, pid: Option<&str>, fds: Option<&str>) -> Result<RawFd, String> {
+    let (Some(pid), Some(fds)) = (pid, fds) else { return Ok(0) };
+    let number = |name: &str, text: &str| text.parse::<u32>().map_err(|_| format!("{name}: '{text}' is not a number"));
+    if number("LISTEN_PID", pid)? != own {
+        // They were for a process that started this one.
+        return Ok(0);
+    }
+    RawFd::try_from(number("LISTEN_FDS", fds)?).map_err(|_| format!("LISTEN_FDS: {fds} descriptors cannot be open"))
+}
+
+/// Takes so many descriptors from the number `first` on. Of those that are open nobody is the owner.
+fn claim(first: RawFd, count: RawFd) -> Result<Vec<OwnedFd>, String> {
+    let mut sockets = Vec::new();
+    for fd in (first..).take(count as usize) {
+        let failed = |error: std::io::Error| format!("LISTEN_FDS: descriptor {fd}: {error}");
+        fs::symlink_metadata(format!("/proc/self/fd/{fd}")).map_err(failed)?;
+        // SAFETY: handed over once: the descriptor is open, as was just seen. Who started this process had opened it for it,
+        // so that it is nobody's here, and whoever asks gets it only the first time.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd, IntoRawFd};
+
+    use rustix::io::fcntl_getfd;
+
+    use super::*;
+
+    #[test]
+    fn they_are_counted_for_the_process_that_they_are_for() {
+        assert_eq!(count(7, None, None), Ok(0));
+        assert_eq!(count(7, None, Some("2")), Ok(0));
+        assert_eq!(count(7, Some("7"), None), Ok(0));
+        assert_eq!(count(7, Some("8"), Some("nonsense")), Ok(0));
+        assert_eq!(count(7, Some("7"), Some("2")), Ok(2));
+        assert_eq!(count(7, Some("x"), Some("2")), Err("LISTEN_PID: 'x' is not a number".to_owned()));
+        assert_eq!(count(7, Some("7"), Some("-1")), Err("LISTEN_FDS: '-1' is not a number".to_owned()));
+        let many = count(7, Some("7"), Some("4294967295"));
+        assert_eq!(many, Err("LISTEN_FDS: 4294967295 descriptors cannot be open".to_owned()));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no /proc/self/fd")]
+    fn what_is_open_is_taken_and_kept_from_other_programs() {
+        let file = fs::File::open("/dev/null").unwrap();
+        // A number that no other test's descriptor has, nor the one after it.
+        let fd = rustix::io::fcntl_dupfd_cloexec(&file, 500).unwrap().into_raw_fd();
+        let sockets = claim(fd, 1).unwrap();
+        assert_eq!(sockets.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(), [fd]);
+        assert_eq!(fcntl_getfd(&sockets[0]), Ok(FdFlags::CLOEXEC));
+        let error = claim(fd + 1, 1).unwrap_err();
+        assert!(error.starts_with(&format!("LISTEN_FDS: descriptor {}: No such file", fd + 1)), "{error}");
+    }
+}
