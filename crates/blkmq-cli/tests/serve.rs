@@ -498,7 +498,7 @@ fn clients_that_come_after_a_file_has_grown_see_its_size() {
 
 /// A server to which a socket is handed over that listens at `nbd` in the folder.
 fn activated(folder: &Path, arguments: &[&str]) -> Command {
-    let listener = UnixListener::bind(folder.join("nbd")).unwrap();
+    let listener = UnixListener::bind(folder.join("nbd")).expect("there is no such file yet");
     let mut shell = Command::new("sh");
     // Where systemd puts them, the first descriptor has the number 3.
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=nbd exec \"$0\" serve \"$@\" 3<&0 </dev/null";

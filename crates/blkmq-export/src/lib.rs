@@ -3,7 +3,8 @@
 //! A [`Server`] has exports, each a [`blkmq::RequestQueue`] under a name, and listens at Unix sockets and TCP ports.
 //! Each connection has a thread with a [`blkmq::Submitter`] of its own: the requests that arrive together go through
 //! the queue as one plug, and the replies that are ready together go out in one system call. What a connection may hold
-//! is bounded; a client that asks for more, or does not read its replies, waits, and nobody else does.
+//! is bounded; a client that asks for more, or does not read its replies, waits, and nobody else does. [`Tls`] encrypts
+//! connections and verifies clients; those without it go the same way as if it were not there.
 //!
 //! ```
 //! use blkmq::RequestQueue;

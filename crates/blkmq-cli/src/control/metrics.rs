@@ -250,7 +250,7 @@ mod tests {
             number,
             queue: None,
             peer: "p".to_owned(),
-            name: None,
+            name: (number == 2).then(|| "a\"b".to_owned()),
             requests: number,
             bytes: 0,
             latencies: Latencies::default(),
@@ -265,6 +265,8 @@ mod tests {
         assert!(text.ends_with("\n# EOF\n") && !text.contains("\n\n"), "{text}");
         assert!(text.contains("\nblkmq_io_now{queue=\"a\\\"b\\\\c\\n\"} 0\n"), "{text}");
         assert!(text.contains("\nblkmq_clients 1000\n"));
+        assert!(text.contains("\nblkmq_client_requests_total{queue=\"\",client=\"1\"} 1\n"), "{text}");
+        assert!(text.contains("\nblkmq_client_requests_total{queue=\"\",client=\"2\",name=\"a\\\"b\"} 2\n"), "{text}");
         assert_eq!(text.matches("\nblkmq_client_bytes_total{").count(), MAX_CLIENTS, "so many series at most");
         let (mut seen, mut family) = (HashSet::new(), String::new());
         for line in text.lines().filter(|line| *line != "# EOF") {
