@@ -300,13 +300,20 @@ impl Reserve {
         Self(EventFd::new().ok())
     }
 
+    /// Takes one again if there was none the last time.
+    fn renew(&mut self) {
+        if self.0.is_none() {
+            *self = Self::new();
+        }
+    }
+
     /// Closes the connection of the client that waits next, if it is for want of descriptors that it was not accepted.
     fn turn_away(&mut self, listener: &Listener, error: &io::Error) {
         if let Some(Errno::MFILE | Errno::NFILE) = Errno::from_io_error(error) {
             drop(self.0.take());
             // Another thread may have been quicker to take its place, and then the client waits until the next try.
             let _ = listener.accept();
-            *self = Self::new();
+            self.renew();
         }
     }
 }
@@ -328,6 +335,7 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
             return;
         }
         shared.bell.drain();
+        reserve.renew();
         pauses = false;
         let ready = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
         for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {

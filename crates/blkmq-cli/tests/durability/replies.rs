@@ -58,7 +58,7 @@ fn every_reply_follows_its_sync() {
             run(&log, 300, || q.submitter(&Client::new("test")).expect("there is a place"));
             let Tally { flushes, fuas, preflushes } =
                 log.check().unwrap_or_else(|error| panic!("{scheduler} {locking}: {error}"));
-            assert!(flushes > 30 && fuas > 30 && preflushes > 5, "{flushes} {fuas} {preflushes}");
+            assert!(flushes > 10 && fuas > 10 && preflushes > 2, "{flushes} {fuas} {preflushes}");
         }
     }
 }
@@ -75,7 +75,7 @@ fn every_reply_to_an_nbd_client_follows_its_sync() {
         Nbd::connect(ours, "")
     });
     let Tally { flushes, fuas, .. } = log.check().unwrap_or_else(|error| panic!("{error}"));
-    assert!(flushes > 30 && fuas > 30, "{flushes} {fuas}");
+    assert!(flushes > 10 && fuas > 10, "{flushes} {fuas}");
 }
 
 /// The check can fail: journals of real runs are refused once syncs, or the flags of durable writes, are taken out of them.

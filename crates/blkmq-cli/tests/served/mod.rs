@@ -161,9 +161,14 @@ pub(crate) const WRITE_ZEROES: u16 = 6;
 pub(crate) const FUA: u16 = 1;
 
 impl Nbd {
-    pub(crate) fn connect(mut stream: UnixStream, export: &str) -> Self {
+    pub(crate) fn connect(stream: UnixStream, export: &str) -> Self {
+        Self::try_connect(stream, export).expect("the server greets")
+    }
+
+    /// The same; `None` if the server closes the connection without a word.
+    pub(crate) fn try_connect(mut stream: UnixStream, export: &str) -> Option<Self> {
         let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).expect("the server talks on");
+        stream.read_exact(&mut greeting).ok()?;
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
         let name = export.as_bytes();
         // Fixed newstyle, no zeroes; then the option GO without information requests.
@@ -183,7 +188,7 @@ impl Nbd {
             let mut data = vec![0; number(16) as usize];
             stream.read_exact(&mut data).expect("the server talks on");
             match number(12) {
-                1 => return Self { stream, size },
+                1 => return Some(Self { stream, size }),
                 // Of the kinds of information the size comes with that of number 0.
                 3 if data.starts_with(&[0, 0]) => {
                     size = u64::from_be_bytes(data[2..10].try_into().expect("the slice is that long"));
