@@ -62,7 +62,7 @@ impl Tls {
     pub fn from_folder(folder: impl AsRef<Path>, verifies_clients: bool) -> Result<Self, TlsError> {
         let folder = folder.as_ref();
         let provider = Arc::new(default_provider());
-        let wrong = |name: &str, error: &Error| fault(&folder.join(name), &error.to_string());
+        let wrong = |name: &str, error: &Error| fault(&folder.join(name), &words(error));
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_safe_default_protocol_versions().map_err(|error| wrong(CERTIFICATE, &error))?;
         let builder = match verifies_clients {
@@ -107,6 +107,14 @@ fn fault(path: &Path, what: &str) -> TlsError {
     TlsError { path: path.to_owned(), what: what.to_owned() }
 }
 
+/// An error as it is told of a certificate of one's own.
+fn words(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(what) => format!("the certificate cannot be used: {what}"),
+        error => error.to_string(),
+    }
+}
+
 /// What an error means for a file that should hold one of `wanted` or more.
 fn unread(path: &Path, wanted: &str, error: &pem::Error) -> TlsError {
     match error {
@@ -141,7 +149,7 @@ fn verifier(
     let (authority, revoked) = (folder.join(AUTHORITY), folder.join(REVOKED));
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&authority)? {
-        roots.add(certificate).map_err(|error| fault(&authority, &error.to_string()))?;
+        roots.add(certificate).map_err(|error| fault(&authority, &words(&error)))?;
     }
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     if revoked.try_exists().map_err(|error| fault(&revoked, &error.to_string()))? {
