@@ -26,7 +26,7 @@ fn flood(job: &str, device: &str, scheduler: &str, settings: &[(&str, &str)]) ->
     let outcome = bench.run(&control).expect("the jobs run");
     let (reader, writers) = outcome.jobs.split_first().expect("there are jobs");
     let read = reader.direction(Direction::Read);
-    assert!(read.ios > 100, "{} reads are too few for a p99", read.ios);
+    assert!(read.ios > 30, "{} reads are too few for a p99", read.ios);
     let written = writers.iter().map(|job| job.direction(Direction::Write).bandwidth(job.runtime_ns)).sum();
     let p99 = read.latency.percentile(99.0);
     println!("{device} {scheduler}: {} reads, p99 {p99} ns; {:.0} MiB/s", read.ios, written / f64::from(1 << 20));
