@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
-/// Red when the flag of Ctrl-C does not reach the floods: the demo would go on to its end.
+/// Red when the flag of Ctrl-C does not reach the floods: they run to their end and are told.
 #[test]
 fn an_interrupted_demo_ends_without_what_it_has_not_measured() {
     let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"))

@@ -36,7 +36,7 @@ fn flood(job: &str, device: &str, scheduler: &str, settings: &[(&str, &str)]) ->
 /// The scheduler sees all that waits.
 const ROOM: [(&str, &str); 1] = [("nr_requests", "1024")];
 
-/// Red when mq-deadline chooses by sector alone, without a look at the direction.
+/// Red when mq-deadline takes writes first: the reader gets two reads through.
 #[test]
 fn mq_deadline_keeps_a_reader_below_a_fifth_of_what_many_threads_make_of_it() {
     for seed in 0..3 {
