@@ -145,7 +145,7 @@ mod tests {
         assert!(buffers[0].set_len(1000) && !buffers[0].set_len(1001) && buffers[0].len() == 1000);
     }
 
-    /// Red if the memory is freed before the device has let go of it, or while there is a buffer.
+    /// Red if a buffer does not give its count of the arena back, for then the device is never told.
     #[test]
     fn the_device_lets_go_with_the_last_buffer() {
         struct Told(Arc<AtomicBool>);
