@@ -45,6 +45,7 @@ mod backlog;
 mod batch;
 #[cfg(not(loom))]
 pub mod bio;
+#[cfg(not(loom))]
 pub mod buffer;
 #[cfg(not(loom))]
 mod builder;
