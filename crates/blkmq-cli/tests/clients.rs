@@ -4,6 +4,7 @@ mod served;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use served::{Nbd, READ, Served};
 
@@ -66,8 +67,9 @@ fn overtaken(server: &Served) -> u64 {
 #[test]
 fn a_client_with_a_higher_class_does_not_wait_for_the_others() {
     let (ahead, alike) = (overtaken(&with_priority("rt/0")), overtaken(&with_priority("be/4")));
-    assert!(ahead < DEPTH / 8, "{ahead} reads of the flood went before one of a higher class");
     assert!(alike > DEPTH / 2, "{alike} reads of the flood went before one of the same class");
+    // A busy machine wakes the other client late; the flood goes on meanwhile, under both.
+    assert!(3 * ahead < alike, "{ahead} reads of the flood went before one of a higher class, {alike} of the same");
 }
 
 #[test]
@@ -79,7 +81,7 @@ fn exports_of_one_queue_are_counted_together() {
     drop(one);
     // A client that has left counts for its queue, and no longer for itself.
     while server.json(&["clients"]).as_array().unwrap().len() > 1 {
-        thread::yield_now();
+        thread::sleep(Duration::from_millis(10));
     }
     let listed = server.json(&["list"]);
     assert_eq!(listed[0]["queues"].as_array().unwrap().len(), 1);

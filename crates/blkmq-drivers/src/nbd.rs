@@ -1,18 +1,19 @@
 //! Exports of NBD servers, each hardware queue with a connection of its own.
 //!
 //! The requests of a batch go to the server in one system call, and replies come as many at a time as there are. What the
-//! server does to a connection that breaks is not known, so its requests fail, and so do all that come after.
+//! server has done of what a connection asked that breaks is not known, so its requests fail, and so do all that come after. A
+//! connection breaks too when a request has lasted longer than the queue's `io_timeout`.
 
 mod address;
 mod connection;
 mod handshake;
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
-use blkmq::driver::{Batch, Done, Driver, Topology};
+use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
 
@@ -96,7 +97,7 @@ impl Nbd {
     pub fn open(config: Config) -> Result<Self, String> {
         let (socket, terms) = handshake::connect(&config.address)?;
         let nbd = Self { connections: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(), terms, config };
-        let _ = nbd.connections[0].set(Connection::new(socket, nbd.config.depth));
+        nbd.begin(0, socket)?;
         nbd.connect(nbd.config.queues)?;
         Ok(nbd)
     }
@@ -111,16 +112,24 @@ impl Nbd {
         if queues > 1 && !self.terms.can_multi_conn {
             return Err(format!("{address}: the server allows one connection; submit_queues must be 1"));
         }
-        for entry in &self.connections[..usize::from(queues)] {
-            if entry.get().is_some() {
+        for hctx in 0..queues {
+            if self.connections[usize::from(hctx)].get().is_some() {
                 continue;
             }
             let (socket, terms) = handshake::connect(address)?;
-            if terms != self.terms {
+            // The export may have grown since the first one came.
+            if (Terms { size: self.terms.size, ..terms }) != self.terms || terms.size < self.terms.size {
                 return Err(format!("{address}: the server promises each connection something else"));
             }
-            let _ = entry.set(Connection::new(socket, self.config.depth));
+            self.begin(hctx, socket)?;
         }
+        Ok(())
+    }
+
+    fn begin(&self, hctx: u16, socket: OwnedFd) -> Result<(), String> {
+        let connection = Connection::new(socket, self.config.depth);
+        let _ = self.connections[usize::from(hctx)]
+            .set(connection.map_err(|error| format!("{}: {error}", self.config.address))?);
         Ok(())
     }
 
@@ -163,8 +172,8 @@ impl Driver for Nbd {
         self.connect(u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX))
     }
 
-    /// COST: a system call for all requests; for each a header of 28 bytes and a copy of what it writes, and a lock that
-    /// nobody waits for.
+    /// COST: a system call for all requests; for each a header of 28 bytes and a copy of what it writes, and a lock of its
+    /// own that nobody waits for.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         self.connection(hctx).start(batch);
     }
@@ -175,14 +184,14 @@ impl Driver for Nbd {
         self.connection(hctx).reap(done);
     }
 
-    fn next_event(&self, hctx: u16) -> Option<Time> {
-        // What the socket has not taken yet is offered to it at the next poll.
-        let connection = self.connections[usize::from(hctx)].get()?;
-        connection.is_behind().then_some(Time(0))
-    }
-
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
         self.connections[usize::from(hctx)].get().map(Connection::fd)
+    }
+
+    fn timeout(&self, hctx: u16, _id: RqId, _now: Time) -> TimeoutAction {
+        // The next poll fails all that the connection was asked.
+        self.connection(hctx).give_up();
+        TimeoutAction::ResetTimer
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {

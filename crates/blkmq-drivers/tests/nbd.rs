@@ -112,8 +112,8 @@ fn the_device_is_what_the_export_is() {
     }
 }
 
-/// Talks like a server up to the first request, and then says to it what `answer` makes of its cookie; with nothing to say it leaves.
-fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
+/// Talks like a server up to the first request; its export has a MiB.
+fn greet(stream: &mut UnixStream) {
     let mut bytes = [0; 256];
     stream.write_all(b"NBDMAGICIHAVEOPT\0\x01").expect("the client talks on");
     let _ = stream.read(&mut bytes).expect("the client talks on");
@@ -123,11 +123,20 @@ fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
     };
     let size = [&[0, 0][..], &(1_u64 << 20).to_be_bytes(), &[0, 1]].concat();
     stream.write_all(&[reply(3, &size), reply(1, &[])].concat()).expect("the client talks on");
+}
+
+/// Talks like a server up to the first request, and then says to it what `answer` makes of its cookie; with nothing to say it leaves.
+fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
+    greet(&mut stream);
+    let mut bytes = [0; 256];
     let mut request = [0; 28];
     stream.read_exact(&mut request).expect("the client talks on");
     let cookie = request[8..16].iter().fold(0, |cookie, byte| cookie << 8 | u64::from(*byte));
     let answer = answer(cookie);
-    stream.write_all(&answer).expect("the client talks on");
+    // Each byte by itself, so that some replies come in parts.
+    for byte in &answer {
+        stream.write_all(&[*byte]).expect("the client talks on");
+    }
     if answer.is_empty() {
         return;
     }
@@ -188,4 +197,62 @@ fn when_the_server_goes_every_request_fails() {
     assert_eq!(over.len(), 33);
     assert!(over.iter().all(|done| done.status == Status::IoError), "{over:?}");
     assert_eq!(q.in_flight(), 0);
+}
+
+/// Red if nobody is told when the socket takes more: the server reads only once everything is submitted.
+#[test]
+fn what_the_socket_does_not_take_is_sent_later() {
+    const WRITES: usize = 48;
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("a");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (go, wait) = std::sync::mpsc::channel();
+    let server = thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        greet(&mut stream);
+        wait.recv().unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..WRITES {
+            let (mut head, mut data) = ([0; 28], vec![0; 1 << 19]);
+            stream.read_exact(&mut head).unwrap();
+            stream.read_exact(&mut data).unwrap();
+            seen.push(data[0]);
+            assert!(data.iter().all(|byte| *byte == data[0]), "data is whole and in its place");
+            let cookie = head[8..16].iter().fold(0, |cookie, byte| cookie << 8 | u64::from(*byte));
+            stream.write_all(&reply(0, cookie)).unwrap();
+        }
+        seen
+    });
+    let q = queue(&socket, ",hw_queue_depth=64", Locking::Combining);
+    let mut submitter = submitter(&q);
+    for number in 0..WRITES {
+        submitter.submit(Bio::write(0, Buffer::from(&vec![number as u8; 1 << 19][..]))).unwrap();
+        submitter.flush_plug();
+    }
+    go.send(()).unwrap();
+    let over = run(&mut submitter, []);
+    assert_eq!(over.iter().filter(|done| done.status.is_ok()).count(), WRITES, "{over:?}");
+    let mut seen = server.join().unwrap();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..WRITES as u8).collect::<Vec<_>>());
+}
+
+/// Red if a server that says nothing is waited for without end.
+#[test]
+fn a_server_that_says_nothing_is_left_after_the_timeout() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("a");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        greet(&mut stream);
+        // Until the client closes the connection.
+        while stream.read(&mut [0; 256]).is_ok_and(|len| len > 0) {}
+    });
+    let q = queue(&socket, "", Locking::Single);
+    q.set_knob("io_timeout", "50").unwrap().wait().unwrap();
+    let mut submitter = submitter(&q);
+    let over = run(&mut submitter, (0..4).map(|number| Bio::read(number * 64, Buffer::zeroed(SECTOR))));
+    assert!(over.iter().all(|done| done.status == Status::IoError), "{over:?}");
+    server.join().unwrap();
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf, absolute};
@@ -120,7 +120,12 @@ impl Listener {
     /// # Errors
     /// It is another kind of socket, or none; the text says what it should be.
     pub(crate) fn adopt(socket: OwnedFd) -> Result<Self, String> {
-        let wrong = |what: &str| format!("{what}; hand over a stream socket that listens, with a path or a TCP port");
+        let fd = socket.as_raw_fd();
+        let wrong = |what: &str| {
+            format!(
+                "descriptor {fd}, handed over: {what}; hand over a stream socket that listens, with a path or a TCP port"
+            )
+        };
         let failed = |error: io::Error| wrong(&error.to_string());
         let kind = socket_type(&socket).map_err(|error| failed(error.into()))?;
         if kind != SocketType::STREAM || !socket_acceptconn(&socket).map_err(|error| failed(error.into()))? {
@@ -316,7 +321,12 @@ mod tests {
         let advice = "; hand over a stream socket that listens, with a path or a TCP port";
         let refused = |fd: OwnedFd| {
             let error = Listener::adopt(fd).unwrap_err();
-            error.strip_suffix(advice).expect("it says what would be right").to_owned()
+            let what = error.strip_suffix(advice).expect("it says what would be right");
+            what.strip_prefix("descriptor ")
+                .and_then(|what| what.split_once(", handed over: "))
+                .expect("it says where")
+                .1
+                .to_owned()
         };
         assert_eq!(refused(client.into()), "it does not listen for streams");
         assert_eq!(refused(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()), "it does not listen for streams");

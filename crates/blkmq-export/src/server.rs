@@ -1,10 +1,10 @@
 //! The server: what it exports, who may connect, and its threads.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -206,6 +206,7 @@ impl Builder {
             clients,
             bell,
             log: self.log,
+            shrunk: Mutex::default(),
         });
         let accept = {
             let shared = Arc::clone(&shared);
@@ -228,6 +229,8 @@ pub(crate) struct Shared {
     /// Wakes the thread that accepts.
     bell: Arc<EventFd>,
     log: Arc<dyn Log>,
+    /// What the log was last told of each export's device that has become smaller; the next client need not tell it again.
+    shrunk: Mutex<BTreeMap<String, String>>,
 }
 
 impl Shared {
@@ -243,7 +246,12 @@ impl Shared {
     pub(crate) fn offers(&self) -> Arc<[Offer]> {
         let offer = |export: &Export| {
             if let Err(error) = export.queue.revalidate() {
-                self.warn(format_args!("export {:?}: {error}", export.name));
+                let error = error.to_string();
+                let mut told = self.shrunk.lock().unwrap_or_else(PoisonError::into_inner);
+                if told.get(&export.name) != Some(&error) {
+                    self.warn(format_args!("export {:?}: {error}", export.name));
+                    told.insert(export.name.clone(), error);
+                }
             }
             export.offer(self.bounds.bytes)
         };

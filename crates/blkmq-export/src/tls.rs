@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
@@ -50,18 +51,28 @@ pub struct Tls {
     is_required: bool,
 }
 
+/// What TLS is made of. Version 1.2 does not change keys, so that with AES-GCM a connection ends without a word after 2^24 records;
+/// with ChaCha20-Poly1305 it does not.
+fn provider() -> CryptoProvider {
+    let mut provider = default_provider();
+    provider.cipher_suites.retain(|suite| {
+        suite.tls13().is_some() || suite.suite().as_str().is_some_and(|name| name.contains("CHACHA20"))
+    });
+    provider
+}
+
 impl Tls {
     /// Reads the files of a folder, which are named as other NBD servers name them: `server-cert.pem` and `server-key.pem`,
     /// and if clients are verified, `ca-cert.pem` and, where there is one, `ca-crl.pem`. A client that is verified must show a
     /// certificate that is signed by one of `ca-cert.pem` and not listed in `ca-crl.pem`.
     ///
-    /// Clients may use TLS then, version 1.2 or 1.3, and need not; see [`required`](Self::required).
+    /// Clients may use TLS then, version 1.3, or 1.2 with ChaCha20-Poly1305, and need not; see [`required`](Self::required).
     ///
     /// # Errors
     /// A file is not there or not what it should be; the text says which, and what is wrong with it.
     pub fn from_folder(folder: impl AsRef<Path>, verifies_clients: bool) -> Result<Self, TlsError> {
         let folder = folder.as_ref();
-        let provider = Arc::new(default_provider());
+        let provider = Arc::new(provider());
         let wrong = |name: &str, error: &Error| fault(&folder.join(name), &words(error));
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_safe_default_protocol_versions().map_err(|error| wrong(CERTIFICATE, &error))?;
@@ -142,10 +153,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 }
 
 /// Who decides whether a client's certificate is good.
-fn verifier(
-    folder: &Path,
-    provider: Arc<rustls::crypto::CryptoProvider>,
-) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+fn verifier(folder: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let (authority, revoked) = (folder.join(AUTHORITY), folder.join(REVOKED));
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&authority)? {

@@ -266,16 +266,14 @@ impl RequestQueue {
     /// # Errors
     /// The device has become smaller. The queue goes on as it was, and what lies behind the device's end fails there.
     pub fn revalidate(&self) -> Result<u64, QueueError> {
-        // Of two threads the one that asked later must not be overtaken: it may have seen more.
-        let _control = self.control.lock();
-        let known = self.capacity.load(Ordering::Relaxed);
+        // Without a lock, for a device may take its time to answer; whoever has seen more counts.
         let found = self.driver.limits().capacity_sectors;
+        let known = self.capacity.fetch_max(found, Ordering::Relaxed);
         if found < known {
             return Err(QueueError::BadDevice(format!(
                 "the device has {found} sectors, not {known} as before; a queue's device may grow but not shrink"
             )));
         }
-        self.capacity.store(found, Ordering::Relaxed);
         Ok(found)
     }
 

@@ -185,19 +185,22 @@ fn show_clients(out: &mut String, clients: &[Client]) {
     ] {
         begin(out, name, "counter", help);
         for client in clients {
-            let queue = escaped(client.queue.as_deref().unwrap_or_default());
-            let (number, value) = (client.number, of(client));
-            // A label that is absent is one that is empty.
-            let own = client.name.as_ref().map(|own| format!(",name=\"{}\"", escaped(own))).unwrap_or_default();
-            let _ = writeln!(out, "blkmq_{name}_total{{queue=\"{queue}\",client=\"{number}\"{own}}} {value}");
+            let _ = writeln!(out, "blkmq_{name}_total{{{}}} {}", labels(client), of(client));
         }
     }
     let name = "client_request_duration_seconds";
     begin(out, name, "histogram", "Time from a request of a client to the reply to it.");
-    for Client { queue, number, latencies, .. } in clients {
-        let labels = format!("queue=\"{}\",client=\"{number}\"", escaped(queue.as_deref().unwrap_or_default()));
-        show_latencies(out, name, &labels, latencies);
+    for client in clients {
+        show_latencies(out, name, &labels(client), &client.latencies);
     }
+}
+
+/// The labels of a client.
+fn labels(client: &Client) -> String {
+    let queue = escaped(client.queue.as_deref().unwrap_or_default());
+    // A label that is absent is one that is empty.
+    let name = client.name.as_ref().map(|name| format!(",name=\"{}\"", escaped(name))).unwrap_or_default();
+    format!("queue=\"{queue}\",client=\"{}\"{name}", client.number)
 }
 
 /// The histogram of each kind of request that there was.

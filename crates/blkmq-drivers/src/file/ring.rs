@@ -218,8 +218,9 @@ impl Ring {
         }
         if is_unfinished {
             self.submit(&lock(&self.starting));
-            if self.is_behind() {
-                // Whose requests these are may sleep, and this thread has perhaps nothing more to wait for.
+            // Whose requests these are may sleep, and this thread has perhaps nothing more to wait for. Who looked between the
+            // answer and the new entry of a polled request has found nothing to poll for.
+            if self.is_behind() || self.poller().is_some_and(Poller::is_busy) {
                 done.plan_anew();
             }
         }

@@ -1,6 +1,7 @@
 //! NBD URIs: the way to a server, and the name of an export.
 
 use std::fmt;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -33,8 +34,11 @@ impl fmt::Display for Address {
 }
 
 fn decoded(text: &str) -> Result<String, String> {
-    let text = percent_decode_str(text).decode_utf8();
-    text.map(|text| text.into_owned()).map_err(|_| "what %XX stands for in a URI is UTF-8".to_owned())
+    match percent_decode_str(text).decode_utf8() {
+        Ok(text) if !text.contains('\0') => Ok(text.into_owned()),
+        Ok(_) => Err("there is no byte 0 in a URI".to_owned()),
+        Err(_) => Err("what %XX stands for in a URI is UTF-8".to_owned()),
+    }
 }
 
 fn tcp(authority: &str) -> Result<Place, String> {
@@ -43,12 +47,16 @@ fn tcp(authority: &str) -> Result<Place, String> {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
         _ => (authority, None),
     };
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if bare.is_none() && host.contains(['[', ']', ':']) {
+        return Err(format!("'{host}' is no host; an address of IPv6 is within brackets"));
+    }
+    let host = bare.unwrap_or(host);
     if host.is_empty() {
         return Err("a host is missing".to_owned());
     }
     let port = match port {
-        Some(port) => port.parse().map_err(|_| format!("'{port}' is not a port, 1 to 65535"))?,
+        Some(port) => port.parse::<NonZeroU16>().map_err(|_| format!("'{port}' is not a port, 1 to 65535"))?.get(),
         None => PORT,
     };
     Ok(Place::Tcp(decoded(host)?, port))
@@ -111,6 +119,10 @@ mod tests {
             ("nbds://a", "no TLS"),
             ("nbd://", "host is missing"),
             ("nbd://a:b", "'b' is not a port"),
+            ("nbd://a:0", "'0' is not a port"),
+            ("nbd://[::1", "within brackets"),
+            ("nbd://::1/", "within brackets"),
+            ("nbd+unix:///a?socket=%00", "no byte 0"),
             ("nbd://a?socket=b", "no parameters"),
             ("nbd+unix:///a", "one parameter"),
             ("nbd+unix:///a?socket=", "one parameter"),

@@ -1,10 +1,12 @@
 //! A connection: requests on their way to the server, and replies on their way back.
 //!
 //! Its two sides have a lock each: one thread at a time sends, one at a time receives. Who finds another receiving leaves:
-//! while replies are left the socket stays readable, so whoever then sleeps on it is awake at once.
+//! while replies are left the socket stays readable, so whoever then sleeps on it is awake at once. While something is unsent
+//! the same descriptor tells when the socket takes more.
 #![expect(unsafe_code, reason = "what was read is copied to memory that was noted when the request began")]
 
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -12,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use blkmq::driver::{Batch, Done, Request, RqId};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Op, Status};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
@@ -23,6 +26,8 @@ const DISCONNECT: u16 = 2;
 
 /// Bytes that are received at once.
 const RECEIVED_AT_ONCE: usize = 256 << 10;
+/// Bytes of memory that are kept for sending.
+const KEPT: usize = 1 << 20;
 
 /// A request that the server has.
 ///
@@ -64,6 +69,27 @@ impl Asked {
     }
 }
 
+/// What the socket has not taken yet.
+#[derive(Debug, Default)]
+struct Unsent {
+    bytes: Vec<u8>,
+    /// Of these so many are sent.
+    sent: usize,
+}
+
+impl Unsent {
+    fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    /// Forgets what is sent once that is everything, and gives back what a long wait has taken.
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT);
+        self.sent = 0;
+    }
+}
+
 /// What has come and is not done with.
 #[derive(Debug)]
 struct Received {
@@ -77,8 +103,10 @@ struct Received {
 /// A connection whose export is chosen.
 pub(super) struct Connection {
     socket: OwnedFd,
-    /// Who sends has this: what the socket has not taken yet.
-    unsent: Mutex<Vec<u8>>,
+    /// An epoll instance that watches the socket.
+    readiness: OwnedFd,
+    /// Who sends has this.
+    unsent: Mutex<Unsent>,
     /// Who receives has this.
     received: Mutex<Received>,
     /// By tag. Each lock is taken by one thread at a time: by who starts the request, then by who finds its reply.
@@ -129,32 +157,33 @@ const fn status(errno: u32) -> Status {
         0 => Status::Ok,
         28 => Status::NoSpace,
         95 => Status::Unsupported,
-        108 => Status::Gone,
         _ => Status::IoError,
     }
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd, depth: u16) -> Self {
+    /// A connection for `depth` requests at once.
+    ///
+    /// # Errors
+    /// The system gives no descriptor.
+    pub(super) fn new(socket: OwnedFd, depth: u16) -> io::Result<Self> {
+        let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&readiness, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         let received = Received { bytes: vec![0; RECEIVED_AT_ONCE].into_boxed_slice(), start: 0, end: 0, data: None };
-        Self {
+        Ok(Self {
             socket,
-            unsent: Mutex::new(Vec::new()),
+            readiness,
+            unsent: Mutex::default(),
             received: Mutex::new(received),
             asked: (0..depth).map(|_| Mutex::default()).collect(),
             is_behind: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
-        }
+        })
     }
 
-    /// Readable while there are replies, or the connection is broken.
+    /// Readable while there are replies, the socket takes more of what is unsent, or the connection is broken.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-
-    /// Whether the socket is to be offered again what it has not taken.
-    pub(super) fn is_behind(&self) -> bool {
-        self.is_behind.load(Ordering::Relaxed)
+        self.readiness.as_fd()
     }
 
     /// Starts the requests of a batch, in order.
@@ -165,7 +194,7 @@ impl Connection {
         }
         while let Some(mut rq) = batch.next() {
             let mut asked = lock(&self.asked[usize::from(rq.tag())]);
-            ask(&mut rq, &mut asked, &mut unsent);
+            ask(&mut rq, &mut asked, &mut unsent.bytes);
             // The id is noted before the server can answer, for nothing is sent yet.
             asked.id = Some(batch.start(rq));
         }
@@ -173,36 +202,47 @@ impl Connection {
     }
 
     /// Sends what the socket takes.
-    fn send(&self, unsent: &mut Vec<u8>) {
-        let mut sent = 0;
-        while sent < unsent.len() {
-            match send(&self.socket, &unsent[sent..], SendFlags::NOSIGNAL) {
-                Ok(more) => sent += more,
+    fn send(&self, unsent: &mut Unsent) {
+        while !unsent.is_empty() {
+            match send(&self.socket, &unsent.bytes[unsent.sent..], SendFlags::NOSIGNAL) {
+                Ok(more) => unsent.sent += more,
                 Err(Errno::INTR) => (),
-                Err(Errno::AGAIN) => break,
+                Err(Errno::AGAIN) => return self.watch(true),
                 Err(_) => {
                     self.give_up();
-                    sent = unsent.len();
+                    unsent.sent = unsent.bytes.len();
                 }
             }
         }
-        unsent.drain(..sent);
-        let is_behind = !unsent.is_empty();
-        if is_behind != self.is_behind() {
+        unsent.clear();
+        self.watch(false);
+    }
+
+    /// From now on the descriptor tells when the socket takes more, or does not. Called with `unsent`.
+    fn watch(&self, is_behind: bool) {
+        if is_behind != self.is_behind.load(Ordering::Relaxed) {
             self.is_behind.store(is_behind, Ordering::Relaxed);
+            let more = if is_behind { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+            let events = epoll::EventFlags::IN | more;
+            if epoll::modify(&self.readiness, &self.socket, epoll::EventData::new_u64(0), events).is_err() {
+                self.give_up();
+            }
         }
     }
 
     /// Nothing more comes and goes. The socket is readable from then on, so that whoever waits finds out.
-    fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     /// Takes replies, unless another thread is doing so.
     pub(super) fn reap(&self, done: &mut Done<'_>) {
-        if self.is_behind() {
-            self.send(&mut lock(&self.unsent));
+        // Who starts requests sends as well.
+        if self.is_behind.load(Ordering::Relaxed)
+            && let Ok(mut unsent) = self.unsent.try_lock()
+        {
+            self.send(&mut unsent);
         }
         let mut received = match self.received.try_lock() {
             Ok(received) => received,

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blkmq::limits::SECTOR_SIZE;
 
@@ -28,7 +28,7 @@ const INFO_BLOCK_SIZE: u16 = 3;
 const MAX_REPLY: u32 = 64 << 10;
 /// Largest transfer where the server says nothing, and the largest that is asked for.
 const MAX_BYTES: u32 = 32 << 20;
-/// How long a server may take for each of its answers.
+/// How long a server may take for all of its answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the server has agreed to.
@@ -100,20 +100,52 @@ pub(super) fn connect(address: &Address) -> Result<(OwnedFd, Terms), String> {
 }
 
 fn unix(path: &std::path::Path, export: &str) -> Result<(OwnedFd, Terms), Refused> {
-    let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let terms = negotiate(&mut stream, export)?;
-    stream.set_nonblocking(true)?;
-    Ok((stream.into(), terms))
+    let stream = UnixStream::connect(path)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut hasty =
+        Hasty { stream, until: Instant::now() + PATIENCE, limit: |stream, left| stream.set_read_timeout(left) };
+    let terms = negotiate(&mut hasty, export)?;
+    hasty.stream.set_nonblocking(true)?;
+    Ok((hasty.stream.into(), terms))
 }
 
 fn tcp(host: &str, port: u16, export: &str) -> Result<(OwnedFd, Terms), Refused> {
-    let mut stream = TcpStream::connect((host, port))?;
+    let stream = TcpStream::connect((host, port))?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let terms = negotiate(&mut stream, export)?;
-    stream.set_nonblocking(true)?;
-    Ok((stream.into(), terms))
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut hasty =
+        Hasty { stream, until: Instant::now() + PATIENCE, limit: |stream, left| stream.set_read_timeout(left) };
+    let terms = negotiate(&mut hasty, export)?;
+    hasty.stream.set_nonblocking(true)?;
+    Ok((hasty.stream.into(), terms))
+}
+
+/// A stream that is read until a time, however little comes at a time.
+struct Hasty<S> {
+    stream: S,
+    until: Instant,
+    limit: fn(&S, Option<Duration>) -> io::Result<()>,
+}
+
+impl<S: Read> Read for Hasty<S> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        (self.limit)(&self.stream, Some(left))?;
+        self.stream.read(bytes)
+    }
+}
+
+impl<S: Write> Write for Hasty<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 fn array<const N: usize>(stream: &mut impl Read) -> io::Result<[u8; N]> {
@@ -198,6 +230,9 @@ fn replies(stream: &mut impl Read, export: &str) -> Result<Terms, Refused> {
 mod tests {
     use std::io::Cursor;
 
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
     use super::*;
 
     fn reply(kind: u32, data: &[u8]) -> Vec<u8> {
@@ -252,5 +287,26 @@ mod tests {
             let error = told(&answers).unwrap_err();
             assert!(error.contains(words), "{words}: {error}");
         }
+    }
+
+    /// Any bytes are an answer or a refusal, and no panic.
+    #[test]
+    fn answers_may_be_anything() {
+        let good = [export(1 << 20, 0x1ff), blocks(512, 1 << 20), reply(REPLY_ACK, &[])].concat();
+        let mut rng = SmallRng::seed_from_u64(11);
+        let mut accepted = 0;
+        for _ in 0..20_000 {
+            let mut bytes = good.clone();
+            for _ in 0..rng.random_range(1..4) {
+                let at = rng.random_range(0..bytes.len());
+                bytes[at] = rng.random();
+            }
+            bytes.truncate(rng.random_range(0..2 * good.len()));
+            if let Ok(terms) = told(&[bytes]) {
+                accepted += 1;
+                assert!(terms.size > 0 && terms.block_size.is_power_of_two() && terms.max_bytes >= terms.block_size);
+            }
+        }
+        assert!(accepted > 0, "some changes do no harm");
     }
 }
