@@ -28,8 +28,7 @@ use ring::Ring;
 use rings::Rings;
 use target::Target;
 
-/// Tags that a hardware queue can have: what the kernel lets one ring have in flight, by far.
-const MAX_DEPTH: u64 = 4096;
+use crate::HW_QUEUE_DEPTH;
 
 /// The parameters of the device.
 pub const PARAMETERS: &[Parameter] = &[
@@ -48,12 +47,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "1",
         "hardware queues, each with a ring of its own",
     ),
-    Parameter::new(
-        "hw_queue_depth",
-        Accepts::Count { unit: "", min: 1, max: MAX_DEPTH },
-        "128",
-        "requests that a hardware queue takes at once",
-    ),
+    HW_QUEUE_DEPTH,
     Parameter::new(
         "poll_queues",
         Accepts::Count { unit: "", min: 0, max: MAX_HW_QUEUES as u64 - 1 },

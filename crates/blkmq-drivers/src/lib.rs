@@ -11,10 +11,18 @@
 pub mod file;
 pub mod nbd;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blkmq::driver::Driver;
-use blkmq::driver::spec::{self, DeviceDescription, SpecError};
+use blkmq::driver::spec::{self, Accepts, DeviceDescription, Parameter, SpecError};
+
+/// The parameter of every device here that says how deep its hardware queues are. The kernel lets a ring have more in flight, by far.
+const HW_QUEUE_DEPTH: Parameter = Parameter::new(
+    "hw_queue_depth",
+    Accepts::Count { unit: "", min: 1, max: 4096 },
+    "128",
+    "requests that a hardware queue takes at once",
+);
 
 const DEVICES: [DeviceDescription; 2] = [
     DeviceDescription::new(
@@ -40,4 +48,9 @@ pub fn devices() -> Vec<DeviceDescription> {
 /// What is wrong with the spec, or with the file that it names.
 pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     spec::open_one_of(&devices(), spec)
+}
+
+/// A lock whose holder may have panicked: what it guards is whole between two steps.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -21,8 +21,8 @@ pub use address::Address;
 use connection::Connection;
 use handshake::Terms;
 
-/// Tags that a hardware queue can have.
-const MAX_DEPTH: u64 = 4096;
+use crate::HW_QUEUE_DEPTH;
+
 /// Longest discard, and zeroing, in sectors: what 32 bits of a length hold, by far.
 const MAX_RANGE_SECTORS: u32 = 1 << 21;
 /// Pieces of memory in one request. They are copied to and from the socket's buffers.
@@ -42,12 +42,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "1",
         "hardware queues, each with a connection of its own",
     ),
-    Parameter::new(
-        "hw_queue_depth",
-        Accepts::Count { unit: "", min: 1, max: MAX_DEPTH },
-        "128",
-        "requests that a hardware queue takes at once",
-    ),
+    HW_QUEUE_DEPTH,
 ];
 
 /// Which export, and how.
@@ -179,7 +174,7 @@ impl Driver for Nbd {
     }
 
     /// COST: a system call for all replies that have come, a copy of what was read, and for each reply a lock that nobody
-    /// waits for.
+    /// waits for; for one with data another.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
         self.connection(hctx).reap(done);
     }

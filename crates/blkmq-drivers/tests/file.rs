@@ -1,12 +1,15 @@
 //! Files behind the block layer, on a real file system and on tmpfs.
 #![expect(unsafe_code, reason = "memory at an odd address is handed in")]
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use blkmq::{Bio, Buffer, Client, Completion, Flags, Locking, RejectReason, RequestQueue, Status, Submitter};
+use blkmq::{Bio, Buffer, Flags, Locking, RejectReason, RequestQueue, Status, Submitter};
+use common::{run, submitter};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -42,23 +45,6 @@ fn queue(spec: &str, scheduler: &str, locking: Locking) -> Arc<RequestQueue> {
     let driver = blkmq_drivers::open(spec).expect("the file can be opened");
     let q = RequestQueue::builder(driver).scheduler(scheduler).locking(locking);
     q.build().expect("the device makes sense")
-}
-
-fn submitter(q: &Arc<RequestQueue>) -> Submitter {
-    q.submitter(&Client::new("test")).expect("there is a place")
-}
-
-/// Submits and sleeps until all is over, in the order in which it is.
-fn run(submitter: &mut Submitter, bios: impl IntoIterator<Item = Bio>) -> Vec<Completion> {
-    let mut over = Vec::new();
-    for bio in bios {
-        submitter.submit(bio).expect("there is a slot");
-    }
-    while submitter.nr_outstanding() > 0 {
-        submitter.wait(None);
-        submitter.reap_all(|done| over.push(done));
-    }
-    over
 }
 
 fn status_of(submitter: &mut Submitter, bio: Bio) -> Status {

@@ -1,5 +1,7 @@
 //! Exports of servers as devices: ours as the server, and ones that do what no server should.
 
+mod common;
+
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -7,8 +9,9 @@ use std::sync::Arc;
 use std::thread;
 
 use blkmq::driver::Driver;
-use blkmq::{Bio, Buffer, Client, Completion, Flags, Locking, Op, RequestQueue, Status, Submitter};
+use blkmq::{Bio, Buffer, Flags, Locking, Op, RequestQueue, Status};
 use blkmq_export::{Address, Export, Server};
+use common::{run, submitter};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -22,23 +25,6 @@ fn open(socket: &Path, parameters: &str) -> Result<Arc<dyn Driver>, String> {
 fn queue(socket: &Path, parameters: &str, locking: Locking) -> Arc<RequestQueue> {
     let driver = open(socket, parameters).expect("the server has the export");
     RequestQueue::builder(driver).locking(locking).build().expect("the device makes sense")
-}
-
-fn submitter(q: &Arc<RequestQueue>) -> Submitter {
-    q.submitter(&Client::new("test")).expect("there is a place")
-}
-
-/// Submits and sleeps until all is over, in the order in which it is.
-fn run(submitter: &mut Submitter, bios: impl IntoIterator<Item = Bio>) -> Vec<Completion> {
-    let mut over = Vec::new();
-    for bio in bios {
-        submitter.submit(bio).expect("there is a slot");
-    }
-    while submitter.nr_outstanding() > 0 {
-        submitter.wait(None);
-        submitter.reap_all(|done| over.push(done));
-    }
-    over
 }
 
 /// A server of ours whose default export is this device.

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 
 use blkmq::driver::{Batch, Done};
 use io_uring::{IoUring, cqueue, squeue};
@@ -18,6 +18,7 @@ use super::poller::Poller;
 use super::registered::{Memory, SLOTS, Table};
 use super::target::Target;
 use super::transfer::{Next, Transfer};
+use crate::lock;
 
 /// A ring, and the requests that are on it.
 ///
@@ -43,11 +44,6 @@ impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ring").field("is_behind", &self.is_behind).finish_non_exhaustive()
     }
-}
-
-/// A lock whose holder may have panicked: what it guards is whole between two steps.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes an empty table for memory. A kernel that knows none refuses what is registered later, too.

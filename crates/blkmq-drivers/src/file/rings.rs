@@ -1,7 +1,7 @@
 //! The rings of all hardware queues, and the memory that they have registered.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use blkmq::MAX_HW_QUEUES;
 use blkmq::driver::{Arena, Topology};
@@ -10,6 +10,7 @@ use super::journal::Journal;
 use super::registered::{Memory, SLOTS};
 use super::ring::Ring;
 use super::target::Target;
+use crate::lock;
 
 /// The rings, each made when its hardware queue is first there; none goes before the device.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Rings {
     }
 
     fn memory(&self) -> MutexGuard<'_, [Option<Memory>; SLOTS]> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.memory)
     }
 
     /// Makes the rings that the hardware queues need, at most [`MAX_HW_QUEUES`]. Nothing is in flight.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use blkmq::driver::{Batch, Done, Request, RqId};
 use blkmq::limits::SECTOR_SIZE;
@@ -17,6 +17,8 @@ use blkmq::{Op, Status};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+
+use crate::lock;
 
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
@@ -122,11 +124,6 @@ impl fmt::Debug for Connection {
         let mut state = f.debug_struct("Connection");
         state.field("is_behind", &self.is_behind).field("is_broken", &self.is_broken).finish_non_exhaustive()
     }
-}
-
-/// A lock whose holder may have panicked: what it guards is whole between two steps.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn head(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> [u8; 28] {
@@ -278,54 +275,29 @@ impl Connection {
     fn take_replies(&self, received: &mut Received, done: &mut Done<'_>) -> bool {
         loop {
             let here = &received.bytes[received.start..received.end];
-            let (tag, have) = match received.data {
-                Some(data) => data,
-                None => {
-                    let Some(head) = here.first_chunk::<REPLY_SIZE>() else { return true };
-                    received.start += REPLY_SIZE;
-                    let [magic, errno] =
-                        [0, 4].map(|at| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
-                    let [.., a, b] = *head;
-                    let (tag, is_tag) = (u16::from_be_bytes([a, b]), head[8..14] == [0; 6]);
-                    if magic != REPLY_MAGIC || !is_tag || !self.is_asked(tag) {
-                        return false;
-                    }
-                    if !self.wants_data(tag) || errno != 0 {
-                        self.finish(tag, status(errno), done);
-                        continue;
-                    }
-                    (tag, 0)
+            let Some((tag, have)) = received.data else {
+                let Some(head) = here.first_chunk::<REPLY_SIZE>() else { return true };
+                let Some((tag, errno)) = answered(head) else { return false };
+                let Some(asked) = self.asked.get(usize::from(tag)).map(lock).filter(|asked| asked.id.is_some()) else {
+                    return false;
+                };
+                received.start += REPLY_SIZE;
+                if asked.is_read && errno == 0 {
+                    received.data = Some((tag, 0));
+                } else {
+                    finish(asked, status(errno), done);
                 }
+                continue;
             };
-            let here = &received.bytes[received.start..received.end];
             let asked = lock(&self.asked[usize::from(tag)]);
             let taken = asked.fill(have, here);
-            let is_whole = have + taken == asked.len();
-            drop(asked);
             received.start += taken;
-            if !is_whole {
+            if have + taken < asked.len() {
                 received.data = Some((tag, have + taken));
                 return true;
             }
             received.data = None;
-            self.finish(tag, Status::Ok, done);
-        }
-    }
-
-    fn is_asked(&self, tag: u16) -> bool {
-        self.asked.get(usize::from(tag)).is_some_and(|asked| lock(asked).id.is_some())
-    }
-
-    fn wants_data(&self, tag: u16) -> bool {
-        lock(&self.asked[usize::from(tag)]).is_read
-    }
-
-    /// The server has answered, or never will.
-    fn finish(&self, tag: u16, status: Status, done: &mut Done<'_>) {
-        let id = lock(&self.asked[usize::from(tag)]).id.take();
-        if let Some(id) = id {
-            // An error says that a timeout has given the request up, and this driver gives none up.
-            let _ = done.complete(id, status);
+            finish(asked, Status::Ok, done);
         }
     }
 
@@ -336,9 +308,26 @@ impl Connection {
         self.give_up();
         // Who is starting requests has either seen that the connection is broken or notes their ids before this.
         drop(lock(&self.unsent));
-        for tag in 0..self.asked.len() {
-            self.finish(tag as u16, Status::IoError, done);
+        for asked in &self.asked {
+            finish(lock(asked), Status::IoError, done);
         }
+    }
+}
+
+/// Reads a reply: the tag that its cookie names, and the error number; `None` if it is no reply to a request of ours.
+fn answered(head: &[u8; REPLY_SIZE]) -> Option<(u16, u32)> {
+    let [m0, m1, m2, m3, e0, e1, e2, e3, 0, 0, 0, 0, 0, 0, t0, t1] = *head else { return None };
+    let is_reply = u32::from_be_bytes([m0, m1, m2, m3]) == REPLY_MAGIC;
+    is_reply.then(|| (u16::from_be_bytes([t0, t1]), u32::from_be_bytes([e0, e1, e2, e3])))
+}
+
+/// The server has answered a request, or never will; nothing is done if there is none.
+fn finish(mut asked: MutexGuard<'_, Asked>, status: Status, done: &mut Done<'_>) {
+    let id = asked.id.take();
+    drop(asked);
+    if let Some(id) = id {
+        // An error says that a timeout has given the request up, and this driver gives none up.
+        let _ = done.complete(id, status);
     }
 }
 

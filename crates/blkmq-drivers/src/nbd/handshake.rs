@@ -7,6 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use blkmq::limits::SECTOR_SIZE;
+use rustix::io::ioctl_fionbio;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::address::{Address, Place};
 
@@ -83,11 +86,7 @@ fn refused<T>(what: impl Into<String>) -> Result<T, Refused> {
 
 /// Connects, and chooses the export. The socket does not block from then on.
 pub(super) fn connect(address: &Address) -> Result<(OwnedFd, Terms), String> {
-    let connected = match &address.place {
-        Place::Unix(path) => unix(path, &address.export),
-        Place::Tcp(host, port) => tcp(host, *port, &address.export),
-    };
-    connected.map_err(|refused| match refused {
+    begin(address).map_err(|refused| match refused {
         Refused::System(error) => match error.kind() {
             io::ErrorKind::UnexpectedEof => format!("{address}: the server closes the connection"),
             io::ErrorKind::WouldBlock => {
@@ -99,52 +98,50 @@ pub(super) fn connect(address: &Address) -> Result<(OwnedFd, Terms), String> {
     })
 }
 
-fn unix(path: &std::path::Path, export: &str) -> Result<(OwnedFd, Terms), Refused> {
-    let stream = UnixStream::connect(path)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut hasty =
-        Hasty { stream, until: Instant::now() + PATIENCE, limit: |stream, left| stream.set_read_timeout(left) };
-    let terms = negotiate(&mut hasty, export)?;
-    hasty.stream.set_nonblocking(true)?;
-    Ok((hasty.stream.into(), terms))
+fn begin(address: &Address) -> Result<(OwnedFd, Terms), Refused> {
+    let socket = dial(&address.place)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).map_err(io::Error::from)?;
+    let mut hasty = Hasty { socket, until: Instant::now() + PATIENCE };
+    let terms = negotiate(&mut hasty, &address.export)?;
+    ioctl_fionbio(&hasty.socket, true).map_err(io::Error::from)?;
+    Ok((hasty.socket, terms))
 }
 
-fn tcp(host: &str, port: u16, export: &str) -> Result<(OwnedFd, Terms), Refused> {
-    let stream = TcpStream::connect((host, port))?;
-    stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut hasty =
-        Hasty { stream, until: Instant::now() + PATIENCE, limit: |stream, left| stream.set_read_timeout(left) };
-    let terms = negotiate(&mut hasty, export)?;
-    hasty.stream.set_nonblocking(true)?;
-    Ok((hasty.stream.into(), terms))
+fn dial(place: &Place) -> io::Result<OwnedFd> {
+    match place {
+        Place::Unix(path) => Ok(UnixStream::connect(path)?.into()),
+        Place::Tcp(host, port) => {
+            let stream = TcpStream::connect((host.as_str(), *port))?;
+            stream.set_nodelay(true)?;
+            Ok(stream.into())
+        }
+    }
 }
 
-/// A stream that is read until a time, however little comes at a time.
-struct Hasty<S> {
-    stream: S,
+/// A stream socket that is read until a time, however little comes at a time.
+struct Hasty {
+    socket: OwnedFd,
     until: Instant,
-    limit: fn(&S, Option<Duration>) -> io::Result<()>,
 }
 
-impl<S: Read> Read for Hasty<S> {
+impl Read for Hasty {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        (self.limit)(&self.stream, Some(left))?;
-        self.stream.read(bytes)
+        set_socket_timeout(&self.socket, Timeout::Recv, Some(left))?;
+        Ok(recv(&self.socket, bytes, RecvFlags::empty())?.0)
     }
 }
 
-impl<S: Write> Write for Hasty<S> {
+impl Write for Hasty {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
+        Ok(send(&self.socket, bytes, SendFlags::NOSIGNAL)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+        Ok(())
     }
 }
 

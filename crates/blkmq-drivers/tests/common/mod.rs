@@ -1,0 +1,22 @@
+//! A thread that uses a queue.
+
+use std::sync::Arc;
+
+use blkmq::{Bio, Client, Completion, RequestQueue, Submitter};
+
+pub(crate) fn submitter(q: &Arc<RequestQueue>) -> Submitter {
+    q.submitter(&Client::new("test")).expect("there is a place")
+}
+
+/// Submits and sleeps until all is over, in the order in which it is.
+pub(crate) fn run(submitter: &mut Submitter, bios: impl IntoIterator<Item = Bio>) -> Vec<Completion> {
+    let mut over = Vec::new();
+    for bio in bios {
+        submitter.submit(bio).expect("there is a slot");
+    }
+    while submitter.nr_outstanding() > 0 {
+        submitter.wait(None);
+        submitter.reap_all(|done| over.push(done));
+    }
+    over
+}
