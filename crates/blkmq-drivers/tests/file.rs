@@ -57,6 +57,33 @@ fn read(submitter: &mut Submitter, sector: u64, len: usize) -> Vec<u8> {
     done.bio.buffers.iter().next().expect("a read has a buffer").to_vec()
 }
 
+/// Red if what a ring is asked for with a file in memory is done by a thread that the kernel makes for it: each request handed over to
+/// such threads, and its end handed back, is several times as slow.
+#[test]
+fn a_file_in_memory_is_read_and_written_by_who_asks() {
+    const BASE: &str = "/dev/shm";
+    if !Path::new(BASE).is_dir() {
+        println!("SKIP: there is no {BASE}");
+        return;
+    }
+    let folder = Folder::new(BASE, "memory");
+    let q = queue(&format!("file,path={},size=1M", folder.file("disk")), "none", Locking::Single);
+    let mut submitter = submitter(&q);
+    let writes = (0..128).map(|block| Bio::write(block * 8, Buffer::zeroed(4096)));
+    let reads = (0..128).map(|block| Bio::read(block * 8, Buffer::zeroed(4096)));
+    for over in run(&mut submitter, writes.chain(reads)) {
+        assert_eq!(over.status, Status::Ok);
+    }
+    let thread = fs::read_link("/proc/thread-self").expect("the kernel tells");
+    let worker = format!("iou-wrk-{}", thread.file_name().and_then(|name| name.to_str()).expect("it is a number"));
+    let is_worker = |task: &std::io::Result<fs::DirEntry>| {
+        let comm = task.as_ref().expect("the kernel tells").path().join("comm");
+        fs::read_to_string(comm).is_ok_and(|name| name.trim_end() == worker)
+    };
+    let nr_workers = fs::read_dir("/proc/self/task").expect("the kernel tells").filter(|task| is_worker(task)).count();
+    assert_eq!(nr_workers, 0, "{worker} is there");
+}
+
 /// Everything that a client can do, at random and many at once, against bytes in memory; then what the file itself holds.
 #[test]
 fn a_file_holds_what_was_written_under_every_scheduler_and_locking() {

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use blkmq::Limits;
 use blkmq::limits::SECTOR_SIZE;
-use rustix::fs::{AtFlags, FlockOperation, SeekFrom, StatxFlags, flock, ioctl_blksszget, seek, statx};
+use rustix::fs::{AtFlags, FlockOperation, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, flock, fstatfs, ioctl_blksszget, seek, statx};
 use rustix::io::Errno;
 
 use super::Config;
@@ -61,6 +62,10 @@ impl Target {
             return Err(fault(&error));
         }
         let (direct, memory_align, file_align) = direct(config, &buffered).map_err(|error| fault(&error))?;
+        if is_in_memory(&buffered) {
+            let descriptors = direct.iter().map(AsFd::as_fd).chain([buffered.as_fd()]);
+            descriptors.into_iter().try_for_each(do_not_hand_on).map_err(|error| fault(&io::Error::from(error)))?;
+        }
         let device_block = if kind.is_block_device() {
             ioctl_blksszget(&buffered).map_err(|error| fault(&io::Error::from(error)))?
         } else {
@@ -189,6 +194,17 @@ fn direct(config: &Config, buffered: &std::fs::File) -> io::Result<(Option<Owned
         (memory, offset) if is_told => (Some(file.into()), memory, offset.max(SECTOR_SIZE as u32)),
         _ => (Some(file.into()), SAFE_ALIGN, SAFE_ALIGN),
     })
+}
+
+/// Whether the file system keeps its files in memory.
+fn is_in_memory(file: impl AsFd) -> bool {
+    fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
+}
+
+/// Lets a ring do itself what it is asked for with this file. It would have another thread of the kernel do everything with a file
+/// whose file system does not say that it can be asked not to wait, as tmpfs does not, though it has nothing to wait for.
+fn do_not_hand_on(file: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)
 }
 
 /// Bytes of a file or block device.

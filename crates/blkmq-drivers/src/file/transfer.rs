@@ -149,8 +149,9 @@ impl Transfer {
         let pieces = &self.pieces[self.through..];
         let (first, len) = (pieces.as_ptr(), pieces.len() as u32);
         let flags = if self.is_durable { libc::RWF_DSYNC } else { 0 };
-        if let (Some(slot), [piece]) = (self.registered, pieces) {
-            return self.registered_entry(slot, piece, flags);
+        // A list of one piece would be one more thing for the kernel to fetch.
+        if let (true, [piece]) = (self.moves_data(), pieces) {
+            return self.entry_of_one(piece, flags);
         }
         match self.task {
             Task::Read => opcode::Readv::new(DIRECT, first, len).offset(self.offset).build(),
@@ -160,13 +161,16 @@ impl Transfer {
         }
     }
 
-    /// The same for a piece of registered memory.
-    fn registered_entry(&self, slot: u16, piece: &libc::iovec, flags: i32) -> squeue::Entry {
-        let (start, len) = (piece.iov_base.cast::<u8>(), piece.iov_len as u32);
-        if self.task == Task::Read {
-            opcode::ReadFixed::new(DIRECT, start, len, slot).offset(self.offset).build()
-        } else {
-            opcode::WriteFixed::new(DIRECT, start, len, slot).offset(self.offset).rw_flags(flags).build()
+    /// The same for a read or write of one piece of memory, which the ring may know.
+    fn entry_of_one(&self, piece: &libc::iovec, flags: i32) -> squeue::Entry {
+        let (start, len, offset) = (piece.iov_base.cast::<u8>(), piece.iov_len as u32, self.offset);
+        match (self.task == Task::Read, self.registered) {
+            (true, None) => opcode::Read::new(DIRECT, start, len).offset(offset).build(),
+            (true, Some(slot)) => opcode::ReadFixed::new(DIRECT, start, len, slot).offset(offset).build(),
+            (false, None) => opcode::Write::new(DIRECT, start, len).offset(offset).rw_flags(flags).build(),
+            (false, Some(slot)) => {
+                opcode::WriteFixed::new(DIRECT, start, len, slot).offset(offset).rw_flags(flags).build()
+            }
         }
     }
 
@@ -322,20 +326,20 @@ mod tests {
         let mut table = Table::default();
         table.set(3, Some(Memory { start: 0x10000, len: 4096 }));
         for (task, there, elsewhere) in [
-            (Task::Read, opcode::ReadFixed::CODE, opcode::Readv::CODE),
-            (Task::Write, opcode::WriteFixed::CODE, opcode::Writev::CODE),
+            (Task::Read, opcode::ReadFixed::CODE, [opcode::Read::CODE, opcode::Readv::CODE]),
+            (Task::Write, opcode::WriteFixed::CODE, [opcode::Write::CODE, opcode::Writev::CODE]),
         ] {
             let mut transfer = Transfer { task, ..transfer(&[4096]) };
-            assert_eq!(opcode(&transfer), Some(elsewhere), "nobody has looked it up");
+            assert_eq!(opcode(&transfer), Some(elsewhere[0]), "nobody has looked it up");
             transfer.look_up(&table);
             assert_eq!((opcode(&transfer), transfer.answered(512)), (Some(there), Some(Next::Again)));
             assert_eq!((opcode(&transfer), left(&transfer)), (Some(there), (4608, vec![(0x10200, 3584)])));
             assert_eq!(transfer.answered(-libc::EFAULT), Some(Next::Again));
-            assert_eq!(opcode(&transfer), Some(elsewhere));
-            for lens in [&[4096, 4096][..], &[4097]] {
+            assert_eq!(opcode(&transfer), Some(elsewhere[0]));
+            for lens in [&[4097][..], &[4096, 4096]] {
                 let mut transfer = Transfer { task, ..self::transfer(lens) };
                 transfer.look_up(&table);
-                assert_eq!(opcode(&transfer), Some(elsewhere), "of pieces {lens:?}");
+                assert_eq!(opcode(&transfer), Some(elsewhere[lens.len() - 1]), "of pieces {lens:?}");
             }
         }
     }
