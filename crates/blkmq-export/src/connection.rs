@@ -10,6 +10,7 @@ mod session;
 mod stream;
 mod task;
 mod transmission;
+mod vigil;
 
 use std::fmt;
 use std::io::IoSlice;

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use blkmq::event::EventFd;
@@ -14,11 +15,16 @@ use super::input::Input;
 use super::stream::Fault::System;
 use super::stream::Stream;
 use super::task::TaskId;
+use super::vigil::{Look, Vigil};
 use super::{Ending, wait};
 use crate::nbd::Errno;
 use crate::nbd::command::{Command, REQUEST_SIZE, Request};
 use crate::nbd::reply::Refusal;
 use crate::stop::{Phase, Stop};
+
+/// How long a client that has not taken its answers is left to do just that. It is not woken for, request by request, what it sends
+/// meanwhile; one that does not take them before it has sent more still gets there.
+const RELIEF: Duration = Duration::from_micros(200);
 
 /// The data of a request, as far as it has come.
 #[derive(Debug)]
@@ -54,6 +60,7 @@ pub(super) struct Transmission {
     has_ended: bool,
     /// The client takes no replies any more. What it sent is done all the same, for it may have left in order.
     is_gone: bool,
+    vigil: Vigil,
 }
 
 impl Transmission {
@@ -79,13 +86,14 @@ impl Transmission {
             last_bytes: None,
             has_ended: false,
             is_gone: false,
+            vigil: Vigil::default(),
         }
     }
 
     /// Serves the client until it leaves, breaks the protocol, or the server stops.
     ///
-    /// COST: per turn one system call to receive, one to send and one to sleep, for all requests that came together;
-    /// the requests of a turn go through the queue as one plug.
+    /// COST: per turn one system call to receive and one to send, for all requests that came together, which go through the queue
+    /// as one plug; before it sleeps two or three to look again, and one to sleep.
     pub(super) fn run(&mut self) -> Result<(), Ending> {
         loop {
             self.look_at_stop()?;
@@ -96,8 +104,10 @@ impl Transmission {
             if self.has_ended && !self.is_full && self.desk.is_idle() && self.has_closed()? {
                 return if self.is_gone { Err(Ending::Gone) } else { Ok(()) };
             }
-            if !is_busy {
-                self.sleep()?;
+            if is_busy {
+                self.vigil.end(self.desk.now);
+            } else {
+                self.idle()?;
             }
         }
     }
@@ -182,6 +192,7 @@ impl Transmission {
     fn parse(&mut self) -> Result<bool, Ending> {
         let mut has_any = self.incoming.is_some() && self.take_payload();
         self.is_full = false;
+        let mut nr_requests = 0;
         while self.incoming.is_none() {
             let Some(head) = self.input.bytes().first_chunk::<REQUEST_SIZE>() else { break };
             let request = Request::parse(head).map_err(Ending::NoRequest)?;
@@ -196,6 +207,7 @@ impl Transmission {
                 break;
             };
             has_any = true;
+            nr_requests += 1;
             self.input.consume(REQUEST_SIZE);
             if request.payload() > 0 {
                 let buffer = self.desk.next_piece(task);
@@ -203,6 +215,7 @@ impl Transmission {
                 self.take_payload();
             }
         }
+        self.vigil.note(nr_requests);
         if self.has_ended && self.incoming.is_some() {
             self.end_input(Refusal::new(Errno::Io, "the client stopped within the data of the request"));
         }
@@ -299,6 +312,22 @@ impl Transmission {
         Ok(has_any)
     }
 
+    /// Looks again or sleeps: there was nothing to do.
+    fn idle(&mut self) -> Result<(), Ending> {
+        let clock = self.submitter.queue().clock();
+        // A virtual clock does not move while somebody looks.
+        let is_for_client = self.submitter.nr_outstanding() == 0 && matches!(clock, Clock::Real(_));
+        // A client that has not taken its answers is in no hurry for more.
+        let is_looking = self.wants_input() && !self.has_output();
+        match if is_looking { self.vigil.look(clock.now(), is_for_client) } else { None } {
+            Some(Look::AtOnce) => (),
+            Some(Look::Yielding) => thread::yield_now(),
+            None => return self.sleep(),
+        }
+        self.is_readable = true;
+        Ok(())
+    }
+
     /// Sleeps until the socket is ready, something completes, the queue wants to be driven, or the server stops.
     fn sleep(&mut self) -> Result<(), Ending> {
         let mut events = PollFlags::empty();
@@ -319,7 +348,14 @@ impl Transmission {
         // What the device has done for others is theirs to find.
         let is_waiting = self.submitter.nr_outstanding() > 0;
         let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };
-        let ready = wait(socket, &self.bell, &device, events, timeout)?;
+        let mut ready = PollFlags::empty();
+        if self.has_output() && !is_waiting {
+            let briefly = timeout.map_or(RELIEF, |timeout| timeout.min(RELIEF));
+            ready = wait(socket, &self.bell, &[], PollFlags::OUT, Some(briefly))?;
+        }
+        if ready.is_empty() {
+            ready = wait(socket, &self.bell, &device, events, timeout)?;
+        }
         if let (Clock::Virtual(clock), Some(wakeup), true) = (clock, wakeup, ready.is_empty()) {
             // As when a submitter waits: sleeping moves the clock.
             clock.advance_to(wakeup);

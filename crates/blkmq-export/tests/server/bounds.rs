@@ -52,6 +52,26 @@ fn who_does_not_read_waits_alone_and_loses_nothing() {
     }
 }
 
+/// Hangs if a client is left alone with its answers until it has taken them: a client that sends on meanwhile, and waits until all
+/// of that is taken, would wait for ever.
+#[test]
+fn what_is_sent_before_the_answers_are_taken_is_done() {
+    let q = queue("ram,size=16M");
+    let server = server_with(&q, Bounds { requests: 16, bytes: 4 << 20 });
+    let (mut deaf, mut other) = (Client::simple(&server), Client::simple(&server));
+    deaf.request(commands::READ, 0, 0, 0, 1 << 20);
+    while server.clients()[0].requests == 0 {
+        thread::yield_now();
+    }
+    deaf.request(commands::WRITE, 0, 1, 1 << 20, 1 << 20);
+    deaf.send(&vec![7; 1 << 20]);
+    while other.read(1 << 20, 4096) != Ok(vec![7; 4096]) {
+        thread::yield_now();
+    }
+    assert_eq!(deaf.reply(|_| 1 << 20), (0, Ok(vec![0; 1 << 20])));
+    assert_eq!(deaf.reply(|_| 0), (1, Ok(vec![])));
+}
+
 #[test]
 fn small_bounds_slow_down_and_refuse_nothing_that_fits() {
     let q = queue("null,size=16M,memory_backed=1,irqmode=2,completion_nsec=10us");
