@@ -68,7 +68,7 @@ fn check(request: &Request, terms: &Terms) {
         Ok(Command::Disconnect | Command::Flush) => (),
         Ok(command) => {
             let end = request.offset.checked_add(request.length.into()).expect("no end overflows");
-            assert!(end <= terms.size && request.offset % 512 == 0 && request.length % 512 == 0);
+            assert!(end <= terms.size && request.offset.is_multiple_of(512) && request.length.is_multiple_of(512));
             let is_change = !matches!(command, Command::Read | Command::Cache | Command::BlockStatus);
             assert!(!(is_change && terms.is_read_only));
             let has_data = matches!(command, Command::Read | Command::Write { .. });

@@ -334,7 +334,7 @@ struct WrittenExport {
     read_only: bool,
     #[serde(default)]
     description: String,
-    weight: Option<Spanned<u16>>,
+    weight: Option<Spanned<i64>>,
     priority: Option<Spanned<String>>,
 }
 
@@ -407,11 +407,14 @@ impl Source<'_> {
         };
         let plain = Export::of(name, disk, written.read_only);
         let weight = match &written.weight {
-            Some(weight) if !(1..=1000).contains(weight.get_ref()) => {
-                let what = format!("weight: {} is not within 1..1000", weight.get_ref());
-                return Err(TextError { place: self.place(weight.span()), what });
+            None => plain.weight,
+            Some(weight) => {
+                let fits = u16::try_from(*weight.get_ref()).ok().filter(|weight| (1..=1000).contains(weight));
+                fits.ok_or_else(|| {
+                    let what = format!("weight: {} is not within 1..1000", weight.get_ref());
+                    TextError { place: self.place(weight.span()), what }
+                })?
             }
-            weight => weight.as_ref().map_or(plain.weight, |weight| *weight.get_ref()),
         };
         let priority = match &written.priority {
             Some(text) => priority(text.get_ref()).map_err(|what| self.given(text).fault(what))?,

@@ -145,6 +145,7 @@ fn what_makes_no_sense_is_refused_where_it_stands() {
             "belong to the export whose queue",
         ),
         ("[[export]]\nname = \"a\"\ndevice = \"ram\"\nweight = 0", 4, "0 is not within 1..1000"),
+        ("[[export]]\nname = \"a\"\ndevice = \"ram\"\nweight = 70000", 4, "70000 is not within 1..1000"),
         ("[[export]]\nname = \"a\"\ndevice = \"ram\"\npriority = \"rt\"", 4, "x"),
         ("[[export]]\nname = \"default\"\ndevice = \"ram\"", 2, "'default' is what commands call"),
         ("[[export]]\nname = \"a\\n\"\ndevice = \"ram\"", 2, "no control characters"),

@@ -1,0 +1,84 @@
+//! Whatever a server says, the device `nbd` either is not there, for a reason that can be read, or completes everything that it is asked
+//! for, within memory that is its own.
+#![no_main]
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Bio, Buffer, Client, RequestQueue};
+use libfuzzer_sys::fuzz_target;
+
+/// A server that says what it is sent, once for each client, and then only listens.
+struct Server {
+    spec: String,
+    words: Mutex<Sender<Vec<u8>>>,
+}
+
+fn server() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(|| {
+        let path = std::env::temp_dir().join(format!("blkmq-fuzz-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).expect("the folder can be written");
+        let (sender, receiver) = channel::<Vec<u8>>();
+        thread::spawn(move || {
+            for words in receiver {
+                let (mut stream, _) = listener.accept().expect("a client follows its words");
+                let _ = stream.write_all(&words);
+                let _ = stream.shutdown(Shutdown::Write);
+                let _ = stream.read_to_end(&mut Vec::new());
+            }
+        });
+        Server {
+            spec: format!("nbd,uri=nbd+unix:///?socket={},hw_queue_depth=8", path.display()),
+            words: Mutex::new(sender),
+        }
+    })
+}
+
+/// What a server says up to the first request: its export has a MiB, and takes everything.
+fn greeting() -> Vec<u8> {
+    let reply = |kind: u32, data: &[u8]| {
+        let head = [&0x0003_e889_0455_65a9_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), &kind.to_be_bytes()].concat();
+        [&head, &(data.len() as u32).to_be_bytes()[..], data].concat()
+    };
+    let export = [&[0, 0][..], &(1_u64 << 20).to_be_bytes(), &[0, 0b110_1101]].concat();
+    [b"NBDMAGICIHAVEOPT\0\x01".to_vec(), reply(3, &export), reply(1, &[])].concat()
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&first, bytes)) = bytes.split_first() else { return };
+    let mut words = if first % 4 > 0 { greeting() } else { Vec::new() };
+    words.extend_from_slice(bytes);
+    let Server { spec, words: sender } = server();
+    sender.lock().expect("nobody panics with it").send(words).expect("the server listens");
+    let driver = match blkmq_drivers::open(spec) {
+        Ok(driver) => driver,
+        Err(error) => return assert!(!error.to_string().contains(char::is_control)),
+    };
+    let q = RequestQueue::builder(driver).scheduler("none").build().expect("what a device says of itself makes sense");
+    let block = q.limits().logical_block_size as usize;
+    let sectors = (block / SECTOR_SIZE) as u64;
+    let mut submitter = q.submitter(&Client::new("fuzz")).expect("there is a place");
+    let mut asked = 0;
+    let mut bios = vec![Bio::flush(), Bio::write(0, Buffer::zeroed(block))];
+    bios.extend((0..4).map(|_| Bio::read(0, Buffer::zeroed(block))));
+    bios.extend([Bio::discard(0, sectors), Bio::write_zeroes(0, sectors)]);
+    for bio in bios {
+        asked += usize::from(submitter.submit(bio).is_ok());
+    }
+    let mut answered = 0;
+    while submitter.nr_outstanding() > 0 {
+        submitter.wait(None);
+        answered += submitter.reap_all(|done| {
+            let data: usize = done.bio.buffers.iter().map(|buffer| buffer.len()).sum();
+            assert!(data == 0 || data == block, "what was handed in comes back");
+        });
+    }
+    assert_eq!(answered, asked);
+});
