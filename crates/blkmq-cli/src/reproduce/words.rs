@@ -147,9 +147,13 @@ impl FoundTable {
         let bases = self.rows.iter().filter_map(|row| Some(row.ratio.as_ref()?.base.clone()));
         let mut bases: Vec<String> = bases.map(|base| format!("'{base}'")).collect();
         bases.dedup();
-        let ratios: Vec<Group> = self.rows.iter().filter_map(ratios).collect();
+        let figures = self.figures.iter().map(FoundFigure::group);
+        let ratios: Vec<Group> = self.rows.iter().filter_map(ratios).chain(figures).collect();
         if !ratios.is_empty() {
-            let note = format!("Rates over those of {}, with 95 % intervals.", bases.join(" and "));
+            let note = format!(
+                "Measured: rates over those of {}, with 95 % intervals. Published: rates over those before, each on its own machine.",
+                bases.join(" and ")
+            );
             sections.push(page::bars(&format!("{}: ratios", self.name), &note, "ratio", (1.0, &series), ratios));
         }
         if !self.figures.is_empty() {
@@ -187,6 +191,11 @@ impl FoundRow {
 }
 
 impl FoundFigure {
+    /// Its bar beside those of the rows, which have a measured one first.
+    fn group(&self) -> Group {
+        Group { name: self.what.to_owned(), bars: vec![None, Some(Bar::new(self.after / self.before))] }
+    }
+
     fn page_cells(&self) -> Vec<String> {
         let Self { what, machine, before, after, gain, beside } = self;
         let words = [what, machine, &*short(*before), &short(*after), &on_top(*gain), beside];
@@ -196,6 +205,8 @@ impl FoundFigure {
 
 #[cfg(test)]
 mod tests {
+    use blkmq_workbench::report::Content;
+
     use super::*;
 
     #[test]
@@ -244,6 +255,27 @@ mod tests {
             assert_eq!(verdict, format!("On this machine '{label}', the default, {expected}"));
         }
         assert_eq!(table.verdict("other"), None);
+    }
+
+    /// Red if a published gain has no bar, or stands among the measured ones.
+    #[test]
+    fn published_gains_are_drawn_beside_the_measured_ones() {
+        let [name, about, job, published] = [""; 4];
+        let figures = super::super::tables::table("scaling").figures;
+        let figures: Vec<_> = figures.iter().map(FoundFigure::from).collect();
+        let expected: Vec<f64> = figures.iter().map(|figure| 1.0 + figure.gain).collect();
+        let rows = Vec::new();
+        let table = FoundTable { name, about, job, time: String::new(), published, rounds: 1, rows, figures };
+        let drawn = table.sections().into_iter().find_map(|section| match section.content {
+            Content::Bars(bars) if bars.baseline == 1.0 => Some(bars.groups),
+            _ => None,
+        });
+        let drawn: Vec<_> = drawn.expect("ratios are drawn").into_iter().map(|group| group.bars).collect();
+        assert_eq!(drawn.len(), expected.len());
+        for (bars, expected) in drawn.iter().zip(expected) {
+            let published = bars[1].expect("it is published").value;
+            assert!(bars.len() == 2 && bars[0].is_none() && (published - expected).abs() < 1e-9, "{bars:?}");
+        }
     }
 
     #[test]
