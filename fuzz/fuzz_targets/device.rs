@@ -54,7 +54,12 @@ fn greeting() -> Vec<u8> {
 fuzz_target!(|bytes: &[u8]| {
     let Some((&first, bytes)) = bytes.split_first() else { return };
     let mut words = if first % 4 > 0 { greeting() } else { Vec::new() };
-    words.extend_from_slice(bytes);
+    if first % 4 == 3 {
+        // Replies by their magic number; what is left to say is what they answer, and how.
+        bytes.chunks(12).for_each(|chunk| words.extend(0x6744_6698_u32.to_be_bytes().iter().chain(chunk)));
+    } else {
+        words.extend_from_slice(bytes);
+    }
     let Server { spec, words: sender } = server();
     sender.lock().expect("nobody panics with it").send(words).expect("the server listens");
     let driver = match blkmq_drivers::open(spec) {

@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ fn read(submitter: &mut Submitter, sector: u64, len: usize) -> Vec<u8> {
     done.bio.buffers.iter().next().expect("a read has a buffer").to_vec()
 }
 
-/// Red if what a ring is asked for with a file in memory is done by a thread that the kernel makes for it: each request handed over to
+/// Red if a direct read or write of a file in memory is done by a thread that the kernel makes for it: each request handed over to
 /// such threads, and its end handed back, is several times as slow.
 #[test]
 fn a_file_in_memory_is_read_and_written_by_who_asks() {
@@ -67,6 +68,11 @@ fn a_file_in_memory_is_read_and_written_by_who_asks() {
         return;
     }
     let folder = Folder::new(BASE, "memory");
+    fs::write(folder.file("probe"), "").expect("it can be made");
+    if fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(folder.file("probe")).is_err() {
+        println!("SKIP: the file system of {BASE} has no direct I/O");
+        return;
+    }
     let q = queue(&format!("file,path={},size=1M", folder.file("disk")), "none", Locking::Single);
     let mut submitter = submitter(&q);
     let writes = (0..128).map(|block| Bio::write(block * 8, Buffer::zeroed(4096)));

@@ -106,11 +106,15 @@ mod tests {
         }
         let zero = opcode::Fallocate::new(FILE, 1 << 20).offset(512).mode(libc::FALLOC_FL_ZERO_RANGE).build();
         let sync = opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build();
-        let read = opcode::Readv::new(FILE, first, 2).build();
+        let readv = opcode::Readv::new(FILE, first, 2).build();
+        let read = opcode::Read::new(FILE, memory.as_ptr().cast_mut(), 8).build();
+        let read_fixed = opcode::ReadFixed::new(FILE, memory.as_ptr().cast_mut(), 8, 0).build();
         for (entry, expected) in [
             (zero, Asked::Zero { offset: 512, bytes: 1 << 20 }),
             (sync, Asked::Sync),
+            (readv, Asked::Read),
             (read, Asked::Read),
+            (read_fixed, Asked::Read),
             (opcode::Nop::new().build(), Asked::Other(0)),
         ] {
             // SAFETY: the pieces are there.

@@ -62,7 +62,7 @@ impl Target {
             return Err(fault(&error));
         }
         let (direct, memory_align, file_align) = direct(config, &buffered).map_err(|error| fault(&error))?;
-        if is_in_memory(&buffered) {
+        if is_on_tmpfs(&buffered) {
             let descriptors = direct.iter().map(AsFd::as_fd).chain([buffered.as_fd()]);
             descriptors.into_iter().try_for_each(do_not_hand_on).map_err(|error| fault(&io::Error::from(error)))?;
         }
@@ -196,13 +196,14 @@ fn direct(config: &Config, buffered: &std::fs::File) -> io::Result<(Option<Owned
     })
 }
 
-/// Whether the file system keeps its files in memory.
-fn is_in_memory(file: impl AsFd) -> bool {
-    fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
+/// Whether it is a file whose file system keeps it in memory. Nodes of devices may lie in such a file system too.
+fn is_on_tmpfs(file: &std::fs::File) -> bool {
+    let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    is_file && fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
 }
 
-/// Lets a ring do itself what it is asked for with this file. It would have another thread of the kernel do everything with a file
-/// whose file system does not say that it can be asked not to wait, as tmpfs does not, though it has nothing to wait for.
+/// Lets a ring itself do reads, and writes past the page cache. Where a file system does not say that it can be asked not to wait, another
+/// thread of the kernel does everything; tmpfs does not say so, though it has nothing to wait for but memory.
 fn do_not_hand_on(file: BorrowedFd<'_>) -> rustix::io::Result<()> {
     fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)
 }
@@ -251,5 +252,19 @@ mod tests {
         }
         let error = found.expect_err("they are two files").to_string();
         assert_eq!(error, "another file took its place while it was opened; try again");
+    }
+
+    /// Red if the file system of a device's node is taken for that of what is in the device.
+    #[test]
+    fn a_device_is_no_file_in_memory() {
+        let is_on_tmpfs = |path: &std::path::Path| is_on_tmpfs(&std::fs::File::open(path).expect("it can be read"));
+        let tmpfs = std::path::Path::new("/dev/shm");
+        if tmpfs.is_dir() {
+            let path = tmpfs.join(format!("blkmq-tmpfs-{}", std::process::id()));
+            std::fs::write(&path, "").expect("anybody may");
+            assert!(is_on_tmpfs(&path));
+            std::fs::remove_file(&path).expect("it was just made");
+        }
+        assert!(!is_on_tmpfs("/dev/null".as_ref()) && !is_on_tmpfs("/proc/self/status".as_ref()));
     }
 }

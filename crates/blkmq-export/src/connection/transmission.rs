@@ -151,6 +151,8 @@ impl Transmission {
             }
             Ok(received) => {
                 self.desk.now = self.submitter.queue().clock().now();
+                // Before the device takes its time.
+                self.vigil.end(self.desk.now);
                 self.is_readable = !received.is_short || self.last_bytes.is_some();
                 if let Some(left) = &mut self.last_bytes {
                     *left -= received.all;
@@ -170,7 +172,8 @@ impl Transmission {
                 return Ok(is_all);
             }
             Err(System(SystemError::CONNRESET)) => {
-                self.is_gone = true;
+                // What waits for the socket is for nobody, and it will never be told that there is room.
+                (self.is_gone, self.is_writable) = (true, true);
                 self.end_input(Refusal::new(Errno::Io, "the client is gone"));
             }
             Err(System(SystemError::INTR)) => (),
@@ -319,9 +322,13 @@ impl Transmission {
         let is_for_client = self.submitter.nr_outstanding() == 0 && matches!(clock, Clock::Real(_));
         // A client that has not taken its answers is in no hurry for more.
         let is_looking = self.wants_input() && !self.has_output();
-        match if is_looking { self.vigil.look(clock.now(), is_for_client) } else { None } {
+        let now = clock.now();
+        match if is_looking { self.vigil.look(now, is_for_client) } else { None } {
             Some(Look::AtOnce) => (),
-            Some(Look::Yielding) => thread::yield_now(),
+            Some(Look::Yielding) => {
+                thread::yield_now();
+                self.vigil.note_yield(now, clock.now());
+            }
             None => return self.sleep(),
         }
         self.is_readable = true;
@@ -350,8 +357,7 @@ impl Transmission {
         let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };
         let mut ready = PollFlags::empty();
         if self.has_output() && !is_waiting {
-            let briefly = timeout.map_or(RELIEF, |timeout| timeout.min(RELIEF));
-            ready = wait(socket, &self.bell, &[], PollFlags::OUT, Some(briefly))?;
+            ready = wait(socket, &self.bell, &[], PollFlags::OUT, Some(RELIEF))?;
         }
         if ready.is_empty() {
             ready = wait(socket, &self.bell, &device, events, timeout)?;

@@ -2,13 +2,20 @@
 //!
 //! One more look, after others had the processor, finds what a client that shares it has sent by then, many requests together
 //! where it would have been woken for each. A client that waits for each answer before it asks again is looked for longer, if
-//! it has been quick: to wake a processor takes longer than such a client does.
+//! it has been quick: to wake a processor takes longer than such a client does. Where others keep the processor for longer than
+//! that is worth, they are not let in for a while: who sleeps is woken before them.
 
 use blkmq::Time;
 
-/// How long a client that was quick the last time is looked for, in nanoseconds. A client that is as quick as this costs no more
-/// processor time than to sleep and be woken does, where the processor is a virtual one; each time that it is not, it costs this.
+/// How long a client that was quick the last time is looked for, in nanoseconds. Each time that it is not quick again, it costs this.
 const WATCH: u64 = 100_000;
+
+/// What it is worth to find a request without being woken for it, in nanoseconds.
+const WORTH: u64 = 50_000;
+
+/// For how many times as long as others have kept the processor in vain they are not let in: no more than a sixteenth of the time is
+/// lost to them, whoever they are.
+const REST: u64 = 16;
 
 /// Turns in a row, each with one request, after which a client counts as one that waits for its answers.
 const SINGLES: u8 = 8;
@@ -34,11 +41,20 @@ pub(super) struct Vigil {
     is_for_client: bool,
     /// The last time that it was, it took less than [`WATCH`].
     was_quick: bool,
+    /// Until when others had the processor just before this turn, and for how many nanoseconds.
+    yielded: Option<(Time, u64)>,
+    /// Before this nobody is let in.
+    rest: Time,
 }
 
 impl Vigil {
     /// A turn brought so many requests.
     pub(super) fn note(&mut self, requests: usize) {
+        if let Some((end, took)) = self.yielded.take()
+            && took > WORTH * requests.max(1) as u64
+        {
+            self.rest = end.after(REST.saturating_mul(took));
+        }
         self.singles = match requests {
             0 => self.singles,
             1 => self.singles.saturating_add(1),
@@ -46,18 +62,24 @@ impl Vigil {
         };
     }
 
+    /// Others had the processor from `start` to `end`.
+    pub(super) fn note_yield(&mut self, start: Time, end: Time) {
+        self.yielded = Some((end, end.since(start)));
+    }
+
     /// There is nothing to do, and it `is_for_client` alone to change that. Returns how to look again, or `None` to sleep.
     pub(super) fn look(&mut self, now: Time, is_for_client: bool) -> Option<Look> {
         let waits_for_answers = self.singles >= SINGLES;
+        let yielding = (now >= self.rest).then_some(Look::Yielding);
         self.last = match (self.since, self.last) {
             (None, _) => {
                 (self.since, self.is_for_client) = (Some(now), is_for_client);
-                Some(if waits_for_answers { Look::Yielding } else { Look::AtOnce })
+                if waits_for_answers { yielding } else { Some(Look::AtOnce) }
             }
-            (Some(_), Some(Look::AtOnce)) => Some(Look::Yielding),
+            (Some(_), Some(Look::AtOnce)) => yielding,
             (Some(since), _) => {
                 let is_worth_it = waits_for_answers && is_for_client && self.was_quick && now.since(since) < WATCH;
-                is_worth_it.then_some(Look::Yielding)
+                yielding.filter(|_| is_worth_it)
             }
         };
         self.last
@@ -111,5 +133,34 @@ mod tests {
         assert_eq!([0, 1].map(|time| vigil.look(Time(time), false)), [Some(Look::Yielding), None]);
         vigil.end(Time(1_000_000));
         assert_eq!(looks(&mut vigil, 0, 50_000).len(), 5);
+    }
+
+    /// Red if others are let in again and again who keep the processor: a client that waits for its answers would get one for
+    /// each of their turns.
+    #[test]
+    fn who_keeps_the_processor_for_long_is_not_let_in_for_a_while() {
+        let mut vigil = Vigil::default();
+        for _ in 0..=SINGLES {
+            looks(&mut vigil, 0, 50_000);
+        }
+        vigil.note_yield(Time(0), Time(WORTH + 1));
+        vigil.note(1);
+        let again = WORTH + 1 + REST * (WORTH + 1);
+        assert_eq!(looks(&mut vigil, WORTH + 1, 50_000), []);
+        assert_eq!(looks(&mut vigil, again - 50_001, 50_000), []);
+        assert_eq!(looks(&mut vigil, again, 50_000), [Look::Yielding; 5], "it is tried again");
+    }
+
+    #[test]
+    fn letting_others_in_may_take_long_if_it_brings_many_requests() {
+        for (took, requests, second) in
+            [(10 * WORTH, 10, Some(Look::Yielding)), (10 * WORTH, 9, None), (WORTH + 1, 0, None)]
+        {
+            let mut vigil = Vigil::default();
+            vigil.note_yield(Time(0), Time(took));
+            vigil.note(requests);
+            let looks = [0, 1].map(|time| vigil.look(Time(took + time), true));
+            assert_eq!(looks, [Some(Look::AtOnce), second], "{requests} requests in {took} ns");
+        }
     }
 }
