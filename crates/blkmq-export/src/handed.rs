@@ -4,10 +4,10 @@
 
 use std::env;
 use std::fs;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
 /// The variables that tell of them. Who starts other programs keeps these from them, for whom they do not hold.
 pub const VARIABLES: [&str; 4] = ["LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES"];
@@ -48,8 +48,13 @@ fn claim(first: RawFd, count: RawFd) -> Result<Vec<OwnedFd>, String> {
     for fd in (first..).take(count as usize) {
         let failed = |error: std::io::Error| format!("LISTEN_FDS: descriptor {fd}: {error}");
         fs::symlink_metadata(format!("/proc/self/fd/{fd}")).map_err(failed)?;
-        // SAFETY: handed over once: the descriptor is open, as was just seen. Who started this process had opened it for it,
-        // so that it is nobody's here, and whoever asks gets it only the first time.
+        // SAFETY: it is open, as was just seen, and borrowed for this look alone.
+        let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).map_err(|error| failed(error.into()))?;
+        if flags.contains(FdFlags::CLOEXEC) {
+            return Err(format!("LISTEN_FDS: descriptor {fd}: it was opened here, and not handed over"));
+        }
+        // SAFETY: it is open, and has come from who started this process: what is opened here is marked as closed when another
+        // program begins. So it is nobody's here, and whoever asks gets it only the first time, for it is marked now.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         sockets.push(socket);
@@ -60,8 +65,6 @@ fn claim(first: RawFd, count: RawFd) -> Result<Vec<OwnedFd>, String> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::{AsRawFd, IntoRawFd};
-
-    use rustix::io::fcntl_getfd;
 
     use super::*;
 
@@ -84,6 +87,10 @@ mod tests {
         let file = fs::File::open("/dev/null").unwrap();
         // A number that no other test's descriptor has, nor the one after it.
         let fd = rustix::io::fcntl_dupfd_cloexec(&file, 500).unwrap().into_raw_fd();
+        let error = claim(fd, 1).unwrap_err();
+        assert_eq!(error, format!("LISTEN_FDS: descriptor {fd}: it was opened here, and not handed over"));
+        // SAFETY: it was just opened, and nobody else knows of it.
+        fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty()).unwrap();
         let sockets = claim(fd, 1).unwrap();
         assert_eq!(sockets.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(), [fd]);
         assert_eq!(fcntl_getfd(&sockets[0]), Ok(FdFlags::CLOEXEC));
