@@ -151,7 +151,7 @@ impl FoundTable {
         let ratios: Vec<Group> = self.rows.iter().filter_map(ratios).chain(figures).collect();
         if !ratios.is_empty() {
             let note = format!(
-                "Measured: rates over those of {}, with 95 % intervals. Published: rates over those before, each on its own machine.",
+                "Rates over those of {}, with 95 % intervals; published ones over those before, each on its own machine.",
                 bases.join(" and ")
             );
             sections.push(page::bars(&format!("{}: ratios", self.name), &note, "ratio", (1.0, &series), ratios));
