@@ -11,7 +11,7 @@
 pub mod file;
 pub mod nbd;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use blkmq::driver::Driver;
 use blkmq::driver::spec::{self, Accepts, DeviceDescription, Parameter, SpecError};
@@ -53,4 +53,13 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
 /// A lock whose holder may have panicked: what it guards is whole between two steps.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same if it is free; `None` if another thread has it.
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }

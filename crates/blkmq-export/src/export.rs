@@ -10,8 +10,8 @@ use crate::nbd::command::Terms;
 use crate::nbd::negotiation::{Agreement, Offer};
 use crate::nbd::{MAX_PAYLOAD, MAX_STRING, transmission};
 
-/// Weights of clients.
-const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
+/// Weights that the clients of an export can have.
+pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
 
 /// A queue as clients see it.
 #[derive(Debug, Clone)]

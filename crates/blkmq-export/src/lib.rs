@@ -37,7 +37,7 @@ mod tls;
 mod uri;
 
 pub use clients::ClientInfo;
-pub use export::Export;
+pub use export::{Export, WEIGHTS};
 pub use latency::{Histogram, Kind, Latencies, NR_BUCKETS};
 pub use listener::Address;
 pub use log::{Level, Log};

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use blkmq::{Class, IoPriority};
+use blkmq_export::WEIGHTS;
 use blkmq_workbench::{TextError, assignment};
 use serde::Deserialize;
 use toml::Spanned;
@@ -409,9 +410,10 @@ impl Source<'_> {
         let weight = match &written.weight {
             None => plain.weight,
             Some(weight) => {
-                let fits = u16::try_from(*weight.get_ref()).ok().filter(|weight| (1..=1000).contains(weight));
+                let fits = u16::try_from(*weight.get_ref()).ok().filter(|weight| WEIGHTS.contains(weight));
                 fits.ok_or_else(|| {
-                    let what = format!("weight: {} is not within 1..1000", weight.get_ref());
+                    let (least, most) = WEIGHTS.into_inner();
+                    let what = format!("weight: {} is not within {least}..{most}", weight.get_ref());
                     TextError { place: self.place(weight.span()), what }
                 })?
             }

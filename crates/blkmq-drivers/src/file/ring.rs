@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use blkmq::driver::{Batch, Done};
 use io_uring::{IoUring, cqueue, squeue};
@@ -18,7 +18,7 @@ use super::poller::Poller;
 use super::registered::{Memory, SLOTS, Table};
 use super::target::Target;
 use super::transfer::{Next, Transfer};
-use crate::lock;
+use crate::{lock, try_lock};
 
 /// A ring, and the requests that are on it.
 ///
@@ -194,11 +194,7 @@ impl Ring {
         if self.is_behind() {
             self.submit(&lock(&self.starting));
         }
-        let _side = match self.reaping.try_lock() {
-            Ok(side) => side,
-            Err(TryLockError::Poisoned(side)) => side.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(_side) = try_lock(&self.reaping) else { return };
         let mut is_unfinished = false;
         if let Some(poller) = self.poller().filter(|poller| poller.is_busy()) {
             poller.look();

@@ -1,7 +1,7 @@
 //! The file itself: how it was opened, how large it is, what it asks for.
 
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::{FileType, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -62,9 +62,9 @@ impl Target {
             return Err(fault(&error));
         }
         let (direct, memory_align, file_align) = direct(config, &buffered).map_err(|error| fault(&error))?;
-        if is_on_tmpfs(&buffered) {
-            let descriptors = direct.iter().map(AsFd::as_fd).chain([buffered.as_fd()]);
-            descriptors.into_iter().try_for_each(do_not_hand_on).map_err(|error| fault(&io::Error::from(error)))?;
+        if is_on_tmpfs(&buffered, kind) {
+            let mut descriptors = direct.iter().map(AsFd::as_fd).chain([buffered.as_fd()]);
+            descriptors.try_for_each(do_not_hand_on).map_err(|error| fault(&io::Error::from(error)))?;
         }
         let device_block = if kind.is_block_device() {
             ioctl_blksszget(&buffered).map_err(|error| fault(&io::Error::from(error)))?
@@ -197,9 +197,8 @@ fn direct(config: &Config, buffered: &std::fs::File) -> io::Result<(Option<Owned
 }
 
 /// Whether it is a file whose file system keeps it in memory. Nodes of devices may lie in such a file system too.
-fn is_on_tmpfs(file: &std::fs::File) -> bool {
-    let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-    is_file && fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
+fn is_on_tmpfs(file: &std::fs::File, kind: FileType) -> bool {
+    kind.is_file() && fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
 }
 
 /// Lets a ring itself do reads, and writes past the page cache. Where a file system does not say that it can be asked not to wait, another
@@ -257,7 +256,11 @@ mod tests {
     /// Red if the file system of a device's node is taken for that of what is in the device.
     #[test]
     fn a_device_is_no_file_in_memory() {
-        let is_on_tmpfs = |path: &std::path::Path| is_on_tmpfs(&std::fs::File::open(path).expect("it can be read"));
+        let is_on_tmpfs = |path: &std::path::Path| {
+            let file = std::fs::File::open(path).expect("it can be read");
+            let kind = file.metadata().expect("the kernel tells").file_type();
+            is_on_tmpfs(&file, kind)
+        };
         let tmpfs = std::path::Path::new("/dev/shm");
         if tmpfs.is_dir() {
             let path = tmpfs.join(format!("blkmq-tmpfs-{}", std::process::id()));

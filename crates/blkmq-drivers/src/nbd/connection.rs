@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard};
 
 use blkmq::driver::{Batch, Done, Request, RqId};
 use blkmq::limits::SECTOR_SIZE;
@@ -18,7 +18,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
-use crate::lock;
+use crate::{lock, try_lock};
 
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
@@ -241,11 +241,7 @@ impl Connection {
         {
             self.send(&mut unsent);
         }
-        let mut received = match self.received.try_lock() {
-            Ok(received) => received,
-            Err(TryLockError::Poisoned(received)) => received.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(mut received) = try_lock(&self.received) else { return };
         let mut is_good = !self.is_broken.load(Ordering::Relaxed);
         while is_good {
             let Received { bytes, start, end, .. } = &mut *received;

@@ -22,8 +22,8 @@ use crate::nbd::command::{Command, REQUEST_SIZE, Request};
 use crate::nbd::reply::Refusal;
 use crate::stop::{Phase, Stop};
 
-/// How long a client that has not taken its answers is left to do just that. It is not woken for, request by request, what it sends
-/// meanwhile; one that does not take them before it has sent more still gets there.
+/// How long a client that has not taken its answers is left to do just that. Its connection is not woken meanwhile for each request that
+/// it sends; one that takes no answer before it has sent more still gets there.
 const RELIEF: Duration = Duration::from_micros(200);
 
 /// The data of a request, as far as it has come.
@@ -317,13 +317,15 @@ impl Transmission {
 
     /// Looks again or sleeps: there was nothing to do.
     fn idle(&mut self) -> Result<(), Ending> {
+        // A client that has not taken its answers is in no hurry for more.
+        if !self.wants_input() || self.has_output() {
+            return self.sleep();
+        }
         let clock = self.submitter.queue().clock();
         // A virtual clock does not move while somebody looks.
         let is_for_client = self.submitter.nr_outstanding() == 0 && matches!(clock, Clock::Real(_));
-        // A client that has not taken its answers is in no hurry for more.
-        let is_looking = self.wants_input() && !self.has_output();
         let now = clock.now();
-        match if is_looking { self.vigil.look(now, is_for_client) } else { None } {
+        match self.vigil.look(now, is_for_client) {
             Some(Look::AtOnce) => (),
             Some(Look::Yielding) => {
                 thread::yield_now();
