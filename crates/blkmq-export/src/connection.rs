@@ -85,11 +85,18 @@ fn wait(
 ) -> Result<PollFlags, Ending> {
     let bell_fd = bell.as_fd();
     let (first, events) = socket.map_or((bell_fd, PollFlags::empty()), |socket| (socket, events));
-    let mut fds = vec![PollFd::from_borrowed_fd(first, events), PollFd::from_borrowed_fd(bell_fd, PollFlags::IN)];
-    fds.extend(device.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+    let mut two = [PollFd::from_borrowed_fd(first, events), PollFd::from_borrowed_fd(bell_fd, PollFlags::IN)];
+    let mut more;
+    let fds = if device.is_empty() {
+        &mut two[..]
+    } else {
+        more = two.to_vec();
+        more.extend(device.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+        &mut more[..]
+    };
     // A time that does not fit is as good as none.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    match poll(&mut fds, timeout.as_ref()) {
+    match poll(fds, timeout.as_ref()) {
         Ok(_) | Err(SystemError::INTR) => (),
         Err(error) => return Err(Ending::Broken(error.into())),
     }

@@ -6,10 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::{Errno, readv};
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_domain};
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, sendmsg};
 use rustls::ServerConfig;
 
 use super::session::Session;
+
+/// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more: room for some 8 answers of
+/// 4 KiB, with what they cost the kernel. The kernel draws the line at a quarter of a buffer that is twice what it is asked for.
+const BEHIND: usize = 80 << 10;
 
 /// Why bytes do not get through.
 #[derive(Debug)]
@@ -45,6 +50,10 @@ pub(super) struct Stream {
 impl Stream {
     /// The socket does not block. Bytes go over it as they are.
     pub(super) fn new(socket: OwnedFd) -> Self {
+        // TCP chooses its buffers by what the way to the client takes. If this fails, a client counts as behind sooner or later.
+        if socket_domain(&socket) == Ok(AddressFamily::UNIX) {
+            let _ = set_socket_send_buffer_size(&socket, 2 * BEHIND);
+        }
         Self { socket, session: None }
     }
 
@@ -151,4 +160,30 @@ impl AsFd for Stream {
 /// Sends; a client that is gone is an error here, and no signal to the process.
 pub(super) fn send(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
     sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    /// Red if the line is where the system's default has it, or the socket is full there.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no sockets")]
+    fn a_client_is_behind_before_its_socket_is_full() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut stream = Stream::new(ours.into());
+        let mut states = Vec::new();
+        for _ in 0..2 {
+            assert_eq!(stream.send(&[IoSlice::new(&[0; 64 << 10])]).unwrap(), 64 << 10);
+            let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::OUT)];
+            states.push(poll(&mut fds, Some(&Timespec::default())).unwrap() == 1);
+        }
+        assert_eq!(states, [true, false]);
+        assert!(stream.send(&[IoSlice::new(&[0; 4096])]).is_ok());
+    }
 }

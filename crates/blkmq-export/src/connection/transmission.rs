@@ -1,6 +1,6 @@
 //! The requests of one connection: received, done and answered, many at a time.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use crate::nbd::command::{Command, REQUEST_SIZE, Request};
 use crate::nbd::reply::Refusal;
 use crate::stop::{Phase, Stop};
 
-/// How long a client that has not taken its answers is left to do just that. Its connection is not woken meanwhile for each request that
-/// it sends; one that takes no answer before it has sent more still gets there.
+/// How long a client that has many answers to take is left to do just that. Its connection is not woken meanwhile for each request
+/// that it sends; one that takes no answer before it has sent more still gets there.
 const RELIEF: Duration = Duration::from_micros(200);
 
 /// The data of a request, as far as it has come.
@@ -326,7 +326,8 @@ impl Transmission {
         let is_for_client = self.submitter.nr_outstanding() == 0 && matches!(clock, Clock::Real(_));
         let now = clock.now();
         match self.vigil.look(now, is_for_client) {
-            Some(Look::AtOnce) => (),
+            Some(Look::AfterAnswers) if is_for_client => _ = self.relieve()?,
+            Some(Look::AfterAnswers) => (),
             Some(Look::Yielding) => {
                 thread::yield_now();
                 self.vigil.note_yield(now, clock.now());
@@ -339,6 +340,10 @@ impl Transmission {
 
     /// Sleeps until the socket is ready, something completes, the queue wants to be driven, or the server stops.
     fn sleep(&mut self) -> Result<(), Ending> {
+        let is_waiting = self.submitter.nr_outstanding() > 0;
+        if self.has_output() && !is_waiting && self.relieve()? {
+            return Ok(());
+        }
         let mut events = PollFlags::empty();
         if self.wants_input() {
             events |= PollFlags::IN;
@@ -352,27 +357,36 @@ impl Transmission {
             Clock::Virtual(_) => Duration::ZERO,
             Clock::Real(_) => Duration::from_nanos(wakeup.since(clock.now())),
         });
-        // The socket of a client that is gone is always ready, and has nothing to say.
-        let socket = (!self.is_gone).then(|| self.stream.as_fd());
         // What the device has done for others is theirs to find.
-        let is_waiting = self.submitter.nr_outstanding() > 0;
         let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };
-        let mut ready = PollFlags::empty();
-        if self.has_output() && !is_waiting {
-            ready = wait(socket, &self.bell, &[], PollFlags::OUT, Some(RELIEF))?;
-        }
-        if ready.is_empty() {
-            ready = wait(socket, &self.bell, &device, events, timeout)?;
-        }
+        let ready = wait(self.socket(), &self.bell, &device, events, timeout)?;
         if let (Clock::Virtual(clock), Some(wakeup), true) = (clock, wakeup, ready.is_empty()) {
             // As when a submitter waits: sleeping moves the clock.
             clock.advance_to(wakeup);
         }
+        self.note_ready(ready);
+        Ok(())
+    }
+
+    /// Leaves a client alone that has many answers to take. Returns whether it is ready for more, or something else is to be done.
+    ///
+    /// COST: a system call, and for a client that is behind up to [`RELIEF`] of sleep.
+    fn relieve(&mut self) -> Result<bool, Ending> {
+        let ready = wait(self.socket(), &self.bell, &[], PollFlags::OUT, Some(RELIEF))?;
+        self.note_ready(ready);
+        Ok(!ready.is_empty())
+    }
+
+    /// The socket of a client that is gone is always ready, and has nothing to say.
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
+        (!self.is_gone).then(|| self.stream.as_fd())
+    }
+
+    fn note_ready(&mut self, ready: PollFlags) {
         if ready.intersects(PollFlags::HUP | PollFlags::ERR) {
             (self.is_gone, self.is_readable, self.is_writable) = (true, true, true);
         }
         self.is_readable |= ready.contains(PollFlags::IN);
         self.is_writable |= ready.contains(PollFlags::OUT);
-        Ok(())
     }
 }

@@ -23,8 +23,8 @@ const SINGLES: u8 = 8;
 /// How to look again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// What comes meanwhile is answered together with what came before.
-    AtOnce,
+    /// Once the client has taken most of its answers, which it mostly has: what comes meanwhile is answered together.
+    AfterAnswers,
     /// After whoever else wants the processor has had it.
     Yielding,
 }
@@ -32,7 +32,7 @@ pub(super) enum Look {
 /// The looks of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Vigil {
-    /// Turns in a row that brought one request each.
+    /// Turns in a row that brought one request each, up to twice [`SINGLES`]; then on from there.
     singles: u8,
     /// Since when there was nothing to do.
     since: Option<Time>,
@@ -57,7 +57,8 @@ impl Vigil {
         }
         self.singles = match requests {
             0 => self.singles,
-            1 => self.singles.saturating_add(1),
+            1 if self.singles == 2 * SINGLES => SINGLES + 1,
+            1 => self.singles + 1,
             _ => 0,
         };
     }
@@ -74,9 +75,11 @@ impl Vigil {
         self.last = match (self.since, self.last) {
             (None, _) => {
                 (self.since, self.is_for_client) = (Some(now), is_for_client);
-                if waits_for_answers { yielding } else { Some(Look::AtOnce) }
+                // It may be a client with so many answers to take that it sends one request for each.
+                let may_be_behind = !waits_for_answers || self.singles == 2 * SINGLES;
+                if may_be_behind { Some(Look::AfterAnswers) } else { yielding }
             }
-            (Some(_), Some(Look::AtOnce)) => yielding,
+            (Some(_), Some(Look::AfterAnswers)) => yielding,
             (Some(since), _) => {
                 let is_worth_it = waits_for_answers && is_for_client && self.was_quick && now.since(since) < WATCH;
                 yielding.filter(|_| is_worth_it)
@@ -107,7 +110,7 @@ mod tests {
         looks
     }
 
-    const TWO: [Look; 2] = [Look::AtOnce, Look::Yielding];
+    const TWO: [Look; 2] = [Look::AfterAnswers, Look::Yielding];
 
     #[test]
     fn a_client_that_waits_for_its_answers_is_looked_for_if_it_is_quick() {
@@ -122,6 +125,17 @@ mod tests {
         assert_eq!(looks(&mut vigil, 0, 50_000), [Look::Yielding; 5]);
         vigil.note(2);
         assert_eq!(looks(&mut vigil, 0, 50_000), TWO, "it sends several together, and so has not waited");
+    }
+
+    /// Red if a client that is behind, and so sends one request for each answer that it takes, is never left alone.
+    #[test]
+    fn a_client_that_waits_for_its_answers_may_have_many_to_take_now_and_then() {
+        let mut vigil = Vigil::default();
+        let firsts: Vec<_> = (0..5 * SINGLES).map(|_| looks(&mut vigil, 0, 50_000)[0]).collect();
+        for (turn, first) in (1..).zip(firsts) {
+            let is_asked = turn < SINGLES || turn > SINGLES && turn % SINGLES == 0;
+            assert_eq!(first == Look::AfterAnswers, is_asked, "turn {turn}");
+        }
     }
 
     #[test]
@@ -160,7 +174,7 @@ mod tests {
             vigil.note_yield(Time(0), Time(took));
             vigil.note(requests);
             let looks = [0, 1].map(|time| vigil.look(Time(took + time), true));
-            assert_eq!(looks, [Some(Look::AtOnce), second], "{requests} requests in {took} ns");
+            assert_eq!(looks, [Some(Look::AfterAnswers), second], "{requests} requests in {took} ns");
         }
     }
 }
