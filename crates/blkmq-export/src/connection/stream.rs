@@ -12,9 +12,9 @@ use rustls::ServerConfig;
 
 use super::session::Session;
 
-/// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more: room for some 8 answers of
+/// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more: room for some 7 answers of
 /// 4 KiB, with what they cost the kernel. The kernel draws the line at a quarter of a buffer that is twice what it is asked for.
-const BEHIND: usize = 80 << 10;
+const BEHIND: usize = 64 << 10;
 
 /// Why bytes do not get through.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ mod tests {
         let mut stream = Stream::new(ours.into());
         let mut states = Vec::new();
         for _ in 0..2 {
-            assert_eq!(stream.send(&[IoSlice::new(&[0; 64 << 10])]).unwrap(), 64 << 10);
+            assert_eq!(stream.send(&[IoSlice::new(&[0; 56 << 10])]).unwrap(), 56 << 10);
             let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::OUT)];
             states.push(poll(&mut fds, Some(&Timespec::default())).unwrap() == 1);
         }
