@@ -1,21 +1,16 @@
 //! NBD URIs, by which clients name an export and the way to it.
 
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Every byte that is not safe in a path or a query, as `%XX`.
-fn escape(bytes: &[u8]) -> String {
-    let mut escaped = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            write!(escaped, "%{byte:02X}").expect("a string takes everything");
-        }
-    }
-    escaped
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};
+
+/// What is not safe in a path or a query.
+const UNSAFE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+fn escape(bytes: &[u8]) -> PercentEncode<'_> {
+    percent_encode(bytes, UNSAFE)
 }
 
 /// What a URI begins with: clients encrypt if it says so.

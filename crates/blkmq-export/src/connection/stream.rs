@@ -12,9 +12,9 @@ use rustls::ServerConfig;
 
 use super::session::Session;
 
-/// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more: room for some 7 answers of
+/// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more: room for some 8 answers of
 /// 4 KiB, with what they cost the kernel. The kernel draws the line at a quarter of a buffer that is twice what it is asked for.
-const BEHIND: usize = 64 << 10;
+const BEHIND: usize = 72 << 10;
 
 /// Why bytes do not get through.
 #[derive(Debug)]
