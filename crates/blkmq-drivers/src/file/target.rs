@@ -64,7 +64,7 @@ impl Target {
         let (direct, memory_align, file_align) = direct(config, &buffered).map_err(|error| fault(&error))?;
         let is_on_tmpfs = is_on_tmpfs(&buffered, kind);
         for file in direct.iter().map(AsFd::as_fd).chain([buffered.as_fd()]) {
-            ease(file, is_on_tmpfs).map_err(|error| fault(&io::Error::from(error)))?;
+            set_flags(file, is_on_tmpfs).map_err(|error| fault(&io::Error::from(error)))?;
         }
         let device_block = if kind.is_block_device() {
             ioctl_blksszget(&buffered).map_err(|error| fault(&io::Error::from(error)))?
@@ -201,19 +201,19 @@ fn is_on_tmpfs(file: &std::fs::File, kind: FileType) -> bool {
     kind.is_file() && fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
 }
 
-/// Spares the kernel work for what is read and written from here on.
+/// Asks for what makes reads and writes cheaper.
 ///
-/// Nobody asks when a disk was last read, so that is not noted, where the file is ours and we may choose.
+/// Nobody asks when a disk was last read, so that is not noted, where the kernel lets us choose.
 ///
 /// Where a file system does not say that it can be asked not to wait, another thread of the kernel does everything, instead of the
 /// ring. tmpfs does not say so, though it has nothing to wait for but memory; this says it for it.
-fn ease(file: BorrowedFd<'_>, is_on_tmpfs: bool) -> rustix::io::Result<()> {
-    let mut flags = fcntl_getfl(file)?;
-    flags.set(OFlags::NONBLOCK, is_on_tmpfs);
-    match fcntl_setfl(file, flags | OFlags::NOATIME) {
-        Err(Errno::PERM) => fcntl_setfl(file, flags),
-        set => set,
+fn set_flags(file: BorrowedFd<'_>, is_on_tmpfs: bool) -> rustix::io::Result<()> {
+    if is_on_tmpfs {
+        fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?;
     }
+    // It is for the file's owner to choose, and some systems let nobody.
+    let _ = fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NOATIME);
+    Ok(())
 }
 
 /// Bytes of a file or block device.
@@ -263,12 +263,15 @@ mod tests {
     }
 
     #[test]
-    fn when_a_file_of_ours_was_read_is_not_noted() {
+    fn when_a_file_was_read_is_not_noted_and_direct_ways_stay_so() {
         let path = std::env::temp_dir().join(format!("blkmq-atime-{}", std::process::id()));
         let target = Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }).expect("it can be made");
         std::fs::remove_file(&path).expect("it was just made");
         for file in [Some(&target.buffered), target.direct.as_ref()].into_iter().flatten() {
             assert!(fcntl_getfl(file).expect("it is open").contains(OFlags::NOATIME));
+        }
+        if let Some(file) = &target.direct {
+            assert!(fcntl_getfl(file).expect("it is open").contains(OFlags::DIRECT));
         }
     }
 

@@ -12,8 +12,8 @@ use rustls::ServerConfig;
 
 use super::session::Session;
 
-/// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more: room for some 8 answers of
-/// 4 KiB, with what they cost the kernel. The kernel draws the line at a quarter of a buffer that is twice what it is asked for.
+/// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more. What the kernel adds to each
+/// message counts too: it is room for some 8 answers of 4 KiB sent one by one, and twice as many sent together. The kernel draws the line at a quarter of a buffer that is twice what it is asked for.
 const BEHIND: usize = 72 << 10;
 
 /// Why bytes do not get through.
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// Red if the line is where the system's default has it, or the socket is full there.
+    /// Red if the line is where the system's usual default of 208 KiB has it, or the socket is full there.
     #[test]
     #[cfg_attr(miri, ignore = "there are no sockets")]
     fn a_client_is_behind_before_its_socket_is_full() {

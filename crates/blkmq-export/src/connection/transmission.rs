@@ -15,7 +15,7 @@ use super::input::Input;
 use super::stream::Fault::System;
 use super::stream::Stream;
 use super::task::TaskId;
-use super::vigil::{Look, Vigil};
+use super::vigil::{Awaited, Look, Vigil};
 use super::{Ending, wait};
 use crate::nbd::Errno;
 use crate::nbd::command::{Command, REQUEST_SIZE, Request};
@@ -93,7 +93,7 @@ impl Transmission {
     /// Serves the client until it leaves, breaks the protocol, or the server stops.
     ///
     /// COST: per turn one system call to receive and one to send, for all requests that came together, which go through the queue
-    /// as one plug; before it sleeps two or three to look again, and one to sleep.
+    /// as one plug; before it sleeps three or four to look again, and one to sleep.
     pub(super) fn run(&mut self) -> Result<(), Ending> {
         loop {
             self.look_at_stop()?;
@@ -315,6 +315,17 @@ impl Transmission {
         Ok(has_any)
     }
 
+    fn awaited(&self) -> Awaited {
+        // A virtual clock does not move while somebody looks.
+        if self.submitter.nr_outstanding() > 0 || !matches!(self.submitter.queue().clock(), Clock::Real(_)) {
+            Awaited::Others
+        } else if self.incoming.is_some() || !self.input.bytes().is_empty() {
+            Awaited::Sender
+        } else {
+            Awaited::Client
+        }
+    }
+
     /// Looks again or sleeps: there was nothing to do.
     fn idle(&mut self) -> Result<(), Ending> {
         // A client that has not taken its answers is in no hurry for more.
@@ -322,12 +333,11 @@ impl Transmission {
             return self.sleep();
         }
         let clock = self.submitter.queue().clock();
-        // A virtual clock does not move while somebody looks.
-        let is_for_client = self.submitter.nr_outstanding() == 0 && matches!(clock, Clock::Real(_));
         let now = clock.now();
-        match self.vigil.look(now, is_for_client) {
-            Some(Look::AfterAnswers) if is_for_client => _ = self.relieve()?,
-            Some(Look::AfterAnswers) => (),
+        match self.vigil.look(now, self.awaited()) {
+            Some(Look::AtOnce) => (),
+            // Whatever it was that ended it.
+            Some(Look::AfterAnswers) => _ = self.leave_alone()?,
             Some(Look::Yielding) => {
                 thread::yield_now();
                 self.vigil.note_yield(now, clock.now());
@@ -341,7 +351,7 @@ impl Transmission {
     /// Sleeps until the socket is ready, something completes, the queue wants to be driven, or the server stops.
     fn sleep(&mut self) -> Result<(), Ending> {
         let is_waiting = self.submitter.nr_outstanding() > 0;
-        if self.has_output() && !is_waiting && self.relieve()? {
+        if self.has_output() && !is_waiting && self.leave_alone()? {
             return Ok(());
         }
         let mut events = PollFlags::empty();
@@ -371,7 +381,7 @@ impl Transmission {
     /// Leaves a client alone that has many answers to take. Returns whether it is ready for more, or something else is to be done.
     ///
     /// COST: a system call, and for a client that is behind up to [`RELIEF`] of sleep.
-    fn relieve(&mut self) -> Result<bool, Ending> {
+    fn leave_alone(&mut self) -> Result<bool, Ending> {
         let ready = wait(self.socket(), &self.bell, &[], PollFlags::OUT, Some(RELIEF))?;
         self.note_ready(ready);
         Ok(!ready.is_empty())

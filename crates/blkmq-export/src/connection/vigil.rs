@@ -20,10 +20,23 @@ const REST: u64 = 16;
 /// Turns in a row, each with one request, after which a client counts as one that waits for its answers.
 const SINGLES: u8 = 8;
 
+/// Whom a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// The client, to ask for something.
+    Client,
+    /// The client, to send the rest of a request.
+    Sender,
+    /// Somebody else too: the device, or who moves a virtual clock.
+    Others,
+}
+
 /// How to look again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// Once the client has taken most of its answers, which it mostly has: what comes meanwhile is answered together.
+    /// What comes meanwhile is answered together with what came before.
+    AtOnce,
+    /// The same once the client has taken most of its answers, which it mostly has.
     AfterAnswers,
     /// After whoever else wants the processor has had it.
     Yielding,
@@ -68,8 +81,9 @@ impl Vigil {
         self.yielded = Some((end, end.since(start)));
     }
 
-    /// There is nothing to do, and it `is_for_client` alone to change that. Returns how to look again, or `None` to sleep.
-    pub(super) fn look(&mut self, now: Time, is_for_client: bool) -> Option<Look> {
+    /// There is nothing to do. Returns how to look again, or `None` to sleep.
+    pub(super) fn look(&mut self, now: Time, awaited: Awaited) -> Option<Look> {
+        let is_for_client = awaited != Awaited::Others;
         let waits_for_answers = self.singles >= SINGLES;
         let yielding = (now >= self.rest).then_some(Look::Yielding);
         self.last = match (self.since, self.last) {
@@ -77,9 +91,14 @@ impl Vigil {
                 (self.since, self.is_for_client) = (Some(now), is_for_client);
                 // It may be a client with so many answers to take that it sends one request for each.
                 let may_be_behind = !waits_for_answers || self.singles == 2 * SINGLES;
-                if may_be_behind { Some(Look::AfterAnswers) } else { yielding }
+                match awaited {
+                    _ if !may_be_behind => yielding,
+                    Awaited::Client => Some(Look::AfterAnswers),
+                    // Who sends is in a hurry, and a device is not told by the client's socket.
+                    Awaited::Sender | Awaited::Others => Some(Look::AtOnce),
+                }
             }
-            (Some(_), Some(Look::AfterAnswers)) => yielding,
+            (Some(_), Some(Look::AtOnce | Look::AfterAnswers)) => yielding,
             (Some(since), _) => {
                 let is_worth_it = waits_for_answers && is_for_client && self.was_quick && now.since(since) < WATCH;
                 yielding.filter(|_| is_worth_it)
@@ -105,7 +124,8 @@ mod tests {
     /// Turns of one request each, the next of which comes `gap` after the answer. Returns how it was looked for, if each look takes 10 us.
     fn looks(vigil: &mut Vigil, start: u64, gap: u64) -> Vec<Look> {
         vigil.note(1);
-        let looks = (0..gap / 10_000).map_while(|look| vigil.look(Time(start + look * 10_000), true)).collect();
+        let looks =
+            (0..gap / 10_000).map_while(|look| vigil.look(Time(start + look * 10_000), Awaited::Client)).collect();
         vigil.end(Time(start + gap));
         looks
     }
@@ -138,13 +158,25 @@ mod tests {
         }
     }
 
+    /// Red if a client that is sending, or a device that is at work, waits while answers are taken.
+    #[test]
+    fn only_a_client_that_may_ask_for_something_is_left_alone() {
+        for (awaited, first) in
+            [(Awaited::Client, Look::AfterAnswers), (Awaited::Sender, Look::AtOnce), (Awaited::Others, Look::AtOnce)]
+        {
+            let mut vigil = Vigil::default();
+            let looks = [0, 1, 2].map(|time| vigil.look(Time(time), awaited));
+            assert_eq!(looks, [Some(first), Some(Look::Yielding), None], "{awaited:?}");
+        }
+    }
+
     #[test]
     fn what_a_device_takes_is_not_put_down_to_the_client() {
         let mut vigil = Vigil::default();
         for _ in 0..=SINGLES {
             looks(&mut vigil, 0, 50_000);
         }
-        assert_eq!([0, 1].map(|time| vigil.look(Time(time), false)), [Some(Look::Yielding), None]);
+        assert_eq!([0, 1].map(|time| vigil.look(Time(time), Awaited::Others)), [Some(Look::Yielding), None]);
         vigil.end(Time(1_000_000));
         assert_eq!(looks(&mut vigil, 0, 50_000).len(), 5);
     }
@@ -173,7 +205,7 @@ mod tests {
             let mut vigil = Vigil::default();
             vigil.note_yield(Time(0), Time(took));
             vigil.note(requests);
-            let looks = [0, 1].map(|time| vigil.look(Time(took + time), true));
+            let looks = [0, 1].map(|time| vigil.look(Time(took + time), Awaited::Client));
             assert_eq!(looks, [Some(Look::AfterAnswers), second], "{requests} requests in {took} ns");
         }
     }
