@@ -12,8 +12,10 @@ use rustls::ServerConfig;
 
 use super::session::Session;
 
-/// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more. What the kernel adds to each
-/// message counts too: it is room for some 8 answers of 4 KiB sent one by one, and twice as many sent together. The kernel draws the line at a quarter of a buffer that is twice what it is asked for.
+/// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more.
+///
+/// What the kernel adds to each message counts too: it is room for some 8 answers of 4 KiB sent one by one, and twice as many sent
+/// together. The kernel draws the line at a quarter of a buffer that is twice what it is asked for.
 const BEHIND: usize = 72 << 10;
 
 /// Why bytes do not get through.
