@@ -27,6 +27,9 @@ impl<'q> TagBatch<'q> {
             Some(gathered) if hctx == self.hctx => gathered.add(tag, hint),
             _ => self.turn_to(q, hctx).add(tag, hint),
         }
+        if !kept("complete.tag_once") {
+            q.hctxs.get(hctx).tags.put(tag, hint);
+        }
     }
 
     /// Puts back what there is, and begins with another hardware queue.
@@ -57,12 +60,16 @@ impl<'q> Delivery<'q> {
     }
 
     fn add(&mut self, q: &RequestQueue, part: Request<'_>) {
-        let member = part.index().pool();
+        self.turn_to(q, part.index().pool());
+        self.list.push_back(part, Place::Completed);
+    }
+
+    /// What is added next goes to this submitter.
+    fn turn_to(&mut self, q: &RequestQueue, member: u16) {
         if member != self.member {
             self.send(q);
             self.member = member;
         }
-        self.list.push_back(part, Place::Completed);
     }
 
     /// Counted first: who has its completions finds them in the statistics.
@@ -85,7 +92,7 @@ impl Runner {
         let mut tags = TagBatch::new();
         let mut delivery = Delivery::new(q, self, now);
         loop {
-            self.complete_own(q, &mut tags, &mut delivery.ending, now);
+            while self.complete_run(q, &mut tags, &mut delivery, now) {}
             let Some(mut rq) = self.finished.pop_front(&q.slots) else { break };
             let hctx = rq.body().hctx;
             rq.body_mut().completed = now;
@@ -94,9 +101,6 @@ impl Runner {
             }
             if let Some(tag) = rq.body_mut().tag.take() {
                 tags.add(q, &mut self.hint, hctx, tag);
-                if !kept("complete.tag_once") {
-                    q.hctxs.get(hctx).tags.put(tag, &mut self.hint);
-                }
             }
             if rq.body().flush == FlushStep::None {
                 self.deliver(q, rq, &mut delivery);
@@ -117,12 +121,20 @@ impl Runner {
         q.room_came();
     }
 
-    /// Completes the requests at the front that are one operation of this thread each: the whole list moves on at once.
-    fn complete_own<'q>(&mut self, q: &'q RequestQueue, tags: &mut TagBatch<'q>, ending: &mut Ending<'_>, now: Time) {
+    /// Completes the requests at the front that are one operation each, of one submitter: the whole list moves on at once.
+    /// Returns whether there were any.
+    fn complete_run<'q>(
+        &mut self,
+        q: &'q RequestQueue,
+        tags: &mut TagBatch<'q>,
+        delivery: &mut Delivery<'_>,
+        now: Time,
+    ) -> bool {
+        let Some(member) = self.finished.with_first(&q.slots, |rq| rq.index().pool()) else { return false };
         let counters = &self.member(q).counters;
-        let (member, hint) = (self.member, &mut self.hint);
+        let (hint, ending) = (&mut self.hint, &mut delivery.ending);
         let mut failed = 0;
-        let own = self.finished.take_while(&q.slots, |rq| {
+        let run = self.finished.take_while(&q.slots, |rq| {
             let pool = rq.index().pool();
             let body = rq.body_mut();
             if pool != member || body.nr_parts > 1 || body.flush != FlushStep::None {
@@ -140,13 +152,20 @@ impl Runner {
             rq.rest_at(Place::Completed);
             true
         });
-        if !own.is_empty() {
-            counters.completed(own.len() as u64);
-            if failed > 0 && kept("complete.count_failed") {
-                counters.failed(failed);
-            }
-            self.completed.append(own);
+        if run.is_empty() {
+            return false;
         }
+        counters.completed(run.len() as u64);
+        if failed > 0 && kept("complete.count_failed") {
+            counters.failed(failed);
+        }
+        if member == self.member || !kept("complete.owner") {
+            self.completed.append(run);
+        } else {
+            delivery.turn_to(q, member);
+            delivery.list.append(run);
+        }
+        true
     }
 
     /// Does what the flush machine asks for.

@@ -327,11 +327,19 @@ impl Tags {
     #[inline]
     pub fn get_batch(&self, hint: &mut Hint, out: &mut [Tag]) -> usize {
         let mut count = 0;
-        let taken = self.take(hint, out.len());
-        for (place, tag) in out.iter_mut().zip(taken) {
-            *place = tag;
-            count += 1;
+        let mut taken = self.take(hint, out.len());
+        while taken.claim() {
+            let mut bits = std::mem::take(&mut taken.bits);
+            for place in &mut out[count..] {
+                if bits == 0 {
+                    break;
+                }
+                *place = taken.geometry.tag(taken.index, bits.trailing_zeros());
+                bits &= bits - 1;
+                count += 1;
+            }
         }
+        taken.ends = out[..count].first().copied().zip(out[..count].last().copied());
         count
     }
 
