@@ -29,5 +29,5 @@ pub use knob::{Knob, KnobError, Unit};
 pub use merge::{Join, Merge, MergeHow, MergeLimits};
 pub use mq_deadline::MqDeadline;
 pub use registry::{Description, SCHEDULERS, scheduler};
-pub use scheduler::{Scheduler, Tally};
+pub use scheduler::{MOST_NEWCOMERS, Newcomer, Scheduler, Tally};
 pub use slab::{Access, Probe};

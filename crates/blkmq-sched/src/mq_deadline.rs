@@ -17,6 +17,7 @@ mod level;
 mod merge;
 mod request;
 mod show;
+mod through;
 mod tunables;
 
 use core::fmt;
@@ -30,8 +31,8 @@ use crate::list::List;
 use crate::merge::forced;
 use crate::slab::{Index, Probe, Slab};
 use crate::{
-    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLevel, MergeLimits, RqId, Scheduler, Tally,
-    Time,
+    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLevel, MergeLimits, Newcomer, RqId, Scheduler,
+    Tally, Time,
 };
 
 /// The kernel's name of the policy.
@@ -309,6 +310,11 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         let aged = if self.wants_tally() { self.choose_aged(now) } else { None };
         let item = aged.or_else(|| self.choose_strict(now))?;
         Some(self.start_sorted(item))
+    }
+
+    /// COST: the newcomers are sorted; no slot is touched.
+    fn hand_through(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+        self.hand(newcomers, now, order)
     }
 
     fn force(&mut self, rq: RqId) -> bool {

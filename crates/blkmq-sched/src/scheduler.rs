@@ -16,11 +16,23 @@ pub struct Tally {
     pub bypassed: [u64; 3],
 }
 
+/// A request on its way through a scheduler in which nothing waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Newcomer {
+    /// Its name.
+    pub rq: RqId,
+    /// What the scheduler decides on.
+    pub info: Info,
+}
+
+/// So many requests at most are handed through a scheduler at once ([`Scheduler::hand_through`]).
+pub const MOST_NEWCOMERS: usize = 32;
+
 /// A policy: which request next?
 ///
 /// Every method takes constant or logarithmic time in the number of waiting requests and allocates nothing, but for
-/// [`reserve`](Self::reserve), [`force`](Self::force) and its like, [`requeue`](Self::requeue), knobs and [`show`](Self::show), which
-/// are for the control path.
+/// [`hand_through`](Self::hand_through), which is for few requests, and [`reserve`](Self::reserve), [`force`](Self::force) and its
+/// like, [`requeue`](Self::requeue), knobs and [`show`](Self::show), which are for the control path.
 pub trait Scheduler: Send + fmt::Debug {
     /// The kernel's name of the policy.
     fn name(&self) -> &'static str;
@@ -41,6 +53,17 @@ pub trait Scheduler: Send + fmt::Debug {
 
     /// Chooses the next request and forgets it. `None`: nothing waits, or nothing may go yet ([`Self::next_wakeup`]).
     fn dispatch(&mut self, now: Time) -> Option<RqId>;
+
+    /// Takes in requests that come together, sorted, and hands all of them out at once: `order` gets their places in `newcomers`,
+    /// in the order in which as many calls of [`dispatch`](Self::dispatch) behind an [`insert`](Self::insert) of each would have
+    /// named them, and the scheduler is as it would be then. False if it is not as simple as that: something waits already, two
+    /// of them could merge, one would be held back; then nothing has changed. That is also the default.
+    ///
+    /// All are of one operation and one class of priority. `order` has as many places as there are newcomers, [`MOST_NEWCOMERS`]
+    /// at most.
+    fn hand_through(&mut self, _newcomers: &[Newcomer], _now: Time, _order: &mut [u8]) -> bool {
+        false
+    }
 
     /// Dispatches this very request, as if the policy had chosen it; false if it does not wait here. For a replay that
     /// follows the choices of another. Takes linear time.

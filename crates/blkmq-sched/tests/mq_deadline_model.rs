@@ -5,7 +5,8 @@
 mod model;
 
 use blkmq_sched::{
-    ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Scheduler, Tally, Time, scheduler,
+    ClientId, Info, InsertAt, IoPriority, MOST_NEWCOMERS, MergeLevel, MergeLimits, Newcomer, Op, RqId, Scheduler,
+    Tally, Time, scheduler,
 };
 use model::Model;
 use proptest::prelude::*;
@@ -34,6 +35,10 @@ enum Step {
         info: Info,
     },
     Dispatch,
+    /// Dispatch what may go, then hand these through, or submit them if that is not as simple.
+    Through {
+        infos: Vec<Info>,
+    },
     Complete {
         which: usize,
     },
@@ -73,6 +78,7 @@ struct Run {
     completed_at_last_fold: Tally,
     dispatched: usize,
     merged: usize,
+    handed_through: usize,
 }
 
 impl Run {
@@ -89,6 +95,7 @@ impl Run {
             completed_at_last_fold: Tally::default(),
             dispatched: 0,
             merged: 0,
+            handed_through: 0,
         }
     }
 
@@ -98,14 +105,11 @@ impl Run {
             Step::Merge { info } => {
                 self.merge(&info);
             }
-            Step::Submit { info } => {
-                if !self.merge(&info) {
-                    self.insert(&info, InsertAt::Sorted);
-                }
-            }
+            Step::Submit { info } => self.submit(&info),
             Step::Dispatch => {
                 self.dispatch();
             }
+            Step::Through { ref infos } => self.hand_through(infos),
             Step::Complete { which } if !self.in_driver.is_empty() => {
                 let (_, info) = self.in_driver.swap_remove(which % self.in_driver.len());
                 self.completed.completed[info.priority.class.index()] += 1;
@@ -138,6 +142,44 @@ impl Run {
         self.next_id += 1;
         self.scheduler.insert(rq, info, at, self.now);
         self.model.insert(rq, info, at, self.now);
+    }
+
+    fn submit(&mut self, info: &Info) {
+        if !self.merge(info) {
+            self.insert(info, InsertAt::Sorted);
+        }
+    }
+
+    /// Red when the choices or what they leave behind (where the disk stands, the running batch, what is counted) are not those
+    /// of insertion and dispatch, one by one; or when something has changed though the scheduler said no.
+    fn hand_through(&mut self, infos: &[Info]) {
+        while self.dispatch() {}
+        if infos.len().is_multiple_of(2) {
+            // So that no other class is queued.
+            self.complete_all();
+        }
+        let newcomer = |(id, info): (u64, &Info)| Newcomer { rq: RqId(id), info: *info };
+        let newcomers: Vec<Newcomer> = (self.next_id..).zip(infos).map(newcomer).collect();
+        let mut order = vec![u8::MAX; infos.len()];
+        let Some(like) = infos.first() else { return };
+        assert!(infos.iter().all(|info| (info.op, info.priority.class) == (like.op, like.priority.class)));
+        if !self.scheduler.hand_through(&newcomers, self.now, &mut order) {
+            infos.iter().for_each(|info| self.submit(info));
+            return;
+        }
+        assert_eq!(self.model.len(), 0, "something waited");
+        self.next_id += infos.len() as u64;
+        for Newcomer { rq, info } in &newcomers {
+            assert_eq!(self.model.merge(info), None);
+            self.model.insert(*rq, info, InsertAt::Sorted, self.now);
+        }
+        for place in order.into_iter().map(usize::from) {
+            let Newcomer { rq, info } = newcomers[place];
+            assert_eq!(self.model.dispatch(self.now), Some(rq));
+            self.in_driver.push((rq, info));
+        }
+        self.dispatched += infos.len();
+        self.handed_through += infos.len();
     }
 
     fn merge(&mut self, info: &Info) -> bool {
@@ -206,20 +248,21 @@ impl Run {
         self.model.limits = limits;
     }
 
-    /// Lets everything out: nothing may be lost, and nothing may be left behind once all has completed.
-    fn drain(&mut self) {
-        while !self.scheduler.is_empty() {
-            while self.dispatch() {}
-            for (_, info) in self.in_driver.drain(..) {
-                self.completed.completed[info.priority.class.index()] += 1;
-            }
-            self.scheduler.fold(&self.completed);
-            self.model.fold(&self.completed);
-        }
+    fn complete_all(&mut self) {
         for (_, info) in self.in_driver.drain(..) {
             self.completed.completed[info.priority.class.index()] += 1;
         }
         self.scheduler.fold(&self.completed);
+        self.model.fold(&self.completed);
+    }
+
+    /// Lets everything out: nothing may be lost, and nothing may be left behind once all has completed.
+    fn drain(&mut self) {
+        while !self.scheduler.is_empty() {
+            while self.dispatch() {}
+            self.complete_all();
+        }
+        self.complete_all();
         let mut shown = String::new();
         self.scheduler.show(&mut shown).expect("a string takes everything");
         assert!(shown.contains("\nqueued: 0 0 0\n") && shown.contains("\nowned_by_driver: 0 0 0\n"), "{shown}");
@@ -277,6 +320,14 @@ impl Random {
         Info { op: near.op, priority: near.priority, merge_key: near.merge_key, ..newcomer }
     }
 
+    /// Of one class and operation; of some sets all are apart, of some two touch.
+    fn newcomers(&mut self, class: u64) -> Vec<Info> {
+        let most = if self.below(4) == 0 { MOST_NEWCOMERS as u64 + 1 } else { 6 };
+        let (shape, number) = (self.next(), 1 + self.below(most));
+        let room = number * (8 << self.below(6));
+        (0..number).map(|_| info(shape, self.below(room), self.below(6), class)).collect()
+    }
+
     /// `one_class` and `load` change with the phases of a run, so that each state of the scheduler comes up.
     fn step(&mut self, one_class: bool, load: u64, near: Option<Info>) -> Step {
         let which = self.below(1 << 32) as usize;
@@ -287,6 +338,7 @@ impl Random {
             _ => info(self.next(), self.below(64), length, class),
         };
         match self.below(1000) {
+            _ if self.below(50) == 0 => Step::Through { infos: self.newcomers(class) },
             0..60 => Step::Insert { info, at: InsertAt::Sorted },
             60..80 => Step::Insert { info, at: InsertAt::Head },
             80..200 => Step::Merge { info },
@@ -319,12 +371,13 @@ fn a_million_random_operations_agree_with_the_model() {
     println!("BLKMQ_SEED={seed} BLKMQ_OPERATIONS={operations}");
     let mut random = Random(seed);
     let mut run = Run::new();
-    let (mut dispatched, mut merged) = (0, 0);
+    let (mut dispatched, mut merged, mut handed_through) = (0, 0, 0);
     for number in 0..operations {
         if number % 5_000 == 4_999 {
             run.drain();
             dispatched += run.dispatched;
             merged += run.merged;
+            handed_through += run.handed_through;
             run = Run::new();
         }
         let phase = number / 1000;
@@ -345,7 +398,8 @@ fn a_million_random_operations_agree_with_the_model() {
         run.step(&step);
         std::mem::forget(trail);
     }
-    println!("{dispatched} dispatched, {merged} merged");
+    println!("{dispatched} dispatched, {merged} merged, {handed_through} handed through");
+    assert!(handed_through as u64 > operations / 200, "only {handed_through} handed through");
     assert!(dispatched as u64 > operations / 10, "only {dispatched} dispatched");
     assert!(merged as u64 > operations / 40, "only {merged} merged");
 }
@@ -371,6 +425,10 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => any_info().prop_map(|info| Step::Merge { info }),
         5 => any_info().prop_map(|info| Step::Submit { info }),
         6 => Just(Step::Dispatch),
+        3 => (any_info(), proptest::collection::vec((0_u64..60, 0_u32..4), 1..6)).prop_map(|(like, places)| {
+            let infos = places.into_iter().map(|(sector, nr_sectors)| Info { sector, nr_sectors, ..like });
+            Step::Through { infos: infos.collect() }
+        }),
         2 => (0_usize..9).prop_map(|which| Step::Complete { which }),
         2 => any::<bool>().prop_map(|lag| Step::Fold { lag }),
         2 => (0_u64..20_000_000).prop_map(|time| Step::Pass { time }),

@@ -101,6 +101,11 @@ impl Backlog {
         self.later.append(left);
     }
 
+    /// Takes all of it, in the order in which it was left, if no rounds have begun and nothing waits for room.
+    pub(crate) fn take_all(&mut self) -> Option<RqList> {
+        (self.nr_incoming == 0 && self.nr_without_room == 0).then(|| std::mem::take(&mut self.later))
+    }
+
     /// Whether nothing waits here.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

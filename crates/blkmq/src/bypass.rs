@@ -49,12 +49,11 @@ impl RequestQueue {
         if hold.gate.is_some_and(|gate| gate != class) && kept("bypass.class") {
             self.shut_gate(hold);
         }
-        hold.steady = if hold.latest == class { hold.steady.saturating_add(1) } else { 0 };
-        hold.latest = class;
+        hold.note_class(class, 1);
     }
 
     /// While the gate is open and nothing waits, requests pass; this one is the first that waits behind them.
-    fn note_end_of_passing(&self, hold: &mut Hold) {
+    pub(crate) fn note_end_of_passing(&self, hold: &mut Hold) {
         if let Some(scheduler) = &mut hold.scheduler
             && scheduler.is_empty()
         {

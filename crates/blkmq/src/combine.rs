@@ -38,7 +38,8 @@ impl Runner {
     /// at it. Returns how many operations these are, and how many requests were dispatched.
     ///
     /// COST: without contention two compare-exchanges of the staging word and a lock and unlock of the hold, dispatch
-    /// included; with contention one exchange of the staging word; either way once a plug.
+    /// included; with contention one exchange of the staging word, behind a few loads of it if nothing was left there yet; either
+    /// way once a plug.
     pub(crate) fn combine(
         &mut self,
         starting: &Starting<'_>,
@@ -61,13 +62,21 @@ impl Runner {
             self.insert_flushes(q, flushes, starting.now);
             return (entered, 0);
         }
+        let mut has_looked = false;
+        let is_noted = may_dispatch && self.note_newcomers(q, layout, plug);
         loop {
             if let Some(left) = q.staging.try_hold() {
                 let share = RUN_BOUND.max(own) + own;
                 chosen = self.work(q, left, starting.now, share, may_dispatch, |runner, hold| {
                     if begun.is_none() && !hold.backlog.is_untried() {
-                        entered = runner.insert_own(starting, hold, layout, plug, &mut flushes);
-                        return;
+                        let mut through = 0;
+                        if is_noted {
+                            (entered, through) = runner.hand_own_through(starting, hold, plug);
+                        }
+                        if through == 0 {
+                            entered = runner.insert_own(starting, hold, layout, plug, &mut flushes);
+                        }
+                        return through;
                     }
                     let list = begun.take().unwrap_or_else(|| {
                         let list;
@@ -75,8 +84,12 @@ impl Runner {
                         list
                     });
                     hold.backlog.add(list);
+                    0
                 });
                 break;
+            }
+            if !std::mem::replace(&mut has_looked, true) && q.staging.is_let_go_soon() {
+                continue;
             }
             let list = begun.take().unwrap_or_else(|| {
                 let list;
@@ -122,7 +135,7 @@ impl Runner {
         }
         let held = if kept("combine.kick") { q.staging.hold_or_kick() } else { q.staging.try_hold() };
         match held {
-            Some(left) => self.work(q, left, now, bound, true, |_, _| ()),
+            Some(left) => self.work(q, left, now, bound, true, |_, _| 0),
             None => {
                 self.member(q).counters.found_held();
                 0
@@ -131,7 +144,8 @@ impl Runner {
     }
 
     /// What the holder does until it can let go, for up to `bound` requests of others and as many of its own. Returns how many
-    /// it dispatched. If it has done its share it gives up, with WAITING set, and [`run`](Self::run) tells the others.
+    /// it dispatched. `enter` inserts its own, and says how many went through at once. If it has done its share it gives up,
+    /// with WAITING set, and [`run`](Self::run) tells the others.
     fn work(
         &mut self,
         q: &RequestQueue,
@@ -139,7 +153,7 @@ impl Runner {
         now: Time,
         bound: usize,
         may_dispatch: bool,
-        enter: impl FnOnce(&mut Self, &mut Hold),
+        enter: impl FnOnce(&mut Self, &mut Hold) -> usize,
     ) -> usize {
         let (mut enter, mut left, mut now) = (Some(enter), left, now);
         let (mut chosen, mut share) = (0, bound);
@@ -156,7 +170,11 @@ impl Runner {
             // What came before has the room first.
             self.retry_without_room(q, hold, now);
             if let Some(enter) = enter.take() {
-                enter(self, hold);
+                chosen += enter(self, hold);
+            }
+            if may_dispatch {
+                let through = self.hand_left_through(q, hold, now, share.min(bound - chosen));
+                (share, chosen) = (share - through, chosen + through);
             }
             share -= self.insert_left(q, hold, now, share);
             if may_dispatch {

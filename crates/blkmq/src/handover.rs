@@ -1,9 +1,9 @@
 //! An ordered list that whoever comes first works off for all.
 //!
-//! Everybody appends and then tries the lock. Who fails leaves: the holder looks again after unlocking. Two fences make
-//! that certain. The appender's stands between its append and its look at the lock, the holder's between its unlocking
-//! and its look at the list. Whichever comes first, either the appender sees the lock free and takes it, or the holder
-//! sees the append.
+//! Everybody appends, or puts what comes next behind the holder's state if nobody holds the list, and then tries the lock.
+//! Who fails leaves: the holder looks again after unlocking. Two fences make that certain. The appender's stands between
+//! its append and its look at the lock, the holder's between its unlocking and its look at the list. Whichever comes first,
+//! either the appender sees the lock free and takes it, or the holder sees the append.
 
 use crate::stack::{Chain, SlotStack};
 use crate::sync::atomic::AtomicU32;
@@ -28,6 +28,21 @@ impl<T> Handover<T> {
     #[inline]
     pub fn append<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
         self.incoming.push(slots, link_of)
+    }
+
+    /// Shows the holder's state to `put`, which puts something behind it, if nobody holds the list and nothing is incoming. Owes a
+    /// [`drain`](Self::drain). For who knows that all that goes before it was appended already.
+    ///
+    /// COST: of a list that nobody holds a compare-exchange, and a store, also if something is incoming; else a load.
+    #[inline]
+    pub fn put(&self, put: impl FnOnce(&mut T)) -> bool {
+        let Some(mut state) = self.holder.try_lock() else { return false };
+        // Who appended meanwhile and left, because this thread holds the list, is found by the drain that this one owes.
+        let is_idle = !(kept("handover.put_look") && self.is_pending());
+        if is_idle {
+            put(&mut state);
+        }
+        is_idle
     }
 
     /// Whether something has been appended that no holder has taken.

@@ -93,6 +93,13 @@ impl Hold {
         self.elsewhere -= u32::from(hctx != 0);
     }
 
+    /// So many requests of a class came in, one after the other.
+    #[inline]
+    pub(crate) fn note_class(&mut self, class: Class, number: u32) {
+        self.steady = if self.latest == class { self.steady.saturating_add(number) } else { number - 1 };
+        self.latest = class;
+    }
+
     fn empty() -> Self {
         Self {
             scheduler: None,

@@ -110,6 +110,8 @@ mod status;
 #[cfg(not(loom))]
 mod submit;
 #[cfg(not(loom))]
+mod through;
+#[cfg(not(loom))]
 mod timeout;
 
 #[cfg(not(loom))]

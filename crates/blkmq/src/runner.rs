@@ -14,6 +14,7 @@ use crate::request::{Place, Request, RqList};
 use crate::sync::atomic::Ordering;
 use crate::sync::kept;
 use crate::tags::{Hint, Tag};
+use crate::through::Newcomers;
 use crate::word::Snapshot;
 
 /// Requests that a runner takes through in one go before it goes back to its own business.
@@ -36,6 +37,8 @@ pub(crate) struct Runner {
     pub(crate) ready: RqList,
     pub(crate) ready_hctx: u16,
     touched: Touched,
+    /// What is handed through the scheduler, while the scheduler is asked.
+    pub(crate) newcomers: Newcomers,
     /// Finished requests that are to be completed.
     pub(crate) finished: RqList,
     /// Whom to tell of what the driver works on now.
@@ -97,6 +100,7 @@ impl Runner {
             ready: RqList::new(),
             ready_hctx: 0,
             touched: Touched::new(),
+            newcomers: Newcomers::new(),
             finished: RqList::new(),
             started: Started::default(),
             requeued: RqList::new(),
@@ -135,7 +139,11 @@ impl Runner {
     /// Appends what is ready to the issue list it belongs to.
     pub(crate) fn append_ready(&mut self, q: &RequestQueue) {
         if !self.ready.is_empty() {
-            std::mem::take(&mut self.ready).hand_over(&q.slots, &q.hctxs.get(self.ready_hctx).issue);
+            let issue = &q.hctxs.get(self.ready_hctx).issue;
+            let ready = &mut self.ready;
+            if !issue.put(|pending| pending.append(std::mem::take(ready))) {
+                std::mem::take(ready).hand_over(&q.slots, issue);
+            }
             self.touched.add(self.ready_hctx);
         }
     }

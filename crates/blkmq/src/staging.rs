@@ -20,6 +20,10 @@ const HELD: u64 = 1 << 32;
 const KICKED: u64 = 1 << 33;
 const NOTHING: u64 = NIL as u64;
 
+/// How often who finds the word held looks before it leaves what it has. The models need no such look: it changes what
+/// happens more often, and nothing of what may happen.
+const LOOKS: u32 = if cfg!(any(loom, shuttle, virtual_cpus)) { 0 } else { 32 };
+
 /// The word, on a line of its own. It changes only by the named transitions below.
 #[derive(Debug)]
 pub struct Staging(Line<AtomicU64>);
@@ -64,6 +68,21 @@ impl Staging {
                 return None;
             }
         }
+    }
+
+    /// Looks for a moment, about as long as a hold for a batch takes, whether the holder lets go; not if another has left
+    /// something, for then the holder will be there longer. What is left costs the holder more than what it brought itself,
+    /// since the lines are another's, and who left it has nothing to do meanwhile. Nothing depends on it.
+    ///
+    /// COST: up to [`LOOKS`] loads of a line that the holder writes once.
+    #[must_use]
+    pub fn is_let_go_soon(&self) -> bool {
+        let look = |_| {
+            std::hint::spin_loop();
+            let seen = self.0.load(Ordering::Relaxed);
+            (seen & HELD == 0 || newest(seen) != NIL).then_some(seen & HELD == 0)
+        };
+        (0..LOOKS).find_map(look).unwrap_or(false)
     }
 
     fn hold_from(&self, seen: u64) -> Option<Chain> {

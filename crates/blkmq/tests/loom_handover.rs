@@ -39,6 +39,18 @@ impl Issue {
         self.list.append(slots, |slot| self.link(slot));
     }
 
+    /// Puts one slot in, if the list is idle; else appends it.
+    fn put_or_append(&self, slot: u32) {
+        self.slots[slot as usize].touch();
+        let put = self.list.put(|issued| {
+            self.slots[slot as usize].touch();
+            issued.push(slot);
+        });
+        if !put {
+            self.list.append([slot], |slot| self.link(slot));
+        }
+    }
+
     fn work(&self, issued: &mut Vec<u32>, chain: Chain) {
         for slot in chain.oldest_first(|slot| self.link(slot)) {
             self.slots[slot as usize].touch();
@@ -98,6 +110,44 @@ fn two_appenders() {
     assert!([[0, 1, 2], [2, 0, 1]].contains(&issued.clone().try_into().expect("three slots")), "{issued:?}");
 }
 
+/// One thread puts and drains, the other appends and drains: who leaves because the other is just putting is not forgotten.
+fn putter_and_appender() {
+    let issue = Issue::new();
+    let other = {
+        let issue = issue.clone();
+        thread::spawn(move || {
+            issue.append(0..2);
+            assert!(issue.drain(ENDLESS));
+        })
+    };
+    issue.put_or_append(2);
+    assert!(issue.drain(ENDLESS));
+    other.join().expect("the thread ran to its end");
+    let issued = issue.issued();
+    assert!([[0, 1, 2], [2, 0, 1]].contains(&issued.clone().try_into().expect("three slots")), "{issued:?}");
+}
+
+/// Who knows, under a lock of their own, that what they bring comes behind what the other one brought, keeps that order.
+fn ordered_putters() {
+    let (issue, order) = (Issue::new(), Arc::new(TryLock::new("test.order", Vec::new())));
+    let bring = |issue: &Issue, order: &TryLock<Vec<u32>>, slots: &[u32]| {
+        for slot in slots {
+            if let Some(mut order) = order.try_lock() {
+                issue.put_or_append(*slot);
+                order.push(*slot);
+            }
+        }
+        assert!(issue.drain(ENDLESS));
+    };
+    let other = {
+        let (issue, order) = (issue.clone(), order.clone());
+        thread::spawn(move || bring(&issue, &order, &[0, 2]))
+    };
+    bring(&issue, &order, &[1]);
+    other.join().expect("the thread ran to its end");
+    assert_eq!(issue.issued(), *order.try_lock().expect("nobody holds it"));
+}
+
 /// No rounds for others: who gets false comes again, and then nothing is left either.
 fn bounded() {
     let issue = Issue::new();
@@ -122,6 +172,26 @@ fn a_failed_attempt_leaves_the_lock_to_its_holder() {
 #[test]
 fn everything_is_worked_off_in_order() {
     holds(two_appenders);
+}
+
+#[test]
+fn what_is_put_in_front_of_nobody_leaves_nobody_behind() {
+    holds(putter_and_appender);
+}
+
+#[test]
+fn what_is_put_keeps_the_order_of_its_bringers() {
+    holds(ordered_putters);
+}
+
+#[test]
+fn who_puts_has_to_look_whether_something_is_pending() {
+    fails_without("handover.put_look", ordered_putters);
+}
+
+#[test]
+fn who_puts_has_to_drain_behind_a_fence() {
+    fails_without("handover.append_fence", putter_and_appender);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use blkmq_sched::{
-    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, RqId, Scheduler, Tally, Time,
+    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time,
 };
 use blkmq_virtual::sync::kept;
 
@@ -71,6 +71,19 @@ impl Scheduler for Watched {
             None => Event::HeldBack { waiting: self.inner.len(), now, wakeup: self.inner.next_wakeup() },
         });
         chosen
+    }
+
+    fn hand_through(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+        if !self.inner.hand_through(newcomers, now, order) {
+            return false;
+        }
+        for Newcomer { rq, info } in newcomers {
+            self.witness.tell(Event::Inserted { rq: *rq, info: *info, at: InsertAt::Sorted, now });
+        }
+        for place in order {
+            self.witness.tell(Event::Chosen { rq: newcomers[usize::from(*place)].rq, now });
+        }
+        true
     }
 
     fn force(&mut self, rq: RqId) -> bool {

@@ -11,6 +11,9 @@ use crate::stack::{Chain, SlotStack};
 use crate::staging::Staging;
 use crate::sync::atomic::Ordering;
 
+/// So many requests at most are put in another order at once.
+pub(crate) const MOST_REORDERED: usize = blkmq_sched::MOST_NEWCOMERS;
+
 /// A first-in first-out list of requests.
 ///
 /// # Invariants
@@ -150,6 +153,35 @@ impl RqList {
         taken
     }
 
+    /// Puts the requests in another order: `order` names the place of each as it is now.
+    ///
+    /// # Panics
+    /// If there are more than [`MOST_REORDERED`], or `order` does not name each of them once: a request would be lost.
+    pub(crate) fn reorder(&mut self, order: &[u8]) {
+        let mut slots = [None; MOST_REORDERED];
+        assert!(order.len() == self.len && self.len <= slots.len(), "an order names each request");
+        let mut at = self.head;
+        for (place, slot) in slots.iter_mut().take(self.len).enumerate() {
+            *slot = Some(at);
+            if place + 1 < self.len {
+                // SAFETY: the slot is on the list (Invariants 1 and 2), and has one behind it (Invariant 3).
+                at = next(unsafe { at.as_ref() });
+            }
+        }
+        // Taken out one by one, so each is linked once: the same slots as before are on the list then.
+        let mut order = order.iter().map(|place| {
+            let slot = slots.get_mut(usize::from(*place)).and_then(Option::take);
+            slot.expect("an order names each request once")
+        });
+        let Some(first) = order.next() else { return };
+        (self.head, self.tail) = (first, first);
+        for slot in order {
+            // SAFETY: the tail is on the list (Invariants 1 and 2).
+            unsafe { set_next(self.tail, slot) };
+            self.tail = slot;
+        }
+    }
+
     /// The addresses on the list.
     fn indices<'a>(&'a self, slots: &'a Slots) -> impl Iterator<Item = SlotIndex> + 'a {
         let mut at = self.head;
@@ -285,6 +317,39 @@ mod tests {
         front.append(all);
         let order: Vec<_> = std::iter::from_fn(|| front.pop_front(&slots)).map(|rq| (rq.sector(), rq.free())).collect();
         assert_eq!(order, [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (0, 0)]);
+    }
+
+    #[test]
+    fn requests_are_put_in_another_order() {
+        for order in [[4, 2, 0, 1, 3], [0, 1, 2, 3, 4], [4, 3, 2, 1, 0]] {
+            let slots = slots(5);
+            let mut list = RqList::new();
+            for slot in 0..5 {
+                list.push_back(plugged(&slots, slot, u64::from(slot), &[0; 512]), Place::Held);
+            }
+            list.reorder(&order);
+            let mut behind = RqList::new();
+            behind.push_back(list.pop_front(&slots).unwrap(), Place::Held);
+            list.append(behind);
+            let sectors: Vec<_> =
+                std::iter::from_fn(|| list.pop_front(&slots)).map(|rq| (rq.sector(), rq.free()).0).collect();
+            let mut expected = order.map(u64::from);
+            expected.rotate_left(1);
+            assert_eq!(sectors, expected);
+        }
+        RqList::new().reorder(&[]);
+    }
+
+    /// Red when a place may come twice: another request would then be on no list.
+    #[test]
+    #[should_panic(expected = "names each request once")]
+    fn an_order_that_names_a_request_twice_is_caught() {
+        let slots = slots(2);
+        let mut list = RqList::new();
+        for slot in 0..2 {
+            list.push_back(plugged(&slots, slot, 0, &[0; 512]), Place::Held);
+        }
+        list.reorder(&[1, 1]);
     }
 
     #[test]

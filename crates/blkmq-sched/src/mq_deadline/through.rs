@@ -1,0 +1,90 @@
+//! Handing requests through: those that come together while nothing waits, and leave together, need no tree, no list of
+//! arrivals and no hash. Sorted, they are what insertion and choice would have made of them.
+
+use super::MqDeadline;
+use super::level::Direction;
+use crate::scheduler::MOST_NEWCOMERS;
+use crate::slab::Probe;
+use crate::{Newcomer, Op, Time};
+
+impl<P: Probe> MqDeadline<P> {
+    /// Puts newcomers in order, if nothing waits, and no other class is queued.
+    #[inline]
+    pub(super) fn hand(&mut self, newcomers: &[Newcomer], now: Time, order: &mut [u8]) -> bool {
+        let number = newcomers.len();
+        let Some(Newcomer { info: like, .. }) = newcomers.first() else { return self.requests.len() == 0 };
+        let (class, direction) = (like.priority.class, Direction::of(like.op));
+        let is_simple = self.requests.len() == 0
+            && number <= MOST_NEWCOMERS
+            // Discards merge without touching each other.
+            && matches!(like.op, Op::Read | Op::Write)
+            && self.classes & !(1 << class.index()) == 0
+            // None has expired as soon as it is there.
+            && now.after(self.tunables.expire(direction)) > now;
+        let mut sorted = [0; MOST_NEWCOMERS];
+        if !is_simple || !sort(newcomers, &mut sorted[..number]) {
+            return false;
+        }
+        let level = &mut self.levels[class.index()];
+        level.inserted += number as u64;
+        level.dispatched += number as u64;
+        self.asked = now;
+        self.note_queued(class);
+
+        let sorted = &sorted[..number];
+        let info = |place: u8| &newcomers[usize::from(place)].info;
+        let pos = self.levels[class.index()].queue(direction).latest_pos;
+        let (mut from, mut end, mut begins) = (0, number, false);
+        while from < end && info(sorted[from]).sector < pos {
+            from += 1;
+        }
+        let mut places = order.iter_mut();
+        loop {
+            for (chosen, place) in sorted[from..end].iter().zip(&mut places) {
+                *place = *chosen;
+            }
+            self.count_choices(direction, begins, (end - from) as i64);
+            if from < end {
+                self.levels[class.index()].queue_mut(direction).latest_pos = info(sorted[end - 1]).end();
+            }
+            if from == 0 {
+                break;
+            }
+            // Behind the last one by sector a new batch begins, with the oldest and what follows it by sector.
+            (end, begins) = (from, true);
+            from = (0..end).min_by_key(|at| sorted[*at]).unwrap_or(0);
+        }
+        true
+    }
+
+    /// So many more requests go, in the running batch if there is one of this direction, unless another `begins`.
+    #[inline]
+    fn count_choices(&mut self, direction: Direction, mut begins: bool, mut left: i64) {
+        let fifo_batch = self.tunables.fifo_batch;
+        while left > 0 {
+            if begins || self.pace.direction != direction || self.pace.batching >= fifo_batch {
+                let is_read = direction == Direction::Read;
+                if let Some(pace) = self.new_batch(self.pace.starved, is_read, !is_read) {
+                    self.pace = pace;
+                }
+                begins = false;
+            }
+            // A batch has one request at least.
+            let number = left.min((fifo_batch - self.pace.batching).max(1));
+            self.pace.batching += number;
+            left -= number;
+        }
+    }
+}
+
+/// Sorts the places of the newcomers by sector. Returns whether there is something between any two of them: then none merge,
+/// and each is next in order behind the one before it.
+#[inline]
+fn sort(newcomers: &[Newcomer], places: &mut [u8]) -> bool {
+    let info = |place: u8| &newcomers[usize::from(place)].info;
+    for (number, place) in (0..).zip(places.iter_mut()) {
+        *place = number;
+    }
+    places.sort_unstable_by_key(|place| info(*place).sector);
+    places.is_sorted_by(|first, second| info(*first).end() < info(*second).sector)
+}

@@ -1,0 +1,204 @@
+//! Handing requests through: while nothing waits, what comes under one hold and gets tags leaves under the same hold, so it is
+//! put in the scheduler's order without ever being put into the scheduler.
+//!
+//! Nothing is decided here. The scheduler names the order in which it would have handed the requests out after inserting all of
+//! them, and declines where it is not as simple as that (`Scheduler::hand_through`). What it declines, or what finds no tags,
+//! is inserted as ever.
+//!
+//! What was left with the holder goes in the order in which it was left, and not in rounds of its submitters: all of it goes
+//! at once.
+
+use blkmq_sched::{MOST_NEWCOMERS, Newcomer, Op, Time};
+
+use crate::account::Starting;
+use crate::hctx::Layout;
+use crate::hold::{Hold, Wait};
+use crate::queue::RequestQueue;
+use crate::request::{FlushStep, Place, Request, RqList};
+use crate::runner::Runner;
+use crate::sync::atomic::Ordering;
+use crate::tags::Tag;
+
+/// Requests that may be handed through together: of one class, operation and hardware queue.
+#[derive(Debug, Default)]
+pub(crate) struct Newcomers {
+    known: Vec<Newcomer>,
+    hctx: u16,
+}
+
+impl Newcomers {
+    /// Room for all that can be handed through at once, so that nothing is allocated later.
+    pub(crate) fn new() -> Self {
+        Self { known: Vec::with_capacity(MOST_NEWCOMERS), hctx: 0 }
+    }
+
+    /// Notes a request, if it may go with those that were noted before.
+    #[inline]
+    fn note(&mut self, rq: &Request<'_>) -> bool {
+        let body = rq.body();
+        if body.flush != FlushStep::None || body.flags.at_head || self.known.len() == MOST_NEWCOMERS {
+            return false;
+        }
+        match self.known.first() {
+            None => self.hctx = body.hctx,
+            Some(Newcomer { info: like, .. }) => {
+                let is_alike =
+                    self.hctx == body.hctx && like.op == body.op && like.priority.class == body.priority.class;
+                // As in a stream whose requests are as large as they may be.
+                let touches = self.known.last().is_some_and(|last| last.info.end() == body.sector);
+                if !is_alike || touches {
+                    return false;
+                }
+            }
+        }
+        self.known.push(Newcomer { rq: rq.id(), info: body.info() });
+        true
+    }
+}
+
+impl Runner {
+    /// Notes a plug's requests, if all of them may go together. Called before the hold, so that it is the shorter.
+    #[inline]
+    pub(crate) fn note_newcomers(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList) -> bool {
+        self.newcomers.known.clear();
+        if plug.len() > MOST_NEWCOMERS || q.held.has_waiting() {
+            return false;
+        }
+        let hctxs = layout.hctxs(self.member);
+        let newcomers = &mut self.newcomers;
+        let noted = plug.take_while(&q.slots, |rq| {
+            let body = rq.body_mut();
+            body.hctx = hctxs[layout.kind(body.op, body.flags) as usize];
+            newcomers.note(rq)
+        });
+        let rest = std::mem::replace(plug, noted);
+        let all_may_go = rest.is_empty();
+        plug.append(rest);
+        all_may_go
+    }
+
+    /// Hands a whole plug through that was noted, if that can be; else it stays as it is. Returns how many operations and
+    /// requests that were.
+    ///
+    /// COST: beside the scheduler's own work the slots, and a read-modify-write of a tag word; if the scheduler declines, tags are
+    /// put back and a fence is passed, for nothing.
+    #[inline]
+    pub(crate) fn hand_own_through(
+        &mut self,
+        starting: &Starting<'_>,
+        hold: &mut Hold,
+        plug: &mut RqList,
+    ) -> (u64, usize) {
+        let requests = plug.len();
+        if !is_possible(hold, requests) {
+            return (0, 0);
+        }
+        let operations = self.hand_through(starting.q, hold, starting.now, plug, Some(starting));
+        operations.map_or((0, 0), |operations| (operations, requests))
+    }
+
+    /// Hands all through that was left with the holder, if that can be; else it stays there. Returns how many requests that were.
+    ///
+    /// COST: as of [`hand_own_through`](Self::hand_own_through).
+    #[inline]
+    pub(crate) fn hand_left_through(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time, share: usize) -> usize {
+        let left = hold.backlog.len();
+        if left == 0 || left > share || !is_possible(hold, left) {
+            0
+        } else {
+            self.hand_some_left_through(q, hold, now)
+        }
+    }
+
+    #[inline(never)]
+    fn hand_some_left_through(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time) -> usize {
+        let Some(mut left) = hold.backlog.take_all() else { return 0 };
+        let newcomers = &mut self.newcomers;
+        newcomers.known.clear();
+        let mut run = left.take_while(&q.slots, |rq| newcomers.note(rq));
+        let requests = run.len();
+        if left.is_empty() && self.hand_through(q, hold, now, &mut run, None).is_some() {
+            return requests;
+        }
+        run.append(left);
+        hold.backlog.add(run);
+        0
+    }
+
+    /// Hands a run through that was noted: with a tag each, and in the scheduler's order, it is ready then. Returns how many
+    /// operations that were; nothing, and the run is as it was, if that cannot be. `starting`: the requests begin with this.
+    fn hand_through(
+        &mut self,
+        q: &RequestQueue,
+        hold: &mut Hold,
+        now: Time,
+        run: &mut RqList,
+        starting: Option<&Starting<'_>>,
+    ) -> Option<u64> {
+        let like = self.newcomers.known.first()?.info;
+        let (number, index) = (run.len(), self.newcomers.hctx);
+        let (class, limited, hctx) = (like.priority.class, like.op != Op::Read, q.hctxs.get(index));
+        let is_limited = limited && has_async_bound(q, hold);
+        // Behind another class, which may be with the device still, the scheduler would decline.
+        let is_steady = hold.latest == class && hold.gate.is_none_or(|gate| gate == class);
+        if is_limited || hctx.nr_parked() > 0 || !is_steady {
+            return None;
+        }
+        let (mut tags, mut order) = ([Tag(0); MOST_NEWCOMERS], [0; MOST_NEWCOMERS]);
+        let (tags, order) = (&mut tags[..number], &mut order[..number]);
+        let got = hctx.tags.get_batch(&mut self.hint, tags);
+        let is_ordered = got == number && {
+            if hold.gate.is_some() {
+                q.note_end_of_passing(hold);
+            }
+            let scheduler = hold.scheduler.as_mut();
+            scheduler.is_some_and(|scheduler| scheduler.hand_through(&self.newcomers.known, now, order))
+        };
+        // There are no more tags than `nr_requests` allows requests, so who has a tag has room.
+        if !is_ordered {
+            self.put_back(q, hctx, &tags[..got]);
+            return None;
+        }
+        run.reorder(order);
+        self.make_ready_on(q, index);
+        let mut tags = tags.iter();
+        let observer = q.held.wait_observer.as_ref().filter(|_| starting.is_none());
+        let observed = observer.map(|observer| (observer, observer.now()));
+        let mut operations = 0;
+        let through = run.take_while(&q.slots, |rq| {
+            if let Some(starting) = starting {
+                starting.add(rq);
+            }
+            let body = rq.body_mut();
+            if let Some((observer, now)) = observed {
+                observer.tell(Wait::Staged, std::mem::take(&mut body.issued), now);
+            }
+            operations += u64::from(body.nr_parts);
+            (body.tag, body.ordered) = (tags.next().copied(), true);
+            rq.rest_at(Place::IssueList);
+            true
+        });
+        self.ready.append(through);
+        hold.note_class(class, number as u32);
+        hold.limited += if limited { number as u64 } else { 0 };
+        self.must_tell |= q.plan(hold, false, now);
+        self.member(q).counters.dispatched(1);
+        Some(operations)
+    }
+}
+
+/// Whether so many may be handed through together, as far as the scheduler's holder can tell at once.
+#[inline]
+fn is_possible(hold: &Hold, number: usize) -> bool {
+    number <= MOST_NEWCOMERS
+        && !hold.is_fold_due
+        && !hold.backlog.lacks_room()
+        && hold.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_empty())
+}
+
+/// Whether the scheduler sets requests other than reads a bound of its own.
+fn has_async_bound(q: &RequestQueue, hold: &Hold) -> bool {
+    let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
+    let async_depth = hold.scheduler.as_ref().and_then(|scheduler| scheduler.async_depth());
+    async_depth.is_some_and(|depth| depth < nr_requests)
+}
