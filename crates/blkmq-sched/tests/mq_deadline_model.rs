@@ -35,6 +35,8 @@ enum Step {
         info: Info,
     },
     Dispatch,
+    /// Others have passed the scheduler by.
+    Resume,
     /// Dispatch what may go, then hand these through, or submit them if that is not as simple.
     Through {
         infos: Vec<Info>,
@@ -108,6 +110,10 @@ impl Run {
             Step::Submit { info } => self.submit(&info),
             Step::Dispatch => {
                 self.dispatch();
+            }
+            Step::Resume => {
+                self.scheduler.resume();
+                self.model.resume();
             }
             Step::Through { ref infos } => self.hand_through(infos),
             Step::Complete { which } if !self.in_driver.is_empty() => {
@@ -338,6 +344,7 @@ impl Random {
             _ => info(self.next(), self.below(64), length, class),
         };
         match self.below(1000) {
+            _ if self.below(100) == 0 => Step::Resume,
             _ if self.below(50) == 0 => Step::Through { infos: self.newcomers(class) },
             0..60 => Step::Insert { info, at: InsertAt::Sorted },
             60..80 => Step::Insert { info, at: InsertAt::Head },
@@ -425,6 +432,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => any_info().prop_map(|info| Step::Merge { info }),
         5 => any_info().prop_map(|info| Step::Submit { info }),
         6 => Just(Step::Dispatch),
+        1 => Just(Step::Resume),
         3 => (any_info(), proptest::collection::vec((0_u64..60, 0_u32..4), 1..6)).prop_map(|(like, places)| {
             let infos = places.into_iter().map(|(sector, nr_sectors)| Info { sector, nr_sectors, ..like });
             Step::Through { infos: infos.collect() }

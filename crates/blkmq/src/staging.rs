@@ -74,7 +74,7 @@ impl Staging {
     /// something, for then the holder will be there longer. What is left costs the holder more than what it brought itself,
     /// since the lines are another's, and who left it has nothing to do meanwhile. Nothing depends on it.
     ///
-    /// COST: up to [`LOOKS`] loads of a line that the holder writes once.
+    /// COST: up to 32 loads of a line that the holder writes once.
     #[must_use]
     pub fn is_let_go_soon(&self) -> bool {
         let look = |_| {

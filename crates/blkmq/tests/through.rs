@@ -1,9 +1,11 @@
 //! What was handed through the scheduler counts as if it had been inserted and chosen.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use blkmq::driver::spec;
-use blkmq::{Bio, Buffer, Client, Locking, RequestQueue, Submitter};
+use blkmq::driver::{Batch, Driver, Topology, spec};
+use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Status, Submitter, Time};
 
 /// Submits all in one batch, and waits for it with a bound, so that what is held back for ever fails instead of hanging.
 fn pass(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) -> usize {
@@ -44,4 +46,54 @@ fn writes_that_were_handed_through_leave_room_below_async_depth() {
     }
     assert_eq!(over, 8, "the others find no room");
     assert_eq!(q.stats().issued, 88, "none of these merge");
+}
+
+/// Gives the first request back once, and notes the sectors of what it gets from then on.
+#[derive(Debug, Default)]
+struct Hesitant {
+    has_given_back: AtomicBool,
+    got: Mutex<Vec<u64>>,
+}
+
+impl Driver for Hesitant {
+    fn name(&self) -> &'static str {
+        "hesitant"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { capacity_sectors: 1 << 30, ..Limits::default() }
+    }
+
+    fn topology(&self) -> Topology {
+        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 32 }
+    }
+
+    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
+        while let Some(rq) = batch.next() {
+            if self.has_given_back.swap(true, Ordering::Relaxed) {
+                self.got.lock().unwrap_or_else(PoisonError::into_inner).push(rq.sector());
+                batch.finish(rq, Status::Ok);
+            } else {
+                batch.requeue(rq);
+            }
+        }
+    }
+}
+
+/// Red when requests are handed through while one stands in front of the scheduler.
+#[test]
+fn nothing_is_handed_through_past_what_the_driver_gave_back() {
+    let device = Arc::new(Hesitant::default());
+    let q = RequestQueue::builder(Arc::clone(&device) as Arc<dyn Driver>).scheduler("mq-deadline");
+    let q = q.locking(Locking::Combining).bypass(false).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("writer")).unwrap();
+    // What is given back waits for the next look, which the second plug takes.
+    submitter.submit_batch(&mut VecDeque::from([Bio::write(0, Buffer::zeroed(512))]));
+    submitter.submit_batch(&mut [4, 3, 2, 1].map(|place| Bio::write(place * 64, Buffer::zeroed(4096))).into());
+    let mut over = 0;
+    while over < 5 {
+        submitter.poll();
+        over += submitter.reap_all(|completion| assert!(completion.status.is_ok()));
+    }
+    assert_eq!(*device.got.lock().unwrap(), [0, 64, 128, 192, 256]);
 }

@@ -253,6 +253,11 @@ impl Model {
         times.into_iter().map(Time).find(|time| *time >= now && self.clone().dispatch(*time).is_some())
     }
 
+    /// What passed may have gone in either direction: no batch is running.
+    pub(crate) fn resume(&mut self) {
+        self.batching = self.knobs.fifo_batch;
+    }
+
     pub(crate) fn merge(&mut self, info: &Info) -> Option<Merge> {
         let (id, how) = self.find_host(info)?;
         let host = self.position(id);
