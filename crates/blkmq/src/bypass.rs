@@ -17,7 +17,6 @@ use crate::locking::Locking;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, RqList};
 use crate::runner::Runner;
-use crate::sync::atomic::Ordering;
 use crate::sync::kept;
 use crate::word::Gate;
 
@@ -102,8 +101,7 @@ impl RequestQueue {
         if !scheduler.gate(hold.latest) {
             return;
         }
-        let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
-        let reads_only = scheduler.async_depth().is_some_and(|depth| depth < nr_requests);
+        let reads_only = self.async_bound(hold).is_some();
         self.word.open_gate(Gate { class: hold.latest.index() as u8, reads_only });
         hold.gate = Some(hold.latest);
     }

@@ -349,15 +349,18 @@ fn has_room_now(q: &RequestQueue, hold: &mut Hold, index: u16) -> bool {
 }
 
 fn is_within_async_depth(q: &RequestQueue, hold: &Hold) -> bool {
-    let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
-    let async_depth = hold.scheduler.as_ref().and_then(|scheduler| scheduler.async_depth());
-    match async_depth {
-        Some(depth) if depth < nr_requests => {
-            // Counters lag, so `completed` may be too small, which errs on the side of waiting.
-            let completed = q.nr_limited_completed().wrapping_sub(hold.base_limited);
-            let outstanding = hold.limited.wrapping_sub(completed);
-            outstanding < u64::from(depth) * u64::from(q.hctxs.layout().len())
-        }
-        _ => true,
+    let Some(depth) = q.async_bound(hold) else { return true };
+    // Counters lag, so `completed` may be too small, which errs on the side of waiting.
+    let completed = q.nr_limited_completed().wrapping_sub(hold.base_limited);
+    let outstanding = hold.limited.wrapping_sub(completed);
+    outstanding < u64::from(depth) * u64::from(q.hctxs.layout().len())
+}
+
+impl RequestQueue {
+    /// The scheduler's bound on requests other than reads, if that is lower than `nr_requests`.
+    pub(crate) fn async_bound(&self, hold: &Hold) -> Option<u32> {
+        let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
+        let async_depth = hold.scheduler.as_ref().and_then(|scheduler| scheduler.async_depth());
+        async_depth.filter(|depth| *depth < nr_requests)
     }
 }

@@ -16,11 +16,10 @@ use crate::hold::{Hold, Wait};
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
-use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 
 /// Requests that may be handed through together: of one class, operation and hardware queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Newcomers {
     known: Vec<Newcomer>,
     hctx: u16,
@@ -138,7 +137,7 @@ impl Runner {
         let like = self.newcomers.known.first()?.info;
         let (number, index) = (run.len(), self.newcomers.hctx);
         let (class, limited, hctx) = (like.priority.class, like.op != Op::Read, q.hctxs.get(index));
-        let is_limited = limited && has_async_bound(q, hold);
+        let is_limited = limited && q.async_bound(hold).is_some();
         // Behind another class, which may be with the device still, the scheduler would decline.
         let is_steady = hold.latest == class && hold.gate.is_none_or(|gate| gate == class);
         if is_limited || hctx.nr_parked() > 0 || !is_steady {
@@ -194,11 +193,4 @@ fn is_possible(hold: &Hold, number: usize) -> bool {
         && !hold.is_fold_due
         && !hold.backlog.lacks_room()
         && hold.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_empty())
-}
-
-/// Whether the scheduler sets requests other than reads a bound of its own.
-fn has_async_bound(q: &RequestQueue, hold: &Hold) -> bool {
-    let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
-    let async_depth = hold.scheduler.as_ref().and_then(|scheduler| scheduler.async_depth());
-    async_depth.is_some_and(|depth| depth < nr_requests)
 }

@@ -95,23 +95,16 @@ fn attempts(lock: &TryLock<u64>) -> u64 {
 
 /// Two threads append and drain.
 fn two_appenders() {
-    let issue = Issue::new();
-    let other = {
-        let issue = issue.clone();
-        thread::spawn(move || {
-            issue.append(0..2);
-            assert!(issue.drain(ENDLESS));
-        })
-    };
-    issue.append(2..3);
-    assert!(issue.drain(ENDLESS));
-    other.join().expect("the thread ran to its end");
-    let issued = issue.issued();
-    assert!([[0, 1, 2], [2, 0, 1]].contains(&issued.clone().try_into().expect("three slots")), "{issued:?}");
+    beside_an_appender(|issue| issue.append(2..3));
 }
 
 /// One thread puts and drains, the other appends and drains: who leaves because the other is just putting is not forgotten.
 fn putter_and_appender() {
+    beside_an_appender(|issue| issue.put_or_append(2));
+}
+
+/// One thread appends two slots and drains, the other brings slot 2 and drains.
+fn beside_an_appender(bring: fn(&Issue)) {
     let issue = Issue::new();
     let other = {
         let issue = issue.clone();
@@ -120,7 +113,7 @@ fn putter_and_appender() {
             assert!(issue.drain(ENDLESS));
         })
     };
-    issue.put_or_append(2);
+    bring(&issue);
     assert!(issue.drain(ENDLESS));
     other.join().expect("the thread ran to its end");
     let issued = issue.issued();

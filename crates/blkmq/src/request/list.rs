@@ -3,6 +3,8 @@
 
 use std::ptr::NonNull;
 
+use blkmq_sched::MOST_NEWCOMERS;
+
 use super::slot::{Slot, SlotIndex, Slots};
 use super::state::Place;
 use super::token::Request;
@@ -10,9 +12,6 @@ use crate::handover::Handover;
 use crate::stack::{Chain, SlotStack};
 use crate::staging::Staging;
 use crate::sync::atomic::Ordering;
-
-/// So many requests at most are put in another order at once.
-pub(crate) const MOST_REORDERED: usize = blkmq_sched::MOST_NEWCOMERS;
 
 /// A first-in first-out list of requests.
 ///
@@ -156,9 +155,9 @@ impl RqList {
     /// Puts the requests in another order: `order` names the place of each as it is now.
     ///
     /// # Panics
-    /// If there are more than [`MOST_REORDERED`], or `order` does not name each of them once: a request would be lost.
+    /// If there are more than [`MOST_NEWCOMERS`], or `order` does not name each of them once: a request would be lost.
     pub(crate) fn reorder(&mut self, order: &[u8]) {
-        let mut slots = [None; MOST_REORDERED];
+        let mut slots = [None; MOST_NEWCOMERS];
         assert!(order.len() == self.len && self.len <= slots.len(), "an order names each request");
         let mut at = self.head;
         for (place, slot) in slots.iter_mut().take(self.len).enumerate() {
