@@ -63,13 +63,14 @@ fn overtaken(server: &Served) -> u64 {
 }
 
 /// From the connection through the queue to the device. Red if the export's priority does not reach the queue's client, or the
-/// scheduler does not look at it: the second line shows that it is the priority alone that makes the difference.
+/// scheduler does not look at it, or room in the scheduler (for two requests, with such a device) goes to the flood again and again: the
+/// second line shows that it is the priority alone that makes the difference.
 #[test]
 fn a_client_with_a_higher_class_does_not_wait_for_the_others() {
     let (ahead, alike) = (overtaken(&with_priority("rt/0")), overtaken(&with_priority("be/4")));
     assert!(alike > DEPTH / 2, "{alike} reads of the flood went before one of the same class");
     // A busy machine wakes the other client late; the flood goes on meanwhile, under both.
-    assert!(3 * ahead < alike, "{ahead} reads of the flood went before one of a higher class, {alike} of the same");
+    assert!(8 * ahead < alike, "{ahead} reads of the flood went before one of a higher class, {alike} of the same");
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //! leave behind it; and among those in front nobody's k-th request waits for another's (k + 1)-th.
 //!
 //! Requests for which the scheduler had no room stay in one list per member, class and sync or async, so that the order
-//! within each is kept and none of them holds up another.
+//! within each is kept and none of them holds up another. Room that comes goes round: among members who wait for it nobody gets
+//! it twice before another that could use it, nor do a member's kinds.
 
 use blkmq_sched::Class;
 
@@ -18,13 +19,41 @@ const ROUNDS: usize = 64;
 /// A set of members.
 type Set = [u64; MAX_MEMBERS / 64];
 
+/// Kinds of requests: none holds up another for want of room.
+const NR_KINDS: usize = 2 * Class::ALL.len();
+
 /// What waits of one member.
 #[derive(Debug, Default)]
 struct Waiting {
     /// What is taken in the rounds, in the order in which the member left it.
     incoming: RqList,
-    /// What found no room.
-    without_room: [[RqList; 2]; Class::ALL.len()],
+    /// What found no room, by kind.
+    without_room: [RqList; NR_KINDS],
+    /// The kind that looks for room first.
+    turn: usize,
+}
+
+impl Waiting {
+    /// Tries the oldest request of one kind after the other, until `insert` takes one. Returns whether it did.
+    fn retry_one<'q>(
+        &mut self,
+        slots: &'q Slots,
+        insert: &mut impl FnMut(Request<'q>) -> Result<(), Request<'q>>,
+    ) -> bool {
+        for step in 0..NR_KINDS {
+            let kind = (self.turn + step) % NR_KINDS;
+            let list = &mut self.without_room[kind];
+            let Some(rq) = list.pop_front(slots) else { continue };
+            match insert(rq) {
+                Ok(()) => {
+                    self.turn = kind + 1;
+                    return true;
+                }
+                Err(rq) => list.push_front(rq, Place::Staged),
+            }
+        }
+        false
+    }
 }
 
 /// What was left with the holder, by member.
@@ -46,8 +75,8 @@ pub(crate) struct Backlog {
 }
 
 /// The list that a request without room waits in: none of it passes another one there.
-fn kind(rq: &Request<'_>) -> (usize, usize) {
-    (rq.body().priority.class.index(), usize::from(rq.body().is_sync()))
+fn kind(rq: &Request<'_>) -> usize {
+    2 * rq.body().priority.class.index() + usize::from(rq.body().is_sync())
 }
 
 fn bit(member: usize) -> (usize, u64) {
@@ -133,8 +162,7 @@ impl Backlog {
     fn is_behind_some(&self, rq: &Request<'_>) -> bool {
         let member = usize::from(rq.index().pool());
         let (word, bit) = bit(member);
-        let (class, sync) = kind(rq);
-        self.without_room[word] & bit != 0 && !self.members[member].without_room[class][sync].is_empty()
+        self.without_room[word] & bit != 0 && !self.members[member].without_room[kind(rq)].is_empty()
     }
 
     /// The next request whose turn it is, which the caller tries.
@@ -170,10 +198,9 @@ impl Backlog {
     pub(crate) fn put_without_room(&mut self, rq: Request<'_>) {
         let member = usize::from(rq.index().pool());
         let (word, bit) = bit(member);
-        let (class, sync) = kind(&rq);
         self.without_room[word] |= bit;
         self.nr_without_room += 1;
-        self.members[member].without_room[class][sync].push_back(rq, Place::Staged);
+        self.members[member].without_room[kind(&rq)].push_back(rq, Place::Staged);
     }
 
     /// Whether something waits for room.
@@ -182,8 +209,8 @@ impl Backlog {
         self.nr_without_room > 0
     }
 
-    /// Tries the oldest request of each list of those that wait for room, and the next as long as `insert` takes them; one
-    /// that it gives back stays where it was. Returns how many it took.
+    /// Tries what waits for room, the oldest of each list first; one that `insert` gives back stays where it was. Returns how
+    /// many it took.
     pub(crate) fn retry<'q>(
         &mut self,
         slots: &'q Slots,
@@ -193,22 +220,19 @@ impl Backlog {
         let mut set = self.without_room;
         while let Some(member) = next(&set, self.retry_turn) {
             let (word, bit) = bit(member);
-            set[word] &= !bit;
-            for list in self.members[member].without_room.as_flattened_mut() {
-                while let Some(rq) = list.pop_front(slots) {
-                    if let Err(rq) = insert(rq) {
-                        list.push_front(rq, Place::Staged);
-                        break;
-                    }
-                    self.nr_without_room -= 1;
+            let waiting = &mut self.members[member];
+            if waiting.retry_one(slots, &mut insert) {
+                self.nr_without_room -= 1;
+                // Only who got something gives up his turn: looks in vain would else bring it round to the same one each time
+                // that there is room.
+                self.retry_turn = member + 1;
+            } else {
+                set[word] &= !bit;
+                if waiting.without_room.iter().all(RqList::is_empty) {
+                    self.without_room[word] &= !bit;
                 }
             }
-            if self.members[member].without_room.as_flattened().iter().all(RqList::is_empty) {
-                self.without_room[word] &= !bit;
-            }
         }
-        // Next time another one is the first to look for room.
-        self.retry_turn = next(&self.without_room, self.retry_turn + 1).unwrap_or(0);
         before - self.nr_without_room
     }
 }

@@ -1,5 +1,6 @@
 use std::collections::{HashMap, VecDeque};
 
+use blkmq_sched::Op;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -73,6 +74,44 @@ fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
     });
     assert_eq!(order, [0, 1]);
     assert!(backlog.is_empty() && !backlog.lacks_room());
+}
+
+/// Room for one request comes now and then, with looks in vain in between, as many as may be. Red when a look in vain takes the turn
+/// on, and when a kind or a member is always the first to look.
+#[test]
+fn room_goes_round_however_often_it_is_looked_for_in_vain() {
+    for looks_in_vain in 0..4 {
+        let slots = slots(3, 8);
+        let mut backlog = Backlog::new();
+        backlog.reserve(2);
+        for (member, slot) in (0..3).flat_map(|member| (0..8).map(move |slot| (member, slot))) {
+            let mut rq = slots.take_own(SlotIndex::new(member, slot));
+            // The second half of the first member's requests are writes.
+            rq.body_mut().op = if member == 0 && slot >= 4 { Op::Write } else { Op::Read };
+            backlog.put_without_room(rq);
+        }
+        let mut order = Vec::new();
+        while backlog.lacks_room() {
+            let mut has_room = true;
+            let taken = backlog.retry(&slots, |rq| {
+                if std::mem::take(&mut has_room) {
+                    order.push((rq.index().pool(), rq.free()));
+                    return Ok(());
+                }
+                Err(rq)
+            });
+            assert_eq!(taken, 1);
+            (0..looks_in_vain).for_each(|_| assert_eq!(backlog.retry(&slots, Err), 0));
+        }
+        for (round, three) in order.chunks(3).enumerate() {
+            let mut members: Vec<_> = three.iter().map(|rq| rq.0).collect();
+            members.sort_unstable();
+            assert_eq!(members, [0, 1, 2], "round {round}, {looks_in_vain} looks in vain: {order:?}");
+        }
+        let mut of_first = order.iter().filter(|rq| rq.0 == 0).map(|rq| rq.1);
+        let pairs: Vec<_> = std::iter::from_fn(|| of_first.next().zip(of_first.next())).collect();
+        assert_eq!(pairs, [(4, 0), (5, 1), (6, 2), (7, 3)], "writes and reads by turns");
+    }
 }
 
 /// A request in a slot of a member.
