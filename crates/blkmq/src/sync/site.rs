@@ -55,6 +55,7 @@ const FENCES_BY_RMW: bool = cfg!(all(target_arch = "x86_64", not(any(loom, shutt
 #[inline(always)]
 pub fn before_rmw() {
     if FENCES_BY_RMW {
+        // ORDERING: for the compiler alone; with that of `fence_after_rmw` it keeps the read-modify-write in between.
         compiler_fence(Ordering::SeqCst);
     }
 }
@@ -65,6 +66,7 @@ pub fn before_rmw() {
 #[inline(always)]
 pub fn fence_after_rmw(site: &'static str) {
     if FENCES_BY_RMW {
+        // ORDERING: for the compiler alone; the processor has fenced at the read-modify-write.
         compiler_fence(Ordering::SeqCst);
     } else {
         fence_at(site);
