@@ -158,12 +158,11 @@ impl Counters {
         self.0.completed.store(completed, Ordering::Release);
     }
 
-    /// Requests of a class are over that the scheduler had dispatched, or that were counted as passing it by, so many of them
-    /// other than reads.
-    pub(crate) fn ordered(&self, class: Class, requests: u64, limited: u64) {
-        add(&self.0.ordered[class.index()], requests);
-        if limited > 0 {
-            add(&self.0.limited, limited);
+    /// A request that the scheduler had dispatched completed.
+    pub(crate) fn ordered(&self, class: Class, limited: bool) {
+        add(&self.0.ordered[class.index()], 1);
+        if limited {
+            add(&self.0.limited, 1);
         }
     }
 
@@ -222,19 +221,23 @@ impl Counters {
         }
     }
 
-    /// Requests of a class are about to pass the scheduler by. Counted before the look at the gate that decides; those that do
-    /// not are [over](Self::ordered) for the scheduler.
-    pub(crate) fn bypassing(&self, class: Class, requests: u64) {
+    /// Requests of a class are about to pass the scheduler by, so many of them other than reads. Counted before the look at
+    /// the gate that decides.
+    pub(crate) fn bypassing(&self, class: Class, requests: u64, limited: u64) {
         add(&self.0.bypassed[class.index()], requests);
+        // Their completion is counted against what the scheduler let in, and these never came in.
+        add(&self.0.limited, limited.wrapping_neg());
     }
 
-    /// They have passed, so many of them other than reads. Counted before the driver has them.
-    pub(crate) fn passed(&self, requests: u64, limited: u64) {
+    /// They have passed.
+    pub(crate) fn passed(&self, requests: u64) {
         add(&self.0.passed, requests);
-        if limited > 0 {
-            // Their completion is counted against what the scheduler let in, and these never came in.
-            add(&self.0.limited, limited.wrapping_neg());
-        }
+    }
+
+    /// They have not: for the scheduler they are over.
+    pub(crate) fn turned_back(&self, class: Class, requests: u64, limited: u64) {
+        add(&self.0.ordered[class.index()], requests);
+        add(&self.0.limited, limited);
     }
 
     /// Requests were left with whoever is at the scheduler.

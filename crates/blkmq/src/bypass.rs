@@ -1,8 +1,8 @@
 //! Passing the scheduler by: while nothing waits it would hand a request straight back.
 //!
 //! Whether that is so the scheduler says under its lock, and for which one class; the queue's word then shows it as its
-//! gate. Who is to pass counts its requests on a line of its own, takes tags, fences, and looks at the gate once more: there
-//! it passes, or turns back. Who shuts the gate fences and then reads those counts. So whoever inserts a request of another class knows
+//! gate. Who passes counts its requests on a line of its own, fences, and looks at the gate once more: there it passes, or
+//! turns back. Who shuts the gate fences and then reads those counts. So whoever inserts a request of another class knows
 //! of all that has passed, and strict classes stay strict.
 //!
 //! A request never passes what another thread left to the scheduler before: whatever waits is in the word, and what was
@@ -15,7 +15,7 @@ use crate::hctx::Layout;
 use crate::hold::Hold;
 use crate::locking::Locking;
 use crate::queue::RequestQueue;
-use crate::request::{Body, FlushStep, Place, RqList};
+use crate::request::{FlushStep, Place, RqList};
 use crate::runner::Runner;
 use crate::sync::kept;
 use crate::word::Gate;
@@ -120,99 +120,89 @@ impl Runner {
     /// Starts the requests at the front of a plug that may pass the scheduler by, as far as there are tags. Returns how many
     /// operations these are.
     ///
-    /// COST: per run of one class and hardware queue a read-modify-write of a tag word, behind which a fence is free on x86-64;
-    /// both again if the plug goes on behind the run; per request its slot and this thread's own lines.
+    /// COST: per run of one class and hardware queue a read-modify-write of a tag word and a fence; per request its slot and
+    /// this thread's own lines.
     pub(crate) fn bypass(&mut self, starting: &Starting<'_>, layout: Layout, plug: &mut RqList) -> u64 {
         let q = starting.q;
+        let hctxs = layout.hctxs(self.member);
         let mut entered = 0;
-        while !plug.is_empty()
-            && let Some(gate) = q.gate()
-        {
-            let (operations, goes_on) = self.pass(starting, gate, layout, plug);
-            entered += operations;
+        while let Some(gate) = q.gate() {
+            let mut index = None;
+            let mut run = plug.take_while(&q.slots, |rq| {
+                let body = rq.body_mut();
+                body.hctx = hctxs[layout.kind(body.op, body.flags) as usize];
+                body.flush == FlushStep::None
+                    && body.priority.class.index() == usize::from(gate.class)
+                    && !(gate.reads_only && body.op != Op::Read)
+                    && *index.get_or_insert(body.hctx) == body.hctx
+            });
+            let Some(index) = index else { return entered };
+            let wanted = run.len();
+            let passed = self.pass(starting, gate, index, &mut run);
+            entered += passed.1;
             if q.is_concurrent {
                 self.issue_directly(q, starting.now);
                 // What the driver gave back comes before what is chosen from here on.
                 self.park_requeued(q);
             }
-            if !plug.is_empty() {
+            if !plug.is_empty() || passed.0 < wanted {
                 // What is ordered behind these must not reach the driver before them.
                 self.append_ready(q);
             }
-            if !goes_on {
-                break;
+            if passed.0 < wanted {
+                run.append(std::mem::take(plug));
+                *plug = run;
+                return entered;
+            }
+            if plug.is_empty() {
+                return entered;
             }
         }
         entered
     }
 
-    /// Starts requests at the front of a plug, of the gate's class and one hardware queue, as far as there are tags, and leaves
-    /// the others in it; none if the gate is shut before they are through. Returns how many operations these are, and whether
-    /// what is left may pass too.
-    fn pass(&mut self, starting: &Starting<'_>, gate: Gate, layout: Layout, plug: &mut RqList) -> (u64, bool) {
+    /// Starts as many requests of a run as there are tags, and leaves the others in it; none if the gate is shut before they
+    /// are through. Returns how many requests these are, and how many operations.
+    fn pass(&mut self, starting: &Starting<'_>, gate: Gate, index: u16, run: &mut RqList) -> (usize, u64) {
         let q = starting.q;
-        let hctxs = layout.hctxs(self.member);
-        let hctx_of = |body: &Body| hctxs[layout.kind(body.op, body.flags) as usize];
-        let may_pass = |body: &Body| {
-            body.flush == FlushStep::None
-                && body.priority.class.index() == usize::from(gate.class)
-                && !(gate.reads_only && body.op != Op::Read)
-        };
-        let first = plug.with_first(&q.slots, |rq| may_pass(rq.body()).then(|| hctx_of(rq.body())));
-        let Some(index) = first.flatten() else { return (0, false) };
         let hctx = q.hctxs.get(index);
         self.make_ready_on(q, index);
-        let counters = &q.members.get(self.member).counters;
-        let (class, wanted) = (Class::ALL[usize::from(gate.class)], plug.len() as u64);
-        counters.bypassing(class, wanted);
-        q.word.begin_to_pass();
-        let (mut limited, mut operations, mut lacks_tag) = (0, 0, false);
-        let mut tags = hctx.tags.take(&mut self.hint, plug.len());
-        let mut tagged = plug.take_while(&q.slots, |rq| {
+        let (mut limited, mut operations, mut is_special) = (0, 0, false);
+        let mut tags = hctx.tags.take(&mut self.hint, run.len());
+        let mut tagged = run.take_while(&q.slots, |rq| {
+            let Some(tag) = tags.next() else { return false };
+            is_special |= starting.mark(rq);
             let body = rq.body_mut();
-            body.hctx = hctx_of(body);
-            if body.hctx != index || !may_pass(body) {
-                return false;
-            }
-            let Some(tag) = tags.next() else {
-                lacks_tag = true;
-                return false;
-            };
             (body.tag, body.ordered) = (Some(tag), true);
             limited += u64::from(body.op != Op::Read);
             operations += u64::from(body.nr_parts);
-            starting.mark(rq);
             rq.rest_at(Place::IssueList);
             true
         });
         drop(tags);
-        let requests = tagged.len() as u64;
-        if requests < wanted {
-            // Who lacked a tag that was taken for the others, or waited for what was counted to be over, has set WAITING or finds
-            // it so: then the others do not pass, and this thread's look at the scheduler, which it takes for them, serves both.
-            counters.ordered(class, wanted - requests, 0);
-            q.word.completed_fence();
+        if tagged.is_empty() {
+            return (0, 0);
         }
-        if requests == 0 {
-            return (0, false);
-        }
+        let (class, requests) = (Class::ALL[usize::from(gate.class)], tagged.len());
+        let counters = &self.member(q).counters;
+        counters.bypassing(class, requests as u64, limited);
         q.word.pass_fence();
         if kept("bypass.second_look") && q.word.load().gate() != Some(gate) {
-            counters.ordered(class, requests, 0);
+            counters.turned_back(class, requests as u64, limited);
             self.turn_back(q, index, &mut tagged);
-            tagged.append(std::mem::take(plug));
-            *plug = tagged;
-            return (0, false);
+            tagged.append(std::mem::take(run));
+            *run = tagged;
+            return (0, 0);
         }
-        counters.passed(requests, limited);
-        if starting.is_special() || operations > requests {
+        counters.passed(requests as u64);
+        if is_special {
             tagged = tagged.take_while(&q.slots, |rq| {
                 starting.add(rq);
                 true
             });
         }
         self.ready.append(tagged);
-        (operations, !lacks_tag)
+        (requests, operations)
     }
 
     /// The gate was shut meanwhile: the tags go back as a completer puts them back, and the requests are as they were.

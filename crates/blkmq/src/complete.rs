@@ -97,7 +97,7 @@ impl Runner {
             let hctx = rq.body().hctx;
             rq.body_mut().completed = now;
             if rq.body().ordered {
-                self.member(q).counters.ordered(rq.body().priority.class, 1, u64::from(rq.body().op != Op::Read));
+                self.member(q).counters.ordered(rq.body().priority.class, rq.body().op != Op::Read);
             }
             if let Some(tag) = rq.body_mut().tag.take() {
                 tags.add(q, &mut self.hint, hctx, tag);
@@ -142,7 +142,7 @@ impl Runner {
             }
             body.completed = now;
             if body.ordered {
-                counters.ordered(body.priority.class, 1, u64::from(body.op != Op::Read));
+                counters.ordered(body.priority.class, body.op != Op::Read);
             }
             if let Some(tag) = body.tag.take() {
                 tags.add(q, hint, body.hctx, tag);

@@ -5,14 +5,14 @@
 //! in between.
 //!
 //! The gate, in the flags too, is the class of requests that may pass the scheduler by while nothing waits. Who passes
-//! counts what it is to take along, takes tags, fences, and reads the word once more; who shuts the gate changes the word, fences, and then
+//! counts what it takes along, fences, and reads the word once more; who shuts the gate changes the word, fences, and then
 //! reads the counts. Of the two fences one comes first: either the passer finds the gate shut and turns back, or its
 //! requests are in the counts.
 
 use std::fmt;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Line, before_rmw, fence_after_rmw, fence_at, order};
+use crate::sync::{Line, fence_at, order};
 
 /// The class that may pass, one higher, in these bits; 0 if none may.
 const CLASS_SHIFT: u32 = 3;
@@ -171,18 +171,11 @@ impl Word {
         fence_at("word.shut_fence");
     }
 
-    /// What is to pass is counted from here on. Then the caller takes tags, which is a read-modify-write, and fences by
-    /// [`pass_fence`](Self::pass_fence).
-    #[inline]
-    pub fn begin_to_pass(&self) {
-        before_rmw();
-    }
-
-    /// The fence between the count of what is to pass, and a read-modify-write behind that, and the last look at the gate.
-    /// Pairs with that of [`shut_gate`](Self::shut_gate).
+    /// The fence between the count of what is to pass and the last look at the gate. Pairs with that of
+    /// [`shut_gate`](Self::shut_gate).
     #[inline]
     pub fn pass_fence(&self) {
-        fence_after_rmw("word.pass_fence");
+        fence_at("word.pass_fence");
     }
 
     /// Sets FROZEN and fences; returns the word as it was before. The caller then waits for every

@@ -140,36 +140,6 @@ fn a_lower_class_waits_for_what_has_passed() {
     });
 }
 
-/// A plug's requests are all counted before their tags are taken. Red when those that find no tag, or are of another class, stay
-/// counted: a lower class would wait for them until it is too old.
-#[test]
-fn what_was_to_pass_and_did_not_is_over_for_the_scheduler() {
-    for_all(|locking| {
-        for (reads, writes) in [(6, 0), (2, 2)] {
-            let (device, q) = queue(locking, 4);
-            let [mut high, mut low] = [Class::BestEffort, Class::Idle].map(|class| submitter(&q, class));
-            // Only reads pass then.
-            q.set_scheduler_knob("async_depth", 3).expect("it is in range");
-            steady(&device, &mut high);
-            let before = q.stats().bypassed;
-            (0..reads).for_each(|number| _ = high.submit(read(100 * number, 8)).expect("there is a slot"));
-            (0..writes).for_each(|number| _ = high.submit(write(5000 + 100 * number, 8)).expect("there is a slot"));
-            high.flush_plug();
-            assert_eq!(q.stats().bypassed - before, reads.min(4), "{locking}: some pass");
-            let mut over = 0;
-            while over < reads + writes {
-                device.finish_oldest(Status::Ok);
-                over += reap(&mut high).len() as u64;
-            }
-            submit(&mut low, 100);
-            low.poll();
-            assert_eq!(device.nr_held(), 1, "{locking}: it waits for nobody");
-            device.finish_oldest(Status::Ok);
-            assert_eq!(reap(&mut low).len(), 1);
-        }
-    });
-}
-
 /// Red when the gate stays open for a class whose requests would have to wait.
 #[test]
 fn a_lower_class_does_not_pass_while_a_higher_one_is_with_the_device() {

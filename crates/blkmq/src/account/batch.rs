@@ -135,23 +135,17 @@ impl<'q> Starting<'q> {
     /// A request enters the queue, and nobody else has it yet.
     #[inline]
     pub(crate) fn add(&self, rq: &mut Request<'_>) {
-        self.mark(rq);
-        if self.is_special() || rq.body().nr_parts > 1 {
+        if self.mark(rq) {
             self.add_special(rq);
         }
     }
 
-    /// The first half of [`add`](Self::add), which nobody sees yet. Another half have requests of several operations, and all
-    /// requests if [`is_special`](Self::is_special) says so.
+    /// The first half of [`add`](Self::add), which nobody sees yet. Returns whether there is another half.
     #[inline]
-    pub(crate) fn mark(&self, rq: &mut Request<'_>) {
-        rq.body_mut().mark = self.mark;
-    }
-
-    /// Whether the requests are also counted in the shared line or a range.
-    #[inline]
-    pub(crate) const fn is_special(&self) -> bool {
-        self.mark.is_special()
+    pub(crate) fn mark(&self, rq: &mut Request<'_>) -> bool {
+        let body = rq.body_mut();
+        body.mark = self.mark;
+        self.mark.is_special() || body.nr_parts > 1
     }
 
     /// The second half, for requests that have one.

@@ -3,8 +3,6 @@
 //! A product build compiles each of these to its argument. Under loom, shuttle and on virtual CPUs [`weaken`] names the
 //! site whose protection the running model goes without.
 
-use std::sync::atomic::compiler_fence;
-
 use super::atomic::{Ordering, fence};
 
 #[cfg(any(loom, shuttle, virtual_cpus))]
@@ -44,31 +42,5 @@ pub fn order(site: &'static str, order: Ordering) -> Ordering {
 pub fn fence_at(site: &'static str) {
     if kept(site) {
         fence(Ordering::SeqCst);
-    }
-}
-
-/// Where every read-modify-write is a full fence to the processor, and only the compiler must be kept from moving things across
-/// it. Models and Miri know nothing of that.
-const FENCES_BY_RMW: bool = cfg!(all(target_arch = "x86_64", not(any(loom, shuttle, virtual_cpus, miri))));
-
-/// What was stored before this is stored before the read-modify-write that follows.
-#[inline(always)]
-pub fn before_rmw() {
-    if FENCES_BY_RMW {
-        // ORDERING: for the compiler alone; with that of `fence_after_rmw` it keeps the read-modify-write in between.
-        compiler_fence(Ordering::SeqCst);
-    }
-}
-
-/// A `SeqCst` fence between what came before [`before_rmw`] and what comes behind this, for a caller that has done a
-/// read-modify-write in between; unless a model weakens `site`: then nothing. Free on x86-64, like Linux's
-/// `smp_mb__after_atomic`.
-#[inline(always)]
-pub fn fence_after_rmw(site: &'static str) {
-    if FENCES_BY_RMW {
-        // ORDERING: for the compiler alone; the processor has fenced at the read-modify-write.
-        compiler_fence(Ordering::SeqCst);
-    } else {
-        fence_at(site);
     }
 }
