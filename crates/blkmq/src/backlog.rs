@@ -6,7 +6,7 @@
 //!
 //! Requests for which the scheduler had no room stay in one list per member, class and sync or async, so that the order
 //! within each is kept and none of them holds up another. Room that comes goes round: among members who wait for it nobody gets
-//! it twice before another that could use it, nor do a member's kinds.
+//! it twice before another that could use it. Of a member its highest class has it first, sync and async requests by turns.
 
 use blkmq_sched::Class;
 
@@ -19,7 +19,7 @@ const ROUNDS: usize = 64;
 /// A set of members.
 type Set = [u64; MAX_MEMBERS / 64];
 
-/// Kinds of requests: none holds up another for want of room.
+/// Kinds of requests, async and sync of each class: none holds up another for want of room.
 const NR_KINDS: usize = 2 * Class::ALL.len();
 
 /// What waits of one member.
@@ -29,24 +29,25 @@ struct Waiting {
     incoming: RqList,
     /// What found no room, by kind.
     without_room: [RqList; NR_KINDS],
-    /// The kind that looks for room first.
+    /// Within a class, what looks for room first: 0 for async, 1 for sync.
     turn: usize,
 }
 
 impl Waiting {
-    /// Tries the oldest request of one kind after the other, until `insert` takes one. Returns whether it did.
+    /// Tries the oldest request of one kind after the other, until `insert` takes one: the highest class first, since what is let in
+    /// of a lower one keeps its place while it waits for that. Returns whether it did.
     fn retry_one<'q>(
         &mut self,
         slots: &'q Slots,
         insert: &mut impl FnMut(Request<'q>) -> Result<(), Request<'q>>,
     ) -> bool {
         for step in 0..NR_KINDS {
-            let kind = (self.turn + step) % NR_KINDS;
+            let kind = step ^ self.turn;
             let list = &mut self.without_room[kind];
             let Some(rq) = list.pop_front(slots) else { continue };
             match insert(rq) {
                 Ok(()) => {
-                    self.turn = kind + 1;
+                    self.turn = 1 - kind % 2;
                     return true;
                 }
                 Err(rq) => list.push_front(rq, Place::Staged),

@@ -114,6 +114,26 @@ fn room_goes_round_however_often_it_is_looked_for_in_vain() {
     }
 }
 
+/// Red when a lower class takes turns with a higher one: what it gets in by that would keep the higher one's out.
+#[test]
+fn the_highest_class_of_a_member_has_room_first() {
+    let slots = slots(1, 8);
+    let mut backlog = Backlog::new();
+    backlog.reserve(0);
+    for slot in 0..8 {
+        let mut rq = slots.take_own(SlotIndex::new(0, slot));
+        rq.body_mut().op = if slot < 4 { Op::Read } else { Op::Write };
+        rq.body_mut().priority.class = if slot % 2 == 0 { Class::Idle } else { Class::RealTime };
+        backlog.put_without_room(rq);
+    }
+    let mut order = Vec::new();
+    backlog.retry(&slots, |rq| {
+        order.push(rq.free());
+        Ok(())
+    });
+    assert_eq!(order, [5, 1, 7, 3, 4, 0, 6, 2]);
+}
+
 /// A request in a slot of a member.
 type Rq = (u16, u16);
 
