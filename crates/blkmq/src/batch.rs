@@ -40,7 +40,7 @@ impl Runner {
             let mut guard = q.held.hold(&self.member(q).counters);
             let got = self.choose_batch(q, &mut guard, now, limit);
             self.append_ready(q);
-            q.open_gate(&mut guard);
+            q.turn_gate(&mut guard);
             q.held.note_waiting(&guard);
             drop(guard);
             self.tell_planned(q);

@@ -20,9 +20,9 @@ use crate::runner::Runner;
 use crate::sync::kept;
 use crate::word::Gate;
 
-/// So many requests of one class are inserted, one after the other, before the gate is opened for that class again. While
-/// classes change more often than that, opening it would cost more than it saves.
-const STEADY: u32 = 8;
+/// So many requests come in with nothing left waiting before the gate is opened again. A device that is as fast as requests
+/// come has some waiting now and then: there it is cheaper to hand all of them through than to stop passing each time.
+const CALM: u32 = 256;
 
 impl RequestQueue {
     /// What may pass now.
@@ -84,11 +84,16 @@ impl RequestQueue {
         hold.is_fold_due = false;
     }
 
-    /// Opens the gate for the class of the latest requests, if it is shut and the scheduler allows that. Called when the lock
-    /// is about to be let go.
+    /// Shuts the gate for some time if something waits. Else opens it for the class of the latest requests, if it is shut and
+    /// the scheduler allows that. Called when the lock is about to be let go.
     #[inline]
-    pub(crate) fn open_gate(&self, hold: &mut Hold) {
-        if hold.gate.is_none() && hold.steady >= STEADY && self.settings.has_bypass() && !hold.has_waiting() {
+    pub(crate) fn turn_gate(&self, hold: &mut Hold) {
+        if self.word.load().is_waiting() {
+            hold.until_open = CALM;
+            if hold.gate.is_some() {
+                self.shut_gate(hold);
+            }
+        } else if hold.gate.is_none() && hold.until_open == 0 && self.settings.has_bypass() && !hold.has_waiting() {
             self.open_gate_for_latest(hold);
         }
     }
@@ -111,8 +116,8 @@ impl RequestQueue {
         if hold.gate.is_some() {
             self.shut_gate(hold);
         }
-        hold.steady = STEADY;
-        self.open_gate(hold);
+        hold.until_open = 0;
+        self.turn_gate(hold);
     }
 }
 

@@ -182,7 +182,7 @@ impl Runner {
             }
             let has_more = hold.backlog.is_untried();
             mark_waiting(q, hold);
-            q.open_gate(hold);
+            q.turn_gate(hold);
             q.held.note_waiting(hold);
             drop(guard);
             if !has_more && q.staging.let_go() {

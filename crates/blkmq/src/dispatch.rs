@@ -297,7 +297,7 @@ pub(crate) fn choose<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) ->
         None if hold.scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty()) => Choice::Empty,
         None => Choice::HeldBack,
     };
-    q.open_gate(&mut hold);
+    q.turn_gate(&mut hold);
     q.held.note_waiting(&hold);
     let is_earlier = q.plan(&hold, matches!(choice, Choice::HeldBack), now);
     drop(hold);

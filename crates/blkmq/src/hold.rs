@@ -8,6 +8,10 @@ use crate::clock::{Clock, Time};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
+/// So many requests of one class come in, one after the other, before the gate is opened for that class. While classes change
+/// more often than that, opening it would cost more than it saves.
+const STEADY: u32 = 8;
+
 /// The scheduler and what belongs to it, under one lock.
 #[derive(Debug)]
 pub(crate) struct Hold {
@@ -28,8 +32,8 @@ pub(crate) struct Hold {
     pub(crate) gate: Option<Class>,
     /// The class of the request that was inserted last.
     pub(crate) latest: Class,
-    /// So many of that class were inserted one after the other, before it.
-    pub(crate) steady: u32,
+    /// So many more of that class have to come, with nothing left waiting, until the gate may be opened.
+    pub(crate) until_open: u32,
     /// Requests may have passed that the scheduler has not been told of, and it has some of another class.
     pub(crate) is_fold_due: bool,
 }
@@ -96,8 +100,12 @@ impl Hold {
     /// So many requests of a class came in, one after the other.
     #[inline]
     pub(crate) fn note_class(&mut self, class: Class, number: u32) {
-        self.steady = if self.latest == class { self.steady.saturating_add(number) } else { number - 1 };
-        self.latest = class;
+        if self.latest != class {
+            self.latest = class;
+            // The first of them, by which the class has changed, does not count.
+            self.until_open = self.until_open.max(STEADY) + 1;
+        }
+        self.until_open = self.until_open.saturating_sub(number);
     }
 
     fn empty() -> Self {
@@ -112,7 +120,7 @@ impl Hold {
             backlog: Backlog::new(),
             gate: None,
             latest: Class::BestEffort,
-            steady: 0,
+            until_open: 0,
             is_fold_due: false,
         }
     }

@@ -12,8 +12,11 @@ use crate::wake::Wake;
 /// Threads that a queue can work with at once, the queue's own pool included.
 pub(crate) const MAX_MEMBERS: usize = 1024;
 
-/// The shared side of one thread. Each field lies on lines of its own.
+/// The shared side of one thread. Each field lies on lines of its own, and the whole on a page of its own: processors fetch
+/// lines ahead of those that a thread goes through, up to the end of the page, and would take them from the thread whose
+/// they are. (Side by side, two threads that pass the scheduler by lost a fifth of their rate by it.)
 #[derive(Debug)]
+#[repr(align(4096))]
 pub(crate) struct Member {
     /// Whether the thread is inside the queue just now.
     pub(crate) activity: Activity,
@@ -33,6 +36,21 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    fn new() -> Self {
+        Self {
+            activity: Activity::new(),
+            counters: Counters::new(),
+            sums: Sums::new(),
+            ranges: OnceLock::new(),
+            completions: SlotStack::new("submitter.completions"),
+            bucket: SlotStack::new("submitter.bucket"),
+            wake: Wake::new(),
+            ctx: SwCtx::new(),
+            taken: AtomicBool::new(false),
+            is_background: AtomicBool::new(false),
+        }
+    }
+
     /// Whether the thread drives the queue for others.
     pub(crate) fn is_background(&self) -> bool {
         self.is_background.load(Ordering::Relaxed)
@@ -56,7 +74,7 @@ impl Member {
 /// All members. An entry is made once, used again by later threads, and never goes before the queue.
 #[derive(Debug)]
 pub(crate) struct Members {
-    entries: Box<[OnceLock<Member>]>,
+    entries: Box<[OnceLock<Box<Member>>]>,
     /// Entries in use have lower numbers than this.
     high: AtomicUsize,
 }
@@ -72,18 +90,7 @@ impl Members {
     /// Takes an entry for a thread; `None` if there are none left. Called under the control lock.
     pub(crate) fn join(&self) -> Option<u16> {
         for (index, entry) in self.entries.iter().enumerate() {
-            let member = entry.get_or_init(|| Member {
-                activity: Activity::new(),
-                counters: Counters::new(),
-                sums: Sums::new(),
-                ranges: OnceLock::new(),
-                completions: SlotStack::new("submitter.completions"),
-                bucket: SlotStack::new("submitter.bucket"),
-                wake: Wake::new(),
-                ctx: SwCtx::new(),
-                taken: AtomicBool::new(false),
-                is_background: AtomicBool::new(false),
-            });
+            let member = entry.get_or_init(|| Box::new(Member::new()));
             // Relaxed: the control lock orders joining and leaving.
             if !member.taken.swap(true, Ordering::Relaxed) {
                 self.high.fetch_max(index + 1, Ordering::Relaxed);
@@ -105,6 +112,6 @@ impl Members {
     /// Every entry that was ever in use, with its number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
         let high = self.high.load(Ordering::Relaxed);
-        (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, entry.get()?)))
+        (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, &**entry.get()?)))
     }
 }

@@ -295,7 +295,7 @@ impl RequestQueue {
             // As the queue's word has it, until it is set anew.
             gate: hold.gate,
             latest: Class::BestEffort,
-            steady: 0,
+            until_open: 0,
             is_fold_due: false,
         };
         if let Some(scheduler) = &mut hold.scheduler {

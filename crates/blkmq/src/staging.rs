@@ -22,7 +22,7 @@ const NOTHING: u64 = NIL as u64;
 
 /// How often who finds the word held looks before it leaves what it has. The models need no such look: it changes what
 /// happens more often, and nothing of what may happen.
-const LOOKS: u32 = if cfg!(any(loom, shuttle, virtual_cpus)) { 0 } else { 32 };
+const LOOKS: u32 = if cfg!(any(loom, shuttle, virtual_cpus)) { 0 } else { 128 };
 
 /// The word, on a line of its own. It changes only by the named transitions below.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Staging {
     /// something, for then the holder will be there longer. What is left costs the holder more than what it brought itself,
     /// since the lines are another's, and who left it has nothing to do meanwhile. Nothing depends on it.
     ///
-    /// COST: up to 32 loads of a line that the holder writes once.
+    /// COST: up to 128 loads of a line that the holder writes once.
     #[must_use]
     pub fn is_let_go_soon(&self) -> bool {
         let look = |_| {

@@ -11,6 +11,9 @@ use device::{ONE_QUEUE, Recorder, read, reap, write};
 /// So many requests of one class come in a row before the gate is opened for it.
 const STEADY: u64 = 9;
 
+/// So many come in before it is opened again when something has waited.
+const CALM: u64 = 256;
+
 fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {
     let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
     let device = Recorder::new(limits, blkmq::driver::Topology { depth, ..ONE_QUEUE });
@@ -87,6 +90,28 @@ fn what_waits_is_not_passed() {
     });
 }
 
+/// Red when the gate is open as soon as nothing waits any more, and when it stays shut.
+#[test]
+fn the_gate_stays_shut_for_some_time_after_something_waited() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 2);
+        let mut submitter = submitter(&q, Class::BestEffort);
+        (0..3).for_each(|number| submit(&mut submitter, 100 * number));
+        while submitter.nr_outstanding() > 0 {
+            device.finish_oldest(Status::Ok);
+            reap(&mut submitter);
+        }
+        assert_eq!(q.stats().bypassed, 2, "{locking}: the third waited");
+        let calm = (0..1000_u64).find(|number| {
+            submit(&mut submitter, 1000 + 100 * number);
+            device.finish_oldest(Status::Ok);
+            assert_eq!(reap(&mut submitter).len(), 1);
+            q.stats().bypassed > 2
+        });
+        assert_eq!(calm, Some(CALM), "{locking}");
+    });
+}
+
 /// Red when the scheduler is not told that others have passed: it goes on with the batch of writes in which it was left.
 #[test]
 fn no_batch_outlasts_what_has_passed() {
@@ -95,6 +120,8 @@ fn no_batch_outlasts_what_has_passed() {
         q.set_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
         let mut submitter = submitter(&q, Class::BestEffort);
         let mut wait_behind = |first, bios: [blkmq::Bio; 2]| {
+            // What waited the time before keeps the gate shut.
+            [false, true].map(|bypass| q.set_bypass(bypass).wait().expect("nothing is in flight"));
             let passed = q.stats().bypassed;
             submit(&mut submitter, first);
             assert_eq!(q.stats().bypassed, passed + 1);
