@@ -6,7 +6,7 @@ use crate::account::Counters;
 use crate::backlog::Backlog;
 use crate::clock::{Clock, Time};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Line, Mutex, MutexGuard};
 
 /// So many requests of one class come in, one after the other, before the gate is opened for that class. While classes change
 /// more often than that, opening it would cost more than it saves.
@@ -69,19 +69,26 @@ impl WaitObserver {
     }
 }
 
-/// The hold on a line of its own, with a count that lets others see without locking whether there is work.
+/// The hold on a line of its own, with counts that let others see without locking whether there is work.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) lock: Mutex<Hold>,
     /// What tells the calling thread's CPU time, in ns.
     wait_meter: Option<fn() -> u64>,
     pub(crate) wait_observer: Option<WaitObserver>,
+    counts: Line<Counts>,
+}
+
+/// What others see without locking. Apart from the lock, so that who looks does not take the line from who holds it: while
+/// requests are handed through, nothing changes here.
+#[derive(Debug, Default)]
+struct Counts {
     /// Requests in the scheduler, as of the last unlock.
-    nr_waiting: AtomicU32,
+    waiting: AtomicU32,
     /// Requests that were left and are not in it yet.
-    nr_left: AtomicU32,
-    /// Of these, those for another hardware queue than the first.
-    nr_elsewhere: AtomicU32,
+    left: AtomicU32,
+    /// Of those in the scheduler, those for another hardware queue than the first.
+    elsewhere: AtomicU32,
 }
 
 impl Hold {
@@ -137,9 +144,7 @@ impl Held {
             lock: Mutex::new(Hold::empty()),
             wait_meter,
             wait_observer,
-            nr_waiting: AtomicU32::new(0),
-            nr_left: AtomicU32::new(0),
-            nr_elsewhere: AtomicU32::new(0),
+            counts: Line::new("queue.hold_counts", Counts::default()),
         }
     }
 
@@ -177,37 +182,36 @@ impl Held {
 
     /// Requests in the scheduler, as of a moment ago. Who inserted and then asks sees at least its own.
     pub(crate) fn nr_waiting(&self) -> u32 {
-        self.nr_waiting.load(Ordering::Relaxed)
+        self.counts.waiting.load(Ordering::Relaxed)
     }
 
     /// Requests that were left and are not in the scheduler yet, as of a moment ago.
     pub(crate) fn nr_left(&self) -> u32 {
-        self.nr_left.load(Ordering::Relaxed)
+        self.counts.left.load(Ordering::Relaxed)
     }
 
     /// Whether requests wait for the scheduler, as of a moment ago.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.nr_waiting() > 0 || self.nr_left() > 0
+        let counts = &*self.counts;
+        counts.waiting.load(Ordering::Relaxed) > 0 || counts.left.load(Ordering::Relaxed) > 0
     }
 
     /// Whether all that waits goes to the first hardware queue, as of a moment ago.
     pub(crate) fn is_for_first_hctx(&self) -> bool {
-        self.nr_elsewhere.load(Ordering::Relaxed) == 0
+        self.counts.elsewhere.load(Ordering::Relaxed) == 0
     }
 
     /// Called before unlocking.
     pub(crate) fn note_waiting(&self, hold: &Hold) {
-        let waiting = hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len() as u32);
-        if waiting != self.nr_waiting() {
-            self.nr_waiting.store(waiting, Ordering::Relaxed);
-        }
-        let left = hold.backlog.len() as u32;
-        if left != self.nr_left() {
-            self.nr_left.store(left, Ordering::Relaxed);
-        }
-        if hold.elsewhere != self.nr_elsewhere.load(Ordering::Relaxed) {
-            self.nr_elsewhere.store(hold.elsewhere, Ordering::Relaxed);
-        }
+        let counts = &*self.counts;
+        let note = |count: &AtomicU32, now: u32| {
+            if count.load(Ordering::Relaxed) != now {
+                count.store(now, Ordering::Relaxed);
+            }
+        };
+        note(&counts.waiting, hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len() as u32));
+        note(&counts.left, hold.backlog.len() as u32);
+        note(&counts.elsewhere, hold.elsewhere);
     }
 }
 

@@ -26,6 +26,7 @@ const LINES: &[&str] = &[
     "queue.dispatching",
     "queue.gauge",
     "queue.hold",
+    "queue.hold_counts",
     "queue.inserting",
     "queue.nr_sleepers",
     "queue.policy_wakeup",

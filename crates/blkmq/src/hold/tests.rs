@@ -82,7 +82,7 @@ fn tags_for_requests_that_have_gone_come_back() {
     submitter.flush_plug();
     assert_eq!(q.held.nr_waiting(), 1);
     // As it looks to a thread that read the count before others took five of six.
-    q.held.nr_waiting.store(6, Ordering::Relaxed);
+    q.held.counts.waiting.store(6, Ordering::Relaxed);
     drop(quiesce);
     reap_all(&mut submitter);
     assert_eq!((q.stats().issued, q.hctxs.get(0).tags.weight()), (1, 0));

@@ -8,8 +8,11 @@ use super::atomic::{AtomicBool, Ordering};
 use super::{Line, UnsafeCell, order};
 
 /// A value that one thread at a time may use; the others turn back at once.
-pub struct TryLock<T> {
-    held: Line<AtomicBool>,
+pub struct TryLock<T>(Line<Content<T>>);
+
+/// The value beside the mark, so that who takes the lock has the value with it: nobody waits by looking at the mark.
+struct Content<T> {
+    held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -25,7 +28,7 @@ pub struct TryGuard<'a, T> {
 impl<T> TryLock<T> {
     /// A free lock around `value`, on a line called `name`.
     pub fn new(name: &'static str, value: T) -> Self {
-        Self { held: Line::new(name, AtomicBool::new(false)), value: UnsafeCell::new(value) }
+        Self(Line::new(name, Content { held: AtomicBool::new(false), value: UnsafeCell::new(value) }))
     }
 
     /// Takes the lock if it is free. Never spins.
@@ -33,14 +36,14 @@ impl<T> TryLock<T> {
     /// COST: of a held lock one load, which leaves the line shared; of a free one a load and a compare-exchange.
     #[inline]
     pub fn try_lock(&self) -> Option<TryGuard<'_, T>> {
-        if self.held.load(Ordering::Relaxed) {
+        if self.0.held.load(Ordering::Relaxed) {
             return None;
         }
         // Not a swap: so only holders ever write, which is also what the models can follow exactly.
         // Acquire pairs with the Release of the last holder's drop: its changes to the content are visible here.
         let acquire = order("try_lock.acquire", Ordering::Acquire);
         // No guard may come to be on failure, not even for a moment: dropping it would free another's hold.
-        match self.held.compare_exchange(false, true, acquire, Ordering::Relaxed) {
+        match self.0.held.compare_exchange(false, true, acquire, Ordering::Relaxed) {
             Ok(_) => Some(TryGuard { lock: self }),
             Err(_) => None,
         }
@@ -54,7 +57,7 @@ impl<T> Deref for TryGuard<'_, T> {
     fn deref(&self) -> &T {
         // SAFETY: this guard is the only one (`held` was false when it was made and stays true until it is dropped), and
         // the reference cannot outlive it.
-        self.lock.value.with(|value| unsafe { &*value })
+        self.lock.0.value.with(|value| unsafe { &*value })
     }
 }
 
@@ -62,7 +65,7 @@ impl<T> DerefMut for TryGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`, and `&mut self` keeps every other reference through this guard away.
-        self.lock.value.with_mut(|value| unsafe { &mut *value })
+        self.lock.0.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 
@@ -70,13 +73,13 @@ impl<T> Drop for TryGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // Release publishes this holder's changes to the content to the swap of the next.
-        self.lock.held.store(false, order("try_lock.release", Ordering::Release));
+        self.lock.0.held.store(false, order("try_lock.release", Ordering::Release));
     }
 }
 
 impl<T> fmt::Debug for TryLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TryLock").field("held", &self.held).finish_non_exhaustive()
+        f.debug_struct("TryLock").field("held", &self.0.held).finish_non_exhaustive()
     }
 }
 
