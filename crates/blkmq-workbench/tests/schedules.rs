@@ -104,7 +104,7 @@ impl Schedule for InStep {
 /// that. Two threads look at all this, in step.
 fn looks_in_step(seed: u64) -> Ended {
     let mut random = Random::new(seed);
-    let line = *random.pick(&["tags.word", "hctx.nr_lacked", "queue.hold", "queue.word"]);
+    let line = *random.pick(&["tags.word", "hctx.nr_lacked", "queue.hold", "queue.hold_counts", "queue.word"]);
     let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
     let left = pattern[0];
     plays(Box::new(InStep { line, pattern, at: 0, left, turn: 0 }), || {

@@ -20,9 +20,10 @@ use crate::runner::Runner;
 use crate::sync::kept;
 use crate::word::Gate;
 
-/// So many requests come in with nothing left waiting before the gate is opened again. A device that is as fast as requests
-/// come has some waiting now and then: there it is cheaper to hand all of them through than to stop passing each time.
-const CALM: u32 = 256;
+/// So many requests come in, with nothing waiting behind them, before the gate is opened again. A device that is as fast as
+/// requests come has some waiting now and then: there it is cheaper to hand all of them through than to stop passing each time.
+/// Fewer in the rigs, where something waits most of the time.
+const CALM: u32 = if cfg!(any(shuttle, virtual_cpus)) { 16 } else { 256 };
 
 impl RequestQueue {
     /// What may pass now.
@@ -62,6 +63,8 @@ impl RequestQueue {
 
     #[cold]
     fn shut_gate(&self, hold: &mut Hold) {
+        // Who inserts next does not see that requests have passed.
+        self.note_end_of_passing(hold);
         self.word.shut_gate();
         (hold.gate, hold.is_fold_due) = (None, kept("bypass.fold"));
     }
@@ -84,8 +87,8 @@ impl RequestQueue {
         hold.is_fold_due = false;
     }
 
-    /// Shuts the gate for some time if something waits. Else opens it for the class of the latest requests, if it is shut and
-    /// the scheduler allows that. Called when the lock is about to be let go.
+    /// Shuts the gate for some time if the word says WAITING. Else opens it, if it is shut and enough requests have come. Called
+    /// when the lock is about to be let go.
     #[inline]
     pub(crate) fn turn_gate(&self, hold: &mut Hold) {
         if self.word.load().is_waiting() {
@@ -93,7 +96,15 @@ impl RequestQueue {
             if hold.gate.is_some() {
                 self.shut_gate(hold);
             }
-        } else if hold.gate.is_none() && hold.until_open == 0 && self.settings.has_bypass() && !hold.has_waiting() {
+        } else if hold.gate.is_none() && hold.until_open == 0 {
+            self.open_gate(hold);
+        }
+    }
+
+    /// Opens the gate, which is shut, for the class of the latest requests, if nothing waits and the scheduler allows that.
+    #[inline]
+    fn open_gate(&self, hold: &mut Hold) {
+        if self.settings.has_bypass() && !hold.has_waiting() {
             self.open_gate_for_latest(hold);
         }
     }
@@ -117,7 +128,7 @@ impl RequestQueue {
             self.shut_gate(hold);
         }
         hold.until_open = 0;
-        self.turn_gate(hold);
+        self.open_gate(hold);
     }
 }
 

@@ -38,7 +38,7 @@ impl Runner {
     /// at it. Returns how many operations these are, and how many requests were dispatched.
     ///
     /// COST: without contention two compare-exchanges of the staging word and a lock and unlock of the hold, dispatch
-    /// included; with contention one exchange of the staging word, behind a few loads of it if nothing was left there yet; either
+    /// included; with contention one exchange of the staging word, behind up to 128 loads of it if nothing was left there yet; either
     /// way once a plug.
     pub(crate) fn combine(
         &mut self,

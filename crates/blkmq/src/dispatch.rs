@@ -7,7 +7,8 @@
 //! until others complete, with the tallies in the place of the tags.
 //!
 //! WAITING is cleared only by who looked everywhere and found nothing, by a compare-exchange from the word read before
-//! the look; a request left behind meanwhile has changed the word.
+//! the look; a request left behind meanwhile has changed the word. So has the gate, if it was shut or opened under one of
+//! the holds in between: then WAITING stays, though nothing may wait, and the next who dispatches clears it.
 
 use blkmq_sched::Time;
 

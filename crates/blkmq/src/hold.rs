@@ -8,8 +8,8 @@ use crate::clock::{Clock, Time};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Line, Mutex, MutexGuard};
 
-/// So many requests of one class come in, one after the other, before the gate is opened for that class. While classes change
-/// more often than that, opening it would cost more than it saves.
+/// So many requests of one class come in behind the first before the gate is opened for that class. While classes change more
+/// often than that, opening it would cost more than it saves.
 const STEADY: u32 = 8;
 
 /// The scheduler and what belongs to it, under one lock.
@@ -32,7 +32,7 @@ pub(crate) struct Hold {
     pub(crate) gate: Option<Class>,
     /// The class of the request that was inserted last.
     pub(crate) latest: Class,
-    /// So many more of that class have to come, with nothing left waiting, until the gate may be opened.
+    /// So many more requests have to come until the gate may be opened; the first after a change of class does not count.
     pub(crate) until_open: u32,
     /// Requests may have passed that the scheduler has not been told of, and it has some of another class.
     pub(crate) is_fold_due: bool,
@@ -192,8 +192,7 @@ impl Held {
 
     /// Whether requests wait for the scheduler, as of a moment ago.
     pub(crate) fn has_waiting(&self) -> bool {
-        let counts = &*self.counts;
-        counts.waiting.load(Ordering::Relaxed) > 0 || counts.left.load(Ordering::Relaxed) > 0
+        self.nr_waiting() > 0 || self.nr_left() > 0
     }
 
     /// Whether all that waits goes to the first hardware queue, as of a moment ago.
@@ -203,15 +202,14 @@ impl Held {
 
     /// Called before unlocking.
     pub(crate) fn note_waiting(&self, hold: &Hold) {
-        let counts = &*self.counts;
         let note = |count: &AtomicU32, now: u32| {
             if count.load(Ordering::Relaxed) != now {
                 count.store(now, Ordering::Relaxed);
             }
         };
-        note(&counts.waiting, hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len() as u32));
-        note(&counts.left, hold.backlog.len() as u32);
-        note(&counts.elsewhere, hold.elsewhere);
+        note(&self.counts.waiting, hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len() as u32));
+        note(&self.counts.left, hold.backlog.len() as u32);
+        note(&self.counts.elsewhere, hold.elsewhere);
     }
 }
 

@@ -70,7 +70,7 @@ impl Staging {
         }
     }
 
-    /// Looks for a moment, about as long as a hold for a batch takes, whether the holder lets go; not if another has left
+    /// Looks for a moment, as long as a hold in which requests wait takes, whether the holder lets go; not if another has left
     /// something, for then the holder will be there longer. What is left costs the holder more than what it brought itself,
     /// since the lines are another's, and who left it has nothing to do meanwhile. Nothing depends on it.
     ///

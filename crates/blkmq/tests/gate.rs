@@ -142,6 +142,36 @@ fn no_batch_outlasts_what_has_passed() {
     });
 }
 
+/// Red when that is forgotten because the gate was shut before anything came in that had to wait.
+#[test]
+fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
+    for_all(|locking| {
+        let (device, q) = queue(locking, 1);
+        q.set_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
+        let mut submitter = submitter(&q, Class::BestEffort);
+        let finish = |submitter: &mut Submitter| {
+            while submitter.nr_outstanding() > 0 {
+                device.finish_oldest(Status::Ok);
+                reap(submitter);
+            }
+            device.take_seen().iter().map(|seen| seen.sector).collect::<Vec<_>>()
+        };
+        for (bypass, bio) in [(false, write(100, 8)), (true, read(0, 8))] {
+            q.set_bypass(bypass).wait().expect("nothing is in flight");
+            submitter.submit(bio).expect("there is a slot");
+            submitter.flush_plug();
+            assert_eq!(finish(&mut submitter).len(), 1);
+        }
+        assert_eq!(q.stats().bypassed, 1, "{locking}");
+        q.set_bypass(false).wait().expect("nothing is in flight");
+        for bio in [write(400, 8), read(500, 8)] {
+            submitter.submit(bio).expect("there is a slot");
+        }
+        submitter.flush_plug();
+        assert_eq!(finish(&mut submitter), [500, 400], "{locking}");
+    });
+}
+
 /// Red when the gate is not shut for another class, or what passed is not told to the scheduler before it chooses.
 #[test]
 fn a_lower_class_waits_for_what_has_passed() {

@@ -2,16 +2,17 @@
 #![expect(unsafe_code, reason = "a lock lends its content mutably, which only the lock itself can justify")]
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use super::atomic::{AtomicBool, Ordering};
 use super::{Line, UnsafeCell, order};
 
 /// A value that one thread at a time may use; the others turn back at once.
-pub struct TryLock<T>(Line<Content<T>>);
+pub struct TryLock<T>(Line<Marked<T>>);
 
 /// The value beside the mark, so that who takes the lock has the value with it: nobody waits by looking at the mark.
-struct Content<T> {
+struct Marked<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
@@ -23,17 +24,19 @@ unsafe impl<T: Send> Sync for TryLock<T> {}
 /// The hold of a [`TryLock`]; dropping it lets go.
 pub struct TryGuard<'a, T> {
     lock: &'a TryLock<T>,
+    /// A guard is shared and sent as what it lends would be.
+    lends: PhantomData<&'a mut T>,
 }
 
 impl<T> TryLock<T> {
     /// A free lock around `value`, on a line called `name`.
     pub fn new(name: &'static str, value: T) -> Self {
-        Self(Line::new(name, Content { held: AtomicBool::new(false), value: UnsafeCell::new(value) }))
+        Self(Line::new(name, Marked { held: AtomicBool::new(false), value: UnsafeCell::new(value) }))
     }
 
     /// Takes the lock if it is free. Never spins.
     ///
-    /// COST: of a held lock one load, which leaves the line shared; of a free one a load and a compare-exchange.
+    /// COST: of a held lock one load, which leaves the line shared, so that the holder pays for its next write; of a free one a load and a compare-exchange.
     #[inline]
     pub fn try_lock(&self) -> Option<TryGuard<'_, T>> {
         if self.0.held.load(Ordering::Relaxed) {
@@ -44,7 +47,7 @@ impl<T> TryLock<T> {
         let acquire = order("try_lock.acquire", Ordering::Acquire);
         // No guard may come to be on failure, not even for a moment: dropping it would free another's hold.
         match self.0.held.compare_exchange(false, true, acquire, Ordering::Relaxed) {
-            Ok(_) => Some(TryGuard { lock: self }),
+            Ok(_) => Some(TryGuard { lock: self, lends: PhantomData }),
             Err(_) => None,
         }
     }
@@ -72,7 +75,7 @@ impl<T> DerefMut for TryGuard<'_, T> {
 impl<T> Drop for TryGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Release publishes this holder's changes to the content to the swap of the next.
+        // Release publishes this holder's changes to the content to the exchange of the next.
         self.lock.0.held.store(false, order("try_lock.release", Ordering::Release));
     }
 }

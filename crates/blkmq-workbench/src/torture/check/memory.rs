@@ -24,8 +24,8 @@ const LEFT: i64 = 64 * KIB;
 /// What one more operation may cost, in bytes: less than the smallest leak.
 const PER_OPERATION: i64 = 128;
 
-/// What one more thread may cost for ever, in bytes.
-const PER_THREAD: i64 = 2 * KIB;
+/// What one more thread may cost for ever, in bytes: a page of its own, and its list of slots.
+const PER_THREAD: i64 = 6 * KIB;
 
 /// Operations until buffers and lists have about the sizes that they need.
 const WARM: u64 = 500;
