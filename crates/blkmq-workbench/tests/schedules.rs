@@ -1,6 +1,7 @@
 //! Small worlds on virtual CPUs under many schedules, for what needs a particular one to go wrong.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq_vcpu::schedule::{Decision, Targeted, Uniform};
@@ -143,6 +144,53 @@ fn two_who_look_in_step_come_to_an_end() {
         weaken(None);
         assert!(found.is_some(), "the test cannot fail without {site}");
     }
+}
+
+/// A request is with the device, for long, and another is held back for that; a third is submitted, and until that has been
+/// done another thread polls, in step.
+fn polls_in_step(seed: u64) -> Ended {
+    let mut random = Random::new(seed);
+    let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
+    let left = pattern[0];
+    // A line that every poll reads, so that the turns come to an end.
+    plays(Box::new(InStep { line: "queue.word", pattern, at: 0, left, turn: 0 }), || {
+        let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
+        let locking = "staged:dispatch".parse().expect("there is such a locking");
+        let q = queue(device, locking, "64");
+        let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
+        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
+        for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
+            first.submit(read(sector, class)).expect("there are slots");
+            first.poll();
+        }
+        let is_done = Arc::new(AtomicBool::new(false));
+        let polls = thread::spawn({
+            let (q, is_done) = (Arc::clone(&q), Arc::clone(&is_done));
+            move || {
+                let mut submitter = q.submitter(&Client::new("polls")).expect("there is a place");
+                while !is_done.load(Ordering::Relaxed) {
+                    submitter.poll();
+                }
+            }
+        });
+        let mut second = q.submitter(&Client::new("second")).expect("there is a place");
+        second.submit(read(200, Class::RealTime)).expect("there are slots");
+        second.poll();
+        is_done.store(true, Ordering::Relaxed);
+        polls.join().expect("no panic");
+    })
+}
+
+/// Who polls does not keep another at the scheduler, with requests in its hands that it has chosen. Red if who polls with no
+/// news tells who chooses to look once more.
+#[test]
+fn who_polls_keeps_nobody_at_the_scheduler() {
+    let endless = |seed: &u64| polls_in_step(*seed) != Ended::Finished;
+    assert_eq!((0..2_000).find(endless), None);
+    weaken(Some("staged.news"));
+    let found = (0..2_000).find(endless);
+    weaken(None);
+    assert!(found.is_some(), "the test cannot fail");
 }
 
 /// A scan for timeouts is due when somebody shortens the time. Returns how long the next scan is away then.

@@ -71,6 +71,8 @@ impl Runner {
                 break;
             }
         }
+        // It has been told, or this thread has looked itself.
+        self.has_news = false;
         if seen.is_waiting() && nothing_waits(q, &self.member(q).counters) {
             let _ = q.word.clear_waiting(seen);
         }
@@ -130,7 +132,7 @@ impl Runner {
                 }
                 tags = &batch[..got];
             }
-            match choose_or_wait(q, counters, now) {
+            match choose_or_wait(q, counters, now, self.has_news) {
                 Choice::Chosen(rq) if rq.body().hctx == 0 => {
                     self.make_ready(q, rq, tags[0]);
                     tags = &tags[1..];
@@ -157,6 +159,7 @@ impl Runner {
                         break;
                     }
                     looks_for_another = kept("dispatch.look_for_another");
+                    self.has_news = true;
                 }
             }
         }
@@ -173,7 +176,7 @@ impl Runner {
             if q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() > 0) {
                 break;
             }
-            let Choice::Chosen(rq) = choose_or_wait(q, counters, now) else { break };
+            let Choice::Chosen(rq) = choose_or_wait(q, counters, now, self.has_news) else { break };
             batches += 1;
             let (got, goes_on) = self.give_tag(q, rq);
             chosen += got;
@@ -253,6 +256,7 @@ impl Runner {
         let given = self.put_back(q, hctx, tags);
         // What waits without room, as if such a tag were a request, is in nobody's plug: this thread tries it again.
         self.parked |= q.held.nr_left() > 0 && kept("dispatch.room_in_vain");
+        self.has_news = true;
         q.room_came();
         given
     }
@@ -277,17 +281,18 @@ impl Runner {
     }
 }
 
-/// Asks the scheduler once; if it holds requests back, once more with WAITING set and the tallies read after it.
-fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
+/// Asks the scheduler once; if it holds requests back, once more with WAITING set and the tallies read after it. `has_news`:
+/// see [`Runner::has_news`].
+fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: Time, has_news: bool) -> Choice<'q> {
     let is_alone = matches!(q.settings.locking(), Locking::Staged(Measures { dispatch: true, .. }));
-    let choose = if is_alone { choose_alone } else { choose };
-    let choice = choose(q, counters, now);
+    let ask = |has_news| if is_alone { choose_alone(q, counters, now, has_news) } else { choose(q, counters, now) };
+    let choice = ask(has_news);
     if !matches!(choice, Choice::HeldBack) {
         return choice;
     }
     q.word.set_waiting();
     q.word.wait_fence();
-    choose(q, counters, now)
+    ask(true)
 }
 
 /// One choice under one hold.

@@ -64,8 +64,14 @@ impl Runner {
         }
         match starting.q.settings.locking() {
             Locking::Single | Locking::Batch => self.insert_ordered(starting, layout, plug, false),
-            Locking::Staged(measures) if measures.buckets => self.insert_staged(starting, layout, plug, measures),
-            Locking::Staged(measures) => self.insert_ordered(starting, layout, plug, measures.merges),
+            Locking::Staged(measures) => {
+                self.has_news = true;
+                if measures.buckets {
+                    self.insert_staged(starting, layout, plug, measures)
+                } else {
+                    self.insert_ordered(starting, layout, plug, measures.merges)
+                }
+            }
             Locking::Combining => {
                 let (entered, dispatched) = self.combine(starting, layout, plug, !seen.is_quiesced());
                 *chosen = (!self.parked).then_some(dispatched);

@@ -4,6 +4,10 @@
 //! # Liveness
 //! Who finds another thread choosing, or inserting, kicks it (see `staging`), so that it looks once more before it lets go;
 //! in the series that was left to the next completion, and to a timer where none comes.
+//!
+//! Who only polls, with nothing new to tell, kicks nobody. Otherwise threads that poll while the scheduler holds back what
+//! waits keep one choosing in vain, and what it holds back for may be the requests that this very thread has chosen and does
+//! not come to issue.
 
 use blkmq_sched::Time;
 
@@ -14,6 +18,7 @@ use crate::locking::Measures;
 use crate::queue::RequestQueue;
 use crate::request::{Place, RqList};
 use crate::runner::Runner;
+use crate::sync::kept;
 
 impl Runner {
     /// Inserts a plug, or leaves it in this submitter's bucket. What finds no room waits with what others left. Returns how
@@ -84,24 +89,29 @@ impl Runner {
     /// Inserts what found no room before, as far as there is some now.
     pub(crate) fn insert_without_room(&mut self, q: &RequestQueue, now: Time) {
         let mut guard = q.held.hold(&self.member(q).counters);
+        let nr_left = guard.backlog.len();
         self.retry_without_room(q, &mut guard, now);
         self.insert_left(q, &mut guard, now, usize::MAX);
+        self.has_news |= guard.backlog.len() != nr_left;
         q.held.note_waiting(&guard);
     }
 }
 
-/// One choice under one hold, unless another thread is choosing, which then chooses once more.
+/// One choice under one hold, unless another thread is choosing, which then chooses once more if this one has news for it.
 ///
 /// COST: beside the hold two exchanges of the shared word; of who finds another one choosing a load or one exchange.
-pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: Time) -> Choice<'q> {
+pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: Time, has_news: bool) -> Choice<'q> {
     // Between what this thread inserted or completed and the kick; pairs with the fence of who takes the kick.
     q.word.completed_fence();
-    if q.dispatching.hold_or_kick().is_none() {
+    let kicks = has_news || !kept("staged.news");
+    let held = if kicks { q.dispatching.hold_or_kick() } else { q.dispatching.try_hold() };
+    if held.is_none() {
         counters.found_held();
         return Choice::Taken;
     }
     let mut now = now;
-    // As often as it is kicked: as in the series, nobody bounds what one thread does for others here.
+    // As often as it is kicked: as in the series, nobody bounds what one thread does for others here. There is an end to it,
+    // since nothing is issued meanwhile that could complete, and what may be inserted is bounded.
     loop {
         let choice = choose(q, counters, now);
         if q.dispatching.let_go() {
