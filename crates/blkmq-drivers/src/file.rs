@@ -1,7 +1,7 @@
 //! Files and block devices, each hardware queue with an io_uring of its own.
 //!
 //! Requests are started in the order in which they come, with one system call for all of them; what the kernel has done is
-//! found on the ring without one. Any thread may look there; who sleeps does so on the ring's descriptor. Polled hardware queues
+//! found on the ring without one. Any thread may look there, unless each ring is to belong to one submitter; who sleeps does so on the ring's descriptor. Polled hardware queues
 //! have a second ring, whose completions are found by asking the device; where the disk does not poll, they are like others.
 
 mod journal;
@@ -9,6 +9,7 @@ mod poller;
 mod registered;
 mod ring;
 mod rings;
+mod side;
 mod status;
 mod target;
 mod transfer;
@@ -49,6 +50,12 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
     HW_QUEUE_DEPTH,
     Parameter::new(
+        "owned",
+        Accepts::Switch,
+        "0",
+        "each hardware queue belongs to one submitter, which spares locks; there are no more submitters than queues",
+    ),
+    Parameter::new(
         "poll_queues",
         Accepts::Count { unit: "", min: 0, max: MAX_HW_QUEUES as u64 - 1 },
         "0",
@@ -73,12 +80,23 @@ pub struct Config {
     pub poll_queues: u16,
     /// Tags of each, 1 to 4096.
     pub depth: u16,
+    /// Each hardware queue belongs to one submitter, see [`Driver::is_owned`].
+    pub owned: bool,
 }
 
 impl Config {
     /// A file with everything else as it is by default.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), size: None, direct: true, read_only: false, queues: 1, poll_queues: 0, depth: 128 }
+        Self {
+            path: path.into(),
+            size: None,
+            direct: true,
+            read_only: false,
+            queues: 1,
+            poll_queues: 0,
+            depth: 128,
+            owned: false,
+        }
     }
 
     fn from_values(values: &Values) -> Result<Self, String> {
@@ -93,6 +111,7 @@ impl Config {
             queues: values.number("submit_queues"),
             poll_queues: values.number("poll_queues"),
             depth: values.number("hw_queue_depth"),
+            owned: values.is_on("owned"),
         })
     }
 }
@@ -144,7 +163,9 @@ impl File {
             return Err(fault(&"polled hardware queues need direct I/O, which is off or not for this file"));
         }
         let topology = Topology { depth: self.config.depth, ..topology };
-        self.rings.make(&self.target, topology).map_err(|error| fault(&format_args!("no io_uring: {error}")))
+        self.rings
+            .make(&self.target, topology, self.config.owned)
+            .map_err(|error| fault(&format_args!("no io_uring: {error}")))
     }
 
     fn ring(&self, hctx: u16) -> &Ring {
@@ -168,6 +189,10 @@ impl Driver for File {
 
     fn set_topology(&self, topology: Topology) -> Result<(), String> {
         self.make_rings(topology)
+    }
+
+    fn is_owned(&self) -> bool {
+        self.config.owned
     }
 
     /// COST: a system call for all requests, and for each a lock that nobody waits for, and its pieces written to the ring.

@@ -96,13 +96,16 @@ fn a_file_holds_what_was_written_under_every_scheduler_and_locking() {
     const SECTORS: usize = 4096;
     for base in bases() {
         let folder = Folder::new(base, "model");
-        for direct in [0, 1] {
+        for (direct, owned) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
             for (scheduler, locking) in
                 [("none", Locking::Single)].into_iter().chain(Locking::ALL.map(|locking| ("mq-deadline", locking)))
             {
-                let path = folder.file(&format!("{scheduler}-{locking}-{direct}"));
+                let path = folder.file(&format!("{scheduler}-{locking}-{direct}-{owned}"));
+                // Of a type that is there each submitter wants one that is its own.
+                let poll_queues = direct * (1 + owned);
                 let spec = format!(
-                    "file,path={path},size={},direct={direct},submit_queues=2,poll_queues={direct},hw_queue_depth=8",
+                    "file,path={path},size={},direct={direct},submit_queues=2,poll_queues={poll_queues},hw_queue_depth=8,\
+                     owned={owned}",
                     SECTORS * SECTOR
                 );
                 check_against_model(&spec, &path, scheduler, locking);
@@ -160,6 +163,38 @@ fn check_against_model(spec: &str, path: &str, scheduler: &str, locking: Locking
     assert_eq!(q.in_flight(), 0);
     drop((submitters, q));
     assert!(fs::read(path).expect("the file is there") == model, "{spec} {scheduler} {locking}");
+}
+
+/// What one thread chooses for another's ring is issued by that one, which may sleep meanwhile.
+#[test]
+fn threads_that_own_their_rings_get_everything_back() {
+    const EACH: u64 = 2000;
+    for base in bases() {
+        let folder = Folder::new(base, "owned");
+        let path = folder.file("file");
+        for locking in Locking::ALL {
+            let q = queue(&format!("file,path={path},size=4M,submit_queues=3,owned=1"), "mq-deadline", locking);
+            let owners: Vec<_> = (0..3_u64)
+                .map(|number| {
+                    let q = Arc::clone(&q);
+                    std::thread::spawn(move || {
+                        let mut submitter = submitter(&q);
+                        (0..EACH / 16).for_each(|round| {
+                            let sector = |place: u64| (round * 48 + place * 3 + number) * 8 % 8192;
+                            let bios: Vec<_> =
+                                (0..16).map(|place| Bio::read(sector(place), Buffer::zeroed(4096))).collect();
+                            let done = run(&mut submitter, bios);
+                            assert_eq!(done.iter().filter(|done| done.status == Status::Ok).count(), 16, "{locking}");
+                        });
+                    })
+                })
+                .collect();
+            owners.into_iter().for_each(|owner| owner.join().expect("it came to its end"));
+            assert_eq!((q.in_flight(), q.stats().completed), (0, 3 * EACH / 16 * 16));
+            let error = q.start_threads(1).map(drop).expect_err("they would poll for an owner");
+            assert!(error.to_string().contains("polled by the submitter that owns it"), "{error}");
+        }
+    }
 }
 
 /// Memory at any address is taken, though direct I/O asks for aligned one.

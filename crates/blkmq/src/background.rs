@@ -28,8 +28,15 @@ impl RequestQueue {
     /// hardware queues.
     ///
     /// # Errors
-    /// The queue has as many threads as it can.
+    /// The queue has as many threads as it can, or its hardware queues are [owned](crate::driver::Driver::is_owned) by
+    /// submitters.
     pub fn start_threads(self: &Arc<Self>, nr_threads: u16) -> Result<Background, QueueError> {
+        if self.is_owned && nr_threads > 0 {
+            return Err(QueueError::NoHardwareQueue(
+                "no background threads: each of the device's hardware queues is polled by the submitter that owns it"
+                    .to_owned(),
+            ));
+        }
         let mut background =
             Background { q: Arc::clone(self), stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
         for share in 0..nr_threads {

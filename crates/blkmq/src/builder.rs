@@ -179,6 +179,7 @@ impl Builder {
             merge_limits: limits.merge_limits(),
             limits,
             is_concurrent: self.driver.is_concurrent(),
+            is_owned: self.driver.is_owned(),
             driver: self.driver,
             clock: self.clock,
             nr_slots: self.slots,

@@ -307,6 +307,13 @@ impl RequestQueue {
             What::Topology(topology) => {
                 let is_marked = self.hctxs.iter().any(|(_, hctx)| hctx.has_marked_ctx());
                 debug_assert!(!is_marked, "a software queue is marked as holding something on a drained queue");
+                let nr_owners = self.members.highest();
+                if self.is_owned && Layout::of(&topology).nr_owners() < nr_owners {
+                    return Err(QueueError::BadTopology(format!(
+                        "submitters own hardware queues up to number {} of each type, so there must be {nr_owners} of each",
+                        nr_owners - 1
+                    )));
+                }
                 self.driver.set_topology(topology).map_err(QueueError::BadTopology)?;
                 self.hctxs.set_layout(Layout::of(&topology));
                 let mut hold = self.held.lock.lock();
@@ -370,6 +377,13 @@ impl RequestQueue {
     pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
         let mut control = self.control.lock();
         let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
+        let nr_owners = self.hctxs.layout().nr_owners();
+        if self.is_owned && member > nr_owners {
+            self.members.leave(member);
+            return Err(QueueError::NoHardwareQueue(format!(
+                "the device's hardware queues, {nr_owners} of a type, each belong to a submitter already"
+            )));
+        }
         #[cfg(feature = "eventfd")]
         if self.driver.ready_fd(0).is_some()
             && let Err(error) = self.members.get(member).wake.equip()

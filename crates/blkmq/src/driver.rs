@@ -107,6 +107,15 @@ pub trait Driver: Send + Sync + fmt::Debug {
         false
     }
 
+    /// True if each hardware queue belongs to one submitter, as a ring does that knows no locks: only that one's requests go to
+    /// it, and [`queue_rqs`](Self::queue_rqs) and [`poll`](Self::poll) are called for it by that one alone, one after the other.
+    /// What other threads choose for it waits for its next poll. There are as many submitters then as hardware queues of
+    /// each type, and no [background threads](crate::RequestQueue::start_threads). The other methods are called by any thread all
+    /// the same.
+    fn is_owned(&self) -> bool {
+        false
+    }
+
     /// Whether what is written can be read again; a device that only takes time says false.
     fn keeps_data(&self) -> bool {
         true
@@ -120,7 +129,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time);
 
-    /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, several at once.
+    /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, several at once, unless hardware queues
+    /// are [owned](Self::is_owned).
     fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
         let _ = (hctx, done, now);
     }

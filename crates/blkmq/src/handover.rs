@@ -6,8 +6,8 @@
 //! either the appender sees the lock free and takes it, or the holder sees the append.
 
 use crate::stack::{Chain, SlotStack};
-use crate::sync::atomic::AtomicU32;
-use crate::sync::{TryLock, fence_at, kept};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{Line, TryLock, fence_at, kept, order};
 
 /// A hand-over list with the state `T` that only the holder touches, such as the requests that the driver refused and
 /// that stay at the head.
@@ -75,6 +75,51 @@ impl<T> Handover<T> {
             }
         }
         false
+    }
+}
+
+/// A word to the one thread that may drain a list, from those who appended to it: there is something.
+///
+/// It takes the word away before it drains. So what is appended before a word is left is drained when that word is taken, or
+/// was before.
+#[derive(Debug)]
+pub struct Inbox(Line<AtomicBool>);
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Inbox {
+    /// Nobody has left a word.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Line::new("hctx.inbox", AtomicBool::new(false)))
+    }
+
+    /// Leaves a word, after appending. Returns whether it is news: then the caller wakes the owner, which looks at this last
+    /// before it sleeps.
+    ///
+    /// COST: an exchange of a line that the owner reads at each poll.
+    #[must_use = "the owner is to be woken"]
+    pub fn leave(&self) -> bool {
+        // Release publishes what was appended to who takes the word, behind the fences of `drain`.
+        !self.0.swap(true, order("inbox.leave", Ordering::Release))
+    }
+
+    /// The owner takes the word, if there is one, and then drains the list.
+    ///
+    /// COST: a load while there is none.
+    #[must_use = "the list is to be drained"]
+    pub fn take(&self) -> bool {
+        self.is_full() && self.0.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether there is a word.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

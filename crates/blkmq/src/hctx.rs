@@ -7,7 +7,7 @@ use blkmq_sched::Op;
 use crate::bio::Flags;
 use crate::driver::{StartedTable, Topology};
 use crate::flush::FlushQueue;
-use crate::handover::Handover;
+use crate::handover::{Handover, Inbox};
 use crate::member::MAX_MEMBERS;
 use crate::request::{Place, Request, RqList, Slots};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -81,6 +81,21 @@ impl Layout {
         }
     }
 
+    /// How many submitters there can be if each is to have hardware queues of its own, one of each type.
+    pub(crate) fn nr_owners(self) -> u16 {
+        self.nr.into_iter().filter(|nr| *nr > 0).min().unwrap_or(0)
+    }
+
+    /// The member whose requests go to this hardware queue, where each has its own.
+    pub(crate) const fn owner(self, hctx: u16) -> u16 {
+        let place = match self.kind_of(hctx) {
+            HctxType::Default => hctx,
+            HctxType::Read => hctx - self.nr[0],
+            HctxType::Poll => hctx - self.nr[0] - self.nr[1],
+        };
+        place + 1
+    }
+
     /// The hardware queues that a member's requests go to, by type; of a type without queues the number means nothing.
     pub(crate) fn hctxs(self, member: u16) -> [u16; HctxType::COUNT] {
         let mut hctxs = [0; HctxType::COUNT];
@@ -120,6 +135,8 @@ pub(crate) struct HwCtx {
     pub(crate) started: StartedTable,
     /// The issue list. Its holder keeps what the driver refused, in order.
     pub(crate) issue: Handover<RqList>,
+    /// Of an owned hardware queue: others have put something on the issue list.
+    pub(crate) inbox: Inbox,
     /// The issue list needs another try: the driver refused, or whoever drained it had done its share.
     pub(crate) stalled: Line<AtomicBool>,
     /// The driver gave back what it was offered last: while this is set, whoever sleeps plans for another try.
@@ -153,6 +170,7 @@ impl HwCtx {
             tags: Tags::new(depth, depth),
             started: StartedTable::new(depth as usize),
             issue: Handover::new(RqList::new()),
+            inbox: Inbox::new(),
             stalled: Line::new("hctx.stalled", AtomicBool::new(false)),
             gave_back: Line::new("hctx.gave_back", AtomicBool::new(false)),
             dispatch_busy: Line::new("hctx.dispatch_busy", AtomicU32::new(0)),

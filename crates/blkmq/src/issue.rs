@@ -4,6 +4,9 @@
 //! Who appends to an issue list drains it, or finds it being drained; the drainer looks again after unlocking (see
 //! `handover`). What the driver refuses stays at the head and marks the hardware queue as stalled, which every thread
 //! that polls the queue retries; threads that sleep are woken so that they plan for the retry.
+//!
+//! An issue list that has an owner is drained by that one alone. Who else appends leaves a word in its inbox and wakes it. It
+//! takes the word away before it drains, and looks for one last before it sleeps, behind its fence.
 
 use blkmq_sched::Time;
 
@@ -60,9 +63,18 @@ impl Started {
 }
 
 impl Runner {
-    /// Drains a hardware queue's issue list, or leaves it to the thread that is draining it.
+    /// Drains a hardware queue's issue list, or leaves it to the thread that is draining it, or to the one that owns it.
     pub(crate) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
         let hctx = q.hctxs.get(index);
+        if q.is_owned && kept("issue.owner") {
+            let owner = q.hctxs.layout().owner(index);
+            if owner != self.member {
+                if hctx.inbox.leave() {
+                    q.members.get(owner).wake.wake();
+                }
+                return;
+            }
+        }
         // Who fell asleep since the mark was set plans for another try; so only a new mark is news.
         let mut is_news = false;
         let mut mark = |stalled| is_news |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;

@@ -100,6 +100,12 @@ impl Members {
         None
     }
 
+    /// The highest number that a thread has; 0 if none has one. Called under the control lock.
+    pub(crate) fn highest(&self) -> u16 {
+        let is_taken = |member: &Member| member.taken.load(Ordering::Relaxed);
+        self.iter().filter(|(_, member)| is_taken(member)).map(|(index, _)| index).max().unwrap_or(0)
+    }
+
     /// Gives an entry back. Called under the control lock, when the thread has nothing outstanding.
     pub(crate) fn leave(&self, index: u16) {
         self.get(index).taken.store(false, Ordering::Relaxed);

@@ -43,6 +43,8 @@ pub enum QueueError {
     BadDevice(String),
     /// Every place for a thread is taken.
     TooManySubmitters,
+    /// Each hardware queue belongs to one submitter, and there is none for this thread; the text says how many there are.
+    NoHardwareQueue(String),
     /// The device cannot have that many hardware queues.
     BadTopology(String),
     /// The system lacks something that each thread needs; the text says what.
@@ -56,9 +58,11 @@ impl fmt::Display for QueueError {
                 write!(f, "unknown scheduler '{name}'; there are: {}", scheduler_names().join(", "))
             }
             Self::UnknownKnob(name, known) => write!(f, "unknown knob '{name}'; there are: {known}"),
-            Self::BadValue(text) | Self::BadDevice(text) | Self::BadTopology(text) | Self::System(text) => {
-                f.write_str(text)
-            }
+            Self::BadValue(text)
+            | Self::BadDevice(text)
+            | Self::NoHardwareQueue(text)
+            | Self::BadTopology(text)
+            | Self::System(text) => f.write_str(text),
             Self::TooManySubmitters => write!(f, "a queue takes at most {} threads", MAX_MEMBERS - 1),
         }
     }
@@ -192,6 +196,8 @@ pub struct RequestQueue {
     pub(crate) driver: Arc<dyn Driver>,
     /// The driver takes calls for one hardware queue from several threads at once.
     pub(crate) is_concurrent: bool,
+    /// Each hardware queue belongs to one submitter.
+    pub(crate) is_owned: bool,
     pub(crate) clock: Clock,
     pub(crate) nr_slots: u16,
     pub(crate) account: Account,
@@ -211,7 +217,8 @@ impl RequestQueue {
     /// A new submitter for one thread, serving `client`.
     ///
     /// # Errors
-    /// The queue has as many threads as it can.
+    /// The queue has as many threads as it can, or each hardware queue belongs to a submitter already where they are
+    /// [owned](crate::driver::Driver::is_owned).
     pub fn submitter(self: &Arc<Self>, client: &Client) -> Result<Submitter, QueueError> {
         Submitter::join(Arc::clone(self), client)
     }

@@ -264,7 +264,8 @@ impl Runner {
             let mut again = self.parked || (kept("runner.kick") && q.word.load().is_waiting());
             for index in hctxs {
                 let hctx = q.hctxs.get(index);
-                if hctx.stalled.load(Ordering::Relaxed) {
+                let has_word = q.is_owned && hctx.inbox.take();
+                if has_word || hctx.stalled.load(Ordering::Relaxed) {
                     self.touch(index);
                     again = true;
                 }

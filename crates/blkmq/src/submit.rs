@@ -477,6 +477,13 @@ impl Submitter {
         self.hctxs().filter(move |_| polls)
     }
 
+    /// Whether others have put something on the issue list of a hardware queue that this submitter owns. While the queue is
+    /// quiesced it does not look.
+    fn has_word(&self) -> bool {
+        let q = &self.q;
+        q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())
+    }
+
     fn sleep(&mut self, now: Time, deadline: Option<Time>) {
         let until = match (self.next_wakeup(), deadline) {
             (Some(wakeup), Some(deadline)) => Some(wakeup.min(deadline)),
@@ -496,6 +503,7 @@ impl Submitter {
                 !member.completions.is_empty()
                     || (!self.plug.is_empty() && !self.is_in_vain())
                     || self.runner.may_go_on(q)
+                    || self.has_word()
             },
             // Looked up again behind the fence: requests of this thread may have been started by another meanwhile.
             || {

@@ -69,6 +69,8 @@ pub(crate) struct Whims {
     nr_threads: u16,
     /// Nobody else changes the queue in a way that shows in what is counted.
     is_first: bool,
+    /// Submitters that each own a hardware queue of each type; 0 if the queues are shared.
+    nr_owners: u16,
     random: Random,
 }
 
@@ -87,8 +89,17 @@ impl Whims {
             once: matches!(pace, Pace::Together(_)) && random.one_in(2),
             nr_threads: if has_threads { random.within(1, 2) as u16 } else { 0 },
             is_first: true,
+            nr_owners: 0,
             random: random.fork(),
         }
+    }
+
+    /// The same, where each of so many submitters owns a hardware queue of each type.
+    pub(crate) fn of_owners(mut self, nr_owners: u16) -> Self {
+        self.nr_owners = nr_owners;
+        self.nr_threads = 0;
+        self.deeds.retain(|deed| !matches!(deed, Deed::Background));
+        self
     }
 
     /// Those of somebody who stops the queue while another changes it; in most worlds there is none.
@@ -96,7 +107,16 @@ impl Whims {
         let mut deeds: Vec<_> = [Deed::Freeze, Deed::Quiesce].into_iter().collect();
         deeds.retain(|_| random.one_in(2));
         let pause_ns = pace.pause_ns(random);
-        let whims = Self { deeds, pause_ns, pace, once: false, nr_threads: 0, is_first: false, random: random.fork() };
+        let whims = Self {
+            deeds,
+            pause_ns,
+            pace,
+            once: false,
+            nr_threads: 0,
+            is_first: false,
+            nr_owners: 0,
+            random: random.fork(),
+        };
         (random.one_in(3) && !whims.deeds.is_empty()).then_some(whims)
     }
 }
@@ -269,8 +289,10 @@ impl Controller {
 
     fn change_topology(&mut self) {
         let random = &mut self.whims.random;
+        // Who leaves comes again, and wants its hardware queues.
+        let nr = |drawn: u64| if drawn == 0 { 0 } else { self.whims.nr_owners + drawn as u16 };
         let (default_queues, read_queues, poll_queues) =
-            (random.within(1, 4) as u16, random.below(3) as u16, random.below(3) as u16);
+            (nr(random.within(1, 4)), nr(random.below(3)), nr(random.below(3)));
         let control = Control::Topology(default_queues, read_queues, poll_queues);
         self.tell(control, Phase::Begun);
         let change = self.world.q.set_topology(Topology { default_queues, read_queues, poll_queues, depth: 1 });

@@ -54,8 +54,28 @@ impl Device {
         self.with(Inner::lose_power);
     }
 
+    /// Sees to it that nobody else calls for an owned hardware queue meanwhile.
+    fn call(&self, hctx: u16) -> Option<Call<'_>> {
+        self.config.is_owned.then(|| {
+            self.with(|inner| inner.begin_call(hctx));
+            Call { device: self, hctx }
+        })
+    }
+
     fn with<R>(&self, act: impl FnOnce(&mut Inner) -> R) -> R {
         uninterrupted(|| act(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// A call for an owned hardware queue, until it returns.
+struct Call<'d> {
+    device: &'d Device,
+    hctx: u16,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.device.with(|inner| inner.end_call(self.hctx));
     }
 }
 
@@ -86,8 +106,13 @@ impl Driver for Device {
         self.config.is_concurrent
     }
 
+    fn is_owned(&self) -> bool {
+        self.config.is_owned
+    }
+
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
         self.with(|inner| inner.enter(now));
+        let _call = self.call(hctx);
         while let Some(mut rq) = batch.next() {
             match self.with(|inner| inner.offer(hctx, &mut rq, now)) {
                 Verdict::Finish(status) => batch.finish(rq, status),
@@ -103,6 +128,7 @@ impl Driver for Device {
 
     fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
         self.with(|inner| inner.enter(now));
+        let _call = self.call(hctx);
         while let Some(found) = self.with(|inner| inner.take_due(hctx, now)) {
             match found {
                 Found::Due(id, status) => {

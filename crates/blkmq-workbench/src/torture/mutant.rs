@@ -31,6 +31,18 @@ pub const MUTANTS: &[Mutant] = &[
         found_by: &["livelock: ", "stall: ", "wake: "],
     },
     Mutant {
+        name: "not-owner",
+        what: "who chooses for an owned hardware queue issues there itself",
+        site: "issue.owner",
+        found_by: &["owner: "],
+    },
+    Mutant {
+        name: "inbox-asleep",
+        what: "who owns a hardware queue does not look for what others chose for it before it sleeps",
+        site: "sleep.inbox",
+        found_by: &["wake: ", "stall: "],
+    },
+    Mutant {
         name: "tag-twice",
         what: "a tag is put back twice",
         site: "complete.tag_once",

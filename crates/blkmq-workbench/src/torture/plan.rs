@@ -19,6 +19,7 @@ const LINES: &[&str] = &[
     "hctx.ctx_map",
     "hctx.dispatch_busy",
     "hctx.gave_back",
+    "hctx.inbox",
     "hctx.nr_lacked",
     "hctx.stalled",
     "issue.incoming",
@@ -174,12 +175,16 @@ impl Plan {
         };
         let io_timeout_ms = pace.io_timeout_ms(random);
         let device = DeviceConfig::draw(&mut random.fork(), io_timeout_ms, period_ns.is_some());
+        let is_owned = random.one_in(8);
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
         let clients = Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors, period_ns);
         // In most worlds of one client that alone drives the queue: its order is exact then.
+        let nr_owners = clients.len() as u16;
+        let device = if is_owned { device.owned_by(nr_owners) } else { device };
         let is_alone = clients.len() == 1 && !random.one_in(4);
         let locking = *random.pick(&LOCKINGS);
         let may_change = Alterable { scheduler: settings.scheduler.is_none(), locking: settings.locking.is_none() };
+        let whims = |whims: Whims| if is_owned { whims.of_owners(nr_owners) } else { whims };
         Self {
             order,
             mean_steps: magnitude(random, most_steps),
@@ -192,12 +197,12 @@ impl Plan {
             io_timeout_ms,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
             device_random: random.fork(),
-            whims: Whims::draw(&mut random.fork(), may_change, pace, is_alone),
+            whims: whims(Whims::draw(&mut random.fork(), may_change, pace, is_alone)),
             clients,
             device,
             second: Whims::draw_second(&mut random.fork(), pace),
             // More than one word of marks is for.
-            nr_idle: if random.one_in(16) { random.within(57, 80) as u16 } else { 0 },
+            nr_idle: if random.one_in(16) && !is_owned { random.within(57, 80) as u16 } else { 0 },
         }
     }
 

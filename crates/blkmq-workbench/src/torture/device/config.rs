@@ -39,6 +39,8 @@ pub(crate) struct DeviceConfig {
     pub(crate) topology: Topology,
     /// Whether it takes calls by several threads at once.
     pub(crate) is_concurrent: bool,
+    /// Whether each hardware queue belongs to one submitter.
+    pub(crate) is_owned: bool,
     /// How long it takes.
     pub(crate) timing: Timing,
     /// What it does wrong.
@@ -202,6 +204,7 @@ impl DeviceConfig {
             limits: limits(random),
             topology: topology(random),
             is_concurrent: random.one_in(3),
+            is_owned: false,
             timing: Timing::draw(random, io_timeout_ms, sleeps),
             faults: Faults::draw(random, io_timeout_ms, sleeps),
         };
@@ -214,6 +217,22 @@ impl DeviceConfig {
             }
         }
         config
+    }
+}
+
+impl DeviceConfig {
+    /// The same device, of which each of so many submitters owns a hardware queue of each type.
+    pub(crate) fn owned_by(mut self, nr_owners: u16) -> Self {
+        let of_type = |nr: u16| if nr == 0 { 0 } else { nr.max(nr_owners) };
+        let Topology { default_queues, read_queues, poll_queues, depth } = self.topology;
+        self.topology = Topology {
+            default_queues: of_type(default_queues),
+            read_queues: of_type(read_queues),
+            poll_queues: of_type(poll_queues),
+            depth,
+        };
+        self.is_owned = true;
+        self
     }
 }
 

@@ -1,6 +1,7 @@
 //! The requests that a device works on.
 
 use blkmq_sched::{Op, RqId, Time};
+use blkmq_vcpu::CpuId;
 use blkmq_virtual::Status;
 
 use super::medium::Mark;
@@ -51,12 +52,14 @@ pub(crate) struct HwQueue {
     pub(crate) last_due: Time,
     /// It takes no request before.
     pub(crate) busy_until: Time,
+    /// Who calls for it, if it is owned.
+    pub(crate) caller: Option<CpuId>,
 }
 
 impl HwQueue {
     /// Without requests, and with room for `depth`.
     pub(crate) fn new(depth: usize) -> Self {
-        Self { held: Vec::with_capacity(depth), next_due: NEVER, last_due: Time(0), busy_until: Time(0) }
+        Self { held: Vec::with_capacity(depth), next_due: NEVER, last_due: Time(0), busy_until: Time(0), caller: None }
     }
 
     pub(crate) fn find(&mut self, id: RqId) -> Option<usize> {

@@ -124,6 +124,23 @@ impl Inner {
         }
     }
 
+    /// A CPU calls for an owned hardware queue.
+    pub(crate) fn begin_call(&mut self, hctx: u16) {
+        let Some(queue) = self.queues.get_mut(usize::from(hctx)) else { return };
+        if let Some(other) = queue.caller.replace(cpu()) {
+            let what =
+                format!("CPU {} calls for hardware queue {hctx} beside CPU {other}, which one thread owns", cpu());
+            self.witness.accuse(Violation::new("owner", what));
+        }
+    }
+
+    /// Its call is over.
+    pub(crate) fn end_call(&mut self, hctx: u16) {
+        if let Some(queue) = self.queues.get_mut(usize::from(hctx)) {
+            queue.caller = None;
+        }
+    }
+
     fn plan_power_loss(&mut self, now: Time) {
         if self.faults.power_ns > 0 {
             self.next_power_loss = now.after(self.random.around(self.faults.power_ns));

@@ -200,6 +200,7 @@ fn plain() -> DeviceConfig {
         },
         topology: Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 4 },
         is_concurrent: false,
+        is_owned: false,
         timing: Timing {
             at_once: 0,
             mean_ns: vec![5000],
