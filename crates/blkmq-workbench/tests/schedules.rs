@@ -193,6 +193,53 @@ fn who_polls_keeps_nobody_at_the_scheduler() {
     assert!(found.is_some(), "the test cannot fail");
 }
 
+/// A request is with the device, for a second, and another is held back for that until a time comes. One thread sleeps until
+/// then; another looks at about that time, holds the last tag meanwhile, and goes. Returns when the second request was issued.
+fn time_of_the_held_back(seed: u64, locking: Locking) -> u64 {
+    let (tell, told) = std::sync::mpsc::channel();
+    let ended = plays(Box::new(Uniform::new(Random::new(seed), 5)), move || {
+        let q = queue("null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=2", locking, "64");
+        q.set_scheduler_knob("prio_aging_expire", 1).expect("there is such a knob");
+        let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
+        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
+        for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
+            first.submit(read(sector, class)).expect("there are slots");
+            first.poll();
+        }
+        let due = first.next_wakeup().expect("it is held back until then");
+        let looks = thread::spawn({
+            let q = Arc::clone(&q);
+            move || {
+                let mut submitter = q.submitter(&Client::new("looks")).expect("there is a place");
+                thread::sleep(Duration::from_nanos((due.0 - seed % 64 * 100).saturating_sub(time::now())));
+                submitter.poll();
+            }
+        });
+        let mut issued = Vec::new();
+        while first.nr_outstanding() > 0 {
+            first.wait(None);
+            issued.extend(std::iter::from_fn(|| first.reap()).map(|completion| completion.issued.0));
+        }
+        looks.join().expect("no panic");
+        tell.send(issued.into_iter().max().expect("both came back")).expect("the test listens");
+    });
+    assert_eq!(ended, Ended::Finished, "{locking}, seed {seed}");
+    told.recv().expect("the world was told of")
+}
+
+/// Red if who held the last tag while a time came, and looks again for who lacked it, asks the scheduler as of an earlier time.
+#[test]
+fn what_a_time_lets_go_goes_though_its_tag_was_held() {
+    let is_late = |seed: &u64, locking| time_of_the_held_back(*seed, locking) > SOON_NS / 2;
+    for locking in Locking::ALL {
+        assert_eq!((0..1_000).find(|seed| is_late(seed, locking)), None, "{locking}");
+    }
+    weaken(Some("dispatch.time_anew"));
+    let found = (0..10_000).find(|seed| is_late(seed, Locking::Single));
+    weaken(None);
+    assert!(found.is_some(), "the test cannot fail");
+}
+
 /// A scan for timeouts is due when somebody shortens the time. Returns how long the next scan is away then.
 fn next_scan(seed: u64) -> u64 {
     let (tell, told) = std::sync::mpsc::channel();

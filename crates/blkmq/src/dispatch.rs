@@ -109,6 +109,7 @@ impl Runner {
         let mut batch = [Tag(0); TAG_BATCH];
         let mut tags = &batch[..0];
         let (mut nr_lacked, mut looks_for_another) = (0, false);
+        let (mut now, mut was_in_vain) = (now, false);
         loop {
             let waiting = if chosen < bound { q.held.nr_waiting() as usize } else { 0 };
             if waiting == 0 {
@@ -118,9 +119,14 @@ impl Runner {
                 // Others were faster. Somebody may insert, and lack a tag that was held here, before it is back: look
                 // again after putting it back.
                 chosen += self.put_unused(q, hctx, std::mem::take(&mut tags));
+                was_in_vain = true;
                 continue;
             }
             if tags.is_empty() {
+                if std::mem::take(&mut was_in_vain) && kept("dispatch.time_anew") {
+                    // Who lacked what was held here may have come because a time has come, and does not come for it again.
+                    now = q.clock.now();
+                }
                 nr_lacked = hctx.nr_lacked();
                 let wanted = waiting.min(bound - chosen).min(TAG_BATCH);
                 // Who looks again for another must not send that one to look again in turn, or two who hold the last tag in
@@ -144,10 +150,13 @@ impl Runner {
                     batches += 1;
                     chosen += self.put_unused(q, hctx, std::mem::take(&mut tags));
                     chosen += self.give_tag(q, rq).0;
-                    looks_for_another = false;
+                    (looks_for_another, was_in_vain) = (false, true);
                 }
                 // As above: look again, by the count of waiting requests.
-                Choice::Empty => chosen += self.put_unused(q, hctx, std::mem::take(&mut tags)),
+                Choice::Empty => {
+                    chosen += self.put_unused(q, hctx, std::mem::take(&mut tags));
+                    was_in_vain = true;
+                }
                 Choice::HeldBack | Choice::Taken => {
                     // No word of the room that comes back with them: who is told looks, is held back too, and tells the
                     // others in turn, for ever. What is held back goes on when a request with the device completes or a
@@ -159,6 +168,7 @@ impl Runner {
                         break;
                     }
                     looks_for_another = kept("dispatch.look_for_another");
+                    was_in_vain = true;
                     self.has_news = true;
                 }
             }
