@@ -240,6 +240,63 @@ fn what_a_time_lets_go_goes_though_its_tag_was_held() {
     assert!(found.is_some(), "the test cannot fail");
 }
 
+/// The same, while the thread that waits submits another one about then, and more tags are there. Returns when the request that
+/// was held back was issued.
+fn time_of_the_held_back_beside_another(seed: u64, locking: Locking) -> u64 {
+    let schedule: Box<dyn Schedule> = match seed % 3 {
+        0 => Box::new(Uniform::new(Random::new(seed), 5)),
+        1 => Box::new(Uniform::new(Random::new(seed), 30)),
+        _ => Box::new(Targeted::new(Random::new(seed), "queue.dispatching", 20)),
+    };
+    let (tell, told) = std::sync::mpsc::channel();
+    let ended = plays(schedule, move || {
+        let q = queue("null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8", locking, "64");
+        q.set_scheduler_knob("prio_aging_expire", 1).expect("there is such a knob");
+        let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
+        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
+        for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
+            first.submit(read(sector, class)).expect("there are slots");
+            first.poll();
+        }
+        let due = first.next_wakeup().expect("it is held back until then");
+        let sleeps_until =
+            move |early_ns: u64| thread::sleep(Duration::from_nanos((due.0 - early_ns).saturating_sub(time::now())));
+        let looks = thread::spawn({
+            let q = Arc::clone(&q);
+            move || {
+                let mut submitter = q.submitter(&Client::new("looks")).expect("there is a place");
+                sleeps_until(seed / 3 % 64 * 20);
+                submitter.poll();
+            }
+        });
+        sleeps_until(seed / 192 % 8 * 40);
+        first.submit(read(300, Class::RealTime)).expect("there are slots");
+        let mut issued = 0;
+        while first.nr_outstanding() > 0 {
+            first.wait(None);
+            let held_back = std::iter::from_fn(|| first.reap()).find(|completion| completion.bio.sector == 100);
+            issued = held_back.map_or(issued, |completion| completion.issued.0);
+        }
+        looks.join().expect("no panic");
+        tell.send(issued).expect("the test listens");
+    });
+    assert_eq!(ended, Ended::Finished, "{locking}, seed {seed}");
+    told.recv().expect("the world was told of")
+}
+
+/// Red if who chooses and is told meanwhile that a time has come goes on as of an earlier time.
+#[test]
+fn a_time_that_came_while_another_chose_is_not_forgotten() {
+    let is_late = |seed: &u64, locking| time_of_the_held_back_beside_another(*seed, locking) > SOON_NS / 2;
+    for locking in Locking::ALL {
+        assert_eq!((0..8_000).find(|seed| is_late(seed, locking)), None, "{locking}");
+    }
+    weaken(Some("staged.time_anew"));
+    let found = (0..8_000).find(|seed| is_late(seed, "staged".parse().expect("there is such a locking")));
+    weaken(None);
+    assert!(found.is_some(), "the test cannot fail");
+}
+
 /// A scan for timeouts is due when somebody shortens the time. Returns how long the next scan is away then.
 fn next_scan(seed: u64) -> u64 {
     let (tell, told) = std::sync::mpsc::channel();

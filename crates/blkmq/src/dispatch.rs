@@ -138,7 +138,7 @@ impl Runner {
                 }
                 tags = &batch[..got];
             }
-            match choose_or_wait(q, counters, now, self.has_news) {
+            match choose_or_wait(q, counters, &mut now, self.has_news) {
                 Choice::Chosen(rq) if rq.body().hctx == 0 => {
                     self.make_ready(q, rq, tags[0]);
                     tags = &tags[1..];
@@ -181,12 +181,12 @@ impl Runner {
     /// aside and the next is chosen, until a queue would have a second one aside.
     fn dispatch_many_hctxs(&mut self, q: &RequestQueue, now: Time, bound: usize) -> usize {
         let counters = &self.member(q).counters;
-        let (mut chosen, mut batches) = (0, 0);
+        let (mut chosen, mut batches, mut now) = (0, 0, now);
         while chosen < bound && q.held.nr_waiting() > 0 {
             if q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() > 0) {
                 break;
             }
-            let Choice::Chosen(rq) = choose_or_wait(q, counters, now, self.has_news) else { break };
+            let Choice::Chosen(rq) = choose_or_wait(q, counters, &mut now, self.has_news) else { break };
             batches += 1;
             let (got, goes_on) = self.give_tag(q, rq);
             chosen += got;
@@ -292,10 +292,11 @@ impl Runner {
 }
 
 /// Asks the scheduler once; if it holds requests back, once more with WAITING set and the tallies read after it. `has_news`:
-/// see [`Runner::has_news`].
-fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: Time, has_news: bool) -> Choice<'q> {
+/// see [`Runner::has_news`]. `now` is read anew if another thread came meanwhile.
+fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: &mut Time, has_news: bool) -> Choice<'q> {
     let is_alone = matches!(q.settings.locking(), Locking::Staged(Measures { dispatch: true, .. }));
-    let ask = |has_news| if is_alone { choose_alone(q, counters, now, has_news) } else { choose(q, counters, now) };
+    let mut ask =
+        |has_news| if is_alone { choose_alone(q, counters, now, has_news) } else { choose(q, counters, *now) };
     let choice = ask(has_news);
     if !matches!(choice, Choice::HeldBack) {
         return choice;

@@ -64,6 +64,8 @@ pub(crate) struct Runner {
     pub(crate) saw_quiesced: bool,
     /// How often something was left to others when this thread looked last.
     left: u32,
+    /// When the scheduler was to let go what it holds back, as this thread knew when it looked last.
+    planned: u64,
     /// The time of the last [`drive`](Self::drive) that did something.
     pub(crate) looked: Time,
 }
@@ -113,6 +115,7 @@ impl Runner {
             must_tell: false,
             saw_quiesced: false,
             left: 0,
+            planned: u64::MAX,
             looked: Time(0),
         }
     }
@@ -216,11 +219,20 @@ impl Runner {
         }
     }
 
-    /// Whether a quiescence that held this thread up is over, or something was left to others since it looked. Who sleeps looks
-    /// at this last, behind its fence: whoever ended the quiescence, or left something, fenced too, and then either saw the
-    /// sleeper or has its change seen here.
+    /// Whether a quiescence that held this thread up is over, or something was left to others since it looked, or a time was
+    /// planned that had come by then. Who sleeps looks at this last, behind its fence: whoever ended the quiescence, left
+    /// something, or planned, fenced too, and then either saw the sleeper or has its change seen here.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
-        q.left.read() != self.left || self.saw_quiesced && !q.word.load().is_quiesced()
+        q.left.read() != self.left
+            || self.saw_quiesced && !q.word.load().is_quiesced()
+            || self.was_early(q) && kept("sleep.planned")
+    }
+
+    /// This thread had nothing new to tell, and passed by another one at the scheduler, which asked it as of an earlier time and
+    /// has planned for one that had come when this thread looked.
+    fn was_early(&self, q: &RequestQueue) -> bool {
+        let planned = q.policy_wakeup.load(Ordering::Relaxed);
+        planned != self.planned && planned <= self.looked.0
     }
 
     /// Polls, completes and runs once: all that a thread owes the queue when it has time; nothing while the queue is
@@ -248,8 +260,9 @@ impl Runner {
         let left = q.left.read();
         // What a time, the end of a quiescence, or somebody else's leaving lets go, who is at the scheduler may have seen too
         // early.
-        self.has_news |= left != self.left || self.saw_quiesced || q.policy_wakeup.load(Ordering::Relaxed) <= now.0;
-        self.left = left;
+        let planned = q.policy_wakeup.load(Ordering::Relaxed);
+        self.has_news |= left != self.left || self.saw_quiesced || planned <= now.0;
+        (self.left, self.planned) = (left, planned);
         self.saw_quiesced = seen.is_quiesced();
         if !self.saw_quiesced {
             self.looked = now;
@@ -274,5 +287,32 @@ impl Runner {
                 self.run(q, 0, now, None);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::Client;
+    use crate::driver::spec::open;
+
+    #[test]
+    fn who_passed_by_looks_again_when_a_time_is_planned_that_had_come() {
+        let device = open("null,irqmode=0").expect("the spec is good");
+        let q = RequestQueue::builder(device).scheduler("mq-deadline").build().expect("the device is good");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        submitter.poll();
+        let looked = submitter.runner.looked.0;
+        let plan = |time| q.policy_wakeup.store(time, Ordering::Relaxed);
+        assert!(!submitter.runner.may_go_on(&q));
+        // For a later time it sleeps until then.
+        plan(looked + 1);
+        assert!(!submitter.runner.may_go_on(&q));
+        plan(looked);
+        assert!(submitter.runner.may_go_on(&q));
+        // And once only: it has looked as of that time.
+        submitter.poll();
+        assert!(!submitter.runner.may_go_on(&q));
+        plan(u64::MAX);
     }
 }
