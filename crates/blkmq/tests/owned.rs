@@ -4,7 +4,7 @@ mod device;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread::{self, ThreadId};
 
 use blkmq::driver::{Batch, Done, Driver, Topology, spec};
@@ -91,10 +91,12 @@ fn only_the_owner_calls_the_driver() {
             let device = Owned::open("null,irqmode=2,completion_nsec=20000,submit_queues=4,poll_queues=0", 4);
             let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).locking(locking);
             let q = builder.bypass(locking == Locking::Batch).build().expect("the device is good");
+            // A hardware queue whose owner has left would belong to who comes later.
+            let all_own = Arc::new(Barrier::new(THREADS as usize));
             let threads: Vec<_> = (0..THREADS)
                 .map(|number| {
-                    let q = Arc::clone(&q);
-                    thread::spawn(move || submit_all(&q, number))
+                    let (q, all_own) = (Arc::clone(&q), Arc::clone(&all_own));
+                    thread::spawn(move || submit_all(&q, &all_own, number))
                 })
                 .collect();
             threads.into_iter().for_each(|thread| thread.join().expect("the thread came to its end"));
@@ -105,8 +107,9 @@ fn only_the_owner_calls_the_driver() {
 }
 
 /// Submits and reaps, 16 at once. Requests do not touch each other, so none merge.
-fn submit_all(q: &Arc<RequestQueue>, number: u64) {
+fn submit_all(q: &Arc<RequestQueue>, all_own: &Barrier, number: u64) {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a hardware queue");
+    all_own.wait();
     let (mut submitted, mut done) = (0, 0);
     while done < EACH {
         while submitted < EACH && submitted - done < 16 {
