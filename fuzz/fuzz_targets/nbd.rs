@@ -86,7 +86,10 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(whole, negotiate(encryption, bytes, 7), "pieces make no difference");
     let (agreement, mut rest) = match whole {
         Some((agreement, used)) => (agreement, &bytes[used..]),
-        None => (Agreement { export: 0, has_structured_replies: true, has_allocation: true }, bytes),
+        None => (
+            Agreement { export: 0, offer: offers()[0].clone(), has_structured_replies: true, has_allocation: true },
+            bytes,
+        ),
     };
     let terms = Terms {
         size: SIZE,

@@ -32,7 +32,7 @@ use self::stream::{Fault, Stream};
 use self::transmission::Transmission;
 use crate::clients::Entry;
 use crate::nbd::command::NoRequest;
-use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Offer, Step};
+use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Step};
 use crate::server::Shared;
 use crate::stop::Phase;
 use crate::tls::Tls;
@@ -127,11 +127,9 @@ impl Connection {
     pub(crate) fn run(mut self) -> Result<(), Ending> {
         let deadline = Instant::now() + self.shared.negotiation_timeout;
         let mut output = Vec::new();
-        // The devices may have grown since the last client came; this one sees them as they are now, to its end.
-        let offers = self.shared.offers();
-        let Some(agreement) = self.negotiate(&offers, &mut output, deadline)? else { return Ok(()) };
+        let Some(agreement) = self.negotiate(&mut output, deadline)? else { return Ok(()) };
         let Self { mut stream, shared, entry, input } = self;
-        let (export, offer) = (&shared.exports[agreement.export], &offers[agreement.export]);
+        let export = &shared.exports[agreement.export];
         // Before the client hears that it is in.
         let mut submitter = export.queue.submitter(&export.client(&entry)).map_err(Ending::Queue)?;
         submitter.set_notify(Some(entry.bell.clone()));
@@ -140,21 +138,16 @@ impl Connection {
         shared.inform(format_args!("client {} from {} uses export {:?}", entry.number, entry.peer, export.name));
         let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
         let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
-        let desk = Desk::new(export.terms(offer, agreement), plan, shared.bounds, Arc::clone(&entry), failures);
+        let desk = Desk::new(export.terms(&agreement), plan, shared.bounds, Arc::clone(&entry), failures);
         let (bell, stop) = (Arc::clone(&entry.bell), shared.stop.clone());
         Transmission::new(stream, bell, stop, submitter, desk, input).run()
     }
 
     /// Talks until an export is chosen; the answer to that is left in `output`. `None` if the client wants none.
-    fn negotiate(
-        &mut self,
-        offers: &Arc<[Offer]>,
-        output: &mut Vec<u8>,
-        deadline: Instant,
-    ) -> Result<Option<Agreement>, Ending> {
+    fn negotiate(&mut self, output: &mut Vec<u8>, deadline: Instant) -> Result<Option<Agreement>, Ending> {
         let Self { stream, shared, entry, input } = self;
         let encryption = shared.tls.as_ref().map_or(Encryption::Off, Tls::encryption);
-        let mut negotiation = Negotiation::begin(Arc::clone(offers), encryption, output);
+        let mut negotiation = Negotiation::begin(Arc::clone(shared), encryption, output);
         loop {
             // Nothing is answered before the last answer is gone: who does not read cannot make this one grow.
             send_all(stream, shared, entry, output, deadline)?;

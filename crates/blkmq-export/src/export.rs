@@ -115,8 +115,9 @@ impl Export {
     }
 
     /// What the requests of a connection are checked against.
-    pub(crate) fn terms(&self, offer: &Offer, agreement: Agreement) -> Terms {
+    pub(crate) fn terms(&self, agreement: &Agreement) -> Terms {
         let limits = self.queue.limits();
+        let offer = &agreement.offer;
         Terms {
             size: offer.size,
             minimum: offer.minimum,

@@ -19,7 +19,7 @@ use crate::export::Export;
 use crate::latency::Latencies;
 use crate::listener::{Address, Listener, unix_peer};
 use crate::log::{Level, Log};
-use crate::nbd::negotiation::Offer;
+use crate::nbd::negotiation::{Catalogue, Offer};
 use crate::stop::{Phase, Stop};
 use crate::tls::Tls;
 
@@ -242,22 +242,6 @@ impl Shared {
         self.log.line(Level::Warning, &text.to_string());
     }
 
-    /// What a client that connects now is told of each export, in the same order.
-    pub(crate) fn offers(&self) -> Arc<[Offer]> {
-        let offer = |export: &Export| {
-            if let Err(error) = export.queue.revalidate() {
-                let error = error.to_string();
-                let mut told = self.shrunk.lock().unwrap_or_else(PoisonError::into_inner);
-                if told.get(&export.name) != Some(&error) {
-                    self.warn(format_args!("export {:?}: {error}", export.name));
-                    told.insert(export.name.clone(), error);
-                }
-            }
-            export.offer(self.bounds.bytes)
-        };
-        self.exports.iter().map(offer).collect()
-    }
-
     /// Gives a client a thread.
     fn serve(self: &Arc<Self>, socket: OwnedFd, peer: String) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&socket, true)?;
@@ -269,6 +253,26 @@ impl Shared {
         let thread = thread::Builder::new().name(format!("nbd {}", place.entry.number));
         // Nobody waits for the thread itself: its place is given back last.
         thread.spawn(move || place.serve(socket)).map(drop)
+    }
+}
+
+impl Catalogue for Shared {
+    fn names(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.exports.iter().map(|export| (export.name.as_str(), export.description.as_str()))
+    }
+
+    /// The device may have grown since the last client came; who chooses the export sees it as it is now, to its end.
+    fn offer(&self, export: usize) -> Offer {
+        let export = &self.exports[export];
+        if let Err(error) = export.queue.revalidate() {
+            let error = error.to_string();
+            let mut told = self.shrunk.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.get(&export.name) != Some(&error) {
+                self.warn(format_args!("export {:?}: {error}", export.name));
+                told.insert(export.name.clone(), error);
+            }
+        }
+        export.offer(self.bounds.bytes)
     }
 }
 

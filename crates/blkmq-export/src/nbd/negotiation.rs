@@ -38,11 +38,34 @@ pub struct Offer {
     pub maximum: u32,
 }
 
+/// What a negotiation can offer.
+pub trait Catalogue {
+    /// The exports' names and descriptions, in the order of their numbers. Nobody has to wait for them.
+    fn names(&self) -> impl Iterator<Item = (&str, &str)>;
+
+    /// What the client is told of an export that it asks for, as it is now; its device may take its time over that, and only who
+    /// asks for it waits.
+    fn offer(&self, export: usize) -> Offer;
+}
+
+/// Offers that are known.
+impl Catalogue for [Offer] {
+    fn names(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.iter().map(|offer| (offer.name.as_str(), offer.description.as_str()))
+    }
+
+    fn offer(&self, export: usize) -> Offer {
+        self[export].clone()
+    }
+}
+
 /// What both sides agreed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreement {
-    /// The place of the export among the offers.
+    /// The number of the export.
     pub export: usize,
+    /// What the client was told of it.
+    pub offer: Offer,
     /// Reads are answered with structured replies.
     pub has_structured_replies: bool,
     /// The metadata context `base:allocation` was chosen for this export.
@@ -91,8 +114,8 @@ enum State {
 
 /// One client's negotiation.
 #[derive(Debug)]
-pub struct Negotiation {
-    offers: Arc<[Offer]>,
+pub struct Negotiation<C: Catalogue + ?Sized> {
+    catalogue: Arc<C>,
     encryption: Encryption,
     state: State,
     sends_zeroes: bool,
@@ -103,15 +126,15 @@ pub struct Negotiation {
     bytes: u64,
 }
 
-impl Negotiation {
+impl<C: Catalogue + ?Sized> Negotiation<C> {
     /// Begins: appends the greeting to `output`.
     #[must_use]
-    pub fn begin(offers: Arc<[Offer]>, encryption: Encryption, output: &mut Vec<u8>) -> Self {
+    pub fn begin(catalogue: Arc<C>, encryption: Encryption, output: &mut Vec<u8>) -> Self {
         output.extend(INIT_MAGIC.to_be_bytes());
         output.extend(OPTION_MAGIC.to_be_bytes());
         output.extend((handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes());
         Self {
-            offers,
+            catalogue,
             encryption,
             state: State::Greeted,
             sends_zeroes: true,
@@ -255,12 +278,13 @@ impl Negotiation {
     }
 
     fn find(&self, name: &[u8]) -> Option<usize> {
-        self.offers.iter().position(|offer| offer.name.as_bytes() == name)
+        self.catalogue.names().position(|(other, _)| other.as_bytes() == name)
     }
 
-    fn agreement(&self, export: usize) -> Agreement {
+    fn agreement(&self, export: usize, offer: Offer) -> Agreement {
         Agreement {
             export,
+            offer,
             has_structured_replies: self.has_structured_replies,
             has_allocation: self.allocation == Some(export),
         }
@@ -274,19 +298,19 @@ impl Negotiation {
         let Some(export) = self.find(name) else {
             return Step::Broken(format!("there is no export {:?}", String::from_utf8_lossy(name)));
         };
-        let offer = &self.offers[export];
+        let offer = self.catalogue.offer(export);
         output.extend(offer.size.to_be_bytes());
-        output.extend(self.flags(offer).to_be_bytes());
+        output.extend(self.flags(&offer).to_be_bytes());
         if self.sends_zeroes {
             output.extend([0; NR_ZEROES]);
         }
-        Step::Chosen(self.agreement(export))
+        Step::Chosen(self.agreement(export, offer))
     }
 
     fn list(&self, output: &mut Vec<u8>) {
-        for offer in &*self.offers {
-            let length = offer.name.len() as u32;
-            let parts = [&length.to_be_bytes(), offer.name.as_bytes(), offer.description.as_bytes()];
+        for (name, description) in self.catalogue.names() {
+            let length = name.len() as u32;
+            let parts = [&length.to_be_bytes(), name.as_bytes(), description.as_bytes()];
             reply(output, options::LIST, option_replies::SERVER, &parts);
         }
         reply(output, options::LIST, option_replies::ACK, &[]);
@@ -301,12 +325,12 @@ impl Negotiation {
             unknown(output, option, name);
             return Step::On;
         };
-        let offer = &self.offers[export];
+        let offer = self.catalogue.offer(export);
         let mut inform = |kind: u16, parts: [&[u8]; 3]| {
             let [first, second, third] = parts;
             reply(output, option, option_replies::INFO, &[&kind.to_be_bytes(), first, second, third]);
         };
-        inform(info::EXPORT, [&offer.size.to_be_bytes(), &self.flags(offer).to_be_bytes(), &[]]);
+        inform(info::EXPORT, [&offer.size.to_be_bytes(), &self.flags(&offer).to_be_bytes(), &[]]);
         if wanted.contains(&info::NAME) {
             inform(info::NAME, [offer.name.as_bytes(), &[], &[]]);
         }
@@ -317,7 +341,7 @@ impl Negotiation {
         let sizes = [offer.minimum, offer.preferred, offer.maximum].map(u32::to_be_bytes);
         inform(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
         reply(output, option, option_replies::ACK, &[]);
-        if option == options::GO { Step::Chosen(self.agreement(export)) } else { Step::On }
+        if option == options::GO { Step::Chosen(self.agreement(export, offer)) } else { Step::On }
     }
 
     fn contexts(&mut self, option: u32, data: &[u8], output: &mut Vec<u8>) {

@@ -5,12 +5,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq_export::nbd::{negotiation::MAX_OPTION, option_replies, options, transmission};
 use blkmq_export::{Address, Bounds, Export, StartError};
 
 use crate::client::{Client, named, option};
+use crate::device::Device;
 use crate::{builder, queue, server};
 
 #[test]
@@ -44,6 +46,28 @@ fn a_client_finds_its_export_by_name_at_a_unix_socket() {
     client.leave();
     drop(server);
     assert!(!path.exists());
+}
+
+/// Never ends if a client that comes asks every device how large it is.
+#[test]
+fn a_device_that_does_not_answer_holds_up_nobody_but_who_wants_it() {
+    let device = Device::new();
+    let says = Arc::clone(&device.says);
+    let server = builder()
+        .export(Export::new("silent", device.queue()))
+        .export(Export::new("other", queue("ram,size=2M")))
+        .start()
+        .unwrap();
+    let silence = says.lock().unwrap();
+    let mut waiting = Client::pair(&server);
+    waiting.option(options::GO, &[&named("silent")[..], &[0, 0]].concat());
+    let mut client = Client::pair(&server);
+    assert_eq!(client.ask(options::LIST, &[]).len(), 3);
+    assert_eq!(client.go("other").0, 2 << 20);
+    assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+    drop(silence);
+    assert_eq!(waiting.replies(options::GO).last().unwrap().0, option_replies::ACK);
+    assert_eq!(waiting.read(0, 512), Ok(vec![0; 512]));
 }
 
 #[test]

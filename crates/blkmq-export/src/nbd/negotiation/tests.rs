@@ -13,12 +13,17 @@ fn offers() -> Arc<[Offer]> {
     [offer("", 1 << 20), offer("disk", 4096)].into()
 }
 
+/// What is agreed on with who chooses "disk".
+fn on_disk(has_structured_replies: bool, has_allocation: bool) -> Agreement {
+    Agreement { export: 1, offer: offers().offer(1), has_structured_replies, has_allocation }
+}
+
 /// A negotiation to which the client's flags were sent.
-fn begun(flags: u32) -> Negotiation {
+fn begun(flags: u32) -> Negotiation<[Offer]> {
     begun_with(Encryption::Off, flags)
 }
 
-fn begun_with(encryption: Encryption, flags: u32) -> Negotiation {
+fn begun_with(encryption: Encryption, flags: u32) -> Negotiation<[Offer]> {
     let mut output = Vec::new();
     let mut negotiation = Negotiation::begin(offers(), encryption, &mut output);
     assert_eq!(output, b"NBDMAGICIHAVEOPT\0\x03");
@@ -48,7 +53,7 @@ fn replies(mut output: &[u8], option: u32) -> Vec<(u32, Vec<u8>)> {
     replies
 }
 
-fn ask(negotiation: &mut Negotiation, number: u32, data: &[u8]) -> (Step, Vec<(u32, Vec<u8>)>) {
+fn ask(negotiation: &mut Negotiation<[Offer]>, number: u32, data: &[u8]) -> (Step, Vec<(u32, Vec<u8>)>) {
     let (input, mut output) = (option(number, data), Vec::new());
     let (used, step) = negotiation.advance(&input, &mut output);
     assert_eq!(used, input.len());
@@ -56,7 +61,7 @@ fn ask(negotiation: &mut Negotiation, number: u32, data: &[u8]) -> (Step, Vec<(u
 }
 
 /// The type of the only reply.
-fn only(negotiation: &mut Negotiation, number: u32, data: &[u8]) -> u32 {
+fn only(negotiation: &mut Negotiation<[Offer]>, number: u32, data: &[u8]) -> u32 {
     let (step, replies) = ask(negotiation, number, data);
     assert_eq!((step, replies.len()), (Step::On, 1));
     replies[0].0
@@ -87,7 +92,7 @@ fn export_name_ends_it_with_or_without_zeroes() {
     for (flags, length) in [(0, 10 + 124), (1, 10 + 124), (2, 10), (3, 10)] {
         let (mut negotiation, mut output) = (begun(flags), Vec::new());
         let (_, step) = negotiation.advance(&option(options::EXPORT_NAME, b"disk"), &mut output);
-        let agreement = Agreement { export: 1, has_structured_replies: false, has_allocation: false };
+        let agreement = on_disk(false, false);
         assert_eq!(step, Step::Chosen(agreement));
         assert_eq!(output.len(), length);
         assert_eq!(output[..10], [0, 0, 0, 0, 0, 0, 16, 0, 0, 1]);
@@ -126,7 +131,7 @@ fn info_tells_what_go_tells_and_go_ends_it() {
     ];
     let mut negotiation = begun(3);
     assert_eq!(ask(&mut negotiation, options::INFO, &wanted), (Step::On, expected.to_vec()));
-    let agreement = Agreement { export: 1, has_structured_replies: false, has_allocation: false };
+    let agreement = on_disk(false, false);
     assert_eq!(ask(&mut negotiation, options::GO, &wanted), (Step::Chosen(agreement), expected.to_vec()));
     for number in [options::INFO, options::GO] {
         assert_eq!(only(&mut begun(3), number, &named("nothing", &[0, 0])), option_replies::ERR_UNKNOWN);
@@ -141,7 +146,7 @@ fn structured_replies_are_agreed_on_and_bring_df() {
     assert_eq!(only(&mut negotiation, options::STRUCTURED_REPLY, &[0]), option_replies::ERR_INVALID);
     assert_eq!(only(&mut negotiation, options::STRUCTURED_REPLY, &[]), option_replies::ACK);
     let (step, replies) = ask(&mut negotiation, options::GO, &named("disk", &[0, 0]));
-    let agreement = Agreement { export: 1, has_structured_replies: true, has_allocation: false };
+    let agreement = on_disk(true, false);
     assert_eq!(step, Step::Chosen(agreement));
     assert_eq!(replies[0].1[10..], (transmission::HAS_FLAGS | transmission::SEND_DF).to_be_bytes());
 }
@@ -174,10 +179,11 @@ fn contexts_are_listed_and_chosen_for_one_export() {
         let expected: Vec<_> = found.into_iter().chain([ack.clone()]).collect();
         assert_eq!(ask(&mut negotiation, number, &queries("disk", asked)).1, expected, "{number} {asked:?}");
     }
-    let chosen = |negotiation: &mut Negotiation, name| match ask(negotiation, options::GO, &named(name, &[0, 0])).0 {
-        Step::Chosen(agreement) => agreement.has_allocation,
-        step => panic!("{step:?}"),
-    };
+    let chosen =
+        |negotiation: &mut Negotiation<[Offer]>, name| match ask(negotiation, options::GO, &named(name, &[0, 0])).0 {
+            Step::Chosen(agreement) => agreement.has_allocation,
+            step => panic!("{step:?}"),
+        };
     assert!(chosen(&mut negotiation, "disk"));
 
     let choosing = |then: &[(u32, Vec<u8>)], name| {
@@ -289,7 +295,7 @@ fn what_was_agreed_on_in_the_clear_is_forgotten() {
     ask(&mut negotiation, options::STARTTLS, &[]);
     assert_eq!(only(&mut negotiation, options::SET_META_CONTEXT, &query), option_replies::ERR_INVALID);
     let (step, _) = ask(&mut negotiation, options::GO, &named("disk", &[0, 0]));
-    assert_eq!(step, Step::Chosen(Agreement { export: 1, has_structured_replies: false, has_allocation: false }));
+    assert_eq!(step, Step::Chosen(on_disk(false, false)));
 
     let mut negotiation = begun_with(Encryption::Offered, 3);
     only(&mut negotiation, options::STRUCTURED_REPLY, &[]);
@@ -297,5 +303,5 @@ fn what_was_agreed_on_in_the_clear_is_forgotten() {
     ask(&mut negotiation, options::STARTTLS, &[]);
     only(&mut negotiation, options::STRUCTURED_REPLY, &[]);
     let (step, _) = ask(&mut negotiation, options::GO, &named("disk", &[0, 0]));
-    assert_eq!(step, Step::Chosen(Agreement { export: 1, has_structured_replies: true, has_allocation: false }));
+    assert_eq!(step, Step::Chosen(on_disk(true, false)));
 }
