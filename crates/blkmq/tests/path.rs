@@ -1,9 +1,13 @@
 //! The way of a request, end to end, in one thread.
 
+mod device;
+
 use std::sync::Arc;
 
-use blkmq::driver::spec;
-use blkmq::{Bio, Buffer, Client, Clock, Flags, RequestQueue, Status, Submitter, Time, VirtualClock};
+use blkmq::driver::{Topology, spec};
+use blkmq::{Bio, Buffer, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, Time, VirtualClock};
+
+use device::{ONE_QUEUE, Recorder, read};
 
 fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
     let driver = spec::open(device).expect("the spec is good");
@@ -120,4 +124,28 @@ fn the_scheduler_changes_between_requests() {
         assert_eq!(finish(&mut submitter).len(), 40);
         assert_eq!(q.scheduler(), name);
     }
+}
+
+/// Goes red if who has a tag begins to look at the same software queue each time.
+#[test]
+fn software_queues_take_turns() {
+    let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
+    let device = Recorder::new(limits, Topology { depth: 1, ..ONE_QUEUE });
+    let q = RequestQueue::builder(device.clone()).scheduler("none").build().unwrap();
+    let mut submitters: Vec<_> = (0..3).map(|_| q.submitter(&Client::new("test")).unwrap()).collect();
+    for (number, submitter) in (0..).zip(&mut submitters) {
+        for place in 0..5 {
+            submitter.submit(read(number * 1000 + place * 10, 1)).unwrap();
+        }
+        submitter.flush_plug();
+    }
+    let mut whose = Vec::new();
+    while device.nr_held() > 0 {
+        whose.extend(device.take_seen().iter().map(|seen| seen.sector / 1000));
+        device.finish_oldest(Status::Ok);
+        submitters[0].poll();
+    }
+    // The first came when nobody else had anything.
+    assert_eq!(whose, [0, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2]);
+    assert_eq!(submitters.iter_mut().map(|submitter| finish(submitter).len()).collect::<Vec<_>>(), [5, 5, 5]);
 }
