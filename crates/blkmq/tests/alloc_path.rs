@@ -1,41 +1,16 @@
 //! Nothing is allocated between submission and completion, whatever the way of a request.
-#![expect(unsafe_code, reason = "counting allocations takes an allocator, and that trait is unsafe")]
 
+#[path = "../../blkmq-sched/tests/counting/mod.rs"]
+mod counting;
 mod device;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use blkmq::driver::{Driver, spec};
 use blkmq::{Bio, Buffer, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, VirtualClock};
+use counting::allocations;
 use device::{Claims, ONE_QUEUE, Recorder};
-
-thread_local! {
-    /// Of this thread only: the test harness and other tests allocate on theirs.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the trait's promises. `realloc` and
-// `alloc_zeroed` are the trait's own, which come by `alloc`.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the promises of this same method.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `alloc` above, hence from the system's allocator, with this layout.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// How a round's operations are handed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +27,7 @@ const SCHEDULERS: [&str; 2] = ["none", "mq-deadline"];
 fn allocated_in(submitter: &mut Submitter, bios: &mut VecDeque<Bio>, entry: Entry, waits: bool) -> u64 {
     let expected = bios.len();
     let mut back = VecDeque::with_capacity(expected);
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     match entry {
         Entry::Batch => assert_eq!(submitter.submit_batch(bios), (expected, None)),
         Entry::OneByOne | Entry::FlushedEach => {
@@ -71,7 +46,7 @@ fn allocated_in(submitter: &mut Submitter, bios: &mut VecDeque<Bio>, entry: Entr
             back.push_back(completion.bio);
         }
     }
-    let allocated = ALLOCATIONS.get() - before;
+    let allocated = allocations() - before;
     assert_eq!(back.len(), expected);
     back.make_contiguous().sort_by_key(|bio| bio.user_data);
     *bios = back;
@@ -258,11 +233,11 @@ fn a_driver_that_allocates_is_counted() {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
     let q = queue(device.clone(), "mq-deadline");
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     submitter.submit(device::read(0, 8)).expect("there is a slot");
-    let with_buffer = ALLOCATIONS.get() - before;
+    let with_buffer = allocations() - before;
     submitter.flush_plug();
-    assert!(ALLOCATIONS.get() - before > with_buffer);
+    assert!(allocations() - before > with_buffer);
     device.finish_oldest(Status::Ok);
     assert_eq!(device::reap(&mut submitter).len(), 1);
 }

@@ -1,0 +1,35 @@
+//! An allocator that counts what a thread allocates.
+#![expect(unsafe_code, reason = "counting allocations takes an allocator, and that trait is unsafe")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    /// Of each thread on its own: the test harness and other tests allocate on theirs.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is handed on unchanged to the system's allocator, which keeps the trait's promises. `realloc` and
+// `alloc_zeroed` are the trait's own, which come by `alloc`.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the promises of this same method.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `alloc` above, hence from the system's allocator, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Allocations of this thread so far.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
