@@ -109,7 +109,7 @@ impl Runner {
         let mut batch = [Tag(0); TAG_BATCH];
         let mut tags = &batch[..0];
         let (mut nr_lacked, mut looks_for_another) = (0, false);
-        let (mut now, mut was_in_vain) = (now, false);
+        let mut now = now;
         loop {
             let waiting = if chosen < bound { q.held.nr_waiting() as usize } else { 0 };
             if waiting == 0 {
@@ -119,26 +119,22 @@ impl Runner {
                 // Others were faster. Somebody may insert, and lack a tag that was held here, before it is back: look
                 // again after putting it back.
                 chosen += self.put_unused(q, hctx, std::mem::take(&mut tags));
-                was_in_vain = true;
                 continue;
             }
             if tags.is_empty() {
-                if std::mem::take(&mut was_in_vain) && kept("dispatch.time_anew") {
-                    // Who lacked what was held here may have come because a time has come, and does not come for it again.
-                    now = q.clock.now();
-                }
                 nr_lacked = hctx.nr_lacked();
                 let wanted = waiting.min(bound - chosen).min(TAG_BATCH);
                 // Who looks again for another must not send that one to look again in turn, or two who hold the last tag in
                 // vain by turns go on for ever. Nothing is lost: who has the tag now took it after the other had noted what
-                // it lacked, and so asks the scheduler after what the other did; or else it looks again itself.
+                // it lacked, and so asks the scheduler after what the other did; or else it looks again itself. So it does if a
+                // time has come by when it has put the tag back; who comes for a time later than that finds the tag there.
                 let got = self.tags_or_wait(q, hctx, &mut batch[..wanted], !looks_for_another);
                 if got == 0 {
                     break;
                 }
                 tags = &batch[..got];
             }
-            match choose_or_wait(q, counters, &mut now, self.has_news) {
+            match choose_or_wait(q, counters, now, self.has_news) {
                 Choice::Chosen(rq) if rq.body().hctx == 0 => {
                     self.make_ready(q, rq, tags[0]);
                     tags = &tags[1..];
@@ -150,25 +146,22 @@ impl Runner {
                     batches += 1;
                     chosen += self.put_unused(q, hctx, std::mem::take(&mut tags));
                     chosen += self.give_tag(q, rq).0;
-                    (looks_for_another, was_in_vain) = (false, true);
+                    looks_for_another = false;
                 }
                 // As above: look again, by the count of waiting requests.
-                Choice::Empty => {
-                    chosen += self.put_unused(q, hctx, std::mem::take(&mut tags));
-                    was_in_vain = true;
-                }
+                Choice::Empty => chosen += self.put_unused(q, hctx, std::mem::take(&mut tags)),
                 Choice::HeldBack | Choice::Taken => {
                     // No word of the room that comes back with them: who is told looks, is held back too, and tells the
                     // others in turn, for ever. What is held back goes on when a request with the device completes or a
                     // time has come, and either makes room.
                     chosen += self.put_back(q, hctx, std::mem::take(&mut tags));
-                    // Who inserted something that may go, or completed what held something back, may have lacked a tag that
-                    // was held here and have left.
-                    if hctx.nr_lacked() == nr_lacked {
+                    // Who inserted something that may go, completed what held something back, or came because a time had come,
+                    // may have lacked a tag that was held here and have left.
+                    let is_due = has_come(q, &mut now);
+                    if hctx.nr_lacked() == nr_lacked && !is_due {
                         break;
                     }
                     looks_for_another = kept("dispatch.look_for_another");
-                    was_in_vain = true;
                     self.has_news = true;
                 }
             }
@@ -186,12 +179,18 @@ impl Runner {
             if q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() > 0) {
                 break;
             }
-            let Choice::Chosen(rq) = choose_or_wait(q, counters, &mut now, self.has_news) else { break };
-            batches += 1;
-            let (got, goes_on) = self.give_tag(q, rq);
-            chosen += got;
-            if !goes_on {
-                break;
+            match choose_or_wait(q, counters, now, self.has_news) {
+                Choice::Chosen(rq) => {
+                    batches += 1;
+                    let (got, goes_on) = self.give_tag(q, rq);
+                    chosen += got;
+                    if !goes_on {
+                        break;
+                    }
+                }
+                // Who came because a time had come may have found this thread at the scheduler and have left.
+                Choice::HeldBack | Choice::Taken if has_come(q, &mut now) => self.has_news = true,
+                Choice::Empty | Choice::HeldBack | Choice::Taken => break,
             }
         }
         counters.dispatched(batches);
@@ -291,12 +290,27 @@ impl Runner {
     }
 }
 
+/// Whether the time until which something is held back has come since `now`, which then becomes the time of now.
+///
+/// COST: a load; the clock is read where something is held back until a time.
+fn has_come(q: &RequestQueue, now: &mut Time) -> bool {
+    let planned = q.policy_wakeup.load(Ordering::Relaxed);
+    if planned == u64::MAX || planned <= now.0 || !kept("dispatch.time_anew") {
+        return false;
+    }
+    let later = q.clock.now();
+    if planned > later.0 {
+        return false;
+    }
+    *now = later;
+    true
+}
+
 /// Asks the scheduler once; if it holds requests back, once more with WAITING set and the tallies read after it. `has_news`:
-/// see [`Runner::has_news`]. `now` is read anew if another thread came meanwhile.
-fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: &mut Time, has_news: bool) -> Choice<'q> {
+/// see [`Runner::has_news`].
+fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: Time, has_news: bool) -> Choice<'q> {
     let is_alone = matches!(q.settings.locking(), Locking::Staged(Measures { dispatch: true, .. }));
-    let mut ask =
-        |has_news| if is_alone { choose_alone(q, counters, now, has_news) } else { choose(q, counters, *now) };
+    let ask = |has_news| if is_alone { choose_alone(q, counters, now, has_news) } else { choose(q, counters, now) };
     let choice = ask(has_news);
     if !matches!(choice, Choice::HeldBack) {
         return choice;

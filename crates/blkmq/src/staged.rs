@@ -100,7 +100,7 @@ impl Runner {
 /// One choice under one hold, unless another thread is choosing, which then chooses once more if this one has news for it.
 ///
 /// COST: beside the hold two exchanges of the shared word; of who finds another one choosing a load or one exchange.
-pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: &mut Time, has_news: bool) -> Choice<'q> {
+pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: Time, has_news: bool) -> Choice<'q> {
     // Between what this thread inserted or completed and the kick; pairs with the fence of who takes the kick.
     q.word.completed_fence();
     let kicks = has_news || !kept("staged.news");
@@ -112,24 +112,16 @@ pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: &m
     // As often as it is kicked: as in the series, nobody bounds what one thread does for others here. There is an end to it,
     // since nothing is issued meanwhile that could complete, and what may be inserted is bounded.
     loop {
-        let choice = choose(q, counters, *now);
+        let choice = choose(q, counters, now);
         if q.dispatching.let_go() {
             return choice;
         }
-        let is_chosen = matches!(choice, Choice::Chosen(_));
-        if is_chosen {
+        if matches!(choice, Choice::Chosen(_)) {
             // Who has got one asks for another, and sees then what it was kicked for.
             q.dispatching.give_up();
             q.word.wait_fence();
-        } else {
-            let _ = q.dispatching.take();
-        }
-        if kept("staged.time_anew") {
-            // Behind the kick: somebody may have come because a time has come.
-            *now = q.clock.now();
-        }
-        if is_chosen {
             return choice;
         }
+        let _ = q.dispatching.take();
     }
 }
