@@ -249,10 +249,27 @@ impl Shared {
         let Some(entry) = self.clients.join(peer, bell) else {
             return Err(io::Error::other("the server has as many connections as it may"));
         };
-        let place = Place { shared: Arc::clone(self), entry };
-        let thread = thread::Builder::new().name(format!("nbd {}", place.entry.number));
-        // Nobody waits for the thread itself: its place is given back last.
-        thread.spawn(move || place.serve(socket)).map(drop)
+        let place = Place { clients: Arc::clone(&self.clients), bell: Arc::clone(&self.bell), number: entry.number };
+        let shared = Arc::clone(self);
+        let thread = thread::Builder::new().name(format!("nbd {}", entry.number));
+        // Nobody waits for the thread itself: its place is given back last, when it has let go of the queues.
+        let serve = move || {
+            let _place = place;
+            shared.serve_alone(socket, entry);
+        };
+        thread.spawn(serve).map(drop)
+    }
+
+    /// Serves one client to the end.
+    fn serve_alone(self: Arc<Self>, socket: OwnedFd, entry: Arc<Entry>) {
+        let Entry { number, peer, .. } = &*entry;
+        match Connection::new(socket, Arc::clone(&self), Arc::clone(&entry)).run() {
+            Ok(()) => self.inform(format_args!("client {number} from {peer} left")),
+            Err(ending @ (Ending::Gone | Ending::Stopped)) => {
+                self.inform(format_args!("client {number} from {peer}: {ending}"));
+            }
+            Err(ending) => self.warn(format_args!("client {number} from {peer}: {ending}")),
+        }
     }
 }
 
@@ -278,28 +295,16 @@ impl Catalogue for Shared {
 
 /// A connection's place among the clients, given back when it is dropped, also if the thread panics.
 struct Place {
-    shared: Arc<Shared>,
-    entry: Arc<Entry>,
-}
-
-impl Place {
-    fn serve(&self, socket: OwnedFd) {
-        let (shared, Entry { number, peer, .. }) = (&self.shared, &*self.entry);
-        match Connection::new(socket, Arc::clone(shared), Arc::clone(&self.entry)).run() {
-            Ok(()) => shared.inform(format_args!("client {number} from {peer} left")),
-            Err(ending @ (Ending::Gone | Ending::Stopped)) => {
-                shared.inform(format_args!("client {number} from {peer}: {ending}"));
-            }
-            Err(ending) => shared.warn(format_args!("client {number} from {peer}: {ending}")),
-        }
-    }
+    clients: Arc<Clients>,
+    bell: Arc<EventFd>,
+    number: u64,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.clients.leave(self.entry.number);
+        self.clients.leave(self.number);
         // There may be room for another.
-        self.shared.bell.notify();
+        self.bell.notify();
     }
 }
 

@@ -3,6 +3,7 @@
 use blkmq_sched::Scheduler;
 
 use crate::account::{Account, Accounting, SectorRange, check_ranges};
+use crate::attached::Attached;
 use crate::clock::Clock;
 use crate::control::Control;
 use crate::driver::{Driver, Topology, check_topology};
@@ -150,7 +151,8 @@ impl Builder {
     /// Builds the queue.
     ///
     /// # Errors
-    /// The scheduler is unknown or not new, a range is bad, or the driver's description of the device makes no sense.
+    /// The scheduler is unknown or not new, a range is bad, the driver's description of the device makes no sense, or the device is
+    /// behind another queue.
     pub fn build(self) -> Result<Arc<RequestQueue>, QueueError> {
         let (topology, limits) = (self.driver.topology(), self.driver.limits());
         check_device(&topology, &limits)?;
@@ -180,6 +182,7 @@ impl Builder {
             limits,
             is_concurrent: self.driver.is_concurrent(),
             is_owned: self.driver.is_owned(),
+            _attached: Attached::new(&self.driver)?,
             driver: self.driver,
             clock: self.clock,
             nr_slots: self.slots,

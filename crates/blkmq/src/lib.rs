@@ -38,6 +38,8 @@ mod account;
 #[cfg(not(loom))]
 mod arena;
 #[cfg(not(loom))]
+mod attached;
+#[cfg(not(loom))]
 mod background;
 #[cfg(not(loom))]
 mod backlog;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use blkmq_sched::{Class, MergeLevel, MergeLimits, Scheduler, Tally, Time};
 
 use crate::account::Account;
+use crate::attached::Attached;
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::control::Control;
@@ -193,6 +194,8 @@ pub struct RequestQueue {
     pub(crate) capacity: AtomicU64,
     /// What follows from the limits for merging.
     pub(crate) merge_limits: MergeLimits,
+    /// Goes before the driver.
+    pub(crate) _attached: Attached,
     pub(crate) driver: Arc<dyn Driver>,
     /// The driver takes calls for one hardware queue from several threads at once.
     pub(crate) is_concurrent: bool,

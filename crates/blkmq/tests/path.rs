@@ -149,3 +149,15 @@ fn software_queues_take_turns() {
     assert_eq!(whose, [0, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2]);
     assert_eq!(submitters.iter_mut().map(|submitter| finish(submitter).len()).collect::<Vec<_>>(), [5, 5, 5]);
 }
+
+/// Each queue counts tags and requests on its own: those of a second one would be taken for the first one's.
+#[test]
+fn a_device_serves_one_queue_at_a_time() {
+    let device = spec::open("ram,size=1M").unwrap();
+    let build = || RequestQueue::builder(Arc::clone(&device)).build();
+    let q = build().unwrap();
+    assert!(build().unwrap_err().to_string().contains("the device 'ram' is behind a queue already"));
+    drop(RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().expect("another device may"));
+    drop(q);
+    assert!(build().is_ok(), "it is free again");
+}
