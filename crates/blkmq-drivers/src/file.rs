@@ -1,15 +1,15 @@
 //! Files and block devices, each hardware queue with an io_uring of its own.
 //!
 //! Requests are started in the order in which they come, with one system call for all of them; what the kernel has done is
-//! found on the ring without one. Any thread may look there, unless each ring is to belong to one submitter; who sleeps does so on the ring's descriptor. Polled hardware queues
-//! have a second ring, whose completions are found by asking the device; where the disk does not poll, they are like others.
+//! found on the ring without one. Any thread may look there, unless each ring is to belong to one submitter; who sleeps does so
+//! on the ring's descriptor. Polled hardware queues have a second ring, whose completions are found by asking the device; where
+//! the disk does not poll, they are like others.
 
 mod journal;
 mod poller;
 mod registered;
 mod ring;
 mod rings;
-mod side;
 mod status;
 mod target;
 mod transfer;
@@ -53,7 +53,7 @@ pub const PARAMETERS: &[Parameter] = &[
         "owned",
         Accepts::Switch,
         "0",
-        "each hardware queue belongs to one submitter, which spares locks; there are no more submitters than queues",
+        "each hardware queue belongs to one submitter, which waits for no other; there are no more submitters than queues of a type",
     ),
     Parameter::new(
         "poll_queues",
@@ -163,9 +163,7 @@ impl File {
             return Err(fault(&"polled hardware queues need direct I/O, which is off or not for this file"));
         }
         let topology = Topology { depth: self.config.depth, ..topology };
-        self.rings
-            .make(&self.target, topology, self.config.owned)
-            .map_err(|error| fault(&format_args!("no io_uring: {error}")))
+        self.rings.make(&self.target, topology).map_err(|error| fault(&format_args!("no io_uring: {error}")))
     }
 
     fn ring(&self, hctx: u16) -> &Ring {

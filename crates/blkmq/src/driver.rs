@@ -109,9 +109,9 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     /// True if each hardware queue belongs to one submitter, as a ring does that knows no locks: only that one's requests go to
     /// it, and [`queue_rqs`](Self::queue_rqs) and [`poll`](Self::poll) are called for it by that one alone, one after the other.
-    /// What other threads choose for it waits for its next poll. There are as many submitters then as hardware queues of
-    /// each type, and no [background threads](crate::RequestQueue::start_threads). The other methods are called by any thread all
-    /// the same.
+    /// What other threads choose for it waits for its next poll. There are no more submitters then than hardware queues of the
+    /// type that has the fewest, and no [background threads](crate::RequestQueue::start_threads). The other methods are called by
+    /// any thread all the same.
     fn is_owned(&self) -> bool {
         false
     }

@@ -2,7 +2,7 @@
 //!
 //! Its two sides have a lock each: one thread at a time puts requests on the ring, one at a time takes completions off.
 //! Who finds another taking them off leaves: while completions are left the ring's descriptor stays readable, so whoever
-//! then sleeps on it is awake at once. Where the ring belongs to one thread, that one does both, and most locks are gone.
+//! then sleeps on it is awake at once. Where the ring belongs to one submitter, no thread finds another there.
 #![expect(unsafe_code, reason = "rings are shared between threads and memory is handed to the kernel")]
 
 use std::io;
@@ -16,10 +16,9 @@ use io_uring::{IoUring, cqueue, squeue};
 use super::journal::{Journal, asked};
 use super::poller::Poller;
 use super::registered::{Memory, SLOTS, Table};
-use super::side::Side;
 use super::target::Target;
 use super::transfer::{Next, Transfer};
-use crate::lock;
+use crate::{lock, try_lock};
 
 /// A ring, and the requests that are on it.
 ///
@@ -32,9 +31,9 @@ pub(super) struct Ring {
     /// Who puts entries on the ring has this, and the memory that it knows.
     starting: Mutex<Table>,
     /// Who takes completions off the ring has this.
-    reaping: Side<()>,
-    /// By tag. Each is had by one thread at a time: by who starts the request, then by who finds its completion.
-    transfers: Box<[Side<Transfer>]>,
+    reaping: Mutex<()>,
+    /// By tag. Each lock is taken by one thread at a time: by who starts the request, then by who finds its completion.
+    transfers: Box<[Mutex<Transfer>]>,
     /// The kernel has not taken everything that is on the ring.
     is_behind: AtomicBool,
     /// Who is told what passes here, with the number of the hardware queue; looked at once for each entry and each completion.
@@ -53,8 +52,8 @@ fn make_table(uring: &IoUring) {
 }
 
 impl Ring {
-    /// A ring for `depth` requests at once, which belongs to one thread if it `is_owned`.
-    pub(super) fn new(target: &Target, depth: u16, is_owned: bool) -> io::Result<Self> {
+    /// A ring for `depth` requests at once.
+    pub(super) fn new(target: &Target, depth: u16) -> io::Result<Self> {
         // The kernel makes the completion side twice as long; each request has one entry at a time.
         let uring = IoUring::builder().setup_clamp().build(u32::from(depth))?;
         uring.submitter().register_files(&target.fds())?;
@@ -64,8 +63,8 @@ impl Ring {
             poller: OnceLock::new(),
             polls: AtomicBool::new(false),
             starting: Mutex::default(),
-            reaping: Side::new((), is_owned),
-            transfers: (0..depth).map(|_| Side::new(Transfer::new(), is_owned)).collect(),
+            reaping: Mutex::default(),
+            transfers: (0..depth).map(|_| Mutex::new(Transfer::new())).collect(),
             is_behind: AtomicBool::new(false),
             journal: None,
         })
@@ -142,7 +141,11 @@ impl Ring {
         let side = lock(&self.starting);
         while let Some(mut rq) = batch.next() {
             let tag = rq.tag();
-            let mut transfer = self.transfers[usize::from(tag)].take();
+            let mut transfer = lock(&self.transfers[usize::from(tag)]);
+            assert!(
+                transfer.id.is_none(),
+                "tag {tag} is with the kernel already; each tag of a hardware queue is out once"
+            );
             transfer.take_down(target, &mut rq);
             transfer.look_up(&side);
             // The id is noted before anybody can find the completion, for that one takes the lock first.
@@ -195,7 +198,7 @@ impl Ring {
         if self.is_behind() {
             self.submit(&lock(&self.starting));
         }
-        let Some(_side) = self.reaping.try_take() else { return };
+        let Some(_side) = try_lock(&self.reaping) else { return };
         let mut is_unfinished = false;
         if let Some(poller) = self.poller().filter(|poller| poller.is_busy()) {
             poller.look();
@@ -225,7 +228,7 @@ impl Ring {
         if let Some((hctx, journal)) = &self.journal {
             journal.answered(*hctx, tag, completion.result());
         }
-        let mut transfer = self.transfers[usize::from(tag)].take();
+        let mut transfer = lock(&self.transfers[usize::from(tag)]);
         match if is_refused { Some(Next::Again) } else { transfer.answered(completion.result()) } {
             Some(Next::Over(id, status)) => {
                 drop(transfer);
@@ -262,10 +265,10 @@ mod tests {
         let path = std::env::temp_dir().join(format!("blkmq-ring-{}", std::process::id()));
         let target = Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }).expect("it can be made");
         std::fs::remove_file(&path).expect("it was just made");
-        let ring = Ring::new(&target, 4, false).expect("the kernel has rings");
+        let ring = Ring::new(&target, 4).expect("the kernel has rings");
         assert!(!is_readable(&ring) && !ring.is_behind());
         for tag in 0..4 {
-            let mut transfer = ring.transfers[usize::from(tag)].take();
+            let mut transfer = lock(&ring.transfers[usize::from(tag)]);
             transfer.id = Some(RqId(tag.into()));
             ring.put(&lock(&ring.starting), tag, &transfer);
         }

@@ -46,14 +46,14 @@ impl Rings {
     }
 
     /// Makes the rings that the hardware queues need, at most [`MAX_HW_QUEUES`]. Nothing is in flight.
-    pub(super) fn make(&self, target: &Target, topology: Topology, are_owned: bool) -> io::Result<()> {
+    pub(super) fn make(&self, target: &Target, topology: Topology) -> io::Result<()> {
         let memory = self.memory();
         let queues = topology.nr_queues();
         let polled = queues - usize::from(topology.poll_queues)..queues;
         for (index, entry) in self.entries[..queues].iter().enumerate() {
             let is_new = entry.get().is_none();
             if is_new {
-                let ring = Ring::new(target, topology.depth, are_owned)?;
+                let ring = Ring::new(target, topology.depth)?;
                 let _ = entry.set(ring.with_journal(index as u16, self.journal.clone()));
             }
             let ring = entry.get().expect("it was just made");
