@@ -80,6 +80,9 @@ pub enum TimeoutAction {
 /// finishes a request there and then ([`Batch::finish`]), starts it ([`Batch::start`]) and completes it later from
 /// [`poll`](Self::poll), sends it back ([`Batch::requeue`]), or refuses it and all behind it ([`Batch::refuse`]).
 ///
+/// It serves one queue at a time, so the tags of a hardware queue and the ids of requests name one each; who puts a driver in
+/// front of another one keeps to that.
+///
 /// The methods that have a default are for devices that keep requests, change, or take calls from several threads at once.
 pub trait Driver: Send + Sync + fmt::Debug {
     /// The name in device specs.
