@@ -381,7 +381,8 @@ impl RequestQueue {
         if self.is_owned && member > nr_owners {
             self.members.leave(member);
             return Err(QueueError::NoHardwareQueue(format!(
-                "the device's hardware queues, {nr_owners} of a type, each belong to a submitter already"
+                "the device's hardware queues, {nr_owners} of a type, each belong to a submitter already: open it with more of \
+                 them, or as one whose hardware queues are shared"
             )));
         }
         #[cfg(feature = "eventfd")]

@@ -136,7 +136,11 @@ fn there_are_as_many_submitters_as_hardware_queues() {
     let client = Client::new("test");
     let mut owners: Vec<_> = (0..2).map(|_| q.submitter(&client).expect("there is a hardware queue")).collect();
     let error = q.submitter(&client).map(drop).expect_err("of the type poll there are two");
-    assert_eq!(error.to_string(), "the device's hardware queues, 2 of a type, each belong to a submitter already");
+    assert_eq!(
+        error.to_string(),
+        "the device's hardware queues, 2 of a type, each belong to a submitter already: open it with more of them, or as one \
+         whose hardware queues are shared"
+    );
     assert!(matches!(error, QueueError::NoHardwareQueue(_)));
     owners.remove(0);
     owners.push(q.submitter(&client).expect("one is free again"));
