@@ -11,6 +11,10 @@ use std::thread;
 
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Client, RequestQueue};
+use blkmq_nbd::{
+    INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, SIMPLE_REPLY_MAGIC, handshake, info, option_replies, options,
+    transmission,
+};
 use libfuzzer_sys::fuzz_target;
 
 /// A server that says what it is sent, once for each client, and then only listens.
@@ -44,11 +48,16 @@ fn server() -> &'static Server {
 /// What a server says up to the first request: its export has a MiB, and takes everything.
 fn greeting() -> Vec<u8> {
     let reply = |kind: u32, data: &[u8]| {
-        let head = [&0x0003_e889_0455_65a9_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), &kind.to_be_bytes()].concat();
+        let head = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &kind.to_be_bytes()].concat();
         [&head, &(data.len() as u32).to_be_bytes()[..], data].concat()
     };
-    let export = [&[0, 0][..], &(1_u64 << 20).to_be_bytes(), &[0, 0b110_1101]].concat();
-    [b"NBDMAGICIHAVEOPT\0\x01".to_vec(), reply(3, &export), reply(1, &[])].concat()
+    let can =
+        transmission::SEND_FLUSH | transmission::SEND_FUA | transmission::SEND_TRIM | transmission::SEND_WRITE_ZEROES;
+    let (size, flags) = ((1_u64 << 20).to_be_bytes(), (transmission::HAS_FLAGS | can).to_be_bytes());
+    let export = [&info::EXPORT.to_be_bytes()[..], &size, &flags].concat();
+    let magic = [INIT_MAGIC.to_be_bytes(), OPTION_MAGIC.to_be_bytes()].concat();
+    let greeting = [&magic[..], &handshake::FIXED_NEWSTYLE.to_be_bytes()].concat();
+    [greeting, reply(option_replies::INFO, &export), reply(option_replies::ACK, &[])].concat()
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -56,7 +65,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut words = if first % 4 > 0 { greeting() } else { Vec::new() };
     if first % 4 == 3 {
         // Replies by their magic number; what is left to say is what they answer, and how.
-        bytes.chunks(12).for_each(|chunk| words.extend(0x6744_6698_u32.to_be_bytes().iter().chain(chunk)));
+        bytes.chunks(12).for_each(|chunk| words.extend(SIMPLE_REPLY_MAGIC.to_be_bytes().iter().chain(chunk)));
     } else {
         words.extend_from_slice(bytes);
     }

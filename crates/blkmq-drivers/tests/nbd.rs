@@ -11,6 +11,10 @@ use std::thread;
 use blkmq::driver::Driver;
 use blkmq::{Bio, Buffer, Flags, Locking, Op, RequestQueue, Status};
 use blkmq_export::{Address, Export, Server};
+use blkmq_nbd::{
+    INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, SIMPLE_REPLY_MAGIC, handshake, info, option_replies, options,
+    transmission,
+};
 use common::{run, submitter};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -101,14 +105,18 @@ fn the_device_is_what_the_export_is() {
 /// Talks like a server up to the first request; its export has a MiB.
 fn greet(stream: &mut UnixStream) {
     let mut bytes = [0; 256];
-    stream.write_all(b"NBDMAGICIHAVEOPT\0\x01").expect("the client talks on");
+    let flags = handshake::FIXED_NEWSTYLE.to_be_bytes();
+    let greeting = [&INIT_MAGIC.to_be_bytes()[..], &OPTION_MAGIC.to_be_bytes(), &flags].concat();
+    stream.write_all(&greeting).expect("the client talks on");
     let _ = stream.read(&mut bytes).expect("the client talks on");
     let reply = |kind: u32, data: &[u8]| {
-        let head = [&0x0003_e889_0455_65a9_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), &kind.to_be_bytes()].concat();
+        let head = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &kind.to_be_bytes()].concat();
         [&head, &(data.len() as u32).to_be_bytes()[..], data].concat()
     };
-    let size = [&[0, 0][..], &(1_u64 << 20).to_be_bytes(), &[0, 1]].concat();
-    stream.write_all(&[reply(3, &size), reply(1, &[])].concat()).expect("the client talks on");
+    let (size, flags) = ((1_u64 << 20).to_be_bytes(), transmission::HAS_FLAGS.to_be_bytes());
+    let export = [&info::EXPORT.to_be_bytes()[..], &size, &flags].concat();
+    let replies = [reply(option_replies::INFO, &export), reply(option_replies::ACK, &[])].concat();
+    stream.write_all(&replies).expect("the client talks on");
 }
 
 /// Talks like a server up to the first request, and then says to it what `answer` makes of its cookie; with nothing to say it leaves.
@@ -132,7 +140,7 @@ fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
 
 /// A reply without an error, with something wrong about its first word unless that is 0.
 fn reply(wrong: u32, cookie: u64) -> Vec<u8> {
-    [&(0x6744_6698 ^ wrong).to_be_bytes()[..], &[0; 4], &cookie.to_be_bytes()].concat()
+    [&(SIMPLE_REPLY_MAGIC ^ wrong).to_be_bytes()[..], &[0; 4], &cookie.to_be_bytes()].concat()
 }
 
 /// Red if a reply without sense is passed over: the request would wait for ever.

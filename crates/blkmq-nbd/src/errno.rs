@@ -42,6 +42,19 @@ impl Errno {
         }
     }
 
+    /// What an operation that a server answers with this number has come to; any that has no meaning of its own is a failure.
+    #[must_use]
+    pub const fn status(number: u32) -> Status {
+        const NO_SPACE: u32 = Errno::NoSpace.number();
+        const NOT_SUPPORTED: u32 = Errno::NotSupported.number();
+        match number {
+            0 => Status::Ok,
+            NO_SPACE => Status::NoSpace,
+            NOT_SUPPORTED => Status::Unsupported,
+            _ => Status::IoError,
+        }
+    }
+
     /// The number on the wire.
     #[must_use]
     pub const fn number(self) -> u32 {
@@ -75,5 +88,15 @@ mod tests {
         assert_eq!(Errno::of_status(Status::Ok, false), None);
         assert_eq!(Errno::of_status(Status::Unsupported, true), Some(Errno::NotSupported));
         assert_eq!(Errno::of_status(Status::Medium, true), Some(Errno::Io));
+        for (number, status) in [
+            (0, Status::Ok),
+            (28, Status::NoSpace),
+            (95, Status::Unsupported),
+            (1, Status::IoError),
+            (5, Status::IoError),
+            (u32::MAX, Status::IoError),
+        ] {
+            assert_eq!(Errno::status(number), status, "{number}");
+        }
     }
 }

@@ -14,18 +14,15 @@ use std::sync::{Mutex, MutexGuard};
 use blkmq::driver::{Batch, Done, Request, RqId};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Op, Status};
+use blkmq_nbd::{REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, command_flags, commands};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use crate::{lock, try_lock};
 
-const REQUEST_MAGIC: u32 = 0x2560_9513;
-const REPLY_MAGIC: u32 = 0x6744_6698;
+/// Bytes of a reply without its data.
 const REPLY_SIZE: usize = 16;
-const FLAG_FUA: u16 = 1 << 0;
-const DISCONNECT: u16 = 2;
-
 /// Bytes that are received at once.
 const RECEIVED_AT_ONCE: usize = 256 << 10;
 /// Bytes of memory that are kept for sending.
@@ -140,21 +137,11 @@ fn head(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> [u8; 28
 /// A command's number.
 const fn number(op: Op) -> u16 {
     match op {
-        Op::Read => 0,
-        Op::Write => 1,
-        Op::Flush => 3,
-        Op::Discard => 4,
-        Op::WriteZeroes => 6,
-    }
-}
-
-/// What an error of the protocol means here.
-const fn status(errno: u32) -> Status {
-    match errno {
-        0 => Status::Ok,
-        28 => Status::NoSpace,
-        95 => Status::Unsupported,
-        _ => Status::IoError,
+        Op::Read => commands::READ,
+        Op::Write => commands::WRITE,
+        Op::Flush => commands::FLUSH,
+        Op::Discard => commands::TRIM,
+        Op::WriteZeroes => commands::WRITE_ZEROES,
     }
 }
 
@@ -237,7 +224,7 @@ impl Connection {
     pub(super) fn reap(&self, done: &mut Done<'_>) {
         // Who starts requests sends as well.
         if self.is_behind.load(Ordering::Relaxed)
-            && let Ok(mut unsent) = self.unsent.try_lock()
+            && let Some(mut unsent) = try_lock(&self.unsent)
         {
             self.send(&mut unsent);
         }
@@ -281,7 +268,7 @@ impl Connection {
                 if asked.is_read && errno == 0 {
                     received.data = Some((tag, 0));
                 } else {
-                    finish(asked, status(errno), done);
+                    finish(asked, blkmq_nbd::Errno::status(errno), done);
                 }
                 continue;
             };
@@ -313,7 +300,7 @@ impl Connection {
 /// Reads a reply: the tag that its cookie names, and the error number; `None` if it is no reply to a request of ours.
 fn answered(head: &[u8; REPLY_SIZE]) -> Option<(u16, u32)> {
     let [m0, m1, m2, m3, e0, e1, e2, e3, 0, 0, 0, 0, 0, 0, t0, t1] = *head else { return None };
-    let is_reply = u32::from_be_bytes([m0, m1, m2, m3]) == REPLY_MAGIC;
+    let is_reply = u32::from_be_bytes([m0, m1, m2, m3]) == SIMPLE_REPLY_MAGIC;
     is_reply.then(|| (u16::from_be_bytes([t0, t1]), u32::from_be_bytes([e0, e1, e2, e3])))
 }
 
@@ -330,7 +317,7 @@ fn finish(mut asked: MutexGuard<'_, Asked>, status: Status, done: &mut Done<'_>)
 /// Writes a request as the protocol says, and notes where its data goes.
 fn ask(rq: &mut Request<'_>, asked: &mut Asked, unsent: &mut Vec<u8>) {
     let op = rq.op();
-    let flags = if rq.flags().fua && op != Op::Read && op != Op::Flush { FLAG_FUA } else { 0 };
+    let flags = if rq.flags().fua && op != Op::Read && op != Op::Flush { command_flags::FUA } else { 0 };
     let (offset, len) = match op {
         Op::Flush => (0, 0),
         _ => (rq.sector() * SECTOR_SIZE as u64, rq.nr_sectors() * SECTOR_SIZE as u32),
@@ -350,7 +337,7 @@ fn ask(rq: &mut Request<'_>, asked: &mut Asked, unsent: &mut Vec<u8>) {
 impl Drop for Connection {
     /// Servers tell one that leaves from one that breaks.
     fn drop(&mut self) {
-        let _ = send(&self.socket, &head(0, DISCONNECT, 0, 0, 0), SendFlags::NOSIGNAL);
+        let _ = send(&self.socket, &head(0, commands::DISC, 0, 0, 0), SendFlags::NOSIGNAL);
     }
 }
 

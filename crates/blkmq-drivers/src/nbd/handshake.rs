@@ -7,30 +7,20 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use blkmq::limits::SECTOR_SIZE;
+use blkmq_nbd::{
+    INIT_MAGIC, MAX_PAYLOAD, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, option_replies, options, transmission,
+};
 use rustix::io::ioctl_fionbio;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::address::{Address, Place};
 
-const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
-const FIXED_NEWSTYLE: u16 = 1 << 0;
-const NO_ZEROES: u16 = 1 << 1;
-const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
-const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-const GO: u32 = 7;
-const REPLY_ACK: u32 = 1;
-const REPLY_INFO: u32 = 3;
-const REPLY_IS_ERROR: u32 = 1 << 31;
-const REPLY_ERR_TLS_REQD: u32 = REPLY_IS_ERROR + 5;
-const REPLY_ERR_UNKNOWN: u32 = REPLY_IS_ERROR + 6;
-const INFO_EXPORT: u16 = 0;
-const INFO_BLOCK_SIZE: u16 = 3;
+/// Of the replies to options, those that tell of an error.
+const IS_ERROR: u32 = 1 << 31;
 
 /// Longest reply to an option that is read.
 const MAX_REPLY: u32 = 64 << 10;
-/// Largest transfer where the server says nothing, and the largest that is asked for.
-const MAX_BYTES: u32 = 32 << 20;
 /// How long a server may take for all of its answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -52,18 +42,18 @@ pub(super) struct Terms {
 
 impl Terms {
     fn new(size: u64, flags: u16) -> Self {
-        let has = |bit: u32| flags & (1 << bit) != 0;
+        let has = |flag: u16| flags & flag != 0;
         Self {
             size,
             block_size: SECTOR_SIZE as u32,
-            max_bytes: MAX_BYTES,
-            is_read_only: has(1),
-            can_flush: has(2),
-            can_fua: has(3),
-            is_rotational: has(4),
-            can_trim: has(5),
-            can_zero: has(6),
-            can_multi_conn: has(8),
+            max_bytes: MAX_PAYLOAD,
+            is_read_only: has(transmission::READ_ONLY),
+            can_flush: has(transmission::SEND_FLUSH),
+            can_fua: has(transmission::SEND_FUA),
+            is_rotational: has(transmission::ROTATIONAL),
+            can_trim: has(transmission::SEND_TRIM),
+            can_zero: has(transmission::SEND_WRITE_ZEROES),
+            can_multi_conn: has(transmission::CAN_MULTI_CONN),
         }
     }
 }
@@ -153,23 +143,23 @@ fn array<const N: usize>(stream: &mut impl Read) -> io::Result<[u8; N]> {
 
 /// Speaks with a server up to the first request.
 fn negotiate(stream: &mut (impl Read + Write), export: &str) -> Result<Terms, Refused> {
-    if array(stream)? != *GREETING {
+    if [u64::from_be_bytes(array(stream)?), u64::from_be_bytes(array(stream)?)] != [INIT_MAGIC, OPTION_MAGIC] {
         return refused("this is no NBD server, or one from before 2013");
     }
     let flags = u16::from_be_bytes(array(stream)?);
-    if flags & FIXED_NEWSTYLE == 0 {
+    if flags & handshake::FIXED_NEWSTYLE == 0 {
         return refused("the server does not speak the fixed newstyle negotiation");
     }
     let name = export.as_bytes();
     let Ok(name_len) = u32::try_from(name.len()) else { return refused("the export's name is too long") };
-    let mut hello = u32::from(FIXED_NEWSTYLE | flags & NO_ZEROES).to_be_bytes().to_vec();
-    hello.extend_from_slice(OPTION_MAGIC);
-    hello.extend(GO.to_be_bytes());
+    let mut hello = u32::from(handshake::FIXED_NEWSTYLE | flags & handshake::NO_ZEROES).to_be_bytes().to_vec();
+    hello.extend(OPTION_MAGIC.to_be_bytes());
+    hello.extend(options::GO.to_be_bytes());
     hello.extend((4 + name_len + 2 + 2).to_be_bytes());
     hello.extend(name_len.to_be_bytes());
     hello.extend_from_slice(name);
     hello.extend(1_u16.to_be_bytes());
-    hello.extend(INFO_BLOCK_SIZE.to_be_bytes());
+    hello.extend(info::BLOCK_SIZE.to_be_bytes());
     stream.write_all(&hello)?;
     replies(stream, export)
 }
@@ -180,25 +170,27 @@ fn replies(stream: &mut impl Read, export: &str) -> Result<Terms, Refused> {
     loop {
         let (magic, option) = (u64::from_be_bytes(array(stream)?), u32::from_be_bytes(array(stream)?));
         let (kind, len) = (u32::from_be_bytes(array(stream)?), u32::from_be_bytes(array(stream)?));
-        if magic != OPTION_REPLY_MAGIC || option != GO || len > MAX_REPLY {
+        if magic != OPTION_REPLY_MAGIC || option != options::GO || len > MAX_REPLY {
             return refused("the server's answer makes no sense");
         }
         let mut data = vec![0; len as usize];
         stream.read_exact(&mut data)?;
         match kind {
-            REPLY_ACK => break,
-            REPLY_INFO => match (data.first_chunk::<2>().map(|kind| u16::from_be_bytes(*kind)), data.get(2..)) {
-                (Some(INFO_EXPORT), Some(&[a, b, c, d, e, f, g, h, x, y])) => {
-                    told = Some((u64::from_be_bytes([a, b, c, d, e, f, g, h]), u16::from_be_bytes([x, y])));
+            option_replies::ACK => break,
+            option_replies::INFO => {
+                match (data.first_chunk::<2>().map(|kind| u16::from_be_bytes(*kind)), data.get(2..)) {
+                    (Some(info::EXPORT), Some(&[a, b, c, d, e, f, g, h, x, y])) => {
+                        told = Some((u64::from_be_bytes([a, b, c, d, e, f, g, h]), u16::from_be_bytes([x, y])));
+                    }
+                    (Some(info::BLOCK_SIZE), Some(&[a, b, c, d, _, _, _, _, w, x, y, z])) => {
+                        blocks = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([w, x, y, z])));
+                    }
+                    _ => (),
                 }
-                (Some(INFO_BLOCK_SIZE), Some(&[a, b, c, d, _, _, _, _, w, x, y, z])) => {
-                    blocks = Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([w, x, y, z])));
-                }
-                _ => (),
-            },
-            REPLY_ERR_UNKNOWN => return refused(format!("the server has no export '{export}'")),
-            REPLY_ERR_TLS_REQD => return refused("the server wants TLS, which is not there"),
-            _ if kind & REPLY_IS_ERROR != 0 => {
+            }
+            option_replies::ERR_UNKNOWN => return refused(format!("the server has no export '{export}'")),
+            option_replies::ERR_TLS_REQD => return refused("the server wants TLS, which is not there"),
+            _ if kind & IS_ERROR != 0 => {
                 let text = String::from_utf8_lossy(&data);
                 let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
                 return refused(format!("the server refuses the export '{export}' with {kind:#x}: {text}"));
@@ -214,7 +206,7 @@ fn replies(stream: &mut impl Read, export: &str) -> Result<Terms, Refused> {
             return refused(format!("the server asks for blocks of {least} to {most} bytes"));
         }
         terms.block_size = least;
-        terms.max_bytes = most.min(MAX_BYTES) / least * least;
+        terms.max_bytes = most.min(MAX_PAYLOAD) / least * least;
     }
     terms.size -= terms.size % u64::from(terms.block_size);
     if terms.size == 0 {
@@ -234,7 +226,7 @@ mod tests {
 
     fn reply(kind: u32, data: &[u8]) -> Vec<u8> {
         let mut bytes = OPTION_REPLY_MAGIC.to_be_bytes().to_vec();
-        bytes.extend(GO.to_be_bytes());
+        bytes.extend(options::GO.to_be_bytes());
         bytes.extend(kind.to_be_bytes());
         bytes.extend((data.len() as u32).to_be_bytes());
         bytes.extend_from_slice(data);
@@ -242,11 +234,11 @@ mod tests {
     }
 
     fn export(size: u64, flags: u16) -> Vec<u8> {
-        reply(REPLY_INFO, &[&[0, 0][..], &size.to_be_bytes(), &flags.to_be_bytes()].concat())
+        reply(option_replies::INFO, &[&[0, 0][..], &size.to_be_bytes(), &flags.to_be_bytes()].concat())
     }
 
     fn blocks(least: u32, most: u32) -> Vec<u8> {
-        reply(REPLY_INFO, &[&[0, 3][..], &least.to_be_bytes(), &[0; 4], &most.to_be_bytes()].concat())
+        reply(option_replies::INFO, &[&[0, 3][..], &least.to_be_bytes(), &[0; 4], &most.to_be_bytes()].concat())
     }
 
     fn told(answers: &[Vec<u8>]) -> Result<Terms, String> {
@@ -258,26 +250,27 @@ mod tests {
 
     #[test]
     fn the_terms_are_what_the_server_says() {
-        let terms = told(&[export(1_000_000, 0b1_0000_0101), blocks(4096, 10_000), reply(REPLY_ACK, &[])]).unwrap();
+        let terms =
+            told(&[export(1_000_000, 0b1_0000_0101), blocks(4096, 10_000), reply(option_replies::ACK, &[])]).unwrap();
         assert_eq!((terms.size, terms.block_size, terms.max_bytes), (999_424, 4096, 8192));
         assert!(terms.can_flush && terms.can_multi_conn && !terms.can_fua && !terms.is_read_only);
-        let plain = told(&[export(1 << 20, 1), reply(REPLY_ACK, &[])]).unwrap();
+        let plain = told(&[export(1 << 20, 1), reply(option_replies::ACK, &[])]).unwrap();
         assert_eq!((plain.block_size, plain.max_bytes), (512, 32 << 20));
-        let fine = told(&[export(1 << 20, 1), blocks(1, u32::MAX), reply(REPLY_ACK, &[])]).unwrap();
+        let fine = told(&[export(1 << 20, 1), blocks(1, u32::MAX), reply(option_replies::ACK, &[])]).unwrap();
         assert_eq!((fine.block_size, fine.max_bytes), (512, 32 << 20));
     }
 
     #[test]
     fn answers_without_sense_are_refused() {
-        let ack = || reply(REPLY_ACK, &[]);
+        let ack = || reply(option_replies::ACK, &[]);
         for (answers, words) in [
             (vec![ack()], "size"),
             (vec![export(511, 1), ack()], "511 bytes"),
             (vec![export(1 << 20, 1), blocks(3000, 9000), ack()], "blocks of 3000"),
             (vec![export(1 << 20, 1), blocks(4096, 512), ack()], "blocks of 4096"),
-            (vec![reply(REPLY_ERR_UNKNOWN, b"")], "no export 'x'"),
-            (vec![reply(REPLY_ERR_TLS_REQD, b"")], "TLS"),
-            (vec![reply(REPLY_IS_ERROR + 2, b"no\nyou")], "0x80000002: noyou"),
+            (vec![reply(option_replies::ERR_UNKNOWN, b"")], "no export 'x'"),
+            (vec![reply(option_replies::ERR_TLS_REQD, b"")], "TLS"),
+            (vec![reply(IS_ERROR + 2, b"no\nyou")], "0x80000002: noyou"),
             (vec![vec![7; 20]], "no sense"),
             (vec![export(1 << 20, 1)], "failed to fill whole buffer"),
         ] {
@@ -289,7 +282,7 @@ mod tests {
     /// Any bytes are an answer or a refusal, and no panic.
     #[test]
     fn answers_may_be_anything() {
-        let good = [export(1 << 20, 0x1ff), blocks(512, 1 << 20), reply(REPLY_ACK, &[])].concat();
+        let good = [export(1 << 20, 0x1ff), blocks(512, 1 << 20), reply(option_replies::ACK, &[])].concat();
         let mut rng = SmallRng::seed_from_u64(11);
         let mut accepted = 0;
         for _ in 0..20_000 {
