@@ -49,9 +49,10 @@ impl RequestQueue {
     fn show_hctxs(&self, out: &mut dyn Write) -> fmt::Result {
         for (index, hctx) in self.hctxs.iter() {
             let (waiting, running, is_running, data) = hctx.flush.lock().state();
-            let stalled = hctx.stalled.load(Ordering::Relaxed);
+            let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));
             let (parked, incoming) = (hctx.nr_parked(), hctx.issue.is_pending());
-            writeln!(out, "hctx {index}: dispatch list {parked} issue list incoming {incoming} stalled {stalled}")?;
+            write!(out, "hctx {index}: dispatch list {parked} issue list incoming {incoming} stalled {stalled}")?;
+            writeln!(out, " gave back {gave_back} inbox {}", hctx.inbox.is_full())?;
             writeln!(out, "  flush: waiting {waiting} served {running} running {is_running} data in flight {data}")?;
             write!(out, "  tags: ")?;
             hctx.tags.show(out)?;
