@@ -66,6 +66,10 @@ pub(super) struct Memory {
     nr_submitters: i64,
     nr_slots: i64,
     nr_background: i64,
+    /// The most threads, and the most submitters, that the queue ever had at a time: it keeps their places, with the lines
+    /// and the slots, and counts ranges in each.
+    most_members: i64,
+    most_submitters: i64,
     nr_hctxs: i64,
     nr_requests: i64,
     has_ranges: bool,
@@ -79,8 +83,9 @@ pub(super) struct Memory {
     has_scheduler: bool,
     slab: i64,
     most_slab: i64,
-    /// What the device may keep for later of as many requests as it ever could have at a time, in bytes.
+    /// What the device may keep of as many requests as it can have at a time, in bytes, and the most that this ever was.
     of_device: i64,
+    most_of_device: i64,
     first: Option<i64>,
     last: Option<i64>,
     warm: Option<Look>,
@@ -95,6 +100,8 @@ impl Memory {
             nr_submitters: 0,
             nr_slots: 0,
             nr_background: 0,
+            most_members: 0,
+            most_submitters: 0,
             nr_hctxs: facts.topology.nr_queues() as i64,
             nr_requests: 0,
             has_ranges: false,
@@ -106,6 +113,7 @@ impl Memory {
             slab: 0,
             most_slab: 0,
             of_device: 0,
+            most_of_device: 0,
             first: None,
             last: None,
             warm: None,
@@ -115,14 +123,16 @@ impl Memory {
     /// Generous, so that only what has nothing to do with it stands out.
     fn note_size(&mut self) {
         let ranges = if self.has_ranges { 32 * KIB } else { 0 };
-        let members =
-            (self.nr_submitters + self.nr_background) * (16 * KIB + ranges) + self.nr_submitters * self.nr_slots * KIB;
+        self.most_members = self.most_members.max(self.nr_submitters + self.nr_background);
+        self.most_submitters = self.most_submitters.max(self.nr_submitters);
+        let members = self.most_members * (16 * KIB + ranges) + self.most_submitters * self.nr_slots * KIB;
         let depth = i64::from(self.facts.topology.depth);
         let hctxs = self.nr_hctxs * (32 * KIB + depth * 256);
         self.made_for = self.made_for.max(members + hctxs);
         // A number for each sector, and the lists around them.
         let request = 512 + 16 * i64::from(self.facts.limits.max_sectors);
-        self.of_device = self.of_device.max(self.nr_hctxs * depth * request);
+        self.of_device = self.nr_hctxs * depth * request;
+        self.most_of_device = self.most_of_device.max(self.of_device);
     }
 
     /// A scheduler makes room for the requests of each hardware queue, and keeps it.
@@ -188,14 +198,15 @@ impl Memory {
             self.first = Some(live);
         }
         let forgotten: i64 = self.forgotten.values().map(|forgotten| forgotten.bytes).sum();
-        let made_for = self.made_for + self.most_slab + self.of_device + forgotten;
+        let made_for = self.made_for + self.most_slab + self.most_of_device + forgotten;
         let live = live - self.buffer_bytes;
         let now = Look { live, nr_operations: self.nr_operations, made_for };
         if self.nr_operations < WARM {
             return Ok(());
         }
-        // What a scheduler had before and has not now may come back.
-        let base = Look { made_for: now.made_for - (self.most_slab - self.slab), ..now };
+        // What a scheduler or the device had before and has not now may come back.
+        let gone = self.most_slab - self.slab + self.most_of_device - self.of_device;
+        let base = Look { made_for: now.made_for - gone, ..now };
         let warm = *self.warm.get_or_insert(base);
         let operations = now.nr_operations - warm.nr_operations;
         let grown = now.live - warm.live - (now.made_for - warm.made_for) - PER_THREAD * self.nr_threads;
@@ -235,7 +246,7 @@ impl Checker for Memory {
 
     fn end(&mut self, _at: Stamp) -> Result<(), Violation> {
         let (Some(first), Some(last)) = (self.first, self.last) else { return Ok(()) };
-        if last - first <= LEFT + self.of_device + PER_THREAD * self.nr_threads {
+        if last - first <= LEFT + self.most_of_device + PER_THREAD * self.nr_threads {
             return Ok(());
         }
         let what = format!("{last} bytes are held at the end, and {first} were at the beginning");
@@ -341,6 +352,18 @@ mod tests {
             .bad(memory(4020 * KIB + KEPT), "bytes are held");
     }
 
+    /// Red if only those count who are there when ranges are first counted: the queue keeps the places of the others.
+    #[test]
+    fn ranges_are_counted_in_the_places_of_those_who_left() {
+        let mut told = told();
+        told.good(Event::Joined { submitter: 2, nr_slots: 256, tenant: 0 });
+        told.good(Event::Left { submitter: 2, hands_back: true });
+        submit(&mut told, WARM);
+        let most = 4000 * KIB + KEPT + 2 * 32 * KIB;
+        told.good(memory(4000 * KIB)).bad(memory(most), "bytes are held");
+        told.good(changed(Control::Ranges(1), Phase::Done)).good(memory(most)).bad(memory(most + 1), "bytes are held");
+    }
+
     #[test]
     fn a_scheduler_takes_more_when_requests_are_many_of_many_hardware_queues_for_the_first_time() {
         let mut told = told();
@@ -352,6 +375,19 @@ mod tests {
         told.good(memory(4000 * KIB)).bad(memory(most), "bytes are held");
         told.good(changed(Control::NrRequests(2000), Phase::Done));
         told.good(memory(most)).bad(memory(most + 1), "bytes are held");
+    }
+
+    #[test]
+    fn what_the_device_had_may_come_back() {
+        for (is_back, extra) in [(false, 0), (true, 10 * 4 * (512 + 16 * 16))] {
+            let mut told = told();
+            told.good(changed(Control::Topology(4, 4, 4), Phase::Done));
+            told.good(changed(Control::Topology(if is_back { 2 } else { 12 }, 0, 0), Phase::Done));
+            submit(&mut told, WARM);
+            let most = 4000 * KIB + extra + KEPT;
+            told.good(memory(4000 * KIB)).good(changed(Control::Topology(4, 4, 4), Phase::Done));
+            told.good(memory(most)).bad(memory(most + 1), "bytes are held");
+        }
     }
 
     #[test]
