@@ -201,8 +201,8 @@ impl Stall {
 
     /// Whether some hardware queue may have no tag.
     fn lacks_tags(&self, with_device: &[u64]) -> bool {
-        let nr_tags =
-            u64::from(self.facts.topology.depth).min(if self.has_scheduler { u64::MAX } else { self.nr_requests });
+        // There are no more tags than there may be requests, also in front of a scheduler.
+        let nr_tags = u64::from(self.facts.topology.depth).min(self.nr_requests);
         let elsewhere = self.nr_elsewhere();
         with_device.iter().any(|begun| begun + elsewhere >= nr_tags)
     }
@@ -404,11 +404,14 @@ mod tests {
             full.good(offered(id(1, slot, 0), Op::Read, 8 * slot, 8, &[])).good(due(id(1, slot, 0), 50));
         }
         full.good(idle(50));
-        // Who has no tag does not ask.
         full.good(at(40)).good(idle(50));
         let mut few = waiting();
         few.good(changed(Control::NrRequests(2), Phase::Begun)).good(changed(Control::NrRequests(2), Phase::Done));
         few.good(idle(50));
+        // Who has no tag does not ask, and there are no more tags than there may be requests.
+        let mut one = waiting();
+        one.good(changed(Control::NrRequests(1), Phase::Begun)).good(changed(Control::NrRequests(1), Phase::Done));
+        one.good(at(40)).good(idle(50));
         let mut absorbed = waiting();
         absorbed.good(Event::Absorbed { into: id(1, 0, 0), absorbed: id(1, 1, 0) }).bad(idle(50), "operation 2");
     }
