@@ -1,0 +1,166 @@
+//! The least that an NBD server does, made from the parts of the protocol that need no socket: a thread that sleeps until
+//! something comes, one receive and one send for all of it, and no device. `floor SOCKET` serves a GiB of zeroes that forgets
+//! what is written; `scripts/servers` measures it beside others, as what is left when a server costs nothing. Without an
+//! argument it answers one read of its own.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::thread;
+
+use blkmq_export::nbd::command::{Command, REQUEST_SIZE, Request, Terms};
+use blkmq_export::nbd::negotiation::{Agreement, Encryption, Negotiation, Offer, Step};
+use blkmq_export::nbd::reply::Head;
+use blkmq_export::nbd::{MAX_PAYLOAD, OPTION_MAGIC, REQUEST_MAGIC, options, transmission};
+
+const SIZE: u64 = 1 << 30;
+/// Bytes that are received at once.
+const RECEIVED_AT_ONCE: usize = 256 << 10;
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> Outcome<()> {
+    let Some(socket) = std::env::args_os().nth(1) else { return try_it() };
+    for stream in UnixListener::bind(socket)?.incoming() {
+        let stream = stream?;
+        thread::spawn(|| serve(stream).inspect_err(|error| eprintln!("floor: {error}")));
+    }
+    Ok(())
+}
+
+/// Appends what has come; an error if that is nothing any more.
+fn receive(stream: &mut UnixStream, input: &mut Vec<u8>, buffer: &mut [u8]) -> Outcome<()> {
+    let received = stream.read(buffer)?;
+    if received == 0 {
+        return Err("the client closed the connection".into());
+    }
+    input.extend_from_slice(&buffer[..received]);
+    Ok(())
+}
+
+fn serve(mut stream: UnixStream) -> Outcome<()> {
+    let (mut input, mut output) = (Vec::new(), Vec::new());
+    let mut buffer = vec![0; RECEIVED_AT_ONCE];
+    let Some(agreement) = negotiate(&mut stream, &mut input, &mut output, &mut buffer)? else { return Ok(()) };
+    let terms = Terms {
+        size: SIZE,
+        minimum: 1,
+        maximum: MAX_PAYLOAD,
+        is_read_only: false,
+        can_trim: false,
+        can_zero: false,
+        has_structured_replies: agreement.has_structured_replies,
+        has_allocation: agreement.has_allocation,
+    };
+    loop {
+        let Some(used) = answer(&terms, &input, &mut output)? else { return Ok(()) };
+        input.drain(..used);
+        stream.write_all(&output)?;
+        output.clear();
+        receive(&mut stream, &mut input, &mut buffer)?;
+    }
+}
+
+/// Talks until an export is chosen; the last answers are left in `output`. `None` if the client wants none.
+fn negotiate(
+    stream: &mut UnixStream,
+    input: &mut Vec<u8>,
+    output: &mut Vec<u8>,
+    buffer: &mut [u8],
+) -> Outcome<Option<Agreement>> {
+    let flags = transmission::HAS_FLAGS | transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN;
+    let (name, description) = (String::new(), "zeroes".to_owned());
+    let offer = Offer { name, description, size: SIZE, flags, minimum: 1, preferred: 4096, maximum: MAX_PAYLOAD };
+    let offers: Arc<[Offer]> = Arc::from([offer]);
+    let mut negotiation = Negotiation::begin(offers, Encryption::Off, output);
+    loop {
+        let (used, step) = negotiation.advance(input, output);
+        input.drain(..used);
+        match step {
+            Step::On | Step::Secure => {}
+            Step::Short => {
+                stream.write_all(output)?;
+                output.clear();
+                receive(stream, input, buffer)?;
+            }
+            Step::Chosen(agreement) => return Ok(Some(agreement)),
+            Step::Aborted => {
+                stream.write_all(output)?;
+                return Ok(None);
+            }
+            Step::Broken(reason) => return Err(reason.into()),
+        }
+    }
+}
+
+/// Appends the answers to all requests that are there as a whole. Returns how many bytes they took, or `None` if the client
+/// leaves.
+fn answer(terms: &Terms, input: &[u8], output: &mut Vec<u8>) -> Outcome<Option<usize>> {
+    let mut used = 0;
+    while let Some(head) = input[used..].first_chunk::<REQUEST_SIZE>() {
+        let request = Request::parse(head)?;
+        let end = used + REQUEST_SIZE + request.payload() as usize;
+        if request.payload() > MAX_PAYLOAD {
+            return Err("a write is longer than was agreed on".into());
+        }
+        if input.len() < end {
+            break;
+        }
+        used = end;
+        let (cookie, is_structured) = (request.cookie, terms.has_structured_replies);
+        match request.check(terms) {
+            Ok(Command::Disconnect) => return Ok(None),
+            Ok(Command::Read) => {
+                let head = if is_structured {
+                    Head::data(cookie, request.offset, request.length)
+                } else {
+                    Head::simple(cookie, None)
+                };
+                output.extend_from_slice(head.bytes());
+                output.resize(output.len() + request.length as usize, 0);
+            }
+            Ok(Command::BlockStatus) => {
+                output.extend_from_slice(Head::allocated(cookie, request.length).bytes());
+            }
+            Ok(_) => output.extend_from_slice(Head::simple(cookie, None).bytes()),
+            Err(refusal) if is_structured => {
+                let (head, message) = Head::error(cookie, refusal.errno, &refusal.message);
+                output.extend_from_slice(head.bytes());
+                output.extend_from_slice(message.as_bytes());
+            }
+            Err(refusal) => output.extend_from_slice(Head::simple(cookie, Some(refusal.errno)).bytes()),
+        }
+    }
+    Ok(Some(used))
+}
+
+/// Chooses the export, and reads its last 4 KiB.
+fn try_it() -> Outcome<()> {
+    let (mut client, server) = UnixStream::pair()?;
+    let server = thread::spawn(|| serve(server));
+    // The greeting, fixed newstyle without zeroes; the option GO with an empty name and no questions.
+    client.read_exact(&mut [0; 18])?;
+    let option = [&OPTION_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &6_u32.to_be_bytes(), &[0; 6]].concat();
+    client.write_all(&[&3_u32.to_be_bytes()[..], &option].concat())?;
+    // Each answer has a head of 20 bytes, whose last four say how much follows; the one of type 1 is the last.
+    let mut head = [0; 20];
+    while head[12..16] != [0, 0, 0, 1] {
+        client.read_exact(&mut head)?;
+        let length = u32::from_be_bytes([head[16], head[17], head[18], head[19]]);
+        client.read_exact(&mut vec![0; length as usize])?;
+    }
+    let magic = REQUEST_MAGIC.to_be_bytes();
+    let request = |kind: u8, offset: u64, length: u32| {
+        [&magic[..], &[0, 0, 0, kind], &[7; 8], &offset.to_be_bytes(), &length.to_be_bytes()].concat()
+    };
+    client.write_all(&request(0, SIZE - 4096, 4096))?;
+    let mut reply = [1; 16 + 4096];
+    client.read_exact(&mut reply)?;
+    let expected = [Head::simple(u64::from_be_bytes([7; 8]), None).bytes(), &[0; 4096]].concat();
+    assert_eq!(reply[..], expected, "a reply without an error, and zeroes");
+    client.write_all(&request(2, 0, 0))?;
+    server.join().map_err(|_| "the server panicked")??;
+    println!("the floor holds: 4096 bytes of zeroes");
+    Ok(())
+}
