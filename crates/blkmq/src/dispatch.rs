@@ -293,7 +293,7 @@ impl Runner {
 /// Whether the time until which something is held back has come since `now`, which then becomes the time of now.
 ///
 /// COST: a load; the clock is read where something is held back until a time.
-fn has_come(q: &RequestQueue, now: &mut Time) -> bool {
+pub(crate) fn has_come(q: &RequestQueue, now: &mut Time) -> bool {
     let planned = q.policy_wakeup.load(Ordering::Relaxed);
     if planned == u64::MAX || planned <= now.0 || !kept("dispatch.time_anew") {
         return false;

@@ -12,7 +12,7 @@
 use blkmq_sched::Time;
 
 use crate::account::{Counters, Starting};
-use crate::dispatch::{Choice, choose};
+use crate::dispatch::{Choice, choose, has_come};
 use crate::hctx::Layout;
 use crate::locking::Measures;
 use crate::queue::RequestQueue;
@@ -111,6 +111,7 @@ pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: Ti
     }
     // As often as it is kicked: as in the series, nobody bounds what one thread does for others here. There is an end to it,
     // since nothing is issued meanwhile that could complete, and what may be inserted is bounded.
+    let mut now = now;
     loop {
         let choice = choose(q, counters, now);
         if q.dispatching.let_go() {
@@ -123,5 +124,7 @@ pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: Ti
             return choice;
         }
         let _ = q.dispatching.take();
+        // Those who come because a time has come kick this one again and again while it asks as of a time before that one.
+        has_come(q, &mut now);
     }
 }
