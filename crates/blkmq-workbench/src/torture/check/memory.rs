@@ -204,8 +204,8 @@ impl Memory {
         if self.nr_operations < WARM {
             return Ok(());
         }
-        // What a scheduler or the device had before and has not now may come back.
-        let gone = self.most_slab - self.slab + self.most_of_device - self.of_device;
+        // What a scheduler or the device had before and has not now may come back, and what was forgotten may be gone already.
+        let gone = self.most_slab - self.slab + self.most_of_device - self.of_device + forgotten;
         let base = Look { made_for: now.made_for - gone, ..now };
         let warm = *self.warm.get_or_insert(base);
         let operations = now.nr_operations - warm.nr_operations;
@@ -319,6 +319,17 @@ mod tests {
         told.good(Event::Forgotten { submitter: 1, bio: 1001 });
         told.good(memory(most)).good(memory(most + 32 * KIB)).bad(memory(most + 32 * KIB + 1), "bytes are held");
         told.good(Event::Left { submitter: 1, hands_back: false }).bad(memory(most + 1), "bytes are held");
+    }
+
+    /// Red if what was forgotten is thought to be there when memory is first looked at.
+    #[test]
+    fn what_was_forgotten_may_be_gone_before_the_first_look() {
+        let mut told = told();
+        submit(&mut told, WARM);
+        for bio in 1000..1100 {
+            told.good(submitted(bio, asked(Op::Read, 0, 33))).good(Event::Forgotten { submitter: 1, bio });
+        }
+        told.good(memory(4000 * KIB)).good(Event::Left { submitter: 1, hands_back: false }).good(memory(4000 * KIB));
     }
 
     #[test]
