@@ -193,6 +193,53 @@ fn who_polls_keeps_nobody_at_the_scheduler() {
     assert!(found.is_some(), "the test cannot fail");
 }
 
+/// A request is with the device, for a second, and another is held back for that until a time comes. One thread looks just
+/// before that time; two poll, in step, until it has come back from there.
+fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
+    let mut random = Random::new(seed);
+    let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
+    let (left, early) = (pattern[0], random.within(1, 100) * 20);
+    // A line that every poll reads, so that the turns come to an end.
+    plays(Box::new(InStep { line: "queue.word", pattern, at: 0, left, turn: 0 }), move || {
+        let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
+        let q = queue(device, "staged:dispatch".parse().expect("there is such a locking"), "64");
+        q.set_scheduler_knob("prio_aging_expire", 1).expect("there is such a knob");
+        let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
+        let mut first = q.submitter(&Client::new("first")).expect("there is a place");
+        for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
+            first.submit(read(sector, class)).expect("there are slots");
+            first.poll();
+        }
+        let due = first.next_wakeup().expect("it is held back until then");
+        let is_done = Arc::new(AtomicBool::new(false));
+        let others = [(); 2].map(|()| {
+            let (q, is_done) = (Arc::clone(&q), Arc::clone(&is_done));
+            thread::spawn(move || {
+                let mut submitter = q.submitter(&Client::new("polls")).expect("there is a place");
+                thread::sleep(Duration::from_nanos(due.0.saturating_sub(time::now())));
+                while !is_done.load(Ordering::Relaxed) {
+                    submitter.poll();
+                }
+            })
+        });
+        thread::sleep(Duration::from_nanos((due.0 - early).saturating_sub(time::now())));
+        first.poll();
+        is_done.store(true, Ordering::Relaxed);
+        others.into_iter().for_each(|other| other.join().expect("no panic"));
+    })
+}
+
+/// Red if who chooses alone, and is told again and again that a time has come, goes on as of the time at which it came.
+#[test]
+fn who_chooses_alone_sees_that_a_time_has_come() {
+    let endless = |seed: &u64| polls_in_step_when_a_time_has_come(*seed) != Ended::Finished;
+    assert_eq!((0..5_000).find(endless), None);
+    weaken(Some("staged.time_anew"));
+    let found = (0..20_000).find(endless);
+    weaken(None);
+    assert!(found.is_some(), "the test cannot fail");
+}
+
 /// A request is with the device, for a second, and another is held back for that until a time comes. One thread sleeps until
 /// then; others look at about that time, hold the last tag meanwhile, and go. Returns when the second request was issued.
 fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {

@@ -125,6 +125,8 @@ pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: Ti
         }
         let _ = q.dispatching.take();
         // Those who come because a time has come kick this one again and again while it asks as of a time before that one.
-        has_come(q, &mut now);
+        if kept("staged.time_anew") {
+            has_come(q, &mut now);
+        }
     }
 }
