@@ -1,18 +1,19 @@
 //! How a connection begins: the fixed newstyle negotiation, up to the chosen export.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use blkmq::limits::SECTOR_SIZE;
 use blkmq_nbd::{
     INIT_MAGIC, MAX_PAYLOAD, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, option_replies, options, transmission,
 };
-use rustix::io::ioctl_fionbio;
+use rustix::io::{ioctl_fionbio, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send, socket_with,
+};
 
 use super::address::{Address, Place};
 
@@ -21,7 +22,7 @@ const IS_ERROR: u32 = 1 << 31;
 
 /// Longest reply to an option that is read.
 const MAX_REPLY: u32 = 64 << 10;
-/// How long a server may take for all of its answers.
+/// How long a server may take to accept us, and for all of its answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the server has agreed to.
@@ -79,7 +80,7 @@ pub(super) fn connect(address: &Address) -> Result<(OwnedFd, Terms), String> {
     begin(address).map_err(|refused| match refused {
         Refused::System(error) => match error.kind() {
             io::ErrorKind::UnexpectedEof => format!("{address}: the server closes the connection"),
-            io::ErrorKind::WouldBlock => {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 format!("{address}: the server does not answer within {} s", PATIENCE.as_secs())
             }
             _ => format!("{address}: {error}"),
@@ -89,23 +90,45 @@ pub(super) fn connect(address: &Address) -> Result<(OwnedFd, Terms), String> {
 }
 
 fn begin(address: &Address) -> Result<(OwnedFd, Terms), Refused> {
-    let socket = dial(&address.place)?;
+    let until = Instant::now() + PATIENCE;
+    let socket = dial(&address.place, until)?;
     set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).map_err(io::Error::from)?;
-    let mut hasty = Hasty { socket, until: Instant::now() + PATIENCE };
+    let mut hasty = Hasty { socket, until };
     let terms = negotiate(&mut hasty, &address.export)?;
     ioctl_fionbio(&hasty.socket, true).map_err(io::Error::from)?;
     Ok((hasty.socket, terms))
 }
 
-fn dial(place: &Place) -> io::Result<OwnedFd> {
+fn dial(place: &Place, until: Instant) -> io::Result<OwnedFd> {
     match place {
-        Place::Unix(path) => Ok(UnixStream::connect(path)?.into()),
+        Place::Unix(path) => {
+            let address = SocketAddrUnix::new(path)?;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+            // Where more clients wait than the server lets wait, the system has the next one wait to connect, for so long.
+            set_socket_timeout(&socket, Timeout::Send, Some(left(until)?))?;
+            retry_on_intr(|| rustix::net::connect(&socket, &address))?;
+            Ok(socket)
+        }
         Place::Tcp(host, port) => {
-            let stream = TcpStream::connect((host.as_str(), *port))?;
-            stream.set_nodelay(true)?;
-            Ok(stream.into())
+            let mut said = None;
+            for address in (host.as_str(), *port).to_socket_addrs()? {
+                match TcpStream::connect_timeout(&address, left(until)?) {
+                    Ok(stream) => {
+                        stream.set_nodelay(true)?;
+                        return Ok(stream.into());
+                    }
+                    Err(error) => said = Some(error),
+                }
+            }
+            Err(said.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
         }
     }
+}
+
+/// The time that is left; an error if there is none, which would mean no limit to the system.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 /// A stream socket that is read until a time, however little comes at a time.
@@ -116,11 +139,7 @@ struct Hasty {
 
 impl Read for Hasty {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        set_socket_timeout(&self.socket, Timeout::Recv, Some(left))?;
+        set_socket_timeout(&self.socket, Timeout::Recv, Some(left(self.until)?))?;
         Ok(recv(&self.socket, bytes, RecvFlags::empty())?.0)
     }
 }
@@ -239,6 +258,24 @@ mod tests {
 
     fn blocks(least: u32, most: u32) -> Vec<u8> {
         reply(option_replies::INFO, &[&[0, 3][..], &least.to_be_bytes(), &[0; 4], &most.to_be_bytes()].concat())
+    }
+
+    /// Hangs if nobody limits how long it takes to connect.
+    #[test]
+    fn a_server_that_accepts_nobody_is_waited_for_for_a_time() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("socket");
+        let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let place = Place::Unix(path);
+        let limit = Duration::from_millis(50);
+        // The first one waits in the server's queue; there is no room for a second.
+        let _first = dial(&place, Instant::now() + limit).unwrap();
+        let error = dial(&place, Instant::now() + limit).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        let error = dial(&place, Instant::now()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     fn told(answers: &[Vec<u8>]) -> Result<Terms, String> {
