@@ -2,6 +2,7 @@
 
 use blkmq_sched::Time;
 
+use crate::dispatch::has_come;
 use crate::hctx::HwCtx;
 use crate::hold::Hold;
 use crate::queue::RequestQueue;
@@ -61,21 +62,29 @@ impl Runner {
 
     /// Chooses up to `bound` requests, as far as there are tags, and makes them ready. Called under the hold.
     pub(crate) fn choose_batch(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time, bound: usize) -> usize {
-        let waiting = hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len());
-        if waiting == 0 || bound == 0 {
-            return 0;
+        let (mut chosen, mut now) = (0, now);
+        loop {
+            let waiting = hold.scheduler.as_ref().map_or(0, |scheduler| scheduler.len());
+            let bound = bound.saturating_sub(chosen);
+            if waiting == 0 || bound == 0 {
+                return chosen;
+            }
+            let (got, is_held_back) = if hold.elsewhere == 0 {
+                self.choose_for_one(q, hold, now, waiting.min(bound))
+            } else {
+                self.choose_for_many(q, hold, now, bound)
+            };
+            chosen += got;
+            self.must_tell |= q.plan(hold, is_held_back, now);
+            // What was put aside for want of a tag was chosen too.
+            if hold.scheduler.as_ref().is_some_and(|scheduler| scheduler.len() < waiting) {
+                self.member(q).counters.dispatched(1);
+            }
+            // Who came because this time had come may have lacked a tag that was missing then, and have left.
+            if !(is_held_back && has_come(q, &mut now)) {
+                return chosen;
+            }
         }
-        let (chosen, is_held_back) = if hold.elsewhere == 0 {
-            self.choose_for_one(q, hold, now, waiting.min(bound))
-        } else {
-            self.choose_for_many(q, hold, now, bound)
-        };
-        self.must_tell |= q.plan(hold, is_held_back, now);
-        // What was put aside for want of a tag was chosen too.
-        if hold.scheduler.as_ref().is_some_and(|scheduler| scheduler.len() < waiting) {
-            self.member(q).counters.dispatched(1);
-        }
-        chosen
     }
 
     /// While all that waits goes to one hardware queue: tags first, then the choices, `wanted` of them, which is not more than

@@ -157,7 +157,7 @@ impl Runner {
                     chosen += self.put_back(q, hctx, std::mem::take(&mut tags));
                     // Who inserted something that may go, completed what held something back, or came because a time had come,
                     // may have lacked a tag that was held here and have left.
-                    let is_due = has_come(q, &mut now);
+                    let is_due = has_come(q, &mut now) && kept("dispatch.due_for_all");
                     if hctx.nr_lacked() == nr_lacked && !is_due {
                         break;
                     }

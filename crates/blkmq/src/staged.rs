@@ -7,7 +7,8 @@
 //!
 //! Who only polls, with nothing new to tell, kicks nobody. Otherwise threads that poll while the scheduler holds back what
 //! waits keep one choosing in vain, and what it holds back for may be the requests that this very thread has chosen and does
-//! not come to issue.
+//! not come to issue. (Who polls, and held the last tag while another lacked it, does kick: that other one may have had news.
+//! To do so again it must have got that tag anew, while another lacked it.)
 
 use blkmq_sched::Time;
 
