@@ -5,11 +5,14 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use blkmq::{Bio, Buffer, Flags, Locking, RejectReason, RequestQueue, Status, Submitter};
+use blkmq::driver::{Batch, Done, Driver, Topology};
+use blkmq::{Bio, Buffer, Flags, Limits, Locking, RejectReason, RequestQueue, Status, Submitter, Time};
+use blkmq_drivers::file::{Config, File};
 use common::{run, submitter};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -46,6 +49,55 @@ fn queue(spec: &str, scheduler: &str, locking: Locking) -> Arc<RequestQueue> {
     let driver = blkmq_drivers::open(spec).expect("the file can be opened");
     let q = RequestQueue::builder(driver).scheduler(scheduler).locking(locking);
     q.build().expect("the device makes sense")
+}
+
+/// In front of a device that is in front of others too, which a driver must not be.
+#[derive(Debug)]
+struct Sharing(Arc<File>);
+
+impl Driver for Sharing {
+    fn name(&self) -> &'static str {
+        "sharing"
+    }
+
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    fn topology(&self) -> Topology {
+        self.0.topology()
+    }
+
+    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
+        self.0.queue_rqs(hctx, batch, now);
+    }
+
+    fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
+        self.0.poll(hctx, done, now);
+    }
+}
+
+/// Red if a tag goes to the kernel twice: then one of the two requests would be over with the other.
+#[test]
+fn a_tag_that_comes_twice_is_refused_and_hurts_nobody_else() {
+    let folder = Folder::new(bases()[0], "sharing");
+    let config = Config { size: Some(1 << 20), depth: 1, ..Config::new(folder.file("disk.img")) };
+    let file = Arc::new(File::open(config).expect("the file can be made"));
+    let mut submitters = [(); 2].map(|()| {
+        let driver = Arc::new(Sharing(Arc::clone(&file)));
+        submitter(&RequestQueue::builder(driver).scheduler("none").build().expect("the device makes sense"))
+    });
+    let [first, second] = &mut submitters;
+    first.submit(Bio::read(0, Buffer::zeroed(SECTOR))).expect("there is a slot");
+    first.flush_plug();
+    second.submit(Bio::read(0, Buffer::zeroed(SECTOR))).expect("there is a slot");
+    let panic = catch_unwind(AssertUnwindSafe(|| second.flush_plug())).expect_err("the tag is out");
+    assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("is out once")));
+    first.wait(None);
+    assert_eq!(first.reap().expect("it is over").status, Status::Ok);
+    // The other one waits for ever for a request that its driver lost.
+    let [_, second] = submitters;
+    std::mem::forget(second);
 }
 
 fn status_of(submitter: &mut Submitter, bio: Bio) -> Status {

@@ -356,6 +356,10 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
         pauses = false;
         let ready = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
         for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
+            if shared.clients.is_full() {
+                // Who came to another listener has the last place.
+                break;
+            }
             let accepted = listener.accept().inspect_err(|error| reserve.turn_away(listener, error));
             let accepted = accepted.and_then(|accepted| match accepted {
                 Some((socket, peer)) => shared.serve(socket, peer),

@@ -88,7 +88,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The name in device specs.
     fn name(&self) -> &'static str;
 
-    /// What the device accepts. Fixed while the queue exists, but for the capacity, which is looked up at each call.
+    /// What the device accepts. Fixed while the queue exists, but for the capacity, which is looked up at each call. A server
+    /// asks whenever a client chooses an export, and that client waits for the answer.
     fn limits(&self) -> Limits;
 
     /// Its hardware queues at the start.
@@ -110,11 +111,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
         false
     }
 
-    /// True if each hardware queue belongs to one submitter, as a ring does that knows no locks: only that one's requests go to
-    /// it, and [`queue_rqs`](Self::queue_rqs) and [`poll`](Self::poll) are called for it by that one alone, one after the other.
-    /// What other threads choose for it waits for its next poll. There are no more submitters then than hardware queues of the
-    /// type that has the fewest, and no [background threads](crate::RequestQueue::start_threads). The other methods are called by
-    /// any thread all the same.
+    /// True if each hardware queue belongs to one submitter: only that one's requests go to it, and
+    /// [`queue_rqs`](Self::queue_rqs) and [`poll`](Self::poll) are called for it by that one alone, one after the other. What
+    /// other threads choose for it waits for its next poll. There are no more submitters then than hardware queues of the type
+    /// that has the fewest, and no [background threads](crate::RequestQueue::start_threads). The other methods are called by any
+    /// thread all the same.
     fn is_owned(&self) -> bool {
         false
     }

@@ -141,11 +141,12 @@ impl Ring {
         let side = lock(&self.starting);
         while let Some(mut rq) = batch.next() {
             let tag = rq.tag();
-            let mut transfer = lock(&self.transfers[usize::from(tag)]);
-            assert!(
-                transfer.id.is_none(),
-                "tag {tag} is with the kernel already; each tag of a hardware queue is out once"
-            );
+            // Nobody has the lock of a tag that is not with the kernel. Who has that of one that is may want `starting` next.
+            let transfer = try_lock(&self.transfers[usize::from(tag)]).filter(|transfer| transfer.id.is_none());
+            let Some(mut transfer) = transfer else {
+                self.submit(&side);
+                panic!("tag {tag} is with the kernel already; each tag of a hardware queue is out once");
+            };
             transfer.take_down(target, &mut rq);
             transfer.look_up(&side);
             // The id is noted before anybody can find the completion, for that one takes the lock first.

@@ -177,7 +177,12 @@ impl Connection {
             return batch.finish_all(Status::IoError);
         }
         while let Some(mut rq) = batch.next() {
-            let mut asked = lock(&self.asked[usize::from(rq.tag())]);
+            let tag = rq.tag();
+            let mut asked = lock(&self.asked[usize::from(tag)]);
+            assert!(
+                asked.id.is_none(),
+                "tag {tag} is with the server already; each tag of a hardware queue is out once"
+            );
             ask(&mut rq, &mut asked, &mut unsent.bytes);
             // The id is noted before the server can answer, for nothing is sent yet.
             asked.id = Some(batch.start(rq));

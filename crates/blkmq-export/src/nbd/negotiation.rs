@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::option::{ContextQuery, Fields, Inquiry};
 use super::{
-    BASE_ALLOCATION, BASE_ALLOCATION_ID, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, option_replies,
-    options, transmission,
+    BASE_ALLOCATION, BASE_ALLOCATION_ID, INIT_MAGIC, MAX_STRING, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info,
+    option_replies, options, transmission,
 };
 
-/// Longest data of an option in bytes: a name and three queries of the greatest length.
+/// Longest data of an option in bytes: a name and two queries of the greatest length, and more.
 pub const MAX_OPTION: usize = 16 << 10;
 /// Options that a client may send: enough to ask about some hundred exports one by one.
 pub const MAX_OPTIONS: u32 = 1024;
@@ -389,7 +389,9 @@ fn invalid(output: &mut Vec<u8>, option: u32, message: &str) {
 }
 
 fn unknown(output: &mut Vec<u8>, option: u32, name: &str) {
-    reply(output, option, option_replies::ERR_UNKNOWN, &[format!("there is no export {name:?}").as_bytes()]);
+    let message = format!("there is no export {name:?}");
+    let length = message.floor_char_boundary(MAX_STRING);
+    reply(output, option, option_replies::ERR_UNKNOWN, &[&message.as_bytes()[..length]]);
 }
 
 #[cfg(test)]

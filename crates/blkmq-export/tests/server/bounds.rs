@@ -1,6 +1,7 @@
 //! What a connection may hold, and that nobody else suffers.
 
 use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -142,6 +143,26 @@ fn one_connection_too_many_waits_its_turn() {
         drop(first);
     });
     drop(second);
+}
+
+/// Red if who accepts from several sockets looks only once whether there is room.
+#[test]
+fn two_that_wait_at_two_sockets_for_one_place_come_one_after_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["one", "other"].map(|name| folder.path().join(name));
+    let [one, other] = paths.each_ref().map(Address::unix);
+    let export = Export::new("", queue("ram,size=16M"));
+    let server = builder().export(export).listen(one).listen(other).max_connections(1).start().unwrap();
+    let first = Client::connect(&paths[0]);
+    let waiting = paths.each_ref().map(|path| UnixStream::connect(path).unwrap());
+    assert_eq!(server.clients().len(), 1);
+    drop(first);
+    thread::scope(|scope| {
+        // The system says in which order; each is greeted, and leaves.
+        for stream in waiting {
+            scope.spawn(move || _ = Client::greet(stream).go(""));
+        }
+    });
 }
 
 #[test]

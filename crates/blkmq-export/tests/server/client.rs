@@ -51,7 +51,8 @@ impl Client {
         client
     }
 
-    fn greet(stream: UnixStream) -> Self {
+    /// Is greeted.
+    pub(crate) fn greet(stream: UnixStream) -> Self {
         let mut client = Self::over(stream);
         assert_eq!(&client.take::<18>(), b"NBDMAGICIHAVEOPT\0\x03");
         client.send(&3_u32.to_be_bytes());

@@ -199,6 +199,20 @@ fn contexts_are_listed_and_chosen_for_one_export() {
     assert!(choosing(&[(list, queries("nothing", &[]))], "disk"), "a question changes nothing");
 }
 
+/// A name of the greatest length, of which each byte takes six when it is written for people.
+#[test]
+fn what_a_client_is_told_is_no_longer_than_a_string_may_be() {
+    let name = [1; MAX_STRING];
+    let data = [&(MAX_STRING as u32).to_be_bytes()[..], &name, &[0; 2]].concat();
+    for number in [options::INFO, options::GO] {
+        let mut output = Vec::new();
+        begun(3).advance(&option(number, &data), &mut output);
+        let [(kind, message)] = &replies(&output, number)[..] else { panic!("one reply") };
+        assert_eq!((*kind, message.len()), (option_replies::ERR_UNKNOWN, MAX_STRING));
+        assert!(message.starts_with(br#"there is no export "\u{1}"#));
+    }
+}
+
 #[test]
 fn what_is_unknown_or_too_long_is_refused_and_passed_over() {
     let mut negotiation = begun(3);
