@@ -17,7 +17,7 @@ build: ## Builds the program: target/release/blkmq
 demo: ## Agreement with Linux's recorded decisions, a reader beside a flood of writes, the price of sharing; under a minute
 	@scripts/demo
 
-test: ## Everything that guards the main branch; under 15 minutes
+test: ## Everything that guards the main branch; some 20 minutes
 	@scripts/test
 
 soak: ## The long forms for MINUTES (default 60), all or PARTS=torture alone; a record of it under docs/records/
