@@ -92,6 +92,8 @@ pub mod limits;
 #[cfg(not(loom))]
 mod locking;
 #[cfg(not(loom))]
+mod looks;
+#[cfg(not(loom))]
 mod member;
 #[cfg(not(loom))]
 mod merge;

@@ -70,9 +70,12 @@ impl Wake {
     }
 
     /// Whether the thread waits for descriptors when it sleeps.
-    #[cfg(all(feature = "eventfd", not(loom)))]
+    #[cfg(not(loom))]
     pub(crate) fn is_equipped(&self) -> bool {
-        self.bell.get().is_some()
+        #[cfg(feature = "eventfd")]
+        return self.bell.get().is_some();
+        #[cfg(not(feature = "eventfd"))]
+        false
     }
 
     /// Whom to tell of completions, beside the thread itself. Returns how that changes the number of those who wait for

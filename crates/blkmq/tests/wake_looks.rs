@@ -1,0 +1,173 @@
+//! Before a thread sleeps on its device's descriptor it looks again, if the device was quick.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use blkmq::driver::{Batch, Done, Driver, RqId, Topology};
+use blkmq::event::EventFd;
+use blkmq::wake::Notify;
+use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, Status, Submitter, Time};
+
+/// When a request completes.
+#[derive(Debug, Clone, Copy)]
+enum Pace {
+    /// At so many polls.
+    Polls(u32),
+    /// After so many nanoseconds.
+    Ns(u64),
+}
+
+/// A request that the device has: which, since when, and how often it was polled for.
+#[derive(Debug)]
+struct Held {
+    id: RqId,
+    since: Time,
+    polls: u32,
+}
+
+/// A device with a descriptor that does one thing at a time. It counts polls, and how often a thread asked for the descriptor,
+/// which it does to sleep.
+#[derive(Debug)]
+struct Device {
+    pace: Mutex<Pace>,
+    fd: EventFd,
+    held: Mutex<Option<Held>>,
+    polls: AtomicU32,
+    sleeps: AtomicU32,
+}
+
+impl Device {
+    fn pace(&self) -> Pace {
+        *self.pace.lock().expect("no test panics with the lock")
+    }
+
+    /// How often it was polled, and how often a thread slept.
+    fn counts(&self) -> [u32; 2] {
+        [&self.polls, &self.sleeps].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+impl Driver for Device {
+    fn name(&self) -> &'static str {
+        "paced"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { capacity_sectors: 1 << 20, ..Limits::default() }
+    }
+
+    fn topology(&self) -> Topology {
+        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 1 }
+    }
+
+    fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, since: Time) {
+        while let Some(rq) = batch.next() {
+            *self.held.lock().expect("no test panics with the lock") =
+                Some(Held { id: batch.start(rq), since, polls: 0 });
+        }
+    }
+
+    fn poll(&self, _hctx: u16, done: &mut Done<'_>, now: Time) {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        self.fd.drain();
+        let mut held = self.held.lock().expect("no test panics with the lock");
+        let is_over = held.as_mut().is_some_and(|held| {
+            held.polls += 1;
+            match self.pace() {
+                Pace::Polls(polls) => held.polls > polls,
+                Pace::Ns(ns) => now >= held.since.after(ns),
+            }
+        });
+        if is_over && let Some(held) = held.take() {
+            done.complete(held.id, Status::Ok).expect("nobody gave it up");
+        }
+    }
+
+    fn next_event(&self, _hctx: u16) -> Option<Time> {
+        let Pace::Ns(ns) = self.pace() else { return None };
+        self.held.lock().expect("no test panics with the lock").as_ref().map(|held| held.since.after(ns))
+    }
+
+    fn ready_fd(&self, _hctx: u16) -> Option<BorrowedFd<'_>> {
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
+        // A thread that waits for polls does not sleep for long; one that waits for a time does.
+        if matches!(self.pace(), Pace::Polls(_)) {
+            self.fd.notify();
+        }
+        Some(self.fd.as_fd())
+    }
+}
+
+fn device(pace: Pace) -> (Arc<Device>, Submitter) {
+    let device = Arc::new(Device {
+        pace: Mutex::new(pace),
+        fd: EventFd::new().expect("there are descriptors"),
+        held: Mutex::default(),
+        polls: AtomicU32::new(0),
+        sleeps: AtomicU32::new(0),
+    });
+    let q = RequestQueue::builder(device.clone()).build().expect("the queue is good");
+    let submitter = q.submitter(&Client::new("waits")).expect("there is room");
+    (device, submitter)
+}
+
+/// Waits. Returns how often the device was polled meanwhile, and how often the thread slept.
+fn wait(device: &Device, submitter: &mut Submitter, deadline: Option<Time>) -> (u32, u32) {
+    let before = device.counts();
+    assert_eq!(submitter.wait(deadline), deadline.is_none());
+    let after = device.counts();
+    (after[0] - before[0], after[1] - before[1])
+}
+
+/// Submits an operation and waits for it.
+fn one(device: &Device, submitter: &mut Submitter) -> (u32, u32) {
+    submitter.submit(Bio::read(0, Buffer::zeroed(512))).expect("there is a slot");
+    let counts = wait(device, submitter, None);
+    assert!(submitter.reap().expect("it is over").status.is_ok());
+    counts
+}
+
+/// Waits again and again until the device was looked for. Where others want the processor that may take long: they are let in
+/// once in a while only.
+fn one_by_looks(device: &Device, submitter: &mut Submitter) {
+    let mut waits = (0..3_000_000).map(|_| one(device, submitter));
+    assert!(waits.any(|(polls, sleeps)| polls > 3 && sleeps == 0), "it was never looked for");
+}
+
+/// Red if [`Submitter::wait`] sleeps wherever it finds nothing.
+#[test]
+fn a_device_that_was_quick_is_looked_for() {
+    let (device, mut submitter) = device(Pace::Polls(3));
+    let (_, sleeps) = one(&device, &mut submitter);
+    assert!(sleeps > 0, "nobody knows yet that it is quick");
+    one_by_looks(&device, &mut submitter);
+}
+
+/// Red if the looks do not end where a device is slow: the thread would poll hundreds of times.
+#[test]
+fn a_device_that_was_slow_is_slept_for() {
+    let (device, mut submitter) = device(Pace::Ns(2_000_000));
+    for _ in 0..20 {
+        let (polls, sleeps) = one(&device, &mut submitter);
+        assert!(polls <= 4 && sleeps >= 1, "{polls} polls, {sleeps} sleeps");
+    }
+}
+
+/// Red if a wait that ends at its deadline says nothing of the device: who waits for a moment, again and again, would never sleep.
+#[test]
+fn a_device_that_was_not_there_in_time_is_slept_for() {
+    let (device, mut submitter) = device(Pace::Polls(3));
+    one_by_looks(&device, &mut submitter);
+    *device.pace.lock().expect("no test panics with the lock") = Pace::Ns(2_000_000_000);
+    submitter.submit(Bio::read(0, Buffer::zeroed(512))).expect("there is a slot");
+    let waits = [(); 20].map(|()| {
+        let deadline = submitter.queue().clock().now().after(40_000);
+        wait(&device, &mut submitter, Some(deadline))
+    });
+    for (polls, sleeps) in &waits[1..] {
+        assert!(*polls <= 4 && *sleeps >= 1, "{polls} polls, {sleeps} sleeps");
+    }
+    *device.pace.lock().expect("no test panics with the lock") = Pace::Polls(0);
+    assert!(submitter.wait(None));
+}
