@@ -14,7 +14,8 @@ use super::outcome::JobOutcome;
 use super::worker::{Turn, Worker};
 
 /// A thread that waits for a completion looks so often before it sleeps, as another thread may be about to help it on. If
-/// there is no processor for each thread it lets others in between.
+/// there is no processor for each thread it lets others in between. Where the device has descriptors, [`blkmq::Submitter::wait`] knows
+/// better how often to look.
 const LOOKS: u32 = 16;
 
 /// A sleep ends this much before the event it is for, in nanoseconds, since to wake up takes time; so there is none for an
@@ -85,7 +86,8 @@ fn run_one(
     barrier.wait();
     let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
-    let mut idle = Idle::new(has_processor);
+    let looks = if worker.submitter.device_fds().is_empty() { LOOKS } else { 0 };
+    let mut idle = Idle::new(has_processor, looks);
     loop {
         match worker.turn(stop) {
             Turn::Busy => idle.end(&mut worker),
@@ -107,11 +109,13 @@ struct Idle {
     since: u64,
     /// No other thread of the run needs this one's processor.
     has_processor: bool,
+    /// Rounds before a sleep.
+    looks: u32,
 }
 
 impl Idle {
-    fn new(has_processor: bool) -> Self {
-        Self { rounds: 0, runs: 0, weight: 0, since: 0, has_processor }
+    fn new(has_processor: bool, looks: u32) -> Self {
+        Self { rounds: 0, runs: 0, weight: 0, since: 0, has_processor, looks }
     }
 
     /// The run is over, if there was one. COST: a system call for a run that is measured.
@@ -148,7 +152,7 @@ impl Idle {
         }
         let event = worker.submitter.next_wakeup();
         let is_near = event.is_some_and(|event| event.since(now) < NEAR_NS);
-        if is_near || self.rounds <= LOOKS {
+        if is_near || self.rounds <= self.looks {
             return if self.has_processor { std::hint::spin_loop() } else { thread::yield_now() };
         }
         // What completes ends the sleep; the device's next event is to find the thread awake.
