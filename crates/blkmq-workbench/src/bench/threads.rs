@@ -13,9 +13,9 @@ use super::cpu::thread_cpu_ns;
 use super::outcome::JobOutcome;
 use super::worker::{Turn, Worker};
 
-/// A thread that waits for a completion looks so often before it sleeps, as another thread may be about to help it on. If
-/// there is no processor for each thread it lets others in between. Where the device has descriptors, [`blkmq::Submitter::wait`] knows
-/// better how often to look.
+/// A thread that waits for a completion looks so often before it sleeps, as another thread may be about to help it on. If there is
+/// no processor for each thread it lets others in between. If there is, and the device has descriptors, [`blkmq::Submitter::wait`]
+/// knows better how often to look.
 const LOOKS: u32 = 16;
 
 /// A sleep ends this much before the event it is for, in nanoseconds, since to wake up takes time; so there is none for an
@@ -86,7 +86,9 @@ fn run_one(
     barrier.wait();
     let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
-    let looks = if worker.submitter.device_fds().is_empty() { LOOKS } else { 0 };
+    // Where threads share processors, those that sleep on one descriptor are all woken for each completion.
+    let has_fds = !worker.submitter.device_fds().is_empty();
+    let looks = if has_processor && has_fds { 0 } else { LOOKS };
     let mut idle = Idle::new(has_processor, looks);
     loop {
         match worker.turn(stop) {
