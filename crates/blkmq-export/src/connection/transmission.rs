@@ -153,7 +153,8 @@ impl Transmission {
                 self.desk.now = self.submitter.queue().clock().now();
                 // Before the device takes its time.
                 self.vigil.end(self.desk.now);
-                self.is_readable = !received.is_short || self.last_bytes.is_some();
+                // The socket of a client that is gone is not waited for, so it is read to its end.
+                self.is_readable = !received.is_short || self.last_bytes.is_some() || self.is_gone;
                 if let Some(left) = &mut self.last_bytes {
                     *left -= received.all;
                 }
