@@ -404,6 +404,12 @@ impl Server {
         }
     }
 
+    /// What a connection is made with.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// NBD URIs: for each address and then each socket in turn, one for each export. They ask for TLS if it is required.
     #[must_use]
     pub fn uris(&self) -> &[String] {

@@ -10,7 +10,7 @@ use blkmq::{Bio, Buffer, Flags, Op, RejectReason, Status, Submitter, Time};
 use super::failures::Failures;
 use super::outbox::Outbox;
 use super::plan::Plan;
-use super::pool::{Pool, footprint};
+use super::pool::{Pool, footprint, footprints};
 use super::task::{Task, TaskId, Tasks};
 use crate::Bounds;
 use crate::clients::Entry;
@@ -66,13 +66,9 @@ impl Desk {
 
     /// Bytes of buffers that a request needs at once.
     fn charge(&self, request: &Request, command: Command) -> usize {
-        let steps = |len: u64, step: u64| match len / step {
-            0 => footprint(len as usize),
-            whole => whole as usize * footprint(step as usize) + footprint((len % step) as usize),
-        };
         let length = u64::from(request.length);
         match command {
-            Command::Read | Command::Write { .. } if length > 0 => steps(length, self.plan.data),
+            Command::Read | Command::Write { .. } => footprints(length, self.plan.data),
             // A device that cannot do zeroes after all is sent them.
             Command::Cache | Command::WriteZeroes { fast: false, .. } => footprint(length.min(self.plan.idle) as usize),
             _ => 0,

@@ -28,6 +28,15 @@ pub(super) const fn footprint(len: usize) -> usize {
     if len < least { least } else { len.next_power_of_two() }
 }
 
+/// Bytes that the buffers for `len` bytes take up, each but the last for `step` bytes.
+pub(super) const fn footprints(len: u64, step: u64) -> usize {
+    let rest = match (len % step) as usize {
+        0 => 0,
+        rest => footprint(rest),
+    };
+    (len / step) as usize * footprint(step as usize) + rest
+}
+
 impl Pool {
     /// A buffer of this length, at most 64 MiB. What it holds is left from its last use.
     ///
@@ -79,6 +88,21 @@ mod tests {
             let buffer = pool.take(len);
             assert_eq!(buffer.len(), len);
             pool.give(buffer);
+        }
+    }
+
+    /// Red if what is left of a request of whole steps, nothing, counts as a buffer: two of the longest requests would then be more than
+    /// twice their length, which is what a connection may hold by default.
+    #[test]
+    fn a_request_counts_for_the_buffers_of_its_steps() {
+        for (len, step, expected) in [
+            (0, 65536, 0),
+            (1, 65536, 4096),
+            (65536, 65536, 65536),
+            (32 << 20, 1 << 20, 32 << 20),
+            (70000, 65536, 73728),
+        ] {
+            assert_eq!(footprints(len, step), expected, "{len} in steps of {step}");
         }
     }
 

@@ -5,11 +5,12 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::io::{Errno, readv};
+use rustix::io::{Errno, read, readv};
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_domain};
-use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use rustls::ServerConfig;
 
+use super::delivery::is_delivered;
 use super::session::Session;
 
 /// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more.
@@ -143,6 +144,29 @@ impl Stream {
     /// `AGAIN` if the socket does not take it now.
     pub(super) fn close(&mut self) -> Result<(), Fault> {
         self.session.as_mut().map_or(Ok(()), |session| session.close(self.socket.as_fd()))
+    }
+
+    /// Tells the client that nothing more is sent, once it has got what was.
+    pub(super) fn end_sending(&self) {
+        // One that is not connected any more has nothing to be told.
+        let _ = shutdown(&self.socket, Shutdown::Write);
+    }
+
+    /// Passes over what the client still sends. Returns whether the socket may be closed without loss: the client sends no more, or
+    /// all that it was sent has arrived.
+    pub(super) fn is_seen_off(&self) -> bool {
+        let mut passed_over = [0; 4096];
+        // A client that sends without end does not put off the look at what has arrived.
+        for _ in 0..64 {
+            match read(&self.socket, &mut passed_over) {
+                Ok(len) if len > 0 => (),
+                Err(Errno::INTR) => (),
+                Err(Errno::AGAIN) => break,
+                Ok(_) | Err(_) => return true,
+            }
+        }
+        // Where nobody knows there is nothing to wait for.
+        is_delivered(self.socket.as_fd()).unwrap_or(true)
     }
 }
 

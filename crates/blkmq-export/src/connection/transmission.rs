@@ -26,6 +26,9 @@ use crate::stop::{Phase, Stop};
 /// that it sends; one that takes no answer before it has sent more still gets there.
 const RELIEF: Duration = Duration::from_micros(200);
 
+/// How often a connection that has ended looks whether the client has got everything, which wakes nobody.
+const SEEING_OFF: Duration = Duration::from_millis(5);
+
 /// The data of a request, as far as it has come.
 #[derive(Debug)]
 struct Incoming {
@@ -56,8 +59,8 @@ pub(super) struct Transmission {
     is_writable: bool,
     /// Bytes that are still read from the socket, once the server is being drained.
     last_bytes: Option<usize>,
-    /// Nothing more is read: what is in hand is answered, and that is all.
-    has_ended: bool,
+    /// Why nothing more is read, which fails the request whose data is not complete: what is in hand is answered, and that is all.
+    end: Option<Refusal>,
     /// The client takes no replies any more. What it sent is done all the same, for it may have left in order.
     is_gone: bool,
     vigil: Vigil,
@@ -84,7 +87,7 @@ impl Transmission {
             is_readable: true,
             is_writable: true,
             last_bytes: None,
-            has_ended: false,
+            end: None,
             is_gone: false,
             vigil: Vigil::default(),
         }
@@ -101,8 +104,8 @@ impl Transmission {
             is_busy |= self.parse()?;
             is_busy |= self.drive();
             is_busy |= self.send()?;
-            if self.has_ended && !self.is_full && self.desk.is_idle() && self.has_closed()? {
-                return if self.is_gone { Err(Ending::Gone) } else { Ok(()) };
+            if self.is_ended() && !self.is_full && self.desk.is_idle() && self.has_closed()? {
+                return if self.is_gone { Err(Ending::Gone) } else { self.see_off() };
             }
             if is_busy {
                 self.vigil.end(self.desk.now);
@@ -127,8 +130,12 @@ impl Transmission {
         }
     }
 
+    fn is_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
     fn wants_input(&self) -> bool {
-        !self.has_ended && !self.is_full
+        !self.is_ended() && !self.is_full
     }
 
     /// Receives what one call brings. Returns whether there was anything.
@@ -183,11 +190,11 @@ impl Transmission {
         Ok(true)
     }
 
-    /// Nothing more comes. Data that is not complete fails its request.
+    /// Nothing more comes. Data that is not complete fails its request, also one that is taken later.
     fn end_input(&mut self, refusal: Refusal) {
-        self.has_ended = true;
+        let refusal = self.end.get_or_insert(refusal);
         if let Some(Incoming { task, buffer, .. }) = self.incoming.take() {
-            self.desk.break_payload(task, buffer, refusal);
+            self.desk.break_payload(task, buffer, refusal.clone());
         }
     }
 
@@ -202,7 +209,7 @@ impl Transmission {
             let request = Request::parse(head).map_err(Ending::NoRequest)?;
             let checked = request.check(&self.desk.terms);
             if checked == Ok(Command::Disconnect) {
-                self.has_ended = true;
+                self.end_input(Refusal::new(Errno::Shutdown, "the client has left"));
                 self.input.clear();
                 break;
             }
@@ -220,8 +227,8 @@ impl Transmission {
             }
         }
         self.vigil.note(nr_requests);
-        if self.has_ended && self.incoming.is_some() {
-            self.end_input(Refusal::new(Errno::Io, "the client stopped within the data of the request"));
+        if let Some(refusal) = self.end.take() {
+            self.end_input(refusal);
         }
         Ok(has_any | self.desk.submit(&mut self.submitter))
     }
@@ -292,6 +299,22 @@ impl Transmission {
             Err(System(SystemError::INTR)) => Ok(false),
             Err(fault) => Err(Ending::Broken(fault)),
         }
+    }
+
+    /// Waits until a client that goes on sending while the server is drained has got what it was sent. A TCP socket that is closed
+    /// with something unread, or sent something after that, takes back what is still on its way.
+    fn see_off(&mut self) -> Result<(), Ending> {
+        if self.last_bytes.is_none() {
+            return Ok(());
+        }
+        self.stream.end_sending();
+        while !self.stream.is_seen_off() {
+            if self.stop.phase() == Phase::Stopped {
+                return Err(Ending::Stopped);
+            }
+            wait(self.socket(), &self.bell, &[], PollFlags::IN, Some(SEEING_OFF))?;
+        }
+        Ok(())
     }
 
     /// Sends replies until the socket takes no more. Returns whether any was sent to its end.
@@ -401,3 +424,6 @@ impl Transmission {
         self.is_writable |= ready.contains(PollFlags::OUT);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,6 +61,12 @@ pub(super) struct Vigil {
 }
 
 impl Vigil {
+    /// One that sleeps at once, for the client waits for each answer, and others keep the processor.
+    #[cfg(test)]
+    pub(super) fn at_rest() -> Self {
+        Self { singles: SINGLES, rest: Time(u64::MAX), ..Self::default() }
+    }
+
     /// A turn brought so many requests.
     pub(super) fn note(&mut self, requests: usize) {
         if let Some((end, took)) = self.yielded.take()

@@ -1,0 +1,71 @@
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use blkmq::RequestQueue;
+use blkmq::driver::spec;
+
+use super::*;
+use crate::clients::Clients;
+use crate::connection::failures::Failures;
+use crate::connection::plan::Plan;
+use crate::nbd::commands;
+use crate::nbd::negotiation::Agreement;
+use crate::{Export, Server};
+
+/// A client's end of a socket, and the connection at the other, whose client has just chosen a device of 1 MiB.
+fn connection() -> (UnixStream, Transmission, Server) {
+    let queue = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
+    let server = Server::builder().export(Export::new("", queue)).start().unwrap();
+    let shared = server.shared();
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let bell = Arc::new(EventFd::new().unwrap());
+    let entry = Clients::new(1).join("a test".into(), Arc::clone(&bell)).unwrap();
+    let export = &shared.exports[0];
+    let mut submitter = export.queue.submitter(&export.client(&entry)).unwrap();
+    submitter.set_notify(Some(bell.clone()));
+    let offer = export.offer(shared.bounds.bytes);
+    let agreement = Agreement { export: 0, offer, has_structured_replies: false, has_allocation: false };
+    let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
+    let failures = Failures::new(Arc::clone(shared), 1, 0);
+    let desk = Desk::new(export.terms(&agreement), plan, shared.bounds, entry, failures);
+    let (stream, stop) = (Stream::new(ours.into()), shared.stop.clone());
+    (theirs, Transmission::new(stream, bell, stop, submitter, desk, Input::new()), server)
+}
+
+/// The bytes of a request for the first block.
+fn request(kind: u16) -> Vec<u8> {
+    let request = [&0x2560_9513_u32.to_be_bytes()[..], &[0, 0], &kind.to_be_bytes(), &[0; 16], &4096_u32.to_be_bytes()];
+    request.concat()
+}
+
+/// Red, for it waits for ever, if what is received last, which is short, means as ever that the socket is to be waited for: it is
+/// waited for no more.
+#[test]
+#[cfg_attr(miri, ignore = "there are no sockets")]
+fn who_is_gone_is_heard_to_the_end_though_nobody_looks_again() {
+    let (mut theirs, mut transmission, _server) = connection();
+    theirs.write_all(&request(commands::READ)).unwrap();
+    drop(theirs);
+    transmission.vigil = Vigil::at_rest();
+    transmission.note_ready(PollFlags::IN | PollFlags::HUP);
+    assert!(matches!(transmission.run(), Err(Ending::Gone)));
+}
+
+/// Red if the request that is cut off fails for another reason than that which ended the input.
+#[test]
+#[cfg_attr(miri, ignore = "there are no sockets")]
+fn a_write_that_a_drain_cuts_off_before_it_is_looked_at_fails_for_the_drain() {
+    let (mut theirs, mut transmission, server) = connection();
+    theirs.write_all(&[&request(commands::WRITE)[..], &[1; 100]].concat()).unwrap();
+    transmission.input.receive(&mut transmission.stream, &mut [], usize::MAX).unwrap();
+    server.stop().drain();
+    let client = thread::spawn(move || {
+        let mut reply = Vec::new();
+        theirs.read_to_end(&mut reply).map(|_| reply)
+    });
+    assert!(transmission.run().is_ok());
+    drop(transmission);
+    let reply = client.join().unwrap().unwrap();
+    assert_eq!((reply.len(), &reply[4..8]), (16, &108_u32.to_be_bytes()[..]));
+}
