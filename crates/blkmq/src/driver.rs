@@ -148,8 +148,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device whose
     /// completions all come at times that [`next_event`](Self::next_event) tells. It stays open as long as the driver lives,
-    /// and a driver has one for each hardware queue or for none; for what must be polled for, `next_event` says so. Threads that
-    /// wait for the device sleep on it.
+    /// and a driver has one for each hardware queue or for none; for what must be polled for, `next_event` says so.
+    ///
+    /// Each thread that is about to sleep until the device has something asks for it, and sleeps on it. A driver whose `poll` leaves
+    /// where another thread is at it waits for that one here: until that one is done the descriptor may be readable, and who sleeps
+    /// on it would be awake at once, again and again, on the processor that the other one may need to go on.
     #[cfg(feature = "eventfd")]
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
         let _ = hctx;

@@ -153,6 +153,8 @@ pub(crate) struct HwCtx {
     nr_marked: AtomicU32,
     /// The member whose turn is next.
     dispatch_from: AtomicU32,
+    /// Requests that polls of this hardware queue brought, wrapping, where threads wait for the device's descriptors.
+    nr_brought: AtomicU32,
     pub(crate) flush: Mutex<FlushQueue>,
 }
 
@@ -179,8 +181,19 @@ impl HwCtx {
             ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
             nr_marked: AtomicU32::new(0),
             dispatch_from: AtomicU32::new(0),
+            nr_brought: AtomicU32::new(0),
             flush: Mutex::new(FlushQueue::default()),
         }
+    }
+
+    /// A poll brought so many requests.
+    pub(crate) fn note_brought(&self, nr: u32) {
+        self.nr_brought.fetch_add(nr, Ordering::Relaxed);
+    }
+
+    /// How many requests polls brought, wrapping.
+    pub(crate) fn nr_brought(&self) -> u32 {
+        self.nr_brought.load(Ordering::Relaxed)
     }
 
     /// Whether the driver refused something of late.

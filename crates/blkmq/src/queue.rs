@@ -378,6 +378,13 @@ impl RequestQueue {
         self.sleepers.sleep(&member.wake, &fds, ready, timeout);
     }
 
+    /// Requests that polls of a member's hardware queues have brought, whosever they were, wrapping; counted where threads wait for
+    /// the device's descriptors.
+    pub(crate) fn nr_brought(&self, member: u16) -> u32 {
+        let hctxs = self.hctxs.layout().mapped(member);
+        hctxs.fold(0, |sum, index| sum.wrapping_add(self.hctxs.get(index).nr_brought()))
+    }
+
     /// Wakes every thread that sleeps, so that it looks again. Called after what it should see was made visible.
     ///
     /// COST: a fence and a load while nobody sleeps.

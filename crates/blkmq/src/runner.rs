@@ -212,10 +212,16 @@ impl Runner {
 
     /// Asks the driver what has finished on a hardware queue.
     pub(crate) fn poll_hctx(&mut self, q: &RequestQueue, hctx: u16, now: Time) {
+        let before = self.finished.len();
         let mut done = Done { slots: &q.slots, finished: &mut self.finished, is_early: false };
         q.driver.poll(hctx, &mut done, now);
         if done.is_early {
             q.wake_sleepers();
+        }
+        let brought = self.finished.len() - before;
+        // Who waits for descriptors reads it.
+        if brought > 0 && self.member(q).wake.is_equipped() {
+            q.hctxs.get(hctx).note_brought(brought as u32);
         }
     }
 

@@ -326,7 +326,7 @@ impl Submitter {
         self.looks.begin();
         loop {
             if self.poll() {
-                self.looks.end(self.runner.completed.len());
+                self.looks.end(|| self.q.nr_brought(self.runner.member));
                 return true;
             }
             let now = self.q.clock.now();
@@ -345,7 +345,8 @@ impl Submitter {
     /// Whether to look at the device once more before this thread sleeps until the device has something.
     fn looks_again(&mut self) -> bool {
         let is_real = matches!(self.q.clock, Clock::Real(_));
-        is_real && self.runner.member(&self.q).wake.is_equipped() && self.looks.again()
+        let is_equipped = is_real && self.runner.member(&self.q).wake.is_equipped();
+        is_equipped && self.looks.again(self.q.nr_brought(self.runner.member))
     }
 
     /// When to poll next though nobody wakes this thread: the driver's next event for it, a retry, the end of what the

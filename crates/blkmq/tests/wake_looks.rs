@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use blkmq::driver::{Batch, Done, Driver, RqId, Topology};
 use blkmq::event::EventFd;
@@ -26,13 +27,14 @@ struct Held {
     polls: u32,
 }
 
-/// A device with a descriptor that does one thing at a time. It counts polls, and how often a thread asked for the descriptor,
-/// which it does to sleep.
+/// A device with a descriptor that does one thing at a time, and beside it, one with each poll, what it is asked of other sectors than
+/// the first. It counts polls, and how often a thread asked for the descriptor, which it does to sleep.
 #[derive(Debug)]
 struct Device {
     pace: Mutex<Pace>,
     fd: EventFd,
     held: Mutex<Option<Held>>,
+    others: Mutex<Vec<RqId>>,
     polls: AtomicU32,
     sleeps: AtomicU32,
 }
@@ -58,11 +60,15 @@ impl Driver for Device {
     }
 
     fn topology(&self) -> Topology {
-        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 1 }
+        Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 64 }
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, since: Time) {
         while let Some(rq) = batch.next() {
+            if rq.sector() > 0 {
+                self.others.lock().expect("no test panics with the lock").push(batch.start(rq));
+                continue;
+            }
             *self.held.lock().expect("no test panics with the lock") =
                 Some(Held { id: batch.start(rq), since, polls: 0 });
         }
@@ -71,6 +77,11 @@ impl Driver for Device {
     fn poll(&self, _hctx: u16, done: &mut Done<'_>, now: Time) {
         self.polls.fetch_add(1, Ordering::Relaxed);
         self.fd.drain();
+        if let Some(id) = self.others.lock().expect("no test panics with the lock").pop() {
+            done.complete(id, Status::Ok).expect("nobody gave it up");
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(20) {}
+        }
         let mut held = self.held.lock().expect("no test panics with the lock");
         let is_over = held.as_mut().is_some_and(|held| {
             held.polls += 1;
@@ -104,6 +115,7 @@ fn device(pace: Pace) -> (Arc<Device>, Submitter) {
         pace: Mutex::new(pace),
         fd: EventFd::new().expect("there are descriptors"),
         held: Mutex::default(),
+        others: Mutex::default(),
         polls: AtomicU32::new(0),
         sleeps: AtomicU32::new(0),
     });
@@ -170,4 +182,24 @@ fn a_device_that_was_not_there_in_time_is_slept_for() {
     }
     *device.pace.lock().expect("no test panics with the lock") = Pace::Polls(0);
     assert!(submitter.wait(None));
+}
+
+/// Red if what a device brings for others does not count: by itself the wait is too long for looks.
+#[test]
+fn a_device_that_is_quick_for_others_is_looked_for() {
+    let (device, mut submitter) = device(Pace::Polls(16));
+    let mut other = submitter.queue().submitter(&Client::new("other")).expect("there is room");
+    let mut waits = (0..20_000).map(|_| {
+        for index in 1..32 {
+            // Too far from each other to be merged.
+            other.submit(Bio::read(1000 * index, Buffer::zeroed(512))).expect("there is a slot");
+        }
+        other.flush_plug();
+        let counts = one(&device, &mut submitter);
+        while other.wait(None) {
+            other.reap_all(drop);
+        }
+        counts
+    });
+    assert!(waits.any(|(polls, sleeps)| polls > 16 && sleeps == 0), "it was never looked for");
 }

@@ -125,8 +125,10 @@ impl Ring {
         if self.polls.load(Ordering::Relaxed) { self.poller.get() } else { None }
     }
 
-    /// The ring's descriptor: readable while there are completions, but for those that must be polled for.
+    /// The ring's descriptor: readable while there are completions, but for those that must be polled for. First it waits for who
+    /// takes completions, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        drop(lock(&self.reaping));
         // SAFETY: the ring keeps it open for as long as it is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
     }
@@ -248,6 +250,9 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+    use std::time::Duration;
+
     use blkmq::driver::RqId;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -260,13 +265,31 @@ mod tests {
             == 1
     }
 
+    fn ring() -> Ring {
+        let folder = tempfile::tempdir().expect("it can be made");
+        let path = folder.path().join("file");
+        let target = Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }).expect("it can be opened");
+        Ring::new(&target, 4).expect("the kernel has rings")
+    }
+
+    /// Red if it does not wait: who sleeps is awake at once then while another one takes completions, as often as it likes.
+    #[test]
+    #[cfg_attr(miri, ignore = "there is no io_uring")]
+    fn who_is_about_to_sleep_waits_for_who_takes_completions() {
+        let ring = ring();
+        let reaping = lock(&ring.reaping);
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| ring.fd());
+            thread::sleep(Duration::from_millis(20));
+            assert!(!sleeper.is_finished(), "it did not wait");
+            drop(reaping);
+        });
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "there is no io_uring")]
     fn a_ring_is_readable_while_completions_lie_on_it() {
-        let path = std::env::temp_dir().join(format!("blkmq-ring-{}", std::process::id()));
-        let target = Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }).expect("it can be made");
-        std::fs::remove_file(&path).expect("it was just made");
-        let ring = Ring::new(&target, 4).expect("the kernel has rings");
+        let ring = ring();
         assert!(!is_readable(&ring) && !ring.is_behind());
         for tag in 0..4 {
             let mut transfer = lock(&ring.transfers[usize::from(tag)]);

@@ -1,8 +1,8 @@
 //! A connection: requests on their way to the server, and replies on their way back.
 //!
-//! Its two sides have a lock each: one thread at a time sends, one at a time receives. Who finds another receiving leaves:
-//! while replies are left the socket stays readable, so whoever then sleeps on it is awake at once. While something is unsent
-//! the same descriptor tells when the socket takes more.
+//! Its two sides have a lock each: one thread at a time sends, one at a time receives. Who finds another receiving leaves, and
+//! waits for that one before it sleeps. While replies are left the socket stays readable, so whoever then sleeps on it is awake at
+//! once. While something is unsent the same descriptor tells when the socket takes more.
 #![expect(unsafe_code, reason = "what was read is copied to memory that was noted when the request began")]
 
 use std::fmt;
@@ -165,8 +165,10 @@ impl Connection {
         })
     }
 
-    /// Readable while there are replies, the socket takes more of what is unsent, or the connection is broken.
+    /// Readable while there are replies, the socket takes more of what is unsent, or the connection is broken. First it
+    /// waits for who receives, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        drop(lock(&self.received));
         self.readiness.as_fd()
     }
 
@@ -348,7 +350,26 @@ impl Drop for Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
+
+    /// Red if it does not wait: who sleeps is awake at once then while another one receives, as often as it likes.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no sockets")]
+    fn who_is_about_to_sleep_waits_for_who_receives() {
+        let (ours, _theirs) = UnixStream::pair().expect("there are descriptors");
+        let connection = Connection::new(ours.into(), 1).expect("there are descriptors");
+        let received = lock(&connection.received);
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| connection.fd());
+            thread::sleep(Duration::from_millis(20));
+            assert!(!sleeper.is_finished(), "it did not wait");
+            drop(received);
+        });
+    }
 
     #[test]
     fn data_goes_to_the_pieces_in_order() {

@@ -86,9 +86,9 @@ fn run_one(
     barrier.wait();
     let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
-    // Where threads share processors, those that sleep on one descriptor are all woken for each completion.
+    // A submitter that waits for descriptors looks by itself before it sleeps.
     let has_fds = !worker.submitter.device_fds().is_empty();
-    let looks = if has_processor && has_fds { 0 } else { LOOKS };
+    let looks = if has_fds { 0 } else { LOOKS };
     let mut idle = Idle::new(has_processor, looks);
     loop {
         match worker.turn(stop) {
