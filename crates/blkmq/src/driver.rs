@@ -68,7 +68,8 @@ pub(crate) fn check_topology(topology: Topology) -> Result<(), String> {
 /// What a driver says about a request that it has had for too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeoutAction {
-    /// It has given the request up: it will not touch its buffers or complete it any more.
+    /// It has given the request up: it will not touch its buffers or complete it any more. Of one that it was
+    /// [lent](Batch::lend) this says nothing, and it is asked again.
     Done,
     /// It needs more time.
     ResetTimer,
@@ -78,7 +79,8 @@ pub enum TimeoutAction {
 ///
 /// Requests come by [`queue_rqs`](Self::queue_rqs) in the order in which the scheduler chose them. A driver either
 /// finishes a request there and then ([`Batch::finish`]), starts it ([`Batch::start`]) and completes it later from
-/// [`poll`](Self::poll), sends it back ([`Batch::requeue`]), or refuses it and all behind it ([`Batch::refuse`]).
+/// [`poll`](Self::poll), takes it as a loan where its device reads and writes memory by itself ([`Batch::lend`]), sends it
+/// back ([`Batch::requeue`]), or refuses it and all behind it ([`Batch::refuse`]).
 ///
 /// It serves one queue at a time, so the tags of a hardware queue and the ids of requests name one each; who puts a driver in
 /// front of another one keeps to that.
@@ -285,13 +287,25 @@ impl<'q> Batch<'q> {
     /// The device works on the request from now on. Note the id before anyone can complete it: the driver hands it to
     /// [`Done::complete`] later, and must touch the request's data no more after that.
     #[must_use = "the id is the only way to complete the request"]
-    pub fn start(&mut self, mut rq: Request<'q>) -> RqId {
+    pub fn start(&mut self, rq: Request<'q>) -> RqId {
+        self.issue(rq, false)
+    }
+
+    /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself: its memory stays where it is, and
+    /// is nobody else's, for as long as there is the loan, whatever a driver in front of this one does.
+    pub fn lend(&mut self, rq: Request<'q>) -> Loan {
+        let slots = std::ptr::from_ref(self.slots).addr();
+        Loan { id: self.issue(rq, true), slots }
+    }
+
+    #[inline]
+    fn issue(&mut self, mut rq: Request<'q>, is_lent: bool) -> RqId {
         self.check(&rq);
         self.started.note(rq.index().pool(), self.member);
         rq.body_mut().issued = self.now;
         let tag = rq.body().tag.expect("what is issued has a tag");
         self.table.set(tag, rq.id(), rq.body().op.is_read());
-        rq.issue(self.now.after(self.timeout_ns))
+        rq.issue(self.now.after(self.timeout_ns), is_lent)
     }
 
     /// The device cannot take the request at present. It comes first when the driver is asked again; the batch ends.
@@ -306,6 +320,16 @@ impl<'q> Batch<'q> {
         self.check(&rq);
         self.requeued.push_back(rq, Place::Held);
     }
+}
+
+/// A request whose data a device reads and writes by itself. Whoever has this, and nobody else, completes the request, by
+/// [`Done::give_back`]; if it is dropped the request is never over.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "it is the only way to complete the request"]
+pub struct Loan {
+    id: RqId,
+    /// The address of the queue's requests, which go when none is with the driver.
+    slots: usize,
 }
 
 /// An id names no request that the driver has.
@@ -333,12 +357,30 @@ impl Done<'_> {
     /// A request that was started has finished.
     ///
     /// # Errors
-    /// The driver has no such request: it was completed before, or given up to a timeout.
+    /// The driver has no such request: it was completed before, given up to a timeout, or lent.
     pub fn complete(&mut self, id: RqId, status: Status) -> Result<(), StaleRequest> {
-        if let Some(rq) = self.slots.complete(id, status).map_err(|()| StaleRequest(id))? {
+        if let Some(rq) = self.slots.complete(id, status, false).map_err(|()| StaleRequest(id))? {
             self.finished.push_back(rq, Place::Held);
         }
         Ok(())
+    }
+
+    /// A request that was lent has finished, and the device has done with its data.
+    ///
+    /// # Panics
+    /// It is of another queue.
+    pub fn give_back(&mut self, loan: Loan, status: Status) {
+        let Loan { id, slots } = loan;
+        assert_eq!(
+            slots,
+            std::ptr::from_ref(self.slots).addr(),
+            "a driver hands back requests to the queue they came from"
+        );
+        let rq =
+            self.slots.complete(id, status, true).expect("there is one loan of a request, and nobody else ends it");
+        if let Some(rq) = rq {
+            self.finished.push_back(rq, Place::Held);
+        }
     }
 
     /// [`Driver::next_event`] of this hardware queue is earlier now, without a request having been started: those who sleep are

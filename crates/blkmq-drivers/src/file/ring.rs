@@ -144,15 +144,15 @@ impl Ring {
         while let Some(mut rq) = batch.next() {
             let tag = rq.tag();
             // Nobody has the lock of a tag that is not with the kernel. Who has that of one that is may want `starting` next.
-            let transfer = try_lock(&self.transfers[usize::from(tag)]).filter(|transfer| transfer.id.is_none());
+            let transfer = try_lock(&self.transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
             let Some(mut transfer) = transfer else {
                 self.submit(&side);
                 panic!("tag {tag} is with the kernel already; each tag of a hardware queue is out once");
             };
             transfer.take_down(target, &mut rq);
             transfer.look_up(&side);
-            // The id is noted before anybody can find the completion, for that one takes the lock first.
-            transfer.id = Some(batch.start(rq));
+            // The loan is there before anybody can find the completion, for that one takes the lock first.
+            transfer.loan = Some(batch.lend(rq));
             self.put(&side, tag, &transfer);
         }
         self.submit(&side);
@@ -232,18 +232,18 @@ impl Ring {
             journal.answered(*hctx, tag, completion.result());
         }
         let mut transfer = lock(&self.transfers[usize::from(tag)]);
-        match if is_refused { Some(Next::Again) } else { transfer.answered(completion.result()) } {
-            Some(Next::Over(id, status)) => {
+        let loan = transfer.loan.take().expect("the kernel answers what it was asked, once");
+        match if is_refused { Next::Again } else { transfer.answered(completion.result()) } {
+            Next::Over(status) => {
                 drop(transfer);
-                // An error says that a timeout has given the request up, and this driver gives none up.
-                let _ = done.complete(id, status);
+                done.give_back(loan, status);
                 false
             }
-            Some(Next::Again) => {
+            Next::Again => {
+                transfer.loan = Some(loan);
                 self.put(&lock(&self.starting), tag, &transfer);
                 true
             }
-            None => false,
         }
     }
 }
@@ -253,7 +253,6 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use blkmq::driver::RqId;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
@@ -292,8 +291,7 @@ mod tests {
         let ring = ring();
         assert!(!is_readable(&ring) && !ring.is_behind());
         for tag in 0..4 {
-            let mut transfer = lock(&ring.transfers[usize::from(tag)]);
-            transfer.id = Some(RqId(tag.into()));
+            let transfer = lock(&ring.transfers[usize::from(tag)]);
             ring.put(&lock(&ring.starting), tag, &transfer);
         }
         assert!(!is_readable(&ring), "the kernel has not been asked yet");

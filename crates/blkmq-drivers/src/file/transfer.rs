@@ -1,7 +1,7 @@
 //! A request on its way through a ring: what of it is still to be done.
 #![expect(unsafe_code, reason = "pieces of memory are named by address for the kernel, on whatever thread")]
 
-use blkmq::driver::{Request, RqId};
+use blkmq::driver::{Loan, Request};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
@@ -37,7 +37,7 @@ enum Task {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// It is over.
-    Over(RqId, Status),
+    Over(Status),
     /// The kernel has done a part of it, or nothing: the rest is to be asked for.
     Again,
 }
@@ -45,12 +45,12 @@ pub(super) enum Next {
 /// A request with a tag, from its start to its completion.
 ///
 /// # Invariant
-/// Between a request's start and its completion `pieces` name memory of its buffers, which lives that long, and does not move;
-/// nor do `pieces` themselves, which the kernel may read. With a stand-in `pieces` name that, and `meant` the request's memory.
+/// While there is a loan, here or with who has just taken it for an answer, `pieces` name memory of its request's buffers, which lives that long, and does not move; nor do `pieces`
+/// themselves, which the kernel may read. With a stand-in `pieces` name that, and `meant` the request's memory.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    /// The request; none while the tag is free.
-    pub(super) id: Option<RqId>,
+    /// The loan of the request; none while the tag is free.
+    pub(super) loan: Option<Loan>,
     task: Task,
     is_durable: bool,
     /// How often the kernel has put off what is asked for now.
@@ -76,7 +76,7 @@ unsafe impl Send for Transfer {}
 impl Transfer {
     pub(super) fn new() -> Self {
         Self {
-            id: None,
+            loan: None,
             task: Task::Sync,
             is_durable: false,
             tries: 0,
@@ -179,9 +179,8 @@ impl Transfer {
         matches!(self.task, Task::Read | Task::Write)
     }
 
-    /// The kernel has answered: bytes done, or below zero an error.
-    pub(super) fn answered(&mut self, result: i32) -> Option<Next> {
-        let id = self.id?;
+    /// The kernel has answered: bytes done, or below zero an error. The caller has the loan.
+    pub(super) fn answered(&mut self, result: i32) -> Next {
         let next = match (u64::try_from(result), self.task) {
             (Err(_), _) => self.failed(-result),
             // Zeroes and holes are made durable by a sync behind them.
@@ -194,29 +193,28 @@ impl Transfer {
             (Ok(0), _) => Err(Status::IoError),
             (Ok(done), _) => Ok(self.advance(done)),
         };
-        Some(match next {
+        match next {
             Ok(false) => Next::Again,
-            Ok(true) => self.over(id, Status::Ok),
-            Err(status) => self.over(id, status),
-        })
+            Ok(true) => self.over(Status::Ok),
+            Err(status) => self.over(status),
+        }
     }
 
-    fn over(&mut self, id: RqId, status: Status) -> Next {
-        self.id = None;
+    fn over(&mut self, status: Status) -> Next {
         if let Some(buffer) = self.stand_in.take() {
             self.pieces = std::mem::take(&mut self.meant);
             if self.task == Task::Read && status.is_ok() {
                 self.hand_over(&buffer);
             }
         }
-        Next::Over(id, status)
+        Next::Over(status)
     }
 
     /// Copies what was read to where it was meant to go.
     fn hand_over(&self, mut data: &[u8]) {
         for piece in &self.pieces {
             let (part, rest) = data.split_at(piece.iov_len);
-            // SAFETY: by the invariant the request's memory is there until it is completed, which comes after this, and the
+            // SAFETY: by the invariant the request's memory is there until the loan is given back, which comes after this, and the
             // request has as many bytes as its stand-in. Nobody else touches them meanwhile.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), piece.iov_base.cast(), part.len()) };
             data = rest;
@@ -279,7 +277,6 @@ mod tests {
             iov_len: *len,
         };
         Transfer {
-            id: Some(RqId(7)),
             task: Task::Write,
             bytes: lens.iter().sum::<usize>() as u64,
             offset: 4096,
@@ -296,24 +293,23 @@ mod tests {
     #[test]
     fn a_short_transfer_goes_on_where_it_stopped() {
         let mut transfer = transfer(&[512, 1024, 512]);
-        assert_eq!(transfer.answered(512), Some(Next::Again));
+        assert_eq!(transfer.answered(512), Next::Again);
         assert_eq!(left(&transfer), (4608, vec![(0x20000, 1024), (0x30000, 512)]));
-        assert_eq!(transfer.answered(100), Some(Next::Again));
+        assert_eq!(transfer.answered(100), Next::Again);
         assert_eq!(left(&transfer), (4708, vec![(0x20064, 924), (0x30000, 512)]));
-        assert_eq!(transfer.answered(-libc::ECANCELED), Some(Next::Again));
+        assert_eq!(transfer.answered(-libc::ECANCELED), Next::Again);
         assert_eq!(left(&transfer).1.len(), 2, "what was cancelled is asked for again as it was");
-        assert_eq!(transfer.answered(1436), Some(Next::Over(RqId(7), Status::Ok)));
-        assert_eq!(transfer.answered(0), None, "it is over once");
+        assert_eq!(transfer.answered(1436), Next::Over(Status::Ok));
     }
 
     #[test]
     fn direct_io_goes_on_at_a_whole_block() {
         let mut transfer = Transfer { block: 512, ..transfer(&[1024, 1024]) };
-        assert_eq!(transfer.answered(1300), Some(Next::Again));
+        assert_eq!(transfer.answered(1300), Next::Again);
         assert_eq!(left(&transfer), (5120, vec![(0x20000, 1024)]));
-        assert_eq!(transfer.answered(600), Some(Next::Again));
+        assert_eq!(transfer.answered(600), Next::Again);
         assert_eq!(left(&transfer), (5632, vec![(0x20200, 512)]));
-        assert_eq!(transfer.answered(512), Some(Next::Over(RqId(7), Status::Ok)));
+        assert_eq!(transfer.answered(512), Next::Over(Status::Ok));
     }
 
     /// What is left of a transfer of registered memory is asked for as such, until the kernel has had no time for it.
@@ -332,9 +328,9 @@ mod tests {
             let mut transfer = Transfer { task, ..transfer(&[4096]) };
             assert_eq!(opcode(&transfer), Some(elsewhere[0]), "nobody has looked it up");
             transfer.look_up(&table);
-            assert_eq!((opcode(&transfer), transfer.answered(512)), (Some(there), Some(Next::Again)));
+            assert_eq!((opcode(&transfer), transfer.answered(512)), (Some(there), Next::Again));
             assert_eq!((opcode(&transfer), left(&transfer)), (Some(there), (4608, vec![(0x10200, 3584)])));
-            assert_eq!(transfer.answered(-libc::EFAULT), Some(Next::Again));
+            assert_eq!(transfer.answered(-libc::EFAULT), Next::Again);
             assert_eq!(opcode(&transfer), Some(elsewhere[0]));
             for lens in [&[4097][..], &[4096, 4096]] {
                 let mut transfer = Transfer { task, ..self::transfer(lens) };
@@ -346,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_file_that_has_become_shorter_is_an_error_and_no_endless_loop() {
-        assert_eq!(transfer(&[512]).answered(0), Some(Next::Over(RqId(7), Status::IoError)));
+        assert_eq!(transfer(&[512]).answered(0), Next::Over(Status::IoError));
     }
 
     /// Red if what the kernel puts off is asked for for ever.
@@ -355,24 +351,24 @@ mod tests {
         let mut transfer = transfer(&[512, 512]);
         for errno in [libc::EAGAIN, libc::EFAULT] {
             for _ in 0..MOST_TRIES {
-                assert_eq!(transfer.answered(-errno), Some(Next::Again));
+                assert_eq!(transfer.answered(-errno), Next::Again);
             }
             if errno == libc::EAGAIN {
-                assert_eq!(transfer.answered(512), Some(Next::Again), "from here on it counts anew");
+                assert_eq!(transfer.answered(512), Next::Again, "from here on it counts anew");
             }
         }
-        assert_eq!(transfer.answered(-libc::EFAULT), Some(Next::Over(RqId(7), Status::IoError)));
+        assert_eq!(transfer.answered(-libc::EFAULT), Next::Over(Status::IoError));
     }
 
     /// Red if the reply to a discard or zeroes with FUA does not wait for a sync.
     #[test]
     fn zeroes_and_holes_with_fua_are_synced() {
-        for (is_durable, next) in [(true, Next::Again), (false, Next::Over(RqId(7), Status::Ok))] {
+        for (is_durable, next) in [(true, Next::Again), (false, Next::Over(Status::Ok))] {
             let mut transfer = Transfer { task: Task::Range(ZERO), is_durable, ..transfer(&[]) };
-            assert_eq!(transfer.answered(0), Some(next));
+            assert_eq!(transfer.answered(0), next);
             if is_durable {
                 assert_eq!(transfer.task, Task::Sync);
-                assert_eq!(transfer.answered(0), Some(Next::Over(RqId(7), Status::Ok)));
+                assert_eq!(transfer.answered(0), Next::Over(Status::Ok));
             }
         }
     }
@@ -381,8 +377,8 @@ mod tests {
     fn zeroing_falls_back_to_a_hole_and_then_fails() {
         let mut transfer = transfer(&[]);
         transfer.task = Task::Range(ZERO);
-        assert_eq!(transfer.answered(-libc::EOPNOTSUPP), Some(Next::Again));
+        assert_eq!(transfer.answered(-libc::EOPNOTSUPP), Next::Again);
         assert_eq!(transfer.task, Task::Range(PUNCH));
-        assert_eq!(transfer.answered(-libc::EOPNOTSUPP), Some(Next::Over(RqId(7), Status::Unsupported)));
+        assert_eq!(transfer.answered(-libc::EOPNOTSUPP), Next::Over(Status::Unsupported));
     }
 }

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use blkmq::driver::{Batch, Done, Request, RqId};
+use blkmq::driver::{Batch, Done, Loan, Request};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Op, Status};
 use blkmq_nbd::{REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, command_flags, commands};
@@ -31,12 +31,11 @@ const KEPT: usize = 1 << 20;
 /// A request that the server has.
 ///
 /// # Invariant
-/// While there is an id, `pieces` name the memory of that request, which lives until it is completed and which nobody else
-/// touches.
+/// While there is a loan, `pieces` name the memory of that request, which lives that long and which nobody else touches.
 #[derive(Debug, Default)]
 struct Asked {
     /// None while the tag is free.
-    id: Option<RqId>,
+    loan: Option<Loan>,
     is_read: bool,
     /// Start and length.
     pieces: Vec<(*mut u8, usize)>,
@@ -182,12 +181,12 @@ impl Connection {
             let tag = rq.tag();
             let mut asked = lock(&self.asked[usize::from(tag)]);
             assert!(
-                asked.id.is_none(),
+                asked.loan.is_none(),
                 "tag {tag} is with the server already; each tag of a hardware queue is out once"
             );
             ask(&mut rq, &mut asked, &mut unsent.bytes);
-            // The id is noted before the server can answer, for nothing is sent yet.
-            asked.id = Some(batch.start(rq));
+            // The loan is there before the server can answer, for nothing is sent yet.
+            asked.loan = Some(batch.lend(rq));
         }
         self.send(&mut unsent);
     }
@@ -268,7 +267,8 @@ impl Connection {
             let Some((tag, have)) = received.data else {
                 let Some(head) = here.first_chunk::<REPLY_SIZE>() else { return true };
                 let Some((tag, errno)) = answered(head) else { return false };
-                let Some(asked) = self.asked.get(usize::from(tag)).map(lock).filter(|asked| asked.id.is_some()) else {
+                let Some(asked) = self.asked.get(usize::from(tag)).map(lock).filter(|asked| asked.loan.is_some())
+                else {
                     return false;
                 };
                 received.start += REPLY_SIZE;
@@ -279,6 +279,7 @@ impl Connection {
                 }
                 continue;
             };
+            // The loan is still there: only who receives ends it.
             let asked = lock(&self.asked[usize::from(tag)]);
             let taken = asked.fill(have, here);
             received.start += taken;
@@ -296,7 +297,7 @@ impl Connection {
     #[cold]
     fn fail_all(&self, done: &mut Done<'_>) {
         self.give_up();
-        // Who is starting requests has either seen that the connection is broken or notes their ids before this.
+        // Who is starting requests has either seen that the connection is broken or has their loans before this.
         drop(lock(&self.unsent));
         for asked in &self.asked {
             finish(lock(asked), Status::IoError, done);
@@ -313,11 +314,10 @@ fn answered(head: &[u8; REPLY_SIZE]) -> Option<(u16, u32)> {
 
 /// The server has answered a request, or never will; nothing is done if there is none.
 fn finish(mut asked: MutexGuard<'_, Asked>, status: Status, done: &mut Done<'_>) {
-    let id = asked.id.take();
+    let loan = asked.loan.take();
     drop(asked);
-    if let Some(id) = id {
-        // An error says that a timeout has given the request up, and this driver gives none up.
-        let _ = done.complete(id, status);
+    if let Some(loan) = loan {
+        done.give_back(loan, status);
     }
 }
 
@@ -375,7 +375,7 @@ mod tests {
     fn data_goes_to_the_pieces_in_order() {
         let (mut first, mut second) = ([0_u8; 3], [0_u8; 4]);
         let pieces = vec![(first.as_mut_ptr(), 3), (second.as_mut_ptr(), 4)];
-        let asked = Asked { id: Some(RqId(1)), is_read: true, pieces };
+        let asked = Asked { loan: None, is_read: true, pieces };
         assert_eq!(asked.len(), 7);
         assert_eq!(asked.fill(0, &[1, 2]), 2);
         assert_eq!(asked.fill(2, &[3, 4, 5]), 3);

@@ -260,11 +260,12 @@ impl Slots {
         Request { slots: self, slot }
     }
 
-    /// The driver completes a request: its token, if nobody else has completed it. `Ok(None)`: the timeout scan is
-    /// asking about it just now and will complete it with this status. `Err`: the driver has no such request.
-    pub(crate) fn complete(&self, id: RqId, status: Status) -> Result<Option<Request<'_>>, ()> {
+    /// The driver completes a request, of which it has a loan if it `is_lent`: its token, if nobody else has completed it.
+    /// `Ok(None)`: the timeout scan is asking about it just now and will complete it with this status. `Err`: the driver has no
+    /// such request.
+    pub(crate) fn complete(&self, id: RqId, status: Status, is_lent: bool) -> Result<Option<Request<'_>>, ()> {
         let (slot, generation) = self.find(id).ok_or(())?;
-        match slot.state.complete(generation, status) {
+        match slot.state.complete(generation, status, is_lent) {
             Late::Taken => {
                 // SAFETY: the transition lets one caller past, and until then the request had no token.
                 let mut rq = unsafe { self.adopt(SlotIndex::of(id)) };
@@ -313,12 +314,42 @@ mod tests {
     #[test]
     fn a_request_completes_once_and_its_id_goes_stale() {
         let slots = slots(1);
-        let id = plugged(&slots, 0, 5, &[0; 512]).issue(Time(9));
-        let rq = slots.complete(id, Status::Ok).unwrap().expect("nobody else completes it");
-        assert!(slots.complete(id, Status::Ok).is_err(), "a second completion is refused");
+        let id = plugged(&slots, 0, 5, &[0; 512]).issue(Time(9), false);
+        let rq = slots.complete(id, Status::Ok, false).unwrap().expect("nobody else completes it");
+        assert!(slots.complete(id, Status::Ok, false).is_err(), "a second completion is refused");
         rq.free();
-        assert!(slots.complete(id, Status::Ok).is_err(), "the id is of an earlier operation");
-        assert!(slots.complete(RqId(u64::MAX), Status::Ok).is_err(), "there is no such slot");
+        assert!(slots.complete(id, Status::Ok, false).is_err(), "the id is of an earlier operation");
+        assert!(slots.complete(RqId(u64::MAX), Status::Ok, false).is_err(), "there is no such slot");
+    }
+
+    /// Red if the mark of a loan gets lost on the way, or does not keep others out: they would hand its memory back while the device
+    /// reads or writes it.
+    #[test]
+    fn what_is_lent_only_the_loan_ends() {
+        let slots = slots(1);
+        let issue = |is_lent| plugged(&slots, 0, 5, &[0; 512]).issue(Time(9), is_lent);
+        let end = |rq: Option<Request<'_>>| {
+            let mut rq = rq.expect("nobody else completes it");
+            drop(rq.take_bio());
+            rq.free();
+        };
+        let id = issue(true);
+        let (slot, generation) = slots.find(id).expect("it is there");
+        assert!(slots.complete(id, Status::Medium, false).is_err());
+        for expired in [false, true] {
+            assert!(slot.state.is_issued(generation) && slot.state.begin_timeout(generation));
+            assert!(slots.complete(id, Status::Medium, false).is_err());
+            assert!(slots.end_timeout(id, expired).is_none(), "nobody can give it up");
+        }
+        assert!(slot.state.begin_timeout(generation));
+        assert!(slots.complete(id, Status::Medium, true).unwrap().is_none(), "the scan has it");
+        let rq = slots.end_timeout(id, true);
+        assert_eq!(rq.as_ref().map(|rq| rq.body().status), Some(Status::Medium), "its loan was given back");
+        end(rq);
+        end(slots.complete(issue(true), Status::Ok, true).unwrap());
+        let id = issue(false);
+        assert!(slots.complete(id, Status::Ok, true).is_err(), "there is no loan of it");
+        end(slots.complete(id, Status::Ok, false).unwrap());
     }
 
     /// Goes red if `State::complete` or `State::end_timeout` stores instead of exchanging: both then take the request.
@@ -328,14 +359,14 @@ mod tests {
         let slots = slots(1);
         for round in 0..rounds {
             let expired = round % 2 == 0;
-            let id = plugged(&slots, 0, round, &[0; 512]).issue(Time(0));
+            let id = plugged(&slots, 0, round, &[0; 512]).issue(Time(0), false);
             let taken = std::thread::scope(|scope| {
                 let scan = scope.spawn(|| {
                     let (slot, generation) = slots.find(id).unwrap();
                     let rq = if slot.state.begin_timeout(generation) { slots.end_timeout(id, expired) } else { None };
                     rq.map(|rq| rq.body().status)
                 });
-                let done = slots.complete(id, Status::Medium);
+                let done = slots.complete(id, Status::Medium, false);
                 let done = done.ok().flatten().map(|rq| rq.body().status);
                 [scan.join().unwrap(), done]
             });
@@ -360,11 +391,11 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for round in 0..rounds {
-                    let id = plugged(&slots, 0, round, &[0; 512]).issue(Time(round + 1));
+                    let id = plugged(&slots, 0, round, &[0; 512]).issue(Time(round + 1), false);
                     while seen.load(std::sync::atomic::Ordering::Relaxed) <= round {
                         std::thread::yield_now();
                     }
-                    let mut rq = slots.complete(id, Status::Ok).unwrap().expect("nobody else completes it");
+                    let mut rq = slots.complete(id, Status::Ok, false).unwrap().expect("nobody else completes it");
                     drop(rq.take_bio());
                     rq.free();
                 }

@@ -1,15 +1,16 @@
 //! The state word of a slot: where its request rests, which generation it is, and who may take it next.
 //!
 //! ```text
-//!  63            32 31    16 15     8 7      0
-//! +----------------+--------+--------+--------+
-//! |   generation   |   0    | status | place  |
-//! +----------------+--------+--------+--------+
+//!  63            32 31  17  16  15     8 7      0
+//! +----------------+-----+----+--------+--------+
+//! |   generation   |  0  |lent| status | place  |
+//! +----------------+-----+----+--------+--------+
 //! ```
 //!
 //! A place says who may move the request on. `Held` and the list places belong to one thread at a time by other means
 //! (a token, a list behind a lock, a chain published by a stack), so their changes are plain stores. Only `Issued` has
-//! two possible takers, the driver's completion and the timeout scan; they settle it by compare-exchange.
+//! two possible takers, the driver's completion and the timeout scan; they settle it by compare-exchange. Of a request that
+//! is lent the first is whoever has the loan, and the second takes nothing.
 
 use blkmq_sched::Time;
 
@@ -102,9 +103,16 @@ pub(crate) struct State(AtomicU64);
 
 const GENERATION_SHIFT: u32 = 32;
 const STATUS_SHIFT: u32 = 8;
+/// Beside `Issued`, `TimingOut` and `LateDone`: there is a loan of the request.
+const LENT: u64 = 1 << 16;
 
 const fn pack(generation: u32, place: Place) -> u64 {
     (generation as u64) << GENERATION_SHIFT | place as u64
+}
+
+/// The word of a request that the driver has.
+const fn pack_lent(generation: u32, place: Place, is_lent: bool) -> u64 {
+    pack(generation, place) | if is_lent { LENT } else { 0 }
 }
 
 impl State {
@@ -151,19 +159,24 @@ impl State {
         self.word().store(word, Ordering::Relaxed);
     }
 
-    /// The owner gives the request to the driver.
+    /// The owner gives the request to the driver, or lends it.
     #[inline]
-    pub(crate) fn issue(&self) {
+    pub(crate) fn issue(&self, is_lent: bool) {
         // ORDERING: Release publishes the request's body to whoever completes it; pairs with the Acquire in
         // `complete` and `begin_timeout`.
-        let word = pack(self.generation(), Place::Issued);
+        let word = pack_lent(self.generation(), Place::Issued, is_lent);
         self.word().store(word, Ordering::Release);
     }
 
     /// Whether the driver has the request just now, as far as a thread can tell that does not own it.
     pub(crate) fn is_issued(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with the Release of `issue`: who sees it issued sees its deadline.
-        self.word().load(Ordering::Acquire) == pack(generation, Place::Issued)
+        self.word().load(Ordering::Acquire) & !LENT == pack(generation, Place::Issued)
+    }
+
+    /// Whether a request that the driver has, and that the timeout scan has reserved, is lent.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.word().load(Ordering::Relaxed) & LENT != 0
     }
 
     /// The same, also while the timeout scan is asking about it; a racy look, for counts.
@@ -183,23 +196,25 @@ impl State {
         has
     }
 
-    /// The driver completes the request.
-    pub(crate) fn complete(&self, generation: u32, status: Status) -> Late {
-        let issued = pack(generation, Place::Issued);
+    /// The driver completes the request, of which it has a loan if it `is_lent`.
+    pub(crate) fn complete(&self, generation: u32, status: Status, is_lent: bool) -> Late {
+        let issued = pack_lent(generation, Place::Issued, is_lent);
         // ORDERING: Acquire sees the body that `issue` published; Release orders nothing here that the completion
         // stack does not order again, but on failure below `end_timeout` must see the driver's writes to the buffers.
         match self.word().compare_exchange(issued, pack(generation, Place::Held), Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => Late::Taken,
-            Err(word) if word == pack(generation, Place::TimingOut) => self.complete_late(generation, status),
+            Err(word) if word == pack_lent(generation, Place::TimingOut, is_lent) => {
+                self.complete_late(generation, status, is_lent)
+            }
             Err(_) => Late::Stale,
         }
     }
 
-    fn complete_late(&self, generation: u32, status: Status) -> Late {
-        let late = pack(generation, Place::LateDone) | (status as u64) << STATUS_SHIFT;
+    fn complete_late(&self, generation: u32, status: Status, is_lent: bool) -> Late {
+        let late = pack_lent(generation, Place::LateDone, is_lent) | (status as u64) << STATUS_SHIFT;
         // ORDERING: Release publishes what the driver wrote into the buffers; pairs with the Acquire in `end_timeout`.
         let swap = self.word().compare_exchange(
-            pack(generation, Place::TimingOut),
+            pack_lent(generation, Place::TimingOut, is_lent),
             late,
             Ordering::Release,
             Ordering::Relaxed,
@@ -207,7 +222,9 @@ impl State {
         match swap {
             Ok(_) => Late::LeftToScan,
             // The scan let it go in between: it is an ordinary completion again, or a stale one.
-            Err(word) if word == pack(generation, Place::Issued) => self.complete(generation, status),
+            Err(word) if word == pack_lent(generation, Place::Issued, is_lent) => {
+                self.complete(generation, status, is_lent)
+            }
             Err(_) => Late::Stale,
         }
     }
@@ -215,31 +232,31 @@ impl State {
     /// The timeout scan reserves an issued request while it asks the driver. False if it is no longer there.
     #[must_use]
     pub(crate) fn begin_timeout(&self, generation: u32) -> bool {
+        // One that has been issued anew meanwhile, the other way, is not overdue yet.
+        let is_lent = self.is_lent();
+        let asked = pack_lent(generation, Place::TimingOut, is_lent);
         if !kept("timeout.reserve") {
             let is_there = self.is_issued(generation);
             if is_there {
-                self.word().store(pack(generation, Place::TimingOut), Ordering::Relaxed);
+                self.word().store(asked, Ordering::Relaxed);
             }
             return is_there;
         }
+        let issued = pack_lent(generation, Place::Issued, is_lent);
         // ORDERING: Acquire sees the body that `issue` published.
-        self.word()
-            .compare_exchange(
-                pack(generation, Place::Issued),
-                pack(generation, Place::TimingOut),
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            )
-            .is_ok()
+        self.word().compare_exchange(issued, asked, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// The timeout scan is done. `expired`: the driver gave the request up, and no completion of it will come.
+    /// The timeout scan is done. `expired`: the driver gave the request up, and no completion of it will come. What is lent
+    /// nobody can give up.
     pub(crate) fn end_timeout(&self, generation: u32, expired: bool) -> TimeoutVerdict {
-        let next = if expired { Place::Held } else { Place::Issued };
-        let waiting = pack(generation, Place::TimingOut);
+        let is_lent = self.is_lent();
+        let expired = expired && !is_lent;
+        let next = if expired { pack(generation, Place::Held) } else { pack_lent(generation, Place::Issued, is_lent) };
+        let waiting = pack_lent(generation, Place::TimingOut, is_lent);
         // ORDERING: Release hands the body on to a completer, as `issue` does; on failure Acquire sees what a late
         // completion's driver wrote, published in `complete_late`.
-        match self.word().compare_exchange(waiting, pack(generation, next), Ordering::Release, Ordering::Acquire) {
+        match self.word().compare_exchange(waiting, next, Ordering::Release, Ordering::Acquire) {
             Ok(_) if expired => TimeoutVerdict::Finish(Status::Timeout),
             Ok(_) => TimeoutVerdict::StillIssued,
             Err(word) => {

@@ -179,13 +179,13 @@ impl<'q> Request<'q> {
         self.index()
     }
 
-    /// Gives the request to the driver; only its completion or the timeout scan makes the token again.
+    /// Gives the request to the driver; only its completion makes the token again, or the timeout scan unless it `is_lent`.
     #[inline]
-    pub(crate) fn issue(self, deadline: Time) -> RqId {
+    pub(crate) fn issue(self, deadline: Time, is_lent: bool) -> RqId {
         let slot = self.slot();
         slot.deadline.set(deadline);
         let id = self.id();
-        slot.state.issue();
+        slot.state.issue(is_lent);
         id
     }
 
