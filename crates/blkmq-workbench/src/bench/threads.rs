@@ -14,8 +14,8 @@ use super::outcome::JobOutcome;
 use super::worker::{Turn, Worker};
 
 /// A thread that waits for a completion looks so often before it sleeps, as another thread may be about to help it on. If there is
-/// no processor for each thread it lets others in between. If there is, and the device has descriptors, [`blkmq::Submitter::wait`]
-/// knows better how often to look.
+/// no processor for each thread it lets others in between. Where the device has descriptors [`blkmq::Submitter::wait`] knows better how
+/// often to look.
 const LOOKS: u32 = 16;
 
 /// A sleep ends this much before the event it is for, in nanoseconds, since to wake up takes time; so there is none for an
