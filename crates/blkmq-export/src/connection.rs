@@ -1,6 +1,6 @@
 //! One client: its socket from the greeting to the end. Each has a thread.
 
-mod delivery;
+mod arrival;
 mod desk;
 mod failures;
 mod input;

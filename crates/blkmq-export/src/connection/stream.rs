@@ -10,7 +10,7 @@ use rustix::net::sockopt::{set_socket_send_buffer_size, socket_domain};
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use rustls::ServerConfig;
 
-use super::delivery::is_delivered;
+use super::arrival::has_arrived;
 use super::session::Session;
 
 /// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more.
@@ -47,17 +47,20 @@ impl From<Errno> for Fault {
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: OwnedFd,
+    /// A Unix socket, from which the client takes what it was sent also when it is closed.
+    is_unix: bool,
     session: Option<Box<Session>>,
 }
 
 impl Stream {
     /// The socket does not block. Bytes go over it as they are.
     pub(super) fn new(socket: OwnedFd) -> Self {
+        let is_unix = socket_domain(&socket) == Ok(AddressFamily::UNIX);
         // TCP chooses its buffers by what the way to the client takes. If this fails, a client counts as behind sooner or later.
-        if socket_domain(&socket) == Ok(AddressFamily::UNIX) {
+        if is_unix {
             let _ = set_socket_send_buffer_size(&socket, 2 * BEHIND);
         }
-        Self { socket, session: None }
+        Self { socket, is_unix, session: None }
     }
 
     /// From here on bytes go over it encrypted; the handshake comes first.
@@ -152,6 +155,12 @@ impl Stream {
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
 
+    /// Whether all that was sent is with the client, or with who hands it over whatever becomes of this socket.
+    pub(super) fn has_arrived(&self) -> bool {
+        // Where nobody knows there is nothing to wait for.
+        self.is_unix || has_arrived(self.socket.as_fd()).unwrap_or(true)
+    }
+
     /// Passes over what the client still sends. Returns whether the socket may be closed without loss: the client sends no more, or
     /// all that it was sent has arrived.
     pub(super) fn is_seen_off(&self) -> bool {
@@ -165,8 +174,7 @@ impl Stream {
                 Ok(_) | Err(_) => return true,
             }
         }
-        // Where nobody knows there is nothing to wait for.
-        is_delivered(self.socket.as_fd()).unwrap_or(true)
+        self.has_arrived()
     }
 }
 

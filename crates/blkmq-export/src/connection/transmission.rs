@@ -29,6 +29,9 @@ const RELIEF: Duration = Duration::from_micros(200);
 /// How often a connection that has ended looks whether the client has got everything, which wakes nobody.
 const SEEING_OFF: Duration = Duration::from_millis(5);
 
+/// How long a client that has got all its replies is waited for to hear of the end: its host may be gone.
+const PARTING: Duration = Duration::from_millis(500);
+
 /// The data of a request, as far as it has come.
 #[derive(Debug)]
 struct Incoming {
@@ -61,6 +64,8 @@ pub(super) struct Transmission {
     last_bytes: Option<usize>,
     /// Why nothing more is read, which fails the request whose data is not complete: what is in hand is answered, and that is all.
     end: Option<Refusal>,
+    /// When everything was answered, all that was sent had arrived.
+    has_arrived: bool,
     /// The client takes no replies any more. What it sent is done all the same, for it may have left in order.
     is_gone: bool,
     vigil: Vigil,
@@ -88,6 +93,7 @@ impl Transmission {
             is_writable: true,
             last_bytes: None,
             end: None,
+            has_arrived: false,
             is_gone: false,
             vigil: Vigil::default(),
         }
@@ -108,7 +114,7 @@ impl Transmission {
                 return if self.is_gone { Err(Ending::Gone) } else { self.see_off() };
             }
             if is_busy {
-                self.vigil.end(self.desk.now);
+                self.vigil.end();
             } else {
                 self.idle()?;
             }
@@ -159,7 +165,7 @@ impl Transmission {
             Ok(received) => {
                 self.desk.now = self.submitter.queue().clock().now();
                 // Before the device takes its time.
-                self.vigil.end(self.desk.now);
+                self.vigil.end();
                 // The socket of a client that is gone is not waited for, so it is read to its end.
                 self.is_readable = !received.is_short || self.last_bytes.is_some() || self.is_gone;
                 if let Some(left) = &mut self.last_bytes {
@@ -285,11 +291,12 @@ impl Transmission {
         !self.desk.outbox.is_empty() || (!self.is_gone && self.stream.wants_write())
     }
 
-    /// Everything is answered. Tells the client so, and returns whether that, and all before it, is with the socket.
+    /// Everything is answered. Tells the client that this is the end, and returns whether that, and all before it, is with the socket.
     fn has_closed(&mut self) -> Result<bool, Ending> {
         if self.is_gone {
             return Ok(true);
         }
+        self.has_arrived = self.has_arrived || self.stream.has_arrived();
         match self.stream.close() {
             Ok(()) | Err(System(SystemError::PIPE | SystemError::CONNRESET)) => Ok(true),
             Err(System(SystemError::AGAIN)) => {
@@ -301,18 +308,21 @@ impl Transmission {
         }
     }
 
-    /// Waits until a client that goes on sending while the server is drained has got what it was sent. A TCP socket that is closed
-    /// with something unread, or sent something after that, takes back what is still on its way.
+    /// Waits until a client that may go on sending has got what it was sent. A TCP socket that is closed with something unread, or
+    /// sent something after that, takes back what is still on its way.
     fn see_off(&mut self) -> Result<(), Ending> {
-        if self.last_bytes.is_none() {
-            return Ok(());
-        }
         self.stream.end_sending();
+        let mut waited = Duration::ZERO;
         while !self.stream.is_seen_off() {
             if self.stop.phase() == Phase::Stopped {
                 return Err(Ending::Stopped);
             }
-            wait(self.socket(), &self.bell, &[], PollFlags::IN, Some(SEEING_OFF))?;
+            if self.has_arrived && waited >= PARTING {
+                break;
+            }
+            // Not for the socket: who sends without end is read no faster than this.
+            wait(None, &self.bell, &[], PollFlags::empty(), Some(SEEING_OFF))?;
+            waited += SEEING_OFF;
         }
         Ok(())
     }
@@ -340,7 +350,7 @@ impl Transmission {
     }
 
     fn awaited(&self) -> Awaited {
-        // A virtual clock does not move while somebody looks.
+        // A virtual clock mostly does not move while somebody looks.
         if self.submitter.nr_outstanding() > 0 || !matches!(self.submitter.queue().clock(), Clock::Real(_)) {
             Awaited::Others
         } else if self.incoming.is_some() || !self.input.bytes().is_empty() {
@@ -356,15 +366,14 @@ impl Transmission {
         if !self.wants_input() || self.has_output() {
             return self.sleep();
         }
-        let clock = self.submitter.queue().clock();
-        let now = clock.now();
-        match self.vigil.look(now, self.awaited()) {
+        let awaited = self.awaited();
+        match self.vigil.look(awaited) {
             Some(Look::AtOnce) => (),
             // Whatever it was that ended it.
             Some(Look::AfterAnswers) => _ = self.leave_alone()?,
             Some(Look::Yielding) => {
                 thread::yield_now();
-                self.vigil.note_yield(now, clock.now());
+                self.vigil.note_yield();
             }
             None => return self.sleep(),
         }
@@ -385,14 +394,14 @@ impl Transmission {
         if self.has_output() {
             events |= PollFlags::OUT;
         }
+        // What the device has done for others is theirs to find. Who polls for them may be waited for, before the time is looked at.
+        let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };
         let wakeup = self.submitter.next_wakeup();
         let clock = self.submitter.queue().clock();
         let timeout = wakeup.map(|wakeup| match clock {
             Clock::Virtual(_) => Duration::ZERO,
             Clock::Real(_) => Duration::from_nanos(wakeup.since(clock.now())),
         });
-        // What the device has done for others is theirs to find.
-        let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };
         let ready = wait(self.socket(), &self.bell, &device, events, timeout)?;
         if let (Clock::Virtual(clock), Some(wakeup), true) = (clock, wakeup, ready.is_empty()) {
             // As when a submitter waits: sleeping moves the clock.

@@ -5,7 +5,7 @@
 //! it has been quick: to wake a processor takes longer than such a client does. Where others keep the processor for longer than
 //! that is worth, they are not let in for a while: who sleeps is woken before them.
 
-use blkmq::Time;
+use blkmq::{Clock, Time};
 
 /// How long a client that was quick the last time is looked for, in nanoseconds. Each time that it is not quick again, it costs this.
 const WATCH: u64 = 100_000;
@@ -43,13 +43,17 @@ pub(super) enum Look {
 }
 
 /// The looks of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Vigil {
+    /// Not the queue's, which may go from tick to tick, or stand still.
+    clock: Clock,
     /// Turns in a row that brought one request each, up to twice [`SINGLES`]; then on from there.
     singles: u8,
     /// Since when there was nothing to do.
     since: Option<Time>,
     last: Option<Look>,
+    /// When it was said how to look the last time.
+    looked: Time,
     /// It is for the client alone to go on.
     is_for_client: bool,
     /// The last time that it was, it took less than [`WATCH`].
@@ -58,6 +62,22 @@ pub(super) struct Vigil {
     yielded: Option<(Time, u64)>,
     /// Before this nobody is let in.
     rest: Time,
+}
+
+impl Default for Vigil {
+    fn default() -> Self {
+        Self {
+            clock: Clock::real(),
+            singles: 0,
+            since: None,
+            last: None,
+            looked: Time(0),
+            is_for_client: false,
+            was_quick: false,
+            yielded: None,
+            rest: Time(0),
+        }
+    }
 }
 
 impl Vigil {
@@ -82,13 +102,24 @@ impl Vigil {
         };
     }
 
-    /// Others had the processor from `start` to `end`.
-    pub(super) fn note_yield(&mut self, start: Time, end: Time) {
+    /// Others had the processor, as the last look said.
+    pub(super) fn note_yield(&mut self) {
+        self.note_yield_at(self.looked, self.clock.now());
+    }
+
+    fn note_yield_at(&mut self, start: Time, end: Time) {
         self.yielded = Some((end, end.since(start)));
     }
 
     /// There is nothing to do. Returns how to look again, or `None` to sleep.
-    pub(super) fn look(&mut self, now: Time, awaited: Awaited) -> Option<Look> {
+    ///
+    /// COST: a clock reading.
+    pub(super) fn look(&mut self, awaited: Awaited) -> Option<Look> {
+        self.look_at(self.clock.now(), awaited)
+    }
+
+    fn look_at(&mut self, now: Time, awaited: Awaited) -> Option<Look> {
+        self.looked = now;
         let is_for_client = awaited != Awaited::Others;
         let waits_for_answers = self.singles >= SINGLES;
         let yielding = (now >= self.rest).then_some(Look::Yielding);
@@ -114,7 +145,15 @@ impl Vigil {
     }
 
     /// There was something to do.
-    pub(super) fn end(&mut self, now: Time) {
+    ///
+    /// COST: a clock reading if there was nothing before.
+    pub(super) fn end(&mut self) {
+        if self.since.is_some() {
+            self.end_at(self.clock.now());
+        }
+    }
+
+    fn end_at(&mut self, now: Time) {
         if let Some(since) = self.since.take()
             && self.is_for_client
         {
@@ -131,8 +170,8 @@ mod tests {
     fn looks(vigil: &mut Vigil, start: u64, gap: u64) -> Vec<Look> {
         vigil.note(1);
         let looks =
-            (0..gap / 10_000).map_while(|look| vigil.look(Time(start + look * 10_000), Awaited::Client)).collect();
-        vigil.end(Time(start + gap));
+            (0..gap / 10_000).map_while(|look| vigil.look_at(Time(start + look * 10_000), Awaited::Client)).collect();
+        vigil.end_at(Time(start + gap));
         looks
     }
 
@@ -171,7 +210,7 @@ mod tests {
             [(Awaited::Client, Look::AfterAnswers), (Awaited::Sender, Look::AtOnce), (Awaited::Others, Look::AtOnce)]
         {
             let mut vigil = Vigil::default();
-            let looks = [0, 1, 2].map(|time| vigil.look(Time(time), awaited));
+            let looks = [0, 1, 2].map(|time| vigil.look_at(Time(time), awaited));
             assert_eq!(looks, [Some(first), Some(Look::Yielding), None], "{awaited:?}");
         }
     }
@@ -182,8 +221,8 @@ mod tests {
         for _ in 0..=SINGLES {
             looks(&mut vigil, 0, 50_000);
         }
-        assert_eq!([0, 1].map(|time| vigil.look(Time(time), Awaited::Others)), [Some(Look::Yielding), None]);
-        vigil.end(Time(1_000_000));
+        assert_eq!([0, 1].map(|time| vigil.look_at(Time(time), Awaited::Others)), [Some(Look::Yielding), None]);
+        vigil.end_at(Time(1_000_000));
         assert_eq!(looks(&mut vigil, 0, 50_000).len(), 5);
     }
 
@@ -195,7 +234,7 @@ mod tests {
         for _ in 0..=SINGLES {
             looks(&mut vigil, 0, 50_000);
         }
-        vigil.note_yield(Time(0), Time(WORTH + 1));
+        vigil.note_yield_at(Time(0), Time(WORTH + 1));
         vigil.note(1);
         let again = WORTH + 1 + REST * (WORTH + 1);
         assert_eq!(looks(&mut vigil, WORTH + 1, 50_000), []);
@@ -209,9 +248,9 @@ mod tests {
             [(10 * WORTH, 10, Some(Look::Yielding)), (10 * WORTH, 9, None), (WORTH + 1, 0, None)]
         {
             let mut vigil = Vigil::default();
-            vigil.note_yield(Time(0), Time(took));
+            vigil.note_yield_at(Time(0), Time(took));
             vigil.note(requests);
-            let looks = [0, 1].map(|time| vigil.look(Time(took + time), Awaited::Client));
+            let looks = [0, 1].map(|time| vigil.look_at(Time(took + time), Awaited::Client));
             assert_eq!(looks, [Some(Look::AfterAnswers), second], "{requests} requests in {took} ns");
         }
     }

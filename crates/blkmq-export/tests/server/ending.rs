@@ -9,7 +9,6 @@ use std::time::Duration;
 use blkmq::RequestQueue;
 use blkmq_export::nbd::{commands, options};
 use blkmq_export::{Address, Bounds, Export, Level, Server};
-use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::client::{Client, request};
 use crate::{builder, queue, server, server_with};
@@ -141,50 +140,57 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     assert_eq!(q.in_flight(), 0);
 }
 
-/// Red if the connection is closed once the socket has taken the last answer: what is still on its way is lost then, for by TCP a
-/// socket that is sent something after its end takes everything back.
-#[test]
-fn a_drain_loses_no_answer_of_a_tcp_client_that_goes_on_sending() {
+/// A server that listens at the loopback address, and a client of it, which has asked for more than its system takes before it does
+/// itself, and for less than the server's takes in all: so many reads of 64 KiB.
+fn asking_by_tcp(reads: u64) -> (Server, Client<TcpStream>) {
     let export = Export::new("", queue("ram,size=16M"));
-    let server = builder().export(export).listen(Address::loopback(0)).start().unwrap();
-    let address = server.uris()[0].strip_prefix("nbd://").unwrap().strip_suffix('/').unwrap();
-    let mut client = Client::over(TcpStream::connect(address).unwrap());
+    let server = builder().export(export).listen(Address::loopback(0)).start().expect("it can listen there");
+    let address = server.uris()[0].trim_start_matches("nbd://").trim_end_matches('/');
+    let mut client = Client::over(TcpStream::connect(address).expect("it listens"));
     client.take::<18>();
     client.send(&3_u32.to_be_bytes());
     client.go("");
-    // More than the client's system takes before the client does, and less than the server's takes in all.
-    let reads = 8_u64;
     (0..reads).for_each(|cookie| client.request(commands::READ, 0, cookie, 0, 65536));
     until(|| server.clients()[0].requests == reads);
-    server.stop().drain();
-    for _ in 0..50 {
-        // What nobody answers any more; that it cannot be sent is no fault of the server. Meanwhile it gets to the end.
-        let _ = client.stream.write_all(&request(commands::READ, 0, reads, 0, 512));
-        thread::sleep(Duration::from_millis(1));
+    (server, client)
+}
+
+/// Red if the connection is closed once the socket has taken the last answer: what is still on its way is lost then, for by TCP a
+/// socket that is sent something after its end takes everything back.
+#[test]
+fn no_answer_is_lost_of_a_tcp_client_that_goes_on_sending() {
+    for is_drained in [true, false] {
+        let (server, mut client) = asking_by_tcp(8);
+        if is_drained {
+            server.stop().drain();
+        } else {
+            client.request(commands::DISC, 0, 0, 0, 0);
+        }
+        for _ in 0..50 {
+            // What nobody answers any more; that it cannot be sent is no fault of the server. Meanwhile it gets to the end.
+            let _ = client.stream.write_all(&request(commands::READ, 0, 8, 0, 512));
+            thread::sleep(Duration::from_millis(1));
+        }
+        for _ in 0..8 {
+            assert_eq!(client.reply(|_| 65536).1, Ok(vec![0; 65536]));
+        }
+        // Of the requests that the drain still found in the socket, some may be answered.
+        let mut rest = Vec::new();
+        assert!(client.stream.read_to_end(&mut rest).is_ok() && rest.len().is_multiple_of(512 + 16));
+        until(|| server.clients().is_empty());
     }
-    for _ in 0..reads {
-        assert_eq!(client.reply(|_| 65536).1, Ok(vec![0; 65536]));
-    }
-    // Of the requests that the drain still found in the socket, some may be answered.
-    let mut rest = Vec::new();
-    assert!(client.stream.read_to_end(&mut rest).is_ok() && rest.len().is_multiple_of(512 + 16));
-    server.wait();
 }
 
 /// Red if nobody looks for a stop while a client is waited for that takes no answer.
 #[test]
-fn now_ends_a_drain_that_waits_for_a_client_to_take_its_answer() {
-    let server = server("ram,size=1M");
-    let mut client = Client::simple(&server);
-    client.request(commands::READ, 0, 0, 0, 4096);
-    until(|| server.clients()[0].requests == 1);
-    let stop = server.stop();
-    stop.drain();
-    let mut end = [PollFd::new(&client.stream, PollFlags::RDHUP)];
-    poll(&mut end, None).unwrap();
-    assert_eq!(server.clients().len(), 1, "the answer is there, and has not been taken");
-    stop.now();
+fn now_ends_a_drain_that_waits_for_a_client_to_take_its_answers() {
+    let (server, client) = asking_by_tcp(8);
+    server.stop().drain();
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(server.clients().len(), 1, "the answers have not been taken");
+    server.stop().now();
     server.wait();
+    drop(client);
 }
 
 #[test]

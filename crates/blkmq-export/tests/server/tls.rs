@@ -341,6 +341,9 @@ fn a_drain_answers_what_has_arrived_and_says_that_this_is_the_end() {
     let (mut client, mut idle, mut negotiating) = (site.client(&server), site.client(&server), site.client(&server));
     client.go("");
     idle.go("");
+    // Nor is a client waited for that has all its answers, and does not look for the end.
+    let mut asleep = site.client(&server);
+    asleep.go("");
     negotiating.ask(options::LIST, &[]);
     let mut shaking = Client::pair(&server);
     start_tls(&mut shaking);
@@ -363,6 +366,7 @@ fn a_drain_answers_what_has_arrived_and_says_that_this_is_the_end() {
     assert!(is_closed_by_tls(&mut client));
     server.wait();
     assert_eq!(q.in_flight(), 0);
+    assert!(is_closed_by_tls(&mut asleep));
 }
 
 /// Red if `has_closed` does not wait for what TLS has for the socket: the rest of the answers is lost then.

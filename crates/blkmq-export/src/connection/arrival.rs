@@ -1,0 +1,50 @@
+//! What of the bytes that were sent has not arrived.
+#![expect(unsafe_code, reason = "the system is asked by an ioctl that no safe function makes")]
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+
+use libc::TIOCOUTQ;
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Opcode, ioctl};
+
+/// Whether everything that was sent by TCP is with the client's system, the end of it included.
+///
+/// # Errors
+/// The socket is of a kind that does not know.
+pub(super) fn has_arrived(socket: BorrowedFd<'_>) -> Result<bool, Errno> {
+    // SAFETY: of a socket this asks how many bytes are on their way, and the answer is a `c_int`.
+    let question = unsafe { Getter::<{ TIOCOUTQ as Opcode }, c_int>::new() };
+    // SAFETY: the descriptor is open while it is borrowed, and one that is no socket answers with the same type, or not at all.
+    let waiting = unsafe { ioctl(socket, question) }?;
+    Ok(waiting == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no sockets")]
+    fn what_the_other_system_has_no_room_for_has_not_arrived() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut ours, _) = listener.accept().unwrap();
+        assert_eq!(has_arrived(ours.as_fd()), Ok(true));
+        ours.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        while let Ok(len) = ours.write(&[0; 65536]) {
+            sent += len;
+        }
+        assert_eq!(has_arrived(ours.as_fd()), Ok(false));
+        theirs.read_exact(&mut vec![0; sent]).unwrap();
+        while has_arrived(ours.as_fd()) == Ok(false) {
+            std::thread::yield_now();
+        }
+        assert!(has_arrived(tempfile::tempfile().unwrap().as_fd()).is_err());
+    }
+}
