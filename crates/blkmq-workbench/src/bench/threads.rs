@@ -14,8 +14,8 @@ use super::outcome::JobOutcome;
 use super::worker::{Turn, Worker};
 
 /// A thread that waits for a completion looks so often before it sleeps, as another thread may be about to help it on. If there is
-/// no processor for each thread it lets others in between. Where the device has descriptors [`blkmq::Submitter::wait`] knows better how
-/// often to look.
+/// no processor for each thread it lets others in between. If there is, and the device has descriptors, [`blkmq::Submitter::wait`]
+/// knows better how often to look.
 const LOOKS: u32 = 16;
 
 /// A sleep ends this much before the event it is for, in nanoseconds, since to wake up takes time; so there is none for an
@@ -86,9 +86,9 @@ fn run_one(
     barrier.wait();
     let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
-    // A submitter that waits for descriptors looks by itself before it sleeps.
+    // Where threads share processors, nobody but them wants those: to let the others in costs less than sleep, however long.
     let has_fds = !worker.submitter.device_fds().is_empty();
-    let looks = if has_fds { 0 } else { LOOKS };
+    let looks = if has_processor && has_fds { 0 } else { LOOKS };
     let mut idle = Idle::new(has_processor, looks);
     loop {
         match worker.turn(stop) {
