@@ -75,6 +75,41 @@ pub enum TimeoutAction {
     ResetTimer,
 }
 
+/// How a device is, beyond what single requests are answered.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Health {
+    /// As it should be.
+    #[default]
+    Good,
+    /// It cannot be reached at present, and the driver goes on trying. The text says since when and why, in one sentence.
+    Away(String),
+    /// It has lost what it had acknowledged, or can do no more, until it is opened anew. The text says what happened, in one
+    /// sentence.
+    Failed(String),
+}
+
+impl Health {
+    /// The word for it in statistics: `good`, `away` or `failed`.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Away(_) => "away",
+            Self::Failed(_) => "failed",
+        }
+    }
+
+    /// What is wrong, if anything is.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        match self {
+            Self::Good => None,
+            Self::Away(text) | Self::Failed(text) => Some(text),
+        }
+    }
+}
+
 /// A device.
 ///
 /// Requests come by [`queue_rqs`](Self::queue_rqs) in the order in which the scheduler chose them. A driver either
@@ -93,6 +128,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// What the device accepts. Fixed while the queue exists, but for the capacity, which is looked up at each call. A server
     /// asks whenever a client chooses an export, and that client waits for the answer.
     fn limits(&self) -> Limits;
+
+    /// How the device is just now. Asked by operators, now and then, from any thread.
+    fn health(&self) -> Health {
+        Health::Good
+    }
 
     /// Its hardware queues at the start.
     fn topology(&self) -> Topology;
