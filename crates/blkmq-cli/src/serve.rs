@@ -118,7 +118,7 @@ enum Event {
 }
 
 impl Serve {
-    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
         // Before anything else opens descriptors.
         let handed = handed::take().map_err(Failure::Input)?;
         let plan = Plan::new(self)?;
@@ -159,7 +159,8 @@ impl Serve {
                 Some(Running::start(text, &uris[0][0], &socket, ended).map_err(failed)?)
             }
             None => {
-                greet(&plan, &uris, &control, out)?;
+                // If it cannot be written there is nobody to tell, and clients are served all the same.
+                let _ = io::stderr().write_all(greeting(&plan, &uris, &control).as_bytes());
                 None
             }
         };
@@ -193,16 +194,17 @@ fn shown(name: &str) -> &str {
     if name.is_empty() { DEFAULT } else { name }
 }
 
-/// Says what is served, and what to type next.
-fn greet(plan: &Plan, uris: &[Vec<String>], control: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+/// What is served, and what to type next: for standard error, because standard output belongs to the program that starts a server.
+fn greeting(plan: &Plan, uris: &[Vec<String>], control: &Path) -> String {
+    let mut text = String::new();
     for (export, uris) in plan.exports.iter().zip(uris) {
         let disk = match &export.disk {
             Disk::Own { device, .. } => &device.text,
             Disk::Shared(queue) => &format!("the queue '{}'", queue.text),
         };
-        writeln!(out, "{}: {disk} at {}", shown(&export.name.text), uris.join(" and "))?;
+        text += &format!("{}: {disk} at {}\n", shown(&export.name.text), uris.join(" and "));
     }
-    writeln!(out, "control socket: {}", control.display())?;
+    text += &format!("control socket: {}\n", control.display());
     let queue = match &plan.exports[..] {
         [_] => "",
         [first, ..] => &format!("{} ", quoted(first.queue())),
@@ -212,13 +214,12 @@ fn greet(plan: &Plan, uris: &[Vec<String>], control: &Path, out: &mut dyn Write)
         Some(control) => format!(" --control {}", quoted(&control.display().to_string())),
         None => String::new(),
     };
-    writeln!(out, "\nType in another terminal:")?;
-    writeln!(out, "  nbdinfo {}", quoted(&uris[0][0]))?;
-    writeln!(out, "  blkmq stat -w 1s{at}")?;
-    writeln!(out, "  blkmq set {queue}scheduler none{at}")?;
-    writeln!(out, "\nCtrl-C ends the server when what it has been asked is done.")?;
-    out.flush()?;
-    Ok(())
+    text += "\nType in another terminal:\n";
+    text += &format!("  nbdinfo {}\n", quoted(&uris[0][0]));
+    text += &format!("  blkmq stat -w 1s{at}\n");
+    text += &format!("  blkmq set {queue}scheduler none{at}\n");
+    text += "\nCtrl-C ends the server when what it has been asked is done.\n";
+    text
 }
 
 /// A word as a shell takes it.

@@ -523,6 +523,29 @@ fn a_socket_that_was_handed_over_is_listened_at() {
     assert!(path.exists(), "it belongs to who handed it over");
 }
 
+/// Red if the greeting goes to standard output, which belongs to the program that starts a server: libnbd's tests compare it.
+#[test]
+fn a_server_says_nothing_on_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = folder.path().join("control");
+    let arguments = ["--device", "ram,size=1M", "--control", control.to_str().unwrap()];
+    let named = program(folder.path(), &[&["serve"], &arguments[..]].concat());
+    for mut program in [named, activated(folder.path(), &arguments)] {
+        let server = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stream = loop {
+            match UnixStream::connect(&control) {
+                Ok(stream) => break stream,
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        stream.write_all(b"POST /stop HTTP/1.1\r\n\r\n").unwrap();
+        let output = server.wait_with_output().unwrap();
+        let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!((output.status.code(), &*out), (Some(0), ""));
+        assert!(error.contains(&format!("\ncontrol socket: {}\n", control.display())), "{error}");
+    }
+}
+
 /// Red if `Running::start` leaves the variables in the environment, or `handed::claim` the descriptor to others.
 #[test]
 fn what_was_handed_over_is_not_handed_on() {

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -35,6 +35,10 @@ pub(crate) struct Served {
     /// Where its sockets are.
     pub(crate) folder: PathBuf,
     pub(crate) control: String,
+    /// What it said on standard error beside its greeting, before that was over.
+    said: String,
+    /// Where it says more.
+    error: BufReader<ChildStderr>,
     /// Kept until the server has ended.
     _temporary: Option<TempDir>,
 }
@@ -60,23 +64,16 @@ impl Served {
     /// A server that a command starts, with its sockets in the runtime folder `folder`, or where its arguments say.
     pub(crate) fn begin(folder: &Path, mut program: Command) -> Self {
         let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
-        let mut said = BufReader::new(child.stdout.take().expect("it is piped, and taken once")).lines();
-        let control = said.find_map(|line| {
-            line.expect("the program prints text").strip_prefix("control socket: ").map(str::to_owned)
-        });
-        let Some(control) = control else {
-            let mut error = String::new();
-            child
-                .stderr
-                .take()
-                .expect("it is piped, and taken once")
-                .read_to_string(&mut error)
-                .expect("the program prints text");
-            panic!("{program:?}: {error}");
-        };
-        // Its output stays open, and is short enough for the pipe's buffer.
-        std::thread::spawn(move || said.for_each(drop));
-        Self { child, folder: folder.to_owned(), control, _temporary: None }
+        let mut error = BufReader::new(child.stderr.take().expect("it is piped, and taken once"));
+        let mut heard = String::new();
+        while !heard.contains("\nCtrl-C ends the server") {
+            let length = error.read_line(&mut heard).expect("the program prints text");
+            assert_ne!(length, 0, "{program:?}: {heard}");
+        }
+        let control = heard.lines().find_map(|line| line.strip_prefix("control socket: "));
+        let control = control.expect("a greeting tells where the control socket is").to_owned();
+        let said = heard.split_inclusive('\n').filter(|line| line.starts_with("blkmq: ")).collect();
+        Self { child, folder: folder.to_owned(), control, said, error, _temporary: None }
     }
 
     /// The output of a command that speaks to it.
@@ -113,16 +110,11 @@ impl Served {
         let _ = kill_process(Pid::from_raw(self.child.id() as i32).expect("a process has a number"), signal);
     }
 
-    /// Waits for its end: the exit code, and what it said on standard error.
+    /// Waits for its end: the exit code, and what it said on standard error beside its greeting.
     pub(crate) fn end(&mut self) -> (Option<i32>, String) {
-        let mut error = String::new();
-        self.child
-            .stderr
-            .take()
-            .expect("it is piped, and taken once")
-            .read_to_string(&mut error)
-            .expect("the program prints text");
-        (self.child.wait().expect("the program is a child of this one").code(), error)
+        self.error.read_to_string(&mut self.said).expect("the program prints text");
+        let code = self.child.wait().expect("the program is a child of this one").code();
+        (code, std::mem::take(&mut self.said))
     }
 
     pub(crate) fn connect(&self, export: &str) -> Nbd {
