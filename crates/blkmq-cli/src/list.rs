@@ -51,8 +51,9 @@ impl List {
             for queue in queues {
                 let size = words::size(queue.size_bytes);
                 let read_only = if queue.read_only { " read-only" } else { "" };
+                let kept = if queue.keeps_data { "" } else { " KEEPS NOTHING" };
                 let scheduler = queue.knobs.get("scheduler").map_or("", String::as_str);
-                writeln!(out, "  {}: {}, {size}{read_only}, scheduler {scheduler}", queue.name, queue.device)?;
+                writeln!(out, "  {}: {}, {size}{read_only}{kept}, scheduler {scheduler}", queue.name, queue.device)?;
                 for line in queue.uris.iter().chain(Some(&queue.description).filter(|text| !text.is_empty())) {
                     writeln!(out, "    {line}")?;
                 }

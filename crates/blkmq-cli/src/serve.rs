@@ -138,6 +138,7 @@ impl Serve {
         let (listener, _socket) = Socket::listen(&control)?;
         let addresses = if needs_own { vec![Address::unix(nbd)] } else { addresses };
         let server = Nbd::start(&plan, &queues, &addresses, handed, tls)?;
+        warn_of_loss(&plan.exports, &queues);
 
         let (tell, events) = mpsc::channel();
         let failed = |error: io::Error| Failure::Running(format!("serve: {error}"));
@@ -184,6 +185,21 @@ fn served(exports: &[Export], queues: &[Arc<RequestQueue>], uris: &[Vec<String>]
         })
     });
     own.collect()
+}
+
+/// Says of each device that keeps nothing that it does not: a client cannot tell it from one that does.
+fn warn_of_loss(exports: &[Export], queues: &[Arc<RequestQueue>]) {
+    for (export, q) in exports.iter().zip(queues) {
+        if let (Disk::Own { device, .. }, false) = (&export.disk, q.driver().keeps_data()) {
+            let (name, device) = (export.queue(), &device.text);
+            // If it cannot be written there is nobody to tell.
+            let _ = writeln!(
+                io::stderr(),
+                "blkmq: {name}: {device} THROWS AWAY WHAT IS WRITTEN. NOTHING IS KEPT, and zeroes are read; with \
+                 memory_backed=1 it keeps data, in memory"
+            );
+        }
+    }
 }
 
 /// What commands call the export without a name.

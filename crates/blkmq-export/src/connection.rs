@@ -28,6 +28,7 @@ use self::desk::Desk;
 use self::failures::Failures;
 use self::input::Input;
 use self::plan::Plan;
+use self::pool::Pool;
 use self::stream::Fault::System;
 use self::stream::{Fault, Stream};
 use self::transmission::Transmission;
@@ -139,7 +140,8 @@ impl Connection {
         shared.inform(format_args!("client {} from {} uses export {:?}", entry.number, entry.peer, export.name));
         let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
         let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
-        let desk = Desk::new(export.terms(&agreement), plan, shared.bounds, Arc::clone(&entry), failures);
+        let pool = Pool::new(export.queue.driver().keeps_data());
+        let desk = Desk::new(export.terms(&agreement), plan, pool, shared.bounds, Arc::clone(&entry), failures);
         let (bell, stop) = (Arc::clone(&entry.bell), shared.stop.clone());
         Transmission::new(stream, bell, stop, submitter, desk, input).run()
     }

@@ -62,6 +62,7 @@ fn describe(queue: &Served) -> Queue {
         description: queue.description.clone(),
         size_bytes: queue.q.limits().capacity_sectors.saturating_mul(512),
         read_only: queue.read_only,
+        keeps_data: queue.q.driver().keeps_data(),
         uris: queue.uris.clone(),
         knobs: knobs(&queue.q),
     }

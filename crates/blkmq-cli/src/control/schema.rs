@@ -15,6 +15,8 @@ pub(crate) struct Queue {
     pub(crate) description: String,
     pub(crate) size_bytes: u64,
     pub(crate) read_only: bool,
+    /// Whether what is written can be read again.
+    pub(crate) keeps_data: bool,
     /// Where clients find it.
     pub(crate) uris: Vec<String>,
     /// Every knob with its value; `scheduler` and `locking` show all, the chosen one in brackets.

@@ -38,14 +38,21 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) fn new(terms: Terms, plan: Plan, bounds: Bounds, entry: Arc<Entry>, failures: Failures) -> Self {
+    pub(super) fn new(
+        terms: Terms,
+        plan: Plan,
+        pool: Pool,
+        bounds: Bounds,
+        entry: Arc<Entry>,
+        failures: Failures,
+    ) -> Self {
         Self {
             terms,
             plan,
             most_bytes: bounds.bytes,
             bytes: 0,
             tasks: Tasks::new(bounds.requests),
-            pool: Pool::default(),
+            pool,
             waiting: VecDeque::with_capacity(bounds.requests.into()),
             outbox: Outbox::default(),
             now: Time(0),
@@ -237,7 +244,7 @@ impl Desk {
                 let flags = Flags { readahead: true, ..Flags::NONE };
                 Bio::read(sector, pool.take(len as usize)).with_flags(flags)
             }
-            _ => Bio::read(sector, pool.take(len as usize)),
+            _ => Bio::read(sector, pool.take_for_read(len as usize)),
         })
     }
 

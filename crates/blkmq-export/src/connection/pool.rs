@@ -10,10 +10,12 @@ const NR_SIZES: usize = 15;
 const MAX_KEPT: usize = 8 << 20;
 
 /// The buffers of one connection that are not in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pool {
     by_size: [Vec<Buffer>; NR_SIZES],
     kept: usize,
+    /// Every read of the device writes all of the buffer.
+    keeps_data: bool,
 }
 
 /// The place of the smallest size that holds so many bytes.
@@ -38,6 +40,23 @@ pub(super) const fn footprints(len: u64, step: u64) -> usize {
 }
 
 impl Pool {
+    /// `keeps_data`: what the device's driver says of itself.
+    pub(super) fn new(keeps_data: bool) -> Self {
+        Self { by_size: Default::default(), kept: 0, keeps_data }
+    }
+
+    /// A buffer of this length that a read is to fill, at most 64 MiB. A device that keeps no data leaves the buffer as it is, and the
+    /// client would be sent what an earlier request left there; so such a device's buffer is zeroed first.
+    ///
+    /// COST: that of [`take`](Self::take); for a device that keeps no data also a pass over the buffer.
+    pub(super) fn take_for_read(&mut self, len: usize) -> Buffer {
+        let mut buffer = self.take(len);
+        if !self.keeps_data {
+            buffer.fill(0);
+        }
+        buffer
+    }
+
     /// A buffer of this length, at most 64 MiB. What it holds is left from its last use.
     ///
     /// COST: a push and a pop of a vector; an allocation where none of this size was given back.
@@ -70,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_used_again_for_what_fits_its_size() {
-        let mut pool = Pool::default();
+        let mut pool = Pool::new(true);
         let buffer = pool.take(5000);
         assert_eq!(buffer.len(), 5000);
         let start = buffer.as_ptr();
@@ -82,7 +101,7 @@ mod tests {
 
     #[test]
     fn every_length_has_a_size_that_holds_it() {
-        let mut pool = Pool::default();
+        let mut pool = Pool::new(true);
         for len in [1, 512, 4095, 4096, 4097, 1 << 20, (1 << 20) + 1, 32 << 20] {
             assert!(footprint(len) >= len && footprint(len) <= (2 * len).max(4096));
             let buffer = pool.take(len);
@@ -108,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let mut pool = Pool::default();
+        let mut pool = Pool::new(true);
         let buffers: Vec<_> = (0..20).map(|_| pool.take(1 << 20)).collect();
         buffers.into_iter().for_each(|buffer| pool.give(buffer));
         assert_eq!(pool.kept, MAX_KEPT);

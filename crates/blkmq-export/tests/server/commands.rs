@@ -316,3 +316,24 @@ fn two_connections_see_one_device() {
     }
     assert!(clients[0].read(0, SIZE as u32).as_deref() == Ok(&model[..]));
 }
+
+/// Red if the buffers of reads are taken as the last request left them, for such a device does not write to them.
+#[test]
+fn a_device_that_keeps_no_data_shows_zeroes_and_no_earlier_request() {
+    for device in ["null,size=16M", "null,size=16M,irqmode=2,completion_nsec=20us", "hdd,size=16M", "ssd,size=16M"] {
+        let server = server(device);
+        let mut clients = both(&server);
+        for length in [512, 4096, 5 << 20] {
+            let secret = vec![0x5e; length];
+            for writer in 0..2 {
+                assert_eq!(clients[writer].write(0, &secret), Ok(vec![]), "{device}");
+                for reader in &mut clients {
+                    let answer = reader.read(8 << 20, length as u32);
+                    assert!(answer.as_deref() == Ok(&vec![0; length][..]), "{device}: {length} bytes");
+                    // What was read is no secret either, but the next client's read starts from it.
+                    assert_eq!(reader.call(commands::CACHE, 0, 0, length as u32, &[]), Ok(vec![]));
+                }
+            }
+        }
+    }
+}

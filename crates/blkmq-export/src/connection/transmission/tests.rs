@@ -8,6 +8,7 @@ use super::*;
 use crate::clients::Clients;
 use crate::connection::failures::Failures;
 use crate::connection::plan::Plan;
+use crate::connection::pool::Pool;
 use crate::nbd::commands;
 use crate::nbd::negotiation::Agreement;
 use crate::{Export, Server};
@@ -28,7 +29,7 @@ fn connection() -> (UnixStream, Transmission, Server) {
     let agreement = Agreement { export: 0, offer, has_structured_replies: false, has_allocation: false };
     let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
     let failures = Failures::new(Arc::clone(shared), 1, 0);
-    let desk = Desk::new(export.terms(&agreement), plan, shared.bounds, entry, failures);
+    let desk = Desk::new(export.terms(&agreement), plan, Pool::new(true), shared.bounds, entry, failures);
     let (stream, stop) = (Stream::new(ours.into()), shared.stop.clone());
     (theirs, Transmission::new(stream, bell, stop, submitter, desk, Input::new()), server)
 }
