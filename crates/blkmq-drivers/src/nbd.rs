@@ -1,25 +1,30 @@
 //! Exports of NBD servers, each hardware queue with a connection of its own.
 //!
-//! The requests of a batch go to the server in one system call, and replies come as many at a time as there are. What the
-//! server has done of what a connection asked that breaks is not known, so its requests fail, and so do all that come after. A
-//! connection breaks too when a request has lasted longer than the queue's `io_timeout`.
+//! The requests of a batch go to the server in one system call, and replies come as many at a time as there are. A connection
+//! breaks when the server closes it or talks nonsense, or when a request has lasted longer than the queue's `io_timeout`. Then the
+//! device connects again, for as long as it is open. What the server has done of the requests that it did not answer is not known:
+//! they are sent once more when it is back within `reconnect_delay`, and fail else, as do all that come while it is away.
 
 mod address;
+mod asked;
+mod cache;
 mod connection;
 mod handshake;
+mod link;
 
 use std::fmt;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
 
 use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
-use blkmq::driver::{Batch, Done, Driver, RqId, TimeoutAction, Topology};
+use blkmq::driver::{Batch, Done, Driver, Health, RqId, TimeoutAction, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
 
 pub use address::Address;
 use connection::Connection;
-use handshake::Terms;
+use link::Link;
 
 use crate::HW_QUEUE_DEPTH;
 
@@ -43,6 +48,18 @@ pub const PARAMETERS: &[Parameter] = &[
         "hardware queues, each with a connection of its own",
     ),
     HW_QUEUE_DEPTH,
+    Parameter::new(
+        "reconnect_delay",
+        Accepts::Time { max: 1 << 62 },
+        "0",
+        "how long requests wait for a server that is away, to be sent to it when it is back; then they fail, 0: at once",
+    ),
+    Parameter::new(
+        "keeps_cache",
+        Accepts::Switch,
+        "0",
+        "1: what the server has answered outlives it, flushed or not; 0: flushes fail once it was away with something not flushed",
+    ),
 ];
 
 /// Which export, and how.
@@ -54,13 +71,23 @@ pub struct Config {
     pub queues: u16,
     /// Tags of each, 1 to 4096.
     pub depth: u16,
+    /// How long requests wait for a server that is away. When it is back within that time they are sent to it, those that it had
+    /// not answered once more. Else they fail, and so do new ones until it is back; 0: at once.
+    ///
+    /// A server that goes on with what a closed connection had asked may do such a write after its repetition, and after a later
+    /// write to the same place. Servers that end, or finish what they have before they accept anew, do not.
+    pub reconnect_delay: Duration,
+    /// What the server has answered outlives it, flushed or not: it is there when the server is started anew, as the data of a
+    /// file is unless its machine stops. Without this, when the server was away while something was not flushed, flushes and FUA
+    /// fail from then on, until the device is opened anew.
+    pub keeps_cache: bool,
 }
 
 impl Config {
-    /// One connection with 128 tags.
+    /// One connection with 128 tags; requests wait for no server that is away.
     #[must_use]
     pub const fn new(address: Address) -> Self {
-        Self { address, queues: 1, depth: 128 }
+        Self { address, queues: 1, depth: 128, reconnect_delay: Duration::ZERO, keeps_cache: false }
     }
 
     fn from_values(values: &Values) -> Result<Self, String> {
@@ -70,6 +97,8 @@ impl Config {
         Ok(Self {
             queues: values.number("submit_queues"),
             depth: values.number("hw_queue_depth"),
+            reconnect_delay: Duration::from_nanos(values.number("reconnect_delay")),
+            keeps_cache: values.is_on("keeps_cache"),
             ..Self::new(uri.parse()?)
         })
     }
@@ -78,10 +107,7 @@ impl Config {
 /// An export of an NBD server.
 #[derive(Debug)]
 pub struct Nbd {
-    config: Config,
-    terms: Terms,
-    /// Made when a hardware queue is first there; none goes before the device.
-    connections: Box<[OnceLock<Connection>]>,
+    link: Arc<Link>,
 }
 
 impl Nbd {
@@ -90,46 +116,21 @@ impl Nbd {
     /// # Errors
     /// Why there is no such export for us, in one sentence.
     pub fn open(config: Config) -> Result<Self, String> {
-        let (socket, terms) = handshake::connect(&config.address)?;
-        let nbd = Self { connections: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(), terms, config };
-        nbd.begin(0, socket)?;
-        nbd.connect(nbd.config.queues)?;
-        Ok(nbd)
+        Ok(Self { link: Link::open(config)? })
     }
 
     pub(crate) fn from_values(values: &Values) -> Result<Self, String> {
         Self::open(Config::from_values(values)?)
     }
 
-    /// Makes the connections that are missing.
-    fn connect(&self, queues: u16) -> Result<(), String> {
-        let address = &self.config.address;
-        if queues > 1 && !self.terms.can_multi_conn {
-            return Err(format!("{address}: the server allows one connection; submit_queues must be 1"));
-        }
-        for hctx in 0..queues {
-            if self.connections[usize::from(hctx)].get().is_some() {
-                continue;
-            }
-            let (socket, terms) = handshake::connect(address)?;
-            // The export may have grown since the first one came.
-            if (Terms { size: self.terms.size, ..terms }) != self.terms || terms.size < self.terms.size {
-                return Err(format!("{address}: the server promises each connection something else"));
-            }
-            self.begin(hctx, socket)?;
-        }
-        Ok(())
-    }
-
-    fn begin(&self, hctx: u16, socket: OwnedFd) -> Result<(), String> {
-        let connection = Connection::new(socket, self.config.depth);
-        let _ = self.connections[usize::from(hctx)]
-            .set(connection.map_err(|error| format!("{}: {error}", self.config.address))?);
-        Ok(())
-    }
-
     fn connection(&self, hctx: u16) -> &Connection {
-        self.connections[usize::from(hctx)].get().expect("a hardware queue has been connected since it was first there")
+        self.link.get(hctx).expect("a hardware queue has been connected since it was first there")
+    }
+}
+
+impl Drop for Nbd {
+    fn drop(&mut self) {
+        self.link.close();
     }
 }
 
@@ -139,10 +140,10 @@ impl Driver for Nbd {
     }
 
     fn limits(&self) -> Limits {
-        let terms = &self.terms;
+        let terms = &self.link.terms;
         let range = |can: bool| if can { MAX_RANGE_SECTORS } else { 0 };
         Limits {
-            capacity_sectors: terms.size / SECTOR_SIZE as u64,
+            capacity_sectors: self.link.size() / SECTOR_SIZE as u64,
             logical_block_size: terms.block_size,
             physical_block_size: terms.block_size.max(4096),
             max_sectors: terms.max_bytes / SECTOR_SIZE as u32,
@@ -158,43 +159,45 @@ impl Driver for Nbd {
         }
     }
 
+    fn health(&self) -> Health {
+        self.link.health()
+    }
+
     fn topology(&self) -> Topology {
-        let Config { queues, depth, .. } = self.config;
+        let Config { queues, depth, .. } = self.link.config;
         Topology { default_queues: queues, read_queues: 0, poll_queues: 0, depth }
     }
 
     fn set_topology(&self, topology: Topology) -> Result<(), String> {
-        self.connect(u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX))
+        self.link.connect(u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX))
     }
 
     /// COST: a system call for all requests; for each a header of 28 bytes and a copy of what it writes, and a lock of its
     /// own that nobody waits for.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        self.connection(hctx).start(batch);
+        self.connection(hctx).start(&self.link, batch);
     }
 
     /// COST: a system call for all replies that have come, a copy of what was read, and for each reply a lock that nobody
     /// waits for; for one with data another.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
-        self.connection(hctx).reap(done);
+        self.connection(hctx).reap(&self.link, done);
     }
 
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
-        self.connections[usize::from(hctx)].get().map(Connection::fd)
+        self.link.get(hctx).map(Connection::fd)
     }
 
-    fn timeout(&self, hctx: u16, _id: RqId, _now: Time) -> TimeoutAction {
-        // The next poll fails all that the connection was asked.
-        self.connection(hctx).give_up();
+    fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
+        // The next poll finds out, if the connection is given up for it.
+        self.connection(hctx).is_late(id);
         TimeoutAction::ResetTimer
     }
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        writeln!(out, "nbd {} ({} bytes)", self.config.address, self.terms.size)?;
-        for (hctx, connection) in self.connections.iter().enumerate() {
-            if let Some(connection) = connection.get() {
-                writeln!(out, "  connection {hctx}: {connection:?}")?;
-            }
+        writeln!(out, "nbd {} ({} bytes)", self.link.config.address, self.link.size())?;
+        for (hctx, connection) in self.link.iter().enumerate() {
+            writeln!(out, "  connection {hctx}: {connection:?}")?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Exports of servers as devices: ours as the server, and ones that do what no server should.
 
 mod common;
+mod pretend;
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,11 +12,9 @@ use std::thread;
 use blkmq::driver::Driver;
 use blkmq::{Bio, Buffer, Flags, Locking, Op, RequestQueue, Status};
 use blkmq_export::{Address, Export, Server};
-use blkmq_nbd::{
-    INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, SIMPLE_REPLY_MAGIC, handshake, info, option_replies, options,
-    transmission,
-};
+use blkmq_nbd::SIMPLE_REPLY_MAGIC;
 use common::{run, submitter};
+use pretend::greet;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -100,23 +99,6 @@ fn the_device_is_what_the_export_is() {
         let error = blkmq_drivers::open(&format!("nbd,uri={uri}{}", socket.display())).unwrap_err().to_string();
         assert!(error.starts_with("device nbd: ") && error.contains(words), "{error}");
     }
-}
-
-/// Talks like a server up to the first request; its export has a MiB.
-fn greet(stream: &mut UnixStream) {
-    let mut bytes = [0; 256];
-    let flags = handshake::FIXED_NEWSTYLE.to_be_bytes();
-    let greeting = [&INIT_MAGIC.to_be_bytes()[..], &OPTION_MAGIC.to_be_bytes(), &flags].concat();
-    stream.write_all(&greeting).expect("the client talks on");
-    let _ = stream.read(&mut bytes).expect("the client talks on");
-    let reply = |kind: u32, data: &[u8]| {
-        let head = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &kind.to_be_bytes()].concat();
-        [&head, &(data.len() as u32).to_be_bytes()[..], data].concat()
-    };
-    let (size, flags) = ((1_u64 << 20).to_be_bytes(), transmission::HAS_FLAGS.to_be_bytes());
-    let export = [&info::EXPORT.to_be_bytes()[..], &size, &flags].concat();
-    let replies = [reply(option_replies::INFO, &export), reply(option_replies::ACK, &[])].concat();
-    stream.write_all(&replies).expect("the client talks on");
 }
 
 /// Talks like a server up to the first request, and then says to it what `answer` makes of its cookie; with nothing to say it leaves.

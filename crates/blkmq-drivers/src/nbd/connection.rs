@@ -1,24 +1,28 @@
 //! A connection: requests on their way to the server, and replies on their way back.
 //!
-//! Its two sides have a lock each: one thread at a time sends, one at a time receives. Who finds another receiving leaves, and
-//! waits for that one before it sleeps. While replies are left the socket stays readable, so whoever then sleeps on it is awake at
-//! once. While something is unsent the same descriptor tells when the socket takes more.
-#![expect(unsafe_code, reason = "what was read is copied to memory that was noted when the request began")]
+//! Its two sides have a lock each: one thread at a time sends, one at a time receives. A thread that finds another receiving
+//! leaves, and waits for that one before it sleeps. While replies are left the socket stays readable, so a thread that then sleeps
+//! on it is awake at once. While something is unsent the same descriptor tells when the socket takes more.
+//!
+//! A connection that breaks gets another socket once the server is back ([`Link`] sees to that). Both locks are taken for it, so a
+//! thread that has one of them sees one socket and one phase. Locks are taken in the order `received`, `unsent`, `asked`.
 
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
-use blkmq::driver::{Batch, Done, Loan, Request};
-use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Op, Status};
-use blkmq_nbd::{REQUEST_MAGIC, SIMPLE_REPLY_MAGIC, command_flags, commands};
+use blkmq::driver::{Batch, Done, RqId};
+use blkmq::event::EventFd;
+use blkmq::{Notify, Op, Status};
+use blkmq_nbd::{SIMPLE_REPLY_MAGIC, commands};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
+use super::asked::{self, Asked};
+use super::link::Link;
 use crate::{lock, try_lock};
 
 /// Bytes of a reply without its data.
@@ -28,48 +32,22 @@ const RECEIVED_AT_ONCE: usize = 256 << 10;
 /// Bytes of memory that are kept for sending.
 const KEPT: usize = 1 << 20;
 
-/// A request that the server has.
-///
-/// # Invariant
-/// While there is a loan, `pieces` name the memory of that request, which lives that long and which nobody else touches.
-#[derive(Debug, Default)]
-struct Asked {
-    /// None while the tag is free.
-    loan: Option<Loan>,
-    is_read: bool,
-    /// Start and length.
-    pieces: Vec<(*mut u8, usize)>,
-}
-
-// SAFETY: by the invariant the addresses are good on every thread.
-unsafe impl Send for Asked {}
-
-impl Asked {
-    /// Copies bytes to where the request wants them, from byte `at` on. Returns how many of them it takes.
-    fn fill(&self, mut at: usize, mut bytes: &[u8]) -> usize {
-        let mut taken = 0;
-        for &(start, len) in &self.pieces {
-            let skipped = at.min(len);
-            at -= skipped;
-            let now = bytes.len().min(len - skipped);
-            // SAFETY: `skipped` is at most the piece's length.
-            let to = unsafe { start.add(skipped) };
-            // SAFETY: by the invariant the piece is the request's alone, and the bytes fit what is left of it.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, now) };
-            bytes = &bytes[now..];
-            taken += now;
-        }
-        taken
-    }
-
-    fn len(&self) -> usize {
-        self.pieces.iter().map(|(_, len)| len).sum()
-    }
+/// Whether the server can be reached, and what becomes of requests if not. Changed with both sides locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The socket is good, or nobody has found out yet that it is not.
+    Up,
+    /// There is no socket. Requests wait for one.
+    Keeping,
+    /// There is no socket, and requests fail.
+    Failing,
 }
 
 /// What the socket has not taken yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Unsent {
+    socket: Arc<OwnedFd>,
+    phase: Phase,
     bytes: Vec<u8>,
     /// Of these so many are sent.
     sent: usize,
@@ -91,6 +69,7 @@ impl Unsent {
 /// What has come and is not done with.
 #[derive(Debug)]
 struct Received {
+    socket: Arc<OwnedFd>,
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
@@ -98,20 +77,25 @@ struct Received {
     data: Option<(u16, usize)>,
 }
 
-/// A connection whose export is chosen.
+/// A connection whose export is chosen, of one hardware queue.
 pub(super) struct Connection {
-    socket: OwnedFd,
-    /// An epoll instance that watches the socket.
+    hctx: u16,
+    /// An epoll instance that watches the socket and `news`.
     readiness: OwnedFd,
-    /// Who sends has this.
+    /// Readable while a thread that polls has something to do that the server has no part in.
+    news: EventFd,
+    has_news: AtomicBool,
+    /// The thread that sends has this.
     unsent: Mutex<Unsent>,
-    /// Who receives has this.
+    /// The thread that receives has this.
     received: Mutex<Received>,
-    /// By tag. Each lock is taken by one thread at a time: by who starts the request, then by who finds its reply.
+    /// By tag. Each lock is taken by one thread at a time: by the one that starts the request, then by the one that finds its reply.
     asked: Box<[Mutex<Asked>]>,
+    /// The socket, for a thread that has neither side.
+    socket: Mutex<Arc<OwnedFd>>,
     /// Something is unsent.
     is_behind: AtomicBool,
-    /// Nothing more comes and goes.
+    /// The socket is given up.
     is_broken: AtomicBool,
 }
 
@@ -122,82 +106,76 @@ impl fmt::Debug for Connection {
     }
 }
 
-fn head(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> [u8; 28] {
-    let mut head = [0; 28];
-    head[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-    head[4..6].copy_from_slice(&flags.to_be_bytes());
-    head[6..8].copy_from_slice(&command.to_be_bytes());
-    head[8..16].copy_from_slice(&cookie.to_be_bytes());
-    head[16..24].copy_from_slice(&offset.to_be_bytes());
-    head[24..].copy_from_slice(&len.to_be_bytes());
-    head
-}
-
-/// A command's number.
-const fn number(op: Op) -> u16 {
-    match op {
-        Op::Read => commands::READ,
-        Op::Write => commands::WRITE,
-        Op::Flush => commands::FLUSH,
-        Op::Discard => commands::TRIM,
-        Op::WriteZeroes => commands::WRITE_ZEROES,
-    }
+fn watched(more: epoll::EventFlags) -> (epoll::EventData, epoll::EventFlags) {
+    (epoll::EventData::new_u64(0), epoll::EventFlags::IN | more)
 }
 
 impl Connection {
-    /// A connection for `depth` requests at once.
+    /// The connection of a hardware queue, for `depth` requests at once.
     ///
     /// # Errors
     /// The system gives no descriptor.
-    pub(super) fn new(socket: OwnedFd, depth: u16) -> io::Result<Self> {
+    pub(super) fn new(socket: OwnedFd, hctx: u16, depth: u16) -> io::Result<Self> {
         let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&readiness, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-        let received = Received { bytes: vec![0; RECEIVED_AT_ONCE].into_boxed_slice(), start: 0, end: 0, data: None };
+        let (data, events) = watched(epoll::EventFlags::empty());
+        epoll::add(&readiness, &socket, data, events)?;
+        let news = EventFd::new()?;
+        epoll::add(&readiness, &news, data, events)?;
+        let socket = Arc::new(socket);
+        let bytes = vec![0; RECEIVED_AT_ONCE].into_boxed_slice();
         Ok(Self {
-            socket,
+            hctx,
             readiness,
-            unsent: Mutex::default(),
-            received: Mutex::new(received),
-            asked: (0..depth).map(|_| Mutex::default()).collect(),
+            news,
+            has_news: AtomicBool::new(false),
+            unsent: Mutex::new(Unsent { socket: Arc::clone(&socket), phase: Phase::Up, bytes: Vec::new(), sent: 0 }),
+            received: Mutex::new(Received { socket: Arc::clone(&socket), bytes, start: 0, end: 0, data: None }),
+            asked: (0..depth).map(|_| Mutex::new(Asked::new())).collect(),
+            socket: Mutex::new(socket),
             is_behind: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
         })
     }
 
-    /// Readable while there are replies, the socket takes more of what is unsent, or the connection is broken. First it
-    /// waits for who receives, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
+    /// Readable while there are replies, the socket takes more of what is unsent, the connection is broken, or there is news. First
+    /// it waits for the thread that receives, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         drop(lock(&self.received));
         self.readiness.as_fd()
     }
 
     /// Starts the requests of a batch, in order.
-    pub(super) fn start(&self, batch: &mut Batch<'_>) {
+    pub(super) fn start(&self, link: &Link, batch: &mut Batch<'_>) {
         let mut unsent = lock(&self.unsent);
-        if self.is_broken.load(Ordering::Relaxed) {
+        if unsent.phase == Phase::Failing {
             return batch.finish_all(Status::IoError);
         }
         while let Some(mut rq) = batch.next() {
-            let tag = rq.tag();
-            let mut asked = lock(&self.asked[usize::from(tag)]);
-            assert!(
-                asked.loan.is_none(),
-                "tag {tag} is with the server already; each tag of a hardware queue is out once"
-            );
-            ask(&mut rq, &mut asked, &mut unsent.bytes);
+            if asked::is_durable(&rq) && link.cache.is_lost() {
+                batch.finish(rq, Status::IoError);
+                continue;
+            }
+            let covers = if rq.op() == Op::Flush { link.cache.acknowledged() } else { 0 };
+            let mut asked = lock(&self.asked[usize::from(rq.tag())]);
+            asked.note(&mut rq, covers);
             // The loan is there before the server can answer, for nothing is sent yet.
-            asked.loan = Some(batch.lend(rq));
+            asked.lend(batch.lend(rq));
+            if unsent.phase == Phase::Up {
+                asked.send_to(&mut unsent.bytes);
+            }
         }
-        self.send(&mut unsent);
+        if unsent.phase == Phase::Up {
+            self.send(&mut unsent);
+        }
     }
 
     /// Sends what the socket takes.
     fn send(&self, unsent: &mut Unsent) {
         while !unsent.is_empty() {
-            match send(&self.socket, &unsent.bytes[unsent.sent..], SendFlags::NOSIGNAL) {
+            match send(&unsent.socket, &unsent.bytes[unsent.sent..], SendFlags::NOSIGNAL) {
                 Ok(more) => unsent.sent += more,
                 Err(Errno::INTR) => (),
-                Err(Errno::AGAIN) => return self.watch(true),
+                Err(Errno::AGAIN) => return self.watch(unsent, true),
                 Err(_) => {
                     self.give_up();
                     unsent.sent = unsent.bytes.len();
@@ -205,82 +183,99 @@ impl Connection {
             }
         }
         unsent.clear();
-        self.watch(false);
+        self.watch(unsent, false);
     }
 
-    /// From now on the descriptor tells when the socket takes more, or does not. Called with `unsent`.
-    fn watch(&self, is_behind: bool) {
+    /// From now on the descriptor tells when the socket takes more, or does not.
+    fn watch(&self, unsent: &Unsent, is_behind: bool) {
         if is_behind != self.is_behind.load(Ordering::Relaxed) {
             self.is_behind.store(is_behind, Ordering::Relaxed);
-            let more = if is_behind { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
-            let events = epoll::EventFlags::IN | more;
-            if epoll::modify(&self.readiness, &self.socket, epoll::EventData::new_u64(0), events).is_err() {
+            let (data, events) = watched(if is_behind { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() });
+            if epoll::modify(&self.readiness, &unsent.socket, data, events).is_err() {
                 self.give_up();
             }
         }
     }
 
-    /// Nothing more comes and goes. The socket is readable from then on, so that whoever waits finds out.
+    /// Nothing more comes and goes by this socket. It is readable from then on, so that a thread that polls finds out.
     pub(super) fn give_up(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        let _ = shutdown(&**lock(&self.socket), Shutdown::Both);
+    }
+
+    /// A request is overdue.
+    pub(super) fn is_late(&self, id: RqId) {
+        let is_down = lock(&self.unsent).phase != Phase::Up;
+        if !is_down && !self.asked.iter().any(|asked| lock(asked).is_excused(id)) {
+            self.give_up();
+        }
     }
 
     /// Takes replies, unless another thread is doing so.
-    pub(super) fn reap(&self, done: &mut Done<'_>) {
-        // Who starts requests sends as well.
+    pub(super) fn reap(&self, link: &Arc<Link>, done: &mut Done<'_>) {
+        // A thread that starts requests sends as well.
         if self.is_behind.load(Ordering::Relaxed)
             && let Some(mut unsent) = try_lock(&self.unsent)
         {
             self.send(&mut unsent);
         }
         let Some(mut received) = try_lock(&self.received) else { return };
-        let mut is_good = !self.is_broken.load(Ordering::Relaxed);
-        while is_good {
-            let Received { bytes, start, end, .. } = &mut *received;
+        if self.has_news.load(Ordering::Relaxed) {
+            self.hear(link, done);
+        }
+        if self.is_broken.load(Ordering::Relaxed) || !self.receive(&mut received, link, done) {
+            self.give_up();
+            link.lose();
+        }
+    }
+
+    /// Receives what is there. Returns whether the connection is still good.
+    fn receive(&self, received: &mut Received, link: &Link, done: &mut Done<'_>) -> bool {
+        loop {
+            let Received { socket, bytes, start, end, .. } = &mut *received;
             bytes.copy_within(*start..*end, 0);
             (*start, *end) = (0, *end - *start);
             let room = bytes.len() - *end;
-            match recv(&self.socket, &mut bytes[*end..], RecvFlags::empty()) {
-                Ok((0, _)) => is_good = false,
+            match recv(&**socket, &mut bytes[*end..], RecvFlags::empty()) {
+                Ok((0, _)) => return false,
                 Ok((more, _)) => {
                     received.end += more;
-                    is_good = self.take_replies(&mut received, done);
+                    if !self.take_replies(received, link, done) {
+                        return false;
+                    }
                     if more < room {
-                        break;
+                        return true;
                     }
                 }
                 Err(Errno::INTR) => (),
-                Err(Errno::AGAIN) => break,
-                Err(_) => is_good = false,
+                Err(Errno::AGAIN) => return true,
+                Err(_) => return false,
             }
-        }
-        if !is_good {
-            self.fail_all(done);
         }
     }
 
     /// Takes the replies that are there, the last of them perhaps in part. Returns whether they make sense.
-    fn take_replies(&self, received: &mut Received, done: &mut Done<'_>) -> bool {
+    fn take_replies(&self, received: &mut Received, link: &Link, done: &mut Done<'_>) -> bool {
         loop {
             let here = &received.bytes[received.start..received.end];
             let Some((tag, have)) = received.data else {
                 let Some(head) = here.first_chunk::<REPLY_SIZE>() else { return true };
                 let Some((tag, errno)) = answered(head) else { return false };
-                let Some(asked) = self.asked.get(usize::from(tag)).map(lock).filter(|asked| asked.loan.is_some())
-                else {
-                    return false;
-                };
+                let asked = self.asked.get(usize::from(tag)).map(lock);
+                let Some(mut asked) = asked.filter(|asked| asked.is_out()) else { return false };
                 received.start += REPLY_SIZE;
-                if asked.is_read && errno == 0 {
+                if asked.is_read() && errno == 0 {
                     received.data = Some((tag, 0));
+                } else if errno == blkmq_nbd::Errno::Shutdown.number() && link.keeps() {
+                    // The server is about to leave, and has not done it. Its successor is asked.
                 } else {
-                    finish(asked, blkmq_nbd::Errno::status(errno), done);
+                    self.note_answer(&asked, errno, link);
+                    asked.finish(blkmq_nbd::Errno::status(errno), done);
                 }
                 continue;
             };
-            // The loan is still there: only who receives ends it.
-            let asked = lock(&self.asked[usize::from(tag)]);
+            // The loan is still there: only the thread that receives ends it.
+            let mut asked = lock(&self.asked[usize::from(tag)]);
             let taken = asked.fill(have, here);
             received.start += taken;
             if have + taken < asked.len() {
@@ -288,20 +283,85 @@ impl Connection {
                 return true;
             }
             received.data = None;
-            finish(asked, Status::Ok, done);
+            asked.finish(Status::Ok, done);
         }
     }
 
-    /// Whatever was asked fails: the server may have done it or not. Called again by who finds the socket readable because of
-    /// what was asked meanwhile.
-    #[cold]
-    fn fail_all(&self, done: &mut Done<'_>) {
-        self.give_up();
-        // Who is starting requests has either seen that the connection is broken or has their loans before this.
-        drop(lock(&self.unsent));
-        for asked in &self.asked {
-            finish(lock(asked), Status::IoError, done);
+    fn note_answer(&self, asked: &Asked, errno: u32, link: &Link) {
+        if errno == 0 && asked.is_flush() {
+            link.cache.flushed(asked.covers);
+        } else if errno == 0 && asked.may_be_cached() {
+            link.cache.count(self.hctx);
         }
+    }
+
+    /// Ends what can never be answered. Called with `received`.
+    #[cold]
+    fn hear(&self, link: &Link, done: &mut Done<'_>) {
+        self.has_news.store(false, Ordering::Relaxed);
+        self.news.drain();
+        let phase = lock(&self.unsent).phase;
+        for asked in &self.asked {
+            let mut asked = lock(asked);
+            // What was kept beyond its time, and what promises that data is durable which is lost.
+            if phase == Phase::Failing || asked.is_durable() && link.cache.is_lost() {
+                asked.finish(Status::IoError, done);
+            }
+        }
+    }
+
+    /// Wakes a thread that polls, for [`hear`](Self::hear). Called with `received`.
+    fn tell(&self) {
+        self.has_news.store(true, Ordering::Relaxed);
+        self.news.notify();
+    }
+
+    /// The server cannot be reached: requests wait for it from now on, or fail.
+    pub(super) fn go_down(&self, keeps: bool) {
+        self.give_up();
+        let mut received = lock(&self.received);
+        let mut unsent = lock(&self.unsent);
+        if unsent.phase == Phase::Up {
+            let _ = epoll::delete(&self.readiness, &unsent.socket);
+            unsent.clear();
+            self.is_behind.store(false, Ordering::Relaxed);
+            (received.start, received.end, received.data) = (0, 0, None);
+        }
+        unsent.phase = if keeps { Phase::Keeping } else { Phase::Failing };
+        if !keeps {
+            self.tell();
+        }
+    }
+
+    /// The server is back, at this socket. Sends what waits for it.
+    ///
+    /// # Errors
+    /// The system has no memory to watch the socket; nothing has changed.
+    pub(super) fn come_up(&self, link: &Link, socket: OwnedFd) -> io::Result<()> {
+        let mut received = lock(&self.received);
+        let mut unsent = lock(&self.unsent);
+        assert!(unsent.phase != Phase::Up, "a connection that is up has a socket");
+        let (data, events) = watched(epoll::EventFlags::empty());
+        epoll::add(&self.readiness, &socket, data, events)?;
+        let socket = Arc::new(socket);
+        lock(&self.socket).clone_from(&socket);
+        received.socket.clone_from(&socket);
+        (unsent.socket, unsent.phase) = (socket, Phase::Up);
+        self.is_broken.store(false, Ordering::Relaxed);
+        for asked in &self.asked {
+            let mut asked = lock(asked);
+            if asked.is_out() && !(asked.is_durable() && link.cache.is_lost()) {
+                asked.send_again_to(&mut unsent.bytes);
+            }
+        }
+        self.tell();
+        self.send(&mut unsent);
+        Ok(())
+    }
+
+    /// Whether the connection has a socket, as far as anybody has found out.
+    pub(super) fn is_up(&self) -> bool {
+        lock(&self.unsent).phase == Phase::Up
     }
 }
 
@@ -312,39 +372,10 @@ fn answered(head: &[u8; REPLY_SIZE]) -> Option<(u16, u32)> {
     is_reply.then(|| (u16::from_be_bytes([t0, t1]), u32::from_be_bytes([e0, e1, e2, e3])))
 }
 
-/// The server has answered a request, or never will; nothing is done if there is none.
-fn finish(mut asked: MutexGuard<'_, Asked>, status: Status, done: &mut Done<'_>) {
-    let loan = asked.loan.take();
-    drop(asked);
-    if let Some(loan) = loan {
-        done.give_back(loan, status);
-    }
-}
-
-/// Writes a request as the protocol says, and notes where its data goes.
-fn ask(rq: &mut Request<'_>, asked: &mut Asked, unsent: &mut Vec<u8>) {
-    let op = rq.op();
-    let flags = if rq.flags().fua && op != Op::Read && op != Op::Flush { command_flags::FUA } else { 0 };
-    let (offset, len) = match op {
-        Op::Flush => (0, 0),
-        _ => (rq.sector() * SECTOR_SIZE as u64, rq.nr_sectors() * SECTOR_SIZE as u32),
-    };
-    unsent.extend_from_slice(&head(flags, number(op), rq.tag().into(), offset, len));
-    asked.is_read = op == Op::Read;
-    asked.pieces.clear();
-    for segment in rq.segments() {
-        if op == Op::Write {
-            unsent.extend_from_slice(segment.bytes());
-        } else {
-            asked.pieces.push((segment.as_ptr(), segment.len()));
-        }
-    }
-}
-
 impl Drop for Connection {
     /// Servers tell one that leaves from one that breaks.
     fn drop(&mut self) {
-        let _ = send(&self.socket, &head(0, commands::DISC, 0, 0, 0), SendFlags::NOSIGNAL);
+        let _ = send(&**lock(&self.socket), &asked::head(0, commands::DISC, 0, 0, 0), SendFlags::NOSIGNAL);
     }
 }
 
@@ -356,12 +387,11 @@ mod tests {
 
     use super::*;
 
-    /// Red if it does not wait: who sleeps is awake at once then while another one receives, as often as it likes.
+    /// Red if it does not wait: a thread that sleeps is awake at once then while another one receives, as often as it likes.
     #[test]
-    #[cfg_attr(miri, ignore = "there are no sockets")]
-    fn who_is_about_to_sleep_waits_for_who_receives() {
+    fn a_thread_that_is_about_to_sleep_waits_for_the_one_that_receives() {
         let (ours, _theirs) = UnixStream::pair().expect("there are descriptors");
-        let connection = Connection::new(ours.into(), 1).expect("there are descriptors");
+        let connection = Connection::new(ours.into(), 0, 1).expect("there are descriptors");
         let received = lock(&connection.received);
         thread::scope(|scope| {
             let sleeper = scope.spawn(|| connection.fd());
@@ -369,17 +399,5 @@ mod tests {
             assert!(!sleeper.is_finished(), "it did not wait");
             drop(received);
         });
-    }
-
-    #[test]
-    fn data_goes_to_the_pieces_in_order() {
-        let (mut first, mut second) = ([0_u8; 3], [0_u8; 4]);
-        let pieces = vec![(first.as_mut_ptr(), 3), (second.as_mut_ptr(), 4)];
-        let asked = Asked { loan: None, is_read: true, pieces };
-        assert_eq!(asked.len(), 7);
-        assert_eq!(asked.fill(0, &[1, 2]), 2);
-        assert_eq!(asked.fill(2, &[3, 4, 5]), 3);
-        assert_eq!(asked.fill(5, &[6, 7, 8, 9]), 2, "what is beyond belongs to the next reply");
-        assert_eq!((first, second), ([1, 2, 3], [4, 5, 6, 7]));
     }
 }

@@ -23,7 +23,7 @@ const IS_ERROR: u32 = 1 << 31;
 /// Longest reply to an option that is read.
 const MAX_REPLY: u32 = 64 << 10;
 /// How long a server may take to accept us, and for all of its answers.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the server has agreed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,13 +75,13 @@ fn refused<T>(what: impl Into<String>) -> Result<T, Refused> {
     Err(Refused::Server(what.into()))
 }
 
-/// Connects, and chooses the export. The socket does not block from then on.
-pub(super) fn connect(address: &Address) -> Result<(OwnedFd, Terms), String> {
-    begin(address).map_err(|refused| match refused {
+/// Connects, and chooses the export, within that time. The socket does not block from then on.
+pub(super) fn connect(address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), String> {
+    begin(address, patience).map_err(|refused| match refused {
         Refused::System(error) => match error.kind() {
             io::ErrorKind::UnexpectedEof => format!("{address}: the server closes the connection"),
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                format!("{address}: the server does not answer within {} s", PATIENCE.as_secs())
+                format!("{address}: the server does not answer within {patience:?}")
             }
             _ => format!("{address}: {error}"),
         },
@@ -89,10 +89,10 @@ pub(super) fn connect(address: &Address) -> Result<(OwnedFd, Terms), String> {
     })
 }
 
-fn begin(address: &Address) -> Result<(OwnedFd, Terms), Refused> {
-    let until = Instant::now() + PATIENCE;
+fn begin(address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), Refused> {
+    let until = Instant::now() + patience;
     let socket = dial(&address.place, until)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).map_err(io::Error::from)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(left(until)?)).map_err(io::Error::from)?;
     let mut hasty = Hasty { socket, until };
     let terms = negotiate(&mut hasty, &address.export)?;
     ioctl_fionbio(&hasty.socket, true).map_err(io::Error::from)?;

@@ -1,0 +1,195 @@
+//! A request that a server was asked for: its header, and where its data is.
+#![expect(unsafe_code, reason = "data is copied from and to memory that was noted when the request began")]
+
+use blkmq::driver::{Done, Loan, Request, RqId};
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Op, Status};
+use blkmq_nbd::{REQUEST_MAGIC, command_flags, commands};
+
+/// Bytes of a request without its data.
+const HEAD_SIZE: usize = 28;
+
+/// A request that the server has, or is to have once it can be reached again.
+///
+/// # Invariant
+/// While there is a loan, `pieces` name the memory of that request, which lives that long and which nobody else writes; of a read
+/// nobody else touches it.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// None while the tag is free.
+    loan: Option<Loan>,
+    id: RqId,
+    head: [u8; HEAD_SIZE],
+    op: Op,
+    /// Its answer promises that something is durable.
+    is_durable: bool,
+    /// Of a flush: what had been acknowledged when it was sent, as [`Cache`](super::cache::Cache) counts.
+    pub(super) covers: u64,
+    /// It was sent once more over a new connection, and has not been overdue since.
+    is_sent_again: bool,
+    /// Start and length.
+    pieces: Vec<(*mut u8, usize)>,
+}
+
+// SAFETY: by the invariant the addresses are good on every thread.
+unsafe impl Send for Asked {}
+
+pub(super) fn head(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> [u8; HEAD_SIZE] {
+    let mut head = [0; HEAD_SIZE];
+    head[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+    head[4..6].copy_from_slice(&flags.to_be_bytes());
+    head[6..8].copy_from_slice(&command.to_be_bytes());
+    head[8..16].copy_from_slice(&cookie.to_be_bytes());
+    head[16..24].copy_from_slice(&offset.to_be_bytes());
+    head[24..].copy_from_slice(&len.to_be_bytes());
+    head
+}
+
+/// A command's number.
+const fn number(op: Op) -> u16 {
+    match op {
+        Op::Read => commands::READ,
+        Op::Write => commands::WRITE,
+        Op::Flush => commands::FLUSH,
+        Op::Discard => commands::TRIM,
+        Op::WriteZeroes => commands::WRITE_ZEROES,
+    }
+}
+
+/// Whether the answer to a request promises that something is durable.
+pub(super) fn is_durable(rq: &Request<'_>) -> bool {
+    rq.op() == Op::Flush || rq.flags().fua && rq.op() != Op::Read
+}
+
+impl Asked {
+    pub(super) const fn new() -> Self {
+        Self {
+            loan: None,
+            id: RqId(0),
+            head: [0; HEAD_SIZE],
+            op: Op::Flush,
+            is_durable: false,
+            covers: 0,
+            is_sent_again: false,
+            pieces: Vec::new(),
+        }
+    }
+
+    /// Notes a request, which is lent next: until then no other thread looks here.
+    pub(super) fn note(&mut self, rq: &mut Request<'_>, covers: u64) {
+        assert!(
+            self.loan.is_none(),
+            "tag {} is with the server already; each tag of a hardware queue is out once",
+            rq.tag()
+        );
+        let op = rq.op();
+        self.is_durable = is_durable(rq);
+        let flags = if self.is_durable && op != Op::Flush { command_flags::FUA } else { 0 };
+        let (offset, len) = match op {
+            Op::Flush => (0, 0),
+            _ => (rq.sector() * SECTOR_SIZE as u64, rq.nr_sectors() * SECTOR_SIZE as u32),
+        };
+        self.head = head(flags, number(op), rq.tag().into(), offset, len);
+        (self.id, self.op, self.covers, self.is_sent_again) = (rq.id(), op, covers, false);
+        self.pieces.clear();
+        self.pieces.extend(rq.segments().map(|segment| (segment.as_ptr(), segment.len())));
+    }
+
+    /// The request is with the device from now on.
+    pub(super) fn lend(&mut self, loan: Loan) {
+        self.loan = Some(loan);
+    }
+
+    /// Whether the request is with the device.
+    pub(super) const fn is_out(&self) -> bool {
+        self.loan.is_some()
+    }
+
+    pub(super) const fn is_read(&self) -> bool {
+        matches!(self.op, Op::Read)
+    }
+
+    pub(super) const fn is_flush(&self) -> bool {
+        matches!(self.op, Op::Flush)
+    }
+
+    pub(super) const fn is_durable(&self) -> bool {
+        self.is_durable
+    }
+
+    /// Whether what it changed may be in the server's cache alone once it is answered.
+    pub(super) const fn may_be_cached(&self) -> bool {
+        !self.is_durable && !self.is_read()
+    }
+
+    /// Writes the request as the protocol says, with the data of a write.
+    pub(super) fn send_to(&self, unsent: &mut Vec<u8>) {
+        debug_assert!(self.is_out(), "its memory is there only then");
+        unsent.extend_from_slice(&self.head);
+        if self.op == Op::Write {
+            for &(start, len) in &self.pieces {
+                // SAFETY: by the invariant the piece lives and nobody writes it.
+                unsent.extend_from_slice(unsafe { std::slice::from_raw_parts(start, len) });
+            }
+        }
+    }
+
+    /// The same over a new connection: as of now it has waited for no answer.
+    pub(super) fn send_again_to(&mut self, unsent: &mut Vec<u8>) {
+        self.is_sent_again = true;
+        self.send_to(unsent);
+    }
+
+    /// Whether this is the request of that id, and it is overdue for no better reason than that it was sent once more. The next
+    /// time it is overdue because the server does not answer.
+    pub(super) fn is_excused(&mut self, id: RqId) -> bool {
+        self.is_out() && self.id == id && std::mem::take(&mut self.is_sent_again)
+    }
+
+    /// Copies bytes to where a read wants them, from byte `at` on. Returns how many of them it takes.
+    pub(super) fn fill(&self, mut at: usize, mut bytes: &[u8]) -> usize {
+        debug_assert!(self.is_read(), "nothing else is filled");
+        let mut taken = 0;
+        for &(start, len) in &self.pieces {
+            let skipped = at.min(len);
+            at -= skipped;
+            let now = bytes.len().min(len - skipped);
+            // SAFETY: `skipped` is at most the piece's length.
+            let to = unsafe { start.add(skipped) };
+            // SAFETY: by the invariant the piece is the request's alone, and the bytes fit what is left of it.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, now) };
+            bytes = &bytes[now..];
+            taken += now;
+        }
+        taken
+    }
+
+    /// Bytes of its data.
+    pub(super) fn len(&self) -> usize {
+        self.pieces.iter().map(|(_, len)| len).sum()
+    }
+
+    /// The request is over; nothing is done if there is none.
+    pub(super) fn finish(&mut self, status: Status, done: &mut Done<'_>) {
+        if let Some(loan) = self.loan.take() {
+            done.give_back(loan, status);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_goes_to_the_pieces_in_order() {
+        let (mut first, mut second) = ([0_u8; 3], [0_u8; 4]);
+        let pieces = vec![(first.as_mut_ptr(), 3), (second.as_mut_ptr(), 4)];
+        let asked = Asked { op: Op::Read, pieces, ..Asked::new() };
+        assert_eq!(asked.len(), 7);
+        assert_eq!(asked.fill(0, &[1, 2]), 2);
+        assert_eq!(asked.fill(2, &[3, 4, 5]), 3);
+        assert_eq!(asked.fill(5, &[6, 7, 8, 9]), 2, "what is beyond belongs to the next reply");
+        assert_eq!((first, second), ([1, 2, 3], [4, 5, 6, 7]));
+    }
+}

@@ -1,0 +1,201 @@
+//! All connections to a server, and what is done while it is away.
+//!
+//! When one connection breaks all are given up: the server may have begun anew, and an answer to a flush over one connection would
+//! say nothing about what another one was told before. One thread then connects again, for all of them, until it has succeeded or
+//! the device is closed.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use blkmq::MAX_HW_QUEUES;
+use blkmq::driver::Health;
+
+use super::Config;
+use super::cache::Cache;
+use super::connection::Connection;
+use super::handshake::{self, PATIENCE, Terms};
+use crate::lock;
+
+/// The first pause between two tries to connect; each is twice the one before, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A time during which the server cannot be reached.
+#[derive(Debug)]
+struct Outage {
+    since: Instant,
+    /// Why the last try failed.
+    said: String,
+    /// The thread that tries.
+    thread: Thread,
+}
+
+/// What all hardware queues of the device share.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) config: Config,
+    pub(super) terms: Terms,
+    /// Bytes of the export, which may grow while the server is away.
+    size: AtomicU64,
+    pub(super) cache: Cache,
+    /// Made when a hardware queue is first there; none goes before the device.
+    connections: Box<[OnceLock<Connection>]>,
+    outage: Mutex<Option<Outage>>,
+}
+
+impl Link {
+    /// Connects to the server.
+    ///
+    /// # Errors
+    /// Why there is no such export for us, in one sentence.
+    pub(super) fn open(config: Config) -> Result<Arc<Self>, String> {
+        let (socket, terms) = handshake::connect(&config.address, PATIENCE)?;
+        let link = Self {
+            size: AtomicU64::new(terms.size),
+            cache: Cache::new(terms.can_flush && !config.keeps_cache, MAX_HW_QUEUES),
+            connections: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
+            outage: Mutex::default(),
+            terms,
+            config,
+        };
+        link.begin(0, socket)?;
+        link.connect(link.config.queues)?;
+        Ok(Arc::new(link))
+    }
+
+    /// Makes the connections that are missing.
+    pub(super) fn connect(&self, queues: u16) -> Result<(), String> {
+        let address = &self.config.address;
+        if queues > 1 && !self.terms.can_multi_conn {
+            return Err(format!("{address}: the server allows one connection; submit_queues must be 1"));
+        }
+        for hctx in (0..queues).filter(|hctx| self.connections[usize::from(*hctx)].get().is_none()) {
+            let (socket, terms) = handshake::connect(address, PATIENCE)?;
+            self.check(terms)?;
+            self.begin(hctx, socket)?;
+        }
+        Ok(())
+    }
+
+    /// Whether these are the terms of the first connection. The export may have grown since it came.
+    fn check(&self, terms: Terms) -> Result<(), String> {
+        if (Terms { size: self.terms.size, ..terms }) != self.terms || terms.size < self.terms.size {
+            return Err(format!("{}: the server promises each connection something else", self.config.address));
+        }
+        Ok(())
+    }
+
+    fn begin(&self, hctx: u16, socket: OwnedFd) -> Result<(), String> {
+        let connection = Connection::new(socket, hctx, self.config.depth);
+        let _ = self.connections[usize::from(hctx)]
+            .set(connection.map_err(|error| format!("{}: {error}", self.config.address))?);
+        Ok(())
+    }
+
+    /// The connection of a hardware queue, if that has been there.
+    pub(super) fn get(&self, hctx: u16) -> Option<&Connection> {
+        self.connections[usize::from(hctx)].get()
+    }
+
+    /// All connections.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.connections.iter().filter_map(OnceLock::get)
+    }
+
+    /// Bytes of the export.
+    pub(super) fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests wait for a server that is away.
+    pub(super) fn keeps(&self) -> bool {
+        !self.config.reconnect_delay.is_zero()
+    }
+
+    /// A connection has broken. Starts the thread that connects again, unless there is one.
+    #[cold]
+    pub(super) fn lose(self: &Arc<Self>) {
+        let mut outage = lock(&self.outage);
+        if outage.is_some() {
+            return;
+        }
+        let link = Arc::downgrade(self);
+        let since = Instant::now();
+        // Without a thread requests wait, and the next thread that polls comes here again.
+        if let Ok(thread) = thread::Builder::new().name("nbd reconnect".into()).spawn(move || restore(&link, since)) {
+            let said = format!("{}: the connection broke", self.config.address);
+            *outage = Some(Outage { since, said, thread: thread.thread().clone() });
+        }
+    }
+
+    /// Tries to connect all hardware queues anew.
+    fn come_up(&self, patience: Duration) -> Result<(), String> {
+        let address = &self.config.address;
+        for connection in self.iter().filter(|connection| !connection.is_up()) {
+            let (socket, terms) = handshake::connect(address, patience)?;
+            self.check(terms)?;
+            self.size.fetch_max(terms.size, Ordering::Relaxed);
+            connection.come_up(self, socket).map_err(|error| format!("{address}: {error}"))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn health(&self) -> Health {
+        if let Some(outage) = &*lock(&self.outage) {
+            let seconds = outage.since.elapsed().as_secs();
+            return Health::Away(format!("the server is away for {seconds} s: {}", outage.said));
+        }
+        if self.cache.is_lost() {
+            let address = &self.config.address;
+            return Health::Failed(format!(
+                "{address}: the server was away, and writes that it had answered and not flushed may be lost; flushes fail until \
+                 the device is opened anew"
+            ));
+        }
+        Health::Good
+    }
+
+    /// The device is closed: the thread that connects again is to see it now.
+    pub(super) fn close(&self) {
+        if let Some(outage) = &*lock(&self.outage) {
+            outage.thread.unpark();
+        }
+    }
+}
+
+/// Connects again until that has succeeded or the device is closed.
+fn restore(link: &Weak<Link>, since: Instant) {
+    let mut pause = FIRST_PAUSE;
+    let mut is_down = false;
+    let mut keeps = true;
+    while let Some(link) = link.upgrade() {
+        let delay = link.config.reconnect_delay;
+        let left = delay.saturating_sub(since.elapsed());
+        if !is_down {
+            is_down = true;
+            keeps = !left.is_zero();
+            link.iter().for_each(|connection| connection.go_down(keeps));
+            // Every connection is closed, so nothing more is acknowledged.
+            link.cache.server_is_away();
+        } else if keeps && left.is_zero() {
+            keeps = false;
+            // One that is up again already is left alone: what it acknowledges from now on counts for the next outage.
+            link.iter().filter(|connection| !connection.is_up()).for_each(|connection| connection.go_down(false));
+        }
+        let patience = if keeps { left.min(PATIENCE) } else { PATIENCE };
+        let tried = link.come_up(patience);
+        let mut outage = lock(&link.outage);
+        match tried {
+            Ok(()) => return *outage = None,
+            Err(said) => outage.as_mut().expect("this thread alone ends it").said = said,
+        }
+        drop(outage);
+        // Not while the device is held: it may be closed meanwhile.
+        drop(link);
+        thread::park_timeout(if keeps { pause.min(left) } else { pause });
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+}
