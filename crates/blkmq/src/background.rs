@@ -80,7 +80,7 @@ impl Drop for Membership<'_> {
         }
         self.q.nr_background.fetch_sub(1, Ordering::Relaxed);
         member.set_background(false);
-        self.q.leave(self.member);
+        self.q.leave(self.member, None);
     }
 }
 

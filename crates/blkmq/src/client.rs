@@ -3,7 +3,7 @@
 pub use blkmq_sched::{Class, ClientId, IoPriority};
 
 /// A tenant of a queue. Fairness is between clients; several submitters may serve one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Client {
     /// The name shown in dumps and statistics.
     pub name: String,

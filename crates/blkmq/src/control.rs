@@ -8,6 +8,7 @@ use blkmq_sched::{ClientId, KnobError, Scheduler};
 
 use crate::account::{SectorRange, check_ranges};
 use crate::client::Client;
+use crate::clients::Clients;
 use crate::driver::{Topology, check_topology};
 use crate::grace::Observed;
 use crate::hctx::Layout;
@@ -22,7 +23,7 @@ use crate::sync::{Arc, thread};
 pub(crate) struct Control {
     freezes: u32,
     quiesces: u32,
-    clients: Vec<Client>,
+    pub(crate) clients: Clients,
 }
 
 /// A queue that lets nothing new in. Dropping it lets the queue go on. Freezes nest.
@@ -396,26 +397,17 @@ impl RequestQueue {
             self.members.get(member).make_range_sums();
         }
         self.held.lock.lock().backlog.reserve(member);
-        let client = client.map_or(ClientId(0), |client| control.client_id(client));
+        let client = client.map_or(ClientId::default(), |client| control.clients.join(client));
         Ok((member, client))
     }
 
-    /// Ends a thread's membership. Nothing of it is outstanding.
-    pub(crate) fn leave(&self, member: u16) {
-        let _control = self.control.lock();
+    /// Ends a thread's membership, and its service for a client if it had one. Nothing of it is outstanding.
+    pub(crate) fn leave(&self, member: u16, client: Option<ClientId>) {
+        let mut control = self.control.lock();
+        if let Some(client) = client {
+            control.clients.leave(client);
+        }
         self.members.leave(member);
-    }
-}
-
-impl Control {
-    /// The number of a client; equal clients are one.
-    fn client_id(&mut self, client: &Client) -> ClientId {
-        let known = self.clients.iter().position(|known| known == client);
-        let index = known.unwrap_or_else(|| {
-            self.clients.push(client.clone());
-            self.clients.len() - 1
-        });
-        ClientId(u32::try_from(index).unwrap_or(u32::MAX))
     }
 }
 

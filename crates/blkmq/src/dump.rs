@@ -41,6 +41,7 @@ impl RequestQueue {
         writeln!(out, "sleepers {sleepers} background {background} room_wanted {room}")?;
         self.show_hctxs(out)?;
         self.show_scheduler(out)?;
+        self.show_clients(out)?;
         self.show_members(out)?;
         writeln!(out, "driver {}", self.driver.name())?;
         self.driver.show(out)
@@ -81,6 +82,14 @@ impl RequestQueue {
                 scheduler.show(out)
             }
             None => writeln!(out, "no scheduler"),
+        }
+    }
+
+    fn show_clients(&self, out: &mut dyn Write) -> fmt::Result {
+        // Not waited for: a dump has to tell also of a change that does not come to its end.
+        match self.control.try_lock() {
+            Some(control) => control.clients.show(out),
+            None => writeln!(out, "clients: not shown, for the queue is being changed"),
         }
     }
 

@@ -56,6 +56,8 @@ mod bypass;
 #[cfg(not(loom))]
 pub mod client;
 #[cfg(not(loom))]
+mod clients;
+#[cfg(not(loom))]
 pub mod clock;
 #[cfg(not(loom))]
 mod combine;

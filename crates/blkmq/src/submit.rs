@@ -545,7 +545,7 @@ impl Drop for Submitter {
     fn drop(&mut self) {
         let _ = self.finish();
         self.set_notify(None);
-        self.q.leave(self.runner.member);
+        self.q.leave(self.runner.member, Some(self.client));
     }
 }
 

@@ -5,6 +5,8 @@
 //! A request has the id of the operation that began it. That is known when the submitter hears of it: of one that was
 //! submitted by itself then, of all others when they are over.
 
+use std::collections::BTreeMap;
+
 use blkmq_sched::{ClientId, Info, MergeLevel, Op, RqId};
 use blkmq_virtual::{Limits, Locking, Status};
 
@@ -38,6 +40,13 @@ struct Submitter {
     passed_on: u64,
 }
 
+/// Those who are one client to the queue: how many submitters there are of it, and which client it is, if that is known.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tenant {
+    nr_submitters: u32,
+    client: Option<ClientId>,
+}
+
 /// The knob `nomerges`.
 #[derive(Debug)]
 struct NoMerges {
@@ -54,8 +63,10 @@ pub(super) struct Arrivals {
     locking: Locking,
     operations: Book<Operation>,
     submitters: Vec<Submitter>,
-    /// The client that a tenant is to the queue.
-    clients: Vec<Option<ClientId>>,
+    /// By tenant.
+    tenants: BTreeMap<u16, Tenant>,
+    /// Whose a client is or was: what has the id of one that is gone is taken for that one.
+    owners: BTreeMap<ClientId, u16>,
     nomerges: NoMerges,
     names: Table<u64>,
     arrivals: Table<Arrival>,
@@ -100,7 +111,8 @@ impl Arrivals {
             locking: facts.locking,
             operations: Book::new(),
             submitters: Vec::new(),
-            clients: Vec::new(),
+            tenants: BTreeMap::new(),
+            owners: BTreeMap::new(),
             nomerges: NoMerges { level: MergeLevel::Full, coming: None, before: Vec::new() },
             names: Table::new(),
             arrivals: Table::new(),
@@ -195,22 +207,30 @@ impl Arrivals {
         self.judge_client(submitter, info.client)
     }
 
-    /// A tenant is one client, and no two tenants are the same.
-    fn judge_client(&mut self, submitter: u16, client: ClientId) -> Option<String> {
-        let tenant = usize::from(self.submitter(submitter).tenant);
-        if tenant >= self.clients.len() {
-            self.clients.resize(tenant + 1, None);
-        }
-        if self.clients[tenant].is_none() {
-            if let Some(other) = self.clients.iter().position(|known| *known == Some(client)) {
-                return Some(format!(
-                    "came as of client {}, and so do those of tenant {other}, not {tenant}",
-                    client.0
-                ));
+    fn joined(&mut self, submitter: u16, tenant: u16) {
+        self.submitter(submitter).tenant = tenant;
+        self.tenants.entry(tenant).or_default().nr_submitters += 1;
+    }
+
+    /// From here on the submitter may be gone. With the last one of a tenant its client goes.
+    fn leaving(&mut self, submitter: u16) {
+        let tenant = self.submitter(submitter).tenant;
+        if let Some(tenant) = self.tenants.get_mut(&tenant) {
+            tenant.nr_submitters = tenant.nr_submitters.saturating_sub(1);
+            if tenant.nr_submitters == 0 {
+                tenant.client = None;
             }
-            self.clients[tenant] = Some(client);
         }
-        let known = self.clients[tenant]?;
+    }
+
+    /// A tenant is one client while submitters serve it, and no two tenants are the same, not even one after the other.
+    fn judge_client(&mut self, submitter: u16, client: ClientId) -> Option<String> {
+        let tenant = self.submitter(submitter).tenant;
+        let owner = *self.owners.entry(client).or_insert(tenant);
+        if owner != tenant {
+            return Some(format!("came as of client {}, and so did those of tenant {owner}, not {tenant}", client.0));
+        }
+        let known = *self.tenants.entry(tenant).or_default().client.get_or_insert(client);
         (known != client).then(|| format!("came as of client {}, and tenant {tenant} is client {}", client.0, known.0))
     }
 
@@ -231,7 +251,8 @@ impl Arrivals {
 impl Checker for Arrivals {
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation> {
         match *event {
-            Event::Joined { submitter, tenant, .. } => self.submitter(submitter).tenant = tenant,
+            Event::Joined { submitter, tenant, .. } => self.joined(submitter, tenant),
+            Event::Leaving { submitter } => self.leaving(submitter),
             Event::PassedOn { submitter } => self.submitter(submitter).passed_on = at.step,
             Event::Submitted { submitter, bio, asked, .. } => {
                 self.operations.begin(bio, Operation { submitter, asked, step: at.step });
@@ -330,6 +351,13 @@ mod tests {
         told.good(Event::Joined { submitter: 2, nr_slots: 16, tenant: 1 });
         assert!(again(&mut told, 4, 2, 0).unwrap_err().contains("those of tenant 3, not 1"));
         assert_eq!(again(&mut told, 5, 2, 1), Ok(()));
+        // Another one of the tenant is there, so the client stays; without any it comes back as another one.
+        told.good(Event::Joined { submitter: 3, nr_slots: 16, tenant: 1 }).good(Event::Leaving { submitter: 2 });
+        assert!(again(&mut told, 6, 3, 8).unwrap_err().contains("client 8, and tenant 1 is client 1"));
+        told.good(Event::Leaving { submitter: 3 }).good(Event::Joined { submitter: 3, nr_slots: 16, tenant: 1 });
+        assert_eq!(again(&mut told, 7, 3, 9), Ok(()));
+        told.good(Event::Joined { submitter: 4, nr_slots: 16, tenant: 2 });
+        assert!(again(&mut told, 8, 4, 1).unwrap_err().contains("those of tenant 1, not 2"));
     }
 
     #[test]
