@@ -2,7 +2,9 @@
 
 mod command;
 mod config;
+mod drain;
 pub(crate) mod folder;
+mod limits;
 mod nbd;
 mod queue;
 
@@ -10,7 +12,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc;
 
 use blkmq::RequestQueue;
 use blkmq_export::{Address, handed};
@@ -46,8 +48,8 @@ are verified. Where a client had to show a certificate, 'blkmq clients' tells th
 
 Without --nbd, sockets that listen already are used if LISTEN_FDS and LISTEN_PID hand them over, as systemd does.
 
-Ctrl-C or SIGTERM ends the server: it takes no more requests, and those that it has complete. Again, a second later or
-more, does not wait for clients. The file of --config is TOML with the names of the options (max_connections, read_only)
+Ctrl-C or SIGTERM ends the server: it takes no more requests, and those that it has complete. It says which clients it
+waits for, and after --drain-timeout, or at the next signal a second later or more, it does not wait for them. The file of --config is TOML with the names of the options (max_connections, read_only)
 and with tables [[export]]: name, device, scheduler, locking, bypass, set, read_only, description, weight (1..1000) and
 priority (rt/0 to be/7, idle); with queue = \"NAME\" in the place of a device it is in front of the queue of another export, so that
 clients of one device differ in weight and priority. Where both say something the command line counts.";
@@ -100,6 +102,12 @@ pub(crate) struct Serve {
     /// NBD clients that are served at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     max_connections: Option<u16>,
+    /// How long a server that ends waits for its clients, as in 500ms or 1m, or off for as long as they take [default: 20s].
+    #[arg(long, value_name = "TIME|off")]
+    drain_timeout: Option<String>,
+    /// How long a client may read nothing of its replies before its connection is closed, or off [default: 5m].
+    #[arg(long, value_name = "TIME|off")]
+    stall_timeout: Option<String>,
     /// A TOML file with the same names.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
@@ -129,6 +137,7 @@ impl Serve {
         }
         let addresses = plan.nbd.iter().map(nbd::address).collect::<Result<Vec<_>, _>>()?;
         let tls = plan.tls.as_ref().map(nbd::tls).transpose()?;
+        let drain_timeout = limits::drain_timeout(plan.drain_timeout.as_ref())?;
         let queues = queue::build_all(&plan.exports)?;
         let needs_own = addresses.is_empty() && handed.is_empty();
         let own = if needs_own || plan.control.is_none() { Some(folder::make()?) } else { None };
@@ -165,7 +174,7 @@ impl Serve {
                 None
             }
         };
-        until_the_end(&server, command, &tell, &events)
+        drain::until_the_end(&server, command, drain_timeout, &tell, &events)
     }
 }
 
@@ -242,51 +251,6 @@ fn greeting(plan: &Plan, uris: &[Vec<String>], control: &Path) -> String {
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+".contains(c);
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
-}
-
-/// Goes on until the server has drained, and its command has ended if it was started for one.
-fn until_the_end(
-    server: &Nbd,
-    mut command: Option<Running>,
-    tell: &Sender<Event>,
-    events: &Receiver<Event>,
-) -> Result<(), Failure> {
-    let (mut is_drained, mut nr_signals) = (false, 0);
-    let mut is_draining = false;
-    let mut outcome = Ok(());
-    while !is_drained || command.is_some() {
-        let event = events.recv().expect("this function's caller holds a sender");
-        nr_signals += u32::from(matches!(event, Event::Signal));
-        match event {
-            Event::Drained => is_drained = true,
-            Event::Ended(status) => {
-                command = None;
-                outcome = outcome.and(command::outcome(status));
-            }
-            Event::Stop | Event::Signal if nr_signals < 2 => {
-                if let Some(command) = &command {
-                    command.ask_to_end();
-                }
-            }
-            // Who has to ask a third time has a device that keeps what it has.
-            _ => {
-                outcome = Err(Failure::Running("serve: ended at once, without waiting for clients".to_owned()));
-                server.end_now();
-                if let Some(command) = &command {
-                    command.kill();
-                }
-                if nr_signals > 2 {
-                    break;
-                }
-            }
-        }
-        if !is_draining {
-            is_draining = true;
-            let tell = tell.clone();
-            server.drain(move || drop(tell.send(Event::Drained)));
-        }
-    }
-    outcome
 }
 
 #[cfg(test)]

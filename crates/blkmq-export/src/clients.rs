@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use blkmq::Notify;
 use blkmq::event::EventFd;
@@ -23,6 +24,10 @@ pub struct ClientInfo {
     pub export: Option<String>,
     /// Requests taken from it.
     pub requests: u64,
+    /// Those of them whose replies are not sent to their end.
+    pub unanswered: u64,
+    /// For how long it has taken nothing of the replies that wait for it; `None` if none does.
+    pub unread: Option<Duration>,
     /// Bytes that it has read or written.
     pub bytes: u64,
     /// How long its requests took.
@@ -39,7 +44,11 @@ pub(crate) struct Entry {
     /// Wakes its thread.
     pub(crate) bell: Arc<EventFd>,
     requests: AtomicU64,
+    answers: AtomicU64,
     bytes: AtomicU64,
+    since: Instant,
+    /// In microseconds of the time since then, and one more, when the client last took something, if it is waited for to take more.
+    blocked: AtomicU64,
     pub(crate) meter: Meter,
 }
 
@@ -48,17 +57,39 @@ impl Entry {
         add(&self.requests, 1);
     }
 
+    pub(crate) fn count_answer(&self) {
+        add(&self.answers, 1);
+    }
+
+    /// The client takes nothing from now on, though something waits for it.
+    pub(crate) fn note_blocked(&self) {
+        // Relaxed: a number for people, which orders nothing.
+        self.blocked.store(self.since.elapsed().as_micros() as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// The client has taken something.
+    pub(crate) fn note_reading(&self) {
+        // Relaxed: as above.
+        self.blocked.store(0, Ordering::Relaxed);
+    }
+
     pub(crate) fn count_bytes(&self, bytes: u32) {
         add(&self.bytes, bytes.into());
     }
 
     fn info(&self) -> ClientInfo {
+        // Answers first: what is counted meanwhile makes the difference larger, not negative.
+        let answers = self.answers.load(Ordering::Relaxed);
+        let requests = self.requests.load(Ordering::Relaxed);
+        let blocked = self.blocked.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros);
         ClientInfo {
             number: self.number,
             peer: self.peer.clone(),
             name: self.name.get().cloned(),
             export: self.export.get().cloned(),
-            requests: self.requests.load(Ordering::Relaxed),
+            requests,
+            unanswered: requests.saturating_sub(answers),
+            unread: blocked.map(|blocked| self.since.elapsed().saturating_sub(blocked)),
             bytes: self.bytes.load(Ordering::Relaxed),
             latencies: self.meter.read(),
         }
@@ -99,9 +130,10 @@ impl Clients {
         inside.last_number += 1;
         let number = inside.last_number;
         let (name, export) = (OnceLock::new(), OnceLock::new());
-        let (requests, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let meter = Meter::default();
-        let entry = Arc::new(Entry { number, peer, name, export, bell, requests, bytes, meter });
+        let [requests, answers, bytes, blocked] = [const { AtomicU64::new(0) }; 4];
+        let (since, meter) = (Instant::now(), Meter::default());
+        let entry =
+            Arc::new(Entry { number, peer, name, export, bell, requests, answers, bytes, since, blocked, meter });
         inside.entries.insert(number, Arc::clone(&entry));
         Some(entry)
     }

@@ -5,6 +5,7 @@ mod desk;
 mod failures;
 mod input;
 mod outbox;
+mod patience;
 mod plan;
 mod pool;
 mod session;
@@ -56,6 +57,10 @@ pub(crate) enum Ending {
     Late(Duration),
     /// The queue takes no more threads.
     Queue(QueueError),
+    /// The client took nothing of what it was to be sent for so long.
+    Deaf(Duration),
+    /// The client sent nothing of a request that it had begun for so long.
+    Mute(Duration),
     /// The server stopped.
     Stopped,
 }
@@ -70,6 +75,12 @@ impl fmt::Display for Ending {
             Self::NoRequest(error) => error.fmt(f),
             Self::Late(timeout) => write!(f, "no export was chosen within {timeout:?}"),
             Self::Queue(error) => error.fmt(f),
+            Self::Deaf(limit) => {
+                write!(f, "it has read nothing of its replies for {limit:?}, and is waited for no longer")
+            }
+            Self::Mute(limit) => {
+                write!(f, "it has sent nothing of a request that it began for {limit:?}, and is waited for no longer")
+            }
             Self::Stopped => f.write_str("the server stopped"),
         }
     }
@@ -142,8 +153,7 @@ impl Connection {
         let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
         let pool = Pool::new(export.queue.driver().keeps_data());
         let desk = Desk::new(export.terms(&agreement), plan, pool, shared.bounds, Arc::clone(&entry), failures);
-        let (bell, stop) = (Arc::clone(&entry.bell), shared.stop.clone());
-        Transmission::new(stream, bell, stop, submitter, desk, input).run()
+        Transmission::new(stream, entry, shared.stop.clone(), shared.stall_timeout, submitter, desk, input).run()
     }
 
     /// Talks until an export is chosen; the answer to that is left in `output`. `None` if the client wants none.

@@ -81,6 +81,7 @@ pub struct Builder {
     sockets: Vec<OwnedFd>,
     max_connections: usize,
     negotiation_timeout: Duration,
+    stall_timeout: Option<Duration>,
     bounds: Bounds,
     tls: Option<Tls>,
     log: Arc<dyn Log>,
@@ -130,6 +131,14 @@ impl Builder {
     #[must_use]
     pub fn negotiation_timeout(mut self, timeout: Duration) -> Self {
         self.negotiation_timeout = timeout;
+        self
+    }
+
+    /// For how long a client may take nothing of the replies that wait for it, or send nothing of a request that it has begun, before
+    /// its connection is closed; 5 minutes by default, and `None` for as long as it likes. What it holds meanwhile nobody else can have.
+    #[must_use]
+    pub fn stall_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.stall_timeout = timeout;
         self
     }
 
@@ -202,6 +211,7 @@ impl Builder {
             bounds: self.bounds,
             tls: self.tls,
             negotiation_timeout: self.negotiation_timeout,
+            stall_timeout: self.stall_timeout,
             stop: Stop::new(Arc::clone(&clients), Arc::clone(&bell)),
             clients,
             bell,
@@ -224,6 +234,7 @@ pub(crate) struct Shared {
     pub(crate) bounds: Bounds,
     pub(crate) tls: Option<Tls>,
     pub(crate) negotiation_timeout: Duration,
+    pub(crate) stall_timeout: Option<Duration>,
     pub(crate) stop: Stop,
     clients: Arc<Clients>,
     /// Wakes the thread that accepts.
@@ -398,6 +409,7 @@ impl Server {
             sockets: Vec::new(),
             max_connections: 256,
             negotiation_timeout: Duration::from_secs(10),
+            stall_timeout: Some(Duration::from_secs(300)),
             bounds: Bounds::default(),
             tls: None,
             log: Arc::new(|_: Level, _: &str| ()),

@@ -42,7 +42,7 @@ impl Stop {
 
     /// Gracefully: no new connections, and each client is answered what had reached its socket. Then its connection is told to
     /// have ended, and closed when the replies have arrived, by TCP at the client's system. Returns at once. It takes as long as a
-    /// client takes to receive its replies; [`now`](Self::now) ends that.
+    /// client takes to receive its replies; [`now`](Self::now) ends that, and the server's stall timeout for a client that takes none.
     /// Connections that still negotiate are closed.
     pub fn drain(&self) {
         self.advance(Phase::Draining);

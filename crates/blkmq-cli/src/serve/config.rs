@@ -119,6 +119,8 @@ pub(super) struct Plan {
     pub(super) control: Option<PathBuf>,
     pub(super) run: Option<String>,
     pub(super) max_connections: Option<u16>,
+    pub(super) drain_timeout: Option<Given>,
+    pub(super) stall_timeout: Option<Given>,
 }
 
 /// The device of a file or block device.
@@ -194,6 +196,8 @@ impl Plan {
             control: options.control.clone().or(file.control),
             run: options.run.clone().or(file.run),
             max_connections: options.max_connections.or(file.max_connections),
+            drain_timeout: given("drain-timeout", &options.drain_timeout).or(file.drain_timeout),
+            stall_timeout: given("stall-timeout", &options.stall_timeout).or(file.stall_timeout),
         })
     }
 }
@@ -290,6 +294,8 @@ struct File {
     control: Option<PathBuf>,
     run: Option<String>,
     max_connections: Option<u16>,
+    drain_timeout: Option<Given>,
+    stall_timeout: Option<Given>,
     tls: Option<Given>,
     tls_certificates: Option<Given>,
     tls_verify_peer: bool,
@@ -313,6 +319,8 @@ struct Written {
     control: Option<PathBuf>,
     run: Option<String>,
     max_connections: Option<Spanned<u16>>,
+    drain_timeout: Option<Spanned<String>>,
+    stall_timeout: Option<Spanned<String>>,
     tls: Option<Spanned<String>>,
     tls_certificates: Option<Spanned<String>>,
     #[serde(default)]
@@ -480,6 +488,8 @@ impl File {
             control: written.control,
             run: written.run,
             max_connections,
+            drain_timeout: written.drain_timeout.as_ref().map(|text| source.given(text)),
+            stall_timeout: written.stall_timeout.as_ref().map(|text| source.given(text)),
             tls: written.tls.as_ref().map(|text| source.given(text)),
             tls_certificates: written.tls_certificates.as_ref().map(|text| source.given(text)),
             tls_verify_peer: written.tls_verify_peer,

@@ -10,10 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Address, Export, Latencies, Level, Server, StartError, Stop, Tls, TlsError};
+use blkmq_export::{Address, ClientInfo, Export, Latencies, Level, Server, StartError, Stop, Tls, TlsError};
 use blkmq_workbench::TextError;
 
 use super::config::{self, Given, Plan};
+use super::limits;
 use crate::control::schema::Client;
 use crate::failure::Failure;
 
@@ -77,7 +78,8 @@ impl Nbd {
         handed: Vec<OwnedFd>,
         tls: Option<Tls>,
     ) -> Result<Self, Failure> {
-        let mut builder = Server::builder().log(say);
+        let stall_timeout = limits::stall_timeout(plan.stall_timeout.as_ref())?;
+        let mut builder = Server::builder().log(say).stall_timeout(stall_timeout);
         if let Some(tls) = tls {
             builder = builder.tls(tls);
         }
@@ -117,7 +119,7 @@ impl Nbd {
         let queues = queues(plan);
         Box::new(move || {
             let found = lock(&slot).as_ref().map(Server::clients).unwrap_or_default();
-            let client = |info: blkmq_export::ClientInfo| Client {
+            let client = |info: ClientInfo| Client {
                 number: info.number,
                 queue: info.export.as_ref().and_then(|name| queues.get(name)).cloned(),
                 peer: info.peer,
@@ -161,6 +163,11 @@ impl Nbd {
         });
     }
 
+    /// The clients that are still connected.
+    pub(super) fn waited_for(&self) -> Vec<ClientInfo> {
+        lock(&self.slot).as_ref().map(Server::clients).unwrap_or_default()
+    }
+
     /// Closes all connections, whatever was asked.
     pub(super) fn end_now(&self) {
         self.stop.now();
@@ -175,9 +182,14 @@ fn queues(plan: &Plan) -> BTreeMap<String, String> {
 /// What should not happen goes to standard error; that clients come and go does not.
 fn say(level: Level, text: &str) {
     if level == Level::Warning {
-        // If it cannot be written there is nobody to tell.
-        let _ = writeln!(io::stderr(), "blkmq: {text}");
+        say_now(text);
     }
+}
+
+/// Says something on standard error.
+pub(super) fn say_now(text: &str) {
+    // If it cannot be written there is nobody to tell.
+    let _ = writeln!(io::stderr(), "blkmq: {text}");
 }
 
 #[cfg(test)]

@@ -8,16 +8,16 @@ use libc::TIOCOUTQ;
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl};
 
-/// Whether everything that was sent by TCP is with the client's system, the end of it included.
+/// Bytes that were sent by TCP and are not with the client's system yet, the end counting as one.
 ///
 /// # Errors
 /// The socket is of a kind that does not know.
-pub(super) fn has_arrived(socket: BorrowedFd<'_>) -> Result<bool, Errno> {
+pub(super) fn on_the_way(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
     // SAFETY: of a socket this asks how many bytes are on their way, and the answer is a `c_int`.
     let question = unsafe { Getter::<{ TIOCOUTQ as Opcode }, c_int>::new() };
     // SAFETY: the descriptor is open while it is borrowed, and one that is no socket answers with the same type, or not at all.
     let waiting = unsafe { ioctl(socket, question) }?;
-    Ok(waiting == 0)
+    Ok(usize::try_from(waiting).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -34,17 +34,17 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut ours, _) = listener.accept().unwrap();
-        assert_eq!(has_arrived(ours.as_fd()), Ok(true));
+        assert_eq!(on_the_way(ours.as_fd()), Ok(0));
         ours.set_nonblocking(true).unwrap();
         let mut sent = 0;
         while let Ok(len) = ours.write(&[0; 65536]) {
             sent += len;
         }
-        assert_eq!(has_arrived(ours.as_fd()), Ok(false));
+        assert!(on_the_way(ours.as_fd()).unwrap() > 0);
         theirs.read_exact(&mut vec![0; sent]).unwrap();
-        while has_arrived(ours.as_fd()) == Ok(false) {
+        while on_the_way(ours.as_fd()).unwrap() > 0 {
             std::thread::yield_now();
         }
-        assert!(has_arrived(tempfile::tempfile().unwrap().as_fd()).is_err());
+        assert!(on_the_way(tempfile::tempfile().unwrap().as_fd()).is_err());
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Desk {
     /// Operations that the submitter has not taken yet.
     waiting: VecDeque<Bio>,
     pub(super) outbox: Outbox,
+    /// The client is gone: what only it would have had something from is not begun.
+    is_abandoned: bool,
     /// The time, as of the last look at the clock.
     pub(super) now: Time,
     entry: Arc<Entry>,
@@ -55,6 +57,7 @@ impl Desk {
             pool,
             waiting: VecDeque::with_capacity(bounds.requests.into()),
             outbox: Outbox::default(),
+            is_abandoned: false,
             now: Time(0),
             entry,
             failures,
@@ -82,9 +85,26 @@ impl Desk {
         }
     }
 
+    /// The client is gone, and nobody would get an answer. What is with the queue is waited for; of the rest only what changes the
+    /// export is still begun.
+    pub(super) fn abandon(&mut self) {
+        self.is_abandoned = true;
+        for _ in 0..self.waiting.len() {
+            let Some(bio) = self.waiting.pop_front() else { break };
+            if self.tasks.get(bio.user_data as TaskId).command.only_tells() {
+                self.settle(bio, Status::Gone);
+            } else {
+                self.waiting.push_back(bio);
+            }
+        }
+    }
+
     /// Takes a request, if the bounds allow one more; `checked` is what its check found. A request that needs more
     /// bytes than are allowed is taken when nothing else is in hand.
-    pub(super) fn take(&mut self, request: &Request, checked: Result<Command, Refusal>) -> Option<TaskId> {
+    pub(super) fn take(&mut self, request: &Request, mut checked: Result<Command, Refusal>) -> Option<TaskId> {
+        if self.is_abandoned && matches!(checked, Ok(command) if command.only_tells()) {
+            checked = Err(gone());
+        }
         let charge = checked.as_ref().map_or(0, |command| self.charge(request, *command));
         if !self.tasks.has_room() || (self.bytes > 0 && charge > self.most_bytes.saturating_sub(self.bytes)) {
             return None;
@@ -200,9 +220,12 @@ impl Desk {
 
     /// Takes the next step of a task: an operation, or its reply if nothing more is to be done.
     fn go_on(&mut self, id: TaskId) {
-        let task = self.tasks.get(id);
+        let task = self.tasks.get_mut(id);
         if task.is_receiving {
             return;
+        }
+        if self.is_abandoned && task.next < task.end && task.command.only_tells() {
+            task.failure.get_or_insert_with(gone);
         }
         let may_start = task.failure.is_none() && task.next < task.end;
         match if may_start { self.next_operation(id) } else { None } {
@@ -281,15 +304,21 @@ impl Desk {
     pub(super) fn forget_sent(&mut self) -> bool {
         let mut has_any = false;
         while let Some(id) = self.outbox.pop_sent() {
-            let Self { tasks, pool, bytes, .. } = self;
+            let Self { tasks, pool, bytes, entry, .. } = self;
             let task = tasks.get_mut(id);
             task.data.drain(..).for_each(|buffer| pool.give(buffer));
             *bytes -= std::mem::take(&mut task.charge);
             tasks.give(id);
+            entry.count_answer();
             has_any = true;
         }
         has_any
     }
+}
+
+/// Why nothing is begun for a client that is not there any more.
+fn gone() -> Refusal {
+    Refusal::new(Errno::Shutdown, "the client is gone")
 }
 
 /// An operation of the task ended with an error: it fails, unless there is another way.

@@ -10,7 +10,7 @@ use rustix::net::sockopt::{set_socket_send_buffer_size, socket_domain};
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use rustls::ServerConfig;
 
-use super::arrival::has_arrived;
+use super::arrival::on_the_way;
 use super::session::Session;
 
 /// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more.
@@ -155,15 +155,16 @@ impl Stream {
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// Whether all that was sent is with the client, or with who hands it over whatever becomes of this socket.
-    pub(super) fn has_arrived(&self) -> bool {
+    /// Bytes of what was sent that are neither with the client, nor with a system that hands them over whatever becomes of this
+    /// socket.
+    pub(super) fn on_the_way(&self) -> usize {
         // Where nobody knows there is nothing to wait for.
-        self.is_unix || has_arrived(self.socket.as_fd()).unwrap_or(true)
+        if self.is_unix { 0 } else { on_the_way(self.socket.as_fd()).unwrap_or(0) }
     }
 
-    /// Passes over what the client still sends. Returns whether the socket may be closed without loss: the client sends no more, or
-    /// all that it was sent has arrived.
-    pub(super) fn is_seen_off(&self) -> bool {
+    /// Passes over what the client still sends. Returns how many bytes would be lost if the socket were closed: none if the client
+    /// sends no more, or all that it was sent has arrived.
+    pub(super) fn see_off(&self) -> usize {
         let mut passed_over = [0; 4096];
         // A client that sends without end does not put off the look at what has arrived.
         for _ in 0..64 {
@@ -171,10 +172,10 @@ impl Stream {
                 Ok(len) if len > 0 => (),
                 Err(Errno::INTR) => (),
                 Err(Errno::AGAIN) => break,
-                Ok(_) | Err(_) => return true,
+                Ok(_) | Err(_) => return 0,
             }
         }
-        self.has_arrived()
+        self.on_the_way()
     }
 }
 

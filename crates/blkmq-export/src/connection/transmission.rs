@@ -12,11 +12,13 @@ use rustix::io::Errno as SystemError;
 
 use super::desk::Desk;
 use super::input::Input;
+use super::patience::Patience;
 use super::stream::Fault::System;
 use super::stream::Stream;
 use super::task::TaskId;
 use super::vigil::{Awaited, Look, Vigil};
 use super::{Ending, wait};
+use crate::clients::Entry;
 use crate::nbd::Errno;
 use crate::nbd::command::{Command, REQUEST_SIZE, Request};
 use crate::nbd::reply::Refusal;
@@ -49,6 +51,7 @@ struct Incoming {
 pub(super) struct Transmission {
     stream: Stream,
     bell: Arc<EventFd>,
+    entry: Arc<Entry>,
     stop: Stop,
     submitter: Submitter,
     desk: Desk,
@@ -66,23 +69,31 @@ pub(super) struct Transmission {
     end: Option<Refusal>,
     /// When everything was answered, all that was sent had arrived.
     has_arrived: bool,
-    /// The client takes no replies any more. What it sent is done all the same, for it may have left in order.
+    /// The client takes no replies any more. What it sent that changes the export is done all the same, for it may have left in
+    /// order; the rest is of no use to anybody.
     is_gone: bool,
+    /// With the client to read.
+    reader: Patience,
+    /// With the client to send the rest of a request's data.
+    sender: Patience,
+    stall_timeout: Option<Duration>,
     vigil: Vigil,
 }
 
 impl Transmission {
     pub(super) fn new(
         stream: Stream,
-        bell: Arc<EventFd>,
+        entry: Arc<Entry>,
         stop: Stop,
+        stall_timeout: Option<Duration>,
         submitter: Submitter,
         desk: Desk,
         input: Input,
     ) -> Self {
         Self {
             stream,
-            bell,
+            bell: Arc::clone(&entry.bell),
+            entry,
             stop,
             submitter,
             desk,
@@ -95,6 +106,9 @@ impl Transmission {
             end: None,
             has_arrived: false,
             is_gone: false,
+            reader: Patience::new(stall_timeout),
+            sender: Patience::new(stall_timeout),
+            stall_timeout,
             vigil: Vigil::default(),
         }
     }
@@ -166,6 +180,7 @@ impl Transmission {
                 self.desk.now = self.submitter.queue().clock().now();
                 // Before the device takes its time.
                 self.vigil.end();
+                self.sender.end();
                 // The socket of a client that is gone is not waited for, so it is read to its end.
                 self.is_readable = !received.is_short || self.last_bytes.is_some() || self.is_gone;
                 if let Some(left) = &mut self.last_bytes {
@@ -186,14 +201,23 @@ impl Transmission {
                 return Ok(is_all);
             }
             Err(System(SystemError::CONNRESET)) => {
-                // What waits for the socket is for nobody, and it will never be told that there is room.
-                (self.is_gone, self.is_writable) = (true, true);
+                self.lose_client();
                 self.end_input(Refusal::new(Errno::Io, "the client is gone"));
             }
             Err(System(SystemError::INTR)) => (),
             Err(error) => return Err(Ending::Broken(error)),
         }
         Ok(true)
+    }
+
+    /// The client is gone: it has closed the connection, and not only its own side of it.
+    fn lose_client(&mut self) {
+        // What waits for the socket is for nobody, and the socket will never say that it has room. What is left to be read comes
+        // without being waited for.
+        (self.is_gone, self.is_readable, self.is_writable) = (true, true, true);
+        self.sender.end();
+        self.note_progress();
+        self.desk.abandon();
     }
 
     /// Nothing more comes. Data that is not complete fails its request, also one that is taken later.
@@ -296,7 +320,7 @@ impl Transmission {
         if self.is_gone {
             return Ok(true);
         }
-        self.has_arrived = self.has_arrived || self.stream.has_arrived();
+        self.has_arrived = self.has_arrived || self.stream.on_the_way() == 0;
         match self.stream.close() {
             Ok(()) | Err(System(SystemError::PIPE | SystemError::CONNRESET)) => Ok(true),
             Err(System(SystemError::AGAIN)) => {
@@ -312,8 +336,18 @@ impl Transmission {
     /// sent something after that, takes back what is still on its way.
     fn see_off(&mut self) -> Result<(), Ending> {
         self.stream.end_sending();
-        let mut waited = Duration::ZERO;
-        while !self.stream.is_seen_off() {
+        let (mut waited, mut last) = (Duration::ZERO, usize::MAX);
+        loop {
+            let left = self.stream.see_off();
+            if left == 0 {
+                break;
+            }
+            if left < last {
+                last = left;
+                self.note_progress();
+            }
+            self.note_blocked();
+            self.check_patience()?;
             if self.stop.phase() == Phase::Stopped {
                 return Err(Ending::Stopped);
             }
@@ -337,16 +371,47 @@ impl Transmission {
             }
             let (outbox, tasks) = self.desk.outgoing();
             match outbox.send(&mut self.stream, tasks) {
-                Ok(_) => has_any |= self.desk.forget_sent(),
-                Err(System(SystemError::AGAIN)) => self.is_writable = false,
-                Err(System(SystemError::INTR)) => (),
-                Err(System(SystemError::PIPE | SystemError::CONNRESET)) => {
-                    (self.is_gone, self.is_readable) = (true, true);
+                Ok(_) => {
+                    self.note_progress();
+                    has_any |= self.desk.forget_sent();
                 }
+                Err(System(SystemError::AGAIN)) => {
+                    self.is_writable = false;
+                    self.note_blocked();
+                }
+                Err(System(SystemError::INTR)) => (),
+                Err(System(SystemError::PIPE | SystemError::CONNRESET)) => self.lose_client(),
                 Err(error) => return Err(Ending::Broken(error)),
             }
         }
         Ok(has_any)
+    }
+
+    /// The client has taken something.
+    fn note_progress(&mut self) {
+        if self.reader.end() {
+            self.entry.note_reading();
+        }
+    }
+
+    /// The client has to read before more can be sent.
+    fn note_blocked(&mut self) {
+        if self.reader.begin() {
+            self.entry.note_blocked();
+        }
+    }
+
+    /// How long the client is still waited for, if that has an end; an error if it has come. Whoever holds the memory of a reply or of
+    /// a request for that long would hold it for ever.
+    fn check_patience(&self) -> Result<Option<Duration>, Ending> {
+        let limit = self.stall_timeout.unwrap_or(Duration::MAX);
+        let (reader, sender) = (self.reader.left(), self.sender.left());
+        match (reader, sender) {
+            (Some(Duration::ZERO), _) => Err(Ending::Deaf(limit)),
+            (_, Some(Duration::ZERO)) => Err(Ending::Mute(limit)),
+            (Some(reader), Some(sender)) => Ok(Some(reader.min(sender))),
+            _ => Ok(reader.or(sender)),
+        }
     }
 
     fn awaited(&self) -> Awaited {
@@ -390,7 +455,11 @@ impl Transmission {
         let mut events = PollFlags::empty();
         if self.wants_input() {
             events |= PollFlags::IN;
+            if self.incoming.is_some() && !self.is_readable {
+                self.sender.begin();
+            }
         }
+        let patience = self.check_patience()?;
         if self.has_output() {
             events |= PollFlags::OUT;
         }
@@ -402,6 +471,7 @@ impl Transmission {
             Clock::Virtual(_) => Duration::ZERO,
             Clock::Real(_) => Duration::from_nanos(wakeup.since(clock.now())),
         });
+        let timeout = [timeout, patience].into_iter().flatten().min();
         let ready = wait(self.socket(), &self.bell, &device, events, timeout)?;
         if let (Clock::Virtual(clock), Some(wakeup), true) = (clock, wakeup, ready.is_empty()) {
             // As when a submitter waits: sleeping moves the clock.
@@ -427,7 +497,7 @@ impl Transmission {
 
     fn note_ready(&mut self, ready: PollFlags) {
         if ready.intersects(PollFlags::HUP | PollFlags::ERR) {
-            (self.is_gone, self.is_readable, self.is_writable) = (true, true, true);
+            self.lose_client();
         }
         self.is_readable |= ready.contains(PollFlags::IN);
         self.is_writable |= ready.contains(PollFlags::OUT);

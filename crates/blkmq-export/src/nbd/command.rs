@@ -76,6 +76,14 @@ pub enum Command {
     BlockStatus,
 }
 
+impl Command {
+    /// Whether it changes nothing, and so is of no use to anybody but the client that gets its answer.
+    #[must_use]
+    pub const fn only_tells(self) -> bool {
+        matches!(self, Self::Read | Self::Cache | Self::BlockStatus)
+    }
+}
+
 /// The bytes where a request should begin are none: what follows cannot be understood either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRequest(

@@ -6,6 +6,7 @@ mod commands;
 mod device;
 mod ending;
 mod forger;
+mod leaving;
 mod options;
 mod papers;
 mod tls;

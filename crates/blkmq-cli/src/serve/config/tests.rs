@@ -54,6 +54,8 @@ fn a_file_says_what_the_command_line_could() {
         control = "c.sock"
         run = "true"
         max_connections = 3
+        drain_timeout = "7s"
+        stall_timeout = "off"
 
         [[export]]
         name = "b"
@@ -72,6 +74,9 @@ fn a_file_says_what_the_command_line_could() {
     assert_eq!(places, [("a.sock", "disks.toml: line 3"), ("tcp:127.0.0.1:0", "disks.toml: line 3")]);
     assert_eq!((plan.control, plan.run), (Some("c.sock".into()), Some("true".to_owned())));
     assert_eq!(plan.max_connections, Some(3));
+    let timeouts = [&plan.drain_timeout, &plan.stall_timeout].map(|given| given.clone().unwrap());
+    assert_eq!(timeouts.each_ref().map(|given| given.text.as_str()), ["7s", "off"]);
+    assert_eq!(timeouts[1].place, "disks.toml: line 11");
     let [default, b] = &plan.exports[..] else { panic!("{:?}", plan.exports) };
     let said = |given: &Option<Given>| given.as_ref().map(|given| given.text.clone()).unwrap_or_default();
     assert_eq!(

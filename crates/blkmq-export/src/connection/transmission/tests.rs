@@ -29,9 +29,9 @@ fn connection() -> (UnixStream, Transmission, Server) {
     let agreement = Agreement { export: 0, offer, has_structured_replies: false, has_allocation: false };
     let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
     let failures = Failures::new(Arc::clone(shared), 1, 0);
-    let desk = Desk::new(export.terms(&agreement), plan, Pool::new(true), shared.bounds, entry, failures);
+    let desk = Desk::new(export.terms(&agreement), plan, Pool::new(true), shared.bounds, Arc::clone(&entry), failures);
     let (stream, stop) = (Stream::new(ours.into()), shared.stop.clone());
-    (theirs, Transmission::new(stream, bell, stop, submitter, desk, Input::new()), server)
+    (theirs, Transmission::new(stream, entry, stop, None, submitter, desk, Input::new()), server)
 }
 
 /// The bytes of a request for the first block.

@@ -1,0 +1,236 @@
+//! The end of a server: how long it waits for its clients, and what it says meanwhile.
+
+use std::fmt::Write;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use blkmq_export::ClientInfo;
+
+use super::command::{self, Running};
+use super::nbd::{Nbd, say_now};
+use super::{Event, shown};
+use crate::failure::Failure;
+use crate::words::counted;
+
+/// When it is first said which clients are waited for: those that only have to be told of the end are gone by then.
+const AT_ONCE: Duration = Duration::from_millis(100);
+/// How often it is said again.
+const EVERY: Duration = Duration::from_secs(5);
+/// How long the device may keep what it has, once no client is waited for any more.
+const GRACE: Duration = Duration::from_secs(5);
+/// Clients that are told of one by one.
+const MAX_TOLD: usize = 5;
+
+/// What there is to do because of the time alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// Say which clients are waited for.
+    Tell,
+    /// Wait for clients no longer.
+    End,
+    /// Wait for the device no longer.
+    Leave,
+}
+
+/// A drain that has begun.
+#[derive(Debug)]
+struct Drain {
+    /// How long clients are waited for; `None` for as long as it takes.
+    limit: Option<Duration>,
+    next: Duration,
+    has_told: bool,
+    is_cut: bool,
+}
+
+impl Drain {
+    fn new(limit: Option<Duration>) -> Self {
+        let next = limit.map_or(AT_ONCE, |limit| limit.min(AT_ONCE));
+        Self { limit, next, has_told: false, is_cut: false }
+    }
+
+    /// What is due, so long after the beginning.
+    fn due(&mut self, elapsed: Duration) -> Option<Due> {
+        if elapsed < self.next {
+            return None;
+        }
+        if self.is_cut {
+            return Some(Due::Leave);
+        }
+        let has_told = std::mem::replace(&mut self.has_told, true);
+        if let Some(limit) = self.limit.filter(|limit| has_told && elapsed >= *limit) {
+            self.is_cut = true;
+            self.next = limit + GRACE;
+            return Some(Due::End);
+        }
+        self.next = elapsed + EVERY;
+        if let Some(limit) = self.limit {
+            self.next = self.next.min(limit);
+        }
+        Some(Due::Tell)
+    }
+}
+
+/// What of the server the clients still keep, in words.
+fn describe(clients: &[ClientInfo], left: Option<Duration>) -> String {
+    let mut text = format!("serve: waits for {}", counted(clients.len() as u64, "client"));
+    if let Some(left) = left {
+        let _ = write!(text, ", {} s more at most", left.as_secs().max(1));
+    }
+    for (index, client) in clients.iter().take(MAX_TOLD).enumerate() {
+        let before = if index == 0 { ": " } else { "; " };
+        let _ = write!(text, "{before}client {} from {}", client.number, client.peer);
+        if let Some(name) = &client.name {
+            let _ = write!(text, ", {name:?},");
+        }
+        if let Some(export) = &client.export {
+            let _ = write!(text, " at {:?}", shown(export));
+        }
+        let _ = write!(text, " with {} not answered", counted(client.unanswered, "request"));
+        if let Some(unread) = client.unread {
+            let _ = write!(text, ", which has not read for {:.1} s", unread.as_secs_f64());
+        }
+    }
+    if clients.len() > MAX_TOLD {
+        let _ = write!(text, "; and {} more", clients.len() - MAX_TOLD);
+    }
+    text
+}
+
+/// Goes on until the server has drained, and its command has ended if it was started for one. The first event begins the drain, which
+/// waits for clients up to `limit`.
+pub(super) fn until_the_end(
+    server: &Nbd,
+    mut command: Option<Running>,
+    limit: Option<Duration>,
+    tell: &Sender<Event>,
+    events: &Receiver<Event>,
+) -> Result<(), Failure> {
+    let (mut is_drained, mut nr_signals) = (false, 0);
+    let mut drain: Option<(Instant, Drain)> = None;
+    let mut outcome = Ok(());
+    while !is_drained || command.is_some() {
+        let event = match &mut drain {
+            None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some((began, drain)) => {
+                if let Some(due) = drain.due(began.elapsed()) {
+                    let clients = server.waited_for();
+                    match due {
+                        Due::Tell if clients.is_empty() => (),
+                        Due::Tell => {
+                            let left = drain.limit.map(|limit| limit.saturating_sub(began.elapsed()));
+                            say_now(&describe(&clients, left));
+                        }
+                        Due::End => {
+                            let whom = match clients.len() {
+                                0 => "the command".to_owned(),
+                                nr => counted(nr as u64, "client"),
+                            };
+                            outcome = Err(Failure::Running(format!(
+                                "serve: ended after {:?}, without waiting any longer for {whom}",
+                                drain.limit.unwrap_or_default(),
+                            )));
+                            end_now(server, command.as_ref());
+                        }
+                        Due::Leave => {
+                            let what = "serve: ended though the device keeps what it was given";
+                            return Err(Failure::Running(what.to_owned()));
+                        }
+                    }
+                    continue;
+                }
+                events.recv_timeout(drain.next.saturating_sub(began.elapsed()))
+            }
+        };
+        let event = match event {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => unreachable!("this function's caller holds a sender"),
+        };
+        nr_signals += u32::from(matches!(event, Event::Signal));
+        match event {
+            Event::Drained => is_drained = true,
+            Event::Ended(status) => {
+                command = None;
+                outcome = outcome.and(command::outcome(status));
+            }
+            Event::Stop | Event::Signal if nr_signals < 2 => {
+                if let Some(command) = &command {
+                    command.ask_to_end();
+                }
+            }
+            // An operator who has to ask a third time has a device that keeps what it has.
+            _ => {
+                outcome = Err(Failure::Running("serve: ended at once, without waiting for clients".to_owned()));
+                end_now(server, command.as_ref());
+                if nr_signals > 2 {
+                    break;
+                }
+            }
+        }
+        if drain.is_none() {
+            drain = Some((Instant::now(), Drain::new(limit)));
+            let tell = tell.clone();
+            server.drain(move || drop(tell.send(Event::Drained)));
+        }
+    }
+    outcome
+}
+
+fn end_now(server: &Nbd, command: Option<&Running>) {
+    server.end_now();
+    if let Some(command) = command {
+        command.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_due(limit: Option<Duration>, until: Duration) -> Vec<(Duration, Due)> {
+        let (mut drain, mut found) = (Drain::new(limit), Vec::new());
+        while drain.next <= until {
+            let at = drain.next;
+            found.push((at, drain.due(at).unwrap()));
+            if found.last().unwrap().1 == Due::Leave {
+                break;
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_drain_is_told_of_at_once_and_again_and_ends_in_time() {
+        let s = Duration::from_secs;
+        let told = |ms| (Duration::from_millis(ms), Due::Tell);
+        let expected = [told(100), told(5100), told(10100), (s(12), Due::End), (s(17), Due::Leave)];
+        assert_eq!(all_due(Some(s(12)), s(100)), expected);
+        assert_eq!(all_due(Some(Duration::from_millis(50)), s(1)), [told(50), (Duration::from_millis(50), Due::End)]);
+        assert_eq!(all_due(None, s(1000)).len(), 200, "without a limit it does not end by itself");
+        assert_eq!(Drain::new(None).due(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn it_is_said_which_clients_are_waited_for_and_why() {
+        let client = |number, unread| ClientInfo {
+            number,
+            peer: "127.0.0.1:99".to_owned(),
+            name: (number == 2).then(|| "a".to_owned()),
+            export: Some(String::new()),
+            requests: 9,
+            unanswered: number,
+            unread,
+            bytes: 0,
+            latencies: blkmq_export::Latencies::default(),
+        };
+        let clients = [client(1, None), client(2, Some(Duration::from_millis(1500)))];
+        assert_eq!(
+            describe(&clients, Some(Duration::from_millis(19_900))),
+            "serve: waits for 2 clients, 19 s more at most: client 1 from 127.0.0.1:99 at \"default\" with 1 request not \
+             answered; client 2 from 127.0.0.1:99, \"a\", at \"default\" with 2 requests not answered, which has not read for 1.5 s"
+        );
+        let many: Vec<_> = (1..=7).map(|number| client(number, None)).collect();
+        let text = describe(&many, None);
+        assert!(text.starts_with("serve: waits for 7 clients: ") && text.ends_with("; and 2 more"), "{text}");
+    }
+}

@@ -1,0 +1,72 @@
+//! How long a connection waits for its client to take or send more of what is half done.
+
+use std::time::{Duration, Instant};
+
+/// Measures for how long a client has done nothing that it has to do before its connection can go on.
+#[derive(Debug)]
+pub(super) struct Patience {
+    /// How long is too long; `None` if nothing is.
+    limit: Option<Duration>,
+    /// Since when the client has done nothing.
+    since: Option<Instant>,
+}
+
+impl Patience {
+    pub(super) const fn new(limit: Option<Duration>) -> Self {
+        Self { limit, since: None }
+    }
+
+    /// The client has to do something, and has done nothing yet. Returns whether that is new.
+    ///
+    /// COST: a clock reading if it is new.
+    pub(super) fn begin(&mut self) -> bool {
+        let is_new = self.since.is_none();
+        if is_new {
+            self.since = Some(Instant::now());
+        }
+        is_new
+    }
+
+    /// The client has done something, or has nothing to do. Returns whether it was waited for.
+    pub(super) fn end(&mut self) -> bool {
+        self.since.take().is_some()
+    }
+
+    /// How long the client may still do nothing: `None` without end, and no time if it has been too long.
+    pub(super) fn left(&self) -> Option<Duration> {
+        self.left_at(Instant::now())
+    }
+
+    fn left_at(&self, now: Instant) -> Option<Duration> {
+        let limit = self.limit?;
+        Some(limit.saturating_sub(now.saturating_duration_since(self.since?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if the time counts from the first wait on, however much the client takes: one that reads slowly would be cut.
+    #[test]
+    fn a_client_that_does_something_has_all_the_time_again() {
+        let limit = Duration::from_secs(10);
+        let mut patience = Patience::new(Some(limit));
+        assert_eq!(patience.left(), None, "nothing is to be done");
+        assert!(patience.begin() && !patience.begin());
+        let since = patience.since.unwrap();
+        assert_eq!(patience.left_at(since + Duration::from_secs(4)), Some(Duration::from_secs(6)));
+        assert_eq!(patience.left_at(since + Duration::from_secs(11)), Some(Duration::ZERO));
+        assert!(patience.end() && !patience.end());
+        assert_eq!(patience.left_at(since + Duration::from_secs(11)), None);
+        assert!(patience.begin());
+        assert!(patience.left().unwrap() > Duration::from_secs(1));
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_too_long() {
+        let mut patience = Patience::new(None);
+        patience.begin();
+        assert_eq!(patience.left_at(Instant::now() + Duration::from_secs(1 << 30)), None);
+    }
+}
