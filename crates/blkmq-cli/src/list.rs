@@ -54,7 +54,9 @@ impl List {
                 let kept = if queue.keeps_data { "" } else { " KEEPS NOTHING" };
                 let scheduler = queue.knobs.get("scheduler").map_or("", String::as_str);
                 writeln!(out, "  {}: {}, {size}{read_only}{kept}, scheduler {scheduler}", queue.name, queue.device)?;
-                for line in queue.uris.iter().chain(Some(&queue.description).filter(|text| !text.is_empty())) {
+                let health = queue.health.line();
+                let description = Some(&queue.description).filter(|text| !text.is_empty());
+                for line in health.iter().chain(&queue.uris).chain(description) {
                     writeln!(out, "    {line}")?;
                 }
             }

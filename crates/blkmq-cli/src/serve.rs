@@ -4,6 +4,7 @@ mod command;
 mod config;
 mod drain;
 pub(crate) mod folder;
+mod health;
 mod limits;
 mod nbd;
 mod queue;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Address, handed};
+use blkmq_export::{Address, Level, handed};
 use clap::Args;
 
 use crate::control::{self, Served, State};
@@ -24,6 +25,7 @@ use crate::interrupt;
 use command::Running;
 use config::{Disk, Export, Plan};
 use folder::Socket;
+use health::Watch;
 use nbd::Nbd;
 
 const EXAMPLES: &str = "\
@@ -159,7 +161,9 @@ impl Serve {
             latencies: server.latencies(&plan),
             stop: Box::new(move || drop(stop.send(Event::Stop))),
         };
+        let devices = state.queues.iter().map(|queue| (queue.name.clone(), Arc::clone(&queue.q))).collect();
         control::start(listener, state).map_err(failed)?;
+        let _watch = Watch::start(devices, |line| nbd::say(Level::Warning, line)).map_err(failed)?;
         interrupt::tell(move || drop(signal.send(Event::Signal))).map_err(failed)?;
         let command = match &plan.run {
             Some(text) => {

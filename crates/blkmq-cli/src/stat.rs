@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::bench::duration;
 use crate::control::client::{Server, Which};
-use crate::control::schema::Stat;
+use crate::control::schema::{Health, Stat};
 use crate::failure::Failure;
 use crate::json;
 
@@ -97,13 +97,15 @@ impl StatCommand {
     }
 
     fn report(&self, earlier: &[Stat], now: &[Stat], heading: bool, out: &mut dyn Write) -> Result<(), Failure> {
-        let rows = earlier.iter().zip(now).map(|(earlier, now)| (now.queue.as_str(), rates(earlier, now)));
+        let rows = earlier.iter().zip(now).map(|(earlier, now)| (now, rates(earlier, now)));
         if !self.json {
             return Ok(table(rows, heading, out)?);
         }
         let queues: Vec<Value> = rows
-            .map(|(queue, rates)| {
-                let mut row = Map::from_iter([("queue".to_owned(), json!(queue))]);
+            .map(|(now, rates)| {
+                let Health { health, trouble } = &now.health;
+                let named = [("queue", json!(now.queue)), ("health", json!(health)), ("trouble", json!(trouble))];
+                let mut row: Map<_, _> = named.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
                 row.extend(COLUMNS.iter().zip(rates).map(|(name, rate)| ((*name).to_owned(), json!(rate))));
                 Value::Object(row)
             })
@@ -112,14 +114,18 @@ impl StatCommand {
     }
 }
 
-fn table<'a>(rows: impl Iterator<Item = (&'a str, [f64; 10])>, heading: bool, out: &mut dyn Write) -> io::Result<()> {
+/// The rows, each with a line behind it if the queue's device is not well.
+fn table<'a>(rows: impl Iterator<Item = (&'a Stat, [f64; 10])>, heading: bool, out: &mut dyn Write) -> io::Result<()> {
     if heading {
         let names: Vec<String> = COLUMNS.iter().map(|name| format!("{name:>9}")).collect();
         writeln!(out, "{:12}{}", "queue", names.join(" "))?;
     }
-    for (queue, rates) in rows {
+    for (now, rates) in rows {
         let numbers: Vec<String> = rates.iter().map(|rate| format!("{rate:9.2}")).collect();
-        writeln!(out, "{queue:12}{}", numbers.join(" "))?;
+        writeln!(out, "{:12}{}", now.queue, numbers.join(" "))?;
+        if let Some(line) = now.health.line() {
+            writeln!(out, "  {line}")?;
+        }
     }
     Ok(())
 }

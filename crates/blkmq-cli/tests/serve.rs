@@ -53,7 +53,8 @@ fn every_command_tells_what_the_server_has() {
     let stat: Value = serde_json::from_str(&server.get("/queues/a%20b%2Fc/stat")).unwrap();
     assert_eq!((&stat["read_ios"], &stat["read_sectors"], &stat["in_flight"]), (&json!(1), &json!(16), &json!(0)));
     assert_eq!(stat["inflight"], json!([0, 0]));
-    assert_eq!(stat.as_object().unwrap().len(), 17 + 3);
+    assert_eq!((&stat["health"], &stat["trouble"]), (&json!("good"), &Value::Null));
+    assert_eq!(stat.as_object().unwrap().len(), 17 + 5);
     let metrics = server.get("/metrics");
     assert!(metrics.contains("\nblkmq_read_bytes_total{queue=\"a b/c\"} 8192\n"), "{metrics}");
     assert!(metrics.contains("\nblkmq_client_requests_total{queue=\"a b/c\",client=\"1\"} 2\n"), "{metrics}");
@@ -77,7 +78,8 @@ fn stat_shows_averages_once_and_differences_again_and_again() {
     for _ in 0..3 {
         let report = row(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
         assert_eq!((&report["queue"], &report["w/s"]), (&json!("default"), &json!(0.0)));
-        assert_eq!(report.as_object().unwrap().len(), 11);
+        assert_eq!(report["health"], "good");
+        assert_eq!(report.as_object().unwrap().len(), 13);
     }
     server.http(b"POST /stop HTTP/1.1\r\n\r\n");
     for line in lines {

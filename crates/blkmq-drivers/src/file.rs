@@ -6,6 +6,7 @@
 //! the disk does not poll, they are like others.
 
 mod journal;
+mod losses;
 mod poller;
 mod registered;
 mod ring;
@@ -20,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
-use blkmq::driver::{Arena, Batch, Done, Driver, Registration, Topology};
+use blkmq::driver::{Arena, Batch, Done, Driver, Health, Registration, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
 pub use journal::{Asked, Journal};
@@ -180,6 +181,10 @@ impl Driver for File {
         self.target.limits()
     }
 
+    fn health(&self) -> Health {
+        self.target.health()
+    }
+
     fn topology(&self) -> Topology {
         let Config { queues, poll_queues, depth, .. } = self.config;
         Topology { default_queues: queues, read_queues: 0, poll_queues, depth }
@@ -201,7 +206,7 @@ impl Driver for File {
     /// COST: a lock that nobody waits for, and a look at the ring; for each completion another such lock. On a polled hardware
     /// queue with reads or writes in flight, a system call.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
-        self.ring(hctx).reap(done);
+        self.ring(hctx).reap(&self.target, done);
     }
 
     fn next_event(&self, hctx: u16) -> Option<Time> {

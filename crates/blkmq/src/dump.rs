@@ -44,6 +44,9 @@ impl RequestQueue {
         self.show_clients(out)?;
         self.show_members(out)?;
         writeln!(out, "driver {}", self.driver.name())?;
+        let health = self.driver.health();
+        let trouble = health.trouble().map(|text| format!(": {text}")).unwrap_or_default();
+        writeln!(out, "health {}{trouble}", health.word())?;
         self.driver.show(out)
     }
 

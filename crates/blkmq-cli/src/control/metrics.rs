@@ -150,6 +150,14 @@ pub(super) fn text(state: &State) -> String {
             "blkmq_queue_info{{queue=\"{name}\",device=\"{device}\",scheduler=\"{scheduler}\",locking=\"{locking}\"}} 1"
         );
     }
+    begin(&mut out, "device_health", "gauge", "How each queue's device is: 1 for the state that it is in.");
+    for (Served { name, q, .. }, ..) in &counted {
+        let health = q.driver().health();
+        for state in ["good", "away", "failed"] {
+            let (name, value) = (escaped(name), u8::from(health.word() == state));
+            let _ = writeln!(out, "blkmq_device_health{{queue=\"{name}\",state=\"{state}\"}} {value}");
+        }
+    }
     begin(&mut out, "io_now", "gauge", "Requests in the queue just now.");
     for (queue, stat, _) in &counted {
         let _ = writeln!(out, "blkmq_io_now{{queue=\"{}\"}} {}", escaped(&queue.name), stat.in_flight);
@@ -268,6 +276,10 @@ mod tests {
         assert!(text.ends_with("\n# EOF\n") && !text.contains("\n\n"), "{text}");
         assert!(text.contains("\nblkmq_io_now{queue=\"a\\\"b\\\\c\\n\"} 0\n"), "{text}");
         assert!(text.contains("\nblkmq_clients 1000\n"));
+        for (state, value) in [("good", 1), ("away", 0), ("failed", 0)] {
+            let line = format!("\nblkmq_device_health{{queue=\"default\",state=\"{state}\"}} {value}\n");
+            assert!(text.contains(&line), "{text}");
+        }
         assert!(text.contains("\nblkmq_client_requests_total{queue=\"\",client=\"1\"} 1\n"), "{text}");
         assert!(text.contains("\nblkmq_client_requests_total{queue=\"\",client=\"2\",name=\"a\\\"b\"} 2\n"), "{text}");
         assert_eq!(text.matches("\nblkmq_client_bytes_total{").count(), MAX_CLIENTS, "so many series at most");

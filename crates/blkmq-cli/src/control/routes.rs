@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::json;
 
 use super::http::{Answer, BAD_REQUEST, NOT_FOUND, Request, UNAVAILABLE};
-use super::schema::{Queue, Stat, Value};
+use super::schema::{Health, Queue, Stat, Value};
 use super::{Served, State, metrics};
 
 /// How long a change waits for the queue to drain. Meanwhile nothing enters the queue, so this must not be for ever.
@@ -63,6 +63,7 @@ fn describe(queue: &Served) -> Queue {
         size_bytes: queue.q.limits().capacity_sectors.saturating_mul(512),
         read_only: queue.read_only,
         keeps_data: queue.q.driver().keeps_data(),
+        health: Health::of(&queue.q),
         uris: queue.uris.clone(),
         knobs: knobs(&queue.q),
     }

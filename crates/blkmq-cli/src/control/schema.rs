@@ -17,10 +17,34 @@ pub(crate) struct Queue {
     pub(crate) read_only: bool,
     /// Whether what is written can be read again.
     pub(crate) keeps_data: bool,
+    #[serde(flatten)]
+    pub(crate) health: Health,
     /// Where clients find it.
     pub(crate) uris: Vec<String>,
     /// Every knob with its value; `scheduler` and `locking` show all, the chosen one in brackets.
     pub(crate) knobs: BTreeMap<String, String>,
+}
+
+/// How a queue's device is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Health {
+    /// `good`, `away` or `failed`.
+    pub(crate) health: String,
+    /// What is wrong, if anything is.
+    pub(crate) trouble: Option<String>,
+}
+
+impl Health {
+    /// The health of a queue's device just now.
+    pub(crate) fn of(q: &blkmq::RequestQueue) -> Self {
+        let health = q.driver().health();
+        Self { health: health.word().to_owned(), trouble: health.trouble().map(str::to_owned) }
+    }
+
+    /// The line for people, if anything is wrong.
+    pub(crate) fn line(&self) -> Option<String> {
+        self.trouble.as_ref().map(|trouble| format!("device {}: {trouble}", self.health))
+    }
 }
 
 /// The value of one knob.
@@ -35,6 +59,8 @@ pub(crate) struct Value {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stat {
     pub(crate) queue: String,
+    #[serde(flatten)]
+    pub(crate) health: Health,
     /// Since the queue was made.
     pub(crate) uptime_ns: u64,
     pub(crate) read_ios: u64,
@@ -64,6 +90,7 @@ impl Stat {
         let stat = q.stat();
         Self {
             queue: queue.to_owned(),
+            health: Health::of(q),
             // The queue's clock begins when the queue is made.
             uptime_ns: q.clock().now().0,
             read_ios: stat.read_ios,

@@ -180,7 +180,7 @@ fn queues(plan: &Plan) -> BTreeMap<String, String> {
 }
 
 /// What should not happen goes to standard error; that clients come and go does not.
-fn say(level: Level, text: &str) {
+pub(super) fn say(level: Level, text: &str) {
     if level == Level::Warning {
         say_now(text);
     }

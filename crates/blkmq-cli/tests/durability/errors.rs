@@ -2,13 +2,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::Command;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use crate::served::{Nbd, Served, TRIM};
-use crate::{file, folder};
+use crate::{Mount, file, folder};
 
 /// The protocol's numbers.
 const EIO: u32 = 5;
@@ -44,25 +42,12 @@ fn read_error(client: &mut Nbd, offset: u64) -> u32 {
     client.receive().expect("the server answers").1
 }
 
-/// A mounted file system that goes when the test ends.
-struct Mount(PathBuf);
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
-
 /// Red, as are those below, if the log is not told of what a device fails.
 #[test]
 fn a_full_disk_fails_the_writes_that_it_has_no_room_for() {
     let folder = folder();
-    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"]).arg(folder.path()).output();
-    if !mount.is_ok_and(|output| output.status.success()) {
-        println!("SKIP mounting a tmpfs takes the rights of root");
-        return;
-    }
-    let _mount = Mount(folder.path().to_owned());
+    let path = folder.path().display().to_string();
+    let Some(_mount) = Mount::new(&["-t", "tmpfs", "-o", "size=1M", "tmpfs"], &path) else { return };
     let server = serve(&format!("file,path={},size=8M", file(&folder, "disk").1));
     let (mut client, mut another) = (server.connect("bad"), server.connect("bad"));
     let errors: Vec<_> = (0..32).map(|number| client.write(number << 16, &[1; 1 << 16])).collect();

@@ -38,8 +38,9 @@ impl Journal for Log {
         self.events().push(Event::Asked((hctx, tag), asked));
     }
 
-    fn answered(&self, hctx: u16, tag: u16, result: i32) {
+    fn answered(&self, hctx: u16, tag: u16, result: i32) -> i32 {
         self.events().push(Event::Answered((hctx, tag), result));
+        result
     }
 }
 

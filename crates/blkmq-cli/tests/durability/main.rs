@@ -1,5 +1,5 @@
 //! What was acknowledged is there afterwards: after a kill, after a power loss, and as the order of what a file's rings were asked
-//! shows. And what clients are told when disks are full, sectors fail or descriptors run out.
+//! shows. And what clients are told when disks are full, syncs or sectors fail, or descriptors run out.
 
 #[path = "../../../blkmq/tests/device/mod.rs"]
 mod device;
@@ -8,12 +8,14 @@ mod journal;
 mod kills;
 mod ledger;
 mod load;
+mod losses;
 mod power;
 mod replies;
 #[path = "../served/mod.rs"]
 mod served;
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -27,6 +29,27 @@ fn file(folder: &TempDir, name: &str) -> (PathBuf, String) {
     let path = folder.path().join(name);
     let text = path.display().to_string();
     (path, text)
+}
+
+/// A mounted file system that goes when the test ends.
+struct Mount(String);
+
+impl Mount {
+    /// What `mount` makes of these arguments and a folder. `None`, and a word that the test is skipped, without the rights to do so.
+    fn new(arguments: &[&str], folder: &str) -> Option<Self> {
+        let output = Command::new("mount").args(arguments).arg(folder).output();
+        if !output.is_ok_and(|output| output.status.success()) {
+            println!("SKIP mounting takes the rights of root: mount {} {folder}", arguments.join(" "));
+            return None;
+        }
+        Some(Self(folder.to_owned()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
 }
 
 /// Does something when it is dropped, also if that is by a panic: others wait for it.

@@ -39,8 +39,8 @@ pub trait Journal: Send + Sync + fmt::Debug {
     fn asked(&self, hctx: u16, tag: u16, asked: Asked);
 
     /// The kernel has answered the entry: bytes done, or below zero an error number. The request, of which this may be a part,
-    /// is not over yet.
-    fn answered(&self, hctx: u16, tag: u16, result: i32);
+    /// is not over yet. Returns what the driver is to take for the answer: `result`, or in a test an error in its place.
+    fn answered(&self, hctx: u16, tag: u16, result: i32) -> i32;
 }
 
 /// Numbers and places of the kernel's interface, which are fixed for ever.

@@ -197,7 +197,7 @@ impl Ring {
     }
 
     /// Takes completions off the ring, unless another thread is doing so.
-    pub(super) fn reap(&self, done: &mut Done<'_>) {
+    pub(super) fn reap(&self, target: &Target, done: &mut Done<'_>) {
         if self.is_behind() {
             self.submit(&lock(&self.starting));
         }
@@ -208,12 +208,12 @@ impl Ring {
             // SAFETY: this thread has `reaping`, so there is no other view of this side.
             for completion in unsafe { poller.uring.completion_shared() } {
                 let is_refused = poller.note_answer(completion.result());
-                is_unfinished |= self.take(&completion, is_refused, done);
+                is_unfinished |= self.take(target, &completion, is_refused, done);
             }
         }
         // SAFETY: as above.
         for completion in unsafe { self.uring.completion_shared() } {
-            is_unfinished |= self.take(&completion, false, done);
+            is_unfinished |= self.take(target, &completion, false, done);
         }
         if is_unfinished {
             self.submit(&lock(&self.starting));
@@ -226,16 +226,20 @@ impl Ring {
     }
 
     /// Takes a completion. Returns whether something more of its request was put on a ring: all of it, if it `is_refused`.
-    fn take(&self, completion: &cqueue::Entry, is_refused: bool, done: &mut Done<'_>) -> bool {
-        let tag = completion.user_data() as u16;
+    fn take(&self, target: &Target, completion: &cqueue::Entry, is_refused: bool, done: &mut Done<'_>) -> bool {
+        let (tag, mut result) = (completion.user_data() as u16, completion.result());
         if let Some((hctx, journal)) = &self.journal {
-            journal.answered(*hctx, tag, completion.result());
+            result = journal.answered(*hctx, tag, result);
         }
         let mut transfer = lock(&self.transfers[usize::from(tag)]);
         let loan = transfer.loan.take().expect("the kernel answers what it was asked, once");
-        match if is_refused { Next::Again } else { transfer.answered(completion.result()) } {
-            Next::Over(status) => {
+        match if is_refused { Next::Again } else { transfer.answered(result) } {
+            Next::Over(mut status) => {
+                let promise = transfer.promise();
                 drop(transfer);
+                if let Some(promise) = promise {
+                    status = target.losses().judge(promise, status, result);
+                }
                 done.give_back(loan, status);
                 false
             }

@@ -9,12 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use blkmq::Limits;
+use blkmq::driver::Health;
 use blkmq::limits::SECTOR_SIZE;
 use rustix::fs::{AtFlags, FlockOperation, OFlags, SeekFrom, StatxFlags};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, flock, fstatfs, ioctl_blksszget, seek, statx};
 use rustix::io::Errno;
 
 use super::Config;
+use super::losses::Losses;
 
 /// Largest transfer, in sectors: 1 MiB.
 const MAX_SECTORS: u32 = 2048;
@@ -37,6 +39,7 @@ pub(super) struct Target {
     /// Past the page cache, if the file allows that.
     direct: Option<OwnedFd>,
     buffered: OwnedFd,
+    losses: Losses,
     /// What direct I/O asks of addresses in memory, in bytes.
     memory_align: usize,
     block_size: u32,
@@ -62,7 +65,8 @@ impl Target {
             return Err(fault(&error));
         }
         let (direct, memory_align, file_align) = direct(config, &buffered).map_err(|error| fault(&error))?;
-        let is_on_tmpfs = is_on_tmpfs(&buffered, kind);
+        let witness = witness(config, &buffered, kind).map_err(|error| fault(&error))?;
+        let is_on_tmpfs = is_on(libc::TMPFS_MAGIC, &buffered, kind);
         for file in direct.iter().map(AsFd::as_fd).chain([buffered.as_fd()]) {
             set_flags(file, is_on_tmpfs).map_err(|error| fault(&io::Error::from(error)))?;
         }
@@ -75,6 +79,7 @@ impl Target {
         let bytes = size_of(&buffered).map_err(|error| fault(&error))?;
         check_size(config, bytes, block_size).map_err(|what| fault(&what))?;
         Ok(Self {
+            losses: Losses::new(witness, direct.is_none()),
             direct,
             buffered: buffered.into(),
             memory_align: memory_align as usize,
@@ -106,6 +111,15 @@ impl Target {
             fua: true,
             ..Limits::default()
         }
+    }
+
+    /// What was lost.
+    pub(super) const fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
+    pub(super) fn health(&self) -> Health {
+        self.losses.first().map_or(Health::Good, |text| Health::Failed(text.to_owned()))
     }
 
     /// The descriptors for a ring to know: past the page cache first.
@@ -152,6 +166,24 @@ fn open(config: &Config, flags: i32) -> io::Result<(std::fs::File, bool)> {
     }
 }
 
+/// Opens the same file once more, with further flags.
+fn open_again(config: &Config, flags: i32, first: &std::fs::File) -> io::Result<std::fs::File> {
+    let (file, _) = open(config, flags)?;
+    let identity = |file: &std::fs::File| file.metadata().map(|found| (found.dev(), found.ino()));
+    if identity(&file)? != identity(first)? {
+        return Err(io::Error::other("another file took its place while it was opened; try again"));
+    }
+    Ok(file)
+}
+
+/// What the kernel is asked by for losses. An overlay's notes are those of the file below it, which only its syncs look at.
+fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> io::Result<Option<OwnedFd>> {
+    if is_on(libc::OVERLAYFS_SUPER_MAGIC, buffered, kind) {
+        return Ok(None);
+    }
+    Ok(Some(open_again(config, 0, buffered)?.into()))
+}
+
 /// Two servers that write to one file would destroy each other's data.
 fn lock(file: &std::fs::File, config: &Config) -> Result<(), String> {
     let how =
@@ -176,15 +208,11 @@ fn direct(config: &Config, buffered: &std::fs::File) -> io::Result<(Option<Owned
     if !config.direct {
         return Ok(NONE);
     }
-    let file = match open(config, libc::O_DIRECT) {
-        Ok((file, _)) => file,
+    let file = match open_again(config, libc::O_DIRECT, buffered) {
+        Ok(file) => file,
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(NONE),
         Err(error) => return Err(error),
     };
-    let identity = |file: &std::fs::File| file.metadata().map(|found| (found.dev(), found.ino()));
-    if identity(&file)? != identity(buffered)? {
-        return Err(io::Error::other("another file took its place while it was opened; try again"));
-    }
     let told = statx(buffered, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
     let is_told = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     let aligns = (told.stx_dio_mem_align, told.stx_dio_offset_align);
@@ -196,9 +224,9 @@ fn direct(config: &Config, buffered: &std::fs::File) -> io::Result<(Option<Owned
     })
 }
 
-/// Whether it is a file whose file system keeps it in memory. Nodes of devices may lie in such a file system too.
-fn is_on_tmpfs(file: &std::fs::File, kind: FileType) -> bool {
-    kind.is_file() && fstatfs(file).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
+/// Whether it is a file in a file system of this kind. Nodes of devices may lie in such a file system too.
+fn is_on(magic: libc::c_long, file: &std::fs::File, kind: FileType) -> bool {
+    kind.is_file() && fstatfs(file).is_ok_and(|found| found.f_type == magic)
 }
 
 /// Asks for what makes reads and writes cheaper.
@@ -281,7 +309,7 @@ mod tests {
         let is_on_tmpfs = |path: &std::path::Path| {
             let file = std::fs::File::open(path).expect("it can be read");
             let kind = file.metadata().expect("the kernel tells").file_type();
-            is_on_tmpfs(&file, kind)
+            is_on(libc::TMPFS_MAGIC, &file, kind)
         };
         let tmpfs = std::path::Path::new("/dev/shm");
         if tmpfs.is_dir() {

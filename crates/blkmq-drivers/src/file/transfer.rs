@@ -6,6 +6,7 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
 
+use super::losses::Promise;
 use super::registered::Table;
 use super::status::{Verdict, verdict};
 use super::target::{MAX_SEGMENTS, Target};
@@ -177,6 +178,15 @@ impl Transfer {
     /// Whether it is a read or write: what can be polled for.
     pub(super) fn moves_data(&self) -> bool {
         matches!(self.task, Task::Read | Task::Write)
+    }
+
+    /// What the last answer was to make durable.
+    pub(super) fn promise(&self) -> Option<Promise> {
+        match self.task {
+            Task::Sync => Some(Promise::Sync),
+            Task::Write if self.is_durable => Some(Promise::Write),
+            _ => None,
+        }
     }
 
     /// The kernel has answered: bytes done, or below zero an error. The caller has the loan.
