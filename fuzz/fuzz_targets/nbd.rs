@@ -16,7 +16,6 @@ fn offers() -> Arc<[Offer]> {
         description: "d".into(),
         size: SIZE,
         flags: 1,
-        minimum: 512,
         preferred: 4096,
         maximum: 65536,
     };
@@ -68,7 +67,7 @@ fn check(request: &Request, terms: &Terms) {
         Ok(Command::Disconnect | Command::Flush) => (),
         Ok(command) => {
             let end = request.offset.checked_add(request.length.into()).expect("no end overflows");
-            assert!(end <= terms.size && request.offset.is_multiple_of(512) && request.length.is_multiple_of(512));
+            assert!(end <= terms.size);
             let is_change = !matches!(command, Command::Read | Command::Cache | Command::BlockStatus);
             assert!(!(is_change && terms.is_read_only));
             let has_data = matches!(command, Command::Read | Command::Write { .. });
@@ -93,7 +92,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let terms = Terms {
         size: SIZE,
-        minimum: 512,
+        block: 512,
         maximum: 65536,
         is_read_only: agreement.export == 1,
         can_trim: true,

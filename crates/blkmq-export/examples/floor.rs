@@ -45,7 +45,7 @@ fn serve(mut stream: UnixStream) -> Outcome<()> {
     let Some(agreement) = negotiate(&mut stream, &mut input, &mut output, &mut buffer)? else { return Ok(()) };
     let terms = Terms {
         size: SIZE,
-        minimum: 1,
+        block: 1,
         maximum: MAX_PAYLOAD,
         is_read_only: false,
         can_trim: false,
@@ -71,7 +71,7 @@ fn negotiate(
 ) -> Outcome<Option<Agreement>> {
     let flags = transmission::HAS_FLAGS | transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN;
     let (name, description) = (String::new(), "zeroes".to_owned());
-    let offer = Offer { name, description, size: SIZE, flags, minimum: 1, preferred: 4096, maximum: MAX_PAYLOAD };
+    let offer = Offer { name, description, size: SIZE, flags, preferred: 4096, maximum: MAX_PAYLOAD };
     let offers: Arc<[Offer]> = Arc::from([offer]);
     let mut negotiation = Negotiation::begin(offers, Encryption::Off, output);
     loop {

@@ -2,6 +2,7 @@
 
 mod arrival;
 mod desk;
+mod edges;
 mod failures;
 mod input;
 mod outbox;
@@ -26,6 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as SystemError;
 
 use self::desk::Desk;
+use self::edges::Edges;
 use self::failures::Failures;
 use self::input::Input;
 use self::plan::Plan;
@@ -39,6 +41,7 @@ use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Step};
 use crate::server::Shared;
 use crate::stop::Phase;
 use crate::tls::Tls;
+use crate::turns::Turns;
 
 /// Why a connection ended otherwise than by the client's wish.
 #[derive(Debug)]
@@ -152,7 +155,9 @@ impl Connection {
         let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
         let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
         let pool = Pool::new(export.queue.driver().keeps_data());
-        let desk = Desk::new(export.terms(&agreement), plan, pool, shared.bounds, Arc::clone(&entry), failures);
+        let terms = export.terms(&agreement);
+        let edges = Edges::new(terms.block, Turns::of(&export.queue).join(Arc::clone(&entry.bell)));
+        let desk = Desk::new(terms, plan, pool, edges, shared.bounds, Arc::clone(&entry), failures);
         Transmission::new(stream, entry, shared.stop.clone(), shared.stall_timeout, submitter, desk, input).run()
     }
 

@@ -104,14 +104,14 @@ impl Export {
     /// What a client is told. `most`: bytes that one connection may have in flight, at least 64 KiB.
     pub(crate) fn offer(&self, most: usize) -> Offer {
         let limits = self.queue.limits();
-        let minimum = limits.logical_block_size;
         let most = u32::try_from(most).unwrap_or(u32::MAX).min(MAX_PAYLOAD);
-        let maximum = most - most % minimum;
+        let maximum = most - most % limits.logical_block_size;
         // A power of two that one request can hold; 4096 is what clients take for granted.
         let longest = 1 << maximum.ilog2();
-        let preferred = limits.physical_block_size.max(minimum).clamp(4096, longest).next_power_of_two();
+        let preferred =
+            limits.physical_block_size.max(limits.logical_block_size).clamp(4096, longest).next_power_of_two();
         let (name, description) = (self.name.clone(), self.description.clone());
-        Offer { name, description, size: self.size(), flags: self.flags(), minimum, preferred, maximum }
+        Offer { name, description, size: self.size(), flags: self.flags(), preferred, maximum }
     }
 
     /// What the requests of a connection are checked against.
@@ -120,7 +120,7 @@ impl Export {
         let offer = &agreement.offer;
         Terms {
             size: offer.size,
-            minimum: offer.minimum,
+            block: limits.logical_block_size,
             maximum: offer.maximum,
             is_read_only: self.is_read_only(),
             can_trim: limits.max_discard_sectors > 0,
@@ -165,9 +165,9 @@ mod tests {
     #[test]
     fn block_sizes_follow_the_device_and_what_a_connection_may_hold() {
         let offer = export("ram,size=1M,bs=4K").offer(1 << 26);
-        assert_eq!((offer.size, offer.minimum, offer.preferred, offer.maximum), (1 << 20, 4096, 4096, 32 << 20));
+        assert_eq!((offer.size, offer.preferred, offer.maximum), (1 << 20, 4096, 32 << 20));
         let offer = export("ram,size=10000K,bs=512").offer(100_000);
-        assert_eq!((offer.size, offer.minimum, offer.preferred, offer.maximum), (10_240_000, 512, 4096, 99_840));
+        assert_eq!((offer.size, offer.preferred, offer.maximum), (10_240_000, 4096, 99_840));
     }
 
     #[test]

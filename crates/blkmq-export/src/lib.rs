@@ -34,6 +34,7 @@ mod log;
 mod server;
 mod stop;
 mod tls;
+mod turns;
 mod uri;
 
 pub use clients::ClientInfo;

@@ -13,7 +13,7 @@ const SIZE: u64 = 1 << 20;
 
 fn offers() -> Arc<[Offer]> {
     let (name, description) = ("a".to_owned(), String::new());
-    [Offer { name, description, size: SIZE, flags: 1, minimum: 512, preferred: 4096, maximum: 65536 }].into()
+    [Offer { name, description, size: SIZE, flags: 1, preferred: 4096, maximum: 65536 }].into()
 }
 
 /// An option with a small number, small fields in its data, and a length that may be wrong.
@@ -98,7 +98,7 @@ fn a_request_that_is_let_through_lies_within_its_export() {
         let request = Request::parse(&bytes).unwrap();
         let terms = Terms {
             size: SIZE,
-            minimum: 512,
+            block: 512,
             maximum: 65536,
             is_read_only: random.random_bool(0.2),
             can_trim: true,
@@ -111,7 +111,7 @@ fn a_request_that_is_let_through_lies_within_its_export() {
             Ok(command) => {
                 taken += 1;
                 let end = request.offset + u64::from(request.length);
-                assert!(end <= SIZE && request.offset.is_multiple_of(512) && request.length.is_multiple_of(512));
+                assert!(end <= SIZE);
                 let only_reads = matches!(command, Command::Read | Command::Cache | Command::BlockStatus);
                 assert!(only_reads || !terms.is_read_only);
             }

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Bio, Buffer, Flags, Op, RejectReason, Status, Submitter, Time};
 
+use super::edges::{Edges, Hands, changes};
 use super::failures::Failures;
 use super::outbox::Outbox;
 use super::plan::Plan;
@@ -28,6 +30,7 @@ pub(super) struct Desk {
     bytes: usize,
     tasks: Tasks,
     pool: Pool,
+    edges: Edges,
     /// Operations that the submitter has not taken yet.
     waiting: VecDeque<Bio>,
     pub(super) outbox: Outbox,
@@ -44,6 +47,7 @@ impl Desk {
         terms: Terms,
         plan: Plan,
         pool: Pool,
+        edges: Edges,
         bounds: Bounds,
         entry: Arc<Entry>,
         failures: Failures,
@@ -55,6 +59,7 @@ impl Desk {
             bytes: 0,
             tasks: Tasks::new(bounds.requests),
             pool,
+            edges,
             waiting: VecDeque::with_capacity(bounds.requests.into()),
             outbox: Outbox::default(),
             is_abandoned: false,
@@ -76,11 +81,19 @@ impl Desk {
 
     /// Bytes of buffers that a request needs at once.
     fn charge(&self, request: &Request, command: Command) -> usize {
-        let length = u64::from(request.length);
+        let bytes = || request.offset..request.offset + u64::from(request.length);
+        let length = || {
+            let blocks = self.edges.around(bytes());
+            blocks.end - blocks.start
+        };
         match command {
-            Command::Read | Command::Write { .. } => footprints(length, self.plan.data),
+            Command::Read => footprints(length(), self.plan.data),
+            Command::Write { .. } => footprints(length(), self.plan.data) + self.edges.charge(bytes()),
+            Command::Cache => footprint(length().min(self.plan.idle) as usize),
             // A device that cannot do zeroes after all is sent them.
-            Command::Cache | Command::WriteZeroes { fast: false, .. } => footprint(length.min(self.plan.idle) as usize),
+            Command::WriteZeroes { fast: false, .. } => {
+                footprint(length().min(self.plan.idle) as usize) + self.edges.charge(bytes())
+            }
             _ => 0,
         }
     }
@@ -119,11 +132,20 @@ impl Desk {
         let task = self.tasks.get_mut(id);
         let data = std::mem::take(&mut task.data);
         let taken = failure.is_none().then_some(self.now);
-        let (next, end) = match command {
+        let bytes = request.offset..request.offset.saturating_add(request.length.into());
+        let (mut skip, mut surplus) = (0, 0);
+        let Range { start: next, end } = match command {
             // One operation, which no range says.
-            Command::Flush => (0, 1),
-            Command::BlockStatus => (0, 0),
-            _ => (request.offset, request.offset + u64::from(request.length)),
+            Command::Flush => 0..1,
+            Command::BlockStatus => 0..0,
+            Command::Read | Command::Cache => {
+                let blocks = self.edges.around(bytes.clone());
+                (skip, surplus) = ((bytes.start - blocks.start) as usize, (blocks.end - bytes.end) as usize);
+                blocks
+            }
+            // Of what a block holds only all can be given up.
+            Command::Trim { .. } => self.edges.within(bytes),
+            Command::Write { .. } | Command::WriteZeroes { .. } | Command::Disconnect => bytes,
         };
         let is_receiving = request.payload() > 0;
         let &Request { cookie, offset, length, .. } = request;
@@ -141,6 +163,8 @@ impl Desk {
             failure,
             charge,
             data,
+            skip,
+            surplus,
         };
         if !is_receiving {
             self.go_on(id);
@@ -148,22 +172,51 @@ impl Desk {
         Some(id)
     }
 
-    /// A buffer for the next piece of a write's data; `None` if the write has failed, and what follows is of no use.
-    pub(super) fn next_piece(&mut self, id: TaskId) -> Option<Buffer> {
-        let task = self.tasks.get(id);
-        let len = (task.end - task.next).min(self.plan.data);
-        (task.failure.is_none() && len > 0).then(|| self.pool.take(len as usize))
+    /// A buffer for the next piece of a write's data; `None` if the write has failed, and what follows is of no use. The data goes
+    /// behind as many bytes as are before it in its block, to the end.
+    pub(super) fn next_piece(&mut self, id: TaskId) -> (Option<Buffer>, usize) {
+        let Self { tasks, pool, edges, plan, .. } = self;
+        let task = tasks.get(id);
+        let skip = edges.skip(task.next);
+        let len = (task.end - task.next).min(plan.data - skip);
+        let buffer = (task.failure.is_none() && len > 0).then(|| {
+            let mut buffer = pool.take(edges.up(skip + len) as usize);
+            let fits = buffer.set_len((skip + len) as usize);
+            debug_assert!(fits, "a buffer can be shorter");
+            buffer
+        });
+        (buffer, skip as usize)
     }
 
     /// A piece of a write's data has come.
     pub(super) fn take_piece(&mut self, id: TaskId, buffer: Buffer) {
         let task = self.tasks.get_mut(id);
         let Command::Write { fua } = task.command else { return self.pool.give(buffer) };
-        let sector = task.next / SECTOR_SIZE as u64;
-        task.next += buffer.len() as u64;
+        let start = task.next;
+        let end = self.edges.down(start) + buffer.len() as u64;
+        task.next = end;
         task.outstanding += 1;
+        if self.edges.skip(start | end) > 0 {
+            return self.change_part(id, start..end, buffer, fua);
+        }
         let flags = Flags { fua, ..Flags::NONE };
-        self.waiting.push_back(Bio::write(sector, buffer).with_flags(flags).with_user_data(id.into()));
+        self.push(id, Bio::write(start / SECTOR_SIZE as u64, buffer).with_flags(flags));
+    }
+
+    fn change_part(&mut self, id: TaskId, bytes: Range<u64>, buffer: Buffer, fua: bool) {
+        let Self { tasks, pool, edges, waiting, .. } = self;
+        edges.change_part(&mut Hands { tasks, pool, waiting }, id, bytes, buffer, fua);
+    }
+
+    /// Passes an operation of a task on, when it is its turn.
+    fn push(&mut self, id: TaskId, bio: Bio) {
+        let Self { tasks, pool, edges, waiting, .. } = self;
+        let bio = bio.with_user_data(edges.mark(id));
+        if edges.is_wary() && changes(bio.op) {
+            edges.change_whole(&mut Hands { tasks, pool, waiting }, bio);
+        } else {
+            waiting.push_back(bio);
+        }
     }
 
     /// All data of a request has come, or is passed over.
@@ -176,7 +229,11 @@ impl Desk {
 
     /// The data of a request will never be complete. `buffer` was to take it.
     pub(super) fn break_payload(&mut self, id: TaskId, buffer: Option<Buffer>, refusal: Refusal) {
-        buffer.into_iter().for_each(|buffer| self.pool.give(buffer));
+        if let Some(mut buffer) = buffer {
+            let whole = self.edges.up(buffer.len() as u64);
+            buffer.set_len(whole as usize);
+            self.pool.give(buffer);
+        }
         self.tasks.get_mut(id).failure.get_or_insert(refusal);
         self.end_payload(id);
     }
@@ -184,7 +241,12 @@ impl Desk {
     /// Hands to the submitter what it takes. Returns whether it took any.
     pub(super) fn submit(&mut self, submitter: &mut Submitter) -> bool {
         let mut has_taken = false;
-        while !self.waiting.is_empty() {
+        loop {
+            let Self { tasks, pool, edges, waiting, .. } = self;
+            edges.look(&mut Hands { tasks, pool, waiting });
+            if self.waiting.is_empty() {
+                break;
+            }
             let (taken, rejected) = submitter.submit_batch(&mut self.waiting);
             has_taken |= taken > 0;
             match (rejected, self.waiting.pop_front()) {
@@ -200,8 +262,14 @@ impl Desk {
     }
 
     /// An operation is over.
-    pub(super) fn settle(&mut self, mut bio: Bio, status: Status) {
+    pub(super) fn settle(&mut self, mut bio: Bio, mut status: Status) {
         let id = bio.user_data as TaskId;
+        if self.edges.is_wary() {
+            let Self { tasks, pool, edges, waiting, .. } = self;
+            if !edges.settle(&mut Hands { tasks, pool, waiting }, &mut bio, &mut status) {
+                return;
+            }
+        }
         let task = self.tasks.get_mut(id);
         task.outstanding -= 1;
         let is_read = task.command == Command::Read;
@@ -229,16 +297,31 @@ impl Desk {
         }
         let may_start = task.failure.is_none() && task.next < task.end;
         match if may_start { self.next_operation(id) } else { None } {
-            Some(bio) => self.waiting.push_back(bio.with_user_data(id.into())),
+            Some(bio) => self.push(id, bio),
             None if self.tasks.get(id).outstanding == 0 => self.finish(id),
             None => (),
         }
     }
 
-    /// The next operation of a task that makes one at a time.
+    /// The next operation of a task that makes one at a time; `None` if there is none, or it is under way as the change of a part
+    /// of a block.
     fn next_operation(&mut self, id: TaskId) -> Option<Bio> {
-        let Self { tasks, pool, plan, .. } = self;
+        let Self { tasks, pool, plan, edges, .. } = self;
         let task = tasks.get_mut(id);
+        let mut end = task.end;
+        if let (Command::WriteZeroes { fua, .. }, true) = (task.command, edges.skip(task.next | end) > 0) {
+            let whole = edges.within(task.next..end);
+            if whole.start > task.next || whole.is_empty() {
+                let bytes = task.next..end.min(edges.up(task.next + 1));
+                task.next = bytes.end;
+                task.outstanding += 1;
+                let mut buffer = pool.take(edges.up(1) as usize);
+                buffer.fill(0);
+                self.change_part(id, bytes, buffer, fua);
+                return None;
+            }
+            end = whole.end;
+        }
         let step = match task.command {
             Command::Read => plan.data,
             Command::Cache | Command::WriteZeroes { by_writing: true, .. } => plan.idle,
@@ -247,7 +330,7 @@ impl Desk {
             Command::Flush => 1,
             Command::Write { .. } | Command::Disconnect | Command::BlockStatus => return None,
         };
-        let (sector, len) = (task.next / SECTOR_SIZE as u64, (task.end - task.next).min(step));
+        let (sector, len) = (task.next / SECTOR_SIZE as u64, (end - task.next).min(step));
         let nr_sectors = len / SECTOR_SIZE as u64;
         task.next += len;
         task.outstanding += 1;
@@ -269,6 +352,11 @@ impl Desk {
             }
             _ => Bio::read(sector, pool.take_for_read(len as usize)),
         })
+    }
+
+    /// Everything is answered, and nothing more comes.
+    pub(super) fn leave(&mut self) {
+        self.edges.leave();
     }
 
     /// Writes a task's reply.

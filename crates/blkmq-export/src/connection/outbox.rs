@@ -24,7 +24,7 @@ struct Reply {
 
 impl Reply {
     fn parts<'a>(&'a self, tasks: &'a Tasks) -> impl Iterator<Item = &'a [u8]> {
-        let data = tasks.get(self.task).data.iter().map(|buffer| &**buffer);
+        let data = tasks.get(self.task).wanted();
         [self.head.bytes(), &self.message.as_bytes()[..self.message_len]].into_iter().chain(data)
     }
 }

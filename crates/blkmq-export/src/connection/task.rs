@@ -28,8 +28,24 @@ pub(super) struct Task {
     pub(super) failure: Option<Refusal>,
     /// Bytes that it counts for while it lasts.
     pub(super) charge: usize,
-    /// What was read.
+    /// What was read: whole blocks.
     pub(super) data: Vec<Buffer>,
+    /// Bytes at its start that the client did not ask for.
+    pub(super) skip: usize,
+    /// And bytes at its end.
+    pub(super) surplus: usize,
+}
+
+impl Task {
+    /// What was read for the client.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = &[u8]> {
+        let last = self.data.len().wrapping_sub(1);
+        self.data.iter().enumerate().map(move |(index, buffer)| {
+            let from = if index == 0 { self.skip } else { 0 };
+            let until = buffer.len() - if index == last { self.surplus } else { 0 };
+            &buffer[from..until]
+        })
+    }
 }
 
 /// All tasks of a connection, in places that are used again.
@@ -54,6 +70,8 @@ impl Tasks {
             failure: None,
             charge: 0,
             data: Vec::new(),
+            skip: 0,
+            surplus: 0,
         };
         Self { places: (0..most).map(empty).collect(), free: (0..most).rev().collect() }
     }
@@ -73,6 +91,12 @@ impl Tasks {
 
     pub(super) fn get_mut(&mut self, id: TaskId) -> &mut Task {
         &mut self.places[usize::from(id)]
+    }
+
+    /// The tasks that change something and have operations under way.
+    pub(super) fn changing(&self) -> impl Iterator<Item = (TaskId, &Task)> {
+        let is_changing = |task: &Task| task.outstanding > 0 && task.command.changes();
+        (0..).zip(&self.places).filter(move |(_, task)| is_changing(task))
     }
 
     pub(super) fn has_room(&self) -> bool {

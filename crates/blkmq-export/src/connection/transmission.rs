@@ -251,8 +251,8 @@ impl Transmission {
             nr_requests += 1;
             self.input.consume(REQUEST_SIZE);
             if request.payload() > 0 {
-                let buffer = self.desk.next_piece(task);
-                self.incoming = Some(Incoming { task, left: request.payload() as usize, buffer, filled: 0 });
+                let (buffer, filled) = self.desk.next_piece(task);
+                self.incoming = Some(Incoming { task, left: request.payload() as usize, buffer, filled });
                 self.take_payload();
             }
         }
@@ -292,8 +292,8 @@ impl Transmission {
                 self.desk.end_payload(incoming.task);
                 break;
             }
-            let buffer = self.desk.next_piece(incoming.task);
-            self.incoming = Some(Incoming { buffer, filled: 0, ..incoming });
+            let (buffer, filled) = self.desk.next_piece(incoming.task);
+            self.incoming = Some(Incoming { buffer, filled, ..incoming });
         }
         has_piece
     }
@@ -335,6 +335,7 @@ impl Transmission {
     /// Waits until a client that may go on sending has got what it was sent. A TCP socket that is closed with something unread, or
     /// sent something after that, takes back what is still on its way.
     fn see_off(&mut self) -> Result<(), Ending> {
+        self.desk.leave();
         self.stream.end_sending();
         let (mut waited, mut last) = (Duration::ZERO, usize::MAX);
         loop {

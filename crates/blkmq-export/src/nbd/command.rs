@@ -26,8 +26,8 @@ pub struct Request {
 pub struct Terms {
     /// Size of the export in bytes.
     pub size: u64,
-    /// Offsets and lengths are multiples of this many bytes; a power of two.
-    pub minimum: u32,
+    /// Size of the device's blocks in bytes, a power of two.
+    pub block: u32,
     /// Longest read or write in bytes.
     pub maximum: u32,
     /// Nothing can be written.
@@ -81,6 +81,12 @@ impl Command {
     #[must_use]
     pub const fn only_tells(self) -> bool {
         matches!(self, Self::Read | Self::Cache | Self::BlockStatus)
+    }
+
+    /// Whether it changes what the device holds.
+    #[must_use]
+    pub const fn changes(self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Trim { .. } | Self::WriteZeroes { .. })
     }
 }
 
@@ -188,11 +194,6 @@ impl Request {
             let message = format!("{length} bytes at {offset} reach beyond the end at {}", terms.size);
             return Err(Refusal::new(errno, message));
         }
-        let minimum = terms.minimum;
-        if !offset.is_multiple_of(minimum.into()) || !length.is_multiple_of(minimum) {
-            let message = format!("offset {offset} and length {length} must be multiples of {minimum}, the block size");
-            return Err(Refusal::new(Errno::Invalid, message));
-        }
         Ok(())
     }
 
@@ -208,7 +209,9 @@ impl Request {
         let fast = self.has(command_flags::FAST_ZERO);
         // A device that makes zeroes itself may leave a hole, and cannot be told not to.
         let by_writing = !terms.can_zero || self.has(command_flags::NO_HOLE);
-        if fast && by_writing {
+        // A block of which some bytes stay is written, after it was read.
+        let has_edge = self.length > 0 && (self.offset | u64::from(self.length)) & u64::from(terms.block - 1) != 0;
+        if fast && (by_writing || has_edge) {
             return Err(Refusal::new(Errno::NotSupported, "these zeroes would take as long as writing them"));
         }
         Ok(Command::WriteZeroes { fua: self.has(command_flags::FUA), fast, by_writing })

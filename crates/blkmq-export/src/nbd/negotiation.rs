@@ -18,6 +18,10 @@ pub const MAX_NEGOTIATION: u64 = 1 << 20;
 const OPTION_HEAD: usize = 16;
 /// Zeroes behind the answer to `EXPORT_NAME`, unless the client does without.
 const NR_ZEROES: usize = 124;
+/// Smallest block size in bytes, for every client. One that asks for block sizes has to keep to this, and would have to read, change
+/// and write blocks by itself if it were that of the device, unordered with other clients; the server orders that. What is best the
+/// preferred size says.
+const MINIMUM: u32 = 1;
 
 /// What a client is told of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,9 +34,7 @@ pub struct Offer {
     pub size: u64,
     /// Of [`transmission`], without `SEND_DF`.
     pub flags: u16,
-    /// Block size: offsets and lengths are multiples of it, in bytes.
-    pub minimum: u32,
-    /// Best block size in bytes.
+    /// Best block size in bytes. Smaller requests, and others that begin or end elsewhere, are done too.
     pub preferred: u32,
     /// Longest read or write in bytes.
     pub maximum: u32,
@@ -337,8 +339,8 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         if wanted.contains(&info::DESCRIPTION) && !offer.description.is_empty() {
             inform(info::DESCRIPTION, [offer.description.as_bytes(), &[], &[]]);
         }
-        // Also to who does not ask: requests that do not keep to it will be refused.
-        let sizes = [offer.minimum, offer.preferred, offer.maximum].map(u32::to_be_bytes);
+        // Also to a client that does not ask: longer requests will be refused.
+        let sizes = [MINIMUM, offer.preferred, offer.maximum].map(u32::to_be_bytes);
         inform(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
         reply(output, option, option_replies::ACK, &[]);
         if option == options::GO { Step::Chosen(self.agreement(export, offer)) } else { Step::On }

@@ -12,6 +12,10 @@ pub(crate) struct Device {
     /// How every request of this kind ends.
     pub(crate) failing: Option<(Op, Status)>,
     pub(crate) data: Mutex<Vec<u8>>,
+    /// Of what it is told together it does the reads first.
+    pub(crate) reads_first: bool,
+    /// What it was told to do.
+    pub(crate) told: Arc<Mutex<Vec<Op>>>,
     /// Whoever asks for the limits waits for this.
     pub(crate) says: Arc<Mutex<()>>,
 }
@@ -26,7 +30,8 @@ impl Device {
             write_cache: true,
             ..Limits::default()
         };
-        Self { limits, failing: None, data: Mutex::new(vec![0; 4 << 20]), says: Arc::default() }
+        let (data, told, says) = (Mutex::new(vec![0; 4 << 20]), Arc::default(), Arc::default());
+        Self { limits, failing: None, data, reads_first: false, told, says }
     }
 
     pub(crate) fn queue(self) -> Arc<RequestQueue> {
@@ -49,12 +54,17 @@ impl Driver for Device {
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        while let Some(mut rq) = batch.next() {
+        let mut rqs: Vec<_> = std::iter::from_fn(|| batch.next()).collect();
+        if self.reads_first {
+            rqs.sort_by_key(|rq| rq.op() != Op::Read);
+        }
+        for mut rq in rqs {
             if let Some((_, status)) = self.failing.filter(|(op, _)| *op == rq.op()) {
                 batch.finish(rq, status);
                 continue;
             }
             let op = rq.op();
+            self.told.lock().expect("nobody panics with it").push(op);
             let mut data = self.data.lock().expect("nobody panics with it");
             let mut at = rq.sector() as usize * SECTOR_SIZE;
             match op {

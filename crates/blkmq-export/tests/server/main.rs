@@ -1,6 +1,7 @@
 //! A real server, driven by a naive client that knows nothing of the server's code but the protocol's numbers.
 
 mod bounds;
+mod bytes;
 mod client;
 mod commands;
 mod device;

@@ -6,7 +6,6 @@ fn offers() -> Arc<[Offer]> {
         description: format!("about {name}"),
         size,
         flags: transmission::HAS_FLAGS,
-        minimum: 512,
         preferred: 4096,
         maximum: 1 << 20,
     };
@@ -126,7 +125,7 @@ fn info_tells_what_go_tells_and_go_ends_it() {
         (option_replies::INFO, vec![0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 1]),
         (option_replies::INFO, b"\0\x01disk".to_vec()),
         (option_replies::INFO, b"\0\x02about disk".to_vec()),
-        (option_replies::INFO, vec![0, 3, 0, 0, 2, 0, 0, 0, 16, 0, 0, 16, 0, 0]),
+        (option_replies::INFO, vec![0, 3, 0, 0, 0, 1, 0, 0, 16, 0, 0, 16, 0, 0]),
         (option_replies::ACK, vec![]),
     ];
     let mut negotiation = begun(3);

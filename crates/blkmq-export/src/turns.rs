@@ -1,0 +1,375 @@
+//! Blocks that are changed in part, and whose turn it is there.
+//!
+//! A device changes whole blocks. A connection that is to change some bytes of a block reads the block, puts the bytes in, and writes
+//! it back. A change of other bytes of the block that the device does between the read and the write would be undone by the write.
+//! It may come from any connection of the same queue. So a **part** (a change that begins or ends within a block) has its blocks for
+//! itself from before its read until after its write. All other changes, of whole blocks, are far more common, and pay nothing for
+//! that: no line that several threads write, and no fence.
+//!
+//! The connections of a queue share a table of **claims**. Each claim is a range of blocks, and has a ticket; tickets are the order of
+//! the claims. A change without a ticket is **free**. The rules:
+//!
+//! 1. A part claims its blocks. It begins when every claim on one of its blocks with a lower ticket is over, and when every connection
+//!    has passed the claim.
+//! 2. A connection looks once a turn whether there are new claims. It passes a claim at a moment at which no free change of its own
+//!    is under way on the claim's blocks.
+//! 3. A connection that knows of any claim looks into the table before each change of whole blocks. The change is free if no part
+//!    claims one of its blocks. Else the change claims its blocks too, and begins when the parts with lower tickets there are over;
+//!    nobody has to pass its claim.
+//! 4. A connection that has passed all claims, and has no free change under way, can **rest**: nobody waits for it to pass claims. It
+//!    looks into the table before its next change.
+//!
+//! So no free change is under way on the blocks of a part between the part's read and its write:
+//!
+//! ```text
+//!    connection A: a part of block 7           connection B: all of block 7
+//! 1                                            looks: no claim is new
+//! 2                                            submits change X, which is free
+//! 3  claims 7 (ticket 1), rings B's bell
+//! 4  waits: B has not passed ticket 1
+//! 5                                            submits change Y, free: B has not looked since step 1
+//! 6                                            looks: ticket 1 is new; X and Y are under way on 7
+//! 7                                            change Z comes: ticket 1 claims 7, so Z gets ticket 2
+//! 8                                            X and Y are over: passes ticket 1, rings A's bell
+//! 9  reads 7, puts its bytes in, writes 7
+//! 10 ends ticket 1, rings B's bell
+//! 11                                           submits Z, and ends ticket 2 when Z is over
+//! ```
+//!
+//! What is free when B looks in step 6 began before B passes ticket 1, and B waits for it; what comes later finds ticket 1 in the
+//! table. B does not race with step 3 in steps 2 and 5: B passes the claim itself, in its own thread, and the table's lock orders
+//! that before step 9. The look at `latest` only says that there is something to look for; if B misses it once, A waits for longer.
+//!
+//! Nothing waits in a circle. A free change waits for nothing. A claim waits for lower tickets, and for connections that pass it when
+//! free changes are over.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use blkmq::event::EventFd;
+use blkmq::{Notify, RequestQueue};
+
+/// The place of a claim in the order of all claims of a queue.
+pub(crate) type Ticket = u64;
+
+/// The turns at queues that have connections. The weak reference keeps a queue's address from being used again.
+static ALL: Mutex<Vec<(Weak<RequestQueue>, Weak<Turns>)>> = Mutex::new(Vec::new());
+
+/// A connection as the others see it.
+#[derive(Debug)]
+struct Member {
+    bell: Arc<EventFd>,
+    /// It has no free change under way, and looks into the table before it begins one.
+    rests: bool,
+    /// Claims of its own whose turn has come, and that it has not taken up.
+    ready: Vec<Ticket>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    owner: usize,
+    /// In bytes, whole blocks.
+    blocks: Range<u64>,
+    /// It is a part's, which nothing else on these blocks goes beside.
+    is_part: bool,
+    /// What it waits for: claims with lower tickets, and connections that have not passed it.
+    obstacles: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    last: Ticket,
+    members: BTreeMap<usize, Member>,
+    claims: BTreeMap<Ticket, Claim>,
+}
+
+/// Whose turn it is at the blocks of one queue.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// The ticket of the newest claim of a part. Every connection reads it; only claims of parts write it.
+    latest: AtomicU64,
+    table: Mutex<Table>,
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl Table {
+    /// Something that a claim waited for is over.
+    fn clear_obstacle(&mut self, ticket: Ticket) {
+        let Some(claim) = self.claims.get_mut(&ticket) else { return };
+        claim.obstacles -= 1;
+        if claim.obstacles == 0
+            && let Some(member) = self.members.get_mut(&claim.owner)
+        {
+            member.ready.push(ticket);
+            member.bell.notify();
+        }
+    }
+
+    fn end(&mut self, ticket: Ticket) {
+        let Some(over) = self.claims.remove(&ticket) else { return };
+        let waits = |claim: &Claim| (claim.is_part || over.is_part) && overlap(&claim.blocks, &over.blocks);
+        let waiting: Vec<_> =
+            self.claims.range(ticket..).filter(|(_, claim)| waits(claim)).map(|(ticket, _)| *ticket).collect();
+        waiting.into_iter().for_each(|ticket| self.clear_obstacle(ticket));
+    }
+
+    /// Enters a claim that waits for so many connections. Returns its ticket, and whether its turn has come.
+    fn enter(&mut self, owner: usize, blocks: Range<u64>, is_part: bool, connections: usize) -> (Ticket, bool) {
+        let before = |claim: &&Claim| (claim.is_part || is_part) && overlap(&claim.blocks, &blocks);
+        let obstacles = self.claims.values().filter(before).count() + connections;
+        self.last += 1;
+        self.claims.insert(self.last, Claim { owner, blocks, is_part, obstacles });
+        (self.last, obstacles == 0)
+    }
+}
+
+impl Turns {
+    /// The turns at a queue, the same for all its connections.
+    pub(crate) fn of(q: &Arc<RequestQueue>) -> Arc<Self> {
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, turns)| turns.strong_count() > 0);
+        let known = all.iter().find(|(other, _)| other.as_ptr() == Arc::as_ptr(q));
+        if let Some(turns) = known.and_then(|(_, turns)| turns.upgrade()) {
+            return turns;
+        }
+        let turns = Arc::new(Self::default());
+        all.push((Arc::downgrade(q), Arc::downgrade(&turns)));
+        turns
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a seat for a connection that has nothing under way. `bell` wakes its thread when there is something to look for.
+    pub(crate) fn join(self: Arc<Self>, bell: Arc<EventFd>) -> Seat {
+        let mut table = self.lock();
+        let number = table.members.last_key_value().map_or(0, |(last, _)| last + 1);
+        table.members.insert(number, Member { bell, rests: false, ready: Vec::new() });
+        let seen = table.last;
+        drop(table);
+        Seat { turns: self, number, seen, rests: false }
+    }
+}
+
+/// A connection's place at the table. Dropped when nothing of the connection is under way any more.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    turns: Arc<Turns>,
+    number: usize,
+    /// The connection knows of the claims up to this ticket.
+    seen: Ticket,
+    rests: bool,
+}
+
+impl Seat {
+    /// Whether there may be claims that the connection does not know of.
+    ///
+    /// COST: a load of a line that is written when somebody changes a part of a block, and at no other time.
+    pub(crate) fn has_news(&self) -> bool {
+        // Acquire: pairs with the Release in `claim_part`, so that a thread that was woken by the bell sees why.
+        self.turns.latest.load(Ordering::Acquire) > self.seen
+    }
+
+    pub(crate) fn rests(&self) -> bool {
+        self.rests
+    }
+
+    /// Learns of the claims that have come, with their blocks. `passes` says of each whether it is passed at once; if not, it is passed
+    /// by [`pass`](Self::pass) later. Claims of the connection's own whose turn has come are added to `ready`. Returns whether the
+    /// table holds any claim.
+    pub(crate) fn look(
+        &mut self,
+        ready: &mut Vec<Ticket>,
+        mut passes: impl FnMut(Ticket, &Range<u64>) -> bool,
+    ) -> bool {
+        let mut table = self.turns.lock();
+        if !self.rests {
+            let news =
+                table.claims.range(self.seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != self.number);
+            let passed: Vec<_> =
+                news.filter(|(ticket, claim)| passes(**ticket, &claim.blocks)).map(|(ticket, _)| *ticket).collect();
+            self.seen = table.last;
+            passed.into_iter().for_each(|ticket| table.clear_obstacle(ticket));
+        }
+        if let Some(member) = table.members.get_mut(&self.number) {
+            ready.append(&mut member.ready);
+        }
+        !table.claims.is_empty()
+    }
+
+    /// Passes a claim that was not passed at once.
+    pub(crate) fn pass(&mut self, ticket: Ticket) {
+        self.turns.lock().clear_obstacle(ticket);
+    }
+
+    /// Rests. The connection has passed all claims that it knows of, and has no free change under way.
+    pub(crate) fn rest(&mut self) {
+        let mut table = self.turns.lock();
+        let news = table.claims.range(self.seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != self.number);
+        let passed: Vec<_> = news.map(|(ticket, _)| *ticket).collect();
+        passed.into_iter().for_each(|ticket| table.clear_obstacle(ticket));
+        if let Some(member) = table.members.get_mut(&self.number) {
+            member.rests = true;
+        }
+        (self.seen, self.rests) = (table.last, true);
+    }
+
+    /// Claims blocks to change a part of them. `is_passed` says whether the connection itself passes the claim at once. Returns its
+    /// ticket, and whether its turn has come.
+    pub(crate) fn claim_part(&mut self, blocks: Range<u64>, is_passed: bool) -> (Ticket, bool) {
+        let mut table = self.turns.lock();
+        let is_asked = |(number, member): &(&usize, &Member)| **number != self.number && !member.rests;
+        let asked = table.members.iter().filter(is_asked).count() + usize::from(!is_passed);
+        let (ticket, is_due) = table.enter(self.number, blocks, true, asked);
+        // Release: pairs with the Acquire in `has_news`; before the bells.
+        self.turns.latest.store(ticket, Ordering::Release);
+        table.members.iter().filter(is_asked).for_each(|(_, member)| member.bell.notify());
+        (ticket, is_due)
+    }
+
+    /// Claims blocks to change all of them, if parts of them are claimed: `None` if the change is free. Returns the ticket, and whether
+    /// its turn has come. Ends a rest.
+    pub(crate) fn claim_whole(&mut self, blocks: &Range<u64>) -> Option<Ticket> {
+        let mut table = self.turns.lock();
+        if self.rests {
+            // What is claimed by now is in the table, and what comes later the connection will be asked to pass.
+            (self.seen, self.rests) = (table.last, false);
+            if let Some(member) = table.members.get_mut(&self.number) {
+                member.rests = false;
+            }
+        }
+        let is_met = table.claims.values().any(|claim| claim.is_part && overlap(&claim.blocks, blocks));
+        is_met.then(|| table.enter(self.number, blocks.clone(), false, 0).0)
+    }
+
+    /// A change with a ticket is over, or will never begin.
+    pub(crate) fn end(&mut self, ticket: Ticket) {
+        self.turns.lock().end(ticket);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if !self.rests {
+            self.rest();
+        }
+        let mut table = self.turns.lock();
+        table.members.remove(&self.number);
+        let own: Vec<_> =
+            table.claims.iter().filter(|(_, claim)| claim.owner == self.number).map(|(ticket, _)| *ticket).collect();
+        own.into_iter().for_each(|ticket| table.end(ticket));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seat(turns: &Arc<Turns>) -> Seat {
+        Arc::clone(turns).join(Arc::new(EventFd::new().unwrap()))
+    }
+
+    fn look(seat: &mut Seat, passes: bool) -> (Vec<Ticket>, Vec<Ticket>) {
+        let (mut ready, mut news) = (Vec::new(), Vec::new());
+        seat.look(&mut ready, |ticket, _| {
+            news.push(ticket);
+            passes
+        });
+        (ready, news)
+    }
+
+    /// The steps of the argument above. Red if a part begins before others have passed its claim, or a change of all of a block does
+    /// not wait for a part of it.
+    #[test]
+    fn a_part_waits_for_what_is_free_and_what_comes_later_waits_for_the_part() {
+        let turns = Arc::new(Turns::default());
+        let (mut a, mut b) = (seat(&turns), seat(&turns));
+        assert!(!b.has_news());
+        let (first, is_due) = a.claim_part(7..8, true);
+        assert!(!is_due && b.has_news());
+        // X and Y are free.
+        assert_eq!(look(&mut b, false), (vec![], vec![first]));
+        let second = b.claim_whole(&(6..9)).expect("a part of it is claimed");
+        assert_eq!(b.claim_whole(&(0..7)), None);
+        assert_eq!(look(&mut a, true), (vec![], vec![]));
+        b.pass(first);
+        assert_eq!(look(&mut a, true), (vec![first], vec![]));
+        assert_eq!(look(&mut b, true), (vec![], vec![]));
+        a.end(first);
+        assert_eq!(look(&mut b, true), (vec![second], vec![]));
+        b.end(second);
+        assert_eq!(b.claim_whole(&(7..8)), None);
+    }
+
+    /// Red if a part waits for a connection that rests, or one that rested begins a change without looking.
+    #[test]
+    fn a_connection_that_rests_is_not_waited_for_and_looks_before_it_goes_on() {
+        let turns = Arc::new(Turns::default());
+        let (mut a, mut b) = (seat(&turns), seat(&turns));
+        b.rest();
+        let (first, is_due) = a.claim_part(0..1, true);
+        assert!(is_due);
+        assert!(b.claim_whole(&(0..1)).is_some() && !b.rests());
+        // It is waited for again, and has nothing to pass of what it has seen.
+        let (second, is_due) = a.claim_part(4..5, true);
+        assert!(!is_due);
+        assert_eq!(look(&mut b, true), (vec![], vec![second]));
+        assert_eq!(look(&mut a, true).0, [second]);
+        a.end(first);
+        assert_eq!(look(&mut b, true).0.len(), 1);
+    }
+
+    /// Red if a connection that leaves keeps others waiting, be it for its claims or for what it has not passed.
+    #[test]
+    fn a_connection_that_leaves_is_waited_for_no_more() {
+        let turns = Arc::new(Turns::default());
+        let (mut a, mut b, c) = (seat(&turns), seat(&turns), seat(&turns));
+        let (first, is_due) = a.claim_part(0..1, true);
+        assert!(!is_due);
+        assert_eq!(look(&mut b, true).1, [first]);
+        drop(c);
+        assert_eq!(look(&mut a, true).0, [first]);
+        let (second, is_due) = b.claim_part(0..1, true);
+        assert!(!is_due);
+        drop(a);
+        assert_eq!(look(&mut b, true).0, [second]);
+    }
+
+    /// Parts of the same blocks go in the order of their tickets, whoever ends first; changes of whole blocks go beside each other.
+    #[test]
+    fn turns_come_in_the_order_of_the_claims() {
+        let turns = Arc::new(Turns::default());
+        let mut a = seat(&turns);
+        let (first, is_due) = a.claim_part(0..2, true);
+        assert!(is_due);
+        let (second, is_due) = a.claim_part(1..3, true);
+        assert!(!is_due);
+        let wholes = [a.claim_whole(&(2..3)).unwrap(), a.claim_whole(&(2..4)).unwrap()];
+        let (third, is_due) = a.claim_part(3..4, true);
+        assert!(!is_due);
+        let (other, is_due) = a.claim_part(8..9, true);
+        assert!(is_due);
+        a.end(other);
+        a.end(first);
+        assert_eq!(look(&mut a, true).0, [second]);
+        a.end(second);
+        assert_eq!(look(&mut a, true).0, wholes);
+        wholes.into_iter().for_each(|ticket| a.end(ticket));
+        assert_eq!(look(&mut a, true).0, [third]);
+    }
+
+    #[test]
+    fn all_connections_of_a_queue_share_its_turns() {
+        let queue = || RequestQueue::builder(blkmq::driver::spec::open("ram,size=1M").unwrap()).build().unwrap();
+        let (one, other) = (queue(), queue());
+        let turns = Turns::of(&one);
+        assert!(Arc::ptr_eq(&turns, &Turns::of(&one)));
+        assert!(!Arc::ptr_eq(&turns, &Turns::of(&other)));
+    }
+}
