@@ -11,7 +11,7 @@ pub struct Client {
     pub weight: u16,
     /// The priority of its operations that carry none of their own.
     pub priority: IoPriority,
-    /// The group it belongs to, 0 if none: fairness is first between groups.
+    /// The group it belongs to, 0 if none: fairness is first between groups, and requests of two groups never merge.
     pub group: u32,
 }
 

@@ -19,6 +19,8 @@ const PLUG_FLUSH_SECTORS: u32 = 256;
 
 /// What an operation asks for, and so each of its requests.
 pub(crate) struct Asked {
+    client: ClientId,
+    group: u32,
     op: Op,
     flags: Flags,
     priority: IoPriority,
@@ -28,12 +30,13 @@ pub(crate) struct Asked {
 impl Asked {
     /// The body of a request for one piece of the operation that lies in the slot `parent`.
     #[inline]
-    fn body(&self, client: ClientId, submitted: Time, index: SlotIndex, parent: SlotIndex, piece: Piece) -> Body {
+    fn body(&self, submitted: Time, index: SlotIndex, parent: SlotIndex, piece: Piece) -> Body {
         Body {
             op: self.op,
             flags: self.flags,
             priority: self.priority,
-            client,
+            client: self.client,
+            group: self.group,
             merge: self.merge,
             submitted,
             sector: piece.sector,
@@ -76,7 +79,7 @@ impl Submitter {
         let Self { q, runner, plug, free, .. } = self;
         let mut rq = free.pop_front(&q.slots).expect("a slot was free just now");
         let index = rq.index();
-        *rq.body_mut() = asked.body(self.client, self.plug_time, index, index, piece);
+        *rq.body_mut() = asked.body(self.plug_time, index, index, piece);
         rq.put_bio(bio);
         let id = rq.id();
         if plug_or_merge(&q.slots, &q.merge_limits, plug, rq) {
@@ -123,7 +126,7 @@ impl Submitter {
         flags.sync |= flags.fua || flags.preflush;
         let (step, post_flush) = flush::first_step(&self.q.limits, bio.op, &mut flags);
         let asked = self.asked(&bio, flags, flags.nomerge || flags.fua || step != FlushStep::None);
-        let Self { q, runner, client, plug, plug_time, free, outstanding, .. } = self;
+        let Self { q, runner, plug, plug_time, free, outstanding, .. } = self;
         // A flush means nothing to a device without a volatile cache.
         let is_done = bio.op == Op::Flush && !q.limits.write_cache;
         let mut next_slot = || free.pop_front(&q.slots).expect("there is a slot for each part");
@@ -134,7 +137,7 @@ impl Submitter {
         for piece in Pieces::new(&q.limits, &bio) {
             let mut rq = first.take().unwrap_or_else(&mut next_slot);
             let index = rq.index();
-            let body = asked.body(*client, *plug_time, index, parent, piece);
+            let body = asked.body(*plug_time, index, parent, piece);
             *rq.body_mut() = Body { flush: step, post_flush, is_split: nr_parts > 1, ..body };
             id.get_or_insert(rq.id());
             if is_done {
@@ -151,6 +154,8 @@ impl Submitter {
     #[inline]
     fn asked(&self, bio: &Bio, flags: Flags, alone: bool) -> Asked {
         Asked {
+            client: self.client,
+            group: self.group,
             op: bio.op,
             flags,
             priority: bio.priority.unwrap_or(self.priority),

@@ -98,6 +98,7 @@ pub struct Submitter {
     pub(crate) q: Arc<RequestQueue>,
     pub(crate) runner: Runner,
     pub(crate) client: ClientId,
+    pub(crate) group: u32,
     pub(crate) priority: IoPriority,
     /// What follows from the limits for most operations, worked out once for the capacity that this thread knows of.
     pub(crate) whole: Whole,
@@ -132,6 +133,7 @@ impl Submitter {
         Ok(Self {
             runner: Runner::new(member),
             client: client_id,
+            group: client.group,
             priority: client.priority,
             whole: Whole::new(&q.limits()),
             plug: RqList::new(),
@@ -369,8 +371,7 @@ impl Submitter {
             return Some(now);
         }
         let polls_itself = q.nr_background.load(Ordering::Relaxed) == 0;
-        let hctxs = self.hctxs().filter(|_| polls_itself);
-        Some(q.next_event(hctxs, self.runner.looked, now))
+        Some(q.next_event(self.hctxs().filter(|_| polls_itself), self.runner.looked, now))
     }
 
     /// Whom to tell, beside this thread, when something completes here or needs this thread to poll.
@@ -516,8 +517,7 @@ impl Submitter {
             // Without a time to go to, another thread has to end the quiescence.
             return until.map_or_else(crate::sync::thread::yield_now, |until| clock.advance_to(until));
         }
-        let q = &self.q;
-        let member = self.runner.member(q);
+        let (q, member) = (&self.q, self.runner.member(&self.q));
         q.sleep(
             member,
             self.polled_hctxs(),

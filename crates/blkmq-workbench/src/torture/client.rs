@@ -64,8 +64,8 @@ pub(crate) struct Habits {
 }
 
 impl Habits {
-    /// So many clients, or fewer, or more, of a device of this size. Some share a tenant, so that their operations may
-    /// merge and are one to the scheduler. `period_ns`: they come together that often.
+    /// So many clients, or fewer, or more, of a device of this size. Some share a tenant and are one client to the queue, and
+    /// some tenants share a group, so that their operations may merge. `period_ns`: they come together that often.
     pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64, period_ns: Option<u64>) -> Vec<Self> {
         // Many who are busy find for each other what one of them was not told of.
         let nr_clients = match random.below(8) {
@@ -80,6 +80,7 @@ impl Habits {
         let meetings = period_ns.map(|period_ns| Meetings { period_ns, rounds: *random.pick(&[1, 1, 2, 4]) });
         let most_at_once = if meetings.is_some() && random.one_in(4) { 200 } else { 64 };
         let nr_tenants = random.within(1, u64::from(nr_clients));
+        let nr_groups = random.pick(&[1, 1, 2, 3]);
         // Of several classes the higher ones go first, and deadlines mean little.
         let class = random.one_in(2).then(|| *random.pick(&Class::ALL));
         let alike = random.one_in(2).then(|| Mix::draw(random, capacity, class));
@@ -95,7 +96,10 @@ impl Habits {
                     _ => Kind::Direct(Rhythm::draw(random)),
                 },
                 tenant_number: number as u16,
-                tenant: Tenant::new(format!("tenant {number}")).with_priority(priority),
+                tenant: Tenant {
+                    group: (number % nr_groups) as u32,
+                    ..Tenant::new(format!("tenant {number}")).with_priority(priority)
+                },
                 mix,
                 burst: magnitude(random, most_at_once),
                 batches: *random.pick(&[0, 0, 50, 100]),
@@ -252,7 +256,8 @@ impl Client {
 
     fn asked(&self, bio: &Bio) -> Asked {
         let &Bio { op, sector, nr_sectors, flags, priority, .. } = bio;
-        Asked { op, sector, nr_sectors, flags, priority: priority.unwrap_or(self.habits.tenant.priority) }
+        let Tenant { priority: default, group, .. } = self.habits.tenant;
+        Asked { op, sector, nr_sectors, flags, priority: priority.unwrap_or(default), group }
     }
 
     /// The queue took an operation.

@@ -28,6 +28,8 @@ pub(crate) struct Asked {
     pub(crate) flags: Flags,
     /// Its priority, or the client's.
     pub(crate) priority: IoPriority,
+    /// The client's group.
+    pub(crate) group: u32,
 }
 
 /// When what happened to an operation, by its completion; `issued` is zero if the device never got it.

@@ -288,8 +288,14 @@ mod tests {
     const NAMED: RqId = RqId(5);
 
     fn submitted(bio: u64, sector: u64) -> Event<'static> {
-        let asked =
-            Asked { op: Op::Read, sector, nr_sectors: 8, flags: Flags::default(), priority: Default::default() };
+        let asked = Asked {
+            op: Op::Read,
+            sector,
+            nr_sectors: 8,
+            flags: Flags::default(),
+            priority: Default::default(),
+            group: 0,
+        };
         Event::Submitted { submitter: 0, bio, asked, pieces: &[] }
     }
 

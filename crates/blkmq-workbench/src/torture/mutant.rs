@@ -62,6 +62,12 @@ pub const MUTANTS: &[Mutant] = &[
         found_by: &["limits: "],
     },
     Mutant {
+        name: "merge-groups",
+        what: "requests of two groups may merge",
+        site: "merge.group",
+        found_by: &["whose groups differ"],
+    },
+    Mutant {
         name: "uncounted-error",
         what: "requests that failed are not counted as errors",
         site: "complete.count_failed",

@@ -190,7 +190,7 @@ impl Event<'_> {
 
 impl Display for Asked {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { op, sector, nr_sectors, flags, priority } = self;
+        let Self { op, sector, nr_sectors, flags, priority, .. } = self;
         write!(f, "{} {sector}+{nr_sectors}{}", name(*op), Marks(flags))?;
         if *priority == blkmq_virtual::IoPriority::default() {
             return Ok(());
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn a_line_says_when_where_and_what() {
         let flags = Flags { fua: true, ..Flags::default() };
-        let asked = Asked { op: Op::Write, sector: 128, nr_sectors: 8, flags, priority: Default::default() };
+        let asked = Asked { op: Op::Write, sector: 128, nr_sectors: 8, flags, priority: Default::default(), group: 0 };
         let submitted = Event::Submitted { submitter: 2, bio: 17, asked, pieces: &[4096] };
         let text = "    12.345678 ms  step     4711  cpu  3  bio 17: write 128+8 fua, submitted by submitter 2";
         assert_eq!(line(submitted), text);

@@ -6,6 +6,7 @@ use super::slot::{NIL, SlotIndex};
 use crate::Status;
 use crate::account::Mark;
 use crate::bio::Flags;
+use crate::sync::kept;
 use crate::tags::Tag;
 
 /// The steps a request has before it in the flush machine.
@@ -44,6 +45,8 @@ pub(crate) struct Body {
     pub(crate) flags: Flags,
     pub(crate) priority: IoPriority,
     pub(crate) client: ClientId,
+    /// The client's group.
+    pub(crate) group: u32,
     pub(crate) merge: MergeLevel,
     /// First sector of the whole request.
     pub(crate) sector: u64,
@@ -85,6 +88,7 @@ impl Body {
         flags: Flags::NONE,
         priority: IoPriority { class: blkmq_sched::Class::BestEffort, level: 4 },
         client: ClientId(0),
+        group: 0,
         merge: MergeLevel::Never,
         sector: 0,
         nr_sectors: 0,
@@ -120,9 +124,11 @@ impl Body {
             || self.op == Op::Discard
     }
 
-    /// Requests whose keys differ must not merge: another client, priority, or way of completion.
+    /// Requests whose keys differ must not merge: another group, priority, or way of completion. Those of several clients of one
+    /// group may, as those of several processes of one cgroup do in Linux.
     pub(crate) fn merge_key(&self) -> u64 {
-        u64::from(self.client.0) << 32
+        let group = if kept("merge.group") { self.group } else { 0 };
+        u64::from(group) << 32
             | (self.priority.class.index() as u64) << 16
             | u64::from(self.priority.level) << 8
             | u64::from(self.flags.nowait) << 1

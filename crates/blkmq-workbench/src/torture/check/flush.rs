@@ -276,7 +276,7 @@ mod tests {
 
     const fn flush(bio: u64) -> Event<'static> {
         let priority = blkmq_virtual::IoPriority { class: blkmq_sched::Class::BestEffort, level: 4 };
-        let asked = Asked { op: Op::Flush, sector: 0, nr_sectors: 0, flags: Flags::NONE, priority };
+        let asked = Asked { op: Op::Flush, sector: 0, nr_sectors: 0, flags: Flags::NONE, priority, group: 0 };
         Event::Submitted { submitter: 1, bio, asked, pieces: &[] }
     }
 

@@ -1,5 +1,5 @@
 //! Requests keep to what the device accepts, and what may not be one request is not: operations that must stay alone, of
-//! different clients or priorities, or that may wait and must not.
+//! different groups or priorities, or that may wait and must not.
 
 use std::collections::BTreeMap;
 
@@ -163,6 +163,9 @@ impl MergeLimits {
                 if asked.priority != before.priority {
                     return Err(format!("is made of operations {other} and {bio}, whose priorities differ"));
                 }
+                if asked.group != before.group {
+                    return Err(format!("is made of operations {other} and {bio}, whose groups differ"));
+                }
             }
         }
         Ok(())
@@ -170,7 +173,7 @@ impl MergeLimits {
 
     fn merged(&self, into: RqId, info: &Info) -> Result<(), Violation> {
         let Some(host) = self.infos.get(into) else { return Ok(()) };
-        let agree = |info: &Info| (info.op, info.priority, info.client, info.merge_key);
+        let agree = |info: &Info| (info.op, info.priority, info.merge_key);
         let are_alone = host.merge == MergeLevel::Never || info.merge == MergeLevel::Never;
         if agree(host) == agree(info) && !are_alone {
             return Ok(());
@@ -389,6 +392,9 @@ mod tests {
         let mut told = self::told();
         told.good(write(1, 0, Flags::NONE)).good(submitted(2, Asked { priority, ..asked(Op::Write, 8, 8) }));
         told.bad(whole, "whose priorities differ").good(reaped(2, id(1, 0, 0), blkmq_virtual::Status::Ok)).good(whole);
+        let mut told = self::told();
+        told.good(write(1, 0, Flags::NONE)).good(submitted(2, Asked { group: 1, ..asked(Op::Write, 8, 8) }));
+        told.bad(whole, "whose groups differ");
     }
 
     #[test]
@@ -397,13 +403,17 @@ mod tests {
         let into = id(1, 0, 0);
         let merged = |info| Event::Merged { into, info, how: MergeHow::Back };
         let others = [
-            Info { client: ClientId(1), ..guest },
             Info { merge: MergeLevel::Never, ..guest },
             Info { merge_key: 1, ..guest },
             Info { op: Op::WriteZeroes, ..guest },
         ];
+        let of_another = Info { client: ClientId(1), ..guest };
         for other in others {
-            told().good(inserted(into, host, 0)).good(merged(guest)).bad(merged(other), "not alike or must stay alone");
+            told()
+                .good(inserted(into, host, 0))
+                .good(merged(guest))
+                .good(merged(of_another))
+                .bad(merged(other), "not alike or must stay alone");
             let absorbed = Event::Absorbed { into, absorbed: id(1, 1, 0) };
             told().good(inserted(into, host, 0)).good(inserted(id(1, 1, 0), other, 0)).bad(absorbed, "not alike");
         }

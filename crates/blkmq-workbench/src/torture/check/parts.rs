@@ -110,7 +110,7 @@ mod tests {
     };
 
     fn count(op: Op, sector: u64, nr_sectors: u64, pieces: &[usize]) -> Result<u64, Status> {
-        let asked = Asked { op, sector, nr_sectors, flags: Flags::NONE, priority: IoPriority::default() };
+        let asked = Asked { op, sector, nr_sectors, flags: Flags::NONE, priority: IoPriority::default(), group: 0 };
         parts(&LIMITS, &asked, pieces)
     }
 
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(count(Op::Discard, 0, 2, &[1024]), Err(Status::BadBuffer));
         assert_eq!(count(Op::Write, 0, 2, &[500, 524]), Err(Status::BadBuffer));
         let priority = IoPriority { level: 8, ..IoPriority::default() };
-        let asked = Asked { op: Op::Flush, sector: 0, nr_sectors: 0, flags: Flags::NONE, priority };
+        let asked = Asked { op: Op::Flush, sector: 0, nr_sectors: 0, flags: Flags::NONE, priority, group: 0 };
         assert_eq!(parts(&LIMITS, &asked, &[]), Err(Status::BadPriority));
     }
 
@@ -149,8 +149,14 @@ mod tests {
     #[test]
     fn a_block_of_too_many_pieces_goes_as_it_is() {
         let limits = Limits { max_segments: 1, ..LIMITS };
-        let asked =
-            Asked { op: Op::Read, sector: 0, nr_sectors: 4, flags: Flags::NONE, priority: IoPriority::default() };
+        let asked = Asked {
+            op: Op::Read,
+            sector: 0,
+            nr_sectors: 4,
+            flags: Flags::NONE,
+            priority: IoPriority::default(),
+            group: 0,
+        };
         assert_eq!(parts(&limits, &asked, &[512; 4]), Ok(2));
     }
 }

@@ -81,7 +81,7 @@ impl<C: Checker> Told<C> {
 }
 
 pub(super) fn asked(op: Op, sector: u64, nr_sectors: u64) -> Asked {
-    Asked { op, sector, nr_sectors, flags: Flags::NONE, priority: IoPriority::default() }
+    Asked { op, sector, nr_sectors, flags: Flags::NONE, priority: IoPriority::default(), group: 0 }
 }
 
 /// Submitter 1 submits an operation in one buffer.
