@@ -31,10 +31,16 @@ impl Clients {
         if self.json {
             return json::print(&clients, out);
         }
-        writeln!(out, "{:>6} {:12} {:12} {:>12} {:>16}  peer", "client", "name", "queue", "requests", "bytes")?;
-        for Client { number, name, queue, requests, bytes, peer, .. } in clients {
-            let [name, queue] = [name, queue].map(|text| text.unwrap_or_else(|| "-".to_owned()));
-            writeln!(out, "{number:>6} {name:12} {queue:12} {requests:>12} {bytes:>16}  {peer}")?;
+        let [client, name, export, queue] = ["client", "name", "export", "queue"];
+        let [requests, bytes, errors] = ["requests", "bytes", "errors"];
+        writeln!(out, "{client:>6} {name:12} {export:12} {queue:12} {requests:>12} {bytes:>16} {errors:>8}  peer")?;
+        for Client { number, name, export, queue, requests, bytes, errors, peer, .. } in clients {
+            let [name, export, queue] = [name, export, queue].map(|text| text.unwrap_or_else(|| "-".to_owned()));
+            let errors: u64 = errors.values().sum();
+            writeln!(
+                out,
+                "{number:>6} {name:12} {export:12} {queue:12} {requests:>12} {bytes:>16} {errors:>8}  {peer}"
+            )?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The control socket of a server: HTTP and JSON, so that `curl` speaks to it too.
+//! The control socket of a server: HTTP and JSON, so that `curl` speaks to it too. The metrics alone can be read by TCP as well.
 
 pub(crate) mod client;
 mod http;
@@ -6,7 +6,9 @@ mod metrics;
 mod routes;
 pub(crate) mod schema;
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread;
@@ -15,8 +17,8 @@ use std::time::Duration;
 use blkmq::RequestQueue;
 use blkmq_export::Latencies;
 
-use http::{Answer, Hasty, Unread};
-use schema::Client;
+use http::{Answer, Hasty, Request, Unread};
+use schema::{Answered, Client};
 
 /// Connections that are served at once; more are turned away.
 const MAX_CONNECTIONS: usize = 16;
@@ -46,18 +48,39 @@ pub(crate) struct State {
     pub(crate) clients: Box<dyn Fn() -> Vec<Client> + Send + Sync>,
     /// How long the requests of a queue's clients took.
     pub(crate) latencies: Box<dyn Fn(&str) -> Latencies + Send + Sync>,
+    /// What was answered for each export.
+    pub(crate) answered: Box<dyn Fn() -> Vec<Answered> + Send + Sync>,
     /// Begins to end the server, gracefully.
     pub(crate) stop: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Listens for as long as the process lives.
-pub(crate) fn start(listener: UnixListener, state: State) -> std::io::Result<()> {
+/// What is answered to a request, and whether the server is to end after it.
+type Respond = fn(&State, &Request) -> (Answer, bool);
+
+/// Listens for as long as the process lives; at `metrics` for those who read the metrics and nothing else.
+pub(crate) fn start(listener: UnixListener, metrics: Option<TcpListener>, state: State) -> io::Result<()> {
     let state = Arc::new(state);
-    thread::Builder::new().name("control".to_owned()).spawn(move || {
+    if let Some(metrics) = metrics {
+        // A stream is read, written and shut down alike, whatever its addresses look like.
+        let accept = move || metrics.accept().map(|(stream, _)| UnixStream::from(OwnedFd::from(stream)));
+        listen("metrics", accept, &state, routes::metrics_alone)?;
+    }
+    listen("control", move || listener.accept().map(|(stream, _)| stream), &state, routes::answer)
+}
+
+/// Answers all connections, in threads of their own; those of one listener leave places for those of another.
+fn listen(
+    name: &str,
+    accept: impl Fn() -> io::Result<UnixStream> + Send + 'static,
+    state: &Arc<State>,
+    respond: Respond,
+) -> io::Result<()> {
+    let state = Arc::clone(state);
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
         // Every connection holds one; the count of them is that of the connections.
         let seats = Arc::new(());
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else {
+        loop {
+            let Ok(stream) = accept() else {
                 thread::sleep(REST);
                 continue;
             };
@@ -67,7 +90,7 @@ pub(crate) fn start(listener: UnixListener, state: State) -> std::io::Result<()>
             }
             let (seat, state) = (Arc::clone(&seats), Arc::clone(&state));
             let talk = move || {
-                serve(stream, &state);
+                serve(stream, &state, respond);
                 drop(seat);
             };
             // Without a thread the connection is closed, which says enough.
@@ -84,10 +107,10 @@ fn turn_away(mut stream: &UnixStream) {
     let _ = stream.write(&bytes);
 }
 
-fn serve(stream: UnixStream, state: &State) {
+fn serve(stream: UnixStream, state: &State, respond: Respond) {
     let Ok(answers) = stream.try_clone() else { return };
     let (answer, stops) = match http::read(&mut Hasty::new(stream, PATIENCE)) {
-        Ok(request) => routes::answer(state, &request),
+        Ok(request) => respond(state, &request),
         Err(Unread::Wrong(answer)) => (answer, false),
         Err(Unread::Gone) => return,
     };

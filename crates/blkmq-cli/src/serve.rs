@@ -6,6 +6,7 @@ mod drain;
 pub(crate) mod folder;
 mod health;
 mod limits;
+mod metrics;
 mod nbd;
 mod queue;
 
@@ -43,7 +44,8 @@ The queue of PATH or --device has the export name '' and is called 'default'; --
 With none of them a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only are for all of them.
 
 Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-UID, where 'blkmq list', 'get', 'set',
-'stat', 'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too.
+'stat', 'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too; --metrics 9100
+lets Prometheus read the metrics, and change nothing, by TCP.
 
 TLS needs certificates in PEM, in files named as by nbdkit and QEMU. With 'on' clients choose, and only those who encrypt
 are verified. Where a client had to show a certificate, 'blkmq clients' tells the name in it.
@@ -89,6 +91,9 @@ pub(crate) struct Serve {
     /// The socket for commands such as 'blkmq stat'.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
+    /// Read the metrics by HTTP at this port too, and nothing else there; of this machine alone unless HOST says otherwise.
+    #[arg(long, value_name = "[HOST:]PORT")]
+    metrics: Option<String>,
     /// Run a command by the shell, with $uri and $unixsocket set; the server ends when it does, with its exit code.
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
@@ -138,6 +143,7 @@ impl Serve {
             return Err(nbd.fault(what).into());
         }
         let addresses = plan.nbd.iter().map(nbd::address).collect::<Result<Vec<_>, _>>()?;
+        let scraped = plan.metrics.as_ref().map(metrics::address).transpose()?;
         let tls = plan.tls.as_ref().map(nbd::tls).transpose()?;
         let drain_timeout = limits::drain_timeout(plan.drain_timeout.as_ref())?;
         let queues = queue::build_all(&plan.exports)?;
@@ -147,6 +153,7 @@ impl Serve {
         let control = plan.control.clone().unwrap_or(control);
         // It sets the process's mask of modes, so it comes before all threads.
         let (listener, _socket) = Socket::listen(&control)?;
+        let scraped = plan.metrics.as_ref().zip(scraped).map(|(given, at)| metrics::listen(given, at)).transpose()?;
         let addresses = if needs_own { vec![Address::unix(nbd)] } else { addresses };
         let server = Nbd::start(&plan, &queues, &addresses, handed, tls)?;
         warn_of_loss(&plan.exports, &queues);
@@ -159,10 +166,12 @@ impl Serve {
             queues: served(&plan.exports, &queues, &uris),
             clients: server.clients(&plan),
             latencies: server.latencies(&plan),
+            answered: server.answered(&plan),
             stop: Box::new(move || drop(stop.send(Event::Stop))),
         };
+        let url = scraped.as_ref().map(metrics::url);
         let devices = state.queues.iter().map(|queue| (queue.name.clone(), Arc::clone(&queue.q))).collect();
-        control::start(listener, state).map_err(failed)?;
+        control::start(listener, scraped, state).map_err(failed)?;
         let _watch = Watch::start(devices, |line| nbd::say(Level::Warning, line)).map_err(failed)?;
         interrupt::tell(move || drop(signal.send(Event::Signal))).map_err(failed)?;
         let command = match &plan.run {
@@ -174,7 +183,7 @@ impl Serve {
             }
             None => {
                 // If it cannot be written there is nobody to tell, and clients are served all the same.
-                let _ = io::stderr().write_all(greeting(&plan, &uris, &control).as_bytes());
+                let _ = io::stderr().write_all(greeting(&plan, &uris, url.as_deref(), &control).as_bytes());
                 None
             }
         };
@@ -224,7 +233,7 @@ fn shown(name: &str) -> &str {
 }
 
 /// What is served, and what to type next: for standard error, because standard output belongs to the program that starts a server.
-fn greeting(plan: &Plan, uris: &[Vec<String>], control: &Path) -> String {
+fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &Path) -> String {
     let mut text = String::new();
     for (export, uris) in plan.exports.iter().zip(uris) {
         let disk = match &export.disk {
@@ -232,6 +241,9 @@ fn greeting(plan: &Plan, uris: &[Vec<String>], control: &Path) -> String {
             Disk::Shared(queue) => &format!("the queue '{}'", queue.text),
         };
         text += &format!("{}: {disk} at {}\n", shown(&export.name.text), uris.join(" and "));
+    }
+    if let Some(url) = metrics {
+        text += &format!("metrics: {url}\n");
     }
     text += &format!("control socket: {}\n", control.display());
     let queue = match &plan.exports[..] {

@@ -24,7 +24,7 @@ Examples:
 
 r/s, w/s: requests that completed in a second, after merging; rMB/s, wMB/s: what they moved, in MiB; rrqm/s, wrqm/s:
 those that merged; r_await, w_await: ms that one took, waiting included; aqu-sz: how many were in the queue on average;
-%util: the part of the time in which there was any.";
+%util: the part of the time in which there was any; err/s: requests answered with an error.";
 
 /// Show what a running server's queues do, as iostat does.
 #[derive(Debug, Args)]
@@ -42,12 +42,12 @@ pub(crate) struct StatCommand {
     json: bool,
 }
 
-/// The columns after the queue's name, as iostat calls them.
-const COLUMNS: [&str; 10] =
-    ["r/s", "w/s", "rMB/s", "wMB/s", "rrqm/s", "wrqm/s", "r_await", "w_await", "aqu-sz", "%util"];
+/// The columns after the queue's name, as iostat calls them, and one of a server's own.
+const COLUMNS: [&str; 11] =
+    ["r/s", "w/s", "rMB/s", "wMB/s", "rrqm/s", "wrqm/s", "r_await", "w_await", "aqu-sz", "%util", "err/s"];
 
 /// What happened between two looks at a queue.
-fn rates(earlier: &Stat, now: &Stat) -> [f64; 10] {
+fn rates(earlier: &Stat, now: &Stat) -> [f64; 11] {
     let part = |value: f64, of: f64| if of > 0.0 { value / of } else { 0.0 };
     let seconds = now.uptime_ns.saturating_sub(earlier.uptime_ns) as f64 / 1e9;
     let change = |of: fn(&Stat) -> u64| of(now).saturating_sub(of(earlier)) as f64;
@@ -65,6 +65,7 @@ fn rates(earlier: &Stat, now: &Stat) -> [f64; 10] {
         // Milliseconds in a second, and parts of a hundred.
         rate(|stat| stat.time_in_queue) / 1e3,
         (rate(|stat| stat.io_ticks) / 10.0).min(100.0),
+        rate(|stat| stat.errors.values().sum()),
     ]
 }
 
@@ -115,7 +116,7 @@ impl StatCommand {
 }
 
 /// The rows, each with a line behind it if the queue's device is not well.
-fn table<'a>(rows: impl Iterator<Item = (&'a Stat, [f64; 10])>, heading: bool, out: &mut dyn Write) -> io::Result<()> {
+fn table<'a>(rows: impl Iterator<Item = (&'a Stat, [f64; 11])>, heading: bool, out: &mut dyn Write) -> io::Result<()> {
     if heading {
         let names: Vec<String> = COLUMNS.iter().map(|name| format!("{name:>9}")).collect();
         writeln!(out, "{:12}{}", "queue", names.join(" "))?;
@@ -147,9 +148,10 @@ mod tests {
             write_ticks: 500,
             io_ticks: 1000,
             time_in_queue: 600,
+            errors: [("io".to_owned(), 3), ("nospace".to_owned(), 1)].into(),
             ..Stat::default()
         };
-        assert_eq!(rates(&earlier, &now), [100.0, 25.0, 1.0, 0.0, 0.0, 10.0, 0.5, 10.0, 0.3, 50.0]);
-        assert_eq!(rates(&now, &now), [0.0; 10], "no time has passed");
+        assert_eq!(rates(&earlier, &now), [100.0, 25.0, 1.0, 0.0, 0.0, 10.0, 0.5, 10.0, 0.3, 50.0, 2.0]);
+        assert_eq!(rates(&now, &now), [0.0; 11], "no time has passed");
     }
 }

@@ -54,10 +54,13 @@ fn every_command_tells_what_the_server_has() {
     assert_eq!((&stat["read_ios"], &stat["read_sectors"], &stat["in_flight"]), (&json!(1), &json!(16), &json!(0)));
     assert_eq!(stat["inflight"], json!([0, 0]));
     assert_eq!((&stat["health"], &stat["trouble"]), (&json!("good"), &Value::Null));
-    assert_eq!(stat.as_object().unwrap().len(), 17 + 5);
+    assert_eq!(stat.as_object().unwrap().len(), 17 + 7);
     let metrics = server.get("/metrics");
     assert!(metrics.contains("\nblkmq_read_bytes_total{queue=\"a b/c\"} 8192\n"), "{metrics}");
-    assert!(metrics.contains("\nblkmq_client_requests_total{queue=\"a b/c\",client=\"1\"} 2\n"), "{metrics}");
+    assert!(
+        metrics.contains("\nblkmq_client_requests_total{queue=\"a b/c\",export=\"a b/c\",client=\"1\",peer=\""),
+        "{metrics}"
+    );
     assert!(metrics.ends_with("\n# EOF\n"));
 }
 
@@ -79,7 +82,7 @@ fn stat_shows_averages_once_and_differences_again_and_again() {
         let report = row(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
         assert_eq!((&report["queue"], &report["w/s"]), (&json!("default"), &json!(0.0)));
         assert_eq!(report["health"], "good");
-        assert_eq!(report.as_object().unwrap().len(), 13);
+        assert_eq!(report.as_object().unwrap().len(), 14);
     }
     server.http(b"POST /stop HTTP/1.1\r\n\r\n");
     for line in lines {
@@ -382,7 +385,7 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
         (&["--scheduler", "cfq"], "--scheduler: unknown scheduler 'cfq'; there are: none, mq-deadline"),
         (&["--locking", "x"], "--locking: "),
         (&["--bypass", "2"], "--bypass: bypass: 2 is not within 0..1"),
-        (&["--set", "a=b"], "--set a=b: unknown knob 'a'; there are: scheduler"),
+        (&["--set", "a=b"], "--set a=b: unknown knob 'a'; there are: scheduler, locking, size, nr_requests"),
         (&["--set", "nomerges"], "NAME=VALUE"),
         (&["--export", "ram"], "--export: 'ram' is not of the form NAME=SPEC"),
         (&["--nbd", "tcp:127.0.0.1"], "--nbd: 'tcp:127.0.0.1': "),
@@ -422,7 +425,7 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
     for (arguments, words) in [
         (&["get", "c", "nomerges"][..], "there is no queue 'c'; there are: a, b"),
         (&["stat", "c"], "there is no queue 'c'; there are: a, b"),
-        (&["get", "a", "nomerge"], "unknown knob 'nomerge'; there are: scheduler, nr_requests"),
+        (&["get", "a", "nomerge"], "unknown knob 'nomerge'; there are: scheduler, locking, size, nr_requests"),
         (&["set", "a", "nomerges", "x"], "nomerges: 'x' is not a whole number"),
         (&["set", "a", "nomerges", "-1"], "nomerges: -1 is not within 0..2"),
         (&["set", "a"], "KNOB"),

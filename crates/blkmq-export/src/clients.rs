@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use blkmq::Notify;
 use blkmq::event::EventFd;
 
+use crate::errors::{ErrorMeter, Errors};
 use crate::latency::{Latencies, Meter, add};
 
 /// One connection, as it was when somebody asked.
@@ -30,6 +31,8 @@ pub struct ClientInfo {
     pub unread: Option<Duration>,
     /// Bytes that it has read or written.
     pub bytes: u64,
+    /// Its requests that were answered with an error.
+    pub errors: Errors,
     /// How long its requests took.
     pub latencies: Latencies,
 }
@@ -50,6 +53,7 @@ pub(crate) struct Entry {
     /// In microseconds of the time since then, and one more, when the client last took something, if it is waited for to take more.
     blocked: AtomicU64,
     pub(crate) meter: Meter,
+    pub(crate) errors: ErrorMeter,
 }
 
 impl Entry {
@@ -91,6 +95,7 @@ impl Entry {
             unanswered: requests.saturating_sub(answers),
             unread: blocked.map(|blocked| self.since.elapsed().saturating_sub(blocked)),
             bytes: self.bytes.load(Ordering::Relaxed),
+            errors: self.errors.read(),
             latencies: self.meter.read(),
         }
     }
@@ -101,7 +106,21 @@ struct Inside {
     last_number: u64,
     entries: BTreeMap<u64, Arc<Entry>>,
     /// By export, of connections that are closed.
-    past: BTreeMap<String, Latencies>,
+    past: BTreeMap<String, Past>,
+}
+
+/// What is kept of connections that are closed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Past {
+    latencies: Latencies,
+    errors: Errors,
+}
+
+impl Inside {
+    /// The connections that use an export.
+    fn users(&self, export: &str) -> impl Iterator<Item = &Arc<Entry>> {
+        self.entries.values().filter(move |entry| entry.export.get().is_some_and(|name| name == export))
+    }
 }
 
 /// All connections of a server.
@@ -131,9 +150,21 @@ impl Clients {
         let number = inside.last_number;
         let (name, export) = (OnceLock::new(), OnceLock::new());
         let [requests, answers, bytes, blocked] = [const { AtomicU64::new(0) }; 4];
-        let (since, meter) = (Instant::now(), Meter::default());
-        let entry =
-            Arc::new(Entry { number, peer, name, export, bell, requests, answers, bytes, since, blocked, meter });
+        let (since, meter, errors) = (Instant::now(), Meter::default(), ErrorMeter::default());
+        let entry = Arc::new(Entry {
+            number,
+            peer,
+            name,
+            export,
+            bell,
+            requests,
+            answers,
+            bytes,
+            since,
+            blocked,
+            meter,
+            errors,
+        });
         inside.entries.insert(number, Arc::clone(&entry));
         Some(entry)
     }
@@ -144,7 +175,9 @@ impl Clients {
         if let Some(entry) = inside.entries.remove(&number)
             && let Some(export) = entry.export.get()
         {
-            *inside.past.entry(export.clone()).or_default() += entry.meter.read();
+            let past = inside.past.entry(export.clone()).or_default();
+            past.latencies += entry.meter.read();
+            past.errors += entry.errors.read();
         }
         self.left.notify_all();
     }
@@ -160,9 +193,16 @@ impl Clients {
     /// How long the requests of an export took, those of closed connections included.
     pub(crate) fn latencies(&self, export: &str) -> Latencies {
         let inside = self.lock();
-        let mut sum = inside.past.get(export).copied().unwrap_or_default();
-        let here = inside.entries.values().filter(|entry| entry.export.get().is_some_and(|name| name == export));
-        here.for_each(|entry| sum += entry.meter.read());
+        let mut sum = inside.past.get(export).copied().unwrap_or_default().latencies;
+        inside.users(export).for_each(|entry| sum += entry.meter.read());
+        sum
+    }
+
+    /// The requests of an export that were answered with an error, those of closed connections included.
+    pub(crate) fn errors(&self, export: &str) -> Errors {
+        let inside = self.lock();
+        let mut sum = inside.past.get(export).copied().unwrap_or_default().errors;
+        inside.users(export).for_each(|entry| sum += entry.errors.read());
         sum
     }
 

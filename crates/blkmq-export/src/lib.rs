@@ -27,6 +27,7 @@ pub mod nbd;
 
 mod clients;
 mod connection;
+mod errors;
 mod export;
 mod latency;
 mod listener;
@@ -38,6 +39,7 @@ mod turns;
 mod uri;
 
 pub use clients::ClientInfo;
+pub use errors::Errors;
 pub use export::{Export, WEIGHTS};
 pub use latency::{Histogram, Kind, Latencies, NR_BUCKETS};
 pub use listener::Address;

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::clients::{ClientInfo, Clients, Entry};
 use crate::connection::{Connection, Ending};
+use crate::errors::Errors;
 use crate::export::Export;
 use crate::latency::Latencies;
 use crate::listener::{Address, Listener, unix_peer};
@@ -438,6 +439,13 @@ impl Server {
     #[must_use]
     pub fn latencies(&self, export: &str) -> Latencies {
         self.shared.clients.latencies(export)
+    }
+
+    /// The requests of an export that were answered with an error since the server was started, those of clients that have left
+    /// included.
+    #[must_use]
+    pub fn errors(&self, export: &str) -> Errors {
+        self.shared.clients.errors(export)
     }
 
     /// What ends the server.

@@ -21,6 +21,22 @@ pub enum Errno {
 }
 
 impl Errno {
+    /// Every one.
+    pub const ALL: [Self; 6] = [Self::Perm, Self::Io, Self::Invalid, Self::NoSpace, Self::NotSupported, Self::Shutdown];
+
+    /// The word for it in statistics.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Perm => "perm",
+            Self::Io => "io",
+            Self::Invalid => "invalid",
+            Self::NoSpace => "nospace",
+            Self::NotSupported => "notsup",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
     /// What a client is told of an operation that ended like this; `None` if it is done. The protocol keeps `ENOTSUP`
     /// for fast zeroes, so what a device cannot do is `EINVAL` elsewhere.
     #[must_use]

@@ -351,6 +351,12 @@ impl RequestQueue {
         value.ok_or_else(|| unknown_knob(name, hold.scheduler.as_deref()))
     }
 
+    /// The names of the scheduler's knobs; there are none without a scheduler.
+    pub(crate) fn scheduler_knobs(&self) -> Vec<&'static str> {
+        let hold = self.held.lock.lock();
+        hold.scheduler.as_ref().map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect()
+    }
+
     /// Sets a knob of the scheduler, at once.
     ///
     /// # Errors

@@ -84,8 +84,8 @@ impl RequestQueue {
             "iostats" => number(&self.settings.iostats),
             "io_timeout" => number(&self.settings.io_timeout_ms),
             _ => match name.strip_prefix(SCHEDULER_PREFIX) {
-                Some(knob) => self.scheduler_knob(knob).map(|value| value.to_string()),
-                None => Err(unknown(name)),
+                Some(knob) => self.scheduler_knob(knob).map(|value| value.to_string()).map_err(|_| self.unknown(name)),
+                None => Err(self.unknown(name)),
             },
         }
     }
@@ -107,11 +107,11 @@ impl RequestQueue {
         }
         let number = parse(name, value);
         if let Some(knob) = name.strip_prefix(SCHEDULER_PREFIX) {
-            self.scheduler_knob(knob)?;
+            self.scheduler_knob(knob).map_err(|_| self.unknown(name))?;
             self.set_scheduler_knob(knob, number?)?;
             return Ok(Change::made(self));
         }
-        let knob = QUEUE_KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| unknown(name))?;
+        let knob = QUEUE_KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| self.unknown(name))?;
         let number = knob.check(number?).map_err(|error| QueueError::BadValue(error.to_string()))?;
         let number = u32::try_from(number).expect("the ranges of these knobs lie within u32");
         match name {
@@ -122,6 +122,28 @@ impl RequestQueue {
             _ => self.set_io_timeout(number),
         }
         Ok(Change::made(self))
+    }
+
+    /// There is no knob of this name, but there are these.
+    fn unknown(&self, name: &str) -> QueueError {
+        let mut known: Vec<_> = ["scheduler", "locking", "size"].map(str::to_owned).to_vec();
+        known.extend(QUEUE_KNOBS.iter().map(|knob| knob.name.to_owned()));
+        let own = self.scheduler_knobs().into_iter().map(|knob| format!("{SCHEDULER_PREFIX}{knob}"));
+        known.extend(own);
+        let plain = name.strip_prefix(SCHEDULER_PREFIX).unwrap_or(name);
+        let owners = blkmq_sched::SCHEDULERS.iter().filter(|known| known.knobs.iter().any(|knob| knob.name == plain));
+        let owners: Vec<_> = owners.map(|known| known.name).collect();
+        let is_here = known.iter().any(|known| known.strip_prefix(SCHEDULER_PREFIX) == Some(plain));
+        let hint = match &owners[..] {
+            _ if is_here => format!("; for the scheduler's say '{SCHEDULER_PREFIX}{plain}'"),
+            [] => String::new(),
+            owners => format!(
+                "; '{SCHEDULER_PREFIX}{plain}' belongs to {}, and the scheduler is {}",
+                owners.join(", "),
+                self.scheduler()
+            ),
+        };
+        QueueError::UnknownKnob(name.to_owned(), format!("{}{hint}", known.join(", ")))
     }
 
     /// The time in which nothing was counted is over before the first request that counts: it must not be taken for busy.
@@ -154,7 +176,35 @@ fn parse(name: &str, value: &str) -> Result<i64, QueueError> {
     value.parse().map_err(|_| QueueError::BadValue(format!("{name}: '{value}' is not a whole number")))
 }
 
-fn unknown(name: &str) -> QueueError {
-    let names: Vec<_> = QUEUE_KNOBS.iter().map(|knob| knob.name).collect();
-    QueueError::UnknownKnob(name.to_owned(), format!("scheduler, {}, {SCHEDULER_PREFIX}...", names.join(", ")))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::spec;
+
+    /// Red if the list leaves out a knob that there is, or the one that was meant is not named.
+    #[test]
+    fn an_unknown_knob_is_answered_with_all_that_there_are_and_the_one_that_was_meant() {
+        let q = RequestQueue::builder(spec::open("null").unwrap()).scheduler("mq-deadline").build().unwrap();
+        let refused = |name: &str| {
+            let told = q.knob(name).unwrap_err();
+            assert_eq!(q.set_knob(name, "1").err(), Some(told.clone()), "{name}");
+            told.to_string()
+        };
+        let all = "scheduler, locking, size, nr_requests, nomerges, io_timeout, iostats, bypass";
+        let own = "iosched/read_expire, iosched/write_expire";
+        let text = refused("fifo_batch");
+        assert!(text.starts_with(&format!("unknown knob 'fifo_batch'; there are: {all}, {own}, ")), "{text}");
+        assert!(text.ends_with("; for the scheduler's say 'iosched/fifo_batch'"), "{text}");
+        let text = refused("iosched/slice");
+        assert!(text.starts_with(&format!("unknown knob 'iosched/slice'; there are: {all}, {own}, ")), "{text}");
+        let known = text.split(": ").nth(1).unwrap().split(", ");
+        for name in known {
+            assert!(q.knob(name).is_ok(), "{name}");
+        }
+        q.set_knob("scheduler", "none").and_then(|change| change.wait()).unwrap();
+        for name in ["fifo_batch", "iosched/fifo_batch"] {
+            let end = "; 'iosched/fifo_batch' belongs to mq-deadline, and the scheduler is none";
+            assert_eq!(refused(name), format!("unknown knob '{name}'; there are: {all}{end}"));
+        }
+    }
 }

@@ -36,7 +36,7 @@ const RETRY_NS: u64 = 3_000_000;
 pub enum QueueError {
     /// No scheduler has this name.
     UnknownScheduler(String),
-    /// The queue, or its scheduler, has no knob of this name; the second part names those it has.
+    /// The queue, or its scheduler, has no knob of this name; the second part names those it has, and tells if another scheduler has it.
     UnknownKnob(String, String),
     /// A knob's value is not what it takes; the text says what it takes.
     BadValue(String),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use blkmq::{Stat, Stats};
 use blkmq_export::{Histogram, Kind, Latencies};
 
-use super::schema::Client;
+use super::schema::{Client, by_kind};
 use super::{Served, State};
 
 /// The type of OpenMetrics text.
@@ -177,6 +177,7 @@ pub(super) fn text(state: &State) -> String {
     for (Served { name: queue, .. }, ..) in &counted {
         show_latencies(&mut out, name, &format!("queue=\"{}\"", escaped(queue)), &(state.latencies)(queue));
     }
+    show_errors(&mut out, state);
     let clients = (state.clients)();
     begin(&mut out, "clients", "gauge", "Clients that are connected.");
     let _ = writeln!(out, "blkmq_clients {}", clients.len());
@@ -185,11 +186,25 @@ pub(super) fn text(state: &State) -> String {
     out
 }
 
+/// Requests that were answered with an error. All kinds are there from the beginning, so that the first one of a kind is seen.
+fn show_errors(out: &mut String, state: &State) {
+    let name = "request_errors";
+    begin(out, name, "counter", "Requests answered with an error.");
+    for answered in (state.answered)() {
+        let [queue, export] = [&answered.queue, &answered.export].map(|text| escaped(text));
+        for (kind, count) in by_kind(&answered.errors) {
+            let _ =
+                writeln!(out, "blkmq_{name}_total{{queue=\"{queue}\",export=\"{export}\",kind=\"{kind}\"}} {count}");
+        }
+    }
+}
+
 /// Who is connected, by number: a number is never used again, so each counter begins at nothing and only grows.
 fn show_clients(out: &mut String, clients: &[Client]) {
     for (name, help, of) in [
         ("client_requests", "Requests taken from a client.", (|client| client.requests) as fn(&Client) -> u64),
         ("client_bytes", "Bytes that a client has read or written.", |client| client.bytes),
+        ("client_errors", "Requests of a client answered with an error.", |client| client.errors.values().sum()),
     ] {
         begin(out, name, "counter", help);
         for client in clients {
@@ -205,10 +220,11 @@ fn show_clients(out: &mut String, clients: &[Client]) {
 
 /// The labels of a client.
 fn labels(client: &Client) -> String {
-    let queue = escaped(client.queue.as_deref().unwrap_or_default());
+    let [queue, export] = [&client.queue, &client.export].map(|text| escaped(text.as_deref().unwrap_or_default()));
+    let peer = escaped(&client.peer);
     // A label that is absent is one that is empty.
     let name = client.name.as_ref().map(|name| format!(",name=\"{}\"", escaped(name))).unwrap_or_default();
-    format!("queue=\"{queue}\",client=\"{}\"{name}", client.number)
+    format!("queue=\"{queue}\",export=\"{export}\",client=\"{}\",peer=\"{peer}\"{name}", client.number)
 }
 
 /// The histogram of each kind of request that there was.
@@ -260,16 +276,19 @@ mod tests {
         let client = |number| Client {
             number,
             queue: None,
+            export: None,
             peer: "p".to_owned(),
             name: (number == 2).then(|| "a\"b".to_owned()),
             requests: number,
             bytes: 0,
+            errors: Default::default(),
             latencies: Latencies::default(),
         };
         let state = State {
             queues: vec![queue("default"), queue("a\"b\\c\n")],
             clients: Box::new(move || (1..=1000).map(client).collect()),
             latencies: Box::new(|_| Latencies::default()),
+            answered: Box::new(Vec::new),
             stop: Box::new(|| ()),
         };
         let text = text(&state);
@@ -280,8 +299,12 @@ mod tests {
             let line = format!("\nblkmq_device_health{{queue=\"default\",state=\"{state}\"}} {value}\n");
             assert!(text.contains(&line), "{text}");
         }
-        assert!(text.contains("\nblkmq_client_requests_total{queue=\"\",client=\"1\"} 1\n"), "{text}");
-        assert!(text.contains("\nblkmq_client_requests_total{queue=\"\",client=\"2\",name=\"a\\\"b\"} 2\n"), "{text}");
+        assert!(
+            text.contains("\nblkmq_client_requests_total{queue=\"\",export=\"\",client=\"1\",peer=\"p\"} 1\n"),
+            "{text}"
+        );
+        let labels = "queue=\"\",export=\"\",client=\"2\",peer=\"p\",name=\"a\\\"b\"";
+        assert!(text.contains(&format!("\nblkmq_client_requests_total{{{labels}}} 2\n")), "{text}");
         assert_eq!(text.matches("\nblkmq_client_bytes_total{").count(), MAX_CLIENTS, "so many series at most");
         let (mut seen, mut family) = (HashSet::new(), String::new());
         for line in text.lines().filter(|line| *line != "# EOF") {

@@ -36,7 +36,9 @@ pub(super) fn answer(state: &State, request: &Request) -> (Answer, bool) {
     let answer = match parts[..] {
         ["queues"] => get(&|| Answer::json(&state.queues.iter().map(describe).collect::<Vec<_>>())),
         ["queues", name] => of(name, &|queue| get(&|| Answer::json(&describe(queue)))),
-        ["queues", name, "stat"] => of(name, &|queue| get(&|| Answer::json(&Stat::of(name, &queue.q)))),
+        ["queues", name, "stat"] => {
+            of(name, &|queue| get(&|| Answer::json(&Stat::of(name, &queue.q, &(state.answered)()))))
+        }
         ["queues", name, "dump"] => of(name, &|queue| get(&|| Answer::text(metrics::PLAIN, queue.q.dump()))),
         ["queues", name, "knobs", ref knob @ ..] if !knob.is_empty() => {
             of(name, &|queue| self::knob(queue, &knob.join("/"), request))
@@ -46,6 +48,16 @@ pub(super) fn answer(state: &State, request: &Request) -> (Answer, bool) {
         ["stop"] if request.method == "POST" => return (Answer::accepted(&json!({ "stopping": true })), true),
         ["stop"] => Answer::not_allowed("POST"),
         _ => Answer::refusal(NOT_FOUND, "there is no such path; begin with /queues, /clients, /metrics or /stop"),
+    };
+    (answer, false)
+}
+
+/// The answer where the metrics can be read and nothing can be changed.
+pub(super) fn metrics_alone(state: &State, request: &Request) -> (Answer, bool) {
+    let answer = match (request.path.as_str(), request.method.as_str()) {
+        ("/metrics", "GET") => Answer::text(metrics::KIND, metrics::text(state)),
+        ("/metrics", _) => Answer::not_allowed("GET"),
+        _ => Answer::refusal(NOT_FOUND, "there is only /metrics here; the control socket has the rest"),
     };
     (answer, false)
 }

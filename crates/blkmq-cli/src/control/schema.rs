@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use blkmq_export::Latencies;
+use blkmq_export::nbd::Errno;
+use blkmq_export::{Errors, Latencies};
 use serde::{Deserialize, Serialize};
 
 /// A queue and what it serves.
@@ -82,12 +83,34 @@ pub(crate) struct Stat {
     pub(crate) flush_ticks: u64,
     /// Reads, and other requests, that the driver has just now.
     pub(crate) inflight: [u32; 2],
+    /// The exports in front of it.
+    pub(crate) exports: Vec<String>,
+    /// Requests of their clients that were answered with an error, by its kind.
+    pub(crate) errors: BTreeMap<String, u64>,
+}
+
+/// Requests that were answered with an error, by the word for it; those that there were none of are there as well.
+pub(crate) fn by_kind(errors: &Errors) -> BTreeMap<String, u64> {
+    Errno::ALL.into_iter().map(|errno| (errno.word().to_owned(), errors.of(errno))).collect()
+}
+
+/// What was answered for an export.
+#[derive(Debug, Clone)]
+pub(crate) struct Answered {
+    /// What commands call its queue.
+    pub(crate) queue: String,
+    /// What commands call it.
+    pub(crate) export: String,
+    pub(crate) errors: Errors,
 }
 
 impl Stat {
     /// The numbers of a queue just now.
-    pub(crate) fn of(queue: &str, q: &blkmq::RequestQueue) -> Self {
+    pub(crate) fn of(queue: &str, q: &blkmq::RequestQueue, answered: &[Answered]) -> Self {
         let stat = q.stat();
+        let exports: Vec<_> = answered.iter().filter(|answered| answered.queue == queue).collect();
+        let mut errors = Errors::default();
+        exports.iter().for_each(|answered| errors += answered.errors);
         Self {
             queue: queue.to_owned(),
             health: Health::of(q),
@@ -111,6 +134,8 @@ impl Stat {
             flush_ios: stat.flush_ios,
             flush_ticks: stat.flush_ticks,
             inflight: q.inflight(),
+            exports: exports.iter().map(|answered| answered.export.clone()).collect(),
+            errors: by_kind(&errors),
         }
     }
 }
@@ -122,6 +147,8 @@ pub(crate) struct Client {
     pub(crate) number: u64,
     /// `None` before it has chosen one.
     pub(crate) queue: Option<String>,
+    /// What commands call its export; `None` before it has chosen one.
+    pub(crate) export: Option<String>,
     /// Where it comes from.
     pub(crate) peer: String,
     /// Who its certificate says it is, if it had to show one.
@@ -130,6 +157,8 @@ pub(crate) struct Client {
     pub(crate) requests: u64,
     /// Bytes that it has read or written.
     pub(crate) bytes: u64,
+    /// Its requests that were answered with an error, by its kind.
+    pub(crate) errors: BTreeMap<String, u64>,
     /// For the metrics alone.
     #[serde(skip)]
     pub(crate) latencies: Latencies,

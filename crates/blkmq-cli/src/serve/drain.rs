@@ -221,6 +221,7 @@ mod tests {
             unanswered: number,
             unread,
             bytes: 0,
+            errors: blkmq_export::Errors::default(),
             latencies: blkmq_export::Latencies::default(),
         };
         let clients = [client(1, None), client(2, Some(Duration::from_millis(1500)))];

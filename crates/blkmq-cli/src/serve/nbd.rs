@@ -14,8 +14,8 @@ use blkmq_export::{Address, ClientInfo, Export, Latencies, Level, Server, StartE
 use blkmq_workbench::TextError;
 
 use super::config::{self, Given, Plan};
-use super::limits;
-use crate::control::schema::Client;
+use super::{limits, shown};
+use crate::control::schema::{Answered, Client, by_kind};
 use crate::failure::Failure;
 
 /// How often a server that drains is asked who is left.
@@ -122,10 +122,12 @@ impl Nbd {
             let client = |info: ClientInfo| Client {
                 number: info.number,
                 queue: info.export.as_ref().and_then(|name| queues.get(name)).cloned(),
+                export: info.export.as_deref().map(shown).map(str::to_owned),
                 peer: info.peer,
                 name: info.name,
                 requests: info.requests,
                 bytes: info.bytes,
+                errors: by_kind(&info.errors),
                 latencies: info.latencies,
             };
             found.into_iter().map(client).collect()
@@ -143,6 +145,21 @@ impl Nbd {
                 exports.for_each(|(export, _)| sum += server.latencies(export));
             }
             sum
+        })
+    }
+
+    /// What tells what was answered for each export, for as long as anybody asks.
+    pub(super) fn answered(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Answered> + Send + Sync> {
+        let slot = Arc::clone(&self.slot);
+        let queues = queues(plan);
+        Box::new(move || {
+            let slot = lock(&slot);
+            let answered = queues.iter().map(|(export, queue)| Answered {
+                queue: queue.clone(),
+                export: shown(export).to_owned(),
+                errors: slot.as_ref().map(|server| server.errors(export)).unwrap_or_default(),
+            });
+            answered.collect()
         })
     }
 

@@ -35,6 +35,8 @@ pub(crate) struct Served {
     /// Where its sockets are.
     pub(crate) folder: PathBuf,
     pub(crate) control: String,
+    /// What it said when it began.
+    pub(crate) greeting: String,
     /// What it said on standard error beside its greeting, before that was over.
     said: String,
     /// Where it says more.
@@ -73,7 +75,8 @@ impl Served {
         let control = heard.lines().find_map(|line| line.strip_prefix("control socket: "));
         let control = control.expect("a greeting tells where the control socket is").to_owned();
         let said = heard.split_inclusive('\n').filter(|line| line.starts_with("blkmq: ")).collect();
-        Self { child, folder: folder.to_owned(), control, said, error, _temporary: None }
+        let greeting = heard;
+        Self { child, folder: folder.to_owned(), control, greeting, said, error, _temporary: None }
     }
 
     /// The output of a command that speaks to it.

@@ -368,6 +368,7 @@ impl Desk {
             entry.meter.count(command, taken, *now);
         }
         if let Some(Refusal { errno, message }) = task.failure.take() {
+            entry.errors.count(errno);
             task.data.drain(..).for_each(|buffer| pool.give(buffer));
             let (head, message_len) = if terms.has_structured_replies {
                 let (head, sent) = Head::error(cookie, errno, &message);

@@ -1,0 +1,73 @@
+//! Requests that were answered with an error, by kind: one thread counts, and any thread reads.
+
+use std::ops::AddAssign;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::latency::add;
+use crate::nbd::Errno;
+
+/// Kinds of error.
+const NR_KINDS: usize = Errno::ALL.len();
+
+/// The place of a kind.
+fn index(errno: Errno) -> usize {
+    Errno::ALL.iter().position(|kind| *kind == errno).expect("it has every kind")
+}
+
+/// Requests that were answered with an error, by its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Errors([u64; NR_KINDS]);
+
+impl Errors {
+    /// Requests that were answered with this one.
+    #[must_use]
+    pub fn of(&self, errno: Errno) -> u64 {
+        self.0[index(errno)]
+    }
+
+    /// Requests that were answered with any.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+impl AddAssign for Errors {
+    fn add_assign(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+    }
+}
+
+/// The errors of one connection. Its thread alone counts.
+#[derive(Debug, Default)]
+pub(crate) struct ErrorMeter([AtomicU64; NR_KINDS]);
+
+impl ErrorMeter {
+    /// A request is answered with this error.
+    pub(crate) fn count(&self, errno: Errno) {
+        add(&self.0[index(errno)], 1);
+    }
+
+    pub(crate) fn read(&self) -> Errors {
+        Errors(self.0.each_ref().map(|cell| cell.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_counted_apart() {
+        let meter = ErrorMeter::default();
+        for (times, errno) in Errno::ALL.into_iter().enumerate() {
+            (0..times).for_each(|_| meter.count(errno));
+        }
+        let mut sum = meter.read();
+        sum += meter.read();
+        for (times, errno) in Errno::ALL.into_iter().enumerate() {
+            assert_eq!(sum.of(errno), 2 * times as u64, "{errno:?}");
+        }
+        assert_eq!(sum.count(), 2 * (1 + 2 + 3 + 4 + 5));
+    }
+}
