@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
@@ -57,6 +57,18 @@ pub(crate) fn tell(tell: impl Fn() + Send + 'static) -> io::Result<()> {
                 tell();
             }
             first.get_or_insert_with(Instant::now);
+        }
+    })?;
+    Ok(())
+}
+
+/// Tells of each SIGHUP, which ends the program no more then. Called once.
+pub(crate) fn tell_of_hangup(tell: impl Fn() + Send + 'static) -> io::Result<()> {
+    let (mut heard, tells) = UnixStream::pair()?;
+    pipe::register(SIGHUP, tells)?;
+    thread::Builder::new().name("reload".to_owned()).spawn(move || {
+        while heard.read_exact(&mut [0]).is_ok() {
+            tell();
         }
     })?;
     Ok(())

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Address, Level, handed};
+use blkmq_export::{Address, Level, Tls, handed};
 use clap::Args;
 
 use crate::control::{self, Served, State};
@@ -48,7 +48,7 @@ Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-
 lets Prometheus read the metrics, and change nothing, by TCP.
 
 TLS needs certificates in PEM, in files named as by nbdkit and QEMU. With 'on' clients choose, and only those who encrypt
-are verified. Where a client had to show a certificate, 'blkmq clients' tells the name in it.
+are verified. Where a client had to show a certificate, 'blkmq clients' tells the name in it. SIGHUP has the files read again.
 
 Without --nbd, sockets that listen already are used if LISTEN_FDS and LISTEN_PID hand them over, as systemd does.
 
@@ -155,6 +155,7 @@ impl Serve {
         let (listener, _socket) = Socket::listen(&control)?;
         let scraped = plan.metrics.as_ref().zip(scraped).map(|(given, at)| metrics::listen(given, at)).transpose()?;
         let addresses = if needs_own { vec![Address::unix(nbd)] } else { addresses };
+        let files = tls.clone();
         let server = Nbd::start(&plan, &queues, &addresses, handed, tls)?;
         warn_of_loss(&plan.exports, &queues);
 
@@ -174,6 +175,7 @@ impl Serve {
         control::start(listener, scraped, state).map_err(failed)?;
         let _watch = Watch::start(devices, |line| nbd::say(Level::Warning, line)).map_err(failed)?;
         interrupt::tell(move || drop(signal.send(Event::Signal))).map_err(failed)?;
+        interrupt::tell_of_hangup(move || nbd::say(Level::Warning, &reload(files.as_ref()))).map_err(failed)?;
         let command = match &plan.run {
             Some(text) => {
                 let socket = addresses.iter().find_map(nbd::socket).unwrap_or_default();
@@ -221,6 +223,15 @@ fn warn_of_loss(exports: &[Export], queues: &[Arc<RequestQueue>]) {
                  memory_backed=1 it keeps data, in memory"
             );
         }
+    }
+}
+
+/// Reads the files for TLS again, if there are any. Returns what to tell of it.
+fn reload(tls: Option<&Tls>) -> String {
+    match tls.map(Tls::reload) {
+        None => "SIGHUP: without --tls there are no files to read again".to_owned(),
+        Some(Ok(())) => "SIGHUP: the files for TLS are read again, and count for connections to come".to_owned(),
+        Some(Err(error)) => format!("SIGHUP: nothing has changed, and the files read before count: {error}"),
     }
 }
 

@@ -220,7 +220,7 @@ fn secure(stream: &mut Stream, shared: &Shared, entry: &Entry, input: &Input, de
         return Err(Ending::Negotiation("the client went on in the clear after it had asked for TLS".into()));
     }
     if let Some(tls) = &shared.tls {
-        stream.secure(tls.config()).map_err(Ending::Handshake)?;
+        stream.secure(&tls.config()).map_err(Ending::Handshake)?;
     }
     loop {
         match stream.shake_hands() {

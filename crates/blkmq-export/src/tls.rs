@@ -1,8 +1,11 @@
 //! TLS as a server is told of it: its certificate, its key, and whose certificates clients must have.
 
+mod fitness;
+mod verifier;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
@@ -10,12 +13,13 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{Error, RootCertStore, ServerConfig};
+use rustls::{CertificateError, Error, RootCertStore, ServerConfig};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
+use self::verifier::Verifier;
 use crate::nbd::negotiation::Encryption;
 
 /// The server's certificate, followed by those between it and the one that clients trust.
@@ -44,10 +48,12 @@ impl fmt::Display for TlsError {
 
 impl std::error::Error for TlsError {}
 
-/// How a server encrypts its connections.
+/// How a server encrypts its connections. Clones are one: what one of them reads again counts for all.
 #[derive(Debug, Clone)]
 pub struct Tls {
-    config: Arc<ServerConfig>,
+    files: Arc<Files>,
+    /// What connections to come are encrypted by.
+    config: Arc<Mutex<Arc<ServerConfig>>>,
     is_required: bool,
 }
 
@@ -69,29 +75,27 @@ impl Tls {
     /// Clients may use TLS then, version 1.3, or 1.2 with ChaCha20-Poly1305, and need not; see [`required`](Self::required).
     ///
     /// # Errors
-    /// A file is not there or not what it should be; the text says which, and what is wrong with it.
+    /// A file is not there or not what it should be, or `ca-crl.pem` is past its date; the text says which, and what is wrong with it.
     pub fn from_folder(folder: impl AsRef<Path>, verifies_clients: bool) -> Result<Self, TlsError> {
-        let folder = folder.as_ref();
-        let provider = Arc::new(provider());
-        let wrong = |name: &str, error: &Error| fault(&folder.join(name), &words(error));
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
-        let builder = builder.with_safe_default_protocol_versions().map_err(|error| wrong(CERTIFICATE, &error))?;
-        let builder = match verifies_clients {
-            true => builder.with_client_cert_verifier(verifier(folder, provider)?),
-            false => builder.with_no_client_auth(),
-        };
-        let certificates = certificates(&folder.join(CERTIFICATE))?;
-        let mut config =
-            builder.with_single_cert(certificates, key(&folder.join(KEY))?).map_err(|error| match error {
-                Error::InconsistentKeys(_) => fault(&folder.join(KEY), &format!("not the key of {CERTIFICATE}")),
-                // The provider says so of keys alone.
-                Error::General(what) => fault(&folder.join(KEY), &what),
-                error => wrong(CERTIFICATE, &error),
-            })?;
-        // Connections are few and long: what the next one could do without is not worth remembering.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        Ok(Self { config: Arc::new(config), is_required: false })
+        let files = Files { folder: folder.as_ref().to_owned(), verifies_clients };
+        let config = Arc::new(Mutex::new(files.read()?));
+        Ok(Self { files: Arc::new(files), config, is_required: false })
+    }
+
+    /// Reads the files again. What they say now counts for connections to come; those that there are stay as they are.
+    ///
+    /// # Errors
+    /// As for [`from_folder`](Self::from_folder). Nothing has changed then, for all files are read before any of them counts.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let config = self.files.read()?;
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    /// Whether clients that use TLS must show certificates.
+    #[must_use]
+    pub fn verifies_clients(&self) -> bool {
+        self.files.verifies_clients
     }
 
     /// The same, but a client that does not use TLS gets nothing.
@@ -109,8 +113,46 @@ impl Tls {
         if self.is_required { Encryption::Required } else { Encryption::Offered }
     }
 
-    pub(crate) fn config(&self) -> &Arc<ServerConfig> {
-        &self.config
+    /// What a connection that begins now is encrypted by.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Where the files are.
+#[derive(Debug)]
+struct Files {
+    folder: PathBuf,
+    verifies_clients: bool,
+}
+
+impl Files {
+    /// Reads all of them.
+    fn read(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        let path = |name: &str| self.folder.join(name);
+        let provider = Arc::new(provider());
+        let wrong = |name: &str, error: &Error| fault(&path(name), &words(error));
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_safe_default_protocol_versions().map_err(|error| wrong(CERTIFICATE, &error))?;
+        let builder = match self.verifies_clients {
+            true => builder.with_client_cert_verifier(verifier(&self.folder, provider)?),
+            false => builder.with_no_client_auth(),
+        };
+        let (certificates, key) = (certificates(&path(CERTIFICATE))?, key(&path(KEY))?);
+        for certificate in &certificates {
+            fitness::check_own(certificate).map_err(|unfit| fault(&path(CERTIFICATE), &unfit.to_string()))?;
+        }
+        fitness::check_key(&key).map_err(|unfit| fault(&path(KEY), &unfit.to_string()))?;
+        let mut config = builder.with_single_cert(certificates, key).map_err(|error| match error {
+            Error::InconsistentKeys(_) => fault(&path(KEY), &format!("not the key of {CERTIFICATE}")),
+            // The provider says so of keys alone.
+            Error::General(what) => fault(&path(KEY), &format!("{what}; {}", fitness::usable_keys())),
+            error => wrong(CERTIFICATE, &error),
+        })?;
+        // Connections are few and long: what the next one could do without is not worth remembering.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
     }
 }
 
@@ -122,6 +164,18 @@ fn fault(path: &Path, what: &str) -> TlsError {
 fn words(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(what) => format!("the certificate cannot be used: {what}"),
+        error => error.to_string(),
+    }
+}
+
+/// What a client's end of TLS did wrong, as the log tells it.
+pub(crate) fn told(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(CertificateError::Other(unfit)) => format!("the client's certificate: {unfit}"),
+        Error::InvalidCertificate(CertificateError::ExpiredRevocationListContext { .. }) => format!(
+            "the list of revoked certificates, {REVOKED}, is past its date, so no certificate of its authority is good; put \
+             the authority's next list in its place, and have the files read again"
+        ),
         error => error.to_string(),
     }
 }
@@ -157,6 +211,7 @@ fn verifier(folder: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn Clie
     let (authority, revoked) = (folder.join(AUTHORITY), folder.join(REVOKED));
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&authority)? {
+        fitness::check(&certificate).map_err(|unfit| fault(&authority, &unfit.to_string()))?;
         roots.add(certificate).map_err(|error| fault(&authority, &words(&error)))?;
     }
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -167,11 +222,17 @@ fn verifier(folder: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn Clie
         if lists.is_empty() {
             return Err(unread(pem::Error::NoItemsFound));
         }
-        // A list says something about its own authority's certificates; who has none was told nothing.
+        for list in &lists {
+            fitness::check_date(list).map_err(|unfit| fault(&revoked, &unfit.to_string()))?;
+        }
+        // A list says something about its own authority's certificates; one without a list was told nothing.
         builder = builder.with_crls(lists).only_check_end_entity_revocation().allow_unknown_revocation_status();
+        // It may come to its end while the server runs.
+        builder = builder.enforce_revocation_expiration();
     }
     // Without a list only the authorities can be wrong, and they have been read.
-    builder.build().map_err(|error| fault(&revoked, &error.to_string()))
+    let verifier = builder.build().map_err(|error| fault(&revoked, &error.to_string()))?;
+    Ok(Arc::new(Verifier(verifier)))
 }
 
 /// Who a certificate says it is for: the common name of its subject, or else the first of its alternative names that is

@@ -40,7 +40,7 @@ pub(crate) struct Served {
     /// What it said on standard error beside its greeting, before that was over.
     said: String,
     /// Where it says more.
-    error: BufReader<ChildStderr>,
+    pub(crate) error: BufReader<ChildStderr>,
     /// Kept until the server has ended.
     _temporary: Option<TempDir>,
 }

@@ -12,6 +12,7 @@ use rustls::ServerConfig;
 
 use super::arrival::on_the_way;
 use super::session::Session;
+use crate::tls;
 
 /// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more.
 ///
@@ -32,7 +33,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System(error) => error.fmt(f),
-            Self::Tls(error) => write!(f, "TLS: {error}"),
+            Self::Tls(error) => write!(f, "TLS: {}", tls::told(error)),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod bytes;
+mod certificates;
 mod client;
 mod commands;
 mod device;

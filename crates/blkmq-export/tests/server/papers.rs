@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa, KeyIdMethod,
-    KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+    KeyPair, KeyUsagePurpose, PKCS_RSA_SHA256, PublicKeyData, RevokedCertParams, SerialNumber, SignatureAlgorithm,
+    date_time_ymd,
 };
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer};
+use x509_cert::der::Decode;
+use x509_cert::spki::SubjectPublicKeyInfoRef;
 
 /// A certificate with its key.
 pub(crate) struct Paper {
@@ -23,6 +28,27 @@ impl Paper {
 
     pub(crate) fn key_pem(&self) -> String {
         self.key.serialize_pem()
+    }
+}
+
+/// The public half of an RSA key that OpenSSL made, of a size that nothing here may be able to sign with.
+pub(crate) struct RsaPublic(Vec<u8>);
+
+impl RsaPublic {
+    pub(crate) fn of(pem: &str) -> Self {
+        let info = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes()).expect("it is a key in PEM");
+        let info = SubjectPublicKeyInfoRef::from_der(&info).expect("it is a key");
+        Self(info.subject_public_key.raw_bytes().to_owned())
+    }
+}
+
+impl PublicKeyData for RsaPublic {
+    fn der_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_RSA_SHA256
     }
 }
 
@@ -57,8 +83,21 @@ impl Authority {
         Paper { certificate: certificate.der().clone(), certificate_pem: certificate.pem(), key }
     }
 
+    /// A certificate for a server or client with this key, in PEM.
+    pub(crate) fn sign_key(&self, key: &RsaPublic) -> String {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).expect("the name is good");
+        params.distinguished_name.push(DnType::CommonName, "a holder of an RSA key");
+        params.signed_by(key, &self.0).expect("it can be signed").pem()
+    }
+
     /// A list that says that one certificate is no longer good.
     pub(crate) fn revoke(&self, serial: u64) -> String {
+        // Until the year 2100.
+        self.revoke_until(serial, Duration::from_secs(4_102_444_800))
+    }
+
+    /// The same, good until so long after 1970 began.
+    pub(crate) fn revoke_until(&self, serial: u64, end: Duration) -> String {
         let revoked = RevokedCertParams {
             serial_number: SerialNumber::from(serial),
             revocation_time: date_time_ymd(2024, 1, 1),
@@ -67,7 +106,7 @@ impl Authority {
         };
         let list = CertificateRevocationListParams {
             this_update: date_time_ymd(2024, 1, 1),
-            next_update: date_time_ymd(2100, 1, 1),
+            next_update: date_time_ymd(1970, 1, 1) + end,
             crl_number: SerialNumber::from(1),
             issuing_distribution_point: None,
             revoked_certs: vec![revoked],

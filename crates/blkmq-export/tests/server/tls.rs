@@ -19,16 +19,33 @@ use crate::forger::{DATA, Forger, HANDSHAKE};
 use crate::papers::{Authority, Paper};
 use crate::{builder, queue};
 
-type Encrypted = Client<StreamOwned<ClientConnection, UnixStream>>;
+pub(crate) type Encrypted = Client<StreamOwned<ClientConnection, UnixStream>>;
+
+/// What a server has warned of.
+pub(crate) type Warnings = Arc<Mutex<Vec<String>>>;
+
+/// A server, and its warnings.
+pub(crate) fn start_telling(builder: Builder) -> (Server, Warnings) {
+    let warnings = Warnings::default();
+    let log = {
+        let warnings = Arc::clone(&warnings);
+        move |level: Level, line: &str| {
+            if level == Level::Warning {
+                warnings.lock().expect("nobody panicked").push(line.to_owned());
+            }
+        }
+    };
+    (builder.log(log).start().expect("the server is right"), warnings)
+}
 
 /// What a test's server and clients are made from.
-struct Site {
-    authority: Authority,
-    folder: tempfile::TempDir,
+pub(crate) struct Site {
+    pub(crate) authority: Authority,
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (authority, folder) = (Authority::new(), tempfile::tempdir().expect("there is room for a folder"));
         authority.equip(folder.path());
         Self { authority, folder }
@@ -47,17 +64,8 @@ impl Site {
     }
 
     /// A server, and its warnings.
-    fn telling(&self, device: &str) -> (Server, Arc<Mutex<Vec<String>>>) {
-        let warnings = Arc::new(Mutex::new(Vec::new()));
-        let log = {
-            let warnings = Arc::clone(&warnings);
-            move |level: Level, line: &str| {
-                if level == Level::Warning {
-                    warnings.lock().expect("nobody panicked").push(line.to_owned());
-                }
-            }
-        };
-        (self.builder(device).log(log).start().expect("the server is right"), warnings)
+    fn telling(&self, device: &str) -> (Server, Warnings) {
+        start_telling(self.builder(device))
     }
 
     fn config(&self, versions: &[&'static SupportedProtocolVersion], paper: Option<&Paper>) -> Arc<ClientConfig> {
@@ -82,12 +90,12 @@ impl Site {
     }
 
     /// A client that has asked for encryption, and not chosen an export yet.
-    fn client(&self, server: &Server) -> Encrypted {
+    pub(crate) fn client(&self, server: &Server) -> Encrypted {
         encrypt(Client::pair(server), self.session(&[&TLS13], None))
     }
 
     /// One that shows a certificate; `None` if it is not let in.
-    fn shows(&self, server: &Server, paper: Option<&Paper>) -> Option<Encrypted> {
+    pub(crate) fn shows(&self, server: &Server, paper: Option<&Paper>) -> Option<Encrypted> {
         let mut client = encrypt(Client::pair(server), self.session(&[&TLS13], paper));
         client.stream.write_all(&option(options::LIST, &[])).ok()?;
         // In TLS 1.3 a client hears only now what the server thinks of its certificate.
