@@ -338,3 +338,16 @@ fn an_unknown_option_is_passed_over_if_asked_for() {
     let warning = String::from_utf8(output.stderr).unwrap();
     assert!(warning.lines().count() == 1 && warning.contains("line 7") && warning.contains("windmill"), "{warning}");
 }
+
+/// As fio tells it. Red if a file without an engine runs at depth 1 and nobody is told.
+#[test]
+fn a_depth_without_effect_is_told_beside_what_was_measured() {
+    let path = temporary("depth.fio", b"[j]\nrw=randread\nsize=1m\niodepth=32\n");
+    let output = run::blkmq(&["bench", &path, "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let warning = String::from_utf8(output.stderr).unwrap();
+    assert!(warning.lines().count() == 1 && warning.contains("depth.fio: line 4: option 'iodepth'"), "{warning}");
+    assert!(warning.contains("write 'ioengine=libaio' for 32"), "{warning}");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("it prints JSON");
+    assert_eq!(found["jobs"][0]["iodepth_level"]["1"], 100.0, "{found}");
+}

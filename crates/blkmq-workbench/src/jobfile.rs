@@ -21,7 +21,8 @@ pub struct JobFile {
     pub jobs: Vec<Job>,
     /// What its global sections say, as written, with fio's full names: for reports.
     pub global: Vec<(String, String)>,
-    /// What was passed over, in [`Mode::Lenient`].
+    /// What has no effect for want of another option, as an `iodepth` without an engine that keeps several operations
+    /// outstanding; and what was passed over, in [`Mode::Lenient`].
     pub warnings: Vec<TextError>,
     /// The options that fio obeys and that have no effect on a job here, each once, in the order of the file: there is no
     /// page cache to go around, no file to create, no content to compress, no log to write.
@@ -91,6 +92,9 @@ impl JobFile {
             let mut draft = global.section(name);
             parser.apply(&mut draft, options)?;
             parser.apply(&mut draft, &overrides)?;
+            if let Some(note) = draft.note(place) {
+                parser.warn(note);
+            }
             let begins_group = draft.job.stonewall || draft.new_group;
             let group = jobs.last().map_or(0, |last| last.group + u32::from(begins_group));
             jobs.push(Job { group, ..draft.settle(place)? });
@@ -159,14 +163,14 @@ impl Parser<'_> {
         match self.mode {
             Mode::Strict => Err(error),
             Mode::Lenient => {
-                self.pass_over(error);
+                self.warn(error);
                 Ok(())
             }
         }
     }
 
-    /// An override is met once for each job, and warned of once.
-    fn pass_over(&mut self, warning: TextError) {
+    /// A global option and an override are met once for each job, and warned of once.
+    fn warn(&mut self, warning: TextError) {
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
         }

@@ -111,6 +111,30 @@ impl Draft {
         self.job.measure = Measure { lat: !none, clat: !none, slat: !none };
     }
 
+    /// What has no effect for want of another option; `section` is the place of the job's section. Overrides included, so
+    /// after everything was read.
+    pub(super) fn note(&self, section: &str) -> Option<TextError> {
+        let Job { iodepth, ioengine, .. } = &self.job;
+        if !self.waits || *iodepth == 1 {
+            return None;
+        }
+        let engine = if self.places.contains_key("ioengine") {
+            format!("the engine '{ioengine}'")
+        } else {
+            format!("'{ioengine}', fio's engine where the file names none,")
+        };
+        let what = format!(
+            "option 'iodepth': {iodepth} has no effect, the job has 1 operation outstanding: {engine} waits for each one; \
+             write 'ioengine=libaio' for {iodepth}"
+        );
+        Some(TextError { place: self.place("iodepth", section), what })
+    }
+
+    /// Where an option was given; `section` if it was not.
+    fn place(&self, name: &str, section: &str) -> String {
+        self.places.get(name).map_or(section, String::as_str).to_owned()
+    }
+
     /// The job that the options make together. `section` is the place of its section.
     pub(super) fn settle(mut self, section: &str) -> Result<Job, TextError> {
         self.check(section)?;
@@ -174,8 +198,7 @@ impl Draft {
     /// Refuses what makes no sense together.
     fn check(&self, section: &str) -> Result<(), TextError> {
         let fault = |name: &str, what: String| {
-            let place = self.places.get(name).map_or(section, String::as_str).to_owned();
-            Err(TextError { place, what: format!("option '{name}': {what}") })
+            Err(TextError { place: self.place(name, section), what: format!("option '{name}': {what}") })
         };
         let job = &self.job;
         if job.time_based && job.runtime.is_none() {

@@ -387,6 +387,25 @@ fn what_has_no_effect_is_listed() {
     assert_eq!(file.without_effect, ["direct", "thread", "directory"]);
 }
 
+/// Red if a depth that an engine cannot keep is passed over without a word, or an override that mends it is not heeded.
+#[test]
+fn a_depth_without_effect_is_warned_of() {
+    let warnings = |text: &str, overrides: &[&str]| {
+        let file = parse(text, overrides, Mode::Strict).unwrap();
+        file.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let text = "[global]\niodepth=32\n[a]\n[b]\n[c]\nioengine=libaio\n";
+    let [warning] = &warnings(text, &[])[..] else { panic!("one for both jobs: {:?}", warnings(text, &[])) };
+    let expected = "a.fio: line 2: option 'iodepth': 32 has no effect, the job has 1 operation outstanding: 'psync', fio's \
+                    engine where the file names none, waits for each one; write 'ioengine=libaio' for 32";
+    assert_eq!(warning, expected);
+    let warning = &warnings("[a]\nioengine=pvsync\n", &["iodepth=4"])[0];
+    assert!(warning.starts_with("--option iodepth=4: option 'iodepth': 4 has no effect"), "{warning}");
+    assert!(warning.contains("the engine 'pvsync' waits"), "{warning}");
+    assert!(warnings(text, &["ioengine=null"]).is_empty());
+    assert!(warnings("[a]\niodepth=1\n[b]\n", &[]).is_empty());
+}
+
 #[test]
 fn overrides_come_last_and_reach_every_job() {
     let file = parse("[a]\nnumjobs=4\n[b]\nbs=1k\n", &["numjobs=2", "kb_base=1000", "size=1k"], Mode::Strict).unwrap();
