@@ -2,6 +2,7 @@
 
 mod bench;
 mod clients;
+mod columns;
 mod control;
 mod demo;
 mod devices;

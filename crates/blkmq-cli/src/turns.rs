@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use blkmq_workbench::bench::{Bench, Control, LayerOutcome};
+use blkmq_workbench::bench::{Bench, Control, JobOutcome, Latency, LayerOutcome};
 use blkmq_workbench::{Job, Spread, Turns};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -22,12 +22,28 @@ pub(crate) struct Variant {
     pub(crate) bench: Bench,
     /// Of all its slices.
     pub(crate) layer: LayerOutcome,
+    /// What each job did, in the order of the file.
+    pub(crate) jobs: Vec<JobSlices>,
+}
+
+/// What a job, all its threads together, did in each slice, in the order of the slices.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct JobSlices {
+    pub(crate) name: String,
+    /// Operations per second.
+    pub(crate) rates: Vec<f64>,
+    /// The median of its latencies, in nanoseconds; no number where none was measured. An operation that was outstanding at
+    /// the end of a slice counts in that one.
+    pub(crate) p50_ns: Vec<f64>,
+    /// The latency that 99 in a hundred did not exceed, likewise.
+    pub(crate) p99_ns: Vec<f64>,
 }
 
 impl Variant {
     pub(crate) fn new(name: String, jobs: &[Job], bench: Bench) -> Self {
         let nr_stages = 1 + jobs.iter().skip(1).filter(|job| job.stonewall).count();
-        Self { name, nr_stages, bench, layer: LayerOutcome::default() }
+        let jobs = jobs.iter().map(|job| JobSlices { name: job.name.clone(), ..JobSlices::default() }).collect();
+        Self { name, nr_stages, bench, layer: LayerOutcome::default(), jobs }
     }
 }
 
@@ -94,7 +110,25 @@ impl Variant {
             return Err(failed(format!("no operation completed within {slice:?}; give --runtime a longer time")));
         }
         self.layer += outcome.layer;
+        for (index, job) in self.jobs.iter_mut().enumerate() {
+            job.record(outcome.jobs.iter().filter(|thread| thread.job == index), slice);
+        }
         Ok(Some(rate))
+    }
+}
+
+impl JobSlices {
+    /// Adds what the job's threads did in a slice.
+    fn record<'a>(&mut self, threads: impl Iterator<Item = &'a JobOutcome>, slice: Duration) {
+        let (mut ios, mut latency) = (0, Latency::default());
+        for thread in threads {
+            ios += thread.ios_in_time;
+            thread.directions.iter().for_each(|direction| latency.add(&direction.latency));
+        }
+        let at = |percent| if latency.count() == 0 { f64::NAN } else { latency.percentile(percent) as f64 };
+        self.rates.push(ios as f64 / slice.as_secs_f64());
+        self.p50_ns.push(at(50.0));
+        self.p99_ns.push(at(99.0));
     }
 }
 

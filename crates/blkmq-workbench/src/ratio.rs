@@ -34,6 +34,19 @@ pub struct Ratio {
 }
 
 impl Ratio {
+    /// What the slices of `b` have over those of `a`, both in the order in which they ran, two a round. A round counts if all
+    /// of its four numbers are finite and above 0; `None` if that is so of fewer than two rounds.
+    #[must_use]
+    pub fn new(a: &[f64], b: &[f64]) -> Option<Self> {
+        let log = |pair: &[f64]| f64::midpoint(pair[0].ln(), pair[1].ln());
+        let rounds = a.chunks_exact(2).zip(b.chunks_exact(2));
+        // The logarithm of what has none is infinite, or not a number.
+        let differences: Vec<f64> = rounds.map(|(a, b)| log(b) - log(a)).filter(|log| log.is_finite()).collect();
+        let rounds = differences.len();
+        let (mean, half) = interval(differences)?;
+        Some(Self { ratio: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp(), rounds })
+    }
+
     /// Whether the interval is as narrow as a comparison wants.
     #[must_use]
     pub fn is_resolved(&self) -> bool {
@@ -50,6 +63,23 @@ pub struct Spread {
     pub lower: f64,
     /// A quarter of them was faster.
     pub upper: f64,
+}
+
+impl Spread {
+    /// Of these numbers; `None` if there is none.
+    #[must_use]
+    pub fn new(numbers: &[f64]) -> Option<Self> {
+        let mut sorted = numbers.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len().checked_sub(1)?;
+        let at = |share: f64| {
+            let place = share * last as f64;
+            let below = place.floor() as usize;
+            let above = sorted[(below + 1).min(last)];
+            sorted[below] + (above - sorted[below]) * place.fract()
+        };
+        Some(Self { median: at(0.5), lower: at(0.25), upper: at(0.75) })
+    }
 }
 
 /// The rates of several variants that take turns.
@@ -101,29 +131,14 @@ impl Turns {
     /// The rate of variant `b` over that of variant `a`; `None` before the second round has ended.
     #[must_use]
     pub fn ratio(&self, a: usize, b: usize) -> Option<Ratio> {
-        let logs = |variant: usize| {
-            let pairs = self.rates[variant].chunks_exact(2).take(self.rounds());
-            pairs.map(|pair| f64::midpoint(pair[0].ln(), pair[1].ln()))
-        };
-        let differences: Vec<f64> = logs(b).zip(logs(a)).map(|(b, a)| b - a).collect();
-        let rounds = differences.len();
-        let (mean, half) = interval(differences)?;
-        Some(Ratio { ratio: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp(), rounds })
+        let slices = |variant: usize| &self.rates[variant][..2 * self.rounds()];
+        Ratio::new(slices(a), slices(b))
     }
 
     /// What one variant reached; `None` before its first slice.
     #[must_use]
     pub fn spread(&self, variant: usize) -> Option<Spread> {
-        let mut rates = self.rates[variant].clone();
-        rates.sort_by(f64::total_cmp);
-        let last = rates.len().checked_sub(1)?;
-        let at = |share: f64| {
-            let place = share * last as f64;
-            let below = place.floor() as usize;
-            let above = rates[(below + 1).min(last)];
-            rates[below] + (above - rates[below]) * place.fract()
-        };
-        Some(Spread { median: at(0.5), lower: at(0.25), upper: at(0.75) })
+        Spread::new(&self.rates[variant])
     }
 
     /// Whether every variant's ratio to the first one is resolved.

@@ -1,5 +1,7 @@
 //! Two values of a knob, compared.
 
+mod jobs;
+
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +12,7 @@ use blkmq_workbench::report::{Bar, Group, Section};
 use blkmq_workbench::{JobFile, MIN_ROUNDS, Ratio, Turns, WIDTH};
 use serde::Serialize;
 
+use self::jobs::ComparedJob;
 use super::{Bench, SLICE};
 use crate::failure::Failure;
 use crate::page::{self, Page};
@@ -43,7 +46,7 @@ impl Bench {
         bar.set_message(format!("slices of {} {} and {}", pair.knob, pair.values[0], pair.values[1]));
         let turns = turns::take(&mut variants, slice, self.rounds as usize, &[(0, 1)], stop, &bar);
         bar.finish_and_clear();
-        let found = Found::new(pair, &turns?, &variants, self.clock == Time::Real);
+        let found = Found::new(pair, &turns?, &variants, slice, self.clock == Time::Real);
         if let Some(page) = page {
             let title = format!("The load {name}: {} {} or {}", pair.knob, found.a, found.b);
             page.write(title, page::modelled(base.device(), self.clock), found.sections(slice))?;
@@ -57,7 +60,7 @@ impl Bench {
     }
 }
 
-/// What came out.
+/// What came out. The ratio is that of the operations of all jobs together.
 #[derive(Debug, Serialize)]
 struct Found<'a> {
     knob: &'a str,
@@ -72,6 +75,7 @@ struct Found<'a> {
     /// What requests cost; not on virtual time, which takes none.
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<Sides<Costs>>,
+    jobs: Vec<ComparedJob>,
     #[serde(skip)]
     is_resolved: bool,
 }
@@ -104,7 +108,7 @@ impl From<&LayerOutcome> for Costs {
 }
 
 impl<'a> Found<'a> {
-    fn new(pair: &'a Pair, turns: &Turns, variants: &[Variant], is_real: bool) -> Self {
+    fn new(pair: &'a Pair, turns: &Turns, variants: &[Variant], slice: Duration, is_real: bool) -> Self {
         let found = turns.ratio(0, 1).expect("there are at least two rounds");
         let rates = |side| turns.spread(side).expect("every side had slices").into();
         let Ratio { ratio, low, high, rounds } = found;
@@ -112,13 +116,17 @@ impl<'a> Found<'a> {
         let iops = Sides { a: rates(0), b: rates(1) };
         let costs = |side: usize| Costs::from(&variants[side].layer);
         let costs = is_real.then(|| Sides { a: costs(0), b: costs(1) });
-        Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, costs, is_resolved: found.is_resolved() }
+        let jobs = variants[0].jobs.iter().zip(&variants[1].jobs);
+        let jobs = jobs.map(|(a, b)| ComparedJob::new(a, b, slice)).collect();
+        let is_resolved = found.is_resolved();
+        Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, costs, jobs, is_resolved }
     }
 
     fn sections(&self, slice: Duration) -> Vec<Section> {
         let bar = |rates: Rates| Some(Bar::with_interval(rates.median, rates.lower_quartile, rates.upper_quartile));
-        let group = |value: &str, bar| Group { name: format!("{}={value}", self.knob), bars: vec![bar] };
-        let groups = vec![group(self.a, bar(self.iops.a)), group(self.b, bar(self.iops.b))];
+        // Both values may be the same, to see what the comparison itself makes of that.
+        let group = |side, value: &str, bar| Group { name: format!("{side}: {}={value}", self.knob), bars: vec![bar] };
+        let groups = vec![group("A", self.a, bar(self.iops.a)), group("B", self.b, bar(self.iops.b))];
         let note =
             format!("Operations per second: the median of slices of {} that took turns, with quartiles.", time(slice));
         let rates = page::bars("Rates", &note, "IOPS", (0.0, &["IOPS"]), groups);
@@ -128,7 +136,12 @@ impl<'a> Found<'a> {
         );
         let ratio =
             Group { name: "B/A".to_owned(), bars: vec![Some(Bar::with_interval(self.ratio, self.low, self.high))] };
-        vec![page::bars("Ratio", &note, "B/A", (1.0, &["B/A"]), vec![ratio]), rates]
+        vec![
+            page::bars("Ratio", &note, "B/A", (1.0, &["B/A"]), vec![ratio]),
+            rates,
+            jobs::bars(&self.jobs),
+            jobs::table(&self.jobs),
+        ]
     }
 
     fn write(&self, slice: Duration, out: &mut dyn Write) -> io::Result<()> {
@@ -140,12 +153,16 @@ impl<'a> Found<'a> {
         for (side, costs) in self.costs.iter().flat_map(|costs| [("A", costs.a), ("B", costs.b)]) {
             let Costs { cpu_ns_per_request, wait_share, bypassed_share } = costs;
             let [waiting, passed] = [wait_share, bypassed_share].map(|share| 100.0 * share);
-            let shares = format!("{waiting:.1} % of it waiting; {passed:.1} % of the requests passed the scheduler by");
+            let shares = format!(
+                "{waiting:.1} % of it waiting for the scheduler's lock or polling in vain; {passed:.1} % of the requests \
+                 passed the scheduler by"
+            );
             writeln!(out, "{side}    {cpu_ns_per_request:.0} ns CPU a request, {shares}")?;
         }
         let Self { ratio, low, high, rounds, .. } = self;
         let of = format!("{rounds} rounds of four slices of {}", time(slice));
-        writeln!(out, "B/A  {ratio:.4}, 95 % interval {low:.4} .. {high:.4}, {of}")?;
+        let all = if self.jobs.len() > 1 { ", IOPS of all jobs together" } else { "" };
+        writeln!(out, "B/A  {ratio:.4}, 95 % interval {low:.4} .. {high:.4}, {of}{all}")?;
         if *rounds < MIN_ROUNDS {
             writeln!(
                 out,
@@ -154,6 +171,6 @@ impl<'a> Found<'a> {
         } else if !self.is_resolved {
             writeln!(out, "     The interval is not narrower than {WIDTH}: give more --rounds.")?;
         }
-        Ok(())
+        jobs::write(&self.jobs, out)
     }
 }
