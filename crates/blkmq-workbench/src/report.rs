@@ -113,7 +113,7 @@ pub struct Bar {
 /// An axis of a plot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Axis {
-    /// What it measures, in which unit unless the numbers say so.
+    /// What it measures; in which unit, the numbers at its ticks say if they have one.
     pub label: String,
     /// How values are laid out on it.
     pub scale: Scale,
@@ -156,6 +156,16 @@ impl Axis {
     #[must_use]
     pub fn linear(label: impl Into<String>, unit: Unit) -> Self {
         Self { label: label.into(), scale: Scale::Linear, unit }
+    }
+
+    /// Its label above numbers that are written in its base unit.
+    fn title(&self) -> String {
+        let unit = match self.unit {
+            Unit::Number => return self.label.clone(),
+            Unit::Nanoseconds => "ns",
+            Unit::Percent => "%",
+        };
+        format!("{} ({unit})", self.label)
     }
 
     /// An axis of another scale.

@@ -45,7 +45,7 @@ fn count(document: &Document<'_>, name: &str) -> usize {
 fn lines() -> Content {
     Content::Lines(Lines {
         x: Axis::new("percentile", Scale::Percentile, Unit::Percent),
-        y: Axis::new("latency (ns)", Scale::Log, Unit::Nanoseconds),
+        y: Axis::new("latency", Scale::Log, Unit::Nanoseconds),
         lines: vec![
             Line { name: "first".to_owned(), points: vec![(50.0, 1250.0), (99.0, 90_123.0), (99.99, 2_345_678.0)] },
             Line { name: "second".to_owned(), points: vec![(50.0, 777.0)] },
@@ -89,12 +89,34 @@ fn it_says_what_it_was_given() {
         assert!(cells.iter().any(|cell| cell == number), "{number} in {cells:?}");
     }
     assert!(cells.iter().any(|cell| cell == "905000 (880500 to 931250)"), "{cells:?}");
+    // Ticks name their unit, so the axis does not; the table's numbers are in one unit, which its head names.
+    let heads = texts(&document, "th");
+    assert!(
+        ["percentile (%)", "latency (ns)", "IOPS"].iter().all(|head| heads.iter().any(|th| th == head)),
+        "{heads:?}"
+    );
     let legend = texts(&document, "li");
     assert_eq!(legend, ["first", "second", "measured", "published"]);
     let labels = texts(&document, "text");
-    for label in ["99.9 %", "100 us", "latency (ns)", "percentile", "IOPS", "single", "none", "5M"] {
+    for label in ["99.9 %", "100 us", "latency", "percentile", "IOPS", "single", "none", "5M"] {
         assert!(labels.iter().any(|text| text.trim() == label), "{label} in {labels:?}");
     }
+}
+
+/// Red if names are cut to the room beside their bars, which makes them one name.
+#[test]
+fn bars_of_two_names_are_told_apart() {
+    let group = |name: &str| Group { name: name.to_owned(), bars: vec![Some(Bar::new(1.0))] };
+    let names = ["device=null,irqmode=2,completion_nsec=100us", "device=null,irqmode=2,completion_nsec=200us"];
+    let bars = Bars {
+        value: Axis::linear("IOPS", Unit::Number),
+        baseline: 0.0,
+        series: vec!["IOPS".to_owned()],
+        groups: names.map(group).to_vec(),
+    };
+    let html = report(vec![section(Content::Bars(bars))]).html();
+    let drawn: String = texts(&parse(&html), "text").iter().map(|text| text.trim()).collect();
+    assert!(names.iter().all(|name| drawn.contains(name)), "{drawn}");
 }
 
 /// Nothing that a browser would fetch or run: no address but the name of the SVG dialect, no script, no style from elsewhere.

@@ -97,7 +97,7 @@ fn lines(out: &mut String, title: &str, chart: &Lines) {
         let cells = |(x, y): &(f64, f64)| vec![line.name.clone(), number::exact(*x), number::exact(*y)];
         rows.extend(line.points.iter().map(cells));
     }
-    let head = ["", &*chart.x.label, &chart.y.label].map(str::to_owned).to_vec();
+    let head = vec![String::new(), chart.x.title(), chart.y.title()];
     values(out, &Table { head, rows });
 }
 
@@ -116,7 +116,7 @@ fn bars(out: &mut String, title: &str, chart: &Bars) {
         };
         rows.push([group.name.clone()].into_iter().chain(group.bars.iter().map(cell)).collect());
     }
-    let head = [chart.value.label.clone()].into_iter().chain(chart.series.iter().cloned()).collect();
+    let head = [chart.value.title()].into_iter().chain(chart.series.iter().cloned()).collect();
     values(out, &Table { head, rows });
 }
 

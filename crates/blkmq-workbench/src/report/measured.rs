@@ -19,7 +19,7 @@ pub fn latencies(jobs: &[(String, &JobOutcome)]) -> Option<Section> {
         "How long operations took, from submission to completion.",
         Lines {
             x: Axis::new("operations that took no longer", Scale::Percentile, Unit::Percent),
-            y: Axis::new("latency (ns)", Scale::Log, Unit::Nanoseconds),
+            y: Axis::new("latency", Scale::Log, Unit::Nanoseconds),
             lines,
         },
     )

@@ -3,6 +3,7 @@
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::scale::Ruler;
 use super::{Bar, Bars, Lines};
@@ -11,8 +12,16 @@ use super::{Bar, Bars, Lines};
 const WIDTH: u32 = 760;
 const HEIGHT: u32 = 340;
 const BAR: u32 = 18;
-/// Letters of a group's name that have room beside its bars.
-const NAME: usize = 30;
+/// Height of a line of text.
+const LINE: u32 = 17;
+/// Room beside bars for the names of their groups.
+const NAMES: u32 = 240;
+/// What has room there in one line, in letters of middle width.
+const NAME: f64 = 28.0;
+/// Lines that a name has at most.
+const NAME_LINES: usize = 12;
+/// Half of the longest number at an axis: the last one reaches so far beyond the axis.
+const MARGIN: u32 = 48;
 
 /// Colours that are told apart by most eyes on white and on black, in the order of their use.
 pub(super) const COLOURS: [RGBColor; 6] = [
@@ -70,8 +79,10 @@ pub(super) fn lines(chart: &Lines) -> String {
 
 /// The plot of bars, which lie, so that there is room for their names.
 pub(super) fn bars(chart: &Bars) -> String {
-    let rows: usize = chart.groups.len() * (chart.series.len().max(1) + 1);
-    drawn(70 + BAR * rows.min(1000) as u32, |area| draw_bars(area, chart))
+    let names: Vec<Vec<String>> = chart.groups.iter().map(|group| wrapped(&group.name)).collect();
+    let lines = names.iter().map(Vec::len).max().unwrap_or(1) as u32;
+    let height = (BAR * (chart.series.len().clamp(1, 100) as u32 + 1)).max(LINE * lines + 4);
+    drawn(70 + (height * chart.groups.len() as u32).min(BAR * 1000), |area| draw_bars(area, chart, &names))
 }
 
 fn drawn(height: u32, draw: impl FnOnce(&DrawingArea<SVGBackend<'_>, Shift>) -> Drawn) -> String {
@@ -88,7 +99,7 @@ fn draw_lines(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Lines) -> Drawn
     let y = Ruler::new(&chart.y, points().map(|point| point.1), 0.0);
     let mut context = ChartBuilder::on(area)
         .margin(12)
-        .margin_right(30)
+        .margin_right(MARGIN)
         .x_label_area_size(44)
         .y_label_area_size(78)
         .build_cartesian_2d(Places::new(&x), Places::new(&y))?;
@@ -117,24 +128,23 @@ fn draw_lines(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Lines) -> Drawn
     Ok(())
 }
 
-fn draw_bars(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Bars) -> Drawn {
-    let all = chart.groups.iter().flat_map(|group| group.bars.iter().flatten());
-    let ends = all.flat_map(|bar| bar.interval.map_or([bar.value; 3], |(low, high)| [low, bar.value, high]));
+fn draw_bars(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Bars, names: &[Vec<String>]) -> Drawn {
+    let all = || chart.groups.iter().flat_map(|group| group.bars.iter().flatten());
+    // Intervals of few measurements reach far: they end with the axis, which is for the values.
+    let reach = 2.0 * all().map(|bar| bar.value).filter(|value| value.is_finite()).fold(chart.baseline, f64::max);
+    let ends = all().flat_map(|bar| {
+        bar.interval.map_or([bar.value; 3], |(low, high)| [low, bar.value, if high > reach { reach } else { high }])
+    });
     let value = Ruler::new(&chart.value, ends, chart.baseline);
     let count = chart.groups.len();
     // The first group is on top; each takes one unit of height.
     let middles: Vec<f64> = (0..count).map(|row| row as f64 + 0.5).collect();
-    let name = |middle: f64| {
-        let row = count.checked_sub(1 + middle as usize).and_then(|row| chart.groups.get(row));
-        row.map_or_else(String::new, |group| shortened(&group.name))
-    };
-    let mut context =
-        ChartBuilder::on(area)
-            .margin(12)
-            .margin_right(30)
-            .x_label_area_size(44)
-            .y_label_area_size(210)
-            .build_cartesian_2d(Places::new(&value), Places { low: 0.0, high: count.max(1) as f64, ticks: middles })?;
+    let mut context = ChartBuilder::on(area)
+        .margin(12)
+        .margin_right(MARGIN)
+        .x_label_area_size(44)
+        .y_label_area_size(NAMES)
+        .build_cartesian_2d(Places::new(&value), Places { low: 0.0, high: count.max(1) as f64, ticks: middles })?;
     context
         .configure_mesh()
         .disable_y_mesh()
@@ -142,11 +152,19 @@ fn draw_bars(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Bars) -> Drawn {
         .x_labels(value.ticks.len())
         .y_labels(count.max(1))
         .x_label_formatter(&|place| value.label(*place))
-        .y_label_formatter(&|middle| name(*middle))
+        .y_label_formatter(&|_| String::new())
         .label_style(("sans-serif", 15))
         .bold_line_style(BLACK.mix(0.2))
         .light_line_style(TRANSPARENT)
         .draw()?;
+    let style = TextStyle::from(("sans-serif", 15)).pos(Pos::new(HPos::Right, VPos::Center));
+    for (row, lines) in names.iter().enumerate() {
+        let (x, y) = context.backend_coord(&(value.low, (count - row) as f64 - 0.5));
+        for (number, line) in lines.iter().enumerate() {
+            let below = LINE as i32 * (2 * number as i32 + 1 - lines.len() as i32) / 2;
+            area.draw(&Text::new(line.clone(), (x - 8, y + below), style.clone()))?;
+        }
+    }
     let start = value.place(chart.baseline).map_or(value.low, |start| start.clamp(value.low, value.high));
     let height = 1.0 / (chart.series.len().max(1) + 1) as f64;
     for (row, group) in chart.groups.iter().enumerate() {
@@ -182,14 +200,64 @@ fn draw_bar(
     Ok(())
 }
 
-/// A name as it has room.
-fn shortened(name: &str) -> String {
-    let name = clean(name);
-    if name.chars().count() <= NAME { name } else { name.chars().take(NAME - 1).chain(['\u{2026}']).collect() }
+/// A name in lines for which there is room, broken behind blanks and commas where it has some. Of a very long one the end is
+/// left out.
+fn wrapped(name: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for part in clean(name).split_inclusive([' ', ',', '\n']) {
+        let line = lines.last().map_or("", String::as_str);
+        if !line.is_empty() && width(line) + width(part.trim_end()) > NAME {
+            lines.push(String::new());
+        }
+        for c in part.chars() {
+            let line = lines.last().map_or("", String::as_str);
+            if width(line) + width_of(c) > NAME {
+                lines.push(String::new());
+            }
+            lines.last_mut().expect("there is a line").push(c);
+        }
+    }
+    if lines.len() > NAME_LINES {
+        lines.truncate(NAME_LINES);
+        lines[NAME_LINES - 1] = "\u{2026}".to_owned();
+    }
+    lines.iter().map(|line| line.trim().to_owned()).collect()
+}
+
+fn width(text: &str) -> f64 {
+    text.chars().map(width_of).sum()
+}
+
+/// How wide a letter is, at most, by one of middle width. Of what the font of the reader's machine may have, the widest.
+fn width_of(c: char) -> f64 {
+    match c {
+        'm' | 'w' | '%' | '@' | 'A'..='Z' => 1.5,
+        ' '..='~' => 1.0,
+        _ => 2.0,
+    }
 }
 
 /// Without what may not stand in XML.
 pub(super) fn clean(text: &str) -> String {
     let stands = |c: char| c == '\n' || c == '\t' || !(c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'));
     text.chars().map(|c| if stands(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Red if a name is cut, so that two that differ at their ends look alike.
+    #[test]
+    fn a_name_is_whole_in_lines_that_have_room() {
+        let name =
+            "B: device=null,irqmode=2,completion_nsec=200us and then a word_of_its_own_that_is_longer_than_a_line";
+        let lines = wrapped(name);
+        assert_eq!(lines.concat().replace(' ', ""), name.replace(' ', ""));
+        assert!(lines.iter().all(|line| width(line) <= NAME), "{lines:?}");
+        assert_eq!(lines[..2], ["B: device=null,irqmode=2,", "completion_nsec=200us and"]);
+        assert_eq!(wrapped(""), [""]);
+        let longest = wrapped(&"MW".repeat(1000));
+        assert!(longest.len() == NAME_LINES && longest[NAME_LINES - 1] == "\u{2026}");
+    }
 }

@@ -29,7 +29,9 @@ impl<'a> Ruler<'a> {
         let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
         match axis.scale {
             Scale::Linear => Self::linear(axis, low, high),
-            Scale::Log | Scale::Percentile => Self::whole(axis, low.floor(), high.ceil()),
+            Scale::Log => Self::whole(axis, low.floor(), high.ceil(), 2.0 * TICKS),
+            // Many nines are wide.
+            Scale::Percentile => Self::whole(axis, low.floor(), high.ceil(), TICKS),
         }
     }
 
@@ -48,10 +50,10 @@ impl<'a> Ruler<'a> {
         Self { axis, low: first * step, high: last * step, ticks }
     }
 
-    /// Ticks at whole places: decades, or nines.
-    fn whole(axis: &'a Axis, low: f64, high: f64) -> Self {
+    /// Ticks at whole places: decades, or nines; so many at most, and one.
+    fn whole(axis: &'a Axis, low: f64, high: f64, most: f64) -> Self {
         let high = high.max(low + 1.0);
-        let step = ((high - low) / (2.0 * TICKS)).ceil();
+        let step = ((high - low) / most).ceil();
         let count = ((high - low) / step) as u32;
         Self { axis, low, high, ticks: (0..=count).map(|n| low + f64::from(n) * step).collect() }
     }
