@@ -12,7 +12,7 @@ use std::time::Duration;
 use blkmq::Locking;
 use blkmq_workbench::bench::Control;
 use blkmq_workbench::{Document, JobFile, Mode, System, TextError};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::failure::Failure;
 use crate::page::{self, Page};
@@ -35,10 +35,12 @@ driver got, the operations that joined another one's request, and the CPU time o
 
 Ctrl-C ends the jobs early: what is outstanding completes, and what was measured is told. Who types it again does not wait.
 
-With --json the output has the shape of fio's, and the layer's numbers under the key 'blkmq'.
+With --json the output has the shape of fio's, and the layer's numbers under the key 'blkmq'. --output-format takes fio's
+words, as in --output-format=json+ for what fio_jsonplus_clat2csv reads.
 
 With --ab the job runs in short slices, alternately with the one and the other value (A B B A, B A A B), until the 95 %
-interval of B/A is narrower than 0.02. KNOB is device, scheduler, locking, bypass, or whatever --set takes; bypass goes with the
+interval of B/A is narrower than 0.02, which is the ratio of what all jobs do together; under it stand the rate, p50 and p99 of
+each job. KNOB is device, scheduler, locking, bypass, or whatever --set takes; bypass goes with the
 locking unless it is given. KNOB may also be accounting, with the values per-thread and shared; or stamps: with 0 the block layer takes no time stamps, with 1 it takes exact ones, also
 for jobs with gtod_reduce, which otherwise have those of the kernel's last tick.
 
@@ -89,12 +91,24 @@ pub(crate) struct Bench {
     /// Stop a comparison after so many rounds of four slices, resolved or not.
     #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(2..), requires = "ab")]
     rounds: u32,
-    /// Print one JSON object instead of words.
-    #[arg(long)]
+    /// Print one JSON object instead of words: the same as --output-format json.
+    #[arg(long, conflicts_with = "output_format")]
     json: bool,
+    /// What to print: words, fio's JSON, or that with the histograms of latencies.
+    #[arg(long, value_name = "FORMAT", default_value = "normal")]
+    output_format: Format,
     /// Write a report as well: one HTML file with tables and plots.
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
+}
+
+/// What is printed, by fio's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Normal,
+    Json,
+    #[value(name = "json+")]
+    JsonPlus,
 }
 
 /// Reads a time such as `5s` or `100ms`.
@@ -112,12 +126,20 @@ impl Bench {
         for warning in &file.warnings {
             eprintln!("blkmq: warning: {warning}");
         }
+        if self.ab.is_some() && self.format() == Format::JsonPlus {
+            let what = "a comparison has no histograms; give it json, or leave out --ab".to_owned();
+            return Err(TextError { place: "--output-format json+".to_owned(), what }.into());
+        }
         let target = self.target()?;
         let stop = interrupt::flag();
         match &self.ab {
             Some(text) => self.compare(&Pair::parse(text)?, &target, &name, &file, &stop, out),
             None => self.measure(&target, &name, &file, stop, out),
         }
+    }
+
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.output_format }
     }
 
     fn target(&self) -> Result<Target, TextError> {
@@ -153,10 +175,12 @@ impl Bench {
         if let Some(page) = page {
             page.write(format!("The load {name}"), page::modelled(&subject.device, self.clock), table.sections())?;
         }
-        if self.json {
-            json::print(&Document::new(&file.global, &file.jobs, &outcome, subject), out)?;
-        } else {
-            table.write(out)?;
+        match self.format() {
+            Format::Normal => table.write(out)?,
+            format => {
+                let bins = format == Format::JsonPlus;
+                json::print(&Document::new(&file.global, &file.jobs, &outcome, subject, bins), out)?;
+            }
         }
         match outcome.error() {
             Some(error) => Err(Failure::Running(format!("{name}: {error}"))),

@@ -74,7 +74,7 @@ impl Demo {
 }
 
 fn write_line(name: &str, cells: &[String], out: &mut dyn Write) -> io::Result<()> {
-    let cells: String = cells.iter().map(|cell| format!("{cell:>14}")).collect();
+    let cells: String = cells.iter().map(|cell| format!(" {cell:>13}")).collect();
     writeln!(out, "{name:16}{cells}")?;
     out.flush()
 }

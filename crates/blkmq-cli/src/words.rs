@@ -35,6 +35,20 @@ pub(crate) fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
+/// These names, each another one: those that several things share get a number, as in `reader #2`.
+pub(crate) fn distinct(names: &[&str]) -> Vec<String> {
+    let mut distinct: Vec<String> = Vec::new();
+    for name in names {
+        let is_shared = names.iter().filter(|other| *other == name).count() > 1;
+        // Something else may be called like a numbered one.
+        let is_free = |numbered: &String| !distinct.contains(numbered) && names.iter().all(|other| other != numbered);
+        let mut numbered = (1..).map(|number| format!("{name} #{number}"));
+        let named = if is_shared { numbered.find(is_free) } else { None };
+        distinct.push(named.unwrap_or_else(|| (*name).to_owned()));
+    }
+    distinct
+}
+
 /// Nanoseconds as microseconds.
 pub(crate) fn us(ns: u64) -> String {
     format!("{:.1}", ns as f64 / 1e3)
@@ -52,6 +66,13 @@ pub(crate) fn time(span: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Red if threads of one job have curves of one name.
+    #[test]
+    fn names_are_told_apart() {
+        assert_eq!(distinct(&["a", "b"]), ["a", "b"]);
+        assert_eq!(distinct(&["a", "b", "a", "a #2", "a"]), ["a #1", "b", "a #3", "a #2", "a #4"]);
+    }
 
     #[test]
     fn numbers_have_three_digits_and_a_unit() {

@@ -20,6 +20,8 @@ fn bench(arguments: &[&str]) -> Value {
 /// The ways to all values, one for each.
 fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
+        // The names of bins are latencies.
+        Value::Object(_) if path.ends_with("/bins") => drop(found.insert(path.to_owned())),
         Value::Object(map) => map.iter().for_each(|(key, value)| keys(value, &format!("{path}/{key}"), found)),
         Value::Array(list) => list.iter().for_each(|value| keys(value, &format!("{path}/[]"), found)),
         _ => drop(found.insert(path.to_owned())),
@@ -57,9 +59,10 @@ fn the_json_has_fios_keys() {
     .enumerate()
     {
         let path = job(&format!("keys-{number}.fio"), lines);
-        let output = Command::new("fio").args(["--output-format=json", &path]).output().expect("fio starts");
+        let format = if number % 2 == 0 { "--output-format=json" } else { "--output-format=json+" };
+        let output = Command::new("fio").args([format, &path]).output().expect("fio starts");
         let theirs: Value = serde_json::from_slice(&output.stdout).expect("fio prints JSON");
-        let mut ours = bench(&[&path]);
+        let mut ours: Value = serde_json::from_str(&printed(&["bench", &path, format])).expect("it prints JSON");
         let layer = ours.as_object_mut().and_then(|map| map.remove("blkmq")).expect("there is a key blkmq");
         let (ours, theirs) = (key_set(&ours), key_set(&theirs));
         let missing: Vec<_> = theirs.difference(&ours).collect();
@@ -68,6 +71,70 @@ fn the_json_has_fios_keys() {
         let of_layer = "batch_size_mean bypass bypassed contended cpu_ns_per_request device dispatch_batches holds \
                         locking merges merges_insert merges_plug requests scheduler staged trylock_failed wait_share";
         assert_eq!(layer.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" "), of_layer);
+    }
+}
+
+/// fio's own converter takes the histograms, and finds in its tables what it read. Red without them: it writes tables with a
+/// head alone, and validates those.
+#[test]
+fn fios_converter_reads_the_histograms() {
+    let converter = "fio_jsonplus_clat2csv";
+    if Command::new(converter).arg("--help").output().is_err() {
+        println!("SKIP {converter} is not installed: scripts/tools fio");
+        return;
+    }
+    let path = job("bins.fio", "rw=randrw\niodepth=8\n[k]\nrw=write");
+    let device = ["--device", "null,irqmode=2,completion_nsec=50us"];
+    let json = printed(&[&["bench", &path, "--output-format=json+"][..], &device].concat());
+    let found: Value = serde_json::from_str(&json).expect("it prints JSON");
+    let (json, csv) = (temporary("bins.json", json.as_bytes()), temporary("bins.csv", b""));
+    for validate in [&[][..], &["--validate"]] {
+        let output = Command::new(converter).args([&*json, &csv]).args(validate).output().expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    for (number, direction) in [(0, "read"), (0, "write"), (1, "write")] {
+        let clat = &found["jobs"][number][direction]["clat_ns"];
+        let bins = clat["bins"].as_object().unwrap_or_else(|| panic!("{clat} has bins"));
+        assert_eq!(bins.values().filter_map(Value::as_u64).sum::<u64>(), clat["N"].as_u64().unwrap(), "{clat}");
+        let table =
+            std::fs::read_to_string(csv.replace(".csv", &format!("_job{number}.csv"))).expect("it wrote a table");
+        let column =
+            table.lines().next().unwrap().split(", ").position(|name| name == format!("{direction}_clat_ns_count"));
+        let cells = table.lines().skip(1).filter_map(|line| line.split(", ").nth(column.expect("it is there")));
+        assert_eq!(cells.filter_map(|cell| cell.trim().parse::<u64>().ok()).sum::<u64>(), clat["N"].as_u64().unwrap());
+    }
+    assert!(bench(&[&path])["jobs"][0]["read"]["clat_ns"].get("bins").is_none(), "json has none");
+    let text = refused(&["bench", &path, "--output-format=json+", "--ab", "iostats=0,1"]);
+    assert!(text.contains("json+") && text.contains("no histograms"), "{text}");
+}
+
+/// Two classes on a device that takes all requests of both, and on one that takes a few: all together does an eighth, and the
+/// idle one nothing. Red if only the sum is compared, or a job that did nothing has no ratio.
+#[test]
+fn a_comparison_tells_what_each_job_gets() {
+    let head = "[global]\nioengine=libaio\nrw=randread\niodepth=16\nsize=64m\n";
+    let jobs = format!("{head}[gold]\nprioclass=1\n[idle]\nprioclass=3\n[idle]\nprioclass=3\n");
+    let path = temporary("each.fio", jobs.as_bytes());
+    let device = "device=null,irqmode=2,completion_nsec=100us,hw_queue_depth=64::null,irqmode=2,completion_nsec=100us,hw_queue_depth=4";
+    let arguments =
+        ["bench", &path, "--clock", "virtual", "--scheduler", "mq-deadline", "--set", "nr_requests=64", "--ab", device];
+    let found: Value = serde_json::from_str(&printed(&[&arguments[..], &["--json"]].concat())).unwrap();
+    let [gold, idle, other] = &found["jobs"].as_array().unwrap()[..] else { panic!("three jobs: {found}") };
+    assert_eq!([&gold["job"], &idle["job"], &other["job"]], ["gold", "idle #1", "idle #2"]);
+    let ratio = |job: &Value, what: &str| {
+        let found = &job[what]["ratio"];
+        let [low, middle, high] = ["low", "ratio", "high"].map(|name| found[name].as_f64().unwrap());
+        assert!(0.0 < low && low <= middle && middle <= high && found["rounds"] == 16, "{what}: {job}");
+        middle
+    };
+    let all = found["ratio"].as_f64().unwrap();
+    assert!((0.1..0.15).contains(&all), "{found}");
+    assert!((ratio(gold, "iops") - 0.25).abs() < 0.01 && ratio(gold, "p50_ns") > 3.0, "{gold}");
+    assert!(ratio(idle, "iops") < 0.001 && ratio(idle, "p50_ns") > 100.0 && ratio(idle, "p99_ns") > 100.0, "{idle}");
+    let words = printed(&arguments);
+    assert!(words.contains("IOPS of all jobs together"), "{words}");
+    for row in ["gold     IOPS ", "idle #1  IOPS ", "         p50 us", "         p99 us"] {
+        assert!(words.lines().any(|line| line.starts_with(row)), "{row}: {words}");
     }
 }
 
@@ -104,9 +171,11 @@ fn words_tell_the_same_as_json() {
     let path = job("words.fio", "rw=write\nnumber_ios=100");
     let arguments = ["bench", &path, "--device", "null,irqmode=2,completion_nsec=100us", "--clock", "virtual"];
     let words = printed(&arguments);
-    for expected in ["scheduler none", "virtual time", "requests to the driver            100"] {
+    for expected in ["scheduler none", "virtual time", "requests to the driver  "] {
         assert!(words.contains(expected), "{expected}: {words}");
     }
+    let requests = words.lines().find(|line| line.starts_with("requests to the driver")).unwrap();
+    assert!(requests.ends_with(" 100"), "{words}");
     // A hundred operations of 100 us, one after the other.
     let row: Vec<&str> = words.lines().find(|line| line.starts_with("j ")).unwrap().split_whitespace().collect();
     assert_eq!(row[..3], ["j", "write", "10.0K"], "{words}");
@@ -211,13 +280,29 @@ fn merges_are_told_by_where_they_happen() {
     }
 }
 
+/// Red if a latency of 20 s stands against the one before it, or a long name against what follows it.
+#[test]
+fn numbers_of_any_size_are_apart() {
+    let job = b"[a job of more than 16 letters]\nrw=randread\nsize=1m\nnumber_ios=2\n";
+    let path = temporary("apart.fio", job);
+    let device = "null,irqmode=2,completion_nsec=20s";
+    let words = printed(&["bench", &path, "--clock", "virtual", "--device", device]);
+    let row = words.lines().find(|line| line.starts_with("a job")).unwrap();
+    let cells: Vec<&str> = row.strip_prefix("a job of more than 16 letters").unwrap().split_whitespace().collect();
+    assert_eq!(cells, [&["read", "0", "0.0"][..], &["20000000.0"; 6]].concat(), "{words}");
+}
+
 #[test]
 fn words_tell_how_a_scheduler_is_shared() {
     let path = job("shared.fio", "rw=randread");
     let words = printed(&[&["bench", &*path][..], &FEW_TAGS, &["--locking", "combining"]].concat());
     assert!(words.contains("scheduler mq-deadline, locking combining, bypass 1\n"), "{words}");
-    assert!(words.contains("past the scheduler                256   100.0 %\n"), "{words}");
-    assert!(words.contains("of it waiting"), "{words}");
+    let cells = |title: &str| words.lines().find_map(|line| line.strip_prefix(title)).unwrap_or_default().trim();
+    assert_eq!(cells("past the scheduler").split_whitespace().collect::<Vec<_>>(), ["256", "100.0", "%"], "{words}");
+    assert!(
+        cells("of it waiting").ends_with("(for the scheduler's lock, and in looks for completions that had not come)"),
+        "{words}"
+    );
     let words = printed(&["bench", &path, "--locking", "combining"]);
     assert!(!words.contains("locking") && !words.contains("past the scheduler"), "nothing is shared: {words}");
 }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use serde::{Serialize, Serializer};
 
-use self::numbers::{Latency, Series, Shares, buckets};
+use self::numbers::{Detail, Latency, Series, Shares, buckets};
 use crate::bench::{DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample};
 use crate::job::{Direction, Job};
 
@@ -155,9 +155,10 @@ const LEVELS: [&str; 7] = ["1", "2", "4", "8", "16", "32", ">=64"];
 const BATCHES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
 
 impl Document {
-    /// What `outcome` of `jobs` comes to; groups that are reported as one are one element.
+    /// What `outcome` of `jobs` comes to; groups that are reported as one are one element. With `bins` the histograms of
+    /// latencies stand beside their percentiles, as in fio's format `json+`.
     #[must_use]
-    pub fn new(global: &[(String, String)], jobs: &[Job], outcome: &Outcome, subject: Subject) -> Self {
+    pub fn new(global: &[(String, String)], jobs: &[Job], outcome: &Outcome, subject: Subject, bins: bool) -> Self {
         let now = jiff::Timestamp::try_from(SystemTime::now()).unwrap_or_default();
         let LayerOutcome { requests, merges, stats, .. } = outcome.layer;
         let elapsed = outcome.elapsed_ns.div_ceil(1_000_000_000);
@@ -167,7 +168,7 @@ impl Document {
             timestamp_ms: now.as_millisecond(),
             time: now.strftime("%a %b %e %H:%M:%S %Y").to_string(),
             global_options: Options(global.to_vec()),
-            jobs: reported(jobs, outcome).iter().map(|report| Section::new(report, elapsed)).collect(),
+            jobs: reported(jobs, outcome).iter().map(|report| Section::new(report, elapsed, bins)).collect(),
             blkmq: Layer {
                 subject,
                 requests,
@@ -193,7 +194,7 @@ impl Document {
 fn waits_of(outcome: &Outcome) -> Option<LayerWaits> {
     let waits = outcome.waits();
     let any = waits.lock.count() + waits.staged.count() > 0;
-    let times = |waits| Latency::new(waits, Some(&WAIT_PERCENTS));
+    let times = |waits| Latency::new(waits, Detail { percents: Some(&WAIT_PERCENTS), bins: false });
     any.then(|| LayerWaits { lock_ns: times(&waits.lock), staged_ns: times(&waits.staged) })
 }
 
@@ -228,9 +229,9 @@ pub fn reported<'a>(jobs: &'a [Job], outcome: &Outcome) -> Vec<Reported<'a>> {
 }
 
 impl Section {
-    fn new(report: &Reported<'_>, elapsed: u64) -> Self {
+    fn new(report: &Reported<'_>, elapsed: u64, bins: bool) -> Self {
         let Reported { job, done, threads_ns } = report;
-        let way = |direction| Way::new(job, done.direction(direction), done);
+        let way = |direction| Way::new(job, done.direction(direction), done, bins);
         let lasting = |ns: u64| if *threads_ns == 0 { 0.0 } else { 100.0 * ns as f64 / *threads_ns as f64 };
         let total = done.ios();
         let histograms = done.directions.each_ref().map(|direction| direction.latency.histogram());
@@ -247,7 +248,10 @@ impl Section {
             read: way(Direction::Read),
             write: way(Direction::Write),
             trim: way(Direction::Trim),
-            sync: Sync { total_ios: done.sync.ios, lat_ns: Latency::new(&done.sync.latency, percents) },
+            sync: Sync {
+                total_ios: done.sync.ios,
+                lat_ns: Latency::new(&done.sync.latency, Detail { percents, bins }),
+            },
             job_runtime: ms(*threads_ns),
             usr_cpu: lasting(done.usage.usr_ns),
             sys_cpu: lasting(done.usage.sys_ns),
@@ -269,11 +273,12 @@ impl Section {
 }
 
 impl Way {
-    fn new(job: &Job, direction: &DirectionOutcome, done: &JobOutcome) -> Self {
+    fn new(job: &Job, direction: &DirectionOutcome, done: &JobOutcome, bins: bool) -> Self {
         let runtime_ns = if direction.ios == 0 { 0 } else { done.runtime_ns };
         let percents = |wanted: bool| wanted.then_some(&job.percentile_list[..]);
         let latency = |measured: bool, wanted: bool| {
-            if measured { Latency::new(&direction.latency, percents(wanted)) } else { Latency::none() }
+            let detail = Detail { percents: percents(wanted), bins };
+            if measured { Latency::new(&direction.latency, detail) } else { Latency::none() }
         };
         let kib: Vec<f64> = direction.samples.iter().map(|sample| sample.bandwidth() / 1024.0).collect();
         let iops: Vec<f64> = direction.samples.iter().map(Sample::iops).collect();

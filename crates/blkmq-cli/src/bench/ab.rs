@@ -13,12 +13,13 @@ use blkmq_workbench::{JobFile, MIN_ROUNDS, Ratio, Turns, WIDTH};
 use serde::Serialize;
 
 use self::jobs::ComparedJob;
-use super::{Bench, SLICE};
+use super::table::WAITING;
+use super::{Bench, Format, SLICE};
 use crate::failure::Failure;
 use crate::page::{self, Page};
 use crate::target::{Pair, Target, Time};
 use crate::turns::{self, Rates, Variant};
-use crate::words::{short, time};
+use crate::words::{distinct, short, time};
 use crate::{interrupt, json, progress};
 
 impl Bench {
@@ -51,7 +52,7 @@ impl Bench {
             let title = format!("The load {name}: {} {} or {}", pair.knob, found.a, found.b);
             page.write(title, page::modelled(base.device(), self.clock), found.sections(slice))?;
         }
-        if self.json {
+        if self.format() != Format::Normal {
             json::print(&found, out)?
         } else {
             found.write(slice, out)?
@@ -116,8 +117,9 @@ impl<'a> Found<'a> {
         let iops = Sides { a: rates(0), b: rates(1) };
         let costs = |side: usize| Costs::from(&variants[side].layer);
         let costs = is_real.then(|| Sides { a: costs(0), b: costs(1) });
-        let jobs = variants[0].jobs.iter().zip(&variants[1].jobs);
-        let jobs = jobs.map(|(a, b)| ComparedJob::new(a, b, slice)).collect();
+        let names = distinct(&variants[0].jobs.iter().map(|job| &*job.name).collect::<Vec<_>>());
+        let jobs = variants[0].jobs.iter().zip(&variants[1].jobs).zip(names);
+        let jobs = jobs.map(|((a, b), name)| ComparedJob::new(name, a, b, slice)).collect();
         let is_resolved = found.is_resolved();
         Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, costs, jobs, is_resolved }
     }
@@ -154,7 +156,7 @@ impl<'a> Found<'a> {
             let Costs { cpu_ns_per_request, wait_share, bypassed_share } = costs;
             let [waiting, passed] = [wait_share, bypassed_share].map(|share| 100.0 * share);
             let shares = format!(
-                "{waiting:.1} % of it waiting for the scheduler's lock or polling in vain; {passed:.1} % of the requests \
+                "{waiting:.1} % of it waiting {WAITING}; {passed:.1} % of the requests \
                  passed the scheduler by"
             );
             writeln!(out, "{side}    {cpu_ns_per_request:.0} ns CPU a request, {shares}")?;

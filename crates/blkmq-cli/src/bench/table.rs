@@ -7,9 +7,9 @@ use blkmq_workbench::bench::{JobOutcome, Latency, Outcome};
 use blkmq_workbench::report::{self, Section};
 use blkmq_workbench::{JobFile, Reported, Subject, reported};
 
-use crate::page;
 use crate::target::Time;
-use crate::words::{short, time, us};
+use crate::words::{distinct, short, time, us};
+use crate::{columns, page};
 
 /// All that the words are made from.
 pub(super) struct Table<'a> {
@@ -28,6 +28,19 @@ struct Row {
     cells: Vec<String>,
 }
 
+/// What the block layer made of a load: a line, or what stands under it.
+struct Fact {
+    title: &'static str,
+    text: String,
+    /// Of what it is a part, or its unit; may be empty.
+    share: String,
+    /// What the reader should know; may be empty.
+    about: &'static str,
+}
+
+/// What is called waiting.
+pub(super) const WAITING: &str = "(for the scheduler's lock, and in looks for completions that had not come)";
+
 const TITLES: [&str; 8] = ["IOPS", "MiB/s", "p50", "p99", "p99.9", "max", "dev p50", "dev p99"];
 
 impl Table<'_> {
@@ -35,24 +48,37 @@ impl Table<'_> {
         for (title, text) in self.facts() {
             writeln!(out, "{title:11}{text}")?;
         }
-        writeln!(out, "\n{:24}{}  latency in us", "", TITLES.map(|title| format!("{title:>9}")).concat())?;
-        for Reported { job, done, .. } in reported(&self.file.jobs, self.outcome) {
-            let mut name = &*job.name;
-            for Row { kind, cells, .. } in rows(name, &done) {
-                writeln!(
-                    out,
-                    "{name:16.16}{kind:8}{}",
-                    cells.iter().map(|cell| format!("{cell:>9}")).collect::<String>()
-                )?;
-                name = "";
+        let reported = reported(&self.file.jobs, self.outcome);
+        let mut lines = vec![[vec![String::new(); 2], TITLES.map(str::to_owned).to_vec()].concat()];
+        let mut wrong = Vec::new();
+        for (name, Reported { job, done, .. }) in names(&reported).iter().zip(&reported) {
+            let mut shown = &**name;
+            for Row { kind, cells, .. } in rows(name, done) {
+                lines.push([vec![shown.to_owned(), kind.to_owned()], cells].concat());
+                shown = "";
             }
             if done.verify_errors > 0 {
-                writeln!(out, "  {} blocks do not hold what was written", done.verify_errors)?;
+                wrong.push(format!("{}: {} blocks do not hold what was written", job.name, done.verify_errors));
             }
         }
+        let mut note = "  latency in us";
         writeln!(out)?;
-        for (title, text, share) in self.layer() {
-            writeln!(out, "{}", format!("{title:23}{text:>14}{share:>10}").trim_end())?;
+        for line in columns::lines(&lines, 2, 8) {
+            writeln!(out, "{line}{note}")?;
+            note = "";
+        }
+        for line in wrong {
+            writeln!(out, "{line}")?;
+        }
+        writeln!(out)?;
+        let layer: Vec<Vec<String>> = self
+            .layer()
+            .into_iter()
+            .map(|Fact { title, text, share, .. }| vec![title.to_owned(), text, share])
+            .collect();
+        let notes = self.layer().into_iter().map(|fact| fact.about);
+        for (line, about) in columns::lines(&layer, 1, 8).iter().zip(notes) {
+            writeln!(out, "{}", if about.is_empty() { line.clone() } else { format!("{line}  {about}") })?;
         }
         Ok(())
     }
@@ -60,18 +86,20 @@ impl Table<'_> {
     /// The same for a report, with what has room there alone.
     pub(super) fn sections(&self) -> Vec<Section> {
         let reported = reported(&self.file.jobs, self.outcome);
-        let rows = reported.iter().flat_map(|Reported { job, done, .. }| rows(&job.name, done));
-        let rows = rows.map(|row| [vec![row.name, row.kind.to_owned()], row.cells].concat()).collect();
         let named: Vec<(String, &JobOutcome)> =
-            reported.iter().map(|reported| (reported.job.name.clone(), &reported.done)).collect();
+            names(&reported).into_iter().zip(reported.iter().map(|reported| &reported.done)).collect();
+        let rows = named.iter().flat_map(|(name, done)| rows(name, done));
+        let rows = rows.map(|row| [vec![row.name, row.kind.to_owned()], row.cells].concat()).collect();
         let facts = self.facts().into_iter().map(|(title, text)| vec![title.to_owned(), text]).collect();
-        let layer = self.layer().into_iter().map(|(title, text, share)| vec![title.to_owned(), text, share]).collect();
+        let layer = self.layer().into_iter();
+        let layer =
+            layer.map(|fact| vec![fact.title.to_owned(), fact.text, fact.share, fact.about.to_owned()]).collect();
         let head = [&["job", "direction"][..], &TITLES].concat();
         let note = "Latencies in microseconds; dev: in the device alone.";
         let mut sections = vec![page::table("Setting", "", &["", ""], facts), page::table("Jobs", note, &head, rows)];
         sections.extend(report::latencies(&named));
         sections.extend(report::throughput(&named));
-        sections.push(page::table("Block layer", "", &["", "", ""], layer));
+        sections.push(page::table("Block layer", "", &["", "", "", ""], layer));
         sections
     }
 
@@ -89,21 +117,23 @@ impl Table<'_> {
         facts
     }
 
-    /// What the block layer made of it: what, how much, and its share where it has one.
-    fn layer(&self) -> Vec<(&'static str, String, String)> {
+    /// What the block layer made of it.
+    fn layer(&self) -> Vec<Fact> {
         let layer = &self.outcome.layer;
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        let fact = |title, text, share| Fact { title, text, share, about: "" };
         let mut rows = vec![
-            ("requests to the driver", layer.requests.to_string(), String::new()),
-            ("merged into others", layer.merges.to_string(), percent(layer.merged_share())),
+            fact("requests to the driver", layer.requests.to_string(), String::new()),
+            fact("merged into others", layer.merges.to_string(), percent(layer.merged_share())),
         ];
         if self.subject.scheduler != "none" {
-            rows.push(("past the scheduler", layer.stats.bypassed.to_string(), percent(layer.bypassed_share())));
+            let passed = percent(layer.bypassed_share());
+            rows.push(fact("past the scheduler", layer.stats.bypassed.to_string(), passed));
         }
         rows.extend([
-            ("dispatch batches", layer.stats.dispatch_batches.to_string(), String::new()),
-            ("CPU time per request", format!("{:.1} ns", layer.cpu_ns_per_request()), String::new()),
-            ("of it waiting", percent(layer.wait_share()), String::new()),
+            fact("dispatch batches", layer.stats.dispatch_batches.to_string(), String::new()),
+            fact("CPU time per request", format!("{:.1} ns", layer.cpu_ns_per_request()), String::new()),
+            Fact { about: WAITING, ..fact("of it waiting", percent(layer.wait_share()), String::new()) },
         ]);
         let waits = self.outcome.waits();
         let all = [
@@ -111,9 +141,9 @@ impl Table<'_> {
             ("left to others", "staged p50 p99 p99.9", &waits.staged),
         ];
         for (title, times, waits) in all.into_iter().filter(|(.., waits)| waits.count() > 0) {
-            rows.push((title, waits.count().to_string(), String::new()));
+            rows.push(fact(title, waits.count().to_string(), String::new()));
             let [p50, p99, p99_9] = [50.0, 99.0, 99.9].map(|percent| us(waits.percentile(percent)));
-            rows.push((times, format!("{p50} {p99} {p99_9}"), "us".to_owned()));
+            rows.push(fact(times, format!("{p50} {p99} {p99_9}"), "us".to_owned()));
         }
         rows
     }
@@ -125,6 +155,11 @@ fn scheduler(Subject { scheduler, locking, bypass, .. }: &Subject) -> String {
         return "scheduler none".to_owned();
     }
     format!("scheduler {scheduler}, locking {locking}, bypass {}", u8::from(*bypass))
+}
+
+/// The names of what is reported, each another one.
+fn names(reported: &[Reported<'_>]) -> Vec<String> {
+    distinct(&reported.iter().map(|reported| &*reported.job.name).collect::<Vec<_>>())
 }
 
 /// One row for each direction that the job has.

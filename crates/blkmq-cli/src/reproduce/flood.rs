@@ -104,8 +104,8 @@ fn head() -> Vec<&'static str> {
 fn write_line<T: AsRef<str>>(cells: &[T], out: &mut dyn Write) -> io::Result<()> {
     let [depth, writers, scheduler, figures @ ..] = cells else { return Ok(()) };
     let [depth, writers, scheduler] = [depth, writers, scheduler].map(AsRef::as_ref);
-    let figures: String = figures.iter().map(|cell| format!("{:>13}", cell.as_ref())).collect();
-    writeln!(out, "{depth:>5}  {writers:17}{scheduler:30}{figures}")
+    let figures: String = figures.iter().map(|cell| format!(" {:>12}", cell.as_ref())).collect();
+    writeln!(out, "{depth:>5}  {writers:16} {scheduler:29} {figures}")
 }
 
 impl FoundFlood {

@@ -62,11 +62,18 @@ const COLUMNS: [(&str, usize); 12] = [
     ("merged", 9),
 ];
 
+/// What the columns are.
+const ABOUT: &str = "\
+Of none: the rate over that without a scheduler. CPU ns: CPU time of a request; waiting: the share of it for the scheduler's
+lock, and in looks for completions that had not come. Passed: requests that passed the scheduler by.";
+
 /// Wide enough for every label.
 const LABEL: usize = 44;
 
 fn write_line(label: &str, cells: &[String], out: &mut dyn Write) -> io::Result<()> {
-    let cells: String = cells.iter().zip(COLUMNS).map(|(cell, (_, width))| format!("{cell:>width$}")).collect();
+    // A blank at least between two cells, also where one is wider than its column.
+    let cell = |(cell, (_, width)): (&String, (&str, usize))| format!(" {cell:>0$}", width - 1);
+    let cells: String = cells.iter().zip(COLUMNS).map(cell).collect();
     writeln!(out, "{}", format!("{label:LABEL$}{cells}").trim_end())
 }
 
@@ -80,6 +87,7 @@ impl FoundTable {
         for row in &self.rows {
             write_line(&row.label, &row.cells()[..shown], out)?;
         }
+        writeln!(out, "{ABOUT}")?;
         if (2..MIN_ROUNDS).contains(&self.rounds) {
             writeln!(out, "An interval of fewer than {MIN_ROUNDS} rounds is not to be relied on: give more --rounds.")?;
         }

@@ -1,5 +1,7 @@
 //! The smaller objects of fio's JSON: latencies, shares, samples.
 
+use std::collections::BTreeMap;
+
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 
@@ -14,6 +16,18 @@ pub(super) struct Latency {
     count: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     percentile: Option<Percentile>,
+    /// How many operations are in each bin, by its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bins: Option<BTreeMap<u64, u64>>,
+}
+
+/// What is said of latencies beside their least, most and mean.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Detail<'a> {
+    /// Their percentiles.
+    pub(super) percents: Option<&'a [f64]>,
+    /// Where there are percentiles, the histogram that they are from, too.
+    pub(super) bins: bool,
 }
 
 /// By percent, the latency below which so many are.
@@ -28,8 +42,9 @@ impl Serialize for Percentile {
 
 impl Latency {
     /// What was measured; with percentiles only if there is something to be had, as fio has it.
-    pub(super) fn new(measured: &crate::bench::Latency, percents: Option<&[f64]>) -> Self {
+    pub(super) fn new(measured: &crate::bench::Latency, Detail { percents, bins }: Detail<'_>) -> Self {
         let count = measured.count();
+        let percents = percents.filter(|_| count > 0);
         let percentile =
             |percents: &[f64]| Percentile(percents.iter().map(|at| (*at, measured.percentile(*at))).collect());
         Self {
@@ -38,14 +53,36 @@ impl Latency {
             mean: measured.mean(),
             stddev: measured.stddev(),
             count,
-            percentile: percents.filter(|_| count > 0).map(percentile),
+            percentile: percents.map(percentile),
+            bins: (bins && percents.is_some()).then(|| binned(measured.histogram())),
         }
     }
 
     /// What was not measured.
     pub(super) fn none() -> Self {
-        Self::new(&crate::bench::Latency::default(), None)
+        Self::new(&crate::bench::Latency::default(), Detail::default())
     }
+}
+
+/// Bins of fio's histograms in each doubling of the latency.
+const BINS: u64 = 64;
+/// The longest latency that fio tells from longer ones; what reads fio's output knows of no bin behind it.
+const LONGEST: u64 = (1 << 34) - 1;
+
+/// The bin of fio's histogram that a latency is in, by its name: the number in its middle.
+fn bin(ns: u64) -> u64 {
+    let ns = ns.min(LONGEST);
+    let width = 1 << ns.checked_ilog2().unwrap_or(0).saturating_sub(BINS.ilog2());
+    ns - ns % width + width / 2
+}
+
+/// A histogram in fio's bins, of which each holds whole bins of ours.
+fn binned(histogram: &Histogram<u64>) -> BTreeMap<u64, u64> {
+    let mut bins = BTreeMap::new();
+    for step in histogram.iter_recorded() {
+        *bins.entry(bin(step.value_iterated_to())).or_default() += step.count_at_value();
+    }
+    bins
 }
 
 /// How many in a hundred fall under each name.
@@ -148,6 +185,24 @@ mod tests {
         ] {
             assert_eq!(bucket(ns), expected, "{ns}");
         }
+    }
+
+    /// As fio 3.33 names them: each of a run's names is the bin of itself. Red if bins begin elsewhere than fio's.
+    #[test]
+    fn bins_are_fios() {
+        for name in [0, 1, 127, 129, 221, 231, 251, 262, 17_112_760_320] {
+            assert_eq!(bin(name), name);
+        }
+        for (ns, expected) in
+            [(128, 129), (129, 129), (130, 131), (260, 262), (263, 262), (264, 266), (u64::MAX, 17_112_760_320)]
+        {
+            assert_eq!(bin(ns), expected, "{ns}");
+        }
+        let mut histogram = Histogram::<u64>::new(3).unwrap();
+        (0..1 << 20).step_by(7).for_each(|ns| histogram.record(ns).unwrap());
+        let mut expected = BTreeMap::new();
+        (0..1 << 20).step_by(7).for_each(|ns| *expected.entry(bin(ns)).or_default() += 1);
+        assert_eq!(binned(&histogram), expected, "no bin of the histogram lies in two of fio's");
     }
 
     #[test]

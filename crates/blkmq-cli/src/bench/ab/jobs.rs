@@ -62,11 +62,11 @@ impl Compared {
 
 impl ComparedJob {
     /// From slices of that length.
-    pub(super) fn new(a: &JobSlices, b: &JobSlices, slice: Duration) -> Self {
+    pub(super) fn new(job: String, a: &JobSlices, b: &JobSlices, slice: Duration) -> Self {
         // A job that is starved does nothing in a slice, and nothing has no ratio: it counts as half an operation.
         let least = 0.5 / slice.as_secs_f64();
         Self {
-            job: a.name.clone(),
+            job,
             iops: Compared::new(&a.rates, &b.rates, least).expect("every side had slices"),
             p50_ns: Compared::new(&a.p50_ns, &b.p50_ns, 0.0),
             p99_ns: Compared::new(&a.p99_ns, &b.p99_ns, 0.0),
