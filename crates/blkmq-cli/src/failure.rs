@@ -47,6 +47,12 @@ impl Failure {
     }
 }
 
+/// Says on standard error what the user should know though the program goes on, in one line.
+pub(crate) fn notice(text: &str) {
+    // If it cannot be written there is nobody to tell.
+    let _ = writeln!(io::stderr(), "blkmq: {}", text.replace(['\n', '\r'], " "));
+}
+
 impl From<TextError> for Failure {
     fn from(error: TextError) -> Self {
         Self::Input(error.to_string())

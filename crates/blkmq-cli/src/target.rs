@@ -5,6 +5,8 @@ use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
 use blkmq_workbench::{Job, Subject, TextError, assignment};
 use clap::ValueEnum;
 
+use crate::failure::notice;
+
 /// What `--help` says of `--locking`.
 pub(crate) fn locking_help() -> String {
     let names = Locking::ALL.map(|locking| locking.to_string()).join(", ");
@@ -95,7 +97,9 @@ impl Target {
         if let Some(bypass) = &self.bypass {
             setup.bypass = Some(switch(bypass).map_err(|what| self.fault("bypass", what))?);
         }
-        Bench::new(jobs, &setup).map_err(|error| match &error {
+        let driver = blkmq_drivers::open_telling(&setup.device, &notice);
+        let driver = driver.map_err(|error| self.fault("device", error.to_string()))?;
+        Bench::over(driver, jobs, &setup).map_err(|error| match &error {
             BenchError::Device(what) => self.fault("device", what.clone()),
             BenchError::Scheduler(what) => self.fault("scheduler", what.clone()),
             BenchError::Setting(setting, what) => {

@@ -494,8 +494,27 @@ fn a_file_is_served_by_its_path() {
         assert_eq!(client.read(4096, 4096), [9; 4096]);
         assert_eq!(client.write(0, &[1; 512]), 1, "not permitted");
     }
-    let error = ended(&program(folder.path(), &["serve", disk]).output().unwrap(), 2);
-    assert_eq!(error, format!("blkmq: {disk}: device file: {disk}: in use by another server\n"));
+    let spec = format!("{spec},lock_timeout=0");
+    let error = ended(&program(folder.path(), &["serve", "--device", &spec]).output().unwrap(), 2);
+    assert_eq!(error, format!("blkmq: --device: device file: {disk}: in use by another server\n"));
+}
+
+/// Red if a server gives up that finds the file in use by one that is about to go, or waits without a word.
+#[test]
+fn a_server_waits_for_the_one_before_it_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img").display().to_string();
+    let first = Served::start(&["--device", &format!("file,path={disk},size=1M")]);
+    let mut next = program(folder.path(), &["serve", &disk]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(next.stderr.take().unwrap()).lines();
+    let line = said.next().unwrap().unwrap();
+    let waits = "in use by another server, or one that was killed is not gone yet; waiting for 30s at most";
+    assert_eq!(line, format!("blkmq: {disk}: {waits}"));
+    first.signal(Signal::KILL);
+    let line = said.next().unwrap().unwrap();
+    assert!(line.starts_with(&format!("default: {disk}")) || line.contains("file,path="), "it serves: {line}");
+    next.kill().unwrap();
+    next.wait().unwrap();
 }
 
 /// Red if the size is looked up when the server starts, or an old client is let out of the bounds that it was told of.

@@ -19,6 +19,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
 use blkmq::driver::{Arena, Batch, Done, Driver, Health, Registration, Topology};
@@ -43,6 +44,12 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
     Parameter::new("direct", Accepts::Switch, "1", "goes past the page cache, if the file allows that"),
     Parameter::new("read_only", Accepts::Switch, "0", "opens it for reading only; whatever changes it is refused"),
+    Parameter::new(
+        "lock_timeout",
+        Accepts::Time { max: 1 << 62 },
+        "30s",
+        "how long another server is waited for that has the file, as one has for a while that was killed",
+    ),
     Parameter::new(
         "submit_queues",
         Accepts::Count { unit: "", min: 1, max: MAX_HW_QUEUES as u64 },
@@ -75,6 +82,8 @@ pub struct Config {
     pub direct: bool,
     /// For reading only.
     pub read_only: bool,
+    /// How long another server is waited for that has the file, or one that was killed, until the kernel has let go of what it had.
+    pub lock_timeout: Duration,
     /// Hardware queues, 1 to [`MAX_HW_QUEUES`].
     pub queues: u16,
     /// Polled hardware queues beside them, [`MAX_HW_QUEUES`] in all. They need direct I/O.
@@ -93,6 +102,7 @@ impl Config {
             size: None,
             direct: true,
             read_only: false,
+            lock_timeout: Duration::from_secs(30),
             queues: 1,
             poll_queues: 0,
             depth: 128,
@@ -109,6 +119,7 @@ impl Config {
             size: values.is_given("size").then(|| values.number("size")),
             direct: values.is_on("direct"),
             read_only: values.is_on("read_only"),
+            lock_timeout: Duration::from_nanos(values.number("lock_timeout")),
             queues: values.number("submit_queues"),
             poll_queues: values.number("poll_queues"),
             depth: values.number("hw_queue_depth"),
@@ -126,12 +137,12 @@ pub struct File {
 }
 
 impl File {
-    /// Opens the file, and takes a lock on it that keeps other servers off.
+    /// Opens the file, and takes a lock on it that keeps other servers off. Waits for it as long as the configuration says.
     ///
     /// # Errors
     /// Why it cannot be opened, or the kernel gives no ring, in one sentence.
     pub fn open(config: Config) -> Result<Self, String> {
-        Self::open_with(config, None)
+        Self::open_with(config, None, &|_| ())
     }
 
     /// The same, with somebody who is told of everything that the kernel is asked for, and what it answers.
@@ -139,18 +150,18 @@ impl File {
     /// # Errors
     /// As of [`open`](Self::open).
     pub fn open_with_journal(config: Config, journal: Arc<dyn Journal>) -> Result<Self, String> {
-        Self::open_with(config, Some(journal))
+        Self::open_with(config, Some(journal), &|_| ())
     }
 
-    fn open_with(config: Config, journal: Option<Arc<dyn Journal>>) -> Result<Self, String> {
-        let target = Target::open(&config)?;
+    fn open_with(config: Config, journal: Option<Arc<dyn Journal>>, tell: &dyn Fn(&str)) -> Result<Self, String> {
+        let target = Target::open(&config, tell)?;
         let file = Self { rings: Arc::new(Rings::new(journal)), target, config };
         file.make_rings(file.topology())?;
         Ok(file)
     }
 
     pub(crate) fn from_values(values: &Values) -> Result<Self, String> {
-        Self::open(Config::from_values(values)?)
+        Self::open_with(Config::from_values(values)?, None, &|text| values.tell(text))
     }
 
     /// Makes the rings that hardware queues need. Nothing is in flight.

@@ -47,7 +47,15 @@ pub fn devices() -> Vec<DeviceDescription> {
 /// # Errors
 /// What is wrong with the spec, or with the file that it names.
 pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
-    spec::open_one_of(&devices(), spec)
+    open_telling(spec, &|_| ())
+}
+
+/// The same. While that takes long, as when another server has the file still, `tell` is told in one sentence what is waited for.
+///
+/// # Errors
+/// As of [`open`].
+pub fn open_telling(spec: &str, tell: &dyn Fn(&str)) -> Result<Arc<dyn Driver>, SpecError> {
+    spec::open_one_of(&devices(), spec, tell)
 }
 
 /// A lock whose holder may have panicked: what it guards is whole between two steps.

@@ -11,7 +11,7 @@ use blkmq_workbench::{
 use serde::Serialize;
 
 use super::Replay;
-use crate::failure::Failure;
+use crate::failure::{Failure, notice};
 use crate::json;
 use crate::target::{self, Time};
 
@@ -44,7 +44,8 @@ impl Replay {
     /// The queue that the trace is played through, with its settings.
     fn open(&self, device: &str) -> Result<Arc<RequestQueue>, Failure> {
         let fault = |option: &str, what: String| Failure::Input(format!("{option}: {what}"));
-        let driver = blkmq_drivers::open(device).map_err(|error| fault("--device", error.to_string()))?;
+        let driver =
+            blkmq_drivers::open_telling(device, &notice).map_err(|error| fault("--device", error.to_string()))?;
         let clock = match self.clock {
             Time::Real => Clock::real(),
             Time::Virtual => Clock::Virtual(VirtualClock::new()),

@@ -8,6 +8,7 @@ use blkmq::{Locking, QueueError, RequestQueue};
 use blkmq_workbench::TextError;
 
 use super::config::{Disk, Export, Given, Settings};
+use crate::failure::notice;
 
 /// The queue of each export.
 pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, TextError> {
@@ -35,8 +36,8 @@ fn spec(text: &str, read_only: bool) -> String {
 
 /// Opens the device, and builds the queue.
 fn build(device: &Given, settings: &Settings, read_only: bool) -> Result<Arc<RequestQueue>, TextError> {
-    let driver =
-        blkmq_drivers::open(&spec(&device.text, read_only)).map_err(|error| device.fault(error.to_string()))?;
+    let driver = blkmq_drivers::open_telling(&spec(&device.text, read_only), &notice);
+    let driver = driver.map_err(|error| device.fault(error.to_string()))?;
     let mut builder = RequestQueue::builder(driver);
     // Whether requests may pass the scheduler by depends on the locking that the queue is built with.
     if let Some(locking) = &settings.locking {

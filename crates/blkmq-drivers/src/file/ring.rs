@@ -271,7 +271,8 @@ mod tests {
     fn ring() -> Ring {
         let folder = tempfile::tempdir().expect("it can be made");
         let path = folder.path().join("file");
-        let target = Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }).expect("it can be opened");
+        let target =
+            Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }, &|_| ()).expect("it can be opened");
         Ring::new(&target, 4).expect("the kernel has rings")
     }
 

@@ -30,8 +30,9 @@ const MAX_RANGE_SECTORS: u32 = 1 << 21;
 /// The alignment that direct I/O asks for where the kernel does not tell.
 const SAFE_ALIGN: u32 = 4096;
 
-/// How long a lock on the file is waited for.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// After how long it is told that a lock on the file is waited for, and how often it is tried.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+const TRY_EVERY: Duration = Duration::from_millis(20);
 
 /// An open file, locked against other servers.
 #[derive(Debug)]
@@ -48,7 +49,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    pub(super) fn open(config: &Config) -> Result<Self, String> {
+    /// `tell` is told what is waited for.
+    pub(super) fn open(config: &Config, tell: &dyn Fn(&str)) -> Result<Self, String> {
         let fault = |what: &dyn fmt::Display| format!("{}: {what}", config.path.display());
         let (buffered, made) = open(config, 0).map_err(|error| fault(&error))?;
         let metadata = buffered.metadata().map_err(|error| fault(&error))?;
@@ -56,7 +58,7 @@ impl Target {
         if !kind.is_file() && !kind.is_block_device() {
             return Err(fault(&"neither a file nor a block device"));
         }
-        lock(&buffered, config).map_err(|what| fault(&what))?;
+        lock(&buffered, config, &|text| tell(&fault(&text))).map_err(|what| fault(&what))?;
         if let (true, Some(size)) = (made, config.size)
             && let Err(error) = buffered.set_len(size)
         {
@@ -185,21 +187,31 @@ fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> io::Res
 }
 
 /// Two servers that write to one file would destroy each other's data.
-fn lock(file: &std::fs::File, config: &Config) -> Result<(), String> {
+///
+/// The kernel lets go of the file of a server that was killed a while after that one has gone: when what its rings had begun is done,
+/// and a thread has had the time for it.
+fn lock(file: &std::fs::File, config: &Config, tell: &dyn Fn(&str)) -> Result<(), String> {
+    const IN_USE: &str = "in use by another server";
     let how =
         if config.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    let began = Instant::now();
-    let locked = loop {
+    let (began, limit) = (Instant::now(), config.lock_timeout);
+    let mut is_told = false;
+    loop {
+        let waited = began.elapsed();
         match flock(file, how) {
-            // The kernel lets go of the file of a server that was killed a moment after that one has gone.
-            Err(Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => thread::sleep(PATIENCE / 20),
-            locked => break locked,
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if waited < limit => {
+                if !is_told && waited >= TELL_AFTER {
+                    tell(&format!("{IN_USE}, or one that was killed is not gone yet; waiting for {limit:?} at most"));
+                    is_told = true;
+                }
+                thread::sleep(TRY_EVERY.min(limit - waited));
+            }
+            Err(Errno::WOULDBLOCK) if limit.is_zero() => return Err(IN_USE.to_owned()),
+            Err(Errno::WOULDBLOCK) => return Err(format!("{IN_USE}, and still so after {limit:?}")),
+            Err(error) => return Err(format!("it cannot be locked: {}", io::Error::from(error))),
         }
-    };
-    locked.map_err(|error| match error {
-        Errno::WOULDBLOCK => "in use by another server".to_owned(),
-        error => format!("it cannot be locked: {}", io::Error::from(error)),
-    })
+    }
 }
 
 /// The way past the page cache, if there is one, and the alignments in memory and in the file that it asks for.
@@ -293,7 +305,8 @@ mod tests {
     #[test]
     fn when_a_file_was_read_is_not_noted_and_direct_ways_stay_so() {
         let path = std::env::temp_dir().join(format!("blkmq-atime-{}", std::process::id()));
-        let target = Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }).expect("it can be made");
+        let target =
+            Target::open(&Config { size: Some(1 << 20), ..Config::new(&path) }, &|_| ()).expect("it can be made");
         std::fs::remove_file(&path).expect("it was just made");
         for file in [Some(&target.buffered), target.direct.as_ref()].into_iter().flatten() {
             assert!(fcntl_getfl(file).expect("it is open").contains(OFlags::NOATIME));

@@ -40,7 +40,7 @@ pub struct DeviceDescription {
     pub about: &'static str,
     /// Its parameters.
     pub parameters: &'static [Parameter],
-    open: fn(&Values) -> Result<Arc<dyn Driver>, String>,
+    open: fn(&Values<'_>) -> Result<Arc<dyn Driver>, String>,
 }
 
 impl DeviceDescription {
@@ -50,7 +50,7 @@ impl DeviceDescription {
         name: &'static str,
         about: &'static str,
         parameters: &'static [Parameter],
-        open: fn(&Values) -> Result<Arc<dyn Driver>, String>,
+        open: fn(&Values<'_>) -> Result<Arc<dyn Driver>, String>,
     ) -> Self {
         Self { name, about, parameters, open }
     }
@@ -89,14 +89,18 @@ pub const DEVICES: &[DeviceDescription] = &[
 /// # Errors
 /// What is wrong with the spec.
 pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
-    open_one_of(DEVICES, spec)
+    open_one_of(DEVICES, spec, &|_| ())
 }
 
-/// Opens the one of `devices` that `spec` describes.
+/// Opens the one of `devices` that `spec` describes. While that takes long, `tell` is told in one sentence what is waited for.
 ///
 /// # Errors
 /// What is wrong with the spec.
-pub fn open_one_of(devices: &[DeviceDescription], spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
+pub fn open_one_of(
+    devices: &[DeviceDescription],
+    spec: &str,
+    tell: &dyn Fn(&str),
+) -> Result<Arc<dyn Driver>, SpecError> {
     let (name, parameters) = spec.split_once(',').map_or((spec, None), |(name, rest)| (name, Some(rest)));
     let Some(device) = devices.iter().find(|device| device.name == name) else {
         let known = join(devices.iter().map(|device| device.name));
@@ -106,7 +110,7 @@ pub fn open_one_of(devices: &[DeviceDescription], spec: &str) -> Result<Arc<dyn 
         }));
     };
     Values::parse(device.parameters, parameters)
-        .and_then(|values| (device.open)(&values))
+        .and_then(|values| (device.open)(&Values { tell, ..values }))
         .map_err(|error| SpecError(format!("device {name}: {error}")))
 }
 
@@ -123,16 +127,23 @@ impl fmt::Display for SpecError {
 impl std::error::Error for SpecError {}
 
 /// The value of each parameter of a device, given or default.
-#[derive(Debug)]
-pub struct Values {
+pub struct Values<'a> {
     parameters: &'static [Parameter],
     given: Vec<Option<Value>>,
+    /// Who is told what is waited for while the device is opened.
+    tell: &'a dyn Fn(&str),
 }
 
-impl Values {
+impl fmt::Debug for Values<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Values").field("given", &self.given).finish_non_exhaustive()
+    }
+}
+
+impl Values<'_> {
     /// Reads `name=value,name=value`; `None` leaves everything at its default.
     pub(crate) fn parse(parameters: &'static [Parameter], text: Option<&str>) -> Result<Self, String> {
-        let mut values = Self { parameters, given: vec![None; parameters.len()] };
+        let mut values = Self { parameters, given: vec![None; parameters.len()], tell: &|_| () };
         let mut words = text.into_iter().flat_map(|text| text.split(',')).peekable();
         while let Some(word) = words.next() {
             let Some((name, value)) = word.split_once('=') else {
@@ -155,6 +166,11 @@ impl Values {
             }
         }
         Ok(values)
+    }
+
+    /// Tells who opens the device what it waits for, in one sentence.
+    pub fn tell(&self, text: &str) {
+        (self.tell)(text);
     }
 
     fn place(&self, name: &str) -> usize {
