@@ -64,7 +64,8 @@ fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize) -> Option<(Agre
 
 fn check(request: &Request, terms: &Terms) {
     match request.check(terms) {
-        Ok(Command::Disconnect | Command::Flush) => (),
+        Ok(Command::Disconnect) => (),
+        Ok(Command::Flush) => assert!(terms.can_flush),
         Ok(command) => {
             let end = request.offset.checked_add(request.length.into()).expect("no end overflows");
             assert!(end <= terms.size);
@@ -95,6 +96,8 @@ fuzz_target!(|bytes: &[u8]| {
         block: 512,
         maximum: 65536,
         is_read_only: agreement.export == 1,
+        can_flush: agreement.export == 0,
+        can_fua: agreement.export == 0,
         can_trim: true,
         can_zero: true,
         has_structured_replies: agreement.has_structured_replies,

@@ -153,6 +153,8 @@ impl Driver for Nbd {
             max_write_zeroes_sectors: range(terms.can_zero),
             write_cache: terms.can_flush,
             fua: terms.can_fua,
+            // A server that says nothing of a flush may have a cache all the same.
+            no_flush: !terms.can_flush && !terms.is_read_only,
             rotational: terms.is_rotational,
             read_only: terms.is_read_only,
             ..Limits::default()

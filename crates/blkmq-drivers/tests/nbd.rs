@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::thread;
 
 use blkmq::driver::Driver;
-use blkmq::{Bio, Buffer, Flags, Locking, Op, RequestQueue, Status};
+use blkmq::{Bio, Buffer, Flags, Locking, Op, RejectReason, RequestQueue, Status};
 use blkmq_export::{Address, Export, Server};
-use blkmq_nbd::SIMPLE_REPLY_MAGIC;
+use blkmq_nbd::{SIMPLE_REPLY_MAGIC, command_flags, commands, transmission};
 use common::{run, submitter};
 use pretend::greet;
 use rand::rngs::SmallRng;
@@ -101,9 +101,91 @@ fn the_device_is_what_the_export_is() {
     }
 }
 
+/// A server that does without error whatever it is asked for, and tells in the end what that was: flags and commands.
+fn obey(listener: UnixListener, more: u16) -> thread::JoinHandle<Vec<(u16, u16)>> {
+    thread::spawn(move || {
+        let mut stream = listener.accept().expect("the client talks on").0;
+        greet(&mut stream, more);
+        let mut asked = Vec::new();
+        let mut head = [0; 28];
+        while stream.read_exact(&mut head).is_ok() {
+            let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+            let (flags, command) = (word(4), word(6));
+            if command == commands::DISC {
+                break;
+            }
+            asked.push((flags, command));
+            let cookie = head[8..16].iter().fold(0, |cookie, byte| cookie << 8 | u64::from(*byte));
+            let mut data = vec![0; head[24..].iter().fold(0, |len, byte| len << 8 | usize::from(*byte))];
+            if command == commands::WRITE {
+                stream.read_exact(&mut data).expect("the client talks on");
+            }
+            stream.write_all(&reply(0, cookie)).expect("the client talks on");
+            if command == commands::READ {
+                stream.write_all(&data).expect("the client talks on");
+            }
+        }
+        asked
+    })
+}
+
+/// Red if the server is not told of FUA because it has no flush, and if a flush that nobody makes is answered with success.
+#[test]
+fn fua_reaches_a_server_that_has_no_flush() {
+    const CAN: u16 = transmission::SEND_FUA | transmission::SEND_TRIM | transmission::SEND_WRITE_ZEROES;
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("a");
+    let server = obey(UnixListener::bind(&socket).unwrap(), CAN);
+    let q = queue(&socket, "", Locking::Single);
+    let limits = q.limits();
+    assert_eq!((limits.write_cache, limits.fua, limits.no_flush), (false, true, true));
+    let mut submitter = submitter(&q);
+    let refused = submitter.submit(Bio::flush()).expect_err("the server cannot be asked for it");
+    assert_eq!(refused.reason, RejectReason::Bad(Status::Unsupported));
+    for flags in [Flags { fua: true, ..Flags::NONE }, Flags::NONE] {
+        let bios = [Bio::write(0, Buffer::zeroed(SECTOR)), Bio::discard(0, 8), Bio::write_zeroes(0, 8)];
+        for bio in bios {
+            assert_eq!(run(&mut submitter, [bio.with_flags(flags)]).remove(0).status, Status::Ok);
+        }
+    }
+    drop((submitter, q));
+    let asked = server.join().unwrap();
+    let all = [commands::WRITE, commands::TRIM, commands::WRITE_ZEROES];
+    let expected: Vec<_> =
+        [command_flags::FUA, 0].iter().flat_map(|flags| all.map(|command| (*flags, command))).collect();
+    assert_eq!(asked, expected);
+}
+
+/// Red if a server of ours promises its clients what the server behind its device has not promised.
+#[test]
+fn an_export_of_an_export_promises_no_more_than_that_one() {
+    use transmission::{CAN_MULTI_CONN, SEND_FLUSH, SEND_FUA};
+    let folder = tempfile::tempdir().unwrap();
+    for (number, (more, promised)) in [
+        (0, 0),
+        (SEND_FUA, SEND_FUA),
+        (SEND_FLUSH, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
+        (SEND_FLUSH | SEND_FUA, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
+        (transmission::READ_ONLY, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let [far, near] = ["far", "near"].map(|name| folder.path().join(format!("{name}{number}")));
+        let last = obey(UnixListener::bind(&far).unwrap(), more);
+        let ours = serve(&format!("nbd,uri=nbd+unix:///?socket={}", far.display()), &near, |export| export);
+        let limits = open(&near, "").unwrap().limits();
+        let has = |flag: u16| promised & flag != 0;
+        assert_eq!((limits.write_cache, limits.fua), (has(SEND_FLUSH), has(SEND_FUA)), "{more:#x}");
+        assert_eq!(open(&near, ",submit_queues=2").is_ok(), has(CAN_MULTI_CONN), "{more:#x}");
+        drop(ours);
+        assert_eq!(last.join().unwrap(), []);
+    }
+}
+
 /// Talks like a server up to the first request, and then says to it what `answer` makes of its cookie; with nothing to say it leaves.
 fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
-    greet(&mut stream);
+    greet(&mut stream, 0);
     let mut bytes = [0; 256];
     let mut request = [0; 28];
     stream.read_exact(&mut request).expect("the client talks on");
@@ -185,7 +267,7 @@ fn what_the_socket_does_not_take_is_sent_later() {
     let (go, wait) = std::sync::mpsc::channel();
     let server = thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        greet(&mut stream);
+        greet(&mut stream, 0);
         wait.recv().unwrap();
         let mut seen = Vec::new();
         for _ in 0..WRITES {
@@ -221,7 +303,7 @@ fn a_server_that_says_nothing_is_left_after_the_timeout() {
     let listener = UnixListener::bind(&socket).unwrap();
     let server = thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        greet(&mut stream);
+        greet(&mut stream, 0);
         // Until the client closes the connection.
         while stream.read(&mut [0; 256]).is_ok_and(|len| len > 0) {}
     });

@@ -133,7 +133,7 @@ fn what_a_server_that_is_leaving_did_not_do_waits_for_the_next() {
     let server = thread::spawn(move || {
         for errno in [Errno::Shutdown.number(), 0] {
             let mut stream = listener.accept().unwrap().0;
-            greet(&mut stream);
+            greet(&mut stream, 0);
             let cookie = cookie(&mut stream);
             stream.write_all(&reply(errno, cookie)).unwrap();
         }
@@ -278,7 +278,7 @@ fn the_next_server_has_the_whole_timeout() {
     let server = thread::spawn(move || {
         let accept = || {
             let mut stream = listener.accept().unwrap().0;
-            greet(&mut stream);
+            greet(&mut stream, 0);
             stream
         };
         let mut first = accept();

@@ -48,6 +48,8 @@ fn serve(mut stream: UnixStream) -> Outcome<()> {
         block: 1,
         maximum: MAX_PAYLOAD,
         is_read_only: false,
+        can_flush: true,
+        can_fua: true,
         can_trim: false,
         can_zero: false,
         has_structured_replies: agreement.has_structured_replies,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Client, IoPriority, RequestQueue};
+use blkmq::{Client, Flags, IoPriority, Limits, Op, RequestQueue};
 
 use crate::clients::Entry;
 use crate::nbd::command::Terms;
@@ -82,12 +82,7 @@ impl Export {
 
     fn flags(&self) -> u16 {
         let limits = self.queue.limits();
-        // All connections share the queue, and its flush covers what any of them completed.
-        let mut flags = transmission::HAS_FLAGS
-            | transmission::SEND_FLUSH
-            | transmission::SEND_FUA
-            | transmission::SEND_CACHE
-            | transmission::CAN_MULTI_CONN;
+        let mut flags = transmission::HAS_FLAGS | transmission::SEND_CACHE | promises(&limits);
         if limits.rotational {
             flags |= transmission::ROTATIONAL;
         }
@@ -123,6 +118,8 @@ impl Export {
             block: limits.logical_block_size,
             maximum: offer.maximum,
             is_read_only: self.is_read_only(),
+            can_flush: can_flush(&limits),
+            can_fua: can_fua(&limits),
             can_trim: limits.max_discard_sectors > 0,
             can_zero: limits.max_write_zeroes_sectors > 0,
             has_structured_replies: agreement.has_structured_replies,
@@ -137,6 +134,29 @@ impl Export {
         client.weight = self.weight;
         client
     }
+}
+
+/// Whether what has completed is durable after a flush.
+fn can_flush(limits: &Limits) -> bool {
+    limits.check_durability(Op::Flush, &Flags::NONE).is_ok()
+}
+
+/// Whether a write can be answered when it is durable.
+fn can_fua(limits: &Limits) -> bool {
+    limits.check_durability(Op::Write, &Flags { fua: true, ..Flags::NONE }).is_ok()
+}
+
+/// What is promised of durability: no more than the device can keep.
+fn promises(limits: &Limits) -> u16 {
+    let mut flags = 0;
+    if can_flush(limits) {
+        // All connections share the queue, and its flush covers what any of them completed.
+        flags |= transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN;
+    }
+    if can_fua(limits) {
+        flags |= transmission::SEND_FUA;
+    }
+    flags
 }
 
 #[cfg(test)]
@@ -160,6 +180,23 @@ mod tests {
         let disk = export("hdd").offer(1 << 26).flags;
         assert_eq!(disk & transmission::ROTATIONAL, transmission::ROTATIONAL);
         assert_eq!(disk & transmission::SEND_TRIM, 0);
+    }
+
+    /// Red if a device without a cache, which keeps all that completes, is said to keep nothing, or one that cannot flush to keep
+    /// everything.
+    #[test]
+    fn a_flush_is_offered_where_it_means_something_or_nothing_is_volatile() {
+        use transmission::{CAN_MULTI_CONN, SEND_FLUSH, SEND_FUA};
+        for (write_cache, fua, no_flush, expected) in [
+            (true, true, false, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
+            (true, false, false, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
+            (false, false, false, SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN),
+            (false, true, true, SEND_FUA),
+            (false, false, true, 0),
+        ] {
+            let limits = Limits { write_cache, fua, no_flush, ..Limits::default() };
+            assert_eq!(promises(&limits), expected, "{limits:?}");
+        }
     }
 
     #[test]

@@ -101,6 +101,8 @@ fn a_request_that_is_let_through_lies_within_its_export() {
             block: 512,
             maximum: 65536,
             is_read_only: random.random_bool(0.2),
+            can_flush: random.random(),
+            can_fua: random.random(),
             can_trim: true,
             can_zero: true,
             has_structured_replies: true,

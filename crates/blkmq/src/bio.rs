@@ -10,9 +10,11 @@ use crate::limits::SECTOR_SIZE;
 pub struct Flags {
     /// Someone waits for this write. Reads are always synchronous, and so is what asks for `preflush` or `fua`.
     pub sync: bool,
-    /// Make the volatile cache durable before this write.
+    /// Make the volatile cache durable before this write. Refused, as a flush is, by a device with
+    /// [`no_flush`](crate::Limits::no_flush).
     pub preflush: bool,
-    /// Complete only when the data is durable.
+    /// Complete only when the data is durable. Refused by a device with [`no_flush`](crate::Limits::no_flush) that has no
+    /// [`fua`](crate::Limits::fua) either.
     pub fua: bool,
     /// The data may be wanted soon; nobody waits for it yet.
     pub readahead: bool,

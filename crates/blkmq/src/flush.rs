@@ -1,7 +1,8 @@
 //! The flush machine: what a volatile write cache needs before and after a request's data.
 //!
 //! A flush, or a write that wants one, becomes steps: a flush before the data, the data, a flush after it. The device
-//! decides which are needed: without a write cache none, with FUA of its own no flush after the data. Each hardware queue
+//! decides which are needed: without a write cache none, with FUA of its own no flush after the data. A device that has FUA is
+//! told of it in any case: one without a cache of its own may stand for others that have one. Each hardware queue
 //! has one machine. Requests that wait for a flush while one is running share the next one, whatever their number: what
 //! completed before they came may be newer than the running flush.
 //!
@@ -25,8 +26,8 @@ pub(crate) const FLUSH_POOL: u16 = 0;
 /// nothing to the device are taken off.
 pub(crate) fn first_step(limits: &Limits, op: Op, flags: &mut Flags) -> (FlushStep, bool) {
     let preflush = limits.write_cache && (flags.preflush || op == Op::Flush);
-    let fua = limits.write_cache && flags.fua && op != Op::Read;
-    let post_flush = fua && !limits.fua;
+    let fua = flags.fua && op != Op::Read;
+    let post_flush = limits.write_cache && fua && !limits.fua;
     flags.preflush = false;
     flags.fua = fua && limits.fua;
     let step = match (preflush, post_flush) {

@@ -3,6 +3,7 @@
 use blkmq_sched::{MergeLimits, Op};
 
 use crate::Status;
+use crate::bio::Flags;
 
 /// Bytes of a sector, the unit of every address here whatever the device's block size.
 pub const SECTOR_SIZE: usize = 512;
@@ -31,10 +32,13 @@ pub struct Limits {
     pub max_discard_segments: u16,
     /// Largest write-zeroes in sectors; 0 if the device cannot do it.
     pub max_write_zeroes_sectors: u32,
-    /// The device has a volatile write cache, so flushes and FUA mean something.
+    /// The device has a volatile write cache, and flushes it when it is asked to.
     pub write_cache: bool,
     /// The device honours FUA itself.
     pub fua: bool,
+    /// What completes may be lost with the power, and the device cannot be asked to flush it. Without this, and without
+    /// `write_cache`, what completes is durable.
+    pub no_flush: bool,
     /// Seeks cost.
     pub rotational: bool,
     /// Nothing on the device can be changed; what would do so is refused as [`Status::Unsupported`].
@@ -57,6 +61,7 @@ impl Default for Limits {
             max_write_zeroes_sectors: 0,
             write_cache: false,
             fua: false,
+            no_flush: false,
             rotational: false,
             read_only: false,
         }
@@ -83,6 +88,17 @@ impl Limits {
             return Err(Status::Unsupported);
         }
         Ok(())
+    }
+
+    /// Checks that the device can keep what an operation asks for beside its data: a flush, also one before a write, and a write
+    /// that is durable when it completes.
+    ///
+    /// # Errors
+    /// [`Status::Unsupported`]: the device can do neither what is asked for nor anything that amounts to it.
+    pub fn check_durability(&self, op: Op, flags: &Flags) -> Result<(), Status> {
+        let needs_flush = op == Op::Flush || flags.preflush;
+        let is_durable = flags.fua && op != Op::Read;
+        if self.no_flush && (needs_flush || is_durable && !self.fua) { Err(Status::Unsupported) } else { Ok(()) }
     }
 
     /// The largest single request of this operation, in sectors and in whole logical blocks.

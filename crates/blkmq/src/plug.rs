@@ -110,6 +110,7 @@ impl Submitter {
             checked = limits.check(bio.op, bio.sector, bio.nr_sectors);
         }
         checked?;
+        known.check_durability(bio.op, &bio.flags)?;
         if bio.priority.unwrap_or(self.priority).level > 7 {
             return Err(Status::BadPriority);
         }

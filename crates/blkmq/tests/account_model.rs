@@ -26,6 +26,7 @@ const LIMITS: Limits = Limits {
     max_write_zeroes_sectors: 256,
     write_cache: true,
     fua: false,
+    no_flush: false,
     rotational: false,
     read_only: false,
 };

@@ -4,7 +4,9 @@ mod device;
 
 use std::sync::Arc;
 
-use blkmq::{Bio, Client, Clock, Completion, Flags, Limits, Op, RequestQueue, Status, Submitter, VirtualClock};
+use blkmq::{
+    Bio, Client, Clock, Completion, Flags, Limits, Op, RejectReason, RequestQueue, Status, Submitter, VirtualClock,
+};
 use device::{ONE_QUEUE, Recorder, reap, write};
 
 const SCHEDULERS: [&str; 2] = ["none", "mq-deadline"];
@@ -20,6 +22,8 @@ const fn with(preflush: bool, fua: bool) -> Flags {
 const EMULATED: Limits = limits(true, false);
 const NATIVE: Limits = limits(true, true);
 const UNCACHED: Limits = limits(false, false);
+/// What stands for another device may know of its FUA alone.
+const FUA_ALONE: Limits = Limits { no_flush: true, ..limits(false, true) };
 
 const fn limits(write_cache: bool, fua: bool) -> Limits {
     Limits {
@@ -35,6 +39,7 @@ const fn limits(write_cache: bool, fua: bool) -> Limits {
         max_write_zeroes_sectors: 1 << 16,
         write_cache,
         fua,
+        no_flush: false,
         rotational: false,
         read_only: false,
     }
@@ -244,6 +249,66 @@ fn each_device_gets_the_steps_that_it_needs() {
     assert_eq!(steps(EMULATED, read), (vec![Read], false));
     let zeroes = || Bio::write_zeroes(8, 8).with_flags(BOTH);
     assert_eq!(steps(EMULATED, zeroes), (vec![Flush, Op::WriteZeroes, Flush], false));
+}
+
+/// Red if FUA is taken off where the device has no write cache of its own.
+#[test]
+fn a_device_that_has_fua_is_told_of_it_also_without_a_write_cache() {
+    for limits in [FUA_ALONE, limits(false, true)] {
+        for bio in [|| write(8, 8), || Bio::write_zeroes(8, 8), || Bio::discard(8, 8)] {
+            assert_eq!(steps(limits, || bio().with_flags(FUA)), (vec![bio().op], true), "{:?}", bio().op);
+            assert_eq!(steps(limits, bio), (vec![bio().op], false));
+        }
+        assert_eq!(steps(limits, || device::read(8, 8).with_flags(FUA)), (vec![Op::Read], false));
+    }
+    assert_eq!(steps(limits(false, true), Bio::flush), (vec![], false));
+}
+
+/// Red if what is to be durable joins what need not be: all of it would be, or none.
+#[test]
+fn what_is_to_be_durable_merges_with_nothing() {
+    each(FUA_ALONE, |mut rig| {
+        for (sector, flags) in [(0, FUA), (8, Flags::NONE), (16, FUA), (24, Flags::NONE), (32, Flags::NONE)] {
+            rig.submitters[0].submit(write(sector, 8).with_flags(flags)).expect("there is a slot");
+        }
+        rig.submitters[0].flush_plug();
+        let mut seen: Vec<_> =
+            rig.device.take_seen().iter().map(|seen| (seen.sector, seen.nr_sectors, seen.flags.fua)).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [(0, 8, true), (8, 8, false), (16, 8, true), (24, 16, false)]);
+        let nr_done: usize = (0..4).map(|_| rig.finish(Status::Ok).len()).sum();
+        assert_eq!(nr_done, 5);
+        rig.assert_idle();
+    });
+}
+
+/// Red if a flush that no device makes, or FUA that none has, is answered with success.
+#[test]
+fn what_the_device_cannot_keep_is_refused() {
+    let neither = Limits { fua: false, ..FUA_ALONE };
+    let data = |flags| write(0, 8).with_flags(flags);
+    let asked: [(&dyn Fn() -> Bio, bool, bool); 8] = [
+        (&Bio::flush, false, false),
+        (&|| data(PREFLUSH), false, false),
+        (&|| data(BOTH), false, false),
+        (&|| data(FUA), true, false),
+        (&|| Bio::write_zeroes(0, 8).with_flags(FUA), true, false),
+        (&|| Bio::discard(0, 8).with_flags(FUA), true, false),
+        (&|| device::read(0, 8).with_flags(FUA), true, true),
+        (&|| data(Flags::NONE), true, true),
+    ];
+    for (bio, with_fua, with_neither) in asked {
+        for (limits, is_taken) in [(FUA_ALONE, with_fua), (neither, with_neither)] {
+            let mut rig = Rig::new(limits, "none");
+            let reason = rig.submitters[0].submit(bio()).map_err(|rejected| rejected.reason).err();
+            let expected = (!is_taken).then_some(RejectReason::Bad(Status::Unsupported));
+            assert_eq!(reason, expected, "{:?} with {:?}", bio().op, bio().flags);
+            rig.submitters[0].flush_plug();
+            (0..rig.device.nr_held()).for_each(|_| drop(rig.finish(Status::Ok)));
+            rig.device.take_ops();
+            rig.assert_idle();
+        }
+    }
 }
 
 #[test]

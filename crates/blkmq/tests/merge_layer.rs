@@ -23,6 +23,7 @@ const ROOMY: Limits = Limits {
     max_write_zeroes_sectors: 1 << 16,
     write_cache: true,
     fua: true,
+    no_flush: false,
     rotational: false,
     read_only: false,
 };

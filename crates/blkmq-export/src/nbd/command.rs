@@ -32,6 +32,10 @@ pub struct Terms {
     pub maximum: u32,
     /// Nothing can be written.
     pub is_read_only: bool,
+    /// What has completed can be made durable by a flush.
+    pub can_flush: bool,
+    /// A write can be answered when it is durable.
+    pub can_fua: bool,
     /// The device discards.
     pub can_trim: bool,
     /// The device writes zeroes without being sent them.
@@ -155,7 +159,8 @@ impl Request {
         match self.kind {
             commands::READ => self.check_payload(terms).map(|()| Command::Read),
             commands::WRITE => self.check_payload(terms).map(|()| Command::Write { fua }),
-            commands::FLUSH => Ok(Command::Flush),
+            commands::FLUSH if terms.can_flush => Ok(Command::Flush),
+            commands::FLUSH => Err(Refusal::new(Errno::Invalid, "the device behind the export cannot flush")),
             commands::TRIM if terms.can_trim => Ok(Command::Trim { fua }),
             commands::TRIM => Err(Refusal::new(Errno::Invalid, "the device cannot discard, so there is no trim")),
             commands::CACHE => Ok(Command::Cache),
@@ -169,7 +174,6 @@ impl Request {
     }
 
     fn check_flags(&self, terms: &Terms) -> Result<(), Refusal> {
-        // FUA is allowed everywhere, and means nothing where nothing is written.
         let own = match self.kind {
             commands::READ if terms.has_structured_replies => command_flags::DF,
             commands::WRITE_ZEROES => command_flags::NO_HOLE | command_flags::FAST_ZERO,
@@ -177,8 +181,11 @@ impl Request {
             0..=commands::BLOCK_STATUS => 0,
             kind => return Err(Refusal::new(Errno::Invalid, format!("there is no request of type {kind}"))),
         };
-        match self.flags & !(own | command_flags::FUA) {
+        // FUA is allowed everywhere, and means nothing where nothing is written; but not where it would be a promise that is not kept.
+        let fua = if terms.can_fua { command_flags::FUA } else { 0 };
+        match self.flags & !(own | fua) {
             0 => Ok(()),
+            command_flags::FUA => Err(Refusal::new(Errno::Invalid, "the device behind the export has no FUA")),
             flags => {
                 let message = format!("the flags {flags:#06x} mean nothing with a request of type {}", self.kind);
                 Err(Refusal::new(Errno::Invalid, message))

@@ -5,6 +5,8 @@ const TERMS: Terms = Terms {
     block: 4096,
     maximum: 65536,
     is_read_only: false,
+    can_flush: true,
+    can_fua: true,
     can_trim: true,
     can_zero: true,
     has_structured_replies: true,
@@ -134,6 +136,23 @@ fn zeroes_are_written_where_the_device_would_leave_a_hole_or_cannot() {
     let part = request(commands::WRITE_ZEROES, fast, 4096, 512).check(&TERMS);
     for refused in [zeroes(fast, &by_hand), zeroes(fast | no_hole, &TERMS), part] {
         assert_eq!(refused.expect_err("it is not fast").errno, Errno::NotSupported);
+    }
+}
+
+/// Red if what is answered with success keeps no promise.
+#[test]
+fn what_the_device_cannot_make_durable_is_refused() {
+    let fua_alone = Terms { can_flush: false, ..TERMS };
+    let neither = Terms { can_fua: false, ..fua_alone };
+    for (terms, has_fua) in [(&fua_alone, true), (&neither, false)] {
+        let flush = request(commands::FLUSH, 0, 0, 0).check(terms).expect_err("there is none");
+        assert_eq!((flush.errno, flush.message.contains("cannot flush")), (Errno::Invalid, true), "{}", flush.message);
+        for kind in [commands::WRITE, commands::TRIM, commands::WRITE_ZEROES, commands::READ] {
+            let refusal = request(kind, command_flags::FUA, 0, 4096).check(terms).err();
+            let message = refusal.as_ref().map(|refusal| (refusal.errno, refusal.message.contains("no FUA")));
+            assert_eq!(message, (!has_fua).then_some((Errno::Invalid, true)), "{kind}");
+            assert_eq!(errno(request(kind, 0, 0, 4096), terms), None);
+        }
     }
 }
 

@@ -181,7 +181,7 @@ impl Arrivals {
 
     /// Whether the device makes it durable by itself.
     const fn is_fua(&self, asked: &Asked) -> bool {
-        asked.flags.fua && self.limits.write_cache && self.limits.fua && !matches!(asked.op, Op::Read)
+        asked.flags.fua && self.limits.fua && !matches!(asked.op, Op::Read)
     }
 
     fn judge_info(&mut self, operation: &Operation, rq: RqId, is_alone: bool) -> Option<String> {

@@ -140,9 +140,9 @@ impl MergeLimits {
 
     /// The operations that a request other than a read is made of must want the same.
     fn judge_flags(&self, offer: &Offer<'_>) -> Result<(), String> {
-        let Limits { write_cache, fua: has_fua, .. } = self.limits;
+        let has_fua = self.limits.fua;
         let flags = offer.flags;
-        if flags.preflush || flags.fua && !(write_cache && has_fua && offer.op != Op::Read) {
+        if flags.preflush || flags.fua && !(has_fua && offer.op != Op::Read) {
             return Err(format!("asks for what the device does not do:{}", Marks(&flags)));
         }
         let whole = [(offer.sector, offer.nr_sectors)];
@@ -155,9 +155,9 @@ impl MergeLimits {
                 if asked.sector + asked.nr_sectors <= sector || asked.op != offer.op {
                     continue;
                 }
-                judge_operation(*bio, asked, flags, write_cache && has_fua)?;
+                judge_operation(*bio, asked, flags, has_fua)?;
                 let (other, before) = *first.get_or_insert((*bio, *asked));
-                if other != *bio && (is_alone(asked, write_cache) || is_alone(&before, write_cache)) {
+                if other != *bio && (is_alone(asked, &self.limits) || is_alone(&before, &self.limits)) {
                     return Err(format!("is made of operations {other} and {bio}, and one of them must stay alone"));
                 }
                 if asked.priority != before.priority {
@@ -191,9 +191,9 @@ impl MergeLimits {
 }
 
 /// Whether an operation is never one request with another.
-const fn is_alone(asked: &Asked, write_cache: bool) -> bool {
+const fn is_alone(asked: &Asked, limits: &Limits) -> bool {
     let Flags { nomerge, fua, preflush, .. } = asked.flags;
-    nomerge || (fua || preflush) && write_cache
+    nomerge || preflush && limits.write_cache || fua && (limits.write_cache || limits.fua)
 }
 
 /// What an operation asks for is what the request asks for.
@@ -374,6 +374,9 @@ mod tests {
         let mut told = Told::new(MergeLimits::new(&Facts { limits, ..FACTS }));
         told.good(write(fua)).good(with(offer(Op::Write, 0, 8), fua)).bad(offer(Op::Write, 0, 8), "operation 1 has");
         told.bad(with(offer(Op::Read, 0, 8), fua), "does not do");
+        let uncached = Limits { write_cache: false, ..limits };
+        let mut told = Told::new(MergeLimits::new(&Facts { limits: uncached, ..FACTS }));
+        told.good(write(fua)).good(with(offer(Op::Write, 0, 8), fua)).bad(offer(Op::Write, 0, 8), "operation 1 has");
     }
 
     #[test]
@@ -388,6 +391,8 @@ mod tests {
         let mut told = Told::new(MergeLimits::new(&Facts { limits, ..FACTS }));
         let fua = Flags { fua: true, ..Flags::NONE };
         told.good(write(1, 0, fua)).good(write(2, 8, Flags::NONE)).good(whole);
+        let mut told = Told::new(MergeLimits::new(&Facts { limits: Limits { fua: true, ..limits }, ..FACTS }));
+        told.good(write(1, 0, fua)).good(write(2, 8, fua)).bad(with(whole, fua), "must stay alone");
         let priority = IoPriority { level: 2, ..IoPriority::default() };
         let mut told = self::told();
         told.good(write(1, 0, Flags::NONE)).good(submitted(2, Asked { priority, ..asked(Op::Write, 8, 8) }));

@@ -105,6 +105,7 @@ mod tests {
         max_write_zeroes_sectors: 0,
         write_cache: true,
         fua: false,
+        no_flush: false,
         rotational: false,
         read_only: false,
     };

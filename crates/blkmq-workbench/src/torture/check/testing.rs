@@ -21,6 +21,7 @@ pub(super) const FACTS: Facts = Facts {
         max_write_zeroes_sectors: 32,
         write_cache: true,
         fua: false,
+        no_flush: false,
         rotational: false,
         read_only: false,
     },

@@ -259,6 +259,7 @@ fn limits(random: &mut Random) -> Limits {
         max_write_zeroes_sectors: of_blocks(random),
         write_cache: !random.one_in(3),
         fua: random.one_in(2),
+        no_flush: false,
         rotational: random.one_in(2),
         read_only: false,
     }
