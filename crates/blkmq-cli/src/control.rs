@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
-use blkmq_export::Latencies;
+use blkmq_export::{Latencies, Rejections};
 
 use http::{Answer, Hasty, Request, Unread};
 use schema::{Answered, Client};
@@ -50,6 +50,8 @@ pub(crate) struct State {
     pub(crate) latencies: Box<dyn Fn(&str) -> Latencies + Send + Sync>,
     /// What was answered for each export.
     pub(crate) answered: Box<dyn Fn() -> Vec<Answered> + Send + Sync>,
+    /// Connections that were not served.
+    pub(crate) rejections: Box<dyn Fn() -> Rejections + Send + Sync>,
     /// Begins to end the server, gracefully.
     pub(crate) stop: Box<dyn Fn() + Send + Sync>,
 }

@@ -106,7 +106,7 @@ pub(crate) struct Serve {
     /// Who encrypts must show a certificate that one of ca-cert.pem has signed.
     #[arg(long)]
     tls_verify_peer: bool,
-    /// NBD clients that are served at once.
+    /// NBD clients that have chosen an export, at a time; one more is told so by an error [default: 256].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     max_connections: Option<u16>,
     /// How long a server that ends waits for its clients, as in 500ms or 1m, or off for as long as they take [default: 20s].
@@ -168,6 +168,7 @@ impl Serve {
             clients: server.clients(&plan),
             latencies: server.latencies(&plan),
             answered: server.answered(&plan),
+            rejections: server.rejections(),
             stop: Box::new(move || drop(stop.send(Event::Stop))),
         };
         let url = scraped.as_ref().map(metrics::url);

@@ -3,7 +3,7 @@
 mod served;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -219,6 +219,29 @@ fn a_later_signal_does_not_wait_for_who_does_not_read() {
     let (code, error) = server.end();
     let last = error.lines().last();
     assert_eq!((code, last), (Some(1), Some("blkmq: serve: ended at once, without waiting for clients")), "{error}");
+}
+
+/// Red if a client too many waits without a word, or nobody is told of it.
+#[test]
+fn a_client_too_many_is_told_so_and_so_is_the_operator() {
+    let mut server = Served::start(&["--max-connections", "1"]);
+    let first = server.connect("");
+    let stream = UnixStream::connect(server.folder.join("nbd")).unwrap();
+    // The least of an NBD client, to its end: GO, whose answer is an error, and then ABORT.
+    let mut stream = stream;
+    let words = [&3_u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0", b"IHAVEOPT\0\0\0\x02\0\0\0\0"];
+    stream.write_all(&words.concat()).unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.contains("the server has as many clients as it may, 1; try again later"), "{said}");
+    let metrics = server.get("/metrics");
+    assert!(metrics.contains("\nblkmq_connections_rejected_total{reason=\"max_connections\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("\nblkmq_connections_rejected_total{reason=\"too_many_negotiating\"} 0\n"), "{metrics}");
+    drop(first);
+    server.signal(Signal::TERM);
+    let (code, error) = server.end();
+    assert!(code == Some(0) && error.contains(" is refused: the server has as many clients as it may, 1"), "{error}");
 }
 
 /// Waits in vain if a drain has no end of its own.

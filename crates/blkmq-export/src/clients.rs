@@ -1,7 +1,7 @@
 //! Who is connected.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,15 @@ use blkmq::event::EventFd;
 
 use crate::errors::{ErrorMeter, Errors};
 use crate::latency::{Latencies, Meter, add};
+use crate::listener::Source;
+
+/// Connections that may negotiate at a time. They have places of their own: before it has chosen an export, nobody knows whether a client is
+/// one.
+const MAX_NEGOTIATING: usize = 128;
+/// Those of them that may come from one source.
+const MAX_OF_SOURCE: usize = 64;
+/// How long one of them may say nothing before another may have its place.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// One connection, as it was when somebody asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +51,7 @@ pub struct ClientInfo {
 pub(crate) struct Entry {
     pub(crate) number: u64,
     pub(crate) peer: String,
+    source: Source,
     pub(crate) name: OnceLock<String>,
     pub(crate) export: OnceLock<String>,
     /// Wakes its thread.
@@ -50,6 +60,10 @@ pub(crate) struct Entry {
     answers: AtomicU64,
     bytes: AtomicU64,
     since: Instant,
+    /// In microseconds of the time since then, when it last said something in its negotiation.
+    heard: AtomicU64,
+    /// Another connection has its place in the negotiation.
+    is_displaced: AtomicBool,
     /// In microseconds of the time since then, and one more, when the client last took something, if it is waited for to take more.
     blocked: AtomicU64,
     pub(crate) meter: Meter,
@@ -63,6 +77,24 @@ impl Entry {
 
     pub(crate) fn count_answer(&self) {
         add(&self.answers, 1);
+    }
+
+    /// The client has said something in its negotiation.
+    pub(crate) fn note_word(&self) {
+        // Relaxed: a time to compare, which orders nothing.
+        self.heard.store(self.since.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// For how long it has said nothing.
+    fn silence(&self) -> Duration {
+        // Relaxed: as above.
+        self.since.elapsed().saturating_sub(Duration::from_micros(self.heard.load(Ordering::Relaxed)))
+    }
+
+    /// Whether another connection has its place, so that it has to go.
+    pub(crate) fn is_displaced(&self) -> bool {
+        // Relaxed: the bell that rings after it was set orders the two.
+        self.is_displaced.load(Ordering::Relaxed)
     }
 
     /// The client takes nothing from now on, though something waits for it.
@@ -101,10 +133,48 @@ impl Entry {
     }
 }
 
+/// Why a connection was not served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Full,
+    Crowded,
+    Late,
+    NoDescriptor,
+}
+
+/// Connections that were not served, since the server was started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rejections {
+    /// They chose an export when the server had as many clients as it may.
+    pub full: u64,
+    /// Too many negotiated at a time, all of them or from one address or user.
+    pub crowded: u64,
+    /// They chose no export in time.
+    pub late: u64,
+    /// The system had no descriptor for them.
+    pub no_descriptor: u64,
+}
+
+impl Rejections {
+    fn add(&mut self, reason: Reason) {
+        let count = match reason {
+            Reason::Full => &mut self.full,
+            Reason::Crowded => &mut self.crowded,
+            Reason::Late => &mut self.late,
+            Reason::NoDescriptor => &mut self.no_descriptor,
+        };
+        *count += 1;
+    }
+}
+
 #[derive(Debug, Default)]
 struct Inside {
     last_number: u64,
     entries: BTreeMap<u64, Arc<Entry>>,
+    /// Those of them that have not chosen an export yet.
+    negotiating: Vec<Arc<Entry>>,
+    rejected: Rejections,
     /// By export, of connections that are closed.
     past: BTreeMap<String, Past>,
 }
@@ -127,33 +197,38 @@ impl Inside {
 #[derive(Debug)]
 pub(crate) struct Clients {
     most: usize,
+    /// How long a connection that negotiates may say nothing before another may have its place.
+    silence: Duration,
     inside: Mutex<Inside>,
     left: Condvar,
 }
 
 impl Clients {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, inside: Mutex::default(), left: Condvar::new() }
+        Self { most, silence: SILENCE, inside: Mutex::default(), left: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a connection; `None` if there is none.
-    pub(crate) fn join(&self, peer: String, bell: Arc<EventFd>) -> Option<Arc<Entry>> {
+    /// Takes a place in the negotiation for a connection; `None` if there is none. One that has been silent gives its place to one that comes.
+    pub(crate) fn join(&self, peer: String, source: Source, bell: Arc<EventFd>) -> Option<Arc<Entry>> {
         let mut inside = self.lock();
-        if inside.entries.len() >= self.most {
+        if !inside.make_room(source, self.silence) {
+            inside.rejected.add(Reason::Crowded);
             return None;
         }
         inside.last_number += 1;
         let number = inside.last_number;
         let (name, export) = (OnceLock::new(), OnceLock::new());
-        let [requests, answers, bytes, blocked] = [const { AtomicU64::new(0) }; 4];
+        let [requests, answers, bytes, blocked, heard] = [const { AtomicU64::new(0) }; 5];
+        let is_displaced = AtomicBool::new(false);
         let (since, meter, errors) = (Instant::now(), Meter::default(), ErrorMeter::default());
         let entry = Arc::new(Entry {
             number,
             peer,
+            source,
             name,
             export,
             bell,
@@ -161,17 +236,51 @@ impl Clients {
             answers,
             bytes,
             since,
+            heard,
+            is_displaced,
             blocked,
             meter,
             errors,
         });
         inside.entries.insert(number, Arc::clone(&entry));
+        inside.negotiating.push(Arc::clone(&entry));
         Some(entry)
+    }
+
+    /// Gives a connection that negotiates a place among the clients; false if there is none.
+    pub(crate) fn admit(&self, entry: &Entry) -> bool {
+        let mut inside = self.lock();
+        let Some(place) = inside.negotiating.iter().position(|other| other.number == entry.number) else {
+            return true;
+        };
+        if inside.entries.len() - inside.negotiating.len() >= self.most {
+            inside.rejected.add(Reason::Full);
+            return false;
+        }
+        inside.negotiating.swap_remove(place);
+        // Relaxed: only the connection's own thread, which is here, looks at it.
+        entry.is_displaced.store(false, Ordering::Relaxed);
+        true
+    }
+
+    /// Clients that there may be.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// A connection was not served.
+    pub(crate) fn reject(&self, reason: Reason) {
+        self.lock().rejected.add(reason);
+    }
+
+    pub(crate) fn rejected(&self) -> Rejections {
+        self.lock().rejected
     }
 
     /// Gives the place back.
     pub(crate) fn leave(&self, number: u64) {
         let mut inside = self.lock();
+        inside.negotiating.retain(|entry| entry.number != number);
         if let Some(entry) = inside.entries.remove(&number)
             && let Some(export) = entry.export.get()
         {
@@ -182,8 +291,9 @@ impl Clients {
         self.left.notify_all();
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.lock().entries.len() >= self.most
+    /// Whether so many connections are about to go that no more are accepted before some are gone.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.lock().negotiating.len() >= 2 * MAX_NEGOTIATING
     }
 
     pub(crate) fn list(&self) -> Vec<ClientInfo> {
@@ -217,5 +327,82 @@ impl Clients {
         while !inside.entries.is_empty() {
             inside = self.left.wait(inside).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+impl Inside {
+    /// Sees that there is a place in the negotiation for one more connection of that source: where it is missing, the connection that has been silent for
+    /// longest has to go. Of those that are not silent none has to; but where others have all places, one of the source that has most.
+    fn make_room(&self, source: Source, silence: Duration) -> bool {
+        let here = || self.negotiating.iter().filter(|entry| !entry.is_displaced());
+        let count = |source: Source| here().filter(|entry| entry.source == source).count();
+        let of_source = count(source);
+        let source = if of_source >= MAX_OF_SOURCE {
+            source
+        } else if here().count() >= MAX_NEGOTIATING {
+            let greediest = here().map(|entry| entry.source).max_by_key(|source| count(*source));
+            greediest.unwrap_or(source)
+        } else {
+            return true;
+        };
+        let Some(oldest) = here().filter(|entry| entry.source == source).max_by_key(|entry| entry.silence()) else {
+            return false;
+        };
+        if oldest.silence() < silence && of_source + 1 >= count(source) {
+            return false;
+        }
+        // Relaxed: the bell orders it.
+        oldest.is_displaced.store(true, Ordering::Relaxed);
+        oldest.bell.notify();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn join(clients: &Clients, user: u32) -> Option<Arc<Entry>> {
+        clients.join("a test".into(), Source::User(user), Arc::new(EventFd::new().unwrap()))
+    }
+
+    /// Red if one source can have all places of those that negotiate, or if those that are silent keep theirs.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no eventfds")]
+    fn one_source_cannot_keep_others_from_negotiating() {
+        let clients = Clients { silence: Duration::MAX, ..Clients::new(1) };
+        let first: Vec<_> = (0..MAX_OF_SOURCE).map(|_| join(&clients, 1).unwrap()).collect();
+        assert!(join(&clients, 1).is_none(), "none of its connections has been silent for long");
+        assert_eq!(clients.rejected().crowded, 1);
+        let second: Vec<_> = (0..MAX_NEGOTIATING - MAX_OF_SOURCE).map(|_| join(&clients, 2).unwrap()).collect();
+        assert!(join(&clients, 3).is_some(), "one of those that have most has to go");
+        let gone = |entries: &[Arc<Entry>]| entries.iter().filter(|entry| entry.is_displaced()).count();
+        assert_eq!(gone(&first) + gone(&second), 1);
+    }
+
+    /// Red if a place is taken before an export is chosen.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no eventfds")]
+    fn a_place_is_taken_when_an_export_is_chosen_and_given_back() {
+        let clients = Clients::new(1);
+        let [one, other] = [(); 2].map(|()| join(&clients, 1).unwrap());
+        assert!(clients.admit(&one) && clients.admit(&one) && !clients.admit(&other));
+        assert_eq!(clients.rejected().full, 1);
+        clients.leave(one.number);
+        assert!(clients.admit(&other));
+    }
+
+    /// Red if it is not the one that has been silent for longest that has to go.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no eventfds")]
+    fn the_one_that_has_been_silent_for_longest_goes() {
+        let clients = Clients { silence: Duration::ZERO, ..Clients::new(1) };
+        let entries: Vec<_> = (0..MAX_OF_SOURCE).map(|_| join(&clients, 1).unwrap()).collect();
+        std::thread::sleep(Duration::from_millis(2));
+        entries.iter().filter(|entry| entry.number != 7).for_each(|entry| entry.note_word());
+        assert!(join(&clients, 1).is_some());
+        let gone: Vec<_> = entries.iter().filter(|entry| entry.is_displaced()).map(|entry| entry.number).collect();
+        assert_eq!(gone, [7]);
+        clients.leave(7);
     }
 }

@@ -42,6 +42,7 @@ use crate::server::Shared;
 use crate::stop::Phase;
 use crate::tls::Tls;
 use crate::turns::Turns;
+use crate::visitor::Visitor;
 
 /// Why a connection ended otherwise than by the client's wish.
 #[derive(Debug)]
@@ -58,6 +59,8 @@ pub(crate) enum Ending {
     NoRequest(NoRequest),
     /// The negotiation took longer than this.
     Late(Duration),
+    /// The client had said nothing for a while, and its place in the negotiation was needed.
+    Displaced,
     /// The queue takes no more threads.
     Queue(QueueError),
     /// The client took nothing of what it was to be sent for so long.
@@ -77,6 +80,7 @@ impl fmt::Display for Ending {
             Self::Negotiation(text) => f.write_str(text),
             Self::NoRequest(error) => error.fmt(f),
             Self::Late(timeout) => write!(f, "no export was chosen within {timeout:?}"),
+            Self::Displaced => f.write_str("it was silent, and too many others negotiate"),
             Self::Queue(error) => error.fmt(f),
             Self::Deaf(limit) => {
                 write!(f, "it has read nothing of its replies for {limit:?}, and is waited for no longer")
@@ -165,7 +169,8 @@ impl Connection {
     fn negotiate(&mut self, output: &mut Vec<u8>, deadline: Instant) -> Result<Option<Agreement>, Ending> {
         let Self { stream, shared, entry, input } = self;
         let encryption = shared.tls.as_ref().map_or(Encryption::Off, Tls::encryption);
-        let mut negotiation = Negotiation::begin(Arc::clone(shared), encryption, output);
+        let visitor = Arc::new(Visitor::new(Arc::clone(shared), Arc::clone(entry)));
+        let mut negotiation = Negotiation::begin(visitor, encryption, output);
         loop {
             // Nothing is answered before the last answer is gone: who does not read cannot make this one grow.
             send_all(stream, shared, entry, output, deadline)?;
@@ -191,9 +196,12 @@ impl Connection {
 }
 
 /// How long the negotiation may still take; an error if that is over, or the server does not run.
-fn time_left(shared: &Shared, deadline: Instant) -> Result<Duration, Ending> {
+fn time_left(shared: &Shared, entry: &Entry, deadline: Instant) -> Result<Duration, Ending> {
     if shared.stop.phase() != Phase::Running {
         return Err(Ending::Stopped);
+    }
+    if entry.is_displaced() {
+        return Err(Ending::Displaced);
     }
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(Ending::Late(shared.negotiation_timeout)) } else { Ok(left) }
@@ -208,7 +216,7 @@ fn wait_until(
     deadline: Instant,
 ) -> Result<(), Ending> {
     // Looked at before too: who stops the server rings for those whom it finds.
-    let left = time_left(shared, deadline)?;
+    let left = time_left(shared, entry, deadline)?;
     wait(Some(stream.as_fd()), &entry.bell, &[], events, Some(left)).map(|_| ())
 }
 
@@ -225,7 +233,7 @@ fn secure(stream: &mut Stream, shared: &Shared, entry: &Entry, input: &Input, de
     loop {
         match stream.shake_hands() {
             Ok(true) => break,
-            Ok(false) | Err(System(SystemError::INTR)) => _ = time_left(shared, deadline)?,
+            Ok(false) | Err(System(SystemError::INTR)) => _ = time_left(shared, entry, deadline)?,
             Err(System(SystemError::AGAIN)) => {
                 let events = if stream.wants_write() { PollFlags::OUT } else { PollFlags::IN };
                 wait_until(stream, shared, entry, events, deadline)?;
@@ -249,7 +257,10 @@ fn receive(
     loop {
         match input.receive(stream, &mut [], usize::MAX) {
             Ok(received) if received.all == 0 => return Err(Ending::Gone),
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                entry.note_word();
+                return Ok(());
+            }
             Err(System(SystemError::AGAIN)) => wait_until(stream, shared, entry, PollFlags::IN, deadline)?,
             Err(System(SystemError::INTR)) => (),
             Err(fault) => return Err(Ending::Broken(fault)),

@@ -37,8 +37,9 @@ mod stop;
 mod tls;
 mod turns;
 mod uri;
+mod visitor;
 
-pub use clients::ClientInfo;
+pub use clients::{ClientInfo, Rejections};
 pub use errors::Errors;
 pub use export::{Export, WEIGHTS};
 pub use latency::{Histogram, Kind, Latencies, NR_BUCKETS};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -152,13 +152,13 @@ impl Listener {
         Ok(Socket::Tcp(listener, address))
     }
 
-    /// Accepts a client: its socket and where it comes from. `None` if nobody waits, or who waited has left.
-    pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, String)>> {
+    /// Accepts a client: its socket and where it comes from, in words and otherwise. `None` if nobody waits, or who waited has left.
+    pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, String, Source)>> {
         let accepted = match &self.0 {
             Socket::Unix { listener, .. } => listener.accept().map(|(stream, _)| {
                 let fd = OwnedFd::from(stream);
-                let peer = unix_peer(fd.as_fd());
-                (fd, peer)
+                let (peer, source) = (unix_peer(fd.as_fd()), Source::of_unix(fd.as_fd()));
+                (fd, peer, source)
             }),
             Socket::Tcp(listener, _) => listener.accept().and_then(|(stream, address)| {
                 // Replies go out when they are ready; those that are ready together already go together.
@@ -168,7 +168,7 @@ impl Listener {
                 set_tcp_keepidle(&stream, idle)?;
                 set_tcp_keepintvl(&stream, interval)?;
                 set_tcp_keepcnt(&stream, count)?;
-                Ok((stream.into(), address.to_string()))
+                Ok((stream.into(), address.to_string(), Source::of_address(address.ip())))
             }),
         };
         match accepted {
@@ -194,6 +194,31 @@ impl AsFd for Listener {
         match &self.0 {
             Socket::Unix { listener, .. } => listener.as_fd(),
             Socket::Tcp(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+/// Where a client comes from, as far as many of them may be the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A user of this machine.
+    User(u32),
+    /// An address.
+    V4(Ipv4Addr),
+    /// The first half of an address: one machine may have all that begin with it.
+    V6([u8; 8]),
+}
+
+impl Source {
+    /// The user at the other end of a Unix socket.
+    pub(crate) fn of_unix(socket: BorrowedFd<'_>) -> Self {
+        Self::User(rustix::net::sockopt::socket_peercred(socket).map_or(u32::MAX, |peer| peer.uid.as_raw()))
+    }
+
+    fn of_address(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address),
+            IpAddr::V6(address) => Self::V6(std::array::from_fn(|index| address.octets()[index])),
         }
     }
 }
@@ -293,11 +318,20 @@ mod tests {
     }
 
     #[test]
+    fn one_machine_is_one_source_whatever_address_it_chooses() {
+        let of = |text: &str| Source::of_address(text.parse().unwrap());
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8::1"));
+    }
+
+    #[test]
     fn a_tcp_client_that_is_dead_will_be_noticed() {
         let listener = Listener::open(&Address::loopback(0)).unwrap();
         let Socket::Tcp(_, address) = &listener.0 else { panic!("it is TCP") };
         let _client = std::net::TcpStream::connect(address).unwrap();
-        let (socket, _) = std::iter::repeat_with(|| listener.accept().unwrap()).find_map(|accepted| accepted).unwrap();
+        let (socket, ..) = std::iter::repeat_with(|| listener.accept().unwrap()).find_map(|accepted| accepted).unwrap();
         assert!(sockopt::socket_keepalive(&socket).unwrap());
         assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(60));
         assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), Duration::from_secs(10));

@@ -13,14 +13,14 @@ use blkmq::event::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::clients::{ClientInfo, Clients, Entry};
+use crate::clients::{ClientInfo, Clients, Entry, Reason, Rejections};
 use crate::connection::{Connection, Ending};
 use crate::errors::Errors;
 use crate::export::Export;
 use crate::latency::Latencies;
-use crate::listener::{Address, Listener, unix_peer};
-use crate::log::{Level, Log};
-use crate::nbd::negotiation::{Catalogue, Offer};
+use crate::listener::{Address, Listener, Source, unix_peer};
+use crate::log::{Journal, Level, Log, Teller, Topic};
+use crate::nbd::negotiation::Offer;
 use crate::stop::{Phase, Stop};
 use crate::tls::Tls;
 
@@ -120,8 +120,9 @@ impl Builder {
         self
     }
 
-    /// Connections at a time, at least 1; 256 by default. More than that wait to be accepted. Each takes a thread, and
-    /// one of the 1023 places of its export's queue.
+    /// Clients at a time, at least 1; 256 by default. One that chooses an export when there are as many is told so by an error. Each takes a thread,
+    /// and one of the 1023 places of its export's queue. Connections that have not chosen an export yet have 128 places of their own, of which those
+    /// from one address, or of one user of this machine, have 64 at most; where these are taken, one that says nothing has to go.
     #[must_use]
     pub fn max_connections(mut self, most: usize) -> Self {
         self.max_connections = most;
@@ -207,6 +208,7 @@ impl Builder {
         let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
         let uris = listeners.iter().flat_map(uris_of).collect();
         let clients = Arc::new(Clients::new(self.max_connections));
+        let (journal, teller) = Journal::start(self.log).map_err(StartError::System)?;
         let shared = Arc::new(Shared {
             exports: self.exports,
             bounds: self.bounds,
@@ -216,7 +218,7 @@ impl Builder {
             stop: Stop::new(Arc::clone(&clients), Arc::clone(&bell)),
             clients,
             bell,
-            log: self.log,
+            journal,
             shrunk: Mutex::default(),
         });
         let accept = {
@@ -225,7 +227,7 @@ impl Builder {
         };
         let thread = thread::Builder::new().name("nbd accept".into());
         let acceptor = Some(thread.spawn(accept).map_err(StartError::System)?);
-        Ok(Server { shared, uris, acceptor })
+        Ok(Server { shared, uris, acceptor, teller })
     }
 }
 
@@ -240,26 +242,41 @@ pub(crate) struct Shared {
     clients: Arc<Clients>,
     /// Wakes the thread that accepts.
     bell: Arc<EventFd>,
-    log: Arc<dyn Log>,
+    journal: Journal,
     /// What the log was last told of each export's device that has become smaller; the next client need not tell it again.
     shrunk: Mutex<BTreeMap<String, String>>,
 }
 
 impl Shared {
     pub(crate) fn inform(&self, text: fmt::Arguments<'_>) {
-        self.log.line(Level::Info, &text.to_string());
+        self.journal.inform(text.to_string());
     }
 
-    pub(crate) fn warn(&self, text: fmt::Arguments<'_>) {
-        self.log.line(Level::Warning, &text.to_string());
+    pub(crate) fn warn(&self, topic: Topic, text: fmt::Arguments<'_>) {
+        self.journal.warn(topic, text.to_string());
     }
 
-    /// Gives a client a thread.
-    fn serve(self: &Arc<Self>, socket: OwnedFd, peer: String) -> io::Result<()> {
+    /// Gives a client that has chosen an export a place.
+    ///
+    /// # Errors
+    /// There is none; the text is for the client.
+    pub(crate) fn admit(&self, entry: &Entry) -> Result<(), String> {
+        if self.clients.admit(entry) {
+            return Ok(());
+        }
+        let Entry { number, peer, .. } = entry;
+        let why = format!("the server has as many clients as it may, {}; try again later", self.clients.most());
+        self.warn(Topic::Refusal, format_args!("client {number} from {peer} is refused: {why}"));
+        Err(why)
+    }
+
+    /// Gives a client a thread. False if too many negotiate.
+    fn serve(self: &Arc<Self>, socket: OwnedFd, peer: String, source: Source) -> io::Result<bool> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let bell = Arc::new(EventFd::new()?);
-        let Some(entry) = self.clients.join(peer, bell) else {
-            return Err(io::Error::other("the server has as many connections as it may"));
+        let Some(entry) = self.clients.join(peer.clone(), source, bell) else {
+            self.warn(Topic::Refusal, format_args!("a client from {peer} is refused: too many negotiate"));
+            return Ok(false);
         };
         let place = Place { clients: Arc::clone(&self.clients), bell: Arc::clone(&self.bell), number: entry.number };
         let shared = Arc::clone(self);
@@ -269,7 +286,7 @@ impl Shared {
             let _place = place;
             shared.serve_alone(socket, entry);
         };
-        thread.spawn(serve).map(drop)
+        thread.spawn(serve).map(|_| true)
     }
 
     /// Serves one client to the end.
@@ -280,24 +297,32 @@ impl Shared {
             Err(ending @ (Ending::Gone | Ending::Stopped)) => {
                 self.inform(format_args!("client {number} from {peer}: {ending}"));
             }
-            Err(ending) => self.warn(format_args!("client {number} from {peer}: {ending}")),
+            Err(ending) => {
+                match ending {
+                    Ending::Late(_) => self.clients.reject(Reason::Late),
+                    Ending::Displaced => self.clients.reject(Reason::Crowded),
+                    _ => (),
+                }
+                self.warn(Topic::Ending, format_args!("client {number} from {peer}: {ending}"));
+            }
         }
     }
 }
 
-impl Catalogue for Shared {
-    fn names(&self) -> impl Iterator<Item = (&str, &str)> {
+/// What a client that negotiates sees of it.
+impl Shared {
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, &str)> {
         self.exports.iter().map(|export| (export.name.as_str(), export.description.as_str()))
     }
 
     /// The device may have grown since the last client came; who chooses the export sees it as it is now, to its end.
-    fn offer(&self, export: usize) -> Offer {
+    pub(crate) fn offer(&self, export: usize) -> Offer {
         let export = &self.exports[export];
         if let Err(error) = export.queue.revalidate() {
             let error = error.to_string();
             let mut told = self.shrunk.lock().unwrap_or_else(PoisonError::into_inner);
             if told.get(&export.name) != Some(&error) {
-                self.warn(format_args!("export {:?}: {error}", export.name));
+                self.warn(Topic::Device, format_args!("export {:?}: {error}", export.name));
                 told.insert(export.name.clone(), error);
             }
         }
@@ -337,11 +362,13 @@ impl Reserve {
     }
 
     /// Closes the connection of the client that waits next, if it is for want of descriptors that it was not accepted.
-    fn turn_away(&mut self, listener: &Listener, error: &io::Error) {
+    fn turn_away(&mut self, listener: &Listener, error: &io::Error, clients: &Clients) {
         if let Some(Errno::MFILE | Errno::NFILE) = Errno::from_io_error(error) {
             drop(self.0.take());
             // Another thread may have been quicker to take its place, and then the client waits until the next try.
-            let _ = listener.accept();
+            if let Ok(Some(_)) = listener.accept() {
+                clients.reject(Reason::NoDescriptor);
+            }
             self.renew();
         }
     }
@@ -352,7 +379,7 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
     let mut pauses = false;
     let mut reserve = Reserve::new();
     while shared.stop.phase() == Phase::Running {
-        let is_open = !pauses && !shared.clients.is_full();
+        let is_open = !pauses && !shared.clients.is_crowded();
         let events = if is_open { PollFlags::IN } else { PollFlags::empty() };
         let mut fds: Vec<_> =
             listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), events)).collect();
@@ -360,7 +387,7 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
         if let Err(error) = poll(&mut fds, pauses.then_some(&PAUSE))
             && error != Errno::INTR
         {
-            shared.warn(format_args!("clients are accepted no more: {error}"));
+            shared.warn(Topic::Server, format_args!("clients are accepted no more: {error}"));
             return;
         }
         shared.bell.drain();
@@ -368,17 +395,13 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
         pauses = false;
         let ready = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
         for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
-            if shared.clients.is_full() {
-                // Who came to another listener has the last place.
-                break;
-            }
-            let accepted = listener.accept().inspect_err(|error| reserve.turn_away(listener, error));
+            let accepted = listener.accept().inspect_err(|error| reserve.turn_away(listener, error, &shared.clients));
             let accepted = accepted.and_then(|accepted| match accepted {
-                Some((socket, peer)) => shared.serve(socket, peer),
+                Some((socket, peer, source)) => shared.serve(socket, peer, source).map(drop),
                 None => Ok(()),
             });
             if let Err(error) = accepted {
-                shared.warn(format_args!("a client could not be accepted: {error}"));
+                shared.warn(Topic::Server, format_args!("a client could not be accepted: {error}"));
                 pauses = true;
             }
         }
@@ -392,6 +415,7 @@ pub struct Server {
     shared: Arc<Shared>,
     uris: Vec<String>,
     acceptor: Option<JoinHandle<()>>,
+    teller: Teller,
 }
 
 impl fmt::Debug for Server {
@@ -448,6 +472,12 @@ impl Server {
         self.shared.clients.errors(export)
     }
 
+    /// Connections that were not served, and why.
+    #[must_use]
+    pub fn rejections(&self) -> Rejections {
+        self.shared.clients.rejected()
+    }
+
     /// What ends the server.
     #[must_use]
     pub fn stop(&self) -> Stop {
@@ -459,13 +489,17 @@ impl Server {
     /// not to block.
     ///
     /// # Errors
-    /// The server stops, or has as many connections as it may, or the system gives no thread or descriptor.
+    /// The server stops, or too many connections negotiate, or the system gives no thread or descriptor.
     pub fn serve(&self, socket: OwnedFd, peer: Option<&str>) -> io::Result<()> {
         if self.shared.stop.phase() != Phase::Running {
             return Err(io::Error::other("the server stops"));
         }
         let peer = peer.map_or_else(|| unix_peer(socket.as_fd()), ToOwned::to_owned);
-        self.shared.serve(socket, peer)
+        let source = Source::of_unix(socket.as_fd());
+        match self.shared.serve(socket, peer, source)? {
+            true => Ok(()),
+            false => Err(io::Error::other("too many connections negotiate; try again later")),
+        }
     }
 
     /// Waits until somebody has [stopped](Self::stop) the server and every connection is closed.
@@ -479,6 +513,7 @@ impl Server {
             let _ = acceptor.join();
         }
         self.shared.clients.wait_empty();
+        self.shared.journal.end(&self.teller);
     }
 }
 

@@ -181,6 +181,16 @@ pub(super) fn text(state: &State) -> String {
     let clients = (state.clients)();
     begin(&mut out, "clients", "gauge", "Clients that are connected.");
     let _ = writeln!(out, "blkmq_clients {}", clients.len());
+    begin(&mut out, "connections_rejected", "counter", "Connections that were not served.");
+    let rejections = (state.rejections)();
+    for (reason, count) in [
+        ("max_connections", rejections.full),
+        ("too_many_negotiating", rejections.crowded),
+        ("negotiation_timeout", rejections.late),
+        ("no_descriptor", rejections.no_descriptor),
+    ] {
+        let _ = writeln!(out, "blkmq_connections_rejected_total{{reason=\"{reason}\"}} {count}");
+    }
     show_clients(&mut out, &clients[..clients.len().min(MAX_CLIENTS)]);
     out.push_str("# EOF\n");
     out
@@ -289,6 +299,7 @@ mod tests {
             clients: Box::new(move || (1..=1000).map(client).collect()),
             latencies: Box::new(|_| Latencies::default()),
             answered: Box::new(Vec::new),
+            rejections: Box::new(blkmq_export::Rejections::default),
             stop: Box::new(|| ()),
         };
         let text = text(&state);

@@ -1,7 +1,8 @@
 //! The end of a server: how long it waits for its clients, and what it says meanwhile.
 
 use std::fmt::Write;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use blkmq_export::ClientInfo;
@@ -18,6 +19,8 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 const EVERY: Duration = Duration::from_secs(5);
 /// How long the device may keep what it has, once no client is waited for any more.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long what is said at last may take.
+const PARTING: Duration = Duration::from_millis(500);
 /// Clients that are told of one by one.
 const MAX_TOLD: usize = 5;
 
@@ -70,6 +73,34 @@ impl Drain {
     }
 }
 
+/// Says lines in a thread of its own: standard error may be a pipe that nobody reads, and the end does not wait for that.
+struct Voice {
+    lines: Sender<String>,
+    end: Receiver<()>,
+}
+
+impl Voice {
+    fn new() -> Self {
+        let (lines, waiting) = mpsc::channel::<String>();
+        let (ends, end) = mpsc::channel();
+        thread::spawn(move || {
+            waiting.iter().for_each(|line| say_now(&line));
+            drop(ends);
+        });
+        Self { lines, end }
+    }
+
+    fn say(&self, line: String) {
+        let _ = self.lines.send(line);
+    }
+
+    /// Waits until all is said, but not for long.
+    fn end(self) {
+        drop(self.lines);
+        let _ = self.end.recv_timeout(PARTING);
+    }
+}
+
 /// What of the server the clients still keep, in words.
 fn describe(clients: &[ClientInfo], left: Option<Duration>) -> String {
     let mut text = format!("serve: waits for {}", counted(clients.len() as u64, "client"));
@@ -107,6 +138,7 @@ pub(super) fn until_the_end(
 ) -> Result<(), Failure> {
     let (mut is_drained, mut nr_signals) = (false, 0);
     let mut drain: Option<(Instant, Drain)> = None;
+    let voice = Voice::new();
     let mut outcome = Ok(());
     while !is_drained || command.is_some() {
         let event = match &mut drain {
@@ -118,7 +150,7 @@ pub(super) fn until_the_end(
                         Due::Tell if clients.is_empty() => (),
                         Due::Tell => {
                             let left = drain.limit.map(|limit| limit.saturating_sub(began.elapsed()));
-                            say_now(&describe(&clients, left));
+                            voice.say(describe(&clients, left));
                         }
                         Due::End => {
                             let whom = match clients.len() {
@@ -133,7 +165,8 @@ pub(super) fn until_the_end(
                         }
                         Due::Leave => {
                             let what = "serve: ended though the device keeps what it was given";
-                            return Err(Failure::Running(what.to_owned()));
+                            outcome = Err(Failure::Running(what.to_owned()));
+                            break;
                         }
                     }
                     continue;
@@ -173,6 +206,7 @@ pub(super) fn until_the_end(
             server.drain(move || drop(tell.send(Event::Drained)));
         }
     }
+    voice.end();
     outcome
 }
 

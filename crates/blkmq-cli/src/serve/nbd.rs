@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Address, ClientInfo, Export, Latencies, Level, Server, StartError, Stop, Tls, TlsError};
+use blkmq_export::{
+    Address, ClientInfo, Export, Latencies, Level, Rejections, Server, StartError, Stop, Tls, TlsError,
+};
 use blkmq_workbench::TextError;
 
 use super::config::{self, Given, Plan};
@@ -132,6 +134,12 @@ impl Nbd {
             };
             found.into_iter().map(client).collect()
         })
+    }
+
+    /// What tells of connections that were not served, for as long as anybody asks.
+    pub(super) fn rejections(&self) -> Box<dyn Fn() -> Rejections + Send + Sync> {
+        let slot = Arc::clone(&self.slot);
+        Box::new(move || lock(&slot).as_ref().map(Server::rejections).unwrap_or_default())
     }
 
     /// What tells how long the requests of a queue's clients took, for as long as anybody asks.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use blkmq::{Bio, Op, Status};
 
+use crate::log::Topic;
 use crate::server::Shared;
 
 /// Tells the log of a connection's failed operations: each kind of them once, for a full disk may fail thousands a second.
@@ -38,7 +39,7 @@ impl Failures {
             Op::WriteZeroes => "a write of zeroes",
         };
         let place = if bio.op == Op::Flush { String::new() } else { format!(" at sector {}", bio.sector) };
-        self.shared.warn(format_args!(
+        self.shared.warn(Topic::Device, format_args!(
             "client {client}, export {name:?}: {what}{place} failed: {status}; further ones of this client are not told"
         ));
     }

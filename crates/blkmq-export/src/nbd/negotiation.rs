@@ -48,6 +48,15 @@ pub trait Catalogue {
     /// What the client is told of an export that it asks for, as it is now; its device may take its time over that, and only who
     /// asks for it waits.
     fn offer(&self, export: usize) -> Offer;
+
+    /// Lets the client use an export that it chooses.
+    ///
+    /// # Errors
+    /// It may not; the text says why, for the client.
+    fn admit(&self, export: usize) -> Result<(), String> {
+        let _ = export;
+        Ok(())
+    }
 }
 
 /// Offers that are known.
@@ -300,6 +309,10 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         let Some(export) = self.find(name) else {
             return Step::Broken(format!("there is no export {:?}", String::from_utf8_lossy(name)));
         };
+        if let Err(why) = self.catalogue.admit(export) {
+            // There is no reply to it that says no.
+            return Step::Broken(why);
+        }
         let offer = self.catalogue.offer(export);
         output.extend(offer.size.to_be_bytes());
         output.extend(self.flags(&offer).to_be_bytes());
@@ -327,6 +340,12 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
             unknown(output, option, name);
             return Step::On;
         };
+        if option == options::GO
+            && let Err(why) = self.catalogue.admit(export)
+        {
+            reply(output, option, option_replies::ERR_POLICY, &[why.as_bytes()]);
+            return Step::On;
+        }
         let offer = self.catalogue.offer(export);
         let mut inform = |kind: u16, parts: [&[u8]; 3]| {
             let [first, second, third] = parts;

@@ -1,16 +1,17 @@
 //! What a connection may hold, and that nobody else suffers.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use blkmq::driver::spec;
 use blkmq::{Clock, RequestQueue, VirtualClock};
-use blkmq_export::nbd::commands;
-use blkmq_export::{Address, Bounds, Export};
+use blkmq_export::nbd::{commands, option_replies, options};
+use blkmq_export::{Address, Bounds, Export, Level};
 
-use crate::client::{Client, request};
+use crate::client::{Client, named, request};
+use crate::ending::until;
 use crate::{builder, queue, server_with};
 
 /// Sends reads of 1 MiB until the socket takes no more for good. Returns how many.
@@ -107,8 +108,12 @@ fn there_is_room_for_256_connections() {
     let path = folder.path().join("socket");
     let export = Export::new("", queue("ram,size=16M"));
     let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
-    let mut clients: Vec<_> = (0..256).map(|_| Client::connect(&path)).collect();
-    clients.iter_mut().for_each(|client| _ = client.go(""));
+    let connect = |_| {
+        let mut client = Client::connect(&path);
+        client.go("");
+        client
+    };
+    let mut clients: Vec<_> = (0..256).map(connect).collect();
     for (index, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.write(index as u64 * 512, &[index as u8; 512]), Ok(vec![]));
     }
@@ -120,49 +125,64 @@ fn there_is_room_for_256_connections() {
     clients.into_iter().for_each(Client::leave);
 }
 
+/// Red if a place is taken by a connection that has chosen nothing: the client would wait for those that say nothing.
 #[test]
-fn one_connection_too_many_waits_its_turn() {
+fn strangers_that_say_nothing_keep_no_client_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let export = Export::new("", queue("ram,size=16M"));
-    let address = Address::unix(&path);
-    let server = builder().export(export).listen(address).max_connections(2).start().unwrap();
-    let (first, second) = (Client::connect(&path), Client::connect(&path));
-    let (_theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
-    assert!(server.serve(ours.into(), None).is_err());
-    let greeted = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut third = Client::connect(&path);
-            // Relaxed: what the main thread does with the number orders nothing.
-            assert_eq!(greeted.load(Ordering::Relaxed), 1, "greeted before another had left");
-            third.go("");
-        });
-        assert_eq!(server.clients().len(), 2);
-        greeted.store(1, Ordering::Relaxed);
-        drop(first);
-    });
-    drop(second);
+    let server = builder().export(export).listen(Address::unix(&path)).max_connections(1).start().unwrap();
+    let strangers: Vec<_> = (0..16).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    until(|| server.clients().len() == strangers.len());
+    let mut client = Client::connect(&path);
+    client.go("");
+    assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]));
+    client.leave();
 }
 
-/// Red if who accepts from several sockets looks only once whether there is room.
+/// Red if all that one user's connections can take are places for which others wait: the newcomer would not be greeted.
 #[test]
-fn two_that_wait_at_two_sockets_for_one_place_come_one_after_the_other() {
+fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
     let folder = tempfile::tempdir().unwrap();
-    let paths = ["one", "other"].map(|name| folder.path().join(name));
-    let [one, other] = paths.each_ref().map(Address::unix);
+    let path = folder.path().join("socket");
     let export = Export::new("", queue("ram,size=16M"));
-    let server = builder().export(export).listen(one).listen(other).max_connections(1).start().unwrap();
-    let first = Client::connect(&paths[0]);
-    let waiting = paths.each_ref().map(|path| UnixStream::connect(path).unwrap());
-    assert_eq!(server.clients().len(), 1);
-    drop(first);
-    thread::scope(|scope| {
-        // The system says in which order; each is greeted, and leaves.
-        for stream in waiting {
-            scope.spawn(move || _ = Client::greet(stream).go(""));
-        }
+    let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
+    let _strangers: Vec<_> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    // Some are turned away at once, and one of the others has to go for a client that comes once they have been silent for a while.
+    until(|| server.rejections().crowded > 0);
+    until(|| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.read_exact(&mut [0; 18]).is_ok()
     });
+    assert!(server.clients().len() <= 128);
+}
+
+/// Red if a client that finds the server full is left without an answer, or is let in.
+#[test]
+fn a_client_too_many_is_told_so_and_counted() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&lines);
+    let log = move |level: Level, line: &str| told.lock().unwrap().push((level, line.to_owned()));
+    let export = Export::new("", queue("ram,size=16M"));
+    let server = builder().export(export).max_connections(1).log(log).start().unwrap();
+    let first = Client::simple(&server);
+    let mut second = Client::pair(&server);
+    let go = [&named("")[..], &[0, 0]].concat();
+    let refused =
+        (option_replies::ERR_POLICY, b"the server has as many clients as it may, 1; try again later".to_vec());
+    assert_eq!(second.ask(options::GO, &go), [refused]);
+    let mut third = Client::pair(&server);
+    third.option(options::EXPORT_NAME, b"");
+    assert!(third.is_closed(), "there is no answer to that which says no");
+    assert_eq!(server.rejections().full, 2);
+    assert_eq!(second.ask(options::INFO, &go).last(), Some(&(option_replies::ACK, vec![])), "to ask takes no place");
+    first.leave();
+    until(|| server.clients().iter().all(|client| client.export.is_none()));
+    second.go("");
+    assert_eq!(second.read(0, 4096), Ok(vec![0; 4096]));
+    drop(server);
+    let said = "client 2 from a test is refused: the server has as many clients as it may, 1; try again later";
+    assert!(lines.lock().unwrap().contains(&(Level::Warning, said.to_owned())));
 }
 
 #[test]

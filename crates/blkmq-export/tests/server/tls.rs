@@ -318,6 +318,7 @@ fn what_is_no_handshake_ends_the_connection() {
         assert!(said.is_empty() || said[0] == 0x15, "an alert at most: {said:?}");
     }
     until(|| server.clients().is_empty());
+    drop(server);
     let warnings = warnings.lock().unwrap();
     assert!(warnings.iter().all(|line| line.contains(": no encrypted connection came about: ")), "{warnings:?}");
     assert_eq!(warnings.len(), 5);
@@ -447,6 +448,7 @@ fn who_sends_nothing_over_and_over_keeps_no_thread_busy() {
         while forger.send(&[(DATA, &[][..]); 100]).is_ok() {}
         until(|| server.clients().is_empty());
     }
+    drop(server);
     let warnings = warnings.lock().unwrap();
     assert!(warnings.len() == 2 && warnings.iter().all(|line| line.contains("TooManyEmptyFragments")), "{warnings:?}");
 }
@@ -470,6 +472,7 @@ fn nothing_is_negotiated_again_inside_tls() {
         assert!(said.len() < 100, "alerts, and no handshake: {said:?}");
     }
     until(|| server.clients().is_empty());
+    drop(server);
     let warnings = warnings.lock().unwrap();
     let is_refusal =
         |line: &String| ["TooManyRenegotiationRequests", "unexpected"].iter().any(|word| line.contains(word));

@@ -10,6 +10,7 @@ use crate::connection::edges::Edges;
 use crate::connection::failures::Failures;
 use crate::connection::plan::Plan;
 use crate::connection::pool::Pool;
+use crate::listener::Source;
 use crate::nbd::commands;
 use crate::nbd::negotiation::Agreement;
 use crate::turns::Turns;
@@ -23,7 +24,7 @@ fn connection() -> (UnixStream, Transmission, Server) {
     let (theirs, ours) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let bell = Arc::new(EventFd::new().unwrap());
-    let entry = Clients::new(1).join("a test".into(), Arc::clone(&bell)).unwrap();
+    let entry = Clients::new(1).join("a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
     let export = &shared.exports[0];
     let mut submitter = export.queue.submitter(&export.client(&entry)).unwrap();
     submitter.set_notify(Some(bell.clone()));
