@@ -1,5 +1,6 @@
 //! `blkmq serve`: devices behind queues, for clients outside this process.
 
+mod allow;
 mod command;
 mod config;
 mod drain;
@@ -36,7 +37,8 @@ Examples:
   blkmq serve --device file,path=disk.img,size=10G,submit_queues=2
   blkmq serve --device hdd --nbd /tmp/disk.sock --scheduler none
   blkmq serve --export a=ram,size=1G --export b=ssd --nbd tcp:127.0.0.1:10809
-  blkmq serve --nbd tcp:0.0.0.0:10809 --tls require --tls-certificates /etc/blkmq/pki --tls-verify-peer
+  blkmq serve --nbd tcp:0.0.0.0:10809 --tls require --tls-certificates /etc/blkmq/pki --tls-verify-peer \\
+    --allow certificate=gold,access=write,priority=rt/0 --allow certificate=silver
   blkmq serve --run 'nbdinfo \"$uri\"'
   blkmq serve --config disks.toml
 
@@ -50,12 +52,15 @@ lets Prometheus read the metrics, and change nothing, by TCP.
 TLS needs certificates in PEM, in files named as by nbdkit and QEMU. With 'on' clients choose, and only those who encrypt
 are verified. Where a client had to show a certificate, 'blkmq clients' tells the name in it. SIGHUP has the files read again.
 
+Where clients have to show certificates, an export is for those alone that --allow or 'allow' in the file names, by certificate or by
+user of a Unix socket; they may read, with access=write they may write. With --allow any it is for all of them.
+
 Without --nbd, sockets that listen already are used if LISTEN_FDS and LISTEN_PID hand them over, as systemd does.
 
 Ctrl-C or SIGTERM ends the server: it takes no more requests, and those that it has complete. It says which clients it
 waits for, and after --drain-timeout, or at the next signal a second later or more, it does not wait for them. The file of --config is TOML with the names of the options (max_connections, read_only)
 and with tables [[export]]: name, device, scheduler, locking, bypass, set, read_only, description, weight (1..1000) and
-priority (rt/0 to be/7, idle); with queue = \"NAME\" in the place of a device it is in front of the queue of another export, so that
+priority (rt/0 to be/7, idle), allow; with queue = \"NAME\" in the place of a device it is in front of the queue of another export, so that
 clients of one device differ in weight and priority. Where both say something the command line counts.";
 
 /// Serve devices behind queues to clients outside this process.
@@ -106,6 +111,10 @@ pub(crate) struct Serve {
     /// Who encrypts must show a certificate that one of ca-cert.pem has signed.
     #[arg(long)]
     tls_verify_peer: bool,
+    /// Who may use exports that say nothing of it: any, certificate=NAME or user=NAME, then access=read or access=write and
+    /// priority=rt/0 to be/7 or idle if need be. May be repeated.
+    #[arg(long, value_name = "WHO[,access=write][,priority=CLASS]")]
+    allow: Vec<String>,
     /// NBD clients that have chosen an export, at a time; one more is told so by an error [default: 256].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     max_connections: Option<u16>,
@@ -142,7 +151,10 @@ impl Serve {
                 "LISTEN_FDS hands over sockets to listen at; leave out this address, or start the server without them";
             return Err(nbd.fault(what).into());
         }
-        let addresses = plan.nbd.iter().map(nbd::address).collect::<Result<Vec<_>, _>>()?;
+        // Users that lists name come as far as the lists; no others than the server's own can open the socket otherwise.
+        let is_for_users = allow::is_for_users(plan.exports.iter().map(|export| export.allow.as_ref()));
+        let mode = if is_for_users { 0o666 } else { 0o600 };
+        let addresses = plan.nbd.iter().map(|given| nbd::address(given, mode)).collect::<Result<Vec<_>, _>>()?;
         let scraped = plan.metrics.as_ref().map(metrics::address).transpose()?;
         let tls = plan.tls.as_ref().map(nbd::tls).transpose()?;
         let drain_timeout = limits::drain_timeout(plan.drain_timeout.as_ref())?;

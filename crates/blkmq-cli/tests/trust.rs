@@ -3,7 +3,9 @@
 mod served;
 
 use std::fs;
-use std::io::BufRead;
+use std::io::{BufRead, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -76,4 +78,36 @@ fn sighup_ends_no_server_that_has_nothing_to_read_again() {
     let said = told_of_hangup(&mut server);
     assert_eq!(said, "blkmq: SIGHUP: without --tls there are no files to read again");
     assert_eq!(ended(&server.output(&["get", "nomerges"]), 0), "0\n");
+}
+
+/// What a client is told that asks for the export without a name and may not have it.
+fn refusal(server: &Served) -> String {
+    let mut stream = UnixStream::connect(server.folder.join("nbd")).expect("the server listens");
+    stream.read_exact(&mut [0; 18]).expect("the server greets");
+    stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0").expect("the server talks on");
+    let mut head = [0; 20];
+    stream.read_exact(&mut head).expect("the server talks on");
+    assert_eq!(head[12..16], 0x8000_0002_u32.to_be_bytes(), "it is against the server's policy");
+    let mut text = vec![0; usize::from(head[19])];
+    stream.read_exact(&mut text).expect("the server talks on");
+    String::from_utf8(text).expect("a sentence is text")
+}
+
+/// Red if `--allow` gets lost between the command line and the server, or the socket stays the server's own user's.
+#[test]
+fn users_may_do_what_is_allowed_to_them() {
+    let me = fs::metadata("/proc/self").unwrap().uid();
+    let mode = |server: &Served| fs::metadata(server.folder.join("nbd")).unwrap().permissions().mode() & 0o777;
+    let reader = Served::start(&["--allow", &format!("user={me}"), "--device", "ram,size=1M"]);
+    let mut client = reader.connect("");
+    assert_eq!((client.read(0, 512), client.write(0, &[1; 512]), mode(&reader)), (vec![0; 512], 1, 0o666));
+    let writer = Served::start(&["--allow", &format!("user={me},access=write")]);
+    assert_eq!(writer.connect("").write(0, &[1; 512]), 0);
+    let mut other = Served::start(&["--allow", &format!("user={}", me + 1)]);
+    let expected = format!("the user {me} is not among those whom the server allows export \"\"");
+    assert_eq!(refusal(&other), expected);
+    other.http(b"POST /stop HTTP/1.1\r\n\r\n");
+    let (code, said) = other.end();
+    assert!(code == Some(0) && said.contains(&format!(": {expected}\n")), "{said}");
+    assert_eq!(mode(&Served::start(&[])), 0o600);
 }

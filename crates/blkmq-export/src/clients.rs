@@ -52,7 +52,14 @@ pub(crate) struct Entry {
     pub(crate) number: u64,
     pub(crate) peer: String,
     source: Source,
+    /// The user of the process at the other end of a Unix socket.
+    pub(crate) user: Option<u32>,
+    /// The name in its certificate, which was verified.
+    pub(crate) certified: OnceLock<String>,
+    /// The same, fit to be shown.
     pub(crate) name: OnceLock<String>,
+    /// It has asked for an export that it may not use.
+    pub(crate) was_refused: OnceLock<()>,
     pub(crate) export: OnceLock<String>,
     /// Wakes its thread.
     pub(crate) bell: Arc<EventFd>,
@@ -136,6 +143,7 @@ impl Entry {
 /// Why a connection was not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
+    Denied,
     Full,
     Crowded,
     Late,
@@ -146,6 +154,8 @@ pub(crate) enum Reason {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rejections {
+    /// They asked for an export that they may not use.
+    pub denied: u64,
     /// They chose an export when the server had as many clients as it may.
     pub full: u64,
     /// Too many negotiated at a time, all of them or from one address or user.
@@ -159,6 +169,7 @@ pub struct Rejections {
 impl Rejections {
     fn add(&mut self, reason: Reason) {
         let count = match reason {
+            Reason::Denied => &mut self.denied,
             Reason::Full => &mut self.full,
             Reason::Crowded => &mut self.crowded,
             Reason::Late => &mut self.late,
@@ -221,7 +232,7 @@ impl Clients {
         }
         inside.last_number += 1;
         let number = inside.last_number;
-        let (name, export) = (OnceLock::new(), OnceLock::new());
+        let [certified, name, export] = [const { OnceLock::new() }; 3];
         let [requests, answers, bytes, blocked, heard] = [const { AtomicU64::new(0) }; 5];
         let is_displaced = AtomicBool::new(false);
         let (since, meter, errors) = (Instant::now(), Meter::default(), ErrorMeter::default());
@@ -229,7 +240,10 @@ impl Clients {
             number,
             peer,
             source,
+            user: source.user(),
+            certified,
             name,
+            was_refused: OnceLock::new(),
             export,
             bell,
             requests,

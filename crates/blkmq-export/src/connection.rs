@@ -40,7 +40,7 @@ use crate::nbd::command::NoRequest;
 use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Step};
 use crate::server::Shared;
 use crate::stop::Phase;
-use crate::tls::Tls;
+use crate::tls::{self, Tls};
 use crate::turns::Turns;
 use crate::visitor::Visitor;
 
@@ -151,7 +151,8 @@ impl Connection {
         let Self { mut stream, shared, entry, input } = self;
         let export = &shared.exports[agreement.export];
         // Before the client hears that it is in.
-        let mut submitter = export.queue.submitter(&export.client(&entry)).map_err(Ending::Queue)?;
+        let client = export.client(&entry).ok_or_else(|| Ending::Negotiation(export.refusal(&entry)))?;
+        let mut submitter = export.queue.submitter(&client).map_err(Ending::Queue)?;
         submitter.set_notify(Some(entry.bell.clone()));
         let _ = entry.export.set(export.name.clone());
         send_all(&mut stream, &shared, &entry, &mut output, deadline)?;
@@ -242,7 +243,8 @@ fn secure(stream: &mut Stream, shared: &Shared, entry: &Entry, input: &Input, de
         }
     }
     if let Some(name) = stream.peer_name() {
-        let _ = entry.name.set(name);
+        let _ = entry.name.set(tls::shown(&name));
+        let _ = entry.certified.set(name);
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Client, Flags, IoPriority, Limits, Op, RequestQueue};
 
+use crate::access::{Allow, Grant, Who};
 use crate::clients::Entry;
 use crate::nbd::command::Terms;
 use crate::nbd::negotiation::{Agreement, Offer};
@@ -28,13 +29,23 @@ pub struct Export {
     pub weight: u16,
     /// The priority of what the connections do; its level is from 0 to 7.
     pub priority: IoPriority,
+    /// Who may use it. Where nothing is said, everybody may; but a server whose clients have to show certificates does not start
+    /// before it is said of each export.
+    pub allow: Option<Allow>,
 }
 
 impl Export {
     /// A writable export without description, whose connections have weight 100 and best-effort priority level 4.
     pub fn new(name: impl Into<String>, queue: Arc<RequestQueue>) -> Self {
         let Client { weight, priority, .. } = Client::new("");
-        Self { name: name.into(), description: String::new(), read_only: false, queue, weight, priority }
+        Self { name: name.into(), description: String::new(), read_only: false, queue, weight, priority, allow: None }
+    }
+
+    /// The same export, for these clients.
+    #[must_use]
+    pub fn allowing(mut self, allow: Allow) -> Self {
+        self.allow = Some(allow);
+        self
     }
 
     /// The same export, described.
@@ -51,8 +62,8 @@ impl Export {
         self
     }
 
-    /// What is wrong with it, if anything.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// What is wrong with it, if anything. `names_clients`: clients have to show certificates.
+    pub(crate) fn check(&self, names_clients: bool) -> Result<(), String> {
         let Self { name, description, weight, priority, .. } = self;
         for (what, text) in [("name", name), ("description", description)] {
             if text.len() > MAX_STRING {
@@ -65,7 +76,33 @@ impl Export {
         if priority.level > 7 {
             return Err(format!("export {name:?} has priority level {}; give a number from 0 to 7", priority.level));
         }
-        Ok(())
+        match &self.allow {
+            Some(allow) => allow.check(name, names_clients),
+            None if names_clients => Err(format!(
+                "clients have to show certificates, but nothing says which of them may use export {name:?}; list them, or \
+                 allow anybody"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn grant(&self, client: &Entry) -> Option<Grant> {
+        self.allow.as_ref().unwrap_or(&Allow::Anybody).grant(client, self.priority)
+    }
+
+    /// Whether the client may use the export, and then whether it may write.
+    pub(crate) fn is_open(&self, client: &Entry) -> Option<bool> {
+        self.grant(client).map(|grant| grant.writes)
+    }
+
+    /// What a client is told that may not use the export.
+    pub(crate) fn refusal(&self, client: &Entry) -> String {
+        let who = match (client.name.get(), client.user) {
+            (Some(name), _) => Who::Certificate(name.clone()).to_string(),
+            (None, Some(user)) => Who::User(user).to_string(),
+            (None, None) => "a client that shows no certificate".to_owned(),
+        };
+        format!("{who} is not among those whom the server allows export {:?}", self.name)
     }
 
     /// Size in bytes: as many whole blocks as the device has.
@@ -80,13 +117,14 @@ impl Export {
         self.read_only || self.queue.limits().read_only
     }
 
-    fn flags(&self) -> u16 {
+    /// `writes`: the client may write.
+    fn flags(&self, writes: bool) -> u16 {
         let limits = self.queue.limits();
         let mut flags = transmission::HAS_FLAGS | transmission::SEND_CACHE | promises(&limits);
         if limits.rotational {
             flags |= transmission::ROTATIONAL;
         }
-        if self.is_read_only() {
+        if self.is_read_only() || !writes {
             return flags | transmission::READ_ONLY;
         }
         if limits.max_discard_sectors > 0 {
@@ -96,8 +134,8 @@ impl Export {
         flags | transmission::SEND_WRITE_ZEROES | transmission::SEND_FAST_ZERO
     }
 
-    /// What a client is told. `most`: bytes that one connection may have in flight, at least 64 KiB.
-    pub(crate) fn offer(&self, most: usize) -> Offer {
+    /// What a client is told. `most`: bytes that one connection may have in flight, at least 64 KiB. `writes`: it may write.
+    pub(crate) fn offer(&self, most: usize, writes: bool) -> Offer {
         let limits = self.queue.limits();
         let most = u32::try_from(most).unwrap_or(u32::MAX).min(MAX_PAYLOAD);
         let maximum = most - most % limits.logical_block_size;
@@ -106,7 +144,7 @@ impl Export {
         let preferred =
             limits.physical_block_size.max(limits.logical_block_size).clamp(4096, longest).next_power_of_two();
         let (name, description) = (self.name.clone(), self.description.clone());
-        Offer { name, description, size: self.size(), flags: self.flags(), preferred, maximum }
+        Offer { name, description, size: self.size(), flags: self.flags(writes), preferred, maximum }
     }
 
     /// What the requests of a connection are checked against.
@@ -117,7 +155,7 @@ impl Export {
             size: offer.size,
             block: limits.logical_block_size,
             maximum: offer.maximum,
-            is_read_only: self.is_read_only(),
+            is_read_only: offer.flags & transmission::READ_ONLY != 0,
             can_flush: can_flush(&limits),
             can_fua: can_fua(&limits),
             can_trim: limits.max_discard_sectors > 0,
@@ -127,12 +165,13 @@ impl Export {
         }
     }
 
-    /// The queue's client for a connection, named after who it is, or else what it uses.
-    pub(crate) fn client(&self, entry: &Entry) -> Client {
+    /// The queue's client for a connection, named after who it is, or else what it uses; `None` if it may not use this export.
+    pub(crate) fn client(&self, entry: &Entry) -> Option<Client> {
+        let grant = self.grant(entry)?;
         let name = entry.name.get().unwrap_or(&self.name);
-        let mut client = Client::new(format!("{name} #{}", entry.number)).with_priority(self.priority);
+        let mut client = Client::new(format!("{name} #{}", entry.number)).with_priority(grant.priority);
         client.weight = self.weight;
-        client
+        Some(client)
     }
 }
 
@@ -174,10 +213,10 @@ mod tests {
     #[test]
     fn flags_say_what_the_device_can() {
         let everything = 0b1101_0110_1101;
-        assert_eq!(export("ram,size=1M").offer(1 << 26).flags, everything);
-        let read_only = export("ram,size=1M").read_only().offer(1 << 26).flags;
+        assert_eq!(export("ram,size=1M").offer(1 << 26, true).flags, everything);
+        let read_only = export("ram,size=1M").read_only().offer(1 << 26, true).flags;
         assert_eq!(read_only, 0b0101_0000_1111);
-        let disk = export("hdd").offer(1 << 26).flags;
+        let disk = export("hdd").offer(1 << 26, true).flags;
         assert_eq!(disk & transmission::ROTATIONAL, transmission::ROTATIONAL);
         assert_eq!(disk & transmission::SEND_TRIM, 0);
     }
@@ -201,25 +240,57 @@ mod tests {
 
     #[test]
     fn block_sizes_follow_the_device_and_what_a_connection_may_hold() {
-        let offer = export("ram,size=1M,bs=4K").offer(1 << 26);
+        let offer = export("ram,size=1M,bs=4K").offer(1 << 26, true);
         assert_eq!((offer.size, offer.preferred, offer.maximum), (1 << 20, 4096, 32 << 20));
-        let offer = export("ram,size=10000K,bs=512").offer(100_000);
+        let offer = export("ram,size=10000K,bs=512").offer(100_000, true);
         assert_eq!((offer.size, offer.preferred, offer.maximum), (10_240_000, 4096, 99_840));
     }
 
     #[test]
     fn what_cannot_be_is_refused_with_what_could() {
         let good = export("ram,size=1M");
-        assert_eq!(good.check(), Ok(()));
+        assert_eq!(good.check(false), Ok(()));
         let error = |change: fn(&mut Export)| {
             let mut export = good.clone();
             change(&mut export);
-            export.check().unwrap_err()
+            export.check(false).unwrap_err()
         };
         assert_eq!(error(|export| export.weight = 0), "export \"a\" has weight 0; give a number from 1 to 1000");
         let level = error(|export| export.priority = IoPriority { class: Class::Idle, level: 8 });
         assert_eq!(level, "export \"a\" has priority level 8; give a number from 0 to 7");
         let name = error(|export| export.name = "x".repeat(4097));
         assert_eq!(name, "the name of an export has 4097 bytes; at most 4096");
+    }
+
+    /// Red if the first entry that is for a client does not count, or its priority does not.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn a_client_gets_what_the_first_entry_for_it_says() {
+        use std::sync::Arc;
+
+        use blkmq::event::EventFd;
+
+        use crate::access::Permit;
+        use crate::clients::Clients;
+        use crate::listener::Source;
+
+        let urgent = IoPriority { class: Class::RealTime, level: 0 };
+        let permit = |who, writes, priority| Permit { who, writes, priority };
+        let list = vec![
+            permit(Who::User(1), true, Some(urgent)),
+            permit(Who::User(1), false, None),
+            permit(Who::Certificate("gold".to_owned()), false, None),
+        ];
+        let export = export("ram,size=1M").allowing(Allow::Listed(list));
+        let clients = Clients::new(9);
+        let join =
+            |user: u32| clients.join("a test".into(), Source::User(user), Arc::new(EventFd::new().unwrap())).unwrap();
+        let first = export.grant(&join(1));
+        assert_eq!(first, Some(Grant { writes: true, priority: urgent }));
+        assert_eq!(export.client(&join(1)).unwrap().priority, urgent);
+        assert_eq!((export.grant(&join(2)), export.grant(&join(u32::MAX))), (None, None));
+        let gold = join(3);
+        gold.certified.set("gold".to_owned()).unwrap();
+        assert_eq!(export.grant(&gold), Some(Grant { writes: false, priority: export.priority }));
     }
 }

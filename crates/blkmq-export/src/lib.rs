@@ -25,6 +25,7 @@
 pub mod handed;
 pub mod nbd;
 
+mod access;
 mod clients;
 mod connection;
 mod errors;
@@ -39,6 +40,7 @@ mod turns;
 mod uri;
 mod visitor;
 
+pub use access::{Allow, Permit, Who};
 pub use clients::{ClientInfo, Rejections};
 pub use errors::Errors;
 pub use export::{Export, WEIGHTS};

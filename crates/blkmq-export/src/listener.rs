@@ -215,6 +215,15 @@ impl Source {
         Self::User(rustix::net::sockopt::socket_peercred(socket).map_or(u32::MAX, |peer| peer.uid.as_raw()))
     }
 
+    /// The user, if it is one.
+    pub(crate) fn user(self) -> Option<u32> {
+        match self {
+            // Of the other end of a socket that is no Unix socket the system says that it is this one.
+            Self::User(u32::MAX) | Self::V4(_) | Self::V6(_) => None,
+            Self::User(user) => Some(user),
+        }
+    }
+
     fn of_address(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address),

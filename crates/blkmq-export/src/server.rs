@@ -170,9 +170,10 @@ impl Builder {
         if self.exports.is_empty() {
             return Err("a server has at least one export".into());
         }
+        let names_clients = self.tls.as_ref().is_some_and(Tls::verifies_clients);
         let mut names = HashSet::new();
         for export in &self.exports {
-            export.check()?;
+            export.check(names_clients)?;
             if !names.insert(&export.name) {
                 return Err(format!("two exports have the name {:?}; clients could not tell them apart", export.name));
             }
@@ -316,7 +317,8 @@ impl Shared {
     }
 
     /// The device may have grown since the last client came; who chooses the export sees it as it is now, to its end.
-    pub(crate) fn offer(&self, export: usize) -> Offer {
+    /// `writes`: the client may write.
+    pub(crate) fn offer(&self, export: usize, writes: bool) -> Offer {
         let export = &self.exports[export];
         if let Err(error) = export.queue.revalidate() {
             let error = error.to_string();
@@ -326,7 +328,17 @@ impl Shared {
                 told.insert(export.name.clone(), error);
             }
         }
-        export.offer(self.bounds.bytes)
+        export.offer(self.bounds.bytes, writes)
+    }
+
+    /// A client has asked for an export that it may not use.
+    pub(crate) fn note_refusal(&self, entry: &Entry, refusal: &str) {
+        // A client that asks again and again is told of once.
+        if entry.was_refused.set(()).is_ok() {
+            let Entry { number, peer, .. } = entry;
+            self.clients.reject(Reason::Denied);
+            self.warn(Topic::Refusal, format_args!("client {number} from {peer}: {refusal}"));
+        }
     }
 }
 

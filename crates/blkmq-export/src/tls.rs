@@ -236,7 +236,7 @@ fn verifier(folder: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn Clie
 }
 
 /// Who a certificate says it is for: the common name of its subject, or else the first of its alternative names that is
-/// text. Nothing but what can be shown in a line.
+/// text. Empty ones count for none.
 pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let certificate = certificate.tbs_certificate();
@@ -249,7 +249,10 @@ pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Option<String> {
             _ => None,
         })
     };
-    let name = common.filter(|name| !name.is_empty()).or_else(alternative)?;
-    let shown = name.chars().take(MAX_NAME).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
-    Some(shown.collect()).filter(|name: &String| !name.is_empty())
+    common.filter(|name| !name.is_empty()).or_else(alternative).filter(|name| !name.is_empty())
+}
+
+/// A name as it is shown: nothing but what can stand in a line, and no more of it than is needed.
+pub(crate) fn shown(name: &str) -> String {
+    name.chars().take(MAX_NAME).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

@@ -23,8 +23,18 @@ impl Catalogue for Visitor {
         self.shared.names()
     }
 
+    fn refusal(&self, export: usize) -> Option<String> {
+        let export = &self.shared.exports[export];
+        export.is_open(&self.entry).is_none().then(|| export.refusal(&self.entry))
+    }
+
+    fn note_refusal(&self, refusal: &str) {
+        self.shared.note_refusal(&self.entry, refusal);
+    }
+
     fn offer(&self, export: usize) -> Offer {
-        self.shared.offer(export)
+        let writes = self.shared.exports[export].is_open(&self.entry) == Some(true);
+        self.shared.offer(export, writes)
     }
 
     fn admit(&self, _export: usize) -> Result<(), String> {

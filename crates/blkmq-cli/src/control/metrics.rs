@@ -184,6 +184,7 @@ pub(super) fn text(state: &State) -> String {
     begin(&mut out, "connections_rejected", "counter", "Connections that were not served.");
     let rejections = (state.rejections)();
     for (reason, count) in [
+        ("not_allowed", rejections.denied),
         ("max_connections", rejections.full),
         ("too_many_negotiating", rejections.crowded),
         ("negotiation_timeout", rejections.late),

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use blkmq::{Class, IoPriority};
-use blkmq_export::WEIGHTS;
+use blkmq_export::{Allow, WEIGHTS};
 use blkmq_workbench::{TextError, assignment};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{DEFAULT, Serve, shown};
+use super::{DEFAULT, Serve, allow, shown};
 use crate::file;
 
 /// What is served when nothing says otherwise.
@@ -25,7 +25,7 @@ pub(super) struct Given {
 }
 
 impl Given {
-    fn option(name: &str, text: &str) -> Self {
+    pub(super) fn option(name: &str, text: &str) -> Self {
         Self { text: text.to_owned(), place: format!("--{name}") }
     }
 
@@ -77,6 +77,8 @@ pub(super) struct Export {
     pub(super) weight: u16,
     /// The priority of its clients' operations.
     pub(super) priority: IoPriority,
+    /// Who may use it, if that was said.
+    pub(super) allow: Option<Allow>,
 }
 
 impl Export {
@@ -86,7 +88,7 @@ impl Export {
 
     fn of(name: Given, disk: Disk, read_only: bool) -> Self {
         let description = String::new();
-        Self { name, disk, read_only, description, weight: 100, priority: IoPriority::default() }
+        Self { name, disk, read_only, description, weight: 100, priority: IoPriority::default(), allow: None }
     }
 
     /// What commands call its queue.
@@ -179,6 +181,8 @@ impl Plan {
             let [name, device] = ["", RAM_DISK].map(|text| Given::option("device", text));
             exports.push(Export::new(name, device, settings, read_only));
         }
+        let allow = allow::of_options(&options.allow)?.or(file.allow);
+        exports.iter_mut().filter(|export| export.allow.is_none()).for_each(|export| export.allow = allow.clone());
         check_names(&exports)?;
         check_shared(&exports)?;
         let nbd = match &options.nbd[..] {
@@ -191,6 +195,10 @@ impl Plan {
             given("tls-certificates", &options.tls_certificates).or(file.tls_certificates),
             options.tls_verify_peer || file.tls_verify_peer,
         )?;
+        let names_clients = tls.as_ref().is_some_and(|tls| tls.verifies_peer);
+        for Export { name, allow, .. } in &exports {
+            allow::check(allow.as_ref(), names_clients).map_err(|what| name.fault(what))?;
+        }
         Ok(Self {
             nbd,
             tls,
@@ -303,6 +311,7 @@ struct File {
     tls: Option<Given>,
     tls_certificates: Option<Given>,
     tls_verify_peer: bool,
+    allow: Option<Allow>,
 }
 
 /// A file as it is written.
@@ -330,6 +339,7 @@ struct Written {
     tls_certificates: Option<Spanned<String>>,
     #[serde(default)]
     tls_verify_peer: bool,
+    allow: Option<Spanned<allow::Written>>,
 }
 
 /// An export as it is written.
@@ -350,6 +360,7 @@ struct WrittenExport {
     description: String,
     weight: Option<Spanned<i64>>,
     priority: Option<Spanned<String>>,
+    allow: Option<Spanned<allow::Written>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -362,14 +373,14 @@ enum Addresses {
 /// A knob's value, in whatever type comes naturally.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a number, a text, or true or false")]
-enum Word {
+pub(super) enum Word {
     Number(i64),
     Switch(bool),
     Text(String),
 }
 
 impl Word {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Self::Number(number) => number.to_string(),
             Self::Switch(switch) => u8::from(*switch).to_string(),
@@ -435,12 +446,20 @@ impl Source<'_> {
             Some(text) => priority(text.get_ref()).map_err(|what| self.given(text).fault(what))?,
             None => plain.priority,
         };
-        Ok(Export { description: written.description.clone(), weight, priority, ..plain })
+        let allow = self.allow(written.allow.as_ref())?;
+        Ok(Export { description: written.description.clone(), weight, priority, allow, ..plain })
+    }
+
+    fn allow(&self, written: Option<&Spanned<allow::Written>>) -> Result<Option<Allow>, TextError> {
+        let read = |written: &Spanned<allow::Written>| {
+            written.get_ref().read().map_err(|what| TextError { place: self.place(written.span()), what })
+        };
+        written.map(read).transpose()
     }
 }
 
 /// Reads a priority as tools for Linux write it: `rt/0`, `be/4`, `idle`.
-fn priority(text: &str) -> Result<IoPriority, String> {
+pub(super) fn priority(text: &str) -> Result<IoPriority, String> {
     let (class, level) = match text.split_once('/') {
         Some((class, level)) => (class, level.parse().ok().filter(|level| *level <= 7)),
         None => (text, Some(if text == "idle" { 7 } else { 4 })),
@@ -499,6 +518,7 @@ impl File {
             tls: written.tls.as_ref().map(|text| source.given(text)),
             tls_certificates: written.tls_certificates.as_ref().map(|text| source.given(text)),
             tls_verify_peer: written.tls_verify_peer,
+            allow: source.allow(written.allow.as_ref())?,
         })
     }
 }

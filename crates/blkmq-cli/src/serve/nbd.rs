@@ -23,8 +23,8 @@ use crate::failure::Failure;
 /// How often a server that drains is asked who is left.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Reads the path of a Unix socket, or `tcp:HOST:PORT`.
-pub(super) fn address(given: &Given) -> Result<Address, TextError> {
+/// Reads the path of a Unix socket, whose file is to have these permissions, or `tcp:HOST:PORT`.
+pub(super) fn address(given: &Given, mode: u32) -> Result<Address, TextError> {
     let text = &given.text;
     let Some(place) = text.strip_prefix("tcp:") else {
         let refuse =
@@ -32,7 +32,7 @@ pub(super) fn address(given: &Given) -> Result<Address, TextError> {
         return match text.as_str() {
             "" => refuse("an address is the path of a socket, or tcp:HOST:PORT"),
             _ if text.contains("://") => refuse("the server's URI follows from its address; give the address"),
-            _ => Ok(Address::unix(text)),
+            _ => Ok(Address::Unix { path: text.into(), mode }),
         };
     };
     let wrong = |what: String| given.fault(format!("'{text}': {what}; give tcp:HOST:PORT, as in tcp:127.0.0.1:10809"));
@@ -100,6 +100,7 @@ impl Nbd {
             export.read_only = planned.read_only;
             export.weight = planned.weight;
             export.priority = planned.priority;
+            export.allow = planned.allow.clone();
             builder = builder.export(export);
         }
         let server = builder.start().map_err(|error| match error {
@@ -223,7 +224,7 @@ mod tests {
 
     #[test]
     fn addresses_are_paths_or_ports() {
-        let read = |text: &str| address(&Given { text: text.to_owned(), place: "--nbd".to_owned() });
+        let read = |text: &str| address(&Given { text: text.to_owned(), place: "--nbd".to_owned() }, 0o600);
         assert_eq!(read("tcp:127.0.0.1:0"), Ok(Address::loopback(0)));
         assert_eq!(read("a/b.sock"), Ok(Address::unix("a/b.sock")));
         for bad in ["", "tcp:", "tcp:127.0.0.1", "tcp:127.0.0.1:99999", "nbd://localhost", "nbd+unix:///?socket=a"] {

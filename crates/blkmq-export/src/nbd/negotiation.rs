@@ -45,6 +45,14 @@ pub trait Catalogue {
     /// The exports' names and descriptions, in the order of their numbers. Nobody has to wait for them.
     fn names(&self) -> impl Iterator<Item = (&str, &str)>;
 
+    /// Why the client may not use an export, which it is told then; `None` if it may. One that it may not use is not listed.
+    fn refusal(&self, _export: usize) -> Option<String> {
+        None
+    }
+
+    /// The client has asked for an export that it may not use, and is told this.
+    fn note_refusal(&self, _refusal: &str) {}
+
     /// What the client is told of an export that it asks for, as it is now; its device may take its time over that, and only who
     /// asks for it waits.
     fn offer(&self, export: usize) -> Offer;
@@ -309,6 +317,11 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         let Some(export) = self.find(name) else {
             return Step::Broken(format!("there is no export {:?}", String::from_utf8_lossy(name)));
         };
+        if let Some(refusal) = self.catalogue.refusal(export) {
+            self.catalogue.note_refusal(&refusal);
+            // There is no reply to it that says no.
+            return Step::Broken(refusal);
+        }
         if let Err(why) = self.catalogue.admit(export) {
             // There is no reply to it that says no.
             return Step::Broken(why);
@@ -323,7 +336,8 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
     }
 
     fn list(&self, output: &mut Vec<u8>) {
-        for (name, description) in self.catalogue.names() {
+        let listed = self.catalogue.names().enumerate().filter(|(export, _)| self.catalogue.refusal(*export).is_none());
+        for (_, (name, description)) in listed {
             let length = name.len() as u32;
             let parts = [&length.to_be_bytes(), name.as_bytes(), description.as_bytes()];
             reply(output, options::LIST, option_replies::SERVER, &parts);
@@ -340,6 +354,11 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
             unknown(output, option, name);
             return Step::On;
         };
+        if let Some(refusal) = self.catalogue.refusal(export) {
+            self.catalogue.note_refusal(&refusal);
+            refuse(output, option, &refusal);
+            return Step::On;
+        }
         if option == options::GO
             && let Err(why) = self.catalogue.admit(export)
         {
@@ -378,6 +397,9 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
             return invalid(output, option, "the data is a name, a count, and so many queries");
         };
         let Some(export) = self.find(name.as_bytes()) else { return unknown(output, option, name) };
+        if let Some(refusal) = self.catalogue.refusal(export) {
+            return refuse(output, option, &refusal);
+        }
         let all = !sets && (queries.is_empty() || queries.contains(&"base:"));
         if all || queries.contains(&BASE_ALLOCATION) {
             // The number means something only where the context is chosen.
@@ -411,8 +433,17 @@ fn invalid(output: &mut Vec<u8>, option: u32, message: &str) {
 
 fn unknown(output: &mut Vec<u8>, option: u32, name: &str) {
     let message = format!("there is no export {name:?}");
-    let length = message.floor_char_boundary(MAX_STRING);
-    reply(output, option, option_replies::ERR_UNKNOWN, &[&message.as_bytes()[..length]]);
+    reply(output, option, option_replies::ERR_UNKNOWN, &[cut(&message)]);
+}
+
+/// Refuses an export that the client may not use.
+fn refuse(output: &mut Vec<u8>, option: u32, message: &str) {
+    reply(output, option, option_replies::ERR_POLICY, &[cut(message)]);
+}
+
+/// As much of a message as may be sent.
+fn cut(message: &str) -> &[u8] {
+    &message.as_bytes()[..message.floor_char_boundary(MAX_STRING)]
 }
 
 #[cfg(test)]

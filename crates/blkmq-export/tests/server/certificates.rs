@@ -16,7 +16,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme, Str
 use crate::client::{Client, option};
 use crate::ending::until;
 use crate::papers::{Authority, RsaPublic};
-use crate::tls::{Site, start_telling};
+use crate::tls::{Site, open_to_all, start_telling};
 use crate::{builder, queue};
 
 /// A private key, and the public one, as 'openssl genrsa' makes them. Of the largest there is a public one alone, whose modulus is
@@ -96,7 +96,7 @@ fn certificates_of_version_1_are_refused_with_a_sentence() {
     assert!(refusal(&own, false).starts_with(&format!("server-cert.pem: {VERSION_1_IS}")));
 
     let tls = Tls::from_folder(site.folder.path(), true).unwrap();
-    let (server, warnings) = start_telling(builder().export(Export::new("", queue("ram,size=1M"))).tls(tls));
+    let (server, warnings) = start_telling(open_to_all().tls(tls));
     for (what, certificate, key) in [
         (VERSION_1_IS, VERSION_1.to_owned(), VERSION_1),
         ("its RSA key has 1024 bits; ", site.authority.sign_key(&RsaPublic::of(RSA[0].1)), RSA[1].1),
@@ -161,7 +161,7 @@ fn a_list_of_revoked_certificates_that_is_past_its_date_lets_nobody_in() {
         Tls::from_folder(site.folder.path(), true).ok()
     };
     let tls = (0..10).find_map(|power| soon(2 << power)).expect("1024 seconds are enough");
-    let (server, warnings) = start_telling(builder().export(Export::new("", queue("ram,size=1M"))).tls(tls.clone()));
+    let (server, warnings) = start_telling(open_to_all().tls(tls.clone()));
     let alice = site.authority.sign("alice", &[], 67);
     until(|| site.shows(&server, Some(&alice)).is_none());
     until(|| server.clients().is_empty());
@@ -177,7 +177,7 @@ fn a_list_of_revoked_certificates_that_is_past_its_date_lets_nobody_in() {
 fn files_that_are_read_again_count_together_or_not_at_all() {
     let site = Site::new();
     let tls = Tls::from_folder(site.folder.path(), true).unwrap();
-    let server = builder().export(Export::new("", queue("ram,size=1M"))).tls(tls.clone()).start().unwrap();
+    let server = open_to_all().tls(tls.clone()).start().unwrap();
     let alice = site.authority.sign("alice", &[], 67);
     let lets_in = || site.shows(&server, Some(&alice)).is_some();
     let mut early = site.shows(&server, Some(&alice)).expect("it is signed");

@@ -1,5 +1,6 @@
 //! A real server, driven by a naive client that knows nothing of the server's code but the protocol's numbers.
 
+mod access;
 mod bounds;
 mod bytes;
 mod certificates;

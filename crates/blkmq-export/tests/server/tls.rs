@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use blkmq_export::nbd::{commands, option_replies, options, transmission};
-use blkmq_export::{Address, Bounds, Builder, Export, Level, Server, Tls};
+use blkmq_export::{Address, Allow, Bounds, Builder, Export, Level, Server, Tls};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
 
@@ -36,6 +36,11 @@ pub(crate) fn start_telling(builder: Builder) -> (Server, Warnings) {
         }
     };
     (builder.log(log).start().expect("the server is right"), warnings)
+}
+
+/// A server whose export is for every client that gets in.
+pub(crate) fn open_to_all() -> Builder {
+    builder().export(Export::new("", queue("ram,size=1M")).allowing(Allow::Anybody))
 }
 
 /// What a test's server and clients are made from.
@@ -92,6 +97,11 @@ impl Site {
     /// A client that has asked for encryption, and not chosen an export yet.
     pub(crate) fn client(&self, server: &Server) -> Encrypted {
         encrypt(Client::pair(server), self.session(&[&TLS13], None))
+    }
+
+    /// One that shows a certificate, if it has one, and has not chosen an export yet.
+    pub(crate) fn encrypted(&self, server: &Server, paper: Option<&Paper>) -> Encrypted {
+        encrypt(Client::pair(server), self.session(&[&TLS13], paper))
     }
 
     /// One that shows a certificate; `None` if it is not let in.
@@ -483,7 +493,7 @@ fn nothing_is_negotiated_again_inside_tls() {
 fn only_those_whom_the_authority_has_signed_come_in_and_they_have_names() {
     let site = Site::new();
     let tls = Tls::from_folder(site.folder.path(), true).unwrap().required();
-    let server = builder().export(Export::new("", queue("ram,size=1M"))).tls(tls).start().unwrap();
+    let server = open_to_all().tls(tls).start().unwrap();
     assert!(site.shows(&server, None).is_none());
     assert!(site.shows(&server, Some(&Authority::new().sign("alice", &[], 7))).is_none());
     until(|| server.clients().is_empty());
@@ -509,7 +519,7 @@ fn a_certificate_that_was_revoked_lets_nobody_in() {
     let site = Site::new();
     fs::write(site.folder.path().join("ca-crl.pem"), site.authority.revoke(66)).unwrap();
     let tls = Tls::from_folder(site.folder.path(), true).unwrap();
-    let server = builder().export(Export::new("", queue("ram,size=1M"))).tls(tls).start().unwrap();
+    let server = open_to_all().tls(tls).start().unwrap();
     assert!(site.shows(&server, Some(&site.authority.sign("mallory", &[], 66))).is_none());
     assert!(site.shows(&server, Some(&site.authority.sign("alice", &[], 67))).is_some());
 }

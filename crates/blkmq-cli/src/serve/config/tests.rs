@@ -187,7 +187,7 @@ fn priorities_are_those_of_ionice() {
 
 #[test]
 fn tls_is_said_here_or_there_and_never_by_halves() {
-    let file = "tls = \"on\"\ntls_certificates = \"pki\"\ntls_verify_peer = true";
+    let file = "tls = \"on\"\ntls_certificates = \"pki\"\ntls_verify_peer = true\nallow = \"any\"";
     let tls = merged(&[], file).unwrap().tls.unwrap();
     assert_eq!((tls.folder.text.as_str(), tls.folder.place.as_str()), ("pki", "disks.toml: line 2"));
     assert!(!tls.is_required && tls.verifies_peer);
@@ -200,4 +200,35 @@ fn tls_is_said_here_or_there_and_never_by_halves() {
     assert_eq!(error(&[], "\ntls_certificates = \"a\""), format!("disks.toml: line 2: {halves}"));
     assert!(error(&["--tls", "on"], "").starts_with("--tls: a certificate and its key are needed; say --tls-cert"));
     assert_eq!(error(&[], "tls = \"yes\""), "disks.toml: line 1: 'yes' is not accepted; accepted: off, on, require");
+}
+
+#[test]
+fn who_may_use_an_export_is_said_there_or_for_all_and_must_be_where_certificates_are_wanted() {
+    let file = "allow = [{ user = 7 }]\n[[export]]\nname = \"a\"\ndevice = \"ram\"\nallow = [{ user = 8, access = \"write\" }]\n\
+                [[export]]\nname = \"b\"\ndevice = \"ram\"";
+    let users = |arguments: &[&str]| {
+        let plan = merged(arguments, file).unwrap();
+        plan.exports.into_iter().map(|export| export.allow).collect::<Vec<_>>()
+    };
+    let only = |user, writes| {
+        Some(Allow::Listed(vec![blkmq_export::Permit { who: blkmq_export::Who::User(user), writes, priority: None }]))
+    };
+    assert_eq!(users(&[]), [only(8, true), only(7, false)]);
+    assert_eq!(users(&["--allow", "any"]), [only(8, true), Some(Allow::Anybody)]);
+    for (list, expected) in [
+        ("\"all\"", "allow: 'all' is not accepted; accepted: 'any', or allow = [{ certificate"),
+        ("[{ access = \"read\" }]", "allow: a client is known by a certificate or by a user, one of both"),
+        ("[{ user = 7, access = \"x\" }]", "access: 'x' is not accepted; accepted: read, write"),
+        ("[{ name = \"x\" }]", "expected \"any\" or a list of tables, each with certificate or user"),
+        ("[{ certificate = \"x\" }]", "the certificate \"x\" is allowed to use this export, but no client shows one"),
+    ] {
+        let error = error(&[], &format!("\nallow = {list}"));
+        assert!(error.contains(expected), "{list}: {error}");
+    }
+    let verifying = ["--tls", "on", "--tls-certificates", "pki", "--tls-verify-peer", "--device", "ram"];
+    let refused = error(&verifying, "");
+    assert!(
+        refused.starts_with("--device: with --tls-verify-peer nobody may use this export before it is said"),
+        "{refused}"
+    );
 }

@@ -26,9 +26,9 @@ fn connection() -> (UnixStream, Transmission, Server) {
     let bell = Arc::new(EventFd::new().unwrap());
     let entry = Clients::new(1).join("a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
     let export = &shared.exports[0];
-    let mut submitter = export.queue.submitter(&export.client(&entry)).unwrap();
+    let mut submitter = export.queue.submitter(&export.client(&entry).unwrap()).unwrap();
     submitter.set_notify(Some(bell.clone()));
-    let offer = export.offer(shared.bounds.bytes);
+    let offer = export.offer(shared.bounds.bytes, true);
     let agreement = Agreement { export: 0, offer, has_structured_replies: false, has_allocation: false };
     let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
     let failures = Failures::new(Arc::clone(shared), 1, 0);

@@ -1,0 +1,103 @@
+//! Who may use an export, and how.
+
+use std::fmt;
+
+use blkmq::IoPriority;
+
+use crate::clients::Entry;
+
+/// Who may use an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Allow {
+    /// Every client that gets as far as to ask for it.
+    Anybody,
+    /// The clients that one of these is for. The first one that is for a client counts.
+    Listed(Vec<Permit>),
+}
+
+/// What one client may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Permit {
+    /// Whom it is for.
+    pub who: Who,
+    /// Whether the client may write, where the export can be written. Every client that is let in may read.
+    pub writes: bool,
+    /// The priority of what the client does, with a level from 0 to 7; that of the export if there is none.
+    pub priority: Option<IoPriority>,
+}
+
+/// By what a client is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Who {
+    /// The name in a certificate that was verified: the common name of its subject, or if it has none, the first of its alternative
+    /// names that is text. It is compared whole. Every authority that the server trusts can give out every name.
+    Certificate(String),
+    /// The user of the process at the other end of a Unix socket, as of when it connected, by number.
+    User(u32),
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Certificate(name) => write!(f, "the certificate {name:?}"),
+            Self::User(user) => write!(f, "the user {user}"),
+        }
+    }
+}
+
+impl Who {
+    fn is(&self, client: &Entry) -> bool {
+        match self {
+            Self::Certificate(name) => client.certified.get() == Some(name),
+            Self::User(user) => client.user == Some(*user),
+        }
+    }
+}
+
+/// What a client may do with an export that it may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) writes: bool,
+    pub(crate) priority: IoPriority,
+}
+
+impl Allow {
+    /// What is wrong with it, if anything. `names_clients`: clients have to show certificates.
+    pub(crate) fn check(&self, export: &str, names_clients: bool) -> Result<(), String> {
+        let Self::Listed(permits) = self else { return Ok(()) };
+        if permits.is_empty() {
+            return Err(format!("export {export:?} allows nobody; name a client, or leave the export out"));
+        }
+        for Permit { who, priority, .. } in permits {
+            match who {
+                Who::Certificate(name) if name.is_empty() => {
+                    return Err(format!("export {export:?} allows a certificate without a name; give it one"));
+                }
+                Who::Certificate(_) if !names_clients => {
+                    return Err(format!(
+                        "export {export:?} allows {who}, but no client has to show one; have clients verified"
+                    ));
+                }
+                _ => (),
+            }
+            if let Some(priority) = priority.filter(|priority| priority.level > 7) {
+                let level = priority.level;
+                return Err(format!(
+                    "export {export:?} gives {who} the priority level {level}; give a number from 0 to 7"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a client may do; `None` if it may not use the export. `priority`: that of the export.
+    pub(crate) fn grant(&self, client: &Entry, priority: IoPriority) -> Option<Grant> {
+        match self {
+            Self::Anybody => Some(Grant { writes: true, priority }),
+            Self::Listed(permits) => {
+                let permit = permits.iter().find(|permit| permit.who.is(client))?;
+                Some(Grant { writes: permit.writes, priority: permit.priority.unwrap_or(priority) })
+            }
+        }
+    }
+}
