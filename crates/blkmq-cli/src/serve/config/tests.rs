@@ -91,7 +91,7 @@ fn a_file_says_what_the_command_line_could() {
     assert_eq!((said(&settings(b).scheduler), said(&settings(b).locking)), ("mq-deadline".into(), "single".into()));
     assert_eq!((b.read_only, b.weight, b.description.as_str()), (true, 1000, "a slow one"));
     assert_eq!(b.priority, IoPriority { class: Class::RealTime, level: 3 });
-    assert_eq!(settings(b).locking.as_ref().unwrap().place, "disks.toml: line 15");
+    assert_eq!(settings(b).locking.as_ref().unwrap().place, "disks.toml: line 17");
 }
 
 #[test]
