@@ -10,6 +10,7 @@ mod limits;
 mod metrics;
 mod nbd;
 mod queue;
+mod sandbox;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use config::{Disk, Export, Plan};
 use folder::Socket;
 use health::Watch;
 use nbd::Nbd;
+use sandbox::Needs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,6 +56,9 @@ are verified. Where a client had to show a certificate, 'blkmq clients' tells th
 
 Where clients have to show certificates, an export is for those alone that --allow or 'allow' in the file names, by certificate or by
 user of a Unix socket; they may read, with access=write they may write. With --allow any it is for all of them.
+
+When sockets and devices are open the server gives up what it does not need: it opens no more files but those for TLS, runs nothing, and
+connects to nobody but the servers of its devices. With --run it does not.
 
 Without --nbd, sockets that listen already are used if LISTEN_FDS and LISTEN_PID hand them over, as systemd does.
 
@@ -115,6 +120,15 @@ pub(crate) struct Serve {
     /// priority=rt/0 to be/7 or idle if need be. May be repeated.
     #[arg(long, value_name = "WHO[,access=write][,priority=CLASS]")]
     allow: Vec<String>,
+    /// Go on as this user, by name or number, once sockets and devices are open. Its groups are the user's, unless --group says.
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    /// Go on as this group, by name or number.
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Whether the server gives up files and system calls that it does not need, with Landlock and seccomp [default: on].
+    #[arg(long, value_name = "on|off")]
+    sandbox: Option<String>,
     /// NBD clients that have chosen an export, at a time; one more is told so by an error [default: 256].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     max_connections: Option<u16>,
@@ -168,7 +182,14 @@ impl Serve {
         let scraped = plan.metrics.as_ref().zip(scraped).map(|(given, at)| metrics::listen(given, at)).transpose()?;
         let addresses = if needs_own { vec![Address::unix(nbd)] } else { addresses };
         let files = tls.clone();
-        let server = Nbd::start(&plan, &queues, &addresses, handed, tls)?;
+        // Who runs a command wants to have what it wants: it inherits all that the server has given up.
+        let is_boxed = plan.sandbox && plan.run.is_none();
+        let (needs, mut held) = (Needs::of(&plan, &addresses, &control), String::new());
+        let give_up = || {
+            held = sandbox::enter(&needs, plan.identity.as_ref(), is_boxed)?;
+            Ok(())
+        };
+        let server = Nbd::start(&plan, &queues, &addresses, handed, tls, give_up)?;
         warn_of_loss(&plan.exports, &queues);
 
         let (tell, events) = mpsc::channel();
@@ -188,7 +209,8 @@ impl Serve {
         control::start(listener, scraped, state).map_err(failed)?;
         let _watch = Watch::start(devices, |line| nbd::say(Level::Warning, line)).map_err(failed)?;
         interrupt::tell(move || drop(signal.send(Event::Signal))).map_err(failed)?;
-        interrupt::tell_of_hangup(move || nbd::say(Level::Warning, &reload(files.as_ref()))).map_err(failed)?;
+        interrupt::tell_of_hangup(move || nbd::say(Level::Warning, &reload(files.as_ref(), is_boxed)))
+            .map_err(failed)?;
         let command = match &plan.run {
             Some(text) => {
                 let socket = addresses.iter().find_map(nbd::socket).unwrap_or_default();
@@ -198,7 +220,7 @@ impl Serve {
             }
             None => {
                 // If it cannot be written there is nobody to tell, and clients are served all the same.
-                let _ = io::stderr().write_all(greeting(&plan, &uris, url.as_deref(), &control).as_bytes());
+                let _ = io::stderr().write_all(greeting(&plan, &uris, url.as_deref(), &control, &held).as_bytes());
                 None
             }
         };
@@ -240,11 +262,14 @@ fn warn_of_loss(exports: &[Export], queues: &[Arc<RequestQueue>]) {
 }
 
 /// Reads the files for TLS again, if there are any. Returns what to tell of it.
-fn reload(tls: Option<&Tls>) -> String {
+fn reload(tls: Option<&Tls>, is_boxed: bool) -> String {
     match tls.map(Tls::reload) {
         None => "SIGHUP: without --tls there are no files to read again".to_owned(),
         Some(Ok(())) => "SIGHUP: the files for TLS are read again, and count for connections to come".to_owned(),
-        Some(Err(error)) => format!("SIGHUP: nothing has changed, and the files read before count: {error}"),
+        Some(Err(error)) => {
+            let error = sandbox::explain(&error.to_string(), is_boxed);
+            format!("SIGHUP: nothing has changed, and the files read before count: {error}")
+        }
     }
 }
 
@@ -257,7 +282,7 @@ fn shown(name: &str) -> &str {
 }
 
 /// What is served, and what to type next: for standard error, because standard output belongs to the program that starts a server.
-fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &Path) -> String {
+fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &Path, held: &str) -> String {
     let mut text = String::new();
     for (export, uris) in plan.exports.iter().zip(uris) {
         let disk = match &export.disk {
@@ -269,7 +294,7 @@ fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &
     if let Some(url) = metrics {
         text += &format!("metrics: {url}\n");
     }
-    text += &format!("control socket: {}\n", control.display());
+    text += &format!("control socket: {}\nsandbox: {held}\n", control.display());
     let queue = match &plan.exports[..] {
         [_] => "",
         [first, ..] => &format!("{} ", quoted(first.queue())),

@@ -111,3 +111,59 @@ fn users_may_do_what_is_allowed_to_them() {
     assert!(code == Some(0) && said.contains(&format!(": {expected}\n")), "{said}");
     assert_eq!(mode(&Served::start(&[])), 0o600);
 }
+
+/// What the kernel says of a field of each thread of a process.
+fn of_threads(process: &str, field: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("the process is there");
+    let texts = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok());
+    let value = |text: String| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{field}:\t"))).map(str::to_owned);
+        line.expect("the kernel tells it")
+    };
+    texts.map(value).collect()
+}
+
+/// Red if what is given up is given up after a thread was started, for that one keeps it, or `--sandbox off` does not count.
+#[test]
+fn every_thread_of_a_server_is_in_the_sandbox_unless_it_is_switched_off() {
+    let server = Served::start(&["--device", "ram,size=1M"]);
+    let mut client = server.connect("");
+    assert_eq!(client.read(0, 512), [0; 512]);
+    let of = |server: &Served, field: &str| of_threads(&server.child.id().to_string(), field);
+    let (privileges, filters) = (of(&server, "NoNewPrivs"), of(&server, "Seccomp"));
+    assert!(privileges.len() > 3 && privileges.iter().all(|value| value == "1"), "{privileges:?}");
+    assert!(filters.iter().all(|value| value == "2"), "{filters:?}");
+    let free = Served::start(&["--sandbox", "off"]);
+    let ours = |field: &str| of_threads("self", field).remove(0);
+    for field in ["NoNewPrivs", "Seccomp"] {
+        assert!(of(&free, field).iter().all(|value| *value == ours(field)), "{field}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let refused = served::program(folder.path(), &["serve", "--sandbox", "no"]).output().unwrap();
+    assert_eq!(ended(&refused, 2), "blkmq: --sandbox: 'no' is not accepted; accepted: on, off\n");
+}
+
+/// Red if the user changes before the sockets are there, stays, or keeps a group.
+#[test]
+fn a_server_goes_on_as_another_user_where_root_starts_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |arguments: &[&str], code: i32| {
+        let arguments = [&["serve"], arguments].concat();
+        ended(&served::program(folder.path(), &arguments).output().unwrap(), code)
+    };
+    assert!(refused(&["--user", "no such user"], 2).starts_with("blkmq: --user: this machine knows no user 'no such"));
+    assert!(refused(&["--user", "3999999"], 2).contains("does not know what group '3999999' is in; say --group too"));
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        assert!(refused(&["--user", "0"], 1).contains("--user: cannot go on as '0': "));
+        return;
+    }
+    let server = Served::start(&["--user", "3999999", "--group", "3999998"]);
+    assert_eq!(server.connect("").read(0, 512), [0; 512]);
+    let process = server.child.id().to_string();
+    for (field, expected) in [("Uid", "3999999"), ("Gid", "3999998")] {
+        let values = of_threads(&process, field);
+        assert!(values.iter().all(|value| *value == [expected; 4].join("\t")), "{field}: {values:?}");
+    }
+    assert!(of_threads(&process, "Groups").iter().all(|groups| groups.trim() == "3999998"));
+    assert!(of_threads(&process, "CapEff").iter().all(|rights| rights.trim_matches('0').is_empty()));
+}

@@ -196,26 +196,54 @@ impl Builder {
     /// # Errors
     /// What was asked for makes no sense, or the system does not allow it. Nothing is left behind then.
     pub fn start(self) -> Result<Server, StartError> {
+        self.bind()?.start()
+    }
+
+    /// Listens, and does nothing else yet: what only takes this, such as the right to use a port or to open a folder, can be given up
+    /// before there is a client, and before there is a thread.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start), but for threads.
+    pub fn bind(mut self) -> Result<Bound, StartError> {
         self.check().map_err(StartError::Bad)?;
         let bell = Arc::new(EventFd::new().map_err(StartError::System)?);
         let open =
             |address: &Address| Listener::open(address).map_err(|error| StartError::Listen(address.clone(), error));
         let mut listeners = self.addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        for socket in self.sockets {
+        for socket in std::mem::take(&mut self.sockets) {
             listeners.push(Listener::adopt(socket).map_err(StartError::Bad)?);
         }
-        let names = self.exports.iter().map(|export| &export.name);
-        let is_secure = self.tls.as_ref().is_some_and(Tls::is_required);
+        Ok(Bound { builder: self, listeners, bell })
+    }
+}
+
+/// A server that listens, and has no client and no thread yet. Dropping it removes the files of its sockets.
+#[derive(Debug)]
+pub struct Bound {
+    builder: Builder,
+    listeners: Vec<Listener>,
+    bell: Arc<EventFd>,
+}
+
+impl Bound {
+    /// Starts to accept clients.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(self) -> Result<Server, StartError> {
+        let Self { builder, listeners, bell } = self;
+        let names = builder.exports.iter().map(|export| &export.name);
+        let is_secure = builder.tls.as_ref().is_some_and(Tls::is_required);
         let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
         let uris = listeners.iter().flat_map(uris_of).collect();
-        let clients = Arc::new(Clients::new(self.max_connections));
-        let (journal, teller) = Journal::start(self.log).map_err(StartError::System)?;
+        let clients = Arc::new(Clients::new(builder.max_connections));
+        let (journal, teller) = Journal::start(builder.log).map_err(StartError::System)?;
         let shared = Arc::new(Shared {
-            exports: self.exports,
-            bounds: self.bounds,
-            tls: self.tls,
-            negotiation_timeout: self.negotiation_timeout,
-            stall_timeout: self.stall_timeout,
+            exports: builder.exports,
+            bounds: builder.bounds,
+            tls: builder.tls,
+            negotiation_timeout: builder.negotiation_timeout,
+            stall_timeout: builder.stall_timeout,
             stop: Stop::new(Arc::clone(&clients), Arc::clone(&bell)),
             clients,
             bell,

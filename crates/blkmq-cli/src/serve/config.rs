@@ -10,6 +10,7 @@ use blkmq_workbench::{TextError, assignment};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::sandbox::Identity;
 use super::{DEFAULT, Serve, allow, shown};
 use crate::file;
 
@@ -122,6 +123,10 @@ pub(super) struct Plan {
     /// Where the metrics are read by TCP.
     pub(super) metrics: Option<Given>,
     pub(super) run: Option<String>,
+    /// Who the server goes on as, if that was said.
+    pub(super) identity: Option<Identity>,
+    /// Whether it gives up what it does not need.
+    pub(super) sandbox: bool,
     pub(super) max_connections: Option<u16>,
     pub(super) drain_timeout: Option<Given>,
     pub(super) stall_timeout: Option<Given>,
@@ -205,11 +210,25 @@ impl Plan {
             exports,
             control: options.control.clone().or(file.control),
             metrics: given("metrics", &options.metrics).or(file.metrics),
+            identity: Identity::find(
+                given("user", &options.user).or(file.user).as_ref(),
+                given("group", &options.group).or(file.group).as_ref(),
+            )?,
+            sandbox: sandbox(given("sandbox", &options.sandbox).or(file.sandbox).as_ref())?,
             run: options.run.clone().or(file.run),
             max_connections: options.max_connections.or(file.max_connections),
             drain_timeout: given("drain-timeout", &options.drain_timeout).or(file.drain_timeout),
             stall_timeout: given("stall-timeout", &options.stall_timeout).or(file.stall_timeout),
         })
+    }
+}
+
+/// Reads whether there is to be a sandbox.
+fn sandbox(given: Option<&Given>) -> Result<bool, TextError> {
+    match given.map(|given| (given, given.text.as_str())) {
+        None | Some((_, "on")) => Ok(true),
+        Some((_, "off")) => Ok(false),
+        Some((given, text)) => Err(given.fault(format!("'{text}' is not accepted; accepted: on, off"))),
     }
 }
 
@@ -312,6 +331,9 @@ struct File {
     tls_certificates: Option<Given>,
     tls_verify_peer: bool,
     allow: Option<Allow>,
+    user: Option<Given>,
+    group: Option<Given>,
+    sandbox: Option<Given>,
 }
 
 /// A file as it is written.
@@ -340,6 +362,9 @@ struct Written {
     #[serde(default)]
     tls_verify_peer: bool,
     allow: Option<Spanned<allow::Written>>,
+    user: Option<Spanned<Word>>,
+    group: Option<Spanned<Word>>,
+    sandbox: Option<Spanned<String>>,
 }
 
 /// An export as it is written.
@@ -519,6 +544,9 @@ impl File {
             tls_certificates: written.tls_certificates.as_ref().map(|text| source.given(text)),
             tls_verify_peer: written.tls_verify_peer,
             allow: source.allow(written.allow.as_ref())?,
+            user: written.user.as_ref().map(|word| source.word(word)),
+            group: written.group.as_ref().map(|word| source.word(word)),
+            sandbox: written.sandbox.as_ref().map(|text| source.given(text)),
         })
     }
 }

@@ -72,13 +72,15 @@ pub(super) struct Nbd {
 }
 
 impl Nbd {
-    /// Listens at `addresses`, and with the sockets that were handed over.
+    /// Listens at `addresses`, and with the sockets that were handed over. Between that and the first client it does what
+    /// `give_up` says.
     pub(super) fn start(
         plan: &Plan,
         queues: &[Arc<RequestQueue>],
         addresses: &[Address],
         handed: Vec<OwnedFd>,
         tls: Option<Tls>,
+        give_up: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<Self, Failure> {
         let stall_timeout = limits::stall_timeout(plan.stall_timeout.as_ref())?;
         let mut builder = Server::builder().log(say).stall_timeout(stall_timeout);
@@ -103,10 +105,13 @@ impl Nbd {
             export.allow = planned.allow.clone();
             builder = builder.export(export);
         }
-        let server = builder.start().map_err(|error| match error {
-            StartError::Bad(_) => Failure::Input(error.to_string()),
-            _ => Failure::Running(error.to_string()),
-        })?;
+        let failure = |error| match error {
+            StartError::Bad(what) => Failure::Input(what),
+            error => Failure::Running(error.to_string()),
+        };
+        let bound = builder.bind().map_err(failure)?;
+        give_up()?;
+        let server = bound.start().map_err(failure)?;
         let (uris, stop) = (server.uris().to_vec(), server.stop());
         Ok(Self { slot: Arc::new(Mutex::new(Some(server))), stop, uris, nr_exports: queues.len() })
     }

@@ -1,0 +1,100 @@
+//! What a server gives up once it has opened what it needs: other users' rights, files that it does not use, system calls that no
+//! server makes.
+//!
+//! Landlock and the filter of system calls hold for the thread that asks for them and for all that it starts from then on. So they come
+//! after sockets and devices are open, and before the first thread of the server.
+
+mod calls;
+mod files;
+mod user;
+
+use std::path::{Path, PathBuf};
+
+use blkmq_export::Address;
+use rustix::thread::set_no_new_privs;
+
+use super::config::{Disk, Given, Plan};
+use crate::failure::Failure;
+
+pub(super) use user::Identity;
+
+/// What is said with each restriction that cannot be had, and each error that one may have brought about.
+const ADVICE: &str = "--sandbox off does without";
+
+/// What a server goes on to need of the file system and the network.
+#[derive(Debug, Default)]
+pub(super) struct Needs {
+    /// Folders and files that are read.
+    pub(super) read: Vec<PathBuf>,
+    /// Folders in which the files of sockets are removed at the end.
+    pub(super) remove: Vec<PathBuf>,
+    /// Connections to TCP servers are made.
+    pub(super) connects: bool,
+}
+
+impl Needs {
+    /// What a server needs that does as planned. `control`: its control socket.
+    pub(super) fn of(plan: &Plan, addresses: &[Address], control: &Path) -> Self {
+        let sockets = addresses.iter().filter_map(|address| match address {
+            Address::Unix { path, .. } => Some(path.as_path()),
+            _ => None,
+        });
+        let folder = |path: &Path| std::path::absolute(path).ok()?.parent().map(Path::to_owned);
+        let remove = sockets.chain([control]).filter_map(folder).collect();
+        // How much memory and how many processors there are.
+        let mut read: Vec<PathBuf> =
+            ["/proc/meminfo", "/proc/self", "/sys/fs/cgroup", "/sys/devices/system"].map(PathBuf::from).into();
+        if let Some(tls) = &plan.tls {
+            read.extend(files::of_tls(Path::new(&tls.folder.text)));
+        }
+        let is_tcp = |device: &Given| device.text.starts_with("nbd,") && !device.text.contains("+unix:");
+        let connects = plan.exports.iter().any(|export| match &export.disk {
+            Disk::Own { device, .. } => is_tcp(device),
+            Disk::Shared(_) => false,
+        });
+        if connects {
+            // A server that was away may have another address when it is back.
+            read.extend(files::OF_NAMES.map(PathBuf::from));
+        }
+        Self { read, remove, connects }
+    }
+}
+
+/// Gives up what is not needed any more. Returns what is in force, for people.
+///
+/// # Errors
+/// The system refuses the user or group that was asked for.
+pub(super) fn enter(needs: &Needs, identity: Option<&Identity>, is_on: bool) -> Result<String, Failure> {
+    // Its rules are made of files that another user may not be able to open.
+    let files = is_on.then(|| files::Rules::new(needs));
+    if let Some(identity) = identity {
+        identity.take()?;
+    }
+    let Some(files) = files else { return Ok("off".to_owned()) };
+    let parts = [
+        ("Landlock", files.and_then(files::Rules::enter)),
+        ("no_new_privs", set_no_new_privs(true).map_err(|error| error.to_string())),
+        ("seccomp", calls::refuse()),
+    ];
+    let held: Vec<_> = parts.iter().filter(|(_, result)| result.is_ok()).map(|(name, _)| *name).collect();
+    let mut text = if held.is_empty() { "nothing".to_owned() } else { held.join(", ") };
+    for (name, error) in parts.iter().filter_map(|(name, result)| Some((name, result.as_ref().err()?))) {
+        text.push_str(&format!("; {name} is not to be had here: {error} ({ADVICE})"));
+    }
+    Ok(text)
+}
+
+/// Adds to an error what may help if the sandbox is why.
+pub(super) fn explain(error: &str, is_on: bool) -> String {
+    if is_on && error.contains("Permission denied") {
+        format!(
+            "{error}; the sandbox leaves to the server the folders that it began with: start it anew if files have moved, or \
+             {ADVICE}"
+        )
+    } else {
+        error.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! Which files a server can still open, and where it can connect: Landlock.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError,
+    RulesetStatus, Scope, path_beneath_rules,
+};
+
+use super::Needs;
+
+/// The newest rights that are asked for; a kernel that has fewer gives those that it has.
+const NEWEST: ABI = ABI::V6;
+/// What names of machines are looked up in.
+pub(super) const OF_NAMES: [&str; 6] =
+    ["/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/run/systemd/resolve"];
+
+/// Rules that are not in force yet.
+pub(super) struct Rules(RulesetCreated);
+
+impl Rules {
+    pub(super) fn new(needs: &Needs) -> Result<Self, String> {
+        Self::make(needs).map_err(|error| error.to_string())
+    }
+
+    fn make(needs: &Needs) -> Result<Self, RulesetError> {
+        let mut rules = Ruleset::default().handle_access(AccessFs::from_all(NEWEST))?.scope(Scope::Signal)?;
+        if !needs.connects {
+            rules = rules.handle_access(AccessNet::ConnectTcp)?;
+        }
+        let rules = rules
+            .create()?
+            .add_rules(path_beneath_rules(&needs.read, AccessFs::ReadFile | AccessFs::ReadDir))?
+            .add_rules(path_beneath_rules(&needs.remove, AccessFs::RemoveFile))?;
+        Ok(Self(rules))
+    }
+
+    /// Puts them in force, for this thread and those that it starts.
+    pub(super) fn enter(self) -> Result<(), String> {
+        let status = self.0.restrict_self().map_err(|error| error.to_string())?;
+        match status.ruleset {
+            RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
+            RulesetStatus::NotEnforced => Err("the kernel does not have it, or it is switched off".to_owned()),
+        }
+    }
+}
+
+/// Where the files for TLS are: the folder, and those that links in it lead to, whose files change their names when certificates
+/// are renewed.
+pub(super) fn of_tls(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let is_pem = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pem");
+    let real = entries.flatten().map(|entry| entry.path()).filter(is_pem).filter_map(|path| path.canonicalize().ok());
+    let mut folders: Vec<_> = real.filter_map(|path| path.parent().map(Path::to_owned)).collect();
+    folders.push(folder.to_owned());
+    folders.sort();
+    folders.dedup();
+    folders
+}
