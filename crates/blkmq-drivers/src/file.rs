@@ -6,6 +6,7 @@
 //! the disk does not poll, they are like others.
 
 mod journal;
+mod length;
 mod losses;
 mod poller;
 mod registered;
@@ -45,6 +46,12 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter::new("direct", Accepts::Switch, "1", "goes past the page cache, if the file allows that"),
     Parameter::new("read_only", Accepts::Switch, "0", "opens it for reading only; whatever changes it is refused"),
     Parameter::new(
+        "force",
+        Accepts::Switch,
+        "0",
+        "opens a block device for writing though it is mounted, or another program has it for itself: both destroy each other's data",
+    ),
+    Parameter::new(
         "lock_timeout",
         Accepts::Time { max: 1 << 62 },
         "30s",
@@ -82,6 +89,8 @@ pub struct Config {
     pub direct: bool,
     /// For reading only.
     pub read_only: bool,
+    /// A block device for writing, though it is mounted or another program has it for itself.
+    pub force: bool,
     /// How long another server is waited for that has the file, or one that was killed, until the kernel has let go of what it had.
     pub lock_timeout: Duration,
     /// Hardware queues, 1 to [`MAX_HW_QUEUES`].
@@ -102,6 +111,7 @@ impl Config {
             size: None,
             direct: true,
             read_only: false,
+            force: false,
             lock_timeout: Duration::from_secs(30),
             queues: 1,
             poll_queues: 0,
@@ -119,6 +129,7 @@ impl Config {
             size: values.is_given("size").then(|| values.number("size")),
             direct: values.is_on("direct"),
             read_only: values.is_on("read_only"),
+            force: values.is_on("force"),
             lock_timeout: Duration::from_nanos(values.number("lock_timeout")),
             queues: values.number("submit_queues"),
             poll_queues: values.number("poll_queues"),
@@ -209,9 +220,10 @@ impl Driver for File {
         self.config.owned
     }
 
-    /// COST: a system call for all requests, and for each a lock that nobody waits for, and its pieces written to the ring.
-    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        self.ring(hctx).start(&self.target, batch);
+    /// COST: a system call for all requests, and for each a lock that nobody waits for, and its pieces written to the ring. Once in a
+    /// millisecond, and for what reaches the last block, a system call that asks for the file's size.
+    fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
+        self.ring(hctx).start(&self.target, batch, now);
     }
 
     /// COST: a lock that nobody waits for, and a look at the ring; for each completion another such lock. On a polled hardware

@@ -131,7 +131,8 @@ fn after_a_sync_that_failed_no_flush_and_no_fua_is_believed_by_any_ring() {
     }
 }
 
-/// Red if the error of a durable write, which may be that of earlier data in the page cache, is told to its own client alone.
+/// Red if the error of a durable write, which may be that of earlier data in the page cache, is told to its own client
+/// alone.
 #[test]
 fn after_a_durable_write_that_failed_through_the_page_cache_no_flush_is_believed() {
     let setting = Setting::new(false, Failing::new(libc::EIO, is_durable_write));

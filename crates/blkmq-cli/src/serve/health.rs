@@ -20,7 +20,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks at the devices of these queues, each with what commands call it; `say` is told of changes, in one line each.
+    /// Looks at the devices of these queues, each with what commands call it; `say` is told of changes, in one line
+    /// each.
     pub(super) fn start(
         queues: Vec<(String, Arc<RequestQueue>)>,
         say: impl Fn(&str) + Send + 'static,

@@ -2,10 +2,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
-use crate::served::{Nbd, Served, TRIM};
+use crate::served::{FLUSH, Nbd, Served, TRIM, WRITE_ZEROES};
 use crate::{Mount, file, folder};
 
 /// The protocol's numbers.
@@ -33,6 +35,17 @@ fn log(mut server: Served, texts: &[&str]) {
     assert_eq!(log.lines().count(), texts.len(), "{log}");
     for (line, text) in log.lines().zip(texts) {
         assert!(line.starts_with("blkmq: ") && line.contains(text), "{line:?} says nothing of {text:?}");
+    }
+}
+
+/// The same, but the lines come in any order.
+fn log_in_any_order(mut server: Served, texts: &[&str]) {
+    server.signal(Signal::TERM);
+    let (code, log) = server.end();
+    let lines: Vec<_> = log.lines().filter(|line| line.starts_with("blkmq: ")).collect();
+    assert_eq!((code, lines.len()), (Some(0), texts.len()), "{log}");
+    for text in texts {
+        assert!(lines.iter().any(|line| line.contains(text)), "no line of {log} says {text:?}");
     }
 }
 
@@ -81,28 +94,50 @@ fn sectors_that_fail_fail_what_touches_them() {
     log(server, &[read, write, read]);
 }
 
+/// Red if what is written behind the new end makes the file longer again, with zeroes before it that nobody wrote; or
+/// if nobody is told.
 #[test]
-fn a_file_that_was_cut_short_fails_reads_of_what_is_gone() {
+fn a_file_that_was_cut_short_fails_what_reaches_behind_its_end() {
+    const LEFT: u64 = 1 << 16;
     let folder = folder();
     let (path, disk) = file(&folder, "disk");
-    for direct in [0, 1] {
+    // At once, in the last block, which would make it as long as it was; and anywhere, once it must have been seen.
+    for (direct, at, waits) in
+        [(0, (1 << 20) - 4096, 0), (1, (1 << 20) - 4096, 0), (0, 1 << 18, 100), (1, 1 << 18, 100)]
+    {
         fs::write(&path, vec![3; 1 << 20]).expect("the folder for tests is writable");
         let server = serve(&format!("file,path={disk},direct={direct}"));
-        let mut client = server.connect("bad");
+        let (mut client, mut another) = (server.connect("bad"), server.connect("bad"));
+        assert_eq!(client.write(at, &[3; 4096]), 0);
         let file = OpenOptions::new().write(true).open(&path).expect("it is there");
-        file.set_len(1 << 16).expect("the folder for tests is writable");
-        assert_eq!(read_error(&mut client, 1 << 17), EIO);
+        file.set_len(LEFT).expect("the folder for tests is writable");
+        thread::sleep(Duration::from_millis(waits));
+        assert_eq!(client.write(at, &[4; 4096]), EIO);
+        assert_eq!(read_error(&mut another, 1 << 17), EIO);
+        for kind in [TRIM, WRITE_ZEROES, FLUSH] {
+            let (offset, length) = if kind == FLUSH { (0, 0) } else { (1 << 17, 4096) };
+            another.send(kind, 2, offset, length, &[]);
+            assert_eq!(another.receive(), Some((2, EIO)), "{kind}");
+        }
         assert_eq!(client.read(4096, 4096), [3; 4096]);
-        assert_eq!(client.write(1 << 18, &[4; 4096]), 0, "a write makes it longer again");
-        assert_eq!(client.read(1 << 18, 4096), [4; 4096]);
+        assert_eq!(client.write(4096, &[5; 4096]), 0, "what is there goes on");
+        assert_eq!(fs::metadata(&path).map(|found| found.len()).ok(), Some(LEFT), "nothing made it longer");
         others_go_on(&server);
+        let listed = server.json(&["list"]);
+        assert!(listed.to_string().contains("\"the file became shorter at 20"), "{listed}");
         // Who chooses the export sees how long it is.
         drop(server.connect("bad"));
-        log(server, &["a read at sector 256 failed: I/O error", "a queue's device may grow but not shrink"]);
+        let shorter = "has failed: the file became shorter at 20";
+        let mut texts =
+            ["a write at sector", "a read at sector 256 failed: I/O error", "may grow but not shrink", shorter]
+                .to_vec();
+        texts.extend(["a discard at sector 256", "a write of zeroes at sector 256", "a flush failed"]);
+        log_in_any_order(server, &texts);
     }
 }
 
-/// Red if a client that cannot be accepted is left to wait, or the server takes no more when there are descriptors again.
+/// Red if a client that cannot be accepted is left to wait, or the server takes no more when there are descriptors
+/// again.
 #[test]
 fn without_descriptors_clients_are_turned_away_and_the_others_served() {
     let folder = folder();

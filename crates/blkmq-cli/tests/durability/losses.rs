@@ -1,4 +1,5 @@
-//! Syncs that fail: what was lost is told to every client that asks for durability afterwards, not to the first one alone.
+//! Syncs that fail: what was lost is told to every client that asks for durability afterwards, not to the first one
+//! alone.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
@@ -71,7 +72,8 @@ impl Journal for FirstFails {
     }
 }
 
-/// Red if a sync is believed after one has failed: the kernel tells of a loss once, and client B's first flush would succeed.
+/// Red if a sync is believed after one has failed: the kernel tells of a loss once, and client B's first flush would
+/// succeed.
 #[test]
 fn a_loss_is_told_to_every_client_until_the_file_is_opened_anew() {
     let folder = folder();
@@ -158,7 +160,8 @@ impl Journal for Others {
     }
 }
 
-/// Red if a sync that the kernel says has succeeded is believed while another sync, which was told of the loss, is not answered yet.
+/// Red if a sync that the kernel says has succeeded is believed while another sync, which was told of the loss, is not
+/// answered yet.
 #[test]
 fn a_loss_that_the_kernel_has_told_another_sync_is_seen() {
     let folder = folder();

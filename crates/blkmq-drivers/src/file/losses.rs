@@ -1,11 +1,13 @@
 //! What was acknowledged and may be lost: asked before any sync is believed.
 //!
-//! Linux tells of data that it could not write back once for each time that the file was opened: to the first sync that looks. The
-//! data counts as written from then on, so the next sync succeeds. All rings, and so all clients, sync by one opened file. Therefore
-//! the first loss is kept here: every later sync, and every later write that is to be durable, fails, until the file is opened anew.
+//! Linux tells of data that it could not write back once for each time that the file was opened: to the first sync that
+//! looks. The data counts as written from then on, so the next sync succeeds. All rings, and so all clients, sync by
+//! one opened file. Therefore the first loss is kept here: every later sync, and every later write that is to be
+//! durable, fails, until the file is opened anew.
 //!
-//! That is so for direct I/O too. The edges of zeroes, and writes that the file system cannot do directly, go through the page cache;
-//! and a disk that failed to empty its own cache need not have the data any more when it is asked again.
+//! That is so for direct I/O too. The edges of zeroes, and writes that the file system cannot do directly, go through
+//! the page cache; and a disk that failed to empty its own cache need not have the data any more when it is asked
+//! again.
 #![expect(unsafe_code, reason = "the kernel is asked for what it has noted, by a system call that no crate has")]
 
 use std::io;
@@ -14,6 +16,7 @@ use std::sync::{Mutex, OnceLock};
 
 use blkmq::Status;
 
+use super::length::Shorter;
 use super::status::{Verdict, verdict};
 use crate::lock;
 
@@ -31,8 +34,8 @@ pub(super) enum Promise {
 pub(super) struct Losses {
     /// The first loss, in one sentence. It stays.
     first: OnceLock<String>,
-    /// The file, opened once more, by which the kernel is asked for what it has noted, and nothing else is done: whoever asks has the
-    /// lock. `None` where the file system keeps its notes elsewhere.
+    /// The file, opened once more, by which the kernel is asked for what it has noted, and nothing else is done:
+    /// whoever asks has the lock. `None` where the file system keeps its notes elsewhere.
     witness: Option<Mutex<OwnedFd>>,
     /// Data that is written lies in the page cache first.
     is_buffered: bool,
@@ -48,7 +51,8 @@ impl Losses {
         self.first.get().map(String::as_str)
     }
 
-    /// What the client is told whom the kernel has answered: `result` is the answer, and `status` what it means by itself.
+    /// What the client is told whom the kernel has answered: `result` is the answer, and `status` what it means by
+    /// itself.
     ///
     /// COST: of a success an atomic read, a lock, and a system call that waits for nothing.
     pub(super) fn judge(&self, promise: Promise, status: Status, result: i32) -> Status {
@@ -67,20 +71,22 @@ impl Losses {
         status
     }
 
-    /// Whether a durable write's error alone says that data of others may be lost. A lack of room does so only where the kernel cannot
-    /// be asked: most often there was no room for the write itself, and nothing was changed.
+    /// Whether a durable write's error alone says that data of others may be lost. A lack of room does so only where
+    /// the kernel cannot be asked: most often there was no room for the write itself, and nothing was changed.
     fn is_in_doubt(&self, errno: i32) -> bool {
         self.is_buffered && (self.witness.is_none() || verdict(errno) != Verdict::Failed(Status::NoSpace))
     }
 
-    /// Whether nothing is lost of what was written before. A sync that has succeeded does not say so by itself: of two at the same time
-    /// the kernel tells one alone of the loss, and the answer to that one may be found after the answer to the other.
+    /// Whether nothing is lost of what was written before. A sync that has succeeded does not say so by itself: of two
+    /// at the same time the kernel tells one alone of the loss, and the answer to that one may be found after the
+    /// answer to the other.
     ///
-    /// Data that could not be written back was noted by the kernel before the sync returned that waited for it, and this is called
-    /// after that. By the witness the note is seen once, by the first thread that asks after it was made; that thread sets `first`
-    /// before it lets go of the lock. So either this thread sees the note, or it has the lock after that thread, and sees `first`.
-    /// Writes that come while another ring's sync fails are no exception: if they are lost a note is made before their own sync
-    /// returns, and if they are not, their sync fails all the same once `first` is set, which is allowed.
+    /// Data that could not be written back was noted by the kernel before the sync returned that waited for it, and
+    /// this is called after that. By the witness the note is seen once, by the first thread that asks after it was
+    /// made; that thread sets `first` before it lets go of the lock. So either this thread sees the note, or it has the
+    /// lock after that thread, and sees `first`. Writes that come while another ring's sync fails are no exception: if
+    /// they are lost a note is made before their own sync returns, and if they are not, their sync fails all the same
+    /// once `first` is set, which is allowed.
     fn is_kept(&self) -> bool {
         let Some(witness) = &self.witness else { return true };
         let witness = lock(witness);
@@ -95,10 +101,22 @@ impl Losses {
     }
 
     fn note(&self, what: &str, errno: i32) {
+        let error = io::Error::from_raw_os_error(errno);
+        self.keep(&format!("{what} failed"), &format!("{error}: data that was acknowledged may be lost"));
+    }
+
+    /// Somebody has cut the file short.
+    pub(super) fn is_shorter(&self, Shorter { found, told }: Shorter) {
+        self.keep(
+            "the file became shorter",
+            &format!("it has {found} bytes, not {told}: what lay behind them is lost"),
+        );
+    }
+
+    fn keep(&self, what: &str, why: &str) {
         self.first.get_or_init(|| {
             let now = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M:%SZ");
-            let error = io::Error::from_raw_os_error(errno);
-            format!("{what} failed at {now}: {error}: data that was acknowledged may be lost; open the file anew")
+            format!("{what} at {now}: {why}; open the file anew")
         });
     }
 }
@@ -149,8 +167,8 @@ mod tests {
         }
     }
 
-    /// Red if a full disk, or a bad sector under a direct write, is taken for a loss of what others have written; or a durable write's
-    /// error for its own alone, where earlier data may lie in the page cache.
+    /// Red if a full disk, or a bad sector under a direct write, is taken for a loss of what others have written; or a
+    /// durable write's error for its own alone, where earlier data may lie in the page cache.
     #[test]
     fn a_durable_write_that_failed_may_be_a_loss_for_others() {
         for (is_buffered, has_witness, errno, is_loss) in [

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use blkmq::driver::{Batch, Done};
+use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Status, Time};
 use io_uring::{IoUring, cqueue, squeue};
 
 use super::journal::{Journal, asked};
@@ -138,10 +140,16 @@ impl Ring {
         self.is_behind.load(Ordering::Relaxed)
     }
 
-    /// Starts the requests of a batch, in order.
-    pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>) {
+    /// Starts the requests of a batch, in order; but for those that reach behind the end of a file that has become shorter.
+    pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
+        let end = target.end(now);
         let side = lock(&self.starting);
         while let Some(mut rq) = batch.next() {
+            let reaches = (rq.sector() + u64::from(rq.nr_sectors())) * SECTOR_SIZE as u64;
+            if reaches >= end && !target.reaches(reaches) {
+                batch.finish(rq, Status::IoError);
+                continue;
+            }
             let tag = rq.tag();
             // Nobody has the lock of a tag that is not with the kernel. Who has that of one that is may want `starting` next.
             let transfer = try_lock(&self.transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
@@ -239,6 +247,9 @@ impl Ring {
                 drop(transfer);
                 if let Some(promise) = promise {
                     status = target.losses().judge(promise, status, result);
+                }
+                if !status.is_ok() {
+                    target.look_at_length();
                 }
                 done.give_back(loan, status);
                 false

@@ -5,17 +5,19 @@ use std::fs::{FileType, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blkmq::Limits;
 use blkmq::driver::Health;
 use blkmq::limits::SECTOR_SIZE;
+use blkmq::{Limits, Time};
 use rustix::fs::{AtFlags, FlockOperation, OFlags, SeekFrom, StatxFlags};
-use rustix::fs::{fcntl_getfl, fcntl_setfl, flock, fstatfs, ioctl_blksszget, seek, statx};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, flock, fstatfs, ioctl_blksszget, major, minor, seek, statx};
 use rustix::io::Errno;
 
 use super::Config;
+use super::length::Length;
 use super::losses::Losses;
 
 /// Largest transfer, in sectors: 1 MiB.
@@ -41,6 +43,7 @@ pub(super) struct Target {
     direct: Option<OwnedFd>,
     buffered: OwnedFd,
     losses: Losses,
+    length: Length,
     /// What direct I/O asks of addresses in memory, in bytes.
     memory_align: usize,
     block_size: u32,
@@ -60,14 +63,18 @@ impl Target {
         }
         lock(&buffered, config, &|text| tell(&fault(&text))).map_err(|what| fault(&what))?;
         if let (true, Some(size)) = (made, config.size)
-            && let Err(error) = buffered.set_len(size)
+            && let Err(error) = make(&buffered, &config.path, size)
         {
             // What is left would be taken for the file at the next try.
             let _ = std::fs::remove_file(&config.path);
             return Err(fault(&error));
         }
-        let (direct, memory_align, file_align) = direct(config, &buffered).map_err(|error| fault(&error))?;
-        let witness = witness(config, &buffered, kind).map_err(|error| fault(&error))?;
+        if kind.is_block_device() {
+            check_zones("/sys/dev/block".as_ref(), metadata.rdev()).map_err(|what| fault(&what))?;
+        }
+        let witness = witness(config, &buffered, kind).map_err(|what| fault(&what))?;
+        let bytes = size_of(&buffered).map_err(|error| fault(&error))?;
+        let (direct, memory_align, file_align) = direct(config, &buffered, bytes).map_err(|error| fault(&error))?;
         let is_on_tmpfs = is_on(libc::TMPFS_MAGIC, &buffered, kind);
         for file in direct.iter().map(AsFd::as_fd).chain([buffered.as_fd()]) {
             set_flags(file, is_on_tmpfs).map_err(|error| fault(&io::Error::from(error)))?;
@@ -78,10 +85,10 @@ impl Target {
             SECTOR_SIZE as u32
         };
         let block_size = file_align.max(device_block);
-        let bytes = size_of(&buffered).map_err(|error| fault(&error))?;
         check_size(config, bytes, block_size).map_err(|what| fault(&what))?;
         Ok(Self {
             losses: Losses::new(witness, direct.is_none()),
+            length: Length::new(),
             direct,
             buffered: buffered.into(),
             memory_align: memory_align as usize,
@@ -97,10 +104,35 @@ impl Target {
         bytes - bytes % u64::from(self.block_size)
     }
 
+    /// What requests may come up to without a look, in bytes; once in a while the file is looked at for this.
+    pub(super) fn end(&self, now: Time) -> u64 {
+        if self.length.is_due(now) {
+            self.look_at_length();
+        }
+        self.length.end()
+    }
+
+    /// Whether the file has so many bytes still.
+    #[cold]
+    pub(super) fn reaches(&self, bytes: u64) -> bool {
+        self.look_at_length();
+        self.length.allows(bytes)
+    }
+
+    /// Looks whether the file has become shorter.
+    #[cold]
+    pub(super) fn look_at_length(&self) {
+        if let Some(shorter) = self.length.look(|| size_of(&self.buffered).ok()) {
+            self.losses.is_shorter(shorter);
+        }
+    }
+
     pub(super) fn limits(&self) -> Limits {
+        let bytes = self.bytes();
+        self.length.tell(bytes);
         let range = if self.is_read_only { 0 } else { MAX_RANGE_SECTORS };
         Limits {
-            capacity_sectors: self.bytes() / SECTOR_SIZE as u64,
+            capacity_sectors: bytes / SECTOR_SIZE as u64,
             logical_block_size: self.block_size,
             physical_block_size: self.block_size.max(4096),
             max_sectors: MAX_SECTORS,
@@ -121,6 +153,7 @@ impl Target {
     }
 
     pub(super) fn health(&self) -> Health {
+        self.look_at_length();
         self.losses.first().map_or(Health::Good, |text| Health::Failed(text.to_owned()))
     }
 
@@ -178,18 +211,70 @@ fn open_again(config: &Config, flags: i32, first: &std::fs::File) -> io::Result<
     Ok(file)
 }
 
-/// What the kernel is asked by for losses. An overlay's notes are those of the file below it, which only its syncs look at.
-fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> io::Result<Option<OwnedFd>> {
+/// What the kernel is asked by for losses. An overlay's notes are those of the file below it, which only its syncs look
+/// at.
+///
+/// Of a block device that is written to it is also what claims the device, which the kernel then gives to no file
+/// system, and to nobody else who asks to have it alone.
+fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<Option<OwnedFd>, String> {
     if is_on(libc::OVERLAYFS_SUPER_MAGIC, buffered, kind) {
         return Ok(None);
     }
-    Ok(Some(open_again(config, 0, buffered)?.into()))
+    let claims = kind.is_block_device() && !config.read_only && !config.force;
+    let began = Instant::now();
+    loop {
+        match open_again(config, if claims { libc::O_EXCL } else { 0 }, buffered) {
+            Ok(file) => return Ok(Some(file.into())),
+            // A server that was killed, whose lock is gone, may have the device for a moment more.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && claims => {
+                if began.elapsed() >= TELL_AFTER.min(config.lock_timeout) {
+                    return Err(
+                        "mounted, or another program has it for itself; unmount it, or say force=1, with which both \
+                                destroy each other's data"
+                            .to_owned(),
+                    );
+                }
+                thread::sleep(TRY_EVERY);
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// Gives a new file its size, and makes both durable: the file, and its name in the folder.
+fn make(file: &std::fs::File, path: &Path, size: u64) -> io::Result<()> {
+    if !size.is_multiple_of(SECTOR_SIZE as u64) {
+        return Err(io::Error::other(format!("size={size} is no multiple of {SECTOR_SIZE}, the smallest block")));
+    }
+    file.set_len(size)?;
+    file.sync_all()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(".".as_ref());
+    match std::fs::File::open(folder)?.sync_all() {
+        // Some file systems have nothing of a folder to sync.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Refuses a device whose zones must be written from beginning to end. `sysfs` is the folder with an entry for each
+/// block device.
+fn check_zones(sysfs: &Path, device: u64) -> Result<(), String> {
+    let entry = sysfs.join(format!("{}:{}", major(device), minor(device)));
+    // A partition's properties are those of its disk. Where there is no sysfs the kernel is not asked.
+    let model =
+        ["queue/zoned", "../queue/zoned"].into_iter().find_map(|name| std::fs::read_to_string(entry.join(name)).ok());
+    match model.as_deref().map(str::trim) {
+        None | Some("none") => Ok(()),
+        Some(model) => Err(format!(
+            "a zoned block device ({model}), whose zones are written from beginning to end; clients write anywhere"
+        )),
+    }
 }
 
 /// Two servers that write to one file would destroy each other's data.
 ///
-/// The kernel lets go of the file of a server that was killed a while after that one has gone: when what its rings had begun is done,
-/// and a thread has had the time for it.
+/// The kernel lets go of the file of a server that was killed a while after that one has gone: when what its rings had
+/// begun is done, and a thread has had the time for it.
 fn lock(file: &std::fs::File, config: &Config, tell: &dyn Fn(&str)) -> Result<(), String> {
     const IN_USE: &str = "in use by another server";
     let how =
@@ -215,7 +300,10 @@ fn lock(file: &std::fs::File, config: &Config, tell: &dyn Fn(&str)) -> Result<()
 }
 
 /// The way past the page cache, if there is one, and the alignments in memory and in the file that it asks for.
-fn direct(config: &Config, buffered: &std::fs::File) -> io::Result<(Option<OwnedFd>, u32, u32)> {
+///
+/// A file whose size is no multiple of what direct I/O asks for goes through the page cache: nothing of it would be out
+/// of reach.
+fn direct(config: &Config, buffered: &std::fs::File, bytes: u64) -> io::Result<(Option<OwnedFd>, u32, u32)> {
     const NONE: (Option<OwnedFd>, u32, u32) = (None, 1, SECTOR_SIZE as u32);
     if !config.direct {
         return Ok(NONE);
@@ -231,7 +319,9 @@ fn direct(config: &Config, buffered: &std::fs::File) -> io::Result<(Option<Owned
     Ok(match aligns {
         // The file system says that this file knows no direct I/O, though it lets it be opened so.
         (0, _) | (_, 0) if is_told => NONE,
+        (_, offset) if is_told && !bytes.is_multiple_of(offset.into()) => NONE,
         (memory, offset) if is_told => (Some(file.into()), memory, offset.max(SECTOR_SIZE as u32)),
+        _ if !bytes.is_multiple_of(SAFE_ALIGN.into()) => NONE,
         _ => (Some(file.into()), SAFE_ALIGN, SAFE_ALIGN),
     })
 }
@@ -245,8 +335,8 @@ fn is_on(magic: libc::c_long, file: &std::fs::File, kind: FileType) -> bool {
 ///
 /// Nobody asks when a disk was last read, so that is not noted, where the kernel lets us choose.
 ///
-/// Where a file system does not say that it can be asked not to wait, another thread of the kernel does everything, instead of the
-/// ring. tmpfs does not say so, though it has nothing to wait for but memory; this says it for it.
+/// Where a file system does not say that it can be asked not to wait, another thread of the kernel does everything,
+/// instead of the ring. tmpfs does not say so, though it has nothing to wait for but memory; this says it for it.
 fn set_flags(file: BorrowedFd<'_>, is_on_tmpfs: bool) -> rustix::io::Result<()> {
     if is_on_tmpfs {
         fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?;
@@ -266,6 +356,11 @@ fn check_size(config: &Config, bytes: u64, block_size: u32) -> Result<(), String
         && wanted != bytes
     {
         return Err(format!("it has {bytes} bytes, not {wanted}; leave size= out to take it as it is"));
+    }
+    if !bytes.is_multiple_of(block_size.into()) {
+        return Err(format!(
+            "it has {bytes} bytes, which are no whole blocks of {block_size}; 'truncate -s %{block_size}' makes it longer by what is missing"
+        ));
     }
     if bytes < u64::from(block_size) {
         return Err(format!(
@@ -293,8 +388,8 @@ mod tests {
             ["first", "second"].map(|name| std::env::temp_dir().join(format!("blkmq-{name}-{}", std::process::id())));
         let [first, second] = [first, second].map(|path| Config { size: Some(1 << 20), ..Config::new(path) });
         let opened = [&first, &second].map(|config| open(config, 0).expect("it can be made").0);
-        let found = direct(&second, &opened[0]);
-        assert!(direct(&first, &opened[0]).is_ok());
+        let found = direct(&second, &opened[0], 0);
+        assert!(direct(&first, &opened[0], 0).is_ok());
         for config in [&first, &second] {
             std::fs::remove_file(&config.path).expect("it was just made");
         }
@@ -313,6 +408,24 @@ mod tests {
         }
         if let Some(file) = &target.direct {
             assert!(fcntl_getfl(file).expect("it is open").contains(OFlags::DIRECT));
+        }
+    }
+
+    /// Red if a device is taken whose driver refuses most writes, or one without zones is refused.
+    #[test]
+    fn zoned_devices_are_refused() {
+        let sysfs = tempfile::tempdir().expect("there is room");
+        for (name, model) in [("8:0", "none\n"), ("8:16", "host-managed\n"), ("8:32", "host-aware\n")] {
+            std::fs::create_dir_all(sysfs.path().join(name).join("queue")).expect("it is writable");
+            std::fs::create_dir_all(sysfs.path().join(name).join("part")).expect("it is writable");
+            std::fs::write(sysfs.path().join(name).join("queue/zoned"), model).expect("it is writable");
+        }
+        std::os::unix::fs::symlink("8:16/part", sysfs.path().join("8:17")).expect("it is writable");
+        let checked = |minor| check_zones(sysfs.path(), rustix::fs::makedev(8, minor));
+        assert!(checked(0).is_ok() && checked(48).is_ok());
+        for minor in [16, 17, 32] {
+            let error = checked(minor).expect_err("it is zoned");
+            assert!(error.starts_with("a zoned block device (host-"), "{error}");
         }
     }
 

@@ -201,7 +201,7 @@ impl Transfer {
             (Ok(_), Task::Sync | Task::Range(_)) => Ok(true),
             // The file has become shorter than it was.
             (Ok(0), _) => Err(Status::IoError),
-            (Ok(done), _) => Ok(self.advance(done)),
+            (Ok(done), _) => self.advance(done),
         };
         match next {
             Ok(false) => Next::Again,
@@ -250,16 +250,20 @@ impl Transfer {
         }
     }
 
-    /// So many bytes are done. Returns whether these are all.
-    fn advance(&mut self, done: u64) -> bool {
+    /// So many bytes are done. Returns whether these are all; an error if it makes no headway, as at the end of a file that has become
+    /// shorter and ends within a block.
+    fn advance(&mut self, done: u64) -> Result<bool, Status> {
         // What begins within a block would have to go through the page cache; it is done once more.
         let done = done.min(self.bytes);
         let done = if done == self.bytes { done } else { done - done % self.block };
         self.offset += done;
         self.bytes -= done;
-        self.tries = if done > 0 { 0 } else { self.tries };
+        self.tries = if done > 0 { 0 } else { self.tries + 1 };
+        if self.tries > MOST_TRIES {
+            return Err(Status::IoError);
+        }
         if self.bytes == 0 {
-            return true;
+            return Ok(true);
         }
         let mut left = done as usize;
         while let Some(piece) = self.pieces.get_mut(self.through) {
@@ -271,7 +275,7 @@ impl Transfer {
             left -= piece.iov_len;
             self.through += 1;
         }
-        false
+        Ok(false)
     }
 }
 
@@ -353,6 +357,17 @@ mod tests {
     #[test]
     fn a_file_that_has_become_shorter_is_an_error_and_no_endless_loop() {
         assert_eq!(transfer(&[512]).answered(0), Next::Over(Status::IoError));
+    }
+
+    /// Red if it is asked for for ever.
+    #[test]
+    fn a_file_that_ends_within_a_block_is_an_error() {
+        let mut transfer = Transfer { block: 512, ..transfer(&[1024]) };
+        assert_eq!(transfer.answered(700), Next::Again);
+        for _ in 0..MOST_TRIES {
+            assert_eq!(transfer.answered(188), Next::Again);
+        }
+        assert_eq!(transfer.answered(188), Next::Over(Status::IoError));
     }
 
     /// Red if what the kernel puts off is asked for for ever.
