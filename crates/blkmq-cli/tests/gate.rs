@@ -1,0 +1,70 @@
+//! `scripts/test` with steps of its own: what it calls a failure, and what it tells.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// `slow` builds for longer than a step may be silent; `silent` runs and says nothing; the others pass at once.
+const STEP: &str = "#!/usr/bin/env bash
+if [[ $1 == --build ]]; then
+    case $2 in
+    slow) sleep 7 ;;
+    broken) exit 101 ;;
+    lacking) echo 'SKIP it cannot be had' && exit 75 ;;
+    esac
+    exit 0
+fi
+if [[ $1 == silent ]]; then sleep 600; fi
+mkdir -p target/loom
+echo 'test result: ok. 3 passed; 0 failed; 0 ignored;'
+";
+
+/// A folder with the script and these steps in it.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let scripts = folder.join("scripts");
+    fs::create_dir_all(&scripts).expect("the folder for tests is writable");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/test");
+    fs::copy(script, scripts.join("test")).expect("the script is in the repository");
+    fs::write(scripts.join("step"), STEP).expect("the folder is writable");
+    fs::set_permissions(scripts.join("step"), fs::Permissions::from_mode(0o755)).expect("the file is ours");
+    folder
+}
+
+fn run(folder: &Path, steps: &[&str], ci: &str) -> (Output, String) {
+    let mut command = Command::new(folder.join("scripts/test"));
+    let output = command.args(steps).env("SILENCE", "5").env("CI", ci).output().expect("there is a shell");
+    let words = String::from_utf8(output.stdout.clone()).expect("it prints text");
+    (output, words)
+}
+
+/// Red if the time that a step builds counts towards the limit by which it hangs, or is not told.
+#[test]
+fn a_step_may_build_for_any_time_and_hangs_when_it_says_nothing() {
+    let (output, words) = run(&folder("gate"), &["slow", "silent", "broken", "lacking"], "");
+    let line = |step: &str| words.lines().find(|line| line.starts_with(step)).expect("each step has a line").to_owned();
+    let number = |text: &str| text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+    let slow = line("slow ");
+    let building = slow.split_once(" s, ").and_then(|(_, rest)| number(rest));
+    assert!(slow.contains(" ok ") && slow.ends_with(" 3 passed") && building >= Some(7), "{words}");
+    assert!(line("silent ").contains("FAILED (ended: it said nothing for 5 s)"), "{words}");
+    assert!(line("broken ").contains("FAILED ") && line("lacking ").contains("SKIP "), "{words}");
+    let last: Vec<&str> = words.lines().collect();
+    let [.., time, disk, sum] = last[..] else { panic!("{words}") };
+    assert!(time.contains(" s in all, ") && time.ends_with(" s of it building"), "{words}");
+    assert!(disk.ends_with(" GB on disk in target"), "{words}");
+    assert_eq!(sum, "3 passed, 2 failed, 1 skipped");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// Red if what no later step needs stays on the disk where each run is the only one.
+#[test]
+fn a_step_leaves_nothing_of_its_own_on_ci() {
+    let folder = folder("gate-ci");
+    for (ci, is_there) in [("", true), ("true", false)] {
+        let (output, words) = run(&folder, &["loom"], ci);
+        assert_eq!(output.status.code(), Some(0), "{words}");
+        assert_eq!(folder.join("target/loom").exists(), is_there, "{words}");
+    }
+}
