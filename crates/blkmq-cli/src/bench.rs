@@ -42,7 +42,7 @@ With --ab the job runs in short slices, alternately with the one and the other v
 interval of B/A is narrower than 0.02, which is the ratio of what all jobs do together; under it stand the rate, p50 and p99 of
 each job. KNOB is device, scheduler, locking, bypass, or whatever --set takes; bypass goes with the
 locking unless it is given. KNOB may also be accounting, with the values per-thread and shared; or stamps: with 0 the block layer takes no time stamps, with 1 it takes exact ones, also
-for jobs with gtod_reduce, which otherwise have those of the kernel's last tick.
+for jobs with gtod_reduce, which otherwise have those of the kernel's last tick. --set takes stamps too.
 
 'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
 

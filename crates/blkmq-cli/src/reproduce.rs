@@ -18,6 +18,7 @@ use clap::Args;
 use self::found::Found;
 pub(crate) use self::found::FoundTable;
 use self::tables::{NAMES, Table};
+pub(crate) use self::tables::{QUICK, WAITING};
 use crate::failure::Failure;
 use crate::page::Page;
 use crate::target::{Target, Time};
@@ -38,7 +39,8 @@ Each row of a table runs the same job on a device of blkmq, in short slices that
 slices. What it gains is over the row 'single' on the same device, Linux's way to share a scheduler, as after/before - 1
 with a 95 % interval; 'accounting' has no scheduler, and compares with its first row. 'of none' is the ratio to the row
 without a scheduler. CPU ns is what the jobs' threads took for each request, waiting the share of it that went into waiting
-for the lock and into polls that found nothing, merged the share of the operations that joined another one's request, KiB
+for the lock and into looks for completions that had not come, stamps whether requests were stamped by an exact clock, as
+those of applications are, or by the kernel's last tick, as where no job measures a latency; merged the share of the operations that joined another one's request, KiB
 the mean size of a request, and passed the share of the requests that passed the scheduler by.
 
 What was published stands in the last columns, beside the row that does the same, and below the table with its machine. It
@@ -135,6 +137,11 @@ impl Reproduce {
 /// The table 'scaling' for those in a hurry: one device, each locking whole, few rounds.
 pub(crate) fn scaling_in_short(stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
     measure(&tables::scaling_in_short(), MIN_ROUNDS as u32, SHORT_SLICE, stop)
+}
+
+/// The same where requests wait.
+pub(crate) fn waiting_in_short(stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
+    measure(&tables::waiting_in_short(), MIN_ROUNDS as u32, SHORT_SLICE, stop)
 }
 
 fn measure(table: &Table, rounds: u32, runtime: Duration, stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {

@@ -70,11 +70,16 @@ impl Target {
     }
 
     /// Sets a knob by `NAME=VALUE`, given with `--set`. Of those that a queue is built with, only `locking` and `bypass` are
-    /// knobs as well; as such, too, they are there from the beginning, and the one goes with the other.
+    /// knobs as well; as such, too, they are there from the beginning, and the one goes with the other. `stamps` is none, but
+    /// what a run without it is compared with.
     pub(crate) fn set_knob(&mut self, text: &str) -> Result<(), TextError> {
         let (name, value) = assignment(text)?;
         let place = format!("--set {text}");
-        if matches!(name, "locking" | "bypass") {
+        if name == "stamps" && self.setup.clock == ClockKind::Virtual {
+            let what = "on virtual time requests have no stamps of another kind; leave out --clock virtual".to_owned();
+            return Err(TextError { place, what });
+        }
+        if matches!(name, "locking" | "bypass" | "stamps") {
             self.set(name, value, place);
         } else {
             self.setup.settings.push((name.to_owned(), value.to_owned()));
@@ -121,6 +126,7 @@ impl Target {
             scheduler: bench.queue().scheduler().to_owned(),
             locking: bench.queue().locking().to_string(),
             bypass: bench.queue().has_bypass(),
+            stamps: bench.stamps().name(),
         }
     }
 }

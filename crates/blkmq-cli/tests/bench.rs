@@ -69,7 +69,7 @@ fn the_json_has_fios_keys() {
         let foreign: Vec<_> = ours.difference(&theirs).collect();
         assert!(missing.is_empty() && foreign.is_empty(), "{lines}: without {missing:?}, but with {foreign:?}");
         let of_layer = "batch_size_mean bypass bypassed contended cpu_ns_per_request device dispatch_batches holds \
-                        locking merges merges_insert merges_plug requests scheduler staged trylock_failed wait_share";
+                        locking merges merges_insert merges_plug requests scheduler staged stamps trylock_failed wait_share";
         assert_eq!(layer.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" "), of_layer);
     }
 }
@@ -364,6 +364,34 @@ fn every_knob_can_be_compared() {
         assert_eq!(found["rounds"], 2);
         assert!(found["ratio"].as_f64().unwrap() > 0.0);
     }
+}
+
+/// Red if a figure made on the coarse clock looks like what applications get.
+#[test]
+fn the_clock_of_a_figure_is_said() {
+    let path = job("stamps.fio", "rw=randread\ngtod_reduce=1");
+    let timed = job("timed.fio", "rw=randread");
+    let takes_time = ["--device", "null,irqmode=2,completion_nsec=10us"];
+    let is_virtual = [&takes_time[..], &["--clock", "virtual"]].concat();
+    for (file, arguments, stamps) in [
+        (&path, &[][..], "coarse"),
+        (&path, &["--set", "stamps=1"], "exact"),
+        (&path, &["--set", "stamps=0"], "none"),
+        (&path, &takes_time, "exact"),
+        (&timed, &[], "exact"),
+        (&timed, &is_virtual, "virtual"),
+    ] {
+        let arguments = [&["bench", &**file][..], arguments].concat();
+        let found: Value = serde_json::from_str(&printed(&[&arguments[..], &["--json"]].concat())).unwrap();
+        assert_eq!(found["blkmq"]["stamps"], stamps, "{arguments:?}");
+        let words = printed(&arguments);
+        let line = words.lines().find(|line| line.starts_with("stamps "));
+        assert_eq!(line.is_some_and(|line| line.contains(&format!(" {stamps}, "))), stamps != "virtual", "{words}");
+    }
+    let found = bench(&[&path, "--ab", "stamps=0,1", "--rounds", "2", "--runtime", "5ms"]);
+    assert_eq!((&found["stamps"]["a"], &found["stamps"]["b"]), (&"none".into(), &"exact".into()));
+    let text = refused(&[&["bench", &path, "--set", "stamps=1"][..], &is_virtual].concat());
+    assert!(text.contains("--set stamps=1") && text.contains("leave out --clock virtual"), "{text}");
 }
 
 #[test]

@@ -37,6 +37,11 @@ fn every_table_has_its_rows_beside_what_was_published() {
     assert_eq!(published, [Some(879e3), Some(901e3)]);
     assert!((row(1, "batch")["published_gain"].as_f64().unwrap() - 0.806).abs() < 0.001);
     assert_eq!(row(3, "single")["device"], "ssd,iops=66000");
+    // On what clock each figure was made.
+    let stamps = [row(0, "single, 1 queue"), row(2, "single"), row(3, "single"), row(4, "statistics off")];
+    let last = &row(4, "off, and without time stamps")["stamps"];
+    assert_eq!(stamps.map(|row| &row["stamps"]), ["coarse", "virtual", "exact", "exact"]);
+    assert_eq!(last, "none");
     // The disk's table is on virtual time, so its figures are the same everywhere.
     let disk = row(2, "single");
     assert!(disk["merged_percent"].as_f64() >= disk["published_merged_percent"].as_f64(), "{disk}");
@@ -145,7 +150,7 @@ fn words_name_machine_date_and_command() {
     assert!(row("batch  ").contains("475K  +80.6 %"), "{words}");
     assert!(words.contains("fewer than 16 rounds"), "{words}");
     let title = row("     ");
-    for column in ["IOPS", "gain", "of none", "CPU ns", "waiting", "merged", "KiB", "passed", "published"] {
+    for column in ["IOPS", "gain", "of none", "stamps", "CPU ns", "waiting", "merged", "KiB", "passed", "published"] {
         assert!(title.contains(column), "{title}");
     }
     assert!(words.contains("\nPublished gains:\n  263K -> 475K     +80.6 %  Yu Kuai 2025"), "{words}");

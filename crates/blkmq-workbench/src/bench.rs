@@ -75,6 +75,32 @@ pub enum ClockKind {
     Still,
 }
 
+/// What the requests of a run are stamped by, which is part of what they cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stamps {
+    /// The machine's clock, read for each batch: as the requests of applications are, by default.
+    Exact,
+    /// The kernel's last tick; see [`ClockKind::Real`].
+    Coarse,
+    /// A virtual clock.
+    Virtual,
+    /// Nothing; see [`ClockKind::Still`].
+    None,
+}
+
+impl Stamps {
+    /// A word for tables: `exact`, `coarse`, `virtual` or `none`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Coarse => "coarse",
+            Self::Virtual => "virtual",
+            Self::None => "none",
+        }
+    }
+}
+
 /// What can be asked of a run, and of a run that goes on.
 #[derive(Debug, Clone, Default)]
 pub struct Control {
@@ -150,7 +176,7 @@ pub struct Bench {
     /// The jobs' clock; the queue's own unless that is coarse or stands still.
     clock: Clock,
     is_apart: bool,
-    is_coarse: bool,
+    stamps: Stamps,
     plans: Vec<Plan>,
 }
 
@@ -181,13 +207,18 @@ impl Bench {
             BenchError::Job { name: largest.to_owned(), what }
         })?;
         let is_timed = driver.takes_time() || plans.iter().any(Plan::is_timed);
-        let is_coarse = setup.clock == ClockKind::Real && !is_timed;
-        let clock = match setup.clock {
-            ClockKind::Virtual | ClockKind::Still => Clock::Virtual(VirtualClock::new()),
-            _ if is_coarse => Clock::coarse(),
-            ClockKind::Real | ClockKind::Exact => Clock::real(),
+        let stamps = match setup.clock {
+            ClockKind::Real if !is_timed => Stamps::Coarse,
+            ClockKind::Real | ClockKind::Exact => Stamps::Exact,
+            ClockKind::Virtual => Stamps::Virtual,
+            ClockKind::Still => Stamps::None,
         };
-        let is_apart = is_coarse || setup.clock == ClockKind::Still;
+        let clock = match stamps {
+            Stamps::Virtual | Stamps::None => Clock::Virtual(VirtualClock::new()),
+            Stamps::Coarse => Clock::coarse(),
+            Stamps::Exact => Clock::real(),
+        };
+        let is_apart = matches!(stamps, Stamps::Coarse | Stamps::None);
         let of_jobs = if is_apart { Clock::real() } else { clock.clone() };
         let mut builder = RequestQueue::builder(driver)
             .clock(clock)
@@ -217,7 +248,7 @@ impl Bench {
                 .and_then(|change| change.wait())
                 .map_err(|error| BenchError::Setting(format!("{name}={value}"), error.to_string()))?;
         }
-        Ok(Self { q, clock: of_jobs, plans, is_apart, is_coarse })
+        Ok(Self { q, clock: of_jobs, plans, is_apart, stamps })
     }
 
     /// The queue that the jobs run on.
@@ -226,10 +257,10 @@ impl Bench {
         &self.q
     }
 
-    /// Whether the queue's time is that of the kernel's last tick; see [`ClockKind::Real`].
+    /// What requests are stamped by.
     #[must_use]
-    pub fn is_coarse(&self) -> bool {
-        self.is_coarse
+    pub fn stamps(&self) -> Stamps {
+        self.stamps
     }
 
     /// Runs the jobs, and returns when all of them have ended.

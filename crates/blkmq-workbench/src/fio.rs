@@ -22,6 +22,8 @@ pub struct Subject {
     pub locking: String,
     /// Whether requests might bypass it.
     pub bypass: bool,
+    /// What requests were stamped by: `exact` as those of applications are, `coarse`, `virtual` or `none`.
+    pub stamps: &'static str,
 }
 
 /// The whole of fio's output.

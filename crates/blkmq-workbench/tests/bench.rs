@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, Outcome, Setup, thread_cpu_ns};
+use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, Outcome, Setup, Stamps, thread_cpu_ns};
 use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Extent, Job, Operations, Order};
 
 /// Each request takes 100 us, and 64 go at once.
@@ -253,7 +253,7 @@ fn the_clock_is_coarse_only_where_nobody_needs_it() {
     let [plain, timed_writes, ..] = published(1, MS);
     let coarse = |job: &Job, device: &str, clock| {
         let setup = setup(device, "none", clock);
-        Bench::new(std::slice::from_ref(job), &setup).expect("it fits").is_coarse()
+        Bench::new(std::slice::from_ref(job), &setup).expect("it fits").stamps() == Stamps::Coarse
     };
     let inline = "null,irqmode=0,size=1G";
     assert!(coarse(&plain, inline, ClockKind::Real));

@@ -73,6 +73,8 @@ struct Found<'a> {
     rounds: usize,
     /// Operations per second of each.
     iops: Sides<Rates>,
+    /// What their requests were stamped by.
+    stamps: Sides<&'static str>,
     /// What requests cost; not on virtual time, which takes none.
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<Sides<Costs>>,
@@ -115,13 +117,15 @@ impl<'a> Found<'a> {
         let Ratio { ratio, low, high, rounds } = found;
         let [a, b] = pair.values.each_ref().map(String::as_str);
         let iops = Sides { a: rates(0), b: rates(1) };
+        let stamps = |side: usize| variants[side].bench.stamps().name();
+        let stamps = Sides { a: stamps(0), b: stamps(1) };
         let costs = |side: usize| Costs::from(&variants[side].layer);
         let costs = is_real.then(|| Sides { a: costs(0), b: costs(1) });
         let names = distinct(&variants[0].jobs.iter().map(|job| &*job.name).collect::<Vec<_>>());
         let jobs = variants[0].jobs.iter().zip(&variants[1].jobs).zip(names);
         let jobs = jobs.map(|((a, b), name)| ComparedJob::new(name, a, b, slice)).collect();
         let is_resolved = found.is_resolved();
-        Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, costs, jobs, is_resolved }
+        Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, stamps, costs, jobs, is_resolved }
     }
 
     fn sections(&self, slice: Duration) -> Vec<Section> {
@@ -147,10 +151,16 @@ impl<'a> Found<'a> {
     }
 
     fn write(&self, slice: Duration, out: &mut dyn Write) -> io::Result<()> {
-        for (side, value, rates) in [("A", self.a, self.iops.a), ("B", self.b, self.iops.b)] {
+        let sides = [("A", self.a, self.iops.a, self.stamps.a), ("B", self.b, self.iops.b, self.stamps.b)];
+        for (side, value, rates, stamps) in sides {
             let Rates { median, lower_quartile, upper_quartile } = rates;
             let [median, lower, upper] = [median, lower_quartile, upper_quartile].map(short);
-            writeln!(out, "{side}    {median:>7} IOPS, quartiles {lower} .. {upper}    {}={value}", self.knob)?;
+            let stamps = format!("time stamps {stamps}");
+            writeln!(
+                out,
+                "{side}    {median:>7} IOPS, quartiles {lower} .. {upper}, {stamps}    {}={value}",
+                self.knob
+            )?;
         }
         for (side, costs) in self.costs.iter().flat_map(|costs| [("A", costs.a), ("B", costs.b)]) {
             let Costs { cpu_ns_per_request, wait_share, bypassed_share } = costs;

@@ -106,11 +106,15 @@ impl Table<'_> {
     /// What ran on what.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let Self { name, file, outcome, subject, clock } = self;
-        let clock = if *clock == Time::Real { "the machine's time" } else { "virtual time" };
+        let is_real = *clock == Time::Real;
+        let clock = if is_real { "the machine's time" } else { "virtual time" };
         let mut facts = vec![
             ("load", format!("{name}, {} of {clock}", time(Duration::from_nanos(outcome.elapsed_ns)))),
             ("device", format!("{}, {}", subject.device, scheduler(subject))),
         ];
+        if is_real {
+            facts.push(("stamps", format!("{}, {}", subject.stamps, stamps(subject.stamps))));
+        }
         if !file.without_effect.is_empty() {
             facts.push(("no effect", file.without_effect.join(", ")));
         }
@@ -155,6 +159,17 @@ fn scheduler(Subject { scheduler, locking, bypass, .. }: &Subject) -> String {
         return "scheduler none".to_owned();
     }
     format!("scheduler {scheduler}, locking {locking}, bypass {}", u8::from(*bypass))
+}
+
+/// What it means that requests are stamped like that.
+fn stamps(name: &str) -> &'static str {
+    match name {
+        "exact" => "from a clock that is read for each batch, as requests of applications have them",
+        "coarse" => {
+            "the kernel's last tick, as no job measures a latency; --set stamps=1 gives what applications pay for"
+        }
+        _ => "what they cost is left out",
+    }
 }
 
 /// The names of what is reported, each another one.

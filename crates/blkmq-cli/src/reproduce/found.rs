@@ -1,6 +1,5 @@
 //! What was found, beside what was published.
 
-use blkmq_workbench::bench::LayerOutcome;
 use blkmq_workbench::{Ratio, Turns};
 use serde::Serialize;
 
@@ -27,6 +26,8 @@ pub(crate) struct FoundTable {
     pub(super) job: &'static str,
     /// How long it ran, on which time.
     pub(super) time: String,
+    /// By whom, on what; empty if nobody has published such a measurement.
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub(super) published: &'static str,
     pub(super) rounds: usize,
     pub(super) rows: Vec<FoundRow>,
@@ -56,6 +57,8 @@ pub(super) struct FoundRow {
     /// Percent of the requests that passed the scheduler by, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bypassed_percent: Option<f64>,
+    /// What requests were stamped by.
+    pub(super) stamps: &'static str,
     /// On virtual time this is the time of the model as well, and says nothing; as is the next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cpu_ns_per_request: Option<f64>,
@@ -104,14 +107,14 @@ impl FoundTable {
             time,
             published: table.published,
             rounds: turns.rounds(),
-            rows: rows.map(|(index, variant)| FoundRow::new(table, index, &variant.layer, turns)).collect(),
+            rows: rows.map(|(index, variant)| FoundRow::new(table, index, variant, turns)).collect(),
             figures: table.figures.iter().map(FoundFigure::from).collect(),
         }
     }
 }
 
 impl FoundRow {
-    fn new(table: &Table, index: usize, layer: &LayerOutcome, turns: &Turns) -> Self {
+    fn new(table: &Table, index: usize, Variant { layer, bench, .. }: &Variant, turns: &Turns) -> Self {
         let row = &table.rows[index];
         let is_real = table.clock == Time::Real;
         let rates = |index| Rates::from(turns.spread(index).expect("every row had slices"));
@@ -139,6 +142,7 @@ impl FoundRow {
             merged_percent: 100.0 * layer.merged_share(),
             request_bytes_mean: layer.request_bytes_mean(),
             bypassed_percent: none.map(|_| 100.0 * layer.bypassed_share()),
+            stamps: bench.stamps().name(),
             cpu_ns_per_request: is_real.then(|| layer.cpu_ns_per_request()),
             wait_share: is_real.then(|| layer.wait_share()),
             published_iops: published.iops,

@@ -195,12 +195,36 @@ fn scaling() -> Table {
     }
 }
 
-/// The same on one hardware queue, without the steps of `staged` and the figures of others.
+/// What stands behind the names of rows in which nothing need wait.
+pub(crate) const QUICK: &str = ", 1 queue";
+/// What stands behind the names of rows in which requests wait.
+pub(crate) const WAITING: &str = ", requests wait";
+
+/// The same on one hardware queue, in the steps that tell the lockings and the bypass apart.
 pub(super) fn scaling_in_short() -> Table {
-    let is_kept = |row: &Row| row.label.ends_with(", 1 queue") && !row.label.starts_with("staged:");
+    let is_kept = |row: &Row| {
+        let name = row.label.strip_suffix(QUICK).unwrap_or_default();
+        matches!(name, "none" | "single" | "single, bypass" | "staged" | "batch" | "combining" | "combining, bypass")
+    };
     let table = scaling();
     // The first two rows, to which the others are compared, stay where they are.
     Table { rows: table.rows.into_iter().filter(is_kept).collect(), figures: Vec::new(), ..table }
+}
+
+/// The same job on a device of which it wants more than that takes at once: most requests wait.
+pub(super) fn waiting_in_short() -> Table {
+    let device = "null,irqmode=2,completion_nsec=50000,submit_queues=1,hw_queue_depth=16";
+    let is_kept =
+        |row: &Row| matches!(&*row.label, "none" | "single" | "single, bypass" | "combining" | "combining, bypass");
+    let rows = ways(device, &[], &[]).into_iter().filter(is_kept);
+    Table {
+        name: "waiting",
+        about: "And where requests wait, since the device takes 16 at once, 50 us each, of the 128 that there are?",
+        published: "",
+        rows: rows.map(|row| Row { label: format!("{}{WAITING}", row.label), ..row }).collect(),
+        figures: Vec::new(),
+        ..scaling()
+    }
 }
 
 fn batch() -> Table {
@@ -316,7 +340,7 @@ mod tests {
     #[test]
     fn every_row_is_compared_with_those_on_its_device() {
         let names = NAMES.into_iter().filter(|name| *name != "accounting");
-        for table in names.map(table).chain([scaling_in_short()]) {
+        for table in names.map(table).chain([scaling_in_short(), waiting_in_short()]) {
             let name = table.name;
             assert!(table.rows.len() > Locking::ALL.len(), "{name}");
             for row in &table.rows {

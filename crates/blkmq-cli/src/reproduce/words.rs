@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use blkmq::Locking;
 use blkmq_workbench::MIN_ROUNDS;
 use blkmq_workbench::report::{Bar, Group, Section};
 
@@ -22,6 +23,12 @@ fn percent(percent: f64) -> String {
 
 fn kib(bytes: f64) -> String {
     format!("{:.1}", bytes / 1024.0)
+}
+
+/// A ratio with its interval; or that there is no difference, as far as the interval tells.
+fn times(&FoundRatio { ratio, low, high, .. }: &FoundRatio) -> String {
+    let verdict = if low > 1.0 || high < 1.0 { "" } else { ", no difference that so short a run can tell" };
+    format!("{ratio:.2} ({low:.2} .. {high:.2}{verdict})")
 }
 
 /// A cell of what may be missing.
@@ -47,11 +54,12 @@ impl Found {
 }
 
 /// The columns behind the label, with their widths; the last three were published.
-const COLUMNS: [(&str, usize); 12] = [
+const COLUMNS: [(&str, usize); 13] = [
     ("IOPS", 8),
     ("gain", 9),
     ("95 % interval", 24),
     ("of none", 9),
+    ("stamps", 8),
     ("CPU ns", 8),
     ("waiting", 9),
     ("merged", 9),
@@ -64,8 +72,9 @@ const COLUMNS: [(&str, usize); 12] = [
 
 /// What the columns are.
 const ABOUT: &str = "\
-Of none: the rate over that without a scheduler. CPU ns: CPU time of a request; waiting: the share of it for the scheduler's
-lock, and in looks for completions that had not come. Passed: requests that passed the scheduler by.";
+Of none: the rate over that without a scheduler. Stamps: exact, as requests of applications have them, or coarse, the kernel's
+last tick, where no job measures a latency. CPU ns: CPU time of a request; waiting: the share of it for the scheduler's lock,
+and in looks for completions that had not come. Passed: requests that passed the scheduler by.";
 
 /// Wide enough for every label.
 const LABEL: usize = 44;
@@ -80,9 +89,14 @@ fn write_line(label: &str, cells: &[String], out: &mut dyn Write) -> io::Result<
 impl FoundTable {
     pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "\n{}: {}", self.name, self.about)?;
-        writeln!(out, "{}, {}. Published: {}\n", self.job, self.time, self.published)?;
+        let published = match self.published {
+            "" => String::new(),
+            published => format!(" Published: {published}"),
+        };
+        writeln!(out, "{}, {}.{published}\n", self.job, self.time)?;
         let has_merges = self.rows.iter().any(|row| row.published_merged_percent.is_some());
-        let shown = if has_merges { COLUMNS.len() } else { COLUMNS.len() - 1 };
+        let unused = if self.published.is_empty() { 3 } else { usize::from(!has_merges) };
+        let shown = COLUMNS.len() - unused;
         write_line("", &COLUMNS.map(|(title, _)| title.to_owned())[..shown], out)?;
         for row in &self.rows {
             write_line(&row.label, &row.cells()[..shown], out)?;
@@ -102,20 +116,24 @@ impl FoundTable {
         Ok(())
     }
 
-    /// What the figures say of the row of that label, in a sentence; `None` without such a row, or one that it is compared with.
-    pub(crate) fn verdict(&self, label: &str) -> Option<String> {
-        let row = self.rows.iter().find(|row| row.label == label)?;
-        let FoundRatio { base, ratio, low, high } = row.ratio.as_ref()?;
-        let verdict = if *low > 1.0 || *high < 1.0 {
-            format!("does {ratio:.2} times the operations of '{base}' ({low:.2} .. {high:.2})")
-        } else {
-            format!("does as many operations as '{base}', as far as so short a run can tell ({low:.2} .. {high:.2})")
-        };
-        let of_none = row
-            .ratio_to_none
-            .as_ref()
-            .map(|none| format!(", and {:.0} % of what '{}' does", 100.0 * none.ratio, none.base));
-        Some(format!("On this machine '{label}', the default, {verdict}{}.", of_none.unwrap_or_default()))
+    /// What each step from Linux's lock to the default gains, by name, a line for each; `None` unless the table has these rows,
+    /// whose labels end with `suffix`.
+    pub(crate) fn steps(&self, suffix: &str) -> Option<String> {
+        let (base, locking) = (format!("single{suffix}"), Locking::default());
+        let mut lines = format!("On this machine, times the operations of '{base}':");
+        for (step, label) in [
+            ("the locking alone", locking.to_string()),
+            ("the bypass alone", "single, bypass".to_owned()),
+            ("both, the default", format!("{locking}, bypass")),
+        ] {
+            let row = self.rows.iter().find(|row| row.label == format!("{label}{suffix}"))?;
+            let found = row.ratio.as_ref().filter(|found| found.base == base)?;
+            lines += &format!("\n  {step:19}'{}' {}", row.label, times(found));
+            if let Some(none) = &row.ratio_to_none {
+                lines += &format!(", {:.0} % of what '{}' does", 100.0 * none.ratio, none.base);
+            }
+        }
+        Some(lines)
     }
 
     /// The table, its rates and its ratios, each beside what was published.
@@ -137,10 +155,13 @@ impl FoundTable {
             Some(group(row, vec![Some(bar), published(row.published_gain.map(|gain| 1.0 + gain))]))
         };
         let series = ["measured", "published"];
+        let published = match self.published {
+            "" => String::new(),
+            published => format!(" The last three columns were published: {published}."),
+        };
         let note = format!(
-            "{} {}, {}. The last three columns were published: {}. Gain is after/before - 1, passed is the share of the \
-             requests that passed the scheduler by, KiB the mean size of a request.",
-            self.about, self.job, self.time, self.published
+            "{} {}, {}.{published} Gain is after/before - 1, KiB the mean size of a request. {ABOUT}",
+            self.about, self.job, self.time
         );
         let mut sections = vec![
             page::table(self.name, &note, &head, rows),
@@ -181,6 +202,7 @@ impl FoundRow {
             cell(self.gain, on_top),
             self.ratio.as_ref().map_or_else(String::new, interval),
             cell(self.ratio_to_none.as_ref(), |found| format!("{:.3}", found.ratio)),
+            self.stamps.to_owned(),
             cell(self.cpu_ns_per_request, |ns| format!("{ns:.0}")),
             cell(self.wait_share, |share| percent(100.0 * share)),
             percent(self.merged_percent),
@@ -231,14 +253,16 @@ mod tests {
         assert!(words.iter().all(|words| words.len() < COLUMNS[2].1));
     }
 
+    /// Red if what the bypass gains is told as the locking's gain, or noise as a gain.
     #[test]
-    fn a_verdict_says_what_the_interval_says() {
+    fn each_step_is_told_by_its_name() {
         let row = |label: &str, low, high| FoundRow {
             label: label.to_owned(),
             device: "null",
             settings: Vec::new(),
             iops: Rates { median: 1.0, lower_quartile: 1.0, upper_quartile: 1.0 },
-            ratio: Some(FoundRatio { base: "single".to_owned(), ratio: (low + high) / 2.0, low, high }),
+            stamps: "coarse",
+            ratio: Some(FoundRatio { base: "single, x".to_owned(), ratio: (low + high) / 2.0, low, high }),
             gain: None,
             ratio_to_none: None,
             merged_percent: 0.0,
@@ -250,19 +274,21 @@ mod tests {
             published_gain: None,
             published_merged_percent: None,
         };
-        let rows = vec![row("more", 1.5, 2.5), row("less", 0.4, 0.6), row("same", 0.9, 1.2)];
+        let rows = vec![
+            row("combining, x", 0.9, 1.2),
+            row("single, bypass, x", 1.5, 2.5),
+            row("combining, bypass, x", 0.4, 0.6),
+        ];
         let [name, about, job, published] = [""; 4];
-        let table =
+        let mut table =
             FoundTable { name, about, job, time: String::new(), published, rounds: 16, rows, figures: Vec::new() };
-        for (label, expected) in [
-            ("more", "does 2.00 times the operations of 'single' (1.50 .. 2.50)."),
-            ("less", "does 0.50 times the operations of 'single' (0.40 .. 0.60)."),
-            ("same", "does as many operations as 'single', as far as so short a run can tell (0.90 .. 1.20)."),
-        ] {
-            let verdict = table.verdict(label).unwrap();
-            assert_eq!(verdict, format!("On this machine '{label}', the default, {expected}"));
-        }
-        assert_eq!(table.verdict("other"), None);
+        let expected = "On this machine, times the operations of 'single, x':\n  \
+                        the locking alone  'combining, x' 1.05 (0.90 .. 1.20, no difference that so short a run can tell)\n  \
+                        the bypass alone   'single, bypass, x' 2.00 (1.50 .. 2.50)\n  \
+                        both, the default  'combining, bypass, x' 0.50 (0.40 .. 0.60)";
+        assert_eq!(table.steps(", x").as_deref(), Some(expected));
+        table.rows.remove(1);
+        assert_eq!(table.steps(", x"), None);
     }
 
     /// Red if a published gain has no bar, or stands among the measured ones.
