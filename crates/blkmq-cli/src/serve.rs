@@ -3,6 +3,7 @@
 mod allow;
 mod command;
 mod config;
+mod descriptors;
 mod drain;
 pub(crate) mod folder;
 mod health;
@@ -191,6 +192,9 @@ impl Serve {
         };
         let server = Nbd::start(&plan, &queues, &addresses, handed, tls, give_up)?;
         warn_of_loss(&plan.exports, &queues);
+        if let Some(line) = descriptors::provide(plan.max_connections.unwrap_or(blkmq_export::MAX_CONNECTIONS).into()) {
+            nbd::say(Level::Warning, &line);
+        }
 
         let (tell, events) = mpsc::channel();
         let failed = |error: io::Error| Failure::Running(format!("serve: {error}"));

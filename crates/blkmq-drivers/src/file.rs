@@ -5,10 +5,13 @@
 //! on the ring's descriptor. Polled hardware queues have a second ring, whose completions are found by asking the device; where
 //! the disk does not poll, they are like others.
 
+mod crew;
+mod engine;
 mod journal;
 mod length;
 mod losses;
 mod poller;
+mod pool;
 mod registered;
 mod ring;
 mod rings;
@@ -26,9 +29,9 @@ use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
 use blkmq::driver::{Arena, Batch, Done, Driver, Health, Registration, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
+pub use engine::Choice;
+use engine::Engine;
 pub use journal::{Asked, Journal};
-use poller::Poller;
-use ring::Ring;
 use rings::Rings;
 use target::Target;
 
@@ -76,6 +79,12 @@ pub const PARAMETERS: &[Parameter] = &[
         "0",
         "further hardware queues for polled reads and writes, which need direct I/O and a disk that polls",
     ),
+    Parameter::new(
+        "engine",
+        Accepts::Text,
+        "any",
+        "what does the requests: io_uring, threads, or any, which is io_uring unless the system forbids it",
+    ),
 ];
 
 /// How a file is to be opened.
@@ -101,6 +110,8 @@ pub struct Config {
     pub depth: u16,
     /// Each hardware queue belongs to one submitter, see [`Driver::is_owned`].
     pub owned: bool,
+    /// What does the requests.
+    pub engine: Choice,
 }
 
 impl Config {
@@ -117,6 +128,7 @@ impl Config {
             poll_queues: 0,
             depth: 128,
             owned: false,
+            engine: Choice::Any,
         }
     }
 
@@ -135,6 +147,10 @@ impl Config {
             poll_queues: values.number("poll_queues"),
             depth: values.number("hw_queue_depth"),
             owned: values.is_on("owned"),
+            engine: match values.get("engine") {
+                Some(Value::Text(engine)) => engine.parse()?,
+                _ => Choice::Any,
+            },
         })
     }
 }
@@ -166,8 +182,11 @@ impl File {
 
     fn open_with(config: Config, journal: Option<Arc<dyn Journal>>, tell: &dyn Fn(&str)) -> Result<Self, String> {
         let target = Target::open(&config, tell)?;
-        let file = Self { rings: Arc::new(Rings::new(journal)), target, config };
+        let file = Self { rings: Arc::new(Rings::new(config.engine, journal)), target, config };
         file.make_rings(file.topology())?;
+        if let Some(why) = file.rings.refusal() {
+            tell(&format!("{}: threads do the requests: {why}", file.config.path.display()));
+        }
         Ok(file)
     }
 
@@ -186,11 +205,11 @@ impl File {
             return Err(fault(&"polled hardware queues need direct I/O, which is off or not for this file"));
         }
         let topology = Topology { depth: self.config.depth, ..topology };
-        self.rings.make(&self.target, topology).map_err(|error| fault(&format_args!("no io_uring: {error}")))
+        self.rings.make(&self.target, topology).map_err(|what| fault(&what))
     }
 
-    fn ring(&self, hctx: u16) -> &Ring {
-        self.rings.get(hctx).expect("a hardware queue has had a ring since it was first there")
+    fn engine(&self, hctx: u16) -> &Engine {
+        self.rings.get(hctx).expect("a hardware queue has had an engine since it was first there")
     }
 }
 
@@ -223,23 +242,22 @@ impl Driver for File {
     /// COST: a system call for all requests, and for each a lock that nobody waits for, and its pieces written to the ring. Once in a
     /// millisecond, and for what reaches the last block, a system call that asks for the file's size.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
-        self.ring(hctx).start(&self.target, batch, now);
+        self.engine(hctx).start(&self.target, batch, now);
     }
 
     /// COST: a lock that nobody waits for, and a look at the ring; for each completion another such lock. On a polled hardware
     /// queue with reads or writes in flight, a system call.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
-        self.ring(hctx).reap(&self.target, done);
+        self.engine(hctx).reap(&self.target, done);
     }
 
     fn next_event(&self, hctx: u16) -> Option<Time> {
         // What the kernel has not taken yet is offered to it at the next poll; what is polled for is found at one.
-        let ring = self.rings.get(hctx)?;
-        (ring.is_behind() || ring.poller().is_some_and(Poller::is_busy)).then_some(Time(0))
+        self.rings.get(hctx)?.is_restless().then_some(Time(0))
     }
 
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
-        self.rings.get(hctx).map(Ring::fd)
+        self.rings.get(hctx).map(Engine::fd)
     }
 
     fn register(&self, arena: &Arena) -> Option<Registration> {
@@ -250,12 +268,15 @@ impl Driver for File {
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         writeln!(out, "file {} {}", self.config.path.display(), self.target)?;
-        for (index, bytes) in self.rings.iter().map(|(index, ring)| (index, ring.registered())) {
+        if let Some(why) = self.rings.refusal() {
+            writeln!(out, "threads do the requests: {why}")?;
+        }
+        for (index, bytes) in self.rings.iter().map(|(index, engine)| (index, engine.registered())) {
             if bytes > 0 {
                 writeln!(out, "hctx {index}: {bytes} bytes of memory registered")?;
             }
         }
-        for (index, poller) in self.rings.iter().filter_map(|(index, ring)| Some((index, ring.poller()?))) {
+        for (index, poller) in self.rings.iter().filter_map(|(index, engine)| Some((index, engine.poller()?))) {
             let how = if poller.is_refused() { "the disk does not poll: goes by interrupts" } else { "polls" };
             writeln!(out, "hctx {index}: {how}")?;
         }

@@ -50,7 +50,8 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     open_telling(spec, &|_| ())
 }
 
-/// The same. While that takes long, as when another server has the file still, `tell` is told in one sentence what is waited for.
+/// The same. `tell` is told, in one sentence each, what is waited for, as when another server has the file still, and what is not as it
+/// was asked for, as when the system forbids io_uring.
 ///
 /// # Errors
 /// As of [`open`].

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,6 +17,7 @@ use blkmq_drivers::file::{Config, File};
 use common::{run, submitter};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 const SECTOR: usize = 512;
 
@@ -161,6 +163,14 @@ fn a_file_holds_what_was_written_under_every_scheduler_and_locking() {
                     SECTORS * SECTOR
                 );
                 check_against_model(&spec, &path, scheduler, locking);
+                if owned == 0 {
+                    let path = format!("{path}-threads");
+                    let spec = format!(
+                        "file,path={path},size={},direct={direct},submit_queues=2,hw_queue_depth=8,engine=threads",
+                        SECTORS * SECTOR
+                    );
+                    check_against_model(&spec, &path, scheduler, locking);
+                }
             }
         }
     }
@@ -388,6 +398,51 @@ fn reads_outlive_the_thread_that_started_them() {
 }
 
 /// What a program with an event loop of its own waits for.
+/// Says to this test program that it is to forbid itself io_uring.
+const FORBIDDEN: &str = "BLKMQ_TEST_FORBIDS_IO_URING";
+
+/// Red if a file cannot be used where containers are not allowed io_uring, or nobody is told that threads do it. A filter is for ever,
+/// so a process of its own has it.
+#[test]
+fn where_io_uring_is_forbidden_threads_do_the_requests() {
+    if std::env::var_os(FORBIDDEN).is_none() {
+        let this = std::env::current_exe().expect("it runs");
+        let name = "where_io_uring_is_forbidden_threads_do_the_requests";
+        let child = Command::new(this).args(["--exact", name, "--nocapture"]).env(FORBIDDEN, "1").output();
+        let child = child.expect("it can be started");
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stderr));
+        return;
+    }
+    let refuse = SeccompAction::Errno(libc::EPERM as u32);
+    let arch = std::env::consts::ARCH.try_into().expect("the crate knows this processor");
+    let rules = [(libc::SYS_io_uring_setup, Vec::new())].into_iter().collect();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).expect("it makes sense");
+    let program: BpfProgram = filter.try_into().expect("it is short");
+    seccompiler::apply_filter_all_threads(&program).expect("the kernel has filters");
+
+    let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "forbidden");
+    let path = folder.file("a");
+    let told = RefCell::new(Vec::new());
+    let tell = |text: &str| told.borrow_mut().push(text.to_owned());
+    let spec = format!("file,path={path},size=1M,submit_queues=2");
+    let driver = blkmq_drivers::open_telling(&spec, &tell).expect("threads do it");
+    let told = told.into_inner();
+    let [text] = &told[..] else { panic!("{told:?}") };
+    assert!(text.starts_with(&format!("{path}: threads do the requests: no io_uring: ")), "{text}");
+    assert!(text.contains("io_uring_setup"), "{text}");
+    let q = RequestQueue::builder(driver).scheduler("mq-deadline").build().expect("the device makes sense");
+    let mut submitter = submitter(&q);
+    let flags = Flags { fua: true, ..Flags::default() };
+    let bios = (0..64).map(|number| Bio::write(number * 32, Buffer::from(&[number as u8; 4096][..])).with_flags(flags));
+    assert!(run(&mut submitter, bios).iter().all(|done| done.status.is_ok()));
+    for number in 0..64 {
+        assert_eq!(read(&mut submitter, number * 32, 4096), [number as u8; 4096]);
+    }
+    let error = blkmq_drivers::open(&format!("file,path={},size=1M,engine=io_uring", folder.file("b")));
+    let error = error.expect_err("it is wanted and not there").to_string();
+    assert!(error.contains("no io_uring: ") && error.contains("seccomp"), "{error}");
+}
+
 #[test]
 fn the_device_tells_by_a_descriptor_that_it_has_completed_something() {
     use std::os::fd::AsFd;

@@ -47,6 +47,6 @@ pub use export::{Export, WEIGHTS};
 pub use latency::{Histogram, Kind, Latencies, NR_BUCKETS};
 pub use listener::Address;
 pub use log::{Level, Log};
-pub use server::{Bound, Bounds, Builder, Server, StartError};
+pub use server::{Bound, Bounds, Builder, MAX_CONNECTIONS, Server, StartError};
 pub use stop::Stop;
 pub use tls::{Tls, TlsError};

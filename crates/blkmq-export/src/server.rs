@@ -27,6 +27,9 @@ use crate::tls::Tls;
 /// How long accepting pauses when the system has no descriptors or memory left.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// Connections at a time, unless another number is asked for.
+pub const MAX_CONNECTIONS: u16 = 256;
+
 /// What one connection may hold at a time. When it is reached, nothing more is read from the client until replies have
 /// been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +123,7 @@ impl Builder {
         self
     }
 
-    /// Clients at a time, at least 1; 256 by default. One that chooses an export when there are as many is told so by an error. Each takes a thread,
+    /// Clients at a time, at least 1; [`MAX_CONNECTIONS`] by default. One that chooses an export when there are as many is told so by an error. Each takes a thread,
     /// and one of the 1023 places of its export's queue. Connections that have not chosen an export yet have 128 places of their own, of which those
     /// from one address, or of one user of this machine, have 64 at most; where these are taken, one that says nothing has to go.
     #[must_use]
@@ -472,7 +475,7 @@ impl Server {
             exports: Vec::new(),
             addresses: Vec::new(),
             sockets: Vec::new(),
-            max_connections: 256,
+            max_connections: MAX_CONNECTIONS.into(),
             negotiation_timeout: Duration::from_secs(10),
             stall_timeout: Some(Duration::from_secs(300)),
             bounds: Bounds::default(),

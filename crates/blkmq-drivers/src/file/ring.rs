@@ -11,15 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use blkmq::driver::{Batch, Done};
-use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Status, Time};
 use io_uring::{IoUring, cqueue, squeue};
 
-use super::journal::{Journal, asked};
+use super::journal::Journal;
 use super::poller::Poller;
 use super::registered::{Memory, SLOTS, Table};
 use super::target::Target;
-use super::transfer::{Next, Transfer};
+use super::transfer::Transfer;
 use crate::{lock, try_lock};
 
 /// A ring, and the requests that are on it.
@@ -72,9 +71,9 @@ impl Ring {
         })
     }
 
-    /// The same ring, of this hardware queue, with a journal if there is one.
-    pub(super) fn with_journal(mut self, hctx: u16, journal: Option<Arc<dyn Journal>>) -> Self {
-        self.journal = journal.map(|journal| (hctx, journal));
+    /// The same ring with a journal, and the number of its hardware queue there.
+    pub(super) fn with_journal(mut self, journal: Option<(u16, Arc<dyn Journal>)>) -> Self {
+        self.journal = journal;
         self
     }
 
@@ -145,8 +144,7 @@ impl Ring {
         let end = target.end(now);
         let side = lock(&self.starting);
         while let Some(mut rq) = batch.next() {
-            let reaches = (rq.sector() + u64::from(rq.nr_sectors())) * SECTOR_SIZE as u64;
-            if reaches >= end && !target.reaches(reaches) {
+            if !target.still_holds(&rq, end) {
                 batch.finish(rq, Status::IoError);
                 continue;
             }
@@ -170,8 +168,7 @@ impl Ring {
     fn put(&self, _side: &MutexGuard<'_, Table>, tag: u16, transfer: &Transfer) {
         let entry: squeue::Entry = transfer.entry().user_data(tag.into());
         if let Some((hctx, journal)) = &self.journal {
-            // SAFETY: the transfer's invariant: what the entry names lives.
-            journal.asked(*hctx, tag, unsafe { asked(&entry) });
+            journal.asked(*hctx, tag, transfer.asked());
         }
         let poller = self.poller().filter(|poller| transfer.moves_data() && !poller.is_refused());
         let uring = poller.map_or(&self.uring, |poller| {
@@ -239,27 +236,12 @@ impl Ring {
         if let Some((hctx, journal)) = &self.journal {
             result = journal.answered(*hctx, tag, result);
         }
-        let mut transfer = lock(&self.transfers[usize::from(tag)]);
-        let loan = transfer.loan.take().expect("the kernel answers what it was asked, once");
-        match if is_refused { Next::Again } else { transfer.answered(result) } {
-            Next::Over(mut status) => {
-                let promise = transfer.promise();
-                drop(transfer);
-                if let Some(promise) = promise {
-                    status = target.losses().judge(promise, status, result);
-                }
-                if !status.is_ok() {
-                    target.look_at_length();
-                }
-                done.give_back(loan, status);
-                false
-            }
-            Next::Again => {
-                transfer.loan = Some(loan);
-                self.put(&lock(&self.starting), tag, &transfer);
-                true
-            }
+        let transfer = lock(&self.transfers[usize::from(tag)]);
+        let unfinished = if is_refused { Some(transfer) } else { Transfer::settle(transfer, target, result, done) };
+        if let Some(transfer) = &unfinished {
+            self.put(&lock(&self.starting), tag, transfer);
         }
+        unfinished.is_some()
     }
 }
 

@@ -1,21 +1,23 @@
-//! The rings of all hardware queues, and the memory that they have registered.
+//! The engines of all hardware queues, and the memory that they have registered.
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use blkmq::MAX_HW_QUEUES;
 use blkmq::driver::{Arena, Topology};
 
+use super::engine::{Choice, Engine, explained, is_refused};
 use super::journal::Journal;
 use super::registered::{Memory, SLOTS};
-use super::ring::Ring;
 use super::target::Target;
 use crate::lock;
 
-/// The rings, each made when its hardware queue is first there; none goes before the device.
+/// The engines, each made when its hardware queue is first there; none goes before the device. All are of one kind.
 #[derive(Debug)]
 pub(super) struct Rings {
-    entries: Box<[OnceLock<Ring>]>,
+    entries: Box<[OnceLock<Engine>]>,
+    choice: Choice,
+    /// Why there are threads though rings were wanted.
+    refusal: OnceLock<String>,
     /// What every ring is to register, by the slot of its table.
     memory: Mutex<[Option<Memory>; SLOTS]>,
     /// Who is told what the rings are asked; most often nobody.
@@ -23,21 +25,23 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    pub(super) fn new(journal: Option<Arc<dyn Journal>>) -> Self {
+    pub(super) fn new(choice: Choice, journal: Option<Arc<dyn Journal>>) -> Self {
         Self {
+            choice,
+            refusal: OnceLock::new(),
             entries: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             memory: Mutex::new([const { None }; SLOTS]),
             journal,
         }
     }
 
-    /// The ring of a hardware queue, if it ever was there.
-    pub(super) fn get(&self, hctx: u16) -> Option<&Ring> {
+    /// The engine of a hardware queue, if it ever was there.
+    pub(super) fn get(&self, hctx: u16) -> Option<&Engine> {
         self.entries[usize::from(hctx)].get()
     }
 
-    /// Every ring, with the number of its hardware queue.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Ring)> {
+    /// Every engine, with the number of its hardware queue.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Engine)> {
         self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, entry.get()?)))
     }
 
@@ -45,25 +49,43 @@ impl Rings {
         lock(&self.memory)
     }
 
-    /// Makes the rings that the hardware queues need, at most [`MAX_HW_QUEUES`]. Nothing is in flight.
-    pub(super) fn make(&self, target: &Target, topology: Topology) -> io::Result<()> {
+    /// Why there are threads though rings were wanted.
+    pub(super) fn refusal(&self) -> Option<&str> {
+        self.refusal.get().map(String::as_str)
+    }
+
+    /// Makes an engine of the kind that was chosen. The first one decides where either will do.
+    fn engine(&self, target: &Target, hctx: usize, depth: u16) -> Result<Engine, String> {
+        let journal = || self.journal.clone().map(|journal| (hctx as u16, journal));
+        if self.choice != Choice::Threads && self.refusal().is_none() {
+            match Engine::ring(target, depth, journal()) {
+                Err(error) if self.choice == Choice::Any && hctx == 0 && is_refused(&error) => {
+                    _ = self.refusal.set(explained(&error));
+                }
+                made => return made.map_err(|error| explained(&error)),
+            }
+        }
+        Engine::crew(target, depth, journal()).map_err(|error| format!("no threads: {error}"))
+    }
+
+    /// Makes the engines that the hardware queues need, at most [`MAX_HW_QUEUES`]. Nothing is in flight.
+    pub(super) fn make(&self, target: &Target, topology: Topology) -> Result<(), String> {
         let memory = self.memory();
         let queues = topology.nr_queues();
         let polled = queues - usize::from(topology.poll_queues)..queues;
         for (index, entry) in self.entries[..queues].iter().enumerate() {
             let is_new = entry.get().is_none();
             if is_new {
-                let ring = Ring::new(target, topology.depth)?;
-                let _ = entry.set(ring.with_journal(index as u16, self.journal.clone()));
+                let _ = entry.set(self.engine(target, index, topology.depth)?);
             }
-            let ring = entry.get().expect("it was just made");
-            let has_new = polled.contains(&index) && ring.make_poller(target)?;
+            let engine = entry.get().expect("it was just made");
+            let has_new = polled.contains(&index) && engine.make_poller(target)?;
             if is_new || has_new {
-                (0..).zip(&*memory).for_each(|(slot, memory)| ring.register(slot, *memory));
+                (0..).zip(&*memory).for_each(|(slot, memory)| engine.register(slot, *memory));
             }
         }
         // From here on nothing fails: a topology is had whole or not at all.
-        self.iter().for_each(|(index, ring)| ring.set_polls(polled.contains(&index)));
+        self.iter().for_each(|(index, engine)| engine.set_polls(polled.contains(&index)));
         Ok(())
     }
 
@@ -73,7 +95,7 @@ impl Rings {
         let slot = all.iter().position(Option::is_none)?;
         let memory = Memory::of(arena);
         all[slot] = Some(memory);
-        self.iter().for_each(|(_, ring)| ring.register(slot as u16, Some(memory)));
+        self.iter().for_each(|(_, engine)| engine.register(slot as u16, Some(memory)));
         Some(Registered { rings: Arc::downgrade(self), slot })
     }
 }
@@ -90,6 +112,6 @@ impl Drop for Registered {
         let Some(rings) = self.rings.upgrade() else { return };
         let mut all = rings.memory();
         all[self.slot] = None;
-        rings.iter().for_each(|(_, ring)| ring.register(self.slot as u16, None));
+        rings.iter().for_each(|(_, engine)| engine.register(self.slot as u16, None));
     }
 }

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use blkmq::driver::Health;
+use blkmq::driver::Request;
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, Time};
 use rustix::fs::{AtFlags, FlockOperation, OFlags, SeekFrom, StatxFlags};
@@ -112,9 +113,15 @@ impl Target {
         self.length.end()
     }
 
+    /// Whether a request lies within the file still. What ends before `end`, as [`end`](Self::end) told it for the batch, needs no look.
+    pub(super) fn still_holds(&self, rq: &Request<'_>, end: u64) -> bool {
+        let reaches = (rq.sector() + u64::from(rq.nr_sectors())) * SECTOR_SIZE as u64;
+        reaches < end || self.reaches(reaches)
+    }
+
     /// Whether the file has so many bytes still.
     #[cold]
-    pub(super) fn reaches(&self, bytes: u64) -> bool {
+    fn reaches(&self, bytes: u64) -> bool {
         self.look_at_length();
         self.length.allows(bytes)
     }

@@ -1,12 +1,16 @@
 //! A request on its way through a ring: what of it is still to be done.
 #![expect(unsafe_code, reason = "pieces of memory are named by address for the kernel, on whatever thread")]
 
-use blkmq::driver::{Loan, Request};
+use std::sync::MutexGuard;
+
+use blkmq::driver::{Done, Loan, Request};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
 
+use super::journal::{Asked, asked};
 use super::losses::Promise;
+use super::pool::What;
 use super::registered::Table;
 use super::status::{Verdict, verdict};
 use super::target::{MAX_SEGMENTS, Target};
@@ -175,6 +179,28 @@ impl Transfer {
         }
     }
 
+    /// What a thread is to ask the kernel in the place of the entry.
+    pub(super) fn what(&self) -> What {
+        let pieces = &self.pieces[self.through..];
+        let (first, len, offset) = (pieces.as_ptr(), pieces.len(), self.offset);
+        match self.task {
+            Task::Read => What::Read { pieces: first, len, offset },
+            Task::Write => {
+                let flags = if self.is_durable { libc::RWF_DSYNC } else { 0 };
+                What::Write { pieces: first, len, offset, flags }
+            }
+            Task::Sync => What::Sync,
+            Task::Range(mode) => What::Range { mode, offset, bytes: self.bytes },
+        }
+    }
+
+    /// What a journal is told of what is asked for now.
+    pub(super) fn asked(&self) -> Asked {
+        assert!(self.loan.is_some(), "what the entry names lives while there is a loan");
+        // SAFETY: the invariant.
+        unsafe { asked(&self.entry()) }
+    }
+
     /// Whether it is a read or write: what can be polled for.
     pub(super) fn moves_data(&self) -> bool {
         matches!(self.task, Task::Read | Task::Write)
@@ -208,6 +234,30 @@ impl Transfer {
             Ok(true) => self.over(Status::Ok),
             Err(status) => self.over(status),
         }
+    }
+
+    /// Takes an answer. Returns the transfer if more is to be asked for; else its request is over.
+    pub(super) fn settle<'a>(
+        mut transfer: MutexGuard<'a, Self>,
+        target: &Target,
+        result: i32,
+        done: &mut Done<'_>,
+    ) -> Option<MutexGuard<'a, Self>> {
+        let loan = transfer.loan.take().expect("the kernel answers what it was asked, once");
+        let Next::Over(mut status) = transfer.answered(result) else {
+            transfer.loan = Some(loan);
+            return Some(transfer);
+        };
+        let promise = transfer.promise();
+        drop(transfer);
+        if let Some(promise) = promise {
+            status = target.losses().judge(promise, status, result);
+        }
+        if !status.is_ok() {
+            target.look_at_length();
+        }
+        done.give_back(loan, status);
+        None
     }
 
     fn over(&mut self, status: Status) -> Next {

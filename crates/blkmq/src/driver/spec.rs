@@ -92,7 +92,7 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     open_one_of(DEVICES, spec, &|_| ())
 }
 
-/// Opens the one of `devices` that `spec` describes. While that takes long, `tell` is told in one sentence what is waited for.
+/// Opens the one of `devices` that `spec` describes. `tell` is told, in one sentence each, what is waited for, and what is not as asked for.
 ///
 /// # Errors
 /// What is wrong with the spec.

@@ -1,0 +1,95 @@
+//! A hardware queue whose requests are done by threads in the place of a ring.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use blkmq::driver::{Batch, Done};
+use blkmq::{Status, Time};
+
+use super::journal::Journal;
+use super::pool::{Call, Pool};
+use super::target::Target;
+use super::transfer::Transfer;
+use crate::{lock, try_lock};
+
+/// Threads, and the requests that they have.
+pub(super) struct Crew {
+    pool: Pool,
+    /// Answers on their way; the thread that takes them has this.
+    answers: Mutex<Vec<(u16, i32)>>,
+    /// By tag. Each lock is taken by one thread at a time: by the one that starts the request, then by the one that takes its answer.
+    transfers: Box<[Mutex<Transfer>]>,
+    journal: Option<(u16, Arc<dyn Journal>)>,
+}
+
+impl fmt::Debug for Crew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Crew").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+impl Crew {
+    /// A crew for `depth` requests at once.
+    ///
+    /// # Errors
+    /// The system gives no thread or descriptor.
+    pub(super) fn new(target: &Target, depth: u16, journal: Option<(u16, Arc<dyn Journal>)>) -> io::Result<Self> {
+        Ok(Self {
+            pool: Pool::new(target.fds(), depth)?,
+            answers: Mutex::new(Vec::with_capacity(depth.into())),
+            transfers: (0..depth).map(|_| Mutex::new(Transfer::new())).collect(),
+            journal,
+        })
+    }
+
+    /// Readable while there are answers. First it waits for the thread that takes them, as
+    /// [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        drop(lock(&self.answers));
+        self.pool.fd()
+    }
+
+    /// Starts the requests of a batch; but for those that reach behind the end of a file that has become shorter.
+    pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
+        let end = target.end(now);
+        while let Some(mut rq) = batch.next() {
+            if !target.still_holds(&rq, end) {
+                batch.finish(rq, Status::IoError);
+                continue;
+            }
+            let tag = rq.tag();
+            let transfer = try_lock(&self.transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
+            let mut transfer =
+                transfer.expect("a tag that is started is with no thread: each tag of a hardware queue is out once");
+            transfer.take_down(target, &mut rq);
+            // The loan is there before another thread can take the answer, for that one takes the lock first.
+            transfer.loan = Some(batch.lend(rq));
+            self.ask(tag, &transfer);
+        }
+    }
+
+    /// Has a thread do what is still to be done.
+    fn ask(&self, tag: u16, transfer: &MutexGuard<'_, Transfer>) {
+        if let Some((hctx, journal)) = &self.journal {
+            journal.asked(*hctx, tag, transfer.asked());
+        }
+        self.pool.push(Call { tag, what: transfer.what() });
+    }
+
+    /// Takes answers, unless another thread is doing so.
+    pub(super) fn reap(&self, target: &Target, done: &mut Done<'_>) {
+        let Some(mut answers) = try_lock(&self.answers) else { return };
+        self.pool.take_answers(&mut answers);
+        for (tag, mut result) in answers.drain(..) {
+            if let Some((hctx, journal)) = &self.journal {
+                result = journal.answered(*hctx, tag, result);
+            }
+            let transfer = lock(&self.transfers[usize::from(tag)]);
+            if let Some(transfer) = Transfer::settle(transfer, target, result, done) {
+                self.ask(tag, &transfer);
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What does the requests of a hardware queue: an io_uring, or threads where the system gives none.
+
+use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use blkmq::Time;
+use blkmq::driver::{Batch, Done};
+
+use super::crew::Crew;
+use super::journal::Journal;
+use super::poller::Poller;
+use super::registered::Memory;
+use super::ring::Ring;
+use super::target::Target;
+
+/// What is to do the requests of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Choice {
+    /// An io_uring for each hardware queue, or threads where the system allows none.
+    #[default]
+    Any,
+    /// An io_uring for each hardware queue.
+    IoUring,
+    /// Threads.
+    Threads,
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "any" => Ok(Self::Any),
+            "io_uring" => Ok(Self::IoUring),
+            "threads" => Ok(Self::Threads),
+            _ => Err(format!("{text:?} is no engine; there are: any, io_uring, threads")),
+        }
+    }
+}
+
+/// What does the requests of one hardware queue.
+#[expect(clippy::large_enum_variant, reason = "there are few, all of one kind")]
+#[derive(Debug)]
+pub(super) enum Engine {
+    Ring(Ring),
+    Crew(Crew),
+}
+
+/// Why the system gives no io_uring, and what would help.
+pub(super) fn explained(error: &io::Error) -> String {
+    let setting = || fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    let help = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => match setting().trim() {
+            "1" => "the setting kernel.io_uring_disabled is 1; 0 allows it, and so does the group of kernel.io_uring_group".to_owned(),
+            "2" => "the setting kernel.io_uring_disabled is 2; 0 allows it".to_owned(),
+            _ => "a seccomp profile forbids it, as that of containers; one that allows io_uring_setup, io_uring_enter and io_uring_register helps".to_owned(),
+        },
+        Some(libc::ENOSYS) => "the kernel has none, or a seccomp profile hides it".to_owned(),
+        Some(libc::ENOMEM) => "the limit of locked memory is too low; 'ulimit -l' tells it, LimitMEMLOCK in a service's unit".to_owned(),
+        Some(libc::EMFILE) => "the limit of open files is reached; 'ulimit -n' tells it, LimitNOFILE in a service's unit".to_owned(),
+        _ => return format!("no io_uring: {error}"),
+    };
+    format!("no io_uring: {error}: {help}")
+}
+
+/// Whether it is io_uring that the system does not give, and threads would do.
+pub(super) fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::ENOMEM))
+}
+
+impl Engine {
+    pub(super) fn ring(target: &Target, depth: u16, journal: Option<(u16, Arc<dyn Journal>)>) -> io::Result<Self> {
+        Ring::new(target, depth).map(|ring| Self::Ring(ring.with_journal(journal)))
+    }
+
+    pub(super) fn crew(target: &Target, depth: u16, journal: Option<(u16, Arc<dyn Journal>)>) -> io::Result<Self> {
+        Crew::new(target, depth, journal).map(Self::Crew)
+    }
+
+    /// Starts the requests of a batch, in order.
+    pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
+        match self {
+            Self::Ring(ring) => ring.start(target, batch, now),
+            Self::Crew(crew) => crew.start(target, batch, now),
+        }
+    }
+
+    /// Takes what is done, unless another thread is doing so.
+    pub(super) fn reap(&self, target: &Target, done: &mut Done<'_>) {
+        match self {
+            Self::Ring(ring) => ring.reap(target, done),
+            Self::Crew(crew) => crew.reap(target, done),
+        }
+    }
+
+    /// Readable while something is done. First it waits for the thread that takes that.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Ring(ring) => ring.fd(),
+            Self::Crew(crew) => crew.fd(),
+        }
+    }
+
+    /// Whether it must be looked at again at once, for no descriptor tells when.
+    pub(super) fn is_restless(&self) -> bool {
+        matches!(self, Self::Ring(ring) if ring.is_behind() || ring.poller().is_some_and(Poller::is_busy))
+    }
+
+    /// What reads and writes are polled with, if they are.
+    pub(super) fn poller(&self) -> Option<&Poller> {
+        match self {
+            Self::Ring(ring) => ring.poller(),
+            Self::Crew(_) => None,
+        }
+    }
+
+    /// Registers memory in a slot, or clears that; threads have no use for it.
+    pub(super) fn register(&self, slot: u16, memory: Option<Memory>) {
+        if let Self::Ring(ring) = self {
+            ring.register(slot, memory);
+        }
+    }
+
+    /// Bytes of memory that it has registered.
+    pub(super) fn registered(&self) -> usize {
+        match self {
+            Self::Ring(ring) => ring.registered(),
+            Self::Crew(_) => 0,
+        }
+    }
+
+    /// Makes what a polled hardware queue needs. Returns whether it was not there, and so knows none of the memory.
+    pub(super) fn make_poller(&self, target: &Target) -> Result<bool, String> {
+        match self {
+            Self::Ring(ring) => ring.make_poller(target).map_err(|error| explained(&error)),
+            Self::Crew(_) => Err("polled hardware queues need io_uring; threads wait for the disk".to_owned()),
+        }
+    }
+
+    /// From now on the hardware queue is a polled one, or not. Nothing is in flight.
+    pub(super) fn set_polls(&self, polls: bool) {
+        if let Self::Ring(ring) = self {
+            ring.set_polls(polls);
+        }
+    }
+}

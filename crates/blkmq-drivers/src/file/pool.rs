@@ -1,0 +1,249 @@
+//! Threads that do what a ring would: for where io_uring is not to be had, as in containers that forbid it.
+//!
+//! A call is what one entry of a ring asks for, and its answer is what the ring's completion would say. So all else, what is left
+//! of a request after a short read or how long a loan lasts, is the ring's business and the same.
+#![expect(unsafe_code, reason = "the kernel is told where a request's memory is, as a ring's entry tells it")]
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use blkmq::Notify;
+use blkmq::event::EventFd;
+
+use crate::lock;
+
+/// Most threads of a hardware queue. Disks that gain by more requests at once are those that io_uring is for.
+const MOST_THREADS: usize = 64;
+
+/// What the kernel is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum What {
+    /// Pieces of memory to fill.
+    Read { pieces: *const libc::iovec, len: usize, offset: u64 },
+    /// Pieces of memory to write, with flags as of pwritev2.
+    Write { pieces: *const libc::iovec, len: usize, offset: u64, flags: i32 },
+    /// All data of the file.
+    Sync,
+    /// With the mode of fallocate.
+    Range { mode: i32, offset: u64, bytes: u64 },
+}
+
+/// A call for a request with a tag.
+///
+/// # Invariant
+/// What `what` names lives and stays where it is until the call is answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    pub(super) tag: u16,
+    pub(super) what: What,
+}
+
+// SAFETY: by the invariant the addresses are good on every thread; only the kernel follows them.
+unsafe impl Send for Call {}
+
+impl Call {
+    /// Asks the kernel, by the descriptors of a [`Target`](super::target::Target), and waits. What it answers is as of a ring: what
+    /// was done, or below zero an error number.
+    fn perform(&self, [direct, buffered]: [RawFd; 2]) -> i32 {
+        let result = match self.what {
+            What::Read { pieces, len, offset } => {
+                // SAFETY: by the invariant the pieces live, and the memory that they name is the request's, to be written.
+                unsafe { libc::preadv2(direct, pieces, len as i32, offset as i64, 0) }
+            }
+            What::Write { pieces, len, offset, flags } => {
+                // SAFETY: by the invariant the pieces live, and so does the memory that they name.
+                unsafe { libc::pwritev2(direct, pieces, len as i32, offset as i64, flags) }
+            }
+            // SAFETY: the call reads no memory.
+            What::Sync => unsafe { libc::fdatasync(buffered) as isize },
+            What::Range { mode, offset, bytes } => {
+                // SAFETY: the call reads no memory.
+                unsafe { libc::fallocate(buffered, mode, offset as i64, bytes as i64) as isize }
+            }
+        };
+        if result < 0 { -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { result as i32 }
+    }
+}
+
+/// What the threads and their users share.
+#[derive(Debug, Default)]
+struct Inside {
+    /// Calls that no thread has taken.
+    calls: VecDeque<Call>,
+    /// Tags, each with the answer to its call.
+    answers: Vec<(u16, i32)>,
+    threads: Vec<JoinHandle<()>>,
+    /// Threads that wait for a call.
+    nr_idle: usize,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Those of the target, which are open as long as there are threads.
+    fds: [RawFd; 2],
+    inside: Mutex<Inside>,
+    /// There is a call, or it is over.
+    work: Condvar,
+    /// Readable while there are answers.
+    ready: EventFd,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        lock(&self.inside)
+    }
+
+    /// What each thread does.
+    fn work(&self) {
+        let mut inside = self.lock();
+        loop {
+            let Some(call) = inside.calls.pop_front() else {
+                if inside.is_over {
+                    return;
+                }
+                inside.nr_idle += 1;
+                inside = self.work.wait(inside).unwrap_or_else(PoisonError::into_inner);
+                inside.nr_idle -= 1;
+                continue;
+            };
+            drop(inside);
+            let answer = call.perform(self.fds);
+            inside = self.lock();
+            inside.answers.push((call.tag, answer));
+            self.ready.notify();
+        }
+    }
+}
+
+/// The threads of a hardware queue.
+#[derive(Debug)]
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+    most: usize,
+}
+
+impl Pool {
+    /// For `depth` calls at once, by the descriptors of a target. There is one thread, so that every call is answered; more come when
+    /// they are needed.
+    ///
+    /// # Errors
+    /// The system gives no thread or descriptor.
+    pub(super) fn new(fds: [RawFd; 2], depth: u16) -> io::Result<Self> {
+        let inside = Inside {
+            calls: VecDeque::with_capacity(depth.into()),
+            answers: Vec::with_capacity(depth.into()),
+            ..Inside::default()
+        };
+        let shared = Shared { fds, inside: Mutex::new(inside), work: Condvar::new(), ready: EventFd::new()? };
+        let pool = Self { shared: Arc::new(shared), most: usize::from(depth).min(MOST_THREADS) };
+        pool.grow(&mut pool.shared.lock())?;
+        Ok(pool)
+    }
+
+    fn grow(&self, inside: &mut Inside) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        inside.threads.push(thread::Builder::new().name("file".to_owned()).spawn(move || shared.work())?);
+        Ok(())
+    }
+
+    /// Has calls made, in any order. Returns at once.
+    ///
+    /// COST: a lock that threads take for each call, and a system call for each thread that is woken.
+    pub(super) fn push(&self, call: Call) {
+        let mut inside = self.shared.lock();
+        inside.calls.push_back(call);
+        if inside.calls.len() > inside.nr_idle && inside.threads.len() < self.most {
+            // Where the system gives no more threads, those that there are do it.
+            let _ = self.grow(&mut inside);
+        }
+        self.shared.work.notify_one();
+    }
+
+    /// Readable while there are answers.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.ready.as_fd()
+    }
+
+    /// Moves all answers to `answers`.
+    pub(super) fn take_answers(&self, answers: &mut Vec<(u16, i32)>) {
+        let mut inside = self.shared.lock();
+        if !inside.answers.is_empty() {
+            // A thread makes it readable again with the next answer, which it puts there under the lock.
+            self.shared.ready.drain();
+            answers.append(&mut inside.answers);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let mut inside = self.shared.lock();
+        inside.is_over = true;
+        let threads = std::mem::take(&mut inside.threads);
+        drop(inside);
+        self.shared.work.notify_all();
+        // None of them is to use a descriptor that is closed next.
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn answers(pool: &Pool, count: usize) -> Vec<(u16, i32)> {
+        let mut answers = Vec::new();
+        while answers.len() < count {
+            pool.take_answers(&mut answers);
+            thread::yield_now();
+        }
+        answers
+    }
+
+    fn piece(bytes: &mut [u8]) -> libc::iovec {
+        libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "there is no preadv2")]
+    fn calls_are_answered_as_a_ring_answers_them() {
+        let file = tempfile::tempfile().expect("there is room");
+        let pool = Pool::new([file.as_raw_fd(); 2], 4).expect("there are threads");
+        let (mut text, mut back) = (*b"ab", [9_u8; 8]);
+        let pieces = [piece(&mut text), piece(&mut back)];
+        let write = What::Write { pieces: &raw const pieces[0], len: 1, offset: 2, flags: libc::RWF_DSYNC };
+        let grow = What::Range { mode: 0, offset: 0, bytes: 5 };
+        let read = What::Read { pieces: &raw const pieces[1], len: 1, offset: 1 };
+        for (tag, what, expected) in [(3, write, 2), (1, What::Sync, 0), (0, grow, 0), (2, read, 4)] {
+            pool.push(Call { tag, what });
+            assert_eq!(answers(&pool, 1), [(tag, expected)]);
+        }
+        assert_eq!(back, *b"\0ab\0\x09\x09\x09\x09");
+    }
+
+    /// Hangs if a thread that waits is not woken, or threads do not end.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no eventfds")]
+    fn threads_end_with_the_pool() {
+        let pool = Pool::new([-1, -1], 2).expect("there are threads");
+        (0..8).for_each(|tag| pool.push(Call { tag, what: What::Sync }));
+        let mut tags: Vec<_> = answers(&pool, 8)
+            .into_iter()
+            .map(|(tag, answer)| {
+                assert_eq!(answer, -libc::EBADF);
+                tag
+            })
+            .collect();
+        tags.sort_unstable();
+        assert_eq!(tags, (0..8).collect::<Vec<_>>());
+        let shared = Arc::downgrade(&pool.shared);
+        drop(pool);
+        assert!(shared.upgrade().is_none());
+    }
+}
