@@ -20,6 +20,8 @@ use blkmq_export::{Latencies, Rejections};
 use http::{Answer, Hasty, Request, Unread};
 use schema::{Answered, Client};
 
+use crate::serve::{self, shares::Shares};
+
 /// Connections that are served at once; more are turned away.
 const MAX_CONNECTIONS: usize = 16;
 /// How long a client may take to ask, and then to read the answer.
@@ -38,7 +40,18 @@ pub(crate) struct Served {
     pub(crate) read_only: bool,
     /// Where clients find it.
     pub(crate) uris: Vec<String>,
+    /// What its exports are to have of its scheduler.
+    pub(crate) shares: Shares,
     pub(crate) q: Arc<RequestQueue>,
+}
+
+impl Served {
+    /// Says on standard error, and returns, what is configured for its exports and does nothing as the queue is now.
+    pub(crate) fn warn_of_shares(&self) -> Vec<String> {
+        let warnings = self.shares.warnings(&self.q);
+        warnings.iter().for_each(|warning| serve::say(&format!("{}: {warning}", self.name)));
+        warnings
+    }
 }
 
 /// What is controlled.

@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::flood::{self, Flooded, ROOM, THREADS, TITLES, Way};
+use crate::flood::{self, Flooded, THREADS, TITLES, Way};
 use crate::reproduce::{self, FoundTable};
 use crate::target::Time;
 use crate::words::time;
@@ -100,8 +100,7 @@ The SSD is modelled ('ssd,hw_queue_depth={DEPTH}': its times are those of its pa
     write_line("scheduler", &titles, out)?;
     let mut all: Vec<Flooded> = Vec::new();
     for scheduler in schedulers {
-        let nr_requests = (scheduler != "none").then_some(ROOM);
-        let way = Way { load: THREADS, depth: DEPTH, scheduler, nr_requests };
+        let way = Way { load: THREADS, depth: DEPTH, scheduler, nr_requests: None };
         let Some(flooded) = flood::run(&way, Time::Real, each, control)? else {
             return Err(interrupt::failure("demo"));
         };
@@ -114,7 +113,6 @@ The SSD is modelled ('ssd,hw_queue_depth={DEPTH}': its times are those of its pa
             writeln!(out, "{}", other.beside(none))?;
         }
     }
-    writeln!(out, "(Schedulers have nr_requests={ROOM}: what waits outside they cannot choose from.)")?;
     Ok(all)
 }
 

@@ -31,8 +31,10 @@ pub(crate) const DEEP: Load = Load {
     about: "4 threads x 128",
 };
 
-/// Enough for all writes of either load, so that a scheduler sees whatever waits.
-pub(crate) const ROOM: u32 = 1024;
+/// How many requests Linux gives a scheduler in front of a hardware queue of this depth.
+pub(crate) const fn linux_nr_requests(depth: u16) -> u32 {
+    if depth < 128 { 2 * depth as u32 } else { 256 }
+}
 
 /// What a flood runs on.
 #[derive(Debug, Clone)]
@@ -40,7 +42,7 @@ pub(crate) struct Way {
     pub(crate) load: Load,
     pub(crate) depth: u16,
     pub(crate) scheduler: &'static str,
-    /// How many requests the scheduler takes; `None` for Linux's default.
+    /// How many requests the scheduler takes; `None` for the queue's default.
     pub(crate) nr_requests: Option<u32>,
 }
 
@@ -183,7 +185,7 @@ mod tests {
             assert_eq!((reader.iodepth, reader.numjobs, writers.len()), (1, 1, 4), "{}", load.file);
             let threads: u32 = writers.iter().map(|job| job.numjobs).sum();
             let outstanding: u32 = writers.iter().map(|job| job.numjobs * job.iodepth).sum();
-            assert!((512..=ROOM).contains(&outstanding), "{}: {outstanding}", load.file);
+            assert!(outstanding >= 512, "{}: {outstanding}", load.file);
             assert_eq!(load.about, format!("{threads} threads x {}", outstanding / threads));
         }
     }

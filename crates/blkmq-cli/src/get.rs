@@ -57,13 +57,14 @@ impl Get {
                 queue: queue.name.clone(),
                 knob: knob.clone(),
                 value: value.clone(),
+                warnings: Vec::new(),
             };
             queue.knobs.iter().map(value).collect::<Vec<_>>()
         });
         if self.json {
             return json::print(&values.collect::<Vec<_>>(), out);
         }
-        for Value { queue, knob, value } in values {
+        for Value { queue, knob, value, .. } in values {
             writeln!(out, "{queue:12} {knob:24} {value}")?;
         }
         Ok(())

@@ -12,6 +12,7 @@ mod metrics;
 mod nbd;
 mod queue;
 mod sandbox;
+pub(crate) mod shares;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ use folder::Socket;
 use health::Watch;
 use nbd::Nbd;
 use sandbox::Needs;
+use shares::Shares;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -209,6 +211,7 @@ impl Serve {
             stop: Box::new(move || drop(stop.send(Event::Stop))),
         };
         let url = scraped.as_ref().map(metrics::url);
+        state.queues.iter().for_each(|queue| _ = queue.warn_of_shares());
         let devices = state.queues.iter().map(|queue| (queue.name.clone(), Arc::clone(&queue.q))).collect();
         control::start(listener, scraped, state).map_err(failed)?;
         let _watch = Watch::start(devices, |line| nbd::say(Level::Warning, line)).map_err(failed)?;
@@ -244,6 +247,7 @@ fn served(exports: &[Export], queues: &[Arc<RequestQueue>], uris: &[Vec<String>]
             description: export.description.clone(),
             read_only: export.read_only,
             uris: here.flat_map(|(_, uris)| uris).cloned().collect(),
+            shares: Shares::of(exports, name),
             q: Arc::clone(q),
         })
     });
@@ -279,6 +283,11 @@ fn reload(tls: Option<&Tls>, is_boxed: bool) -> String {
 
 /// What commands call the export without a name.
 const DEFAULT: &str = "default";
+
+/// Says something on standard error, for the one that operates the server.
+pub(crate) fn say(text: &str) {
+    nbd::say(Level::Warning, text);
+}
 
 /// What commands call an export.
 fn shown(name: &str) -> &str {

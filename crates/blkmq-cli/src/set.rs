@@ -1,6 +1,6 @@
 //! `blkmq set`: changes a knob of a running server.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use clap::Args;
 
@@ -46,6 +46,10 @@ impl Set {
             return json::print(&set, out);
         }
         writeln!(out, "{}", set.value)?;
+        for warning in &set.warnings {
+            // If it cannot be written there is nobody to tell.
+            let _ = writeln!(io::stderr(), "blkmq: {warning}");
+        }
         Ok(())
     }
 }

@@ -101,7 +101,7 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         ([&play[..], &["--speed", "fast"]].concat(), "'fast'", "0 or max"),
         ([&play[..], &["--scheduler", "cfq"]].concat(), "'cfq'", "none, mq-deadline"),
         ([&play[..], &["--set", "nr_request=1"]].concat(), "'nr_request'", "nr_requests"),
-        ([&play[..], &["--set", "nr_requests=0"]].concat(), "0", "1..2048"),
+        ([&play[..], &["--set", "nr_requests=0"]].concat(), "0", "1..65536"),
         ([&play[..], &["--set", "nomerges=x"]].concat(), "'x'", "whole number"),
         ([&play[..], &["--set", "iosched/fifo=1"]].concat(), "'fifo'", "fifo_batch"),
         ([&play[..], &["--set", "scheduler=cfq"]].concat(), "'cfq'", "none, mq-deadline"),

@@ -430,7 +430,7 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
             "\n[[export]]\nname = \"a\"\ndevice = \"ram\"\nscheduler = \"cfq\"",
             "line 5: unknown scheduler 'cfq'; there are",
         ),
-        ("set = { nr_requests = 0 }", "line 1: nr_requests: 0 is not within 1..2048"),
+        ("set = { nr_requests = 0 }", "line 1: nr_requests: 0 is not within 1..65536"),
         ("[[export]]\nname = \"a\"\ndevice = \"ram,size=1\"", "line 3: device ram: "),
     ] {
         fs::write(&file, text).unwrap();
@@ -484,7 +484,12 @@ fn a_file_describes_several_exports() {
     let list = format!("'{}' list --json --control control", env!("CARGO_BIN_EXE_blkmq"));
     let mut serve = program(folder.path(), &["serve", "--config", "disks.toml", "--run", &list]);
     let output = serve.current_dir(folder.path()).output().unwrap();
-    let listed: Value = serde_json::from_str(&ended(&output, 0)).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    // Each has a queue of its own, in which there is nobody else.
+    let expected = ["blkmq: fast: the weight of fast (500) does ", "blkmq: slow: the priority of slow (idle) does "];
+    assert!(said.lines().count() == 2 && expected.iter().all(|line| said.contains(line)), "{said}");
+    let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let queues = &listed[0]["queues"];
     assert_eq!((&queues[0]["name"], &queues[1]["name"]), (&json!("fast"), &json!("slow")));
     assert_eq!((&queues[1]["read_only"], &queues[1]["description"]), (&json!(true), &json!("old")));

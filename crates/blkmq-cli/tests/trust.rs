@@ -167,3 +167,30 @@ fn a_server_goes_on_as_another_user_where_root_starts_it() {
     assert!(of_threads(&process, "Groups").iter().all(|groups| groups.trim() == "3999998"));
     assert!(of_threads(&process, "CapEff").iter().all(|rights| rights.trim_matches('0').is_empty()));
 }
+
+/// Red if the server says nothing at the start, or nothing to the one who sets the knob.
+#[test]
+fn priorities_and_weights_that_do_nothing_are_told_at_the_start_and_when_that_is_set() {
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    let config = folder.path().join("disks.toml");
+    let text = "[[export]]\nname = \"gold\"\ndevice = \"ram,size=1M\"\nscheduler = \"none\"\npriority = \"rt/0\"\n\
+                [[export]]\nname = \"bronze\"\nqueue = \"gold\"\npriority = \"idle\"\n";
+    std::fs::write(&config, text).expect("the file can be written");
+    let mut server = Served::start(&["--config", config.to_str().expect("its name is UTF-8")]);
+    let set = |knob, value| {
+        let output = server.output(&["set", "gold", knob, value]);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).expect("it is text")
+    };
+    assert_eq!(set("scheduler", "mq-deadline"), "");
+    let (gold, bronze) = ("the priority of gold (rt/0)", "bronze (idle) does nothing: ");
+    let said = set("nr_requests", "1");
+    assert!(said.starts_with(&format!("blkmq: {gold}, {bronze}with nr_requests=1 all requests fit")), "{said}");
+    assert_eq!(set("nr_requests", "1000"), "");
+    assert!(set("scheduler", "none").contains(": there is no scheduler; set the knob scheduler to mq-deadline\n"));
+    server.http(b"POST /stop HTTP/1.1\r\n\r\n");
+    let said = server.end().1;
+    let lines: Vec<_> = said.lines().filter(|line| line.contains(" does nothing: ")).collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(lines[0].starts_with(&format!("blkmq: gold: {gold}, {bronze}there is no scheduler")), "{said}");
+}

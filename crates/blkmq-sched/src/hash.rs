@@ -25,6 +25,10 @@ pub(crate) struct Hash<C> {
 /// As many buckets as Linux has, before anything is reserved.
 const LEAST_BITS: u32 = 6;
 
+/// As many buckets as there are at most, 256 times as many as Linux has: more would lie farther from the processor, for the sake of
+/// those tens of thousands of requests that seldom wait together.
+const MOST_BITS: u32 = 14;
+
 /// How many items of a bucket a look-up passes at most. Sectors that come by chance put far fewer into one; but whoever
 /// chooses them can choose all of one bucket.
 const LONGEST_WALK: usize = 32;
@@ -40,12 +44,12 @@ impl<C> Hash<C> {
         Self { buckets, bits, chain: PhantomData }
     }
 
-    /// Makes at least as many buckets as `capacity`, keeping what is in them. Allocates.
+    /// Makes at least as many buckets as `capacity`, or 2^[`MOST_BITS`], keeping what is in them. Allocates.
     pub(crate) fn reserve<T: Ending, P: Probe>(&mut self, slab: &mut Slab<T, P>, capacity: usize)
     where
         C: Chain<T>,
     {
-        let bits = capacity.next_power_of_two().trailing_zeros();
+        let bits = capacity.next_power_of_two().trailing_zeros().min(MOST_BITS);
         if bits <= self.bits {
             return;
         }
@@ -180,12 +184,12 @@ mod tests {
             indices.push(index);
         }
         hash.remove(&mut slab, indices[507]);
-        for capacity in [0, 10, 1000, 5000] {
+        for capacity in [0, 10, 1000, 5000, 100_000] {
             hash.reserve(&mut slab, capacity);
             let found: Vec<u32> = hash.find(&slab, 7).map(|(_, item)| item.name).collect();
             assert_eq!(found, [907, 807, 707, 607, 407, 307, 207, 107, 7]);
         }
-        assert_eq!(hash.buckets.len(), 8192);
+        assert_eq!(hash.buckets.len(), 1 << MOST_BITS);
         assert_eq!(hash.find(&slab, 100).count(), 0);
     }
 

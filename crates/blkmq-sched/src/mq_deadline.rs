@@ -407,7 +407,7 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
     }
 
     fn async_depth(&self) -> Option<u32> {
-        Some(self.tunables.async_depth)
+        Some(self.tunables.async_depth())
     }
 
     fn set_nr_requests(&mut self, nr_requests: u32) {

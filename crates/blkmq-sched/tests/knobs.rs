@@ -41,20 +41,22 @@ fn every_value_of_a_range_is_kept_and_none_outside() {
     assert_eq!(scheduler.knob("fifo_batches"), None);
 }
 
+/// Red if a depth that was set is scaled with the queue: from 65536 requests to 200 nothing would be left of 100.
 #[test]
-fn async_depth_is_nr_requests_and_scales_with_it() {
+fn async_depth_is_nr_requests_unless_it_was_set() {
     let mut scheduler = scheduler("mq-deadline").unwrap();
-    scheduler.set_nr_requests(64);
-    assert_eq!((scheduler.async_depth(), scheduler.knob("async_depth")), (Some(64), Some(64)));
-    scheduler.set_knob("async_depth", 48).unwrap();
-    scheduler.set_nr_requests(128);
-    assert_eq!(scheduler.async_depth(), Some(96));
-    scheduler.set_nr_requests(1);
-    assert_eq!(scheduler.async_depth(), Some(1), "never none");
-    for nr_requests in [0, u32::MAX, 0, u32::MAX] {
+    for nr_requests in [64, 65_536, 1] {
         scheduler.set_nr_requests(nr_requests);
+        assert_eq!(scheduler.async_depth(), Some(nr_requests));
+        assert_eq!(scheduler.knob("async_depth"), Some(i64::from(nr_requests)));
     }
-    assert_eq!(scheduler.knob("async_depth"), Some(i64::from(i32::MAX)));
+    scheduler.set_nr_requests(0);
+    assert_eq!(scheduler.async_depth(), Some(1), "never none");
+    scheduler.set_knob("async_depth", 100).unwrap();
+    for nr_requests in [65_536, 200, 1] {
+        scheduler.set_nr_requests(nr_requests);
+        assert_eq!((scheduler.async_depth(), scheduler.knob("async_depth")), (Some(100), Some(100)));
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::driver::{Driver, Topology, check_topology};
 use crate::flush::FLUSH_POOL;
 use crate::hctx::{HwCtxTable, MAX_HW_QUEUES};
 use crate::hold::{Held, Wait, WaitObserver};
+use crate::knobs::check_nr_requests;
 use crate::left::Left;
 use crate::limits::Limits;
 use crate::locking::Locking;
@@ -31,6 +32,7 @@ pub struct Builder {
     scheduler: Option<Wanted>,
     locking: Locking,
     bypass: Option<bool>,
+    nr_requests: Option<u32>,
     slots: u16,
     io_timeout_ms: u32,
     wait_meter: Option<fn() -> u64>,
@@ -55,6 +57,7 @@ impl RequestQueue {
             scheduler: None,
             locking: Locking::default(),
             bypass: None,
+            nr_requests: None,
             slots: DEFAULT_SLOTS,
             io_timeout_ms: DEFAULT_IO_TIMEOUT_MS,
             wait_meter: None,
@@ -93,6 +96,14 @@ impl Builder {
     #[must_use]
     pub fn bypass(mut self, bypass: bool) -> Self {
         self.bypass = Some(bypass);
+        self
+    }
+
+    /// Requests that each hardware queue may have, queued and with the driver, 1 to 65536; see the knob `nr_requests`. By default
+    /// 65536 with a scheduler, so that it sees all that waits, and the depth without one. Without one no more count than the depth.
+    #[must_use]
+    pub fn nr_requests(mut self, nr_requests: u32) -> Self {
+        self.nr_requests = Some(nr_requests);
         self
     }
 
@@ -151,7 +162,7 @@ impl Builder {
     /// Builds the queue.
     ///
     /// # Errors
-    /// The scheduler is unknown or not new, a range is bad, the driver's description of the device makes no sense, or the device is
+    /// The scheduler is unknown or not new, a number is out of range, a range is bad, the driver's description of the device makes no sense, or the device is
     /// behind another queue.
     pub fn build(self) -> Result<Arc<RequestQueue>, QueueError> {
         let (topology, limits) = (self.driver.topology(), self.driver.limits());
@@ -159,6 +170,7 @@ impl Builder {
         if self.slots == 0 || self.slots > 32768 {
             return Err(QueueError::BadValue(format!("slots: {} is not within 1..32768", self.slots)));
         }
+        self.nr_requests.map_or(Ok(()), check_nr_requests)?;
         check_ranges(&self.ranges, limits.capacity_sectors)?;
         let single = topology.default_queues == 1 && topology.read_queues == 0;
         let by_default = || Wanted::Named(if single { "mq-deadline" } else { "none" }.to_owned());
@@ -169,7 +181,10 @@ impl Builder {
         let bypass = self.bypass.unwrap_or(self.locking == Locking::Combining);
         let q = Arc::new(RequestQueue {
             word: Word::new(),
-            settings: Line::new("queue.settings", Settings::new(self.io_timeout_ms, self.locking, bypass)),
+            settings: Line::new(
+                "queue.settings",
+                Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests),
+            ),
             staging: Staging::new("queue.staging"),
             inserting: Staging::new("queue.inserting"),
             dispatching: Staging::new("queue.dispatching"),

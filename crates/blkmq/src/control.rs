@@ -12,7 +12,7 @@ use crate::clients::Clients;
 use crate::driver::{Topology, check_topology};
 use crate::grace::Observed;
 use crate::hctx::Layout;
-use crate::knobs::NR_REQUESTS;
+use crate::knobs::check_nr_requests;
 use crate::locking::Locking;
 use crate::queue::{QueueError, RequestQueue, Wanted};
 use crate::sync::atomic::{Ordering, fence};
@@ -210,12 +210,13 @@ impl RequestQueue {
         Ok(self.change(What::Scheduler(wanted.find()?)))
     }
 
-    /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver.
+    /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. It stays when the
+    /// scheduler changes; without one no more count than the depth.
     ///
     /// # Errors
     /// The number is out of range.
     pub fn set_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
-        NR_REQUESTS.check(i64::from(nr_requests)).map_err(|error| QueueError::BadValue(error.to_string()))?;
+        check_nr_requests(nr_requests)?;
         Ok(self.change(What::NrRequests(nr_requests)))
     }
 
@@ -298,6 +299,7 @@ impl RequestQueue {
                         format!("nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler");
                     return Err(QueueError::BadValue(text));
                 }
+                self.settings.asked_nr_requests.store(nr_requests, Ordering::Relaxed);
                 self.apply_nr_requests(&mut hold, nr_requests);
             }
             What::Locking(locking) => self.settings.set_locking(locking),

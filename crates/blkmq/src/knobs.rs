@@ -17,9 +17,9 @@ pub(crate) const NR_REQUESTS: Knob = Knob {
     unit: Unit::Count,
     default: None,
     min: 1,
-    max: 2048,
-    about: "Requests each hardware queue may have, queued and with the driver; by default twice the depth, counted as \
-            at most 128, with a scheduler, and the depth, which it cannot exceed, without.",
+    max: 65536,
+    about: "Requests each hardware queue may have, queued and with the driver; by default as many as it can, 65536, with a \
+            scheduler, and the depth, which it cannot exceed, without. What was set stays when the scheduler changes.",
 };
 
 /// The knobs of every queue that have a number for a value. `scheduler` and `locking` have a name, `iosched/...` are the
@@ -59,6 +59,12 @@ pub const QUEUE_KNOBS: &[Knob] = &[
         about: "Whether requests may pass the scheduler by while nothing waits; by default 1 under the locking combining.",
     },
 ];
+
+/// Whether this is a number of requests that a hardware queue may have.
+pub(crate) fn check_nr_requests(nr_requests: u32) -> Result<(), QueueError> {
+    let checked = NR_REQUESTS.check(i64::from(nr_requests));
+    checked.map(|_| ()).map_err(|error| QueueError::BadValue(error.to_string()))
+}
 
 impl RequestQueue {
     /// The value of a knob as text; `scheduler` and `locking` show all, the chosen one in brackets. `size`, in sectors, can

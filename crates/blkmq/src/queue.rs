@@ -15,6 +15,7 @@ use crate::control::Control;
 use crate::driver::Driver;
 use crate::hctx::HwCtxTable;
 use crate::hold::{Held, Hold};
+use crate::knobs::NR_REQUESTS;
 use crate::left::Left;
 use crate::limits::Limits;
 use crate::locking::Locking;
@@ -110,19 +111,22 @@ pub(crate) struct Settings {
     /// Every submitter stages what it has, as if another thread were at the scheduler; for tests.
     stages_all: AtomicBool,
     pub(crate) nr_requests: AtomicU32,
+    /// `nr_requests` as somebody asked for it; 0 while nobody has.
+    pub(crate) asked_nr_requests: AtomicU32,
     pub(crate) nomerges: AtomicU32,
     pub(crate) io_timeout_ms: AtomicU32,
     pub(crate) iostats: AtomicU32,
 }
 
 impl Settings {
-    pub(crate) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool) -> Self {
+    pub(crate) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool, nr_requests: Option<u32>) -> Self {
         Self {
             has_scheduler: AtomicBool::new(false),
             locking: AtomicU32::new(locking.index()),
             bypass: AtomicBool::new(bypass),
             stages_all: AtomicBool::new(false),
             nr_requests: AtomicU32::new(0),
+            asked_nr_requests: AtomicU32::new(nr_requests.unwrap_or(0)),
             nomerges: AtomicU32::new(0),
             io_timeout_ms: AtomicU32::new(io_timeout_ms),
             iostats: AtomicU32::new(1),
@@ -290,12 +294,11 @@ impl RequestQueue {
     /// Puts a scheduler in place. Nothing is in flight, or nothing has begun.
     pub(crate) fn install(&self, scheduler: Option<Box<dyn Scheduler>>) {
         let mut hold = self.held.lock.lock();
-        let nr_hctxs = u32::from(self.hctxs.layout().len());
-        let depth = u32::from(self.hctxs.depth());
-        let nr_requests = if scheduler.is_some() { 2 * depth.min(128) } else { depth };
+        let nr_hctxs = usize::from(self.hctxs.layout().len());
+        let nr_requests = self.wanted_nr_requests(scheduler.is_some());
         *hold = Hold {
             scheduler,
-            queued: vec![0; nr_hctxs as usize],
+            queued: vec![0; nr_hctxs],
             elsewhere: 0,
             room: (0, 0),
             limited: 0,
@@ -319,6 +322,18 @@ impl RequestQueue {
         self.policy_wakeup.store(u64::MAX, Ordering::Relaxed);
     }
 
+    /// How many requests each hardware queue may have, if nothing else was asked for: what waits in a scheduler holds no tag, so that it
+    /// may have all that there is to choose from.
+    fn wanted_nr_requests(&self, has_scheduler: bool) -> u32 {
+        let depth = u32::from(self.hctxs.depth());
+        match (self.settings.asked_nr_requests.load(Ordering::Relaxed), has_scheduler) {
+            (0, true) => NR_REQUESTS.max as u32,
+            (0, false) => depth,
+            (asked, true) => asked,
+            (asked, false) => asked.min(depth),
+        }
+    }
+
     /// Sizes what depends on `nr_requests`. Nothing is in flight.
     pub(crate) fn apply_nr_requests(&self, hold: &mut Hold, nr_requests: u32) {
         let depth = u32::from(self.hctxs.depth());
@@ -330,7 +345,9 @@ impl RequestQueue {
             }
         }
         if let Some(scheduler) = &mut hold.scheduler {
-            scheduler.reserve(nr_requests as usize * usize::from(self.hctxs.layout().len()));
+            // There are no more requests than slots. Memory that is not used yet is not touched.
+            let nr_slots = (MAX_MEMBERS - 1) * usize::from(self.nr_slots);
+            scheduler.reserve(nr_slots.min(nr_requests as usize * usize::from(self.hctxs.layout().len())));
             scheduler.set_nr_requests(nr_requests);
         }
         self.settings.nr_requests.store(nr_requests, Ordering::Relaxed);

@@ -89,10 +89,71 @@ fn tags_in_flight_equal_what_the_driver_has() {
 #[test]
 fn nr_requests_has_bounds() {
     let q = queue("null,hw_queue_depth=16", "mq-deadline");
-    for (value, is_good) in [("0", false), ("1", true), ("2048", true), ("2049", false), ("-1", false), ("many", false)]
-    {
+    let values = [("0", false), ("1", true), ("65536", true), ("65537", false), ("-1", false), ("many", false)];
+    for (value, is_good) in values {
         let result = q.set_knob("nr_requests", value).and_then(blkmq::Change::wait);
         assert_eq!(result.is_ok(), is_good, "{value}: {result:?}");
     }
-    assert_eq!(q.knob("nr_requests").unwrap(), "2048");
+    assert_eq!(q.knob("nr_requests").unwrap(), "65536");
+}
+
+/// Red if the size of the device's queue bounds what waits, as in Linux, where a waiting request holds a tag of its own.
+#[test]
+fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
+    const SLOTS: u16 = 2000;
+    let clock = Clock::Virtual(VirtualClock::new());
+    let device = "null,irqmode=2,completion_nsec=1000000,poll_queues=0,hw_queue_depth=8";
+    let driver = spec::open(device).unwrap();
+    let q = RequestQueue::builder(driver).clock(clock).scheduler("mq-deadline").slots(SLOTS).build().unwrap();
+    let mut submitters: Vec<_> = (0..4).map(|_| q.submitter(&Client::new("test")).unwrap()).collect();
+    for (stripe, submitter) in (0_u64..).zip(&mut submitters) {
+        for number in 0..u64::from(SLOTS) {
+            submitter.submit(Bio::read(80 * (number * 4 + stripe), Buffer::zeroed(512))).unwrap();
+        }
+        submitter.flush_plug();
+    }
+    let waiting = 4 * u32::from(SLOTS) - q.in_flight();
+    assert_eq!(q.in_flight(), 8);
+    assert!(q.dump().contains(&format!("\nscheduler mq-deadline holds {waiting} ")), "{}", q.dump());
+    for submitter in &mut submitters {
+        while submitter.nr_outstanding() > 0 {
+            submitter.wait(None);
+            while submitter.reap().is_some() {}
+        }
+    }
+}
+
+/// Red if the number is forgotten when the scheduler changes, or if one that was asked for bounds the tags of a device that has no
+/// scheduler no more.
+#[test]
+fn nr_requests_that_was_asked_for_survives_a_change_of_scheduler() {
+    let shown = |q: &RequestQueue| q.knob("nr_requests").unwrap();
+    let change = |q: &std::sync::Arc<RequestQueue>, name| q.set_scheduler(name).unwrap().wait().unwrap();
+    let built = |nr_requests| {
+        let builder = RequestQueue::builder(spec::open("null,poll_queues=0,hw_queue_depth=16").unwrap());
+        builder.scheduler("mq-deadline").nr_requests(nr_requests).build()
+    };
+    let set = |nr_requests| {
+        let q = queue("null,poll_queues=0,hw_queue_depth=16", "mq-deadline");
+        assert_eq!(shown(&q), "65536");
+        q.set_nr_requests(nr_requests).unwrap().wait().unwrap();
+        q
+    };
+    for q in [built(100).unwrap(), set(100)] {
+        assert_eq!((shown(&q), q.scheduler_knob("async_depth").unwrap()), ("100".to_owned(), 100));
+        change(&q, "none");
+        assert_eq!(shown(&q), "16");
+        change(&q, "mq-deadline");
+        assert_eq!(shown(&q), "100");
+    }
+    let q = set(4);
+    change(&q, "none");
+    assert_eq!(shown(&q), "4");
+    for bad in [0, 65_537] {
+        let error = built(bad).expect_err("it is out of range").to_string();
+        assert_eq!(error, format!("nr_requests: {bad} is not within 1..65536"));
+    }
+    let q = queue("null,poll_queues=0,hw_queue_depth=16", "none");
+    change(&q, "mq-deadline");
+    assert_eq!(shown(&q), "65536");
 }

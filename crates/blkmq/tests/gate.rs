@@ -239,7 +239,7 @@ fn with_a_bound_on_writes_only_reads_pass() {
             reap(&mut submitter);
         }
         // A write that passed is not counted twice when the bound comes later.
-        q.set_scheduler_knob("async_depth", 100).expect("it is in range");
+        q.set_scheduler_knob("async_depth", 65_536).expect("it is in range");
         for sector in [300, 400, 500] {
             submitter.submit(write(sector, 8)).expect("there is a slot");
             submitter.flush_plug();

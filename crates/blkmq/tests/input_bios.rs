@@ -137,12 +137,15 @@ fn a_full_submitter_hands_the_operation_back_and_goes_on() {
     }
 }
 
-/// Nowait operations end at once when they would have to wait for a tag, and never are lost.
+/// Nowait operations end at once when they would have to wait for a tag, or for a place in the scheduler, and never are lost.
 #[test]
 fn nowait_ends_with_again_instead_of_waiting() {
     for scheduler in SCHEDULERS {
         let device = "null,size=1M,irqmode=2,completion_nsec=1000,hw_queue_depth=2,poll_queues=0";
         let q = queue(device, scheduler);
+        if scheduler != "none" {
+            q.set_nr_requests(4).and_then(blkmq::Change::wait).expect("4 is in range");
+        }
         let mut submitter = submitter(&q);
         let flags = Flags { nowait: true, ..Flags::default() };
         for number in 0..16 {

@@ -170,7 +170,8 @@ fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     let device = device();
     let tries = Arc::new(AtomicUsize::new(0));
     let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone(), Arc::default()));
-    let q = RequestQueue::builder(device.clone()).with_scheduler(scheduler).locking(Locking::Single).build().unwrap();
+    let builder = RequestQueue::builder(device.clone()).with_scheduler(scheduler).locking(Locking::Single);
+    let q = builder.nr_requests(128).build().unwrap();
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     let tried = || tries.swap(0, Ordering::Relaxed);
     // 64 go to the device, and the scheduler takes 64.

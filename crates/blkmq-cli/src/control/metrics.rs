@@ -282,6 +282,7 @@ mod tests {
             description: String::new(),
             read_only: false,
             uris: Vec::new(),
+            shares: Default::default(),
             q: Arc::clone(&q),
         };
         let client = |number| Client {

@@ -103,10 +103,12 @@ fn knob(queue: &Served, knob: &str, request: &Request) -> Answer {
         },
         _ => return Answer::not_allowed("GET, PUT"),
     };
+    let is_about_shares = request.method == "PUT" && matches!(knob, "scheduler" | "nr_requests");
+    let warnings = if is_about_shares && set.is_ok() { queue.warn_of_shares() } else { Vec::new() };
     let shown = set.and_then(|()| queue.q.knob(knob).map_err(refuse));
     shown.map_or_else(
         |refusal| refusal,
-        |value| Answer::json(&Value { queue: queue.name.clone(), knob: knob.to_owned(), value }),
+        |value| Answer::json(&Value { queue: queue.name.clone(), knob: knob.to_owned(), value, warnings }),
     )
 }
 

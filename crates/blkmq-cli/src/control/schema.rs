@@ -54,6 +54,9 @@ pub(crate) struct Value {
     pub(crate) queue: String,
     pub(crate) knob: String,
     pub(crate) value: String,
+    /// What is configured for the queue's exports and does nothing since the knob was set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
 }
 
 /// A queue's statistics: the kernel's 17 numbers, in its order and with its units.

@@ -8,7 +8,7 @@ use blkmq_workbench::report::Section;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::flood::{self, DEEP, Flooded, Load, ROOM, THREADS, TITLES, Way};
+use crate::flood::{self, DEEP, Flooded, Load, THREADS, TITLES, Way};
 use crate::target::Time;
 use crate::words::time;
 use crate::{page, schedulers};
@@ -48,15 +48,16 @@ struct Row {
     p99_of_none: Option<f64>,
 }
 
-/// Every way that is tried: no scheduler, each one as it is by default, and each with room for all writes.
+/// Every way that is tried: no scheduler, each one as it is by default, and each with as many requests as Linux gives it.
 fn ways() -> Vec<Way> {
     let loads: [(Load, &[u16]); 2] = [(THREADS, &DEPTHS), (DEEP, &DEPTHS[..1])];
     let mut ways = Vec::new();
     for (load, depths) in loads {
         for &depth in depths {
             for scheduler in schedulers::names() {
-                let rooms = if scheduler == "none" { &[None][..] } else { &[None, Some(ROOM)] };
-                ways.extend(rooms.iter().map(|&nr_requests| Way { load, depth, scheduler, nr_requests }));
+                let of_linux = (scheduler != "none").then(|| flood::linux_nr_requests(depth));
+                let rooms = std::iter::once(None).chain(of_linux.map(Some));
+                ways.extend(rooms.map(|nr_requests| Way { load, depth, scheduler, nr_requests }));
             }
         }
     }

@@ -17,7 +17,7 @@ impl<P: Probe> MqDeadline<P> {
         }
         let Pace { direction, batching, starved } = self.pace;
         writeln!(out, "batching: {batching}\nstarved: {starved}\nlast_dir: {}", word(direction))?;
-        writeln!(out, "async_depth: {}", self.tunables.async_depth)?;
+        writeln!(out, "async_depth: {}", self.tunables.async_depth())?;
         writeln!(out, "dispatch:")?;
         for (_, request) in self.at_head.iter(&self.requests) {
             show_request(out, request)?;

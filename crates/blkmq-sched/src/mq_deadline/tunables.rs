@@ -50,8 +50,7 @@ pub(crate) const KNOBS: &[Knob] = &[
         default: None,
         min: 1,
         max: INT_MAX,
-        about: "How many requests other than synchronous reads may be queued at once; by default nr_requests, with \
-                which it scales.",
+        about: "How many requests other than synchronous reads may be queued at once; by default nr_requests.",
     },
     Knob {
         name: "fifo_batch",
@@ -77,11 +76,12 @@ pub(super) struct Tunables {
     expire: [u64; 2],
     pub(super) writes_starved: i64,
     pub(super) front_merges: bool,
-    pub(super) async_depth: u32,
+    /// `None`: as many as the queue has requests.
+    async_depth: Option<u32>,
     /// Requests per batch in sector order.
     pub(super) fifo_batch: i64,
     pub(super) prio_aging_expire: u64,
-    /// The size of the queue, with which `async_depth` scales.
+    /// The size of the queue.
     nr_requests: u32,
 }
 
@@ -91,7 +91,7 @@ impl Default for Tunables {
             expire: [0; 2],
             writes_starved: 0,
             front_merges: false,
-            async_depth: DEFAULT_NR_REQUESTS,
+            async_depth: None,
             fifo_batch: 0,
             prio_aging_expire: 0,
             nr_requests: DEFAULT_NR_REQUESTS,
@@ -116,7 +116,7 @@ impl Tunables {
             "write_expire" => milliseconds(self.expire[Direction::Write as usize]),
             "writes_starved" => self.writes_starved,
             "front_merges" => i64::from(self.front_merges),
-            "async_depth" => i64::from(self.async_depth),
+            "async_depth" => i64::from(self.async_depth()),
             "fifo_batch" => self.fifo_batch,
             "prio_aging_expire" => milliseconds(self.prio_aging_expire),
             _ => return None,
@@ -131,7 +131,7 @@ impl Tunables {
             "write_expire" => self.expire[Direction::Write as usize] = nanoseconds(value),
             "writes_starved" => self.writes_starved = value,
             "front_merges" => self.front_merges = value == 1,
-            "async_depth" => self.async_depth = u32::try_from(value).expect("the range is within 32 bits"),
+            "async_depth" => self.async_depth = Some(u32::try_from(value).expect("the range is within 32 bits")),
             "fifo_batch" => self.fifo_batch = value,
             "prio_aging_expire" => self.prio_aging_expire = nanoseconds(value),
             _ => return Err(KnobError::Unknown),
@@ -139,13 +139,13 @@ impl Tunables {
         Ok(())
     }
 
-    /// Scales `async_depth` by as much as the queue grows or shrinks.
+    /// How many requests other than synchronous reads may be queued at once.
+    pub(super) fn async_depth(&self) -> u32 {
+        self.async_depth.unwrap_or(self.nr_requests)
+    }
+
     pub(super) fn set_nr_requests(&mut self, nr_requests: u32) {
-        let nr_requests = nr_requests.max(1);
-        let scaled = u64::from(self.async_depth) * u64::from(nr_requests) / u64::from(self.nr_requests);
-        let most = i32::MAX as u64;
-        self.async_depth = u32::try_from(scaled.clamp(1, most)).expect("clamped to 32 bits");
-        self.nr_requests = nr_requests;
+        self.nr_requests = nr_requests.max(1);
     }
 }
 

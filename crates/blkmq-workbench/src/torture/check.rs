@@ -52,6 +52,8 @@ pub(crate) struct Facts {
     pub(crate) locking: Locking,
     /// Whether requests may pass the scheduler by, at the start.
     pub(crate) bypass: bool,
+    /// The knob `nr_requests` as it was asked for, if it was.
+    pub(crate) nr_requests: Option<u32>,
     /// The device takes calls for one hardware queue from several CPUs at once.
     pub(crate) is_concurrent: bool,
     /// The longest that a client or the controller sleeps of its own accord while operations are outstanding, in ns.
@@ -59,10 +61,14 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// What `nr_requests` is when a scheduler has just been put in place, or none.
+    /// What `nr_requests` is while there is a scheduler, or none.
     fn nr_requests(&self, has_scheduler: bool) -> u64 {
+        let asked = self.nr_requests.map(u64::from);
+        if has_scheduler {
+            return asked.unwrap_or(65536);
+        }
         let depth = u64::from(self.topology.depth);
-        if has_scheduler { 2 * depth.min(128) } else { depth }
+        asked.map_or(depth, |asked| asked.min(depth))
     }
 }
 

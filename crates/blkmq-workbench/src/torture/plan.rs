@@ -71,6 +71,8 @@ pub(crate) struct Plan {
     pub(crate) locking: Locking,
     /// Requests may pass the scheduler by.
     pub(crate) bypass: bool,
+    /// Requests of each hardware queue, if that is said.
+    pub(crate) nr_requests: Option<u32>,
     /// Slots of each submitter.
     pub(crate) slots: u16,
     pub(crate) io_timeout_ms: u32,
@@ -141,6 +143,16 @@ fn period_ns(random: &mut Random) -> Option<u64> {
     random.one_in(4).then(|| random.within(20_000_000, 40_000_000) << random.below(7))
 }
 
+/// The knob `nr_requests` of a device of this depth. In most worlds what waits does not find room at all times.
+fn nr_requests(random: &mut Random, depth: u16) -> Option<u32> {
+    let depth = u64::from(depth);
+    match random.below(4) {
+        0 => None,
+        1 => Some(magnitude(random, 4 * depth) as u32),
+        _ => Some(2 * depth.min(128) as u32),
+    }
+}
+
 /// A timeout in ms of a world whose clients come together: whoever waits sleeps, however long that is. While a request takes
 /// long all look at it that often.
 fn any_io_timeout_ms(random: &mut Random) -> u32 {
@@ -175,6 +187,7 @@ impl Plan {
         };
         let io_timeout_ms = pace.io_timeout_ms(random);
         let device = DeviceConfig::draw(&mut random.fork(), io_timeout_ms, period_ns.is_some());
+        let topology = device.topology;
         let is_owned = random.one_in(8);
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
         let clients = Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors, period_ns);
@@ -193,6 +206,7 @@ impl Plan {
             scheduler: scheduler.copied().unwrap_or(drawn),
             locking: settings.locking.unwrap_or(locking),
             bypass: random.one_in(2),
+            nr_requests: nr_requests(random, topology.depth),
             slots: *random.pick(&[4, 8, 16, 32, 64, 256]),
             io_timeout_ms,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, steps, thread, uninterrupted};
 use blkmq_virtual::sync::weaken;
-use blkmq_virtual::{Client, Limits, Locking, RequestQueue, Submitter, scheduler_names};
+use blkmq_virtual::{Builder, Client, Limits, Locking, RequestQueue, Submitter, scheduler_names};
 
 use super::check::{self, Facts, Violation};
 use super::claims::Claims;
@@ -204,8 +204,8 @@ pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option
 /// What the checkers are told of a world before it begins.
 fn facts(plan: &Plan) -> Facts {
     let DeviceConfig { limits, topology, is_concurrent, .. } = plan.device;
-    let Plan { io_timeout_ms, locking, bypass, .. } = *plan;
-    Facts { limits, topology, io_timeout_ms, locking, bypass, is_concurrent, nap_ns: NAP_NS }
+    let Plan { io_timeout_ms, locking, bypass, nr_requests, .. } = *plan;
+    Facts { limits, topology, io_timeout_ms, locking, bypass, nr_requests, is_concurrent, nap_ns: NAP_NS }
 }
 
 fn options(plan: &Plan, witness: &Witness, device: &Arc<Device>) -> Options {
@@ -291,6 +291,7 @@ fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueu
         .accounting(plan.accounting)
         .locking(plan.locking)
         .bypass(plan.bypass);
+    let builder = plan.nr_requests.into_iter().fold(builder, Builder::nr_requests);
     let builder = match blkmq_sched::scheduler(plan.scheduler) {
         Some(scheduler) => builder.with_scheduler(Watched::new(scheduler, witness.clone())),
         None => builder.scheduler("none"),

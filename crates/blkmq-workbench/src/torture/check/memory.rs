@@ -138,7 +138,9 @@ impl Memory {
     /// A scheduler makes room for the requests of each hardware queue, and keeps it.
     fn note_slab(&mut self) {
         if self.has_scheduler {
-            self.slab = self.slab.max(self.nr_hctxs * self.nr_requests * 256);
+            // There are no more requests than slots of all submitters that there can be.
+            let nr_places = (self.nr_hctxs * self.nr_requests).min(1023 * self.nr_slots);
+            self.slab = self.slab.max(nr_places * 88 + 32 * KIB);
             self.most_slab = self.most_slab.max(self.slab);
         }
     }
@@ -179,7 +181,8 @@ impl Memory {
                 self.nr_threads += i64::from(nr_threads);
             }
             Control::NrRequests(nr_requests) => {
-                self.nr_requests = nr_requests.into();
+                self.facts.nr_requests = Some(nr_requests);
+                self.nr_requests = self.facts.nr_requests(self.has_scheduler).cast_signed();
                 self.note_slab();
             }
             Control::Topology(default, read, poll) => {
@@ -226,6 +229,7 @@ impl Checker for Memory {
                 self.nr_slots = nr_slots.into();
                 self.nr_submitters += 1;
                 self.note_size();
+                self.note_slab();
             }
             Event::Left { submitter, .. } => self.left(submitter),
             Event::Submitted { submitter, bio, pieces, .. } => self.submitted(submitter, bio, pieces),
@@ -382,7 +386,7 @@ mod tests {
         told.good(changed(Control::NrRequests(2000), Phase::Done)).good(changed(Control::NrRequests(8), Phase::Done));
         told.good(changed(Control::Topology(4, 4, 4), Phase::Done));
         submit(&mut told, WARM);
-        let most = 4000 * KIB + 10 * 2000 * 256 + KEPT;
+        let most = 4000 * KIB + 10 * 2000 * 88 + KEPT;
         told.good(memory(4000 * KIB)).bad(memory(most), "bytes are held");
         told.good(changed(Control::NrRequests(2000), Phase::Done));
         told.good(memory(most)).bad(memory(most + 1), "bytes are held");
@@ -403,7 +407,7 @@ mod tests {
 
     #[test]
     fn what_a_scheduler_had_may_come_back() {
-        for (scheduler, extra) in [(Some("mq-deadline"), 0), (None, 1000 * KIB)] {
+        for (scheduler, extra) in [(Some("mq-deadline"), 0), (None, 4000 * 88 + 32 * KIB)] {
             let mut told = told();
             told.good(Event::Installed { scheduler: Some("mq-deadline") });
             told.good(changed(Control::NrRequests(2000), Phase::Done)).good(Event::Installed { scheduler });

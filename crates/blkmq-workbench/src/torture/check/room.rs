@@ -21,9 +21,6 @@ use super::{Checker, Facts, Violation};
 
 const RULE: &str = "room";
 
-/// What a scheduler takes `nr_requests` to be before it is told.
-const NR_REQUESTS: u64 = 256;
-
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -53,11 +50,10 @@ struct HwQueue {
     looks: u64,
 }
 
-/// The bound on requests other than reads: it scales with `nr_requests`.
-#[derive(Debug, Clone, Copy)]
+/// The bound on requests other than reads, if one was set.
+#[derive(Debug, Clone, Copy, Default)]
 struct AsyncDepth {
-    depth: u64,
-    nr_requests: u64,
+    depth: Option<u64>,
     /// It is about to be set to this, or has been already.
     coming: Option<u64>,
 }
@@ -96,16 +92,13 @@ pub(super) struct Room {
 }
 
 impl AsyncDepth {
-    const DEFAULT: Self = Self { depth: NR_REQUESTS, nr_requests: NR_REQUESTS, coming: None };
-
-    fn scale(&mut self, nr_requests: u64) {
-        let most = i32::MAX.unsigned_abs().into();
-        self.depth = (self.depth * nr_requests / self.nr_requests).clamp(1, most);
-        self.nr_requests = nr_requests;
+    /// The most that it may be while there may be so many requests.
+    fn most(&self, nr_requests: u64) -> u64 {
+        self.now(nr_requests).max(self.coming.unwrap_or(0))
     }
 
-    fn most(&self) -> u64 {
-        self.depth.max(self.coming.unwrap_or(0))
+    fn now(&self, nr_requests: u64) -> u64 {
+        self.depth.unwrap_or(nr_requests)
     }
 }
 
@@ -116,7 +109,7 @@ impl Room {
             topology: facts.topology,
             has_scheduler: false,
             nr_requests: 0,
-            async_depth: AsyncDepth::DEFAULT,
+            async_depth: AsyncDepth::default(),
             requests: Table::new(),
             hctxs: Vec::new(),
             looks: 0,
@@ -133,16 +126,13 @@ impl Room {
     fn installed(&mut self, has_scheduler: bool) {
         self.has_scheduler = has_scheduler;
         self.nr_requests = self.facts.nr_requests(has_scheduler);
-        self.async_depth = AsyncDepth::DEFAULT;
-        self.async_depth.scale(self.nr_requests);
+        self.async_depth = AsyncDepth::default();
         self.limited = 0;
     }
 
-    fn set_nr_requests(&mut self, nr_requests: u64) {
-        self.nr_requests = nr_requests;
-        if self.has_scheduler {
-            self.async_depth.scale(nr_requests);
-        }
+    fn set_nr_requests(&mut self, nr_requests: u32) {
+        self.facts.nr_requests = Some(nr_requests);
+        self.nr_requests = self.facts.nr_requests(self.has_scheduler);
     }
 
     /// The hardware queue of a request that is not polled.
@@ -211,7 +201,7 @@ impl Room {
                  nr_requests={nr_requests}"
             ));
         }
-        let (depth, nr_hctxs) = (self.async_depth.most(), topology.nr_queues() as u64);
+        let (depth, nr_hctxs) = (self.async_depth.most(nr_requests), topology.nr_queues() as u64);
         if is_limited && depth < nr_requests && self.limited > depth * nr_hctxs {
             let limited = self.limited;
             return bad(format!(
@@ -254,7 +244,7 @@ impl Room {
         }
         (self.quiet_since, self.is_changed) = (None, self.nr_open == 0);
         match (control, phase) {
-            (Control::NrRequests(nr_requests), Phase::Done) => self.set_nr_requests(nr_requests.into()),
+            (Control::NrRequests(nr_requests), Phase::Done) => self.set_nr_requests(nr_requests),
             (Control::Topology(default_queues, read_queues, poll_queues), Phase::Done) => {
                 self.topology = Topology { default_queues, read_queues, poll_queues, ..self.topology };
                 self.hctxs.clear();
@@ -263,7 +253,7 @@ impl Room {
                 let depth = depth.unsigned_abs();
                 self.async_depth.coming = (phase == Phase::Begun).then_some(depth);
                 if phase == Phase::Done {
-                    self.async_depth.depth = depth;
+                    self.async_depth.depth = Some(depth);
                 }
             }
             _ => {}
@@ -306,9 +296,9 @@ impl Room {
         let others = most - 1;
         let (depth, nr_hctxs) = (u64::from(self.topology.depth), self.topology.nr_queues() as u64);
         // A read may have to stay behind a write of its kind that found no room.
-        let is_limited = self.async_depth.most() < self.nr_requests;
+        let is_limited = self.async_depth.most(self.nr_requests) < self.nr_requests;
         let has_room = others + depth < self.nr_requests;
-        if !has_room || is_limited && others >= self.async_depth.depth * nr_hctxs {
+        if !has_room || is_limited && others >= self.async_depth.now(self.nr_requests) * nr_hctxs {
             return Ok(());
         }
         bad(format!(
@@ -454,11 +444,12 @@ mod tests {
         (0..4).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
         give(&mut told, 0);
         told.good(completed(id(1, 0, 0), Status::Ok)).good(insert(5, Op::Write));
-        // It scales: 2 of 8 are 1 of 4.
+        // It stays when there may be fewer requests.
         let mut told = self::told();
         set(&mut told, Control::Knob("async_depth", 2));
-        set(&mut told, Control::NrRequests(4));
-        told.good(insert(0, Op::Write)).good(insert(1, Op::Write)).bad(insert(2, Op::Write), "async_depth=1");
+        set(&mut told, Control::NrRequests(6));
+        (0..4).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
+        told.bad(insert(4, Op::Write), "async_depth=2");
     }
 
     #[test]

@@ -123,7 +123,10 @@ impl Stall {
                     Phase::Refused => {}
                 }
             }
-            Control::NrRequests(nr_requests) if phase == Phase::Done => self.nr_requests = nr_requests.into(),
+            Control::NrRequests(nr_requests) if phase == Phase::Done => {
+                self.facts.nr_requests = Some(nr_requests);
+                self.nr_requests = self.facts.nr_requests(self.has_scheduler);
+            }
             Control::Knob("async_depth", _) => self.has_async_depth = true,
             _ => {}
         }

@@ -15,6 +15,8 @@ const RULE: &str = "tags";
 pub(super) struct Tags {
     topology: Topology,
     has_scheduler: bool,
+    /// The knob, if it was set.
+    nr_requests: Option<u32>,
     /// Tags that a hardware queue has just now.
     depth: u16,
     /// Who has which tag, by hardware queue.
@@ -26,9 +28,18 @@ pub(super) struct Tags {
 
 impl Tags {
     pub(super) fn new(facts: &Facts) -> Self {
-        let depth = facts.topology.depth;
-        let topology = facts.topology;
-        Self { topology, has_scheduler: false, depth, owners: Vec::new(), tags: Table::new(), nr_out: 0 }
+        let Facts { topology, nr_requests, .. } = *facts;
+        let mut tags = Self {
+            topology,
+            has_scheduler: false,
+            nr_requests,
+            depth: 0,
+            owners: Vec::new(),
+            tags: Table::new(),
+            nr_out: 0,
+        };
+        tags.size();
+        tags
     }
 
     /// The hardware queue of a request: those for polled operations come last, those for reads before them, and each
@@ -109,10 +120,17 @@ impl Tags {
         Err(Violation::new(RULE, format!("the queue has drained, and {in_flight} tags are out")))
     }
 
+    /// Without a scheduler there are as many tags as `nr_requests` says.
+    fn size(&mut self) {
+        let asked = self.nr_requests.filter(|_| !self.has_scheduler).and_then(|asked| u16::try_from(asked).ok());
+        self.depth = asked.map_or(self.topology.depth, |asked| asked.min(self.topology.depth));
+    }
+
     fn changed(&mut self, control: Control) {
         match control {
-            Control::NrRequests(nr_requests) if !self.has_scheduler => {
-                self.depth = u16::try_from(nr_requests).unwrap_or(u16::MAX).min(self.topology.depth);
+            Control::NrRequests(nr_requests) => {
+                self.nr_requests = Some(nr_requests);
+                self.size();
             }
             Control::Topology(default_queues, read_queues, poll_queues) => {
                 self.topology = Topology { default_queues, read_queues, poll_queues, ..self.topology };
@@ -134,7 +152,8 @@ impl Checker for Tags {
                 Action::Started { .. } | Action::Refused | Action::Stale | Action::WantsTime { .. } => {}
             },
             Event::Installed { scheduler } => {
-                (self.has_scheduler, self.depth) = (scheduler.is_some(), self.topology.depth);
+                self.has_scheduler = scheduler.is_some();
+                self.size();
             }
             Event::Changed { control, phase: Phase::Done } => self.changed(control),
             Event::Counted(counts) => return self.counted(counts.in_flight),
@@ -193,7 +212,9 @@ mod tests {
         let fewer = || changed(Control::NrRequests(2), Phase::Done);
         told().good(installed(None)).good(fewer()).bad(write(0, 2), "tag 2 of 2");
         told().good(installed(Some("mq-deadline"))).good(fewer()).good(write(0, 2));
-        told().good(fewer()).good(installed(None)).good(write(0, 2));
+        told().good(fewer()).good(installed(Some("mq-deadline"))).good(write(0, 2));
+        // It stays when the scheduler changes.
+        told().good(fewer()).good(installed(None)).bad(write(0, 2), "tag 2 of 2");
         told().good(changed(Control::NrRequests(2), Phase::Refused)).good(write(0, 2));
     }
 

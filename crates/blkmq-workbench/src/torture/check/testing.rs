@@ -28,6 +28,7 @@ pub(super) const FACTS: Facts = Facts {
     topology: Topology { default_queues: 2, read_queues: 0, poll_queues: 0, depth: 4 },
     io_timeout_ms: 100,
     locking: Locking::Single,
+    nr_requests: Some(8),
     bypass: false,
     is_concurrent: false,
     nap_ns: 1_000_000,
