@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub(crate) latencies: Box<dyn Fn(&str) -> Latencies + Send + Sync>,
     /// What was answered for each export.
     pub(crate) answered: Box<dyn Fn() -> Vec<Answered> + Send + Sync>,
+    /// Bytes of memory that clients have, and that they may have at most.
+    pub(crate) memory: Box<dyn Fn() -> (usize, usize) + Send + Sync>,
     /// Connections that were not served.
     pub(crate) rejections: Box<dyn Fn() -> Rejections + Send + Sync>,
     /// Begins to end the server, gracefully.

@@ -135,6 +135,9 @@ pub(crate) struct Serve {
     /// NBD clients that have chosen an export, at a time; one more is told so by an error [default: 256].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     max_connections: Option<u16>,
+    /// Memory for all clients together, as in 500M or 4G [default: a quarter of what there is].
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
     /// How long a server that ends waits for its clients, as in 500ms or 1m, or off for as long as they take [default: 20s].
     #[arg(long, value_name = "TIME|off")]
     drain_timeout: Option<String>,
@@ -208,6 +211,7 @@ impl Serve {
             latencies: server.latencies(&plan),
             answered: server.answered(&plan),
             rejections: server.rejections(),
+            memory: server.memory(),
             stop: Box::new(move || drop(stop.send(Event::Stop))),
         };
         let url = scraped.as_ref().map(metrics::url);

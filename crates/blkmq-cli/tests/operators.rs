@@ -61,7 +61,7 @@ fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     assert_eq!(client.receive(), Some((1, 22)), "beyond the end");
     let shown = server.json(&["clients"])[0].clone();
     assert_eq!((&shown["export"], &shown["queue"]), (&json!("also"), &json!("default")));
-    let expected = json!({"io": 0, "invalid": 1, "nospace": 0, "notsup": 0, "perm": 1, "shutdown": 0});
+    let expected = json!({"io": 0, "invalid": 1, "nomem": 0, "nospace": 0, "notsup": 0, "perm": 1, "shutdown": 0});
     assert_eq!(shown["errors"], expected);
     let me = format!("process {} of user", std::process::id());
     assert!(shown["peer"].as_str().unwrap().starts_with(&me), "{shown}");
@@ -80,7 +80,7 @@ fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     assert_eq!(other.receive(), Some((2, 28)), "beyond the end");
     let stat: Value = serde_json::from_str(&server.get("/queues/default/stat")).unwrap();
     assert_eq!(stat["exports"], json!(["default", "also"]));
-    let expected = json!({"io": 0, "invalid": 1, "nospace": 1, "notsup": 0, "perm": 1, "shutdown": 0});
+    let expected = json!({"io": 0, "invalid": 1, "nomem": 0, "nospace": 1, "notsup": 0, "perm": 1, "shutdown": 0});
     assert_eq!(stat["errors"], expected);
     let metrics = scrape(&port, "GET /metrics").1;
     for (export, kind, count) in

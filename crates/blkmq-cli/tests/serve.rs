@@ -3,7 +3,7 @@
 mod served;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -221,50 +221,6 @@ fn a_later_signal_does_not_wait_for_who_does_not_read() {
     assert_eq!((code, last), (Some(1), Some("blkmq: serve: ended at once, without waiting for clients")), "{error}");
 }
 
-/// Red if a client too many waits without a word, or nobody is told of it.
-#[test]
-fn a_client_too_many_is_told_so_and_so_is_the_operator() {
-    let mut server = Served::start(&["--max-connections", "1"]);
-    let first = server.connect("");
-    let stream = UnixStream::connect(server.folder.join("nbd")).unwrap();
-    // The least of an NBD client, to its end: GO, whose answer is an error, and then ABORT.
-    let mut stream = stream;
-    let words = [&3_u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0", b"IHAVEOPT\0\0\0\x02\0\0\0\0"];
-    stream.write_all(&words.concat()).unwrap();
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).unwrap();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(said.contains("the server has as many clients as it may, 1; try again later"), "{said}");
-    let metrics = server.get("/metrics");
-    assert!(metrics.contains("\nblkmq_connections_rejected_total{reason=\"max_connections\"} 1\n"), "{metrics}");
-    assert!(metrics.contains("\nblkmq_connections_rejected_total{reason=\"too_many_negotiating\"} 0\n"), "{metrics}");
-    drop(first);
-    server.signal(Signal::TERM);
-    let (code, error) = server.end();
-    assert!(code == Some(0) && error.contains(" is refused: the server has as many clients as it may, 1"), "{error}");
-}
-
-/// Waits in vain if a drain has no end of its own.
-#[test]
-fn a_drain_says_whom_it_waits_for_and_ends_by_itself() {
-    let mut server = Served::start(&["--drain-timeout", "600ms"]);
-    let mut client = server.connect("");
-    for cookie in 0..32 {
-        client.send(READ, cookie, 0, 1 << 20, &[]);
-    }
-    until(|| server.json(&["clients"])[0]["requests"] == json!(32));
-    server.signal(Signal::TERM);
-    let (code, error) = server.end();
-    assert_eq!(code, Some(1), "{error}");
-    let [waits, ended] = error.lines().collect::<Vec<_>>()[..] else { panic!("{error}") };
-    assert!(waits.starts_with("blkmq: serve: waits for 1 client, 1 s more at most: client 1 from "), "{error}");
-    assert!(
-        waits.contains(" at \"default\" with 3") && waits.contains(" requests not answered, which has not read for ")
-    );
-    assert_eq!(ended, "blkmq: serve: ended after 600ms, without waiting any longer for 1 client");
-    drop(client);
-}
-
 #[test]
 fn stop_is_answered_before_the_server_ends() {
     let mut server = Served::start(&[]);
@@ -413,6 +369,9 @@ fn bad_words_are_named_with_their_place_and_what_would_be_right() {
         (&["--export", "ram"], "--export: 'ram' is not of the form NAME=SPEC"),
         (&["--nbd", "tcp:127.0.0.1"], "--nbd: 'tcp:127.0.0.1': "),
         (&["--max-connections", "0"], "--max-connections"),
+        (&["--memory", "much"], "--memory: 'much' is not a number of bytes, as in 500M or 4G"),
+        (&["--memory", "1M"], "memory: 1048576 bytes are too few for 256 connections; give at least "),
+        (&["--drain-timeout", "soon"], "--drain-timeout: 'soon' is not a time above 0"),
         (&["--config", "/nowhere.toml"], "/nowhere.toml: "),
         (&["/nowhere.img"], "/nowhere.img: device file: /nowhere.img: No such file"),
         (&["a,b"], "a,b: a path with a comma cannot be served"),

@@ -1,7 +1,7 @@
 //! Who is connected.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ pub struct ClientInfo {
     pub bytes: u64,
     /// Its requests that were answered with an error.
     pub errors: Errors,
+    /// Bytes of memory that it has for the data of its requests.
+    pub memory: usize,
     /// How long its requests took.
     pub latencies: Latencies,
 }
@@ -71,6 +73,7 @@ pub(crate) struct Entry {
     heard: AtomicU64,
     /// Another connection has its place in the negotiation.
     is_displaced: AtomicBool,
+    memory: AtomicUsize,
     /// In microseconds of the time since then, and one more, when the client last took something, if it is waited for to take more.
     blocked: AtomicU64,
     pub(crate) meter: Meter,
@@ -84,6 +87,12 @@ impl Entry {
 
     pub(crate) fn count_answer(&self) {
         add(&self.answers, 1);
+    }
+
+    /// It has so many bytes of memory for data.
+    pub(crate) fn note_memory(&self, bytes: usize) {
+        // Relaxed: a number for people, which orders nothing.
+        self.memory.store(bytes, Ordering::Relaxed);
     }
 
     /// The client has said something in its negotiation.
@@ -135,6 +144,7 @@ impl Entry {
             unread: blocked.map(|blocked| self.since.elapsed().saturating_sub(blocked)),
             bytes: self.bytes.load(Ordering::Relaxed),
             errors: self.errors.read(),
+            memory: self.memory.load(Ordering::Relaxed),
             latencies: self.meter.read(),
         }
     }
@@ -234,7 +244,7 @@ impl Clients {
         let number = inside.last_number;
         let [certified, name, export] = [const { OnceLock::new() }; 3];
         let [requests, answers, bytes, blocked, heard] = [const { AtomicU64::new(0) }; 5];
-        let is_displaced = AtomicBool::new(false);
+        let (is_displaced, memory) = (AtomicBool::new(false), AtomicUsize::new(0));
         let (since, meter, errors) = (Instant::now(), Meter::default(), ErrorMeter::default());
         let entry = Arc::new(Entry {
             number,
@@ -252,6 +262,7 @@ impl Clients {
             since,
             heard,
             is_displaced,
+            memory,
             blocked,
             meter,
             errors,
@@ -328,6 +339,13 @@ impl Clients {
         let mut sum = inside.past.get(export).copied().unwrap_or_default().errors;
         inside.users(export).for_each(|entry| sum += entry.errors.read());
         sum
+    }
+
+    /// Connections, and bytes of memory that they have for data.
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        let inside = self.lock();
+        let bytes = inside.entries.values().map(|entry| entry.memory.load(Ordering::Relaxed)).sum();
+        (inside.entries.len(), bytes)
     }
 
     /// Wakes every connection's thread.

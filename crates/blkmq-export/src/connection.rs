@@ -1,5 +1,6 @@
 //! One client: its socket from the greeting to the end. Each has a thread.
 
+mod account;
 mod arrival;
 mod desk;
 mod edges;
@@ -26,6 +27,7 @@ use blkmq::event::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as SystemError;
 
+use self::account::Account;
 use self::desk::Desk;
 use self::edges::Edges;
 use self::failures::Failures;
@@ -159,7 +161,8 @@ impl Connection {
         shared.inform(format_args!("client {} from {} uses export {:?}", entry.number, entry.peer, export.name));
         let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
         let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
-        let pool = Pool::new(export.queue.driver().keeps_data());
+        let account = Account::new(Arc::clone(&shared.budget), Arc::clone(&entry));
+        let pool = Pool::new(export.queue.driver().keeps_data(), account);
         let terms = export.terms(&agreement);
         let edges = Edges::new(terms.block, Turns::of(&export.queue).join(Arc::clone(&entry.bell)));
         let desk = Desk::new(terms, plan, pool, edges, shared.bounds, Arc::clone(&entry), failures);

@@ -26,6 +26,8 @@ pub mod handed;
 pub mod nbd;
 
 mod access;
+mod available;
+mod budget;
 mod clients;
 mod connection;
 mod errors;
@@ -33,6 +35,7 @@ mod export;
 mod latency;
 mod listener;
 mod log;
+mod reserve;
 mod server;
 mod stop;
 mod tls;

@@ -13,6 +13,8 @@ use blkmq::event::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::available;
+use crate::budget::{self, Budget};
 use crate::clients::{ClientInfo, Clients, Entry, Reason, Rejections};
 use crate::connection::{Connection, Ending};
 use crate::errors::Errors;
@@ -21,6 +23,7 @@ use crate::latency::Latencies;
 use crate::listener::{Address, Listener, Source, unix_peer};
 use crate::log::{Journal, Level, Log, Teller, Topic};
 use crate::nbd::negotiation::Offer;
+use crate::reserve::Reserve;
 use crate::stop::{Phase, Stop};
 use crate::tls::Tls;
 
@@ -87,6 +90,7 @@ pub struct Builder {
     negotiation_timeout: Duration,
     stall_timeout: Option<Duration>,
     bounds: Bounds,
+    memory: Option<usize>,
     tls: Option<Tls>,
     log: Arc<dyn Log>,
 }
@@ -154,6 +158,15 @@ impl Builder {
         self
     }
 
+    /// Bytes of memory that all connections may have together for the data of their requests, and what else they hold. By default a quarter
+    /// of what the machine has, or the process's control group allows. Each connection always has a part of it, as large as the maximum
+    /// number of connections lets it be; no connection gets all of the rest.
+    #[must_use]
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
     /// Offers TLS to clients, or requires it. Without this, who asks for it is refused. A connection that uses it holds up
     /// to 200 KiB beside what the bounds allow.
     #[must_use]
@@ -191,6 +204,13 @@ impl Builder {
         if self.max_connections == 0 {
             return Err("no connection is allowed; give at least 1".into());
         }
+        let least = budget::least(self.max_connections);
+        if let Some(bytes) = self.memory.filter(|bytes| *bytes < least) {
+            return Err(format!(
+                "memory: {bytes} bytes are too few for {} connections; give at least {least}, or allow fewer connections",
+                self.max_connections
+            ));
+        }
         Ok(())
     }
 
@@ -216,6 +236,9 @@ impl Builder {
         for socket in std::mem::take(&mut self.sockets) {
             listeners.push(Listener::adopt(socket).map_err(StartError::Bad)?);
         }
+        // Now, while the process may still look.
+        let least = budget::least(self.max_connections);
+        self.memory.get_or_insert_with(|| (available::memory().unwrap_or(0) / 4).max(least));
         Ok(Bound { builder: self, listeners, bell })
     }
 }
@@ -240,10 +263,14 @@ impl Bound {
         let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
         let uris = listeners.iter().flat_map(uris_of).collect();
         let clients = Arc::new(Clients::new(builder.max_connections));
+        let memory = builder.memory.unwrap_or_else(|| budget::least(builder.max_connections));
+        let budget = Arc::new(Budget::new(memory, builder.max_connections));
         let (journal, teller) = Journal::start(builder.log).map_err(StartError::System)?;
         let shared = Arc::new(Shared {
             exports: builder.exports,
+            longest: builder.bounds.bytes.min(budget.longest()),
             bounds: builder.bounds,
+            budget,
             tls: builder.tls,
             negotiation_timeout: builder.negotiation_timeout,
             stall_timeout: builder.stall_timeout,
@@ -267,6 +294,9 @@ impl Bound {
 pub(crate) struct Shared {
     pub(crate) exports: Vec<Export>,
     pub(crate) bounds: Bounds,
+    pub(crate) budget: Arc<Budget>,
+    /// Bytes of the longest read or write that is sure to get its memory.
+    longest: usize,
     pub(crate) tls: Option<Tls>,
     pub(crate) negotiation_timeout: Duration,
     pub(crate) stall_timeout: Option<Duration>,
@@ -359,7 +389,7 @@ impl Shared {
                 told.insert(export.name.clone(), error);
             }
         }
-        export.offer(self.bounds.bytes, writes)
+        export.offer(self.longest, writes)
     }
 
     /// A client has asked for an export that it may not use.
@@ -385,35 +415,6 @@ impl Drop for Place {
         self.clients.leave(self.number);
         // There may be room for another.
         self.bell.notify();
-    }
-}
-
-/// A descriptor that is kept for when there is none left. With it a client that waits to be accepted is told so, by a connection
-/// that is closed at once; else it would wait until somebody leaves.
-struct Reserve(Option<EventFd>);
-
-impl Reserve {
-    fn new() -> Self {
-        Self(EventFd::new().ok())
-    }
-
-    /// Takes one again if there was none the last time.
-    fn renew(&mut self) {
-        if self.0.is_none() {
-            *self = Self::new();
-        }
-    }
-
-    /// Closes the connection of the client that waits next, if it is for want of descriptors that it was not accepted.
-    fn turn_away(&mut self, listener: &Listener, error: &io::Error, clients: &Clients) {
-        if let Some(Errno::MFILE | Errno::NFILE) = Errno::from_io_error(error) {
-            drop(self.0.take());
-            // Another thread may have been quicker to take its place, and then the client waits until the next try.
-            if let Ok(Some(_)) = listener.accept() {
-                clients.reject(Reason::NoDescriptor);
-            }
-            self.renew();
-        }
     }
 }
 
@@ -479,6 +480,7 @@ impl Server {
             negotiation_timeout: Duration::from_secs(10),
             stall_timeout: Some(Duration::from_secs(300)),
             bounds: Bounds::default(),
+            memory: None,
             tls: None,
             log: Arc::new(|_: Level, _: &str| ()),
         }
@@ -513,6 +515,13 @@ impl Server {
     #[must_use]
     pub fn errors(&self, export: &str) -> Errors {
         self.shared.clients.errors(export)
+    }
+
+    /// Bytes of memory that connections have, and that they may have at most.
+    #[must_use]
+    pub fn memory(&self) -> (usize, usize) {
+        let (connections, data) = self.shared.clients.memory();
+        (data + connections * budget::BESIDE, self.shared.budget.most())
     }
 
     /// Connections that were not served, and why.

@@ -10,6 +10,8 @@ pub enum Errno {
     Perm = 1,
     /// The device failed.
     Io = 5,
+    /// The server has no memory for it.
+    NoMemory = 12,
     /// The request makes no sense.
     Invalid = 22,
     /// A write reaches beyond the end, or the device is full.
@@ -22,7 +24,8 @@ pub enum Errno {
 
 impl Errno {
     /// Every one.
-    pub const ALL: [Self; 6] = [Self::Perm, Self::Io, Self::Invalid, Self::NoSpace, Self::NotSupported, Self::Shutdown];
+    pub const ALL: [Self; 7] =
+        [Self::Perm, Self::Io, Self::NoMemory, Self::Invalid, Self::NoSpace, Self::NotSupported, Self::Shutdown];
 
     /// The word for it in statistics.
     #[must_use]
@@ -30,6 +33,7 @@ impl Errno {
         match self {
             Self::Perm => "perm",
             Self::Io => "io",
+            Self::NoMemory => "nomem",
             Self::Invalid => "invalid",
             Self::NoSpace => "nospace",
             Self::NotSupported => "notsup",

@@ -54,13 +54,21 @@ impl Buffer {
     /// If `len` exceeds half the address space.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
+        Self::try_zeroed(len).unwrap_or_else(|| handle_alloc_error(layout(len.max(1))))
+    }
+
+    /// The same; `None` if the system has no memory for it. Where it promises more memory than it has, as Linux mostly does, it ends
+    /// a process later instead.
+    ///
+    /// # Panics
+    /// If `len` exceeds half the address space.
+    #[must_use]
+    pub fn try_zeroed(len: usize) -> Option<Self> {
         let capacity = len.max(1);
-        let layout = layout(capacity);
         // SAFETY: the layout has a non-zero size.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        let start = NonNull::new(unsafe { alloc_zeroed(layout(capacity)) })?;
         // What can be allocated is less than half the address space.
-        Self { start, len, owner: without_provenance(2 * capacity + 1) }
+        Some(Self { start, len, owner: without_provenance(2 * capacity + 1) })
     }
 
     /// A buffer of the greatest length, whose memory is a part of `arena`.
@@ -284,6 +292,14 @@ mod tests {
             assert_eq!(buffer.as_ptr() as usize % BUFFER_ALIGN, 0);
             assert!(buffer.len() == len && buffer.iter().all(|byte| *byte == 0));
         }
+    }
+
+    /// Red, for the process ends, if memory that is not to be had is more than an answer.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri ends where no machine has the memory")]
+    fn memory_that_is_not_to_be_had_is_none() {
+        assert!(Buffer::try_zeroed(1 << 50).is_none());
+        assert_eq!(Buffer::try_zeroed(4096).unwrap().len(), 4096);
     }
 
     #[test]

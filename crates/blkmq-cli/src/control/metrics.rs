@@ -181,6 +181,11 @@ pub(super) fn text(state: &State) -> String {
     let clients = (state.clients)();
     begin(&mut out, "clients", "gauge", "Clients that are connected.");
     let _ = writeln!(out, "blkmq_clients {}", clients.len());
+    let (used, most) = (state.memory)();
+    begin(&mut out, "memory_bytes", "gauge", "Memory that clients have, for the data of their requests and beside it.");
+    let _ = writeln!(out, "blkmq_memory_bytes {used}");
+    begin(&mut out, "memory_limit_bytes", "gauge", "Memory that clients may have, all together.");
+    let _ = writeln!(out, "blkmq_memory_limit_bytes {most}");
     begin(&mut out, "connections_rejected", "counter", "Connections that were not served.");
     let rejections = (state.rejections)();
     for (reason, count) in [
@@ -302,6 +307,7 @@ mod tests {
             latencies: Box::new(|_| Latencies::default()),
             answered: Box::new(Vec::new),
             rejections: Box::new(blkmq_export::Rejections::default),
+            memory: Box::new(|| (1, 2)),
             stop: Box::new(|| ()),
         };
         let text = text(&state);

@@ -128,6 +128,7 @@ pub(super) struct Plan {
     /// Whether it gives up what it does not need.
     pub(super) sandbox: bool,
     pub(super) max_connections: Option<u16>,
+    pub(super) memory: Option<Given>,
     pub(super) drain_timeout: Option<Given>,
     pub(super) stall_timeout: Option<Given>,
 }
@@ -217,6 +218,7 @@ impl Plan {
             sandbox: sandbox(given("sandbox", &options.sandbox).or(file.sandbox).as_ref())?,
             run: options.run.clone().or(file.run),
             max_connections: options.max_connections.or(file.max_connections),
+            memory: given("memory", &options.memory).or(file.memory),
             drain_timeout: given("drain-timeout", &options.drain_timeout).or(file.drain_timeout),
             stall_timeout: given("stall-timeout", &options.stall_timeout).or(file.stall_timeout),
         })
@@ -325,6 +327,7 @@ struct File {
     metrics: Option<Given>,
     run: Option<String>,
     max_connections: Option<u16>,
+    memory: Option<Given>,
     drain_timeout: Option<Given>,
     stall_timeout: Option<Given>,
     tls: Option<Given>,
@@ -355,6 +358,7 @@ struct Written {
     metrics: Option<Spanned<Word>>,
     run: Option<String>,
     max_connections: Option<Spanned<u16>>,
+    memory: Option<Spanned<Word>>,
     drain_timeout: Option<Spanned<String>>,
     stall_timeout: Option<Spanned<String>>,
     tls: Option<Spanned<String>>,
@@ -538,6 +542,7 @@ impl File {
             metrics: written.metrics.as_ref().map(|word| source.word(word)),
             run: written.run,
             max_connections,
+            memory: written.memory.as_ref().map(|word| source.word(word)),
             drain_timeout: written.drain_timeout.as_ref().map(|text| source.given(text)),
             stall_timeout: written.stall_timeout.as_ref().map(|text| source.given(text)),
             tls: written.tls.as_ref().map(|text| source.given(text)),

@@ -255,6 +255,7 @@ mod tests {
             unanswered: number,
             unread,
             bytes: 0,
+            memory: 0,
             errors: blkmq_export::Errors::default(),
             latencies: blkmq_export::Latencies::default(),
         };

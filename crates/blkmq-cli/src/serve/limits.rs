@@ -1,4 +1,4 @@
-//! How long the server waits for clients.
+//! How long the server waits for clients, and how much memory they may have.
 
 use std::time::Duration;
 
@@ -30,9 +30,35 @@ pub(super) fn stall_timeout(given: Option<&Given>) -> Result<Option<Duration>, T
     given.map_or(Ok(Some(STALL)), time)
 }
 
+/// Reads bytes of memory, as in `500M`.
+pub(super) fn memory(given: &Given) -> Result<usize, TextError> {
+    let text = given.text.as_str();
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match &text[digits.len()..] {
+        "" => Some(0),
+        "K" | "k" => Some(10),
+        "M" | "m" => Some(20),
+        "G" | "g" => Some(30),
+        "T" | "t" => Some(40),
+        _ => None,
+    };
+    let bytes = digits.parse::<usize>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(1 << unit));
+    bytes.ok_or_else(|| given.fault(format!("'{text}' is not a number of bytes, as in 500M or 4G")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_a_number_of_bytes() {
+        let read = |text: &str| memory(&Given { text: text.to_owned(), place: "--memory".to_owned() });
+        assert_eq!([read("4096"), read("500M"), read("4g")], [Ok(4096), Ok(500 << 20), Ok(4 << 30)]);
+        for bad in ["", "M", "1.5G", "-1", "4GiB", "99999999T"] {
+            let error = read(bad).unwrap_err().to_string();
+            assert_eq!(error, format!("--memory: '{bad}' is not a number of bytes, as in 500M or 4G"));
+        }
+    }
 
     #[test]
     fn a_limit_is_a_time_or_off() {

@@ -90,6 +90,9 @@ impl Nbd {
         for socket in handed {
             builder = builder.socket(socket);
         }
+        if let Some(bytes) = plan.memory.as_ref().map(limits::memory).transpose()? {
+            builder = builder.memory(bytes);
+        }
         if let Some(most) = plan.max_connections {
             builder = builder.max_connections(most.into());
         }
@@ -140,6 +143,12 @@ impl Nbd {
             };
             found.into_iter().map(client).collect()
         })
+    }
+
+    /// What tells how much memory clients have and may have, for as long as anybody asks.
+    pub(super) fn memory(&self) -> Box<dyn Fn() -> (usize, usize) + Send + Sync> {
+        let slot = Arc::clone(&self.slot);
+        Box::new(move || lock(&slot).as_ref().map(Server::memory).unwrap_or_default())
     }
 
     /// What tells of connections that were not served, for as long as anybody asks.

@@ -20,6 +20,22 @@ use crate::nbd::Errno;
 use crate::nbd::command::{Command, Request, Terms};
 use crate::nbd::reply::{Head, Refusal};
 
+/// Bytes for which a write gets memory when it begins.
+const FIRST_PIECE: u64 = 256 << 10;
+/// And if there is not so much: no block is longer.
+const LEAST_PIECE: u64 = 64 << 10;
+
+/// Where a piece of a write's data goes.
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// To the end of this buffer, behind so many bytes that are before it in its block.
+    Here(Buffer, usize),
+    /// Nowhere: the write has failed, and what follows is of no use.
+    Useless,
+    /// There is no memory for it now.
+    Later,
+}
+
 /// What a connection has in hand between its socket and the queue.
 #[derive(Debug)]
 pub(super) struct Desk {
@@ -79,22 +95,26 @@ impl Desk {
         (&mut self.outbox, &self.tasks)
     }
 
-    /// Bytes of buffers that a request needs at once.
-    fn charge(&self, request: &Request, command: Command) -> usize {
+    /// Bytes of buffers that a request counts for, and those of them that it needs before it begins: the rest is for the data of a write, which is
+    /// yet to come.
+    fn charge(&self, request: &Request, command: Command) -> [usize; 2] {
         let bytes = || request.offset..request.offset + u64::from(request.length);
         let length = || {
             let blocks = self.edges.around(bytes());
             blocks.end - blocks.start
         };
         match command {
-            Command::Read => footprints(length(), self.plan.data),
-            Command::Write { .. } => footprints(length(), self.plan.data) + self.edges.charge(bytes()),
-            Command::Cache => footprint(length().min(self.plan.idle) as usize),
+            Command::Read => [footprints(length(), self.plan.data); 2],
+            Command::Write { .. } => {
+                let edges = self.edges.charge(bytes());
+                [footprints(length(), self.plan.data) + edges, edges]
+            }
+            Command::Cache => [footprint(length().min(self.plan.idle) as usize); 2],
             // A device that cannot do zeroes after all is sent them.
             Command::WriteZeroes { fast: false, .. } => {
-                footprint(length().min(self.plan.idle) as usize) + self.edges.charge(bytes())
+                [footprint(length().min(self.plan.idle) as usize) + self.edges.charge(bytes()); 2]
             }
-            _ => 0,
+            _ => [0; 2],
         }
     }
 
@@ -118,8 +138,11 @@ impl Desk {
         if self.is_abandoned && matches!(checked, Ok(command) if command.only_tells()) {
             checked = Err(gone());
         }
-        let charge = checked.as_ref().map_or(0, |command| self.charge(request, *command));
+        let [charge, promised] = checked.as_ref().map_or([0; 2], |command| self.charge(request, *command));
         if !self.tasks.has_room() || (self.bytes > 0 && charge > self.most_bytes.saturating_sub(self.bytes)) {
+            return None;
+        }
+        if !self.pool.promise(promised, true) {
             return None;
         }
         let id = self.tasks.take()?;
@@ -162,6 +185,7 @@ impl Desk {
             taken,
             failure,
             charge,
+            promised,
             data,
             skip,
             surplus,
@@ -172,20 +196,34 @@ impl Desk {
         Some(id)
     }
 
-    /// A buffer for the next piece of a write's data; `None` if the write has failed, and what follows is of no use. The data goes
-    /// behind as many bytes as are before it in its block, to the end.
-    pub(super) fn next_piece(&mut self, id: TaskId) -> (Option<Buffer>, usize) {
+    /// Where the next piece of a write's data goes. Each is an operation of its own, which begins when the piece is there: so a write that is half received
+    /// keeps no more memory than a piece, and waits for more without keeping others from theirs. The first piece is a short one, and each further one as long
+    /// as all that has come before it: a client gets memory for what it sends, and not for what it says that it will.
+    pub(super) fn next_piece(&mut self, id: TaskId) -> Piece {
         let Self { tasks, pool, edges, plan, .. } = self;
-        let task = tasks.get(id);
+        let task = tasks.get_mut(id);
+        let left = task.end - task.next;
+        if task.failure.is_some() || left == 0 {
+            return Piece::Useless;
+        }
         let skip = edges.skip(task.next);
-        let len = (task.end - task.next).min(plan.data - skip);
-        let buffer = (task.failure.is_none() && len > 0).then(|| {
-            let mut buffer = pool.take(edges.up(skip + len) as usize);
+        for most in [(task.next - task.offset).max(FIRST_PIECE), LEAST_PIECE] {
+            let len = left.min(plan.data.min(edges.down(most)) - skip);
+            let whole = edges.up(skip + len) as usize;
+            if !pool.promise(footprint(whole), false) {
+                continue;
+            }
+            let Some(mut buffer) = pool.take(whole) else {
+                pool.forgo(footprint(whole));
+                task.failure = Some(no_memory());
+                return Piece::Useless;
+            };
+            task.promised += footprint(whole);
             let fits = buffer.set_len((skip + len) as usize);
             debug_assert!(fits, "a buffer can be shorter");
-            buffer
-        });
-        (buffer, skip as usize)
+            return Piece::Here(buffer, skip as usize);
+        }
+        Piece::Later
     }
 
     /// A piece of a write's data has come.
@@ -281,6 +319,12 @@ impl Desk {
             }
         }
         if let blkmq::Buffers::One(buffer) = std::mem::take(&mut bio.buffers) {
+            if matches!(task.command, Command::Write { .. }) {
+                // Its next piece may have the memory.
+                let size = footprint(buffer.len()).min(task.promised);
+                task.promised -= size;
+                self.pool.forgo(size);
+            }
             if is_read { task.data.push(buffer) } else { self.pool.give(buffer) }
         }
         self.go_on(id);
@@ -315,7 +359,7 @@ impl Desk {
                 let bytes = task.next..end.min(edges.up(task.next + 1));
                 task.next = bytes.end;
                 task.outstanding += 1;
-                let mut buffer = pool.take(edges.up(1) as usize);
+                let mut buffer = pool.take_block(edges.up(1) as usize);
                 buffer.fill(0);
                 self.change_part(id, bytes, buffer, fua);
                 return None;
@@ -341,16 +385,26 @@ impl Desk {
             Command::WriteZeroes { fua, by_writing: false, .. } => {
                 Bio::write_zeroes(sector, nr_sectors).with_flags(with_fua(fua))
             }
-            Command::WriteZeroes { fua, .. } => {
-                let mut buffer = pool.take(len as usize);
-                buffer.fill(0);
-                Bio::write(sector, buffer).with_flags(with_fua(fua))
+            command => {
+                let buffer =
+                    if command == Command::Read { pool.take_for_read(len as usize) } else { pool.take(len as usize) };
+                let Some(mut buffer) = buffer else {
+                    task.failure = Some(no_memory());
+                    task.outstanding -= 1;
+                    return None;
+                };
+                match command {
+                    Command::WriteZeroes { fua, .. } => {
+                        buffer.fill(0);
+                        Bio::write(sector, buffer).with_flags(with_fua(fua))
+                    }
+                    Command::Cache => {
+                        let flags = Flags { readahead: true, ..Flags::NONE };
+                        Bio::read(sector, buffer).with_flags(flags)
+                    }
+                    _ => Bio::read(sector, buffer),
+                }
             }
-            Command::Cache => {
-                let flags = Flags { readahead: true, ..Flags::NONE };
-                Bio::read(sector, pool.take(len as usize)).with_flags(flags)
-            }
-            _ => Bio::read(sector, pool.take_for_read(len as usize)),
         })
     }
 
@@ -395,14 +449,24 @@ impl Desk {
         while let Some(id) = self.outbox.pop_sent() {
             let Self { tasks, pool, bytes, entry, .. } = self;
             let task = tasks.get_mut(id);
+            pool.forgo(std::mem::take(&mut task.promised));
             task.data.drain(..).for_each(|buffer| pool.give(buffer));
             *bytes -= std::mem::take(&mut task.charge);
             tasks.give(id);
             entry.count_answer();
             has_any = true;
         }
+        if has_any {
+            self.pool.shrink();
+        }
         has_any
     }
+}
+
+/// Why a request is refused that the system has no memory for.
+#[cold]
+fn no_memory() -> Refusal {
+    Refusal::new(Errno::NoMemory, "the server has no memory for this")
 }
 
 /// Why nothing is begun for a client that is not there any more.

@@ -287,7 +287,7 @@ impl Edges {
                 let last = (part.bytes.end < work.blocks.end).then_some(work.blocks.end - block);
                 for start in [first, last.filter(|last| first != Some(*last))].into_iter().flatten() {
                     part.reads += 1;
-                    let buffer = hands.pool.take(block as usize);
+                    let buffer = hands.pool.take_block(block as usize);
                     hands.waiting.push_back(Bio::read(start / SECTOR_SIZE as u64, buffer).with_user_data(mark));
                 }
             }

@@ -1,6 +1,8 @@
-//! Buffers that are used again.
+//! Buffers that are used again, and what they are charged for.
 
 use blkmq::Buffer;
+
+use super::account::Account;
 
 /// The smallest buffer holds this many bytes, as an exponent of two.
 const SMALLEST: u32 = 12;
@@ -9,11 +11,14 @@ const NR_SIZES: usize = 15;
 /// Bytes that the buffers nobody uses may take up.
 const MAX_KEPT: usize = 8 << 20;
 
-/// The buffers of one connection that are not in use.
+/// The buffers of one connection that are not in use, and the memory that it may have.
+///
+/// The account is charged for what was promised to requests, which covers the buffers that they have, and for the buffers that are kept.
 #[derive(Debug)]
 pub(super) struct Pool {
     by_size: [Vec<Buffer>; NR_SIZES],
     kept: usize,
+    account: Account,
     /// Every read of the device writes all of the buffer.
     keeps_data: bool,
 }
@@ -41,70 +46,122 @@ pub(super) const fn footprints(len: u64, step: u64) -> usize {
 
 impl Pool {
     /// `keeps_data`: what the device's driver says of itself.
-    pub(super) fn new(keeps_data: bool) -> Self {
-        Self { by_size: Default::default(), kept: 0, keeps_data }
+    pub(super) fn new(keeps_data: bool, account: Account) -> Self {
+        Self { by_size: Default::default(), kept: 0, account, keeps_data }
     }
 
-    /// A buffer of this length that a read is to fill, at most 64 MiB. A device that keeps no data leaves the buffer as it is, and the
-    /// client would be sent what an earlier request left there; so such a device's buffer is zeroed first.
+    /// Promises so many bytes of buffers to a request, for as long as it lasts. False if there is no memory for them now; then the connection is woken when
+    /// it is worth trying again, before all others if it is `in_line`.
     ///
-    /// COST: that of [`take`](Self::take); for a device that keeps no data also a pass over the buffer.
-    pub(super) fn take_for_read(&mut self, len: usize) -> Buffer {
-        let mut buffer = self.take(len);
-        if !self.keeps_data {
-            buffer.fill(0);
-        }
-        buffer
+    /// COST: two additions; a lock where the connection needs more than it has.
+    pub(super) fn promise(&mut self, bytes: usize, in_line: bool) -> bool {
+        // What is kept for later is not worth waiting for memory now.
+        self.account.take(bytes, in_line) || (self.kept > 0 && self.clear().take(bytes, in_line))
     }
 
-    /// A buffer of this length, at most 64 MiB. What it holds is left from its last use.
+    /// So many bytes of a promise are not needed any more.
+    pub(super) fn forgo(&mut self, bytes: usize) {
+        self.account.give(bytes);
+    }
+
+    /// A buffer of this length, at most 64 MiB, that a promise covers. What it holds is left from its last use. `None` if the system has no memory for it.
     ///
     /// COST: a push and a pop of a vector; an allocation where none of this size was given back.
-    pub(super) fn take(&mut self, len: usize) -> Buffer {
-        let mut buffer = match self.by_size[place(len)].pop() {
-            Some(buffer) => {
-                self.kept -= footprint(len);
-                buffer
-            }
-            None => Buffer::zeroed(footprint(len)),
+    pub(super) fn take(&mut self, len: usize) -> Option<Buffer> {
+        let mut buffer = match self.take_kept(len) {
+            Some(buffer) => buffer,
+            None => Buffer::try_zeroed(footprint(len))?,
         };
         let fits = buffer.set_len(len);
         debug_assert!(fits, "a buffer holds what its size says");
-        buffer
+        Some(buffer)
     }
 
-    /// Takes a buffer back that [`take`](Self::take) gave out.
+    /// A buffer for a block of the device, at most 64 KiB, that a promise covers.
+    pub(super) fn take_block(&mut self, len: usize) -> Buffer {
+        // A process that is denied so little cannot go on.
+        self.take(len).unwrap_or_else(|| Buffer::zeroed(len))
+    }
+
+    /// A buffer that a read is to fill. A device that keeps no data leaves the buffer as it is, and the client would be sent what an earlier
+    /// request left there; so such a device's buffer is zeroed first.
+    ///
+    /// COST: that of [`take`](Self::take); for a device that keeps no data also a pass over the buffer.
+    pub(super) fn take_for_read(&mut self, len: usize) -> Option<Buffer> {
+        let mut buffer = self.take(len)?;
+        if !self.keeps_data {
+            buffer.fill(0);
+        }
+        Some(buffer)
+    }
+
+    fn take_kept(&mut self, len: usize) -> Option<Buffer> {
+        let buffer = self.by_size[place(len)].pop()?;
+        self.kept -= footprint(len);
+        self.account.give(footprint(len));
+        Some(buffer)
+    }
+
+    /// Takes a buffer back that [`take`](Self::take) gave out. It is kept where that takes memory from nobody.
     pub(super) fn give(&mut self, buffer: Buffer) {
         let size = footprint(buffer.len());
-        if self.kept + size <= MAX_KEPT {
+        if self.kept + size <= MAX_KEPT.min(self.account.own()) && self.account.has_room(size) {
+            self.account.take_back(size);
             self.kept += size;
             self.by_size[place(buffer.len())].push(buffer);
         }
+    }
+
+    /// Lets others have what is not needed just now.
+    pub(super) fn shrink(&mut self) {
+        self.account.shrink();
+    }
+
+    fn clear(&mut self) -> &mut Account {
+        self.by_size.iter_mut().for_each(Vec::clear);
+        self.account.give(std::mem::take(&mut self.kept));
+        &mut self.account
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use blkmq::event::EventFd;
+
     use super::*;
+    use crate::budget::Budget;
+    use crate::clients::Clients;
+    use crate::listener::Source;
+
+    /// A pool that may have as much as it wants.
+    fn pool() -> Pool {
+        let bell = Arc::new(EventFd::new().unwrap());
+        let entry = Clients::new(1).join("a test".into(), Source::User(0), bell).unwrap();
+        Pool::new(true, Account::new(Arc::new(Budget::new(1 << 40, 1)), entry))
+    }
 
     #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn a_buffer_is_used_again_for_what_fits_its_size() {
-        let mut pool = Pool::new(true);
-        let buffer = pool.take(5000);
+        let mut pool = pool();
+        let buffer = pool.take(5000).unwrap();
         assert_eq!(buffer.len(), 5000);
         let start = buffer.as_ptr();
         pool.give(buffer);
-        assert_ne!(pool.take(4096).as_ptr(), start);
-        let buffer = pool.take(8192);
+        assert_ne!(pool.take(4096).unwrap().as_ptr(), start);
+        let buffer = pool.take(8192).unwrap();
         assert_eq!((buffer.as_ptr(), buffer.len()), (start, 8192));
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn every_length_has_a_size_that_holds_it() {
-        let mut pool = Pool::new(true);
+        let mut pool = pool();
         for len in [1, 512, 4095, 4096, 4097, 1 << 20, (1 << 20) + 1, 32 << 20] {
             assert!(footprint(len) >= len && footprint(len) <= (2 * len).max(4096));
-            let buffer = pool.take(len);
+            let buffer = pool.take(len).unwrap();
             assert_eq!(buffer.len(), len);
             pool.give(buffer);
         }
@@ -126,12 +183,13 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn what_is_kept_is_bounded() {
-        let mut pool = Pool::new(true);
-        let buffers: Vec<_> = (0..20).map(|_| pool.take(1 << 20)).collect();
+        let mut pool = pool();
+        let buffers: Vec<_> = (0..20).map(|_| pool.take(1 << 20).unwrap()).collect();
         buffers.into_iter().for_each(|buffer| pool.give(buffer));
         assert_eq!(pool.kept, MAX_KEPT);
-        let big = pool.take(16 << 20);
+        let big = pool.take(16 << 20).unwrap();
         pool.give(big);
         assert_eq!(pool.by_size[12].len(), 0);
     }

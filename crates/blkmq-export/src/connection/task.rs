@@ -28,6 +28,8 @@ pub(super) struct Task {
     pub(super) failure: Option<Refusal>,
     /// Bytes that it counts for while it lasts.
     pub(super) charge: usize,
+    /// Bytes of buffers that are promised to it.
+    pub(super) promised: usize,
     /// What was read: whole blocks.
     pub(super) data: Vec<Buffer>,
     /// Bytes at its start that the client did not ask for.
@@ -69,6 +71,7 @@ impl Tasks {
             taken: None,
             failure: None,
             charge: 0,
+            promised: 0,
             data: Vec::new(),
             skip: 0,
             surplus: 0,

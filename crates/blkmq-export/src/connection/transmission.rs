@@ -10,7 +10,7 @@ use blkmq::{Buffer, Clock, Submitter};
 use rustix::event::PollFlags;
 use rustix::io::Errno as SystemError;
 
-use super::desk::Desk;
+use super::desk::{Desk, Piece};
 use super::input::Input;
 use super::patience::Patience;
 use super::stream::Fault::System;
@@ -40,8 +40,10 @@ struct Incoming {
     task: TaskId,
     /// Bytes still to come.
     left: usize,
-    /// What takes them; `None` to pass them over.
+    /// What takes them; `None` to pass them over, or if there is no memory yet.
     buffer: Option<Buffer>,
+    /// There is no memory yet for what takes them.
+    is_waiting: bool,
     /// Bytes in the buffer.
     filled: usize,
 }
@@ -231,8 +233,8 @@ impl Transmission {
     /// Takes the requests that are whole, as far as the bounds allow, and submits them together. Returns whether there
     /// were any.
     fn parse(&mut self) -> Result<bool, Ending> {
-        let mut has_any = self.incoming.is_some() && self.take_payload();
         self.is_full = false;
+        let mut has_any = self.incoming.is_some() && self.take_payload();
         let mut nr_requests = 0;
         while self.incoming.is_none() {
             let Some(head) = self.input.bytes().first_chunk::<REQUEST_SIZE>() else { break };
@@ -251,8 +253,8 @@ impl Transmission {
             nr_requests += 1;
             self.input.consume(REQUEST_SIZE);
             if request.payload() > 0 {
-                let (buffer, filled) = self.desk.next_piece(task);
-                self.incoming = Some(Incoming { task, left: request.payload() as usize, buffer, filled });
+                let left = request.payload() as usize;
+                self.incoming = Some(Incoming { task, left, buffer: None, is_waiting: true, filled: 0 });
                 self.take_payload();
             }
         }
@@ -267,6 +269,19 @@ impl Transmission {
     fn take_payload(&mut self) -> bool {
         let mut has_piece = false;
         while let Some(mut incoming) = self.incoming.take() {
+            if incoming.is_waiting {
+                let (buffer, filled) = match self.desk.next_piece(incoming.task) {
+                    Piece::Here(buffer, filled) => (Some(buffer), filled),
+                    Piece::Useless => (None, 0),
+                    Piece::Later => {
+                        // Whatever it is that gives memory back also wakes this thread.
+                        self.is_full = true;
+                        self.incoming = Some(incoming);
+                        break;
+                    }
+                };
+                incoming = Incoming { buffer, filled, is_waiting: false, ..incoming };
+            }
             if let Some(buffer) = &mut incoming.buffer {
                 let taken = self.input.move_to(&mut buffer[incoming.filled..]);
                 incoming.filled += taken;
@@ -292,8 +307,7 @@ impl Transmission {
                 self.desk.end_payload(incoming.task);
                 break;
             }
-            let (buffer, filled) = self.desk.next_piece(incoming.task);
-            self.incoming = Some(Incoming { buffer, filled, ..incoming });
+            self.incoming = Some(Incoming { is_waiting: true, ..incoming });
         }
         has_piece
     }

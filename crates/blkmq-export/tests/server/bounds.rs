@@ -147,7 +147,7 @@ fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
     let path = folder.path().join("socket");
     let export = Export::new("", queue("ram,size=16M"));
     let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
-    let _strangers: Vec<_> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    let strangers: Vec<_> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
     // Some are turned away at once, and one of the others has to go for a client that comes once they have been silent for a while.
     until(|| server.rejections().crowded > 0);
     until(|| {
@@ -155,6 +155,10 @@ fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
         stream.read_exact(&mut [0; 18]).is_ok()
     });
     assert!(server.clients().len() <= 128);
+    // The one that has been there for longest has been greeted, and is closed now.
+    let mut oldest = &strangers[0];
+    oldest.read_exact(&mut [0; 18]).unwrap();
+    assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 }
 
 /// Red if a client that finds the server full is left without an answer, or is let in.

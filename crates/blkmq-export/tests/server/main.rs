@@ -10,6 +10,7 @@ mod device;
 mod ending;
 mod forger;
 mod leaving;
+mod memory;
 mod options;
 mod papers;
 mod tls;

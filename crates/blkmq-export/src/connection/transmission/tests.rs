@@ -6,6 +6,7 @@ use blkmq::driver::spec;
 
 use super::*;
 use crate::clients::Clients;
+use crate::connection::account::Account;
 use crate::connection::edges::Edges;
 use crate::connection::failures::Failures;
 use crate::connection::plan::Plan;
@@ -34,7 +35,15 @@ fn connection() -> (UnixStream, Transmission, Server) {
     let failures = Failures::new(Arc::clone(shared), 1, 0);
     let terms = export.terms(&agreement);
     let edges = Edges::new(terms.block, Turns::of(&export.queue).join(Arc::clone(&entry.bell)));
-    let desk = Desk::new(terms, plan, Pool::new(true), edges, shared.bounds, Arc::clone(&entry), failures);
+    let desk = Desk::new(
+        terms,
+        plan,
+        Pool::new(true, Account::new(Arc::clone(&shared.budget), Arc::clone(&entry))),
+        edges,
+        shared.bounds,
+        Arc::clone(&entry),
+        failures,
+    );
     let (stream, stop) = (Stream::new(ours.into()), shared.stop.clone());
     (theirs, Transmission::new(stream, entry, stop, None, submitter, desk, Input::new()), server)
 }

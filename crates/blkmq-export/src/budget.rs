@@ -1,0 +1,247 @@
+//! The memory that the connections of a server share.
+//!
+//! Every connection may have a part of its own without asking. What is beyond comes out of a part for all, a chunk at a time, so that the
+//! path of a small request does not touch it. A connection is given more only while it has no more of that than is free: one that takes
+//! all it can gets half of it, the next one a quarter, and there is always something left for one that comes later.
+//!
+//! Nobody waits for another while it keeps something that it cannot let go of, so the waiting ends:
+//!
+//! - A read is given memory for all of its data before it begins, or none. It holds what it has until its client has read the reply, and a
+//!   client that does not read is cut off in the end.
+//! - A write that cannot be given memory for more of its data writes to the device what it has of it. The connection's own part is enough to go on
+//!   with that, a piece at a time. So a write that is half received never keeps for long what others wait for.
+//! - Those that have nothing of the common part wait in line, and the first of them gets what comes free before all others do. Those that have some
+//!   stand in no line: they could keep others from going on by keeping what they have.
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use blkmq::Notify;
+use blkmq::event::EventFd;
+
+/// What a connection asks for at a time, in bytes.
+pub(crate) const CHUNK: usize = 256 << 10;
+/// The least that a connection may have without asking: room to receive data, and for small requests beside that.
+const LEAST_OWN: usize = 256 << 10;
+/// The most: what is kept for later use never comes out of the common part.
+const MOST_OWN: usize = 8 << 20;
+/// What a connection holds besides the data of its requests: input, tasks, its submitter's requests and its thread's stack, and TLS.
+pub(crate) const BESIDE: usize = 256 << 10;
+
+/// One connection that waits for memory.
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    bell: Arc<EventFd>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    /// Bytes of the common part that nobody has.
+    free: usize,
+    /// Those that have nothing of it, the first one first.
+    line: VecDeque<Waiter>,
+    /// Those that have something of it, to be woken when more is free.
+    others: VecDeque<Waiter>,
+}
+
+/// How much memory the connections may have, and have.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    most: usize,
+    own: usize,
+    common: usize,
+    inside: Mutex<Inside>,
+}
+
+/// The least memory in bytes with which so many connections can be served.
+pub(crate) const fn least(connections: usize) -> usize {
+    connections.saturating_mul(BESIDE + 2 * LEAST_OWN)
+}
+
+impl Budget {
+    /// So many bytes for so many connections, at least [`least`] of them.
+    pub(crate) fn new(bytes: usize, connections: usize) -> Self {
+        let data = bytes.saturating_sub(connections.saturating_mul(BESIDE));
+        let own = (data / 2 / connections.max(1)).clamp(LEAST_OWN, MOST_OWN);
+        let common = data.saturating_sub(own.saturating_mul(connections));
+        let most = bytes;
+        Self {
+            most,
+            own,
+            common,
+            inside: Mutex::new(Inside { free: common, line: VecDeque::new(), others: VecDeque::new() }),
+        }
+    }
+
+    /// Bytes that a connection may have without asking.
+    pub(crate) fn own(&self) -> usize {
+        self.own
+    }
+
+    /// The longest request in bytes that is sure to get its memory in the end: its buffers take up to twice as much.
+    pub(crate) fn longest(&self) -> usize {
+        (self.own + self.common) / 2
+    }
+
+    /// Bytes that all connections may have.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes bytes of the common part for a connection that has `has` of it: as many as wanted at most, or at least. Returns how many: none if they
+    /// cannot be had, and then its bell rings when it is worth trying again. `in_line`: it begins nothing else before it has got them, so it may keep
+    /// them from those that come later.
+    pub(crate) fn take(
+        &self,
+        number: u64,
+        bell: &Arc<EventFd>,
+        has: usize,
+        wanted: RangeInclusive<usize>,
+        in_line: bool,
+    ) -> usize {
+        let mut inside = self.lock();
+        let room = inside.free.saturating_sub(has);
+        let is_next = inside.line.front().is_none_or(|first| first.number == number);
+        if is_next && *wanted.start() <= room {
+            let taken = room.min(*wanted.end());
+            inside.free -= taken;
+            inside.forget(number);
+            return taken;
+        }
+        let Inside { line, others, .. } = &mut *inside;
+        let list = if in_line && has == 0 {
+            others.retain(|waiter| waiter.number != number);
+            line
+        } else {
+            others
+        };
+        if list.iter().all(|waiter| waiter.number != number) {
+            list.push_back(Waiter { number, bell: Arc::clone(bell) });
+        }
+        0
+    }
+
+    /// Gives so many bytes back.
+    pub(crate) fn give(&self, bytes: usize) {
+        let mut inside = self.lock();
+        inside.free += bytes;
+        inside.wake();
+    }
+
+    /// The connection does not wait any more.
+    pub(crate) fn forget(&self, number: u64) {
+        self.lock().forget(number);
+    }
+}
+
+impl Inside {
+    fn forget(&mut self, number: u64) {
+        self.line.retain(|waiter| waiter.number != number);
+        self.others.retain(|waiter| waiter.number != number);
+        self.wake();
+    }
+
+    /// Wakes those for whom something may have changed.
+    fn wake(&mut self) {
+        match self.line.front() {
+            Some(first) => first.bell.notify(),
+            None => self.others.drain(..).for_each(|waiter| waiter.bell.notify()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bell() -> Arc<EventFd> {
+        Arc::new(EventFd::new().unwrap())
+    }
+
+    /// Whether it has rung since it was last asked.
+    fn has_rung(bell: &EventFd) -> bool {
+        let mut fds = [rustix::event::PollFd::new(bell, rustix::event::PollFlags::IN)];
+        let rung = rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() > 0;
+        bell.drain();
+        rung
+    }
+
+    const MIB: usize = 1 << 20;
+
+    /// 64 connections, with 64 MiB for all of them beside their own parts.
+    fn budget() -> Budget {
+        let budget = Budget::new(64 * BESIDE + 128 * MIB, 64);
+        assert_eq!((budget.own(), budget.common), (MIB, 64 * MIB));
+        budget
+    }
+
+    /// Red if a connection may have all that is free: the first one would have it, and nobody else anything.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn one_that_takes_all_it_can_leaves_something_for_each_that_comes_later() {
+        let (budget, bell) = (budget(), bell());
+        let mut all = Vec::new();
+        for number in 0..4 {
+            let mut has = 0;
+            while budget.take(number, &bell, has, MIB..=MIB, false) > 0 {
+                has += MIB;
+            }
+            all.push(has / MIB);
+        }
+        assert_eq!(all, [32, 16, 8, 4]);
+    }
+
+    /// Red if one that stands in line is passed by those that come later, or is not woken.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn the_first_in_line_gets_what_comes_free() {
+        let budget = budget();
+        let bells = [(); 4].map(|()| bell());
+        assert_eq!(budget.take(0, &bells[0], 0, 40 * MIB..=40 * MIB, true), 40 * MIB);
+        assert_eq!(budget.take(1, &bells[1], 0, 30 * MIB..=30 * MIB, true), 0);
+        assert_eq!(budget.take(2, &bells[2], 0, 30 * MIB..=30 * MIB, true), 0);
+        assert_eq!(
+            budget.take(3, &bells[3], 0, MIB..=MIB, false),
+            0,
+            "others wait until the line has got what it waits for"
+        );
+        budget.give(20 * MIB);
+        assert_eq!(bells.each_ref().map(|bell| has_rung(bell)), [false, true, false, false]);
+        assert_eq!(budget.take(2, &bells[2], 0, 30 * MIB..=30 * MIB, true), 0);
+        assert_eq!(budget.take(1, &bells[1], 0, 30 * MIB..=30 * MIB, true), 30 * MIB);
+        assert!(has_rung(&bells[2]), "it is the next one's turn");
+        // One that has gone does not keep the others.
+        budget.forget(2);
+        assert!(has_rung(&bells[3]));
+        assert_eq!(budget.take(3, &bells[3], 0, MIB..=4 * MIB, false), 4 * MIB);
+        budget.give(34 * MIB);
+        assert_eq!(budget.lock().free, 44 * MIB);
+    }
+
+    /// Red if one that keeps something of the common part stands in the line: it could keep all others from theirs by not reading its replies.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn one_that_has_something_keeps_nobody_waiting() {
+        let (budget, bells) = (budget(), [(); 2].map(|()| bell()));
+        assert_eq!(budget.take(0, &bells[0], 0, 32 * MIB..=32 * MIB, true), 32 * MIB);
+        assert_eq!(budget.take(0, &bells[0], 32 * MIB, MIB..=MIB, true), 0);
+        assert_eq!(budget.take(1, &bells[1], 0, MIB..=MIB, true), MIB);
+        budget.give(MIB);
+        assert!(has_rung(&bells[0]), "it may try again");
+    }
+
+    #[test]
+    fn the_least_is_enough_for_each_and_little_is_kept_back_from_few() {
+        let budget = Budget::new(least(256), 256);
+        assert_eq!((budget.own(), budget.longest()), (LEAST_OWN, (LEAST_OWN + 256 * LEAST_OWN) / 2));
+        let budget = Budget::new(6 << 30, 256);
+        assert_eq!(budget.own(), MOST_OWN);
+        assert!(budget.common > 3 << 30);
+    }
+}
