@@ -69,7 +69,7 @@ fn check(request: &Request, terms: &Terms) {
         Ok(command) => {
             let end = request.offset.checked_add(request.length.into()).expect("no end overflows");
             assert!(end <= terms.size);
-            let is_change = !matches!(command, Command::Read | Command::Cache | Command::BlockStatus);
+            let is_change = !matches!(command, Command::Read | Command::Cache | Command::BlockStatus { .. });
             assert!(!(is_change && terms.is_read_only));
             let has_data = matches!(command, Command::Read | Command::Write { .. });
             assert!(!has_data || request.length <= terms.maximum);

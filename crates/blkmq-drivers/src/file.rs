@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
-use blkmq::driver::{Arena, Batch, Done, Driver, Health, Registration, Topology};
+use blkmq::driver::{Arena, Batch, Done, Driver, Extent, Health, Registration, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
 pub use engine::Choice;
@@ -233,6 +233,10 @@ impl Driver for File {
 
     fn set_topology(&self, topology: Topology) -> Result<(), String> {
         self.make_rings(topology)
+    }
+
+    fn extent(&self, start: u64, bytes: u64) -> Extent {
+        self.target.extent(start, bytes)
     }
 
     fn is_owned(&self) -> bool {

@@ -157,6 +157,24 @@ fn fua_reaches_a_server_that_has_no_flush() {
     assert_eq!(asked, expected);
 }
 
+/// Red if the server may leave a hole where none is to be.
+#[test]
+fn zeroes_without_a_hole_are_asked_for_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("a");
+    let server = obey(UnixListener::bind(&socket).unwrap(), transmission::SEND_FUA | transmission::SEND_WRITE_ZEROES);
+    let q = queue(&socket, "", Locking::Single);
+    let mut submitter = submitter(&q);
+    let (nounmap, fua) = (Flags { nounmap: true, ..Flags::NONE }, Flags { nounmap: true, fua: true, ..Flags::NONE });
+    for flags in [Flags::NONE, nounmap, fua] {
+        let zeroes = Bio::write_zeroes(0, 8).with_flags(flags);
+        assert_eq!(run(&mut submitter, [zeroes]).remove(0).status, Status::Ok);
+    }
+    drop((submitter, q));
+    let expected = [0, command_flags::NO_HOLE, command_flags::NO_HOLE | command_flags::FUA];
+    assert_eq!(server.join().unwrap(), expected.map(|flags| (flags, commands::WRITE_ZEROES)));
+}
+
 /// Red if a server of ours promises its clients what the server behind its device has not promised.
 #[test]
 fn an_export_of_an_export_promises_no_more_than_that_one() {

@@ -122,8 +122,10 @@ fn answer(terms: &Terms, input: &[u8], output: &mut Vec<u8>) -> Outcome<Option<u
                 output.extend_from_slice(head.bytes());
                 output.resize(output.len() + request.length as usize, 0);
             }
-            Ok(Command::BlockStatus) => {
-                output.extend_from_slice(Head::allocated(cookie, request.length).bytes());
+            Ok(Command::BlockStatus { .. }) => {
+                output.extend_from_slice(Head::extents(cookie, 8).bytes());
+                output.extend_from_slice(&request.length.to_be_bytes());
+                output.extend_from_slice(&[0; 4]);
             }
             Ok(_) => output.extend_from_slice(Head::simple(cookie, None).bytes()),
             Err(refusal) if is_structured => {

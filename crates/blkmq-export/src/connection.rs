@@ -29,10 +29,8 @@ use rustix::io::Errno as SystemError;
 
 use self::account::Account;
 use self::desk::Desk;
-use self::edges::Edges;
 use self::failures::Failures;
 use self::input::Input;
-use self::plan::Plan;
 use self::pool::Pool;
 use self::stream::Fault::System;
 use self::stream::{Fault, Stream};
@@ -43,7 +41,6 @@ use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Step};
 use crate::server::Shared;
 use crate::stop::Phase;
 use crate::tls::{self, Tls};
-use crate::turns::Turns;
 use crate::visitor::Visitor;
 
 /// Why a connection ended otherwise than by the client's wish.
@@ -159,13 +156,11 @@ impl Connection {
         let _ = entry.export.set(export.name.clone());
         send_all(&mut stream, &shared, &entry, &mut output, deadline)?;
         shared.inform(format_args!("client {} from {} uses export {:?}", entry.number, entry.peer, export.name));
-        let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
         let failures = Failures::new(Arc::clone(&shared), entry.number, agreement.export);
         let account = Account::new(Arc::clone(&shared.budget), Arc::clone(&entry));
         let pool = Pool::new(export.queue.driver().keeps_data(), account);
-        let terms = export.terms(&agreement);
-        let edges = Edges::new(terms.block, Turns::of(&export.queue).join(Arc::clone(&entry.bell)));
-        let desk = Desk::new(terms, plan, pool, edges, shared.bounds, Arc::clone(&entry), failures);
+        let (nr_slots, bounds) = (submitter.nr_slots(), shared.bounds);
+        let desk = Desk::new(export, &agreement, nr_slots, pool, bounds, Arc::clone(&entry), failures);
         Transmission::new(stream, entry, shared.stop.clone(), shared.stall_timeout, submitter, desk, input).run()
     }
 

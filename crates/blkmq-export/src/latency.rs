@@ -32,7 +32,7 @@ impl Kind {
             Command::Write { .. } | Command::WriteZeroes { .. } => Some(Self::Write),
             Command::Trim { .. } => Some(Self::Trim),
             Command::Flush => Some(Self::Flush),
-            Command::Cache | Command::BlockStatus | Command::Disconnect => None,
+            Command::Cache | Command::BlockStatus { .. } | Command::Disconnect => None,
         }
     }
 }

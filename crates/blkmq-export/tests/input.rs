@@ -114,7 +114,7 @@ fn a_request_that_is_let_through_lies_within_its_export() {
                 taken += 1;
                 let end = request.offset + u64::from(request.length);
                 assert!(end <= SIZE);
-                let only_reads = matches!(command, Command::Read | Command::Cache | Command::BlockStatus);
+                let only_reads = matches!(command, Command::Read | Command::Cache | Command::BlockStatus { .. });
                 assert!(only_reads || !terms.is_read_only);
             }
             Err(refusal) => assert!(!refusal.message.contains(char::is_control), "{:?}", refusal.message),

@@ -163,6 +163,14 @@ pub mod chunks {
     pub const FLAG_DONE: u16 = 1 << 0;
 }
 
+/// What `base:allocation` says of an extent.
+pub mod states {
+    /// It takes up no room.
+    pub const HOLE: u32 = 1 << 0;
+    /// It reads as zeroes.
+    pub const ZERO: u32 = 1 << 1;
+}
+
 /// The metadata context that says what is allocated.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 /// The number that the server gives this context.

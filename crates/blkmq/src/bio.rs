@@ -29,6 +29,9 @@ pub struct Flags {
     pub at_head: bool,
     /// Never merge this operation.
     pub nomerge: bool,
+    /// Zeroes keep the room that they take up, or get it: no hole is left. A device that knows no way to that refuses them as
+    /// [`Status::Unsupported`](crate::Status::Unsupported). Without this it chooses, and leaves a hole if it can.
+    pub nounmap: bool,
 }
 
 /// One operation: what, where, and the buffers it owns until it completes.
@@ -65,6 +68,7 @@ impl Flags {
         polled: false,
         at_head: false,
         nomerge: false,
+        nounmap: false,
     };
 }
 

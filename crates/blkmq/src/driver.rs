@@ -110,6 +110,31 @@ impl Health {
     }
 }
 
+/// A stretch of a device, and what is known of it without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Its length in bytes, at least 1.
+    pub bytes: u64,
+    /// It takes up no room, so that a write to it may find the device full.
+    pub is_hole: bool,
+    /// It reads as zeroes.
+    pub is_zero: bool,
+}
+
+impl Extent {
+    /// Data, or bytes of which nothing is known.
+    #[must_use]
+    pub const fn data(bytes: u64) -> Self {
+        Self { bytes, is_hole: false, is_zero: false }
+    }
+
+    /// A hole, which reads as zeroes.
+    #[must_use]
+    pub const fn hole(bytes: u64) -> Self {
+        Self { bytes, is_hole: true, is_zero: true }
+    }
+}
+
 /// A device.
 ///
 /// Requests come by [`queue_rqs`](Self::queue_rqs) in the order in which the scheduler chose them. A driver either
@@ -165,6 +190,14 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Whether what is written can be read again; a device that only takes time says false.
     fn keeps_data(&self) -> bool {
         true
+    }
+
+    /// The first stretch of the `bytes` bytes from byte `start` on, at least 1, that is alike, as far as is known: no longer than
+    /// `bytes`, and shorter if a longer one takes longer to find. Asked by those who copy a device, from any thread, which waits
+    /// for the answer. It tells of all that completed before the call; of what is in flight meanwhile it may or may not.
+    fn extent(&self, start: u64, bytes: u64) -> Extent {
+        let _ = start;
+        Extent::data(bytes)
     }
 
     /// Whether requests take time by the queue's clock. In front of a device that says no that clock may be a coarse one.

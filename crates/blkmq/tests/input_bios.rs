@@ -187,15 +187,15 @@ fn any_bio() -> impl Strategy<Value = Bio> {
     let level = (prop::sample::select(Class::ALL.to_vec()), 0_u8..9);
     let pieces = prop::collection::vec(prop_oneof![Just(4096_usize), Just(512), 0_usize..5000], 0..4);
     let fits = any::<bool>();
-    (op, any_number(), any_number(), level, pieces, fits, any::<[bool; 9]>()).prop_map(
+    (op, any_number(), any_number(), level, pieces, fits, any::<[bool; 10]>()).prop_map(
         |(op, sector, nr_sectors, (class, level), mut pieces, fits, flags)| {
             let has_data = matches!(op, Op::Read | Op::Write);
             if fits {
                 // As large as stated, where that is possible.
                 pieces = if has_data && nr_sectors <= 2 * END { vec![nr_sectors as usize * 512] } else { Vec::new() };
             }
-            let [sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge] = flags;
-            let flags = Flags { sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge };
+            let [sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge, nounmap] = flags;
+            let flags = Flags { sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge, nounmap };
             let buffers = pieces.into_iter().map(Buffer::zeroed).collect::<Vec<_>>();
             Bio::new(op, sector, nr_sectors, buffers.into())
                 .with_flags(flags)

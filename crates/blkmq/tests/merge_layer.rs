@@ -191,6 +191,25 @@ fn requests_that_differ_do_not_merge() {
     }
 }
 
+/// Red if zeroes that must keep their room and such as may become a hole go to the device as one.
+#[test]
+fn zeroes_of_two_kinds_do_not_merge() {
+    let zeroes = |sector, nounmap| Bio::write_zeroes(sector, 8).with_flags(Flags { nounmap, ..Flags::default() });
+    for apart in [false, true] {
+        for (kinds, merges) in [([true, true, true], 2), ([false, false, false], 2), ([true, false, true], 0)] {
+            let mut rig = Rig::new(ROOMY);
+            let bios = kinds.into_iter().enumerate().map(|(at, nounmap)| zeroes(at as u64 * 8, nounmap));
+            if apart {
+                rig.apart(bios)
+            } else {
+                rig.together(bios)
+            }
+            assert_eq!(rig.q.stats().merges_plug + rig.q.stats().merges_insert, merges, "{kinds:?}");
+            rig.drain();
+        }
+    }
+}
+
 /// A stream of writes that two clients, in these groups, submit by turns: how many merged. Each client gets its own back, with
 /// `status`.
 fn merges_of_a_striped_stream(groups: [u32; 2], status: Status) -> u64 {

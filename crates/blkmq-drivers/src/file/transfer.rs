@@ -19,7 +19,7 @@ use super::target::{MAX_SEGMENTS, Target};
 const DIRECT: types::Fixed = types::Fixed(0);
 const BUFFERED: types::Fixed = types::Fixed(1);
 
-/// Makes a range read as zeroes and keeps its blocks; makes it a hole.
+/// Makes a range read as zeroes and keeps its blocks, or gives it some; makes it a hole.
 const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
@@ -34,8 +34,8 @@ enum Task {
     Read,
     Write,
     Sync,
-    /// With the mode of fallocate.
-    Range(i32),
+    /// With the mode of fallocate, and the one that does as well where the file system does not know that.
+    Range(i32, Option<i32>),
 }
 
 /// What is to be done with a request once the kernel has answered.
@@ -105,8 +105,9 @@ impl Transfer {
             Op::Read => Task::Read,
             Op::Write => Task::Write,
             Op::Flush => Task::Sync,
-            Op::Discard => Task::Range(PUNCH),
-            Op::WriteZeroes => Task::Range(ZERO),
+            Op::Discard => Task::Range(PUNCH, None),
+            Op::WriteZeroes if rq.flags().nounmap => Task::Range(ZERO, None),
+            Op::WriteZeroes => Task::Range(PUNCH, Some(ZERO)),
         };
         self.is_durable = rq.flags().fua;
         self.tries = 0;
@@ -162,7 +163,7 @@ impl Transfer {
             Task::Read => opcode::Readv::new(DIRECT, first, len).offset(self.offset).build(),
             Task::Write => opcode::Writev::new(DIRECT, first, len).offset(self.offset).rw_flags(flags).build(),
             Task::Sync => opcode::Fsync::new(BUFFERED).flags(types::FsyncFlags::DATASYNC).build(),
-            Task::Range(mode) => opcode::Fallocate::new(BUFFERED, self.bytes).offset(self.offset).mode(mode).build(),
+            Task::Range(mode, _) => opcode::Fallocate::new(BUFFERED, self.bytes).offset(self.offset).mode(mode).build(),
         }
     }
 
@@ -190,7 +191,7 @@ impl Transfer {
                 What::Write { pieces: first, len, offset, flags }
             }
             Task::Sync => What::Sync,
-            Task::Range(mode) => What::Range { mode, offset, bytes: self.bytes },
+            Task::Range(mode, _) => What::Range { mode, offset, bytes: self.bytes },
         }
     }
 
@@ -220,11 +221,11 @@ impl Transfer {
         let next = match (u64::try_from(result), self.task) {
             (Err(_), _) => self.failed(-result),
             // Zeroes and holes are made durable by a sync behind them.
-            (Ok(_), Task::Range(_)) if self.is_durable => {
+            (Ok(_), Task::Range(..)) if self.is_durable => {
                 self.task = Task::Sync;
                 Ok(false)
             }
-            (Ok(_), Task::Sync | Task::Range(_)) => Ok(true),
+            (Ok(_), Task::Sync | Task::Range(..)) => Ok(true),
             // The file has become shorter than it was.
             (Ok(0), _) => Err(Status::IoError),
             (Ok(done), _) => self.advance(done),
@@ -291,12 +292,13 @@ impl Transfer {
                 Ok(false)
             }
             Verdict::Again => Err(Status::IoError),
-            // A file system that cannot zero a range may still be able to punch a hole, which reads the same.
-            Verdict::Failed(Status::Unsupported) if self.task == Task::Range(ZERO) => {
-                self.task = Task::Range(PUNCH);
-                Ok(false)
-            }
-            Verdict::Failed(status) => Err(status),
+            Verdict::Failed(status) => match self.task {
+                Task::Range(_, Some(other)) if status == Status::Unsupported => {
+                    self.task = Task::Range(other, None);
+                    Ok(false)
+                }
+                _ => Err(status),
+            },
         }
     }
 
@@ -439,7 +441,7 @@ mod tests {
     #[test]
     fn zeroes_and_holes_with_fua_are_synced() {
         for (is_durable, next) in [(true, Next::Again), (false, Next::Over(Status::Ok))] {
-            let mut transfer = Transfer { task: Task::Range(ZERO), is_durable, ..transfer(&[]) };
+            let mut transfer = Transfer { task: Task::Range(ZERO, None), is_durable, ..transfer(&[]) };
             assert_eq!(transfer.answered(0), next);
             if is_durable {
                 assert_eq!(transfer.task, Task::Sync);
@@ -448,12 +450,15 @@ mod tests {
         }
     }
 
+    /// Red if a file system that knows no holes gets no zeroes, or if zeroes that are to leave no hole leave one.
     #[test]
-    fn zeroing_falls_back_to_a_hole_and_then_fails() {
+    fn a_hole_falls_back_to_zeroes_and_zeroes_to_nothing() {
         let mut transfer = transfer(&[]);
-        transfer.task = Task::Range(ZERO);
+        transfer.task = Task::Range(PUNCH, Some(ZERO));
         assert_eq!(transfer.answered(-libc::EOPNOTSUPP), Next::Again);
-        assert_eq!(transfer.task, Task::Range(PUNCH));
+        assert_eq!(transfer.task, Task::Range(ZERO, None));
         assert_eq!(transfer.answered(-libc::EOPNOTSUPP), Next::Over(Status::Unsupported));
+        transfer.task = Task::Range(PUNCH, Some(ZERO));
+        assert_eq!(transfer.answered(-libc::EIO), Next::Over(Status::IoError));
     }
 }

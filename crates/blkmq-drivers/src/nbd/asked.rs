@@ -84,12 +84,13 @@ impl Asked {
         );
         let op = rq.op();
         self.is_durable = is_durable(rq);
-        let flags = if self.is_durable && op != Op::Flush { command_flags::FUA } else { 0 };
+        let fua = if self.is_durable && op != Op::Flush { command_flags::FUA } else { 0 };
+        let no_hole = if rq.flags().nounmap && op == Op::WriteZeroes { command_flags::NO_HOLE } else { 0 };
         let (offset, len) = match op {
             Op::Flush => (0, 0),
             _ => (rq.sector() * SECTOR_SIZE as u64, rq.nr_sectors() * SECTOR_SIZE as u32),
         };
-        self.head = head(flags, number(op), rq.tag().into(), offset, len);
+        self.head = head(fua | no_hole, number(op), rq.tag().into(), offset, len);
         (self.id, self.op, self.covers, self.is_sent_again) = (rq.id(), op, covers, false);
         self.pieces.clear();
         self.pieces.extend(rq.segments().map(|segment| (segment.as_ptr(), segment.len())));

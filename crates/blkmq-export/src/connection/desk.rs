@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Bio, Buffer, Flags, Op, RejectReason, Status, Submitter, Time};
+use blkmq::{Bio, Buffer, Flags, Op, RejectReason, RequestQueue, Status, Submitter, Time};
 
 use super::edges::{Edges, Hands, changes};
 use super::failures::Failures;
@@ -14,11 +14,14 @@ use super::outbox::Outbox;
 use super::plan::Plan;
 use super::pool::{Pool, footprint, footprints};
 use super::task::{Task, TaskId, Tasks};
-use crate::Bounds;
 use crate::clients::Entry;
 use crate::nbd::Errno;
 use crate::nbd::command::{Command, Request, Terms};
+use crate::nbd::extents::{EXTENT_SIZE, MAX_EXTENTS, describe};
+use crate::nbd::negotiation::Agreement;
 use crate::nbd::reply::{Head, Refusal};
+use crate::turns::Turns;
+use crate::{Bounds, Export};
 
 /// Bytes for which a write gets memory when it begins.
 const FIRST_PIECE: u64 = 256 << 10;
@@ -40,6 +43,8 @@ pub(super) enum Piece {
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) terms: Terms,
+    /// Is asked what the device has.
+    queue: Arc<RequestQueue>,
     plan: Plan,
     most_bytes: usize,
     /// Bytes that all tasks count for.
@@ -59,22 +64,26 @@ pub(super) struct Desk {
 }
 
 impl Desk {
+    /// For a client that has chosen an export, with a submitter of so many slots.
     pub(super) fn new(
-        terms: Terms,
-        plan: Plan,
+        export: &Export,
+        agreement: &Agreement,
+        nr_slots: usize,
         pool: Pool,
-        edges: Edges,
         bounds: Bounds,
         entry: Arc<Entry>,
         failures: Failures,
     ) -> Self {
+        let (queue, terms) = (Arc::clone(&export.queue), export.terms(agreement));
+        let edges = Edges::new(terms.block, Turns::of(&queue).join(Arc::clone(&entry.bell)));
         Self {
             terms,
-            plan,
+            plan: Plan::new(&queue.limits(), nr_slots),
             most_bytes: bounds.bytes,
             bytes: 0,
             tasks: Tasks::new(bounds.requests),
             pool,
+            queue,
             edges,
             waiting: VecDeque::with_capacity(bounds.requests.into()),
             outbox: Outbox::default(),
@@ -109,6 +118,7 @@ impl Desk {
                 let edges = self.edges.charge(bytes());
                 [footprints(length(), self.plan.data) + edges, edges]
             }
+            Command::BlockStatus { .. } => [footprint(MAX_EXTENTS * EXTENT_SIZE); 2],
             Command::Cache => [footprint(length().min(self.plan.idle) as usize); 2],
             // A device that cannot do zeroes after all is sent them.
             Command::WriteZeroes { fast: false, .. } => {
@@ -160,7 +170,7 @@ impl Desk {
         let Range { start: next, end } = match command {
             // One operation, which no range says.
             Command::Flush => 0..1,
-            Command::BlockStatus => 0..0,
+            Command::BlockStatus { .. } => 0..0,
             Command::Read | Command::Cache => {
                 let blocks = self.edges.around(bytes.clone());
                 (skip, surplus) = ((bytes.start - blocks.start) as usize, (blocks.end - bytes.end) as usize);
@@ -372,7 +382,7 @@ impl Desk {
             Command::WriteZeroes { .. } => plan.zeroes,
             Command::Trim { .. } => plan.discard,
             Command::Flush => 1,
-            Command::Write { .. } | Command::Disconnect | Command::BlockStatus => return None,
+            Command::Write { .. } | Command::Disconnect | Command::BlockStatus { .. } => return None,
         };
         let (sector, len) = (task.next / SECTOR_SIZE as u64, (end - task.next).min(step));
         let nr_sectors = len / SECTOR_SIZE as u64;
@@ -382,8 +392,9 @@ impl Desk {
         Some(match task.command {
             Command::Flush => Bio::flush(),
             Command::Trim { fua } => Bio::discard(sector, nr_sectors).with_flags(with_fua(fua)),
-            Command::WriteZeroes { fua, by_writing: false, .. } => {
-                Bio::write_zeroes(sector, nr_sectors).with_flags(with_fua(fua))
+            Command::WriteZeroes { fua, no_hole, by_writing: false, .. } => {
+                let flags = Flags { nounmap: no_hole, ..with_fua(fua) };
+                Bio::write_zeroes(sector, nr_sectors).with_flags(flags)
             }
             command => {
                 let buffer =
@@ -415,11 +426,16 @@ impl Desk {
 
     /// Writes a task's reply.
     fn finish(&mut self, id: TaskId) {
-        let Self { tasks, pool, outbox, terms, now, entry, .. } = self;
+        let Self { tasks, pool, outbox, terms, queue, now, entry, .. } = self;
         let task = tasks.get_mut(id);
         let &mut Task { cookie, command, offset, length, taken, .. } = task;
         if let Some(taken) = taken {
             entry.meter.count(command, taken, *now);
+        }
+        let mut extents = None;
+        if let (Command::BlockStatus { one }, None) = (command, &task.failure) {
+            extents = pool.take(if one { 1 } else { MAX_EXTENTS } * EXTENT_SIZE);
+            task.failure = extents.is_none().then(no_memory);
         }
         if let Some(Refusal { errno, message }) = task.failure.take() {
             entry.errors.count(errno);
@@ -435,9 +451,16 @@ impl Desk {
         if matches!(command, Command::Read | Command::Write { .. }) {
             entry.count_bytes(length);
         }
-        let head = match command {
-            Command::Read if terms.has_structured_replies => Head::data(cookie, offset, length),
-            Command::BlockStatus => Head::allocated(cookie, length),
+        let head = match (command, extents) {
+            (Command::Read, _) if terms.has_structured_replies => Head::data(cookie, offset, length),
+            (_, Some(mut extents)) => {
+                let look = |start, bytes| queue.driver().extent(start, bytes);
+                let len = describe(offset, length, terms.block, &mut extents, look);
+                let fits = extents.set_len(len);
+                debug_assert!(fits, "it becomes no longer");
+                task.data.push(extents);
+                Head::extents(cookie, len as u32)
+            }
             _ => Head::simple(cookie, None),
         };
         outbox.push(head, Cow::Borrowed(""), 0, id, tasks);
@@ -477,11 +500,11 @@ fn gone() -> Refusal {
 /// An operation of the task ended with an error: it fails, unless there is another way.
 fn note_failure(task: &mut Task, bio: &Bio, status: Status) {
     let is_fast = matches!(task.command, Command::WriteZeroes { fast: true, .. });
-    if let (Op::WriteZeroes, Status::Unsupported, Command::WriteZeroes { fua, fast: false, .. }) =
+    if let (Op::WriteZeroes, Status::Unsupported, Command::WriteZeroes { fua, fast: false, no_hole, .. }) =
         (bio.op, status, task.command)
     {
-        // The device has changed its mind; from here on the zeroes are written. There is one operation at a time.
-        task.command = Command::WriteZeroes { fua, fast: false, by_writing: true };
+        // The device cannot after all, or not so; from here on the zeroes are written. There is one operation at a time.
+        task.command = Command::WriteZeroes { fua, fast: false, no_hole, by_writing: true };
         task.next = bio.sector * SECTOR_SIZE as u64;
         return;
     }

@@ -73,18 +73,23 @@ pub enum Command {
         fua: bool,
         /// Give up if the device needs to be sent the zeroes.
         fast: bool,
-        /// Send the zeroes, since the device may leave a hole where it makes them itself.
+        /// Leave no hole.
+        no_hole: bool,
+        /// Send the zeroes, since the device cannot make them itself.
         by_writing: bool,
     },
     /// Say what is allocated.
-    BlockStatus,
+    BlockStatus {
+        /// Of the first extent alone.
+        one: bool,
+    },
 }
 
 impl Command {
     /// Whether it changes nothing, and so is of no use to anybody but the client that gets its answer.
     #[must_use]
     pub const fn only_tells(self) -> bool {
-        matches!(self, Self::Read | Self::Cache | Self::BlockStatus)
+        matches!(self, Self::Read | Self::Cache | Self::BlockStatus { .. })
     }
 
     /// Whether it changes what the device holds.
@@ -213,15 +218,14 @@ impl Request {
     }
 
     fn check_zeroes(&self, terms: &Terms) -> Result<Command, Refusal> {
-        let fast = self.has(command_flags::FAST_ZERO);
-        // A device that makes zeroes itself may leave a hole, and cannot be told not to.
-        let by_writing = !terms.can_zero || self.has(command_flags::NO_HOLE);
+        let (fast, no_hole) = (self.has(command_flags::FAST_ZERO), self.has(command_flags::NO_HOLE));
+        let by_writing = !terms.can_zero;
         // A block of which some bytes stay is written, after it was read.
         let has_edge = self.length > 0 && (self.offset | u64::from(self.length)) & u64::from(terms.block - 1) != 0;
         if fast && (by_writing || has_edge) {
             return Err(Refusal::new(Errno::NotSupported, "these zeroes would take as long as writing them"));
         }
-        Ok(Command::WriteZeroes { fua: self.has(command_flags::FUA), fast, by_writing })
+        Ok(Command::WriteZeroes { fua: self.has(command_flags::FUA), fast, no_hole, by_writing })
     }
 
     fn check_status(&self, terms: &Terms) -> Result<Command, Refusal> {
@@ -231,7 +235,7 @@ impl Request {
         if self.length == 0 {
             return Err(Refusal::new(Errno::Invalid, "a block status of no bytes"));
         }
-        Ok(Command::BlockStatus)
+        Ok(Command::BlockStatus { one: self.has(command_flags::REQ_ONE) })
     }
 }
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::{BASE_ALLOCATION_ID, Errno, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunks};
 
-/// Longest header in bytes: that of a block status with one extent.
-const MAX_HEAD: usize = 32;
+/// Longest header in bytes: that of data in a structured reply.
+const MAX_HEAD: usize = 28;
 
 /// Longest message beside an error, in bytes.
 const MAX_MESSAGE: usize = 512;
@@ -71,13 +71,11 @@ impl Head {
         }
     }
 
-    /// The structured reply to a block status: one extent of `len` bytes, allocated and not known to be zero.
+    /// The structured reply to a block status, whose extents follow it in `len` bytes, at most
+    /// [`MAX_EXTENTS`](super::extents::MAX_EXTENTS) extents of [`EXTENT_SIZE`](super::extents::EXTENT_SIZE) bytes.
     #[must_use]
-    pub fn allocated(cookie: u64, len: u32) -> Self {
-        Self::chunk(cookie, chunks::BLOCK_STATUS, 12)
-            .with(&BASE_ALLOCATION_ID.to_be_bytes())
-            .with(&len.to_be_bytes())
-            .with(&0_u32.to_be_bytes())
+    pub fn extents(cookie: u64, len: u32) -> Self {
+        Self::chunk(cookie, chunks::BLOCK_STATUS, 4 + len).with(&BASE_ALLOCATION_ID.to_be_bytes())
     }
 
     /// The structured reply to a request that failed, and the part of the message that follows it.
@@ -106,7 +104,8 @@ mod tests {
         assert_eq!(Head::simple(1, None).bytes().len(), 16);
         assert_eq!(Head::data(1, 2, 512).bytes().len(), 28);
         assert_eq!(Head::data(1, 2, 0).bytes().len(), 20);
-        assert_eq!(Head::allocated(1, 512).bytes().len(), 32);
+        assert_eq!(Head::extents(1, 16).bytes().len(), 24);
+        assert_eq!(Head::extents(1, 16).bytes()[16..20], 20_u32.to_be_bytes());
         assert_eq!(Head::error(1, Errno::Io, "no").0.bytes().len(), 26);
     }
 

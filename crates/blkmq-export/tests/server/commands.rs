@@ -19,6 +19,9 @@ const NO_SPACE: u32 = 28;
 const NOT_SUPPORTED: u32 = 95;
 
 const SIZE: u64 = 16 << 20;
+/// The state of a hole, which reads as zeroes.
+const HOLE: u32 = 3;
+
 const DEVICE: &str = "ram,size=16M";
 
 fn both(server: &Server) -> [Client; 2] {
@@ -42,28 +45,97 @@ fn every_command_does_what_it_says() {
             assert_eq!(client.call(commands::WRITE_ZEROES, flags, 8192, 2048, &[]), Ok(vec![]));
             assert_eq!(client.read(8192, 4096), Ok([[0; 2048], [7; 2048]].concat()));
         }
-        let fast = command_flags::FAST_ZERO | command_flags::NO_HOLE;
-        assert_eq!(client.call(commands::WRITE_ZEROES, fast, 8192, 4096, &[]), Err(NOT_SUPPORTED));
         assert_eq!(client.call(commands::WRITE_ZEROES, command_flags::NO_HOLE, 0, SIZE as u32, &[]), Ok(vec![]));
         assert_eq!(client.read(8192, 4096), Ok(vec![0; 4096]));
         client.leave();
     }
 }
 
+/// The extents of a block status: lengths and states.
+fn extents(client: &mut Client, flags: u16, offset: u64, length: u32) -> Vec<(u32, u32)> {
+    let answer = client.call(commands::BLOCK_STATUS, flags, offset, length, &[]).expect("it is right");
+    let words: Vec<u32> =
+        answer.chunks(4).map(|word| u32::from_be_bytes(word.try_into().expect("it has four bytes"))).collect();
+    assert_eq!((words[0], words.len() % 2), (1, 1), "the context, and pairs");
+    words[1..].chunks(2).map(|extent| (extent[0], extent[1])).collect()
+}
+
+/// Red if a hole is said to be data, or data a hole, or if what was answered before is not seen.
 #[test]
-fn block_status_says_that_everything_is_allocated() {
+fn block_status_tells_what_the_device_has() {
+    const PAGE: u32 = 4096;
+    const ALL: u32 = SIZE as u32;
     let server = server(DEVICE);
     let mut client = Client::structured(&server);
-    for (offset, length) in [(0, 512), (512, SIZE as u32 - 512)] {
-        for flags in [0, command_flags::REQ_ONE] {
-            let extent = [[0, 0, 0, 1], length.to_be_bytes(), [0; 4]].concat();
-            assert_eq!(client.call(commands::BLOCK_STATUS, flags, offset, length, &[]), Ok(extent));
-        }
+    let mut other = Client::simple(&server);
+    assert_eq!(extents(&mut client, 0, 0, ALL), [(ALL, HOLE)]);
+    assert_eq!(other.write(u64::from(PAGE), &[1; 2 * PAGE as usize]), Ok(vec![]));
+    assert_eq!(extents(&mut client, 0, 0, ALL), [(PAGE, HOLE), (2 * PAGE, 0), (ALL - 3 * PAGE, HOLE)]);
+    assert_eq!(extents(&mut client, 0, 512 + u64::from(PAGE), PAGE), [(PAGE, 0)], "no more than was asked about");
+    for (offset, extent) in [(0, (PAGE, HOLE)), (u64::from(PAGE), (2 * PAGE, 0)), (12288, (ALL - 3 * PAGE, HOLE))] {
+        let length = ALL - offset as u32;
+        assert_eq!(extents(&mut client, command_flags::REQ_ONE, offset, length), [extent]);
     }
+    assert_eq!(client.call(commands::TRIM, 0, 4096, PAGE, &[]), Ok(vec![]));
+    assert_eq!(extents(&mut client, 0, 0, ALL), [(2 * PAGE, HOLE), (PAGE, 0), (ALL - 3 * PAGE, HOLE)]);
+    assert_eq!(client.call(commands::WRITE_ZEROES, 0, 8192, PAGE, &[]), Ok(vec![]));
+    assert_eq!(extents(&mut client, 0, 0, ALL), [(ALL, HOLE)]);
+    let no_hole = command_flags::NO_HOLE;
+    assert_eq!(client.call(commands::WRITE_ZEROES, no_hole, 8192, PAGE, &[]), Ok(vec![]));
+    assert_eq!(extents(&mut client, 0, 8192, 2 * PAGE), [(PAGE, 0), (PAGE, HOLE)]);
     assert_eq!(client.call(commands::BLOCK_STATUS, 0, 0, 0, &[]), Err(INVALID));
     assert_eq!(client.call(commands::BLOCK_STATUS, 0, SIZE - 512, 1024, &[]), Err(INVALID));
-    assert_eq!(Client::simple(&server).call(commands::BLOCK_STATUS, 0, 0, 512, &[]), Err(INVALID));
+    assert_eq!(other.call(commands::BLOCK_STATUS, 0, 0, 512, &[]), Err(INVALID));
     assert_eq!(client.call(commands::READ, command_flags::DF, 0, 512, &[]), Ok(vec![0; 512]));
+}
+
+/// Red if a client can make a reply as long as it likes, or does not get to the end by asking again.
+#[test]
+fn a_block_status_of_many_extents_comes_in_parts() {
+    let server = server(DEVICE);
+    let mut client = Client::structured(&server);
+    for page in (0..4096).step_by(2) {
+        assert_eq!(client.write(page * 4096, &[1; 512]), Ok(vec![]));
+    }
+    let (mut at, mut nr_replies) = (0, 0);
+    while at < SIZE {
+        let found = extents(&mut client, 0, at, (SIZE - at) as u32);
+        assert_eq!(found.len(), 128);
+        for (number, extent) in found.into_iter().enumerate() {
+            assert_eq!(extent, (4096, if number % 2 == 0 { 0 } else { HOLE }));
+            at += 4096;
+        }
+        nr_replies += 1;
+    }
+    assert_eq!(nr_replies, 32);
+}
+
+/// Red if a device that does not know is said to be empty.
+#[test]
+fn a_device_that_does_not_tell_is_all_data() {
+    let server = server_with(&Device::new().queue(), Bounds::default());
+    let mut client = Client::structured(&server);
+    for flags in [0, command_flags::REQ_ONE] {
+        assert_eq!(extents(&mut client, flags, 512, 1 << 20), [(1 << 20, 0)]);
+    }
+}
+
+/// Red if zeroes that must leave no hole go to the device as others do, or the other way round.
+#[test]
+fn the_device_is_told_whether_zeroes_may_leave_a_hole() {
+    let says_no = Device { failing: Some((Op::WriteZeroes, Status::Unsupported)), ..Device::new() };
+    let server = server_with(&says_no.queue(), Bounds::default());
+    let mut client = Client::structured(&server);
+    let fast = command_flags::FAST_ZERO;
+    for flags in [fast, fast | command_flags::NO_HOLE] {
+        assert_eq!(client.call(commands::WRITE_ZEROES, flags, 0, 4096, &[]), Err(NOT_SUPPORTED));
+    }
+    let server = self::server(DEVICE);
+    let mut client = Client::structured(&server);
+    for (flags, state) in [(command_flags::NO_HOLE, 0), (0, HOLE), (fast | command_flags::NO_HOLE, 0), (fast, HOLE)] {
+        assert_eq!(client.call(commands::WRITE_ZEROES, flags, 0, 1 << 20, &[]), Ok(vec![]));
+        assert_eq!(extents(&mut client, 0, 0, 1 << 20), [(1 << 20, state)]);
+    }
 }
 
 #[test]

@@ -306,7 +306,7 @@ pub(crate) struct Marks<'a>(pub(crate) &'a Flags);
 
 impl Display for Marks<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Flags { sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge } = *self.0;
+        let Flags { sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge, nounmap } = *self.0;
         let marks = [
             (sync, " sync"),
             (preflush, " preflush"),
@@ -317,6 +317,7 @@ impl Display for Marks<'_> {
             (polled, " polled"),
             (at_head, " at-head"),
             (nomerge, " nomerge"),
+            (nounmap, " nounmap"),
         ];
         marks.iter().filter(|(is_set, _)| *is_set).try_for_each(|(_, mark)| f.write_str(mark))
     }

@@ -23,7 +23,7 @@ use std::fmt;
 use blkmq_sched::{Op, RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Request, TimeoutAction, Topology};
+use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology};
 use crate::limits::Limits;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Line, Mutex};
@@ -101,6 +101,10 @@ impl Driver for Hdd {
 
     fn keeps_data(&self) -> bool {
         self.store.is_some()
+    }
+
+    fn extent(&self, start: u64, bytes: u64) -> Extent {
+        self.store.as_ref().map_or(Extent::data(bytes), |store| store.extent(start, bytes))
     }
 
     /// COST: one lock per batch; per request a look at each other one that waits for the heads. Nothing is allocated but the

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use blkmq_sched::{RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Request, TimeoutAction, Topology, check_topology};
+use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology, check_topology};
 use crate::limits::Limits;
 use crate::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use crate::sync::{Line, Mutex};
@@ -161,6 +161,10 @@ impl Driver for Null {
 
     fn keeps_data(&self) -> bool {
         self.store.is_some()
+    }
+
+    fn extent(&self, start: u64, bytes: u64) -> Extent {
+        self.store.as_ref().map_or(Extent::data(bytes), |store| store.extent(start, bytes))
     }
 
     fn takes_time(&self) -> bool {

@@ -6,7 +6,7 @@ use blkmq_sched::Time;
 
 use super::spec::{Accepts, Parameter, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
-use super::{Batch, Driver, Topology, check_topology};
+use super::{Batch, Driver, Extent, Topology, check_topology};
 use crate::limits::{Limits, SECTOR_SIZE};
 use crate::{MAX_DEPTH, MAX_HW_QUEUES};
 
@@ -85,6 +85,10 @@ impl Driver for Ram {
         check_topology(topology)
     }
 
+    fn extent(&self, start: u64, bytes: u64) -> Extent {
+        self.store.extent(start, bytes)
+    }
+
     fn takes_time(&self) -> bool {
         false
     }
@@ -111,10 +115,26 @@ impl Driver for Ram {
 
 #[cfg(test)]
 mod tests {
-    use crate::bio::Bio;
+    use crate::bio::{Bio, Flags};
     use crate::buffer::Buffer;
+    use crate::driver::Extent;
     use crate::driver::harness::Harness;
     use crate::driver::spec;
+
+    /// Red if zeroes that are to leave no hole give memory back, or do not take it.
+    #[test]
+    fn zeroes_without_a_hole_take_up_memory() {
+        let ram = spec::open("ram,size=1M").unwrap();
+        let mut queue = Harness::new(&*ram, 0);
+        let nounmap = Flags { nounmap: true, ..Flags::NONE };
+        assert!(queue.run(Bio::write(0, Buffer::from(&[9; 4096][..]))).1.is_ok());
+        for (flags, extent) in [(nounmap, Extent::data(16384)), (Flags::NONE, Extent::hole(1 << 20))] {
+            assert!(queue.run(Bio::write_zeroes(0, 32).with_flags(flags)).1.is_ok());
+            assert_eq!(ram.extent(0, 1 << 20), extent);
+            let (bio, status) = queue.run(Bio::read(0, Buffer::from(&[1; 16384][..])));
+            assert!(status.is_ok() && bio.buffers.iter().all(|buffer| buffer.iter().all(|byte| *byte == 0)));
+        }
+    }
 
     #[test]
     fn data_is_kept_until_it_is_discarded_or_zeroed() {

@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 use blkmq_sched::{Op, RqId, Time};
 
 use super::store::Store;
-use super::{Batch, Done, Driver, Request, TimeoutAction, Topology, check_topology};
+use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology, check_topology};
 use crate::limits::Limits;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Line, Mutex};
@@ -182,6 +182,10 @@ impl Driver for Ssd {
 
     fn keeps_data(&self) -> bool {
         self.store.is_some()
+    }
+
+    fn extent(&self, start: u64, bytes: u64) -> Extent {
+        self.store.as_ref().map_or(Extent::data(bytes), |store| store.extent(start, bytes))
     }
 
     /// COST: two locks per batch, one of them the whole device's; per request a step of each page's die and a push into a

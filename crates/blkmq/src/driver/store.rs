@@ -9,7 +9,7 @@ use std::fmt;
 
 use blkmq_sched::Op;
 
-use super::Request;
+use super::{Extent, Request};
 use crate::Status;
 use crate::buffer::Segment;
 use crate::limits::SECTOR_SIZE;
@@ -18,6 +18,8 @@ use crate::sync::{Line, Mutex};
 /// Bytes of a page; no logical block is larger.
 const PAGE_SIZE: usize = 4096;
 const NR_SHARDS: usize = 64;
+/// Pages that are looked at, one by one, for the end of what is there: 4 MiB.
+const MOST_LOOKED_AT: u64 = 1024;
 
 /// The largest device in bytes: sums of byte addresses stay far from overflow.
 pub(crate) const MAX_SIZE: u64 = 1 << 62;
@@ -172,6 +174,25 @@ impl Store {
         Ok(())
     }
 
+    /// What there is of the `bytes` bytes from byte `start` on: pages, or a hole.
+    ///
+    /// COST: for a hole, a lock and a look-up in each shard; for pages, one of each for every page, up to [`MOST_LOOKED_AT`].
+    pub(crate) fn extent(&self, start: u64, bytes: u64) -> Extent {
+        let end = start + bytes;
+        let (first, last) = (start / PAGE_SIZE as u64, end.div_ceil(PAGE_SIZE as u64));
+        let is_there = |page: &u64| self.shard(*page).lock().pages.contains_key(page);
+        let bytes_to = |page: u64| (page * PAGE_SIZE as u64).min(end) - start;
+        if is_there(&first) {
+            let most = last.min(first + MOST_LOOKED_AT);
+            Extent::data(bytes_to((first + 1..most).find(|page| !is_there(page)).unwrap_or(most)))
+        } else {
+            // Behind the first page: that one may be there by now.
+            let next =
+                |shard: &Line<Mutex<Shard>>| shard.lock().pages.range(first + 1..last).next().map(|(page, _)| *page);
+            Extent::hole(bytes_to(self.shards.iter().filter_map(next).min().unwrap_or(last)))
+        }
+    }
+
     /// Makes `len` bytes from byte `start` read as zeroes, durably, and gives their memory back.
     pub(crate) fn zero(&self, start: u64, len: u64) -> Result<(), NoPower> {
         let (first, end) = (start / PAGE_SIZE as u64, (start + len).div_ceil(PAGE_SIZE as u64));
@@ -243,6 +264,9 @@ impl Store {
                 })
             }
             Op::Flush => self.flush(),
+            Op::WriteZeroes if rq.flags().nounmap => {
+                self.write(start, len, honour_fua && rq.flags().fua, |to| to.fill(0))
+            }
             Op::Discard | Op::WriteZeroes => rq.ranges().try_for_each(|(sector, nr)| {
                 self.zero(sector * SECTOR_SIZE as u64, u64::from(nr) * SECTOR_SIZE as u64)
             }),

@@ -124,13 +124,14 @@ impl Body {
             || self.op == Op::Discard
     }
 
-    /// Requests whose keys differ must not merge: another group, priority, or way of completion. Those of several clients of one
-    /// group may, as those of several processes of one cgroup do in Linux.
+    /// Requests whose keys differ must not merge: another group, priority, way of completion, or kind of zeroes. Those of several
+    /// clients of one group may, as those of several processes of one cgroup do in Linux.
     pub(crate) fn merge_key(&self) -> u64 {
         let group = if kept("merge.group") { self.group } else { 0 };
         u64::from(group) << 32
             | (self.priority.class.index() as u64) << 16
             | u64::from(self.priority.level) << 8
+            | u64::from(self.flags.nounmap) << 2
             | u64::from(self.flags.nowait) << 1
             | u64::from(self.flags.polled)
     }

@@ -191,6 +191,7 @@ impl Worker {
             polled: random.one_in(8),
             at_head: random.one_in(16),
             nomerge: random.one_in(16),
+            nounmap: bio.op == Op::WriteZeroes && random.one_in(2),
         };
         let priority = random.one_in(6).then(|| IoPriority {
             class: *random.pick(&[Class::RealTime, Class::BestEffort, Class::Idle]),

@@ -7,14 +7,11 @@ use blkmq::driver::spec;
 use super::*;
 use crate::clients::Clients;
 use crate::connection::account::Account;
-use crate::connection::edges::Edges;
 use crate::connection::failures::Failures;
-use crate::connection::plan::Plan;
 use crate::connection::pool::Pool;
 use crate::listener::Source;
 use crate::nbd::commands;
 use crate::nbd::negotiation::Agreement;
-use crate::turns::Turns;
 use crate::{Export, Server};
 
 /// A client's end of a socket, and the connection at the other, whose client has just chosen a device of 1 MiB.
@@ -31,19 +28,10 @@ fn connection() -> (UnixStream, Transmission, Server) {
     submitter.set_notify(Some(bell.clone()));
     let offer = export.offer(shared.bounds.bytes, true);
     let agreement = Agreement { export: 0, offer, has_structured_replies: false, has_allocation: false };
-    let plan = Plan::new(&export.queue.limits(), submitter.nr_slots());
     let failures = Failures::new(Arc::clone(shared), 1, 0);
-    let terms = export.terms(&agreement);
-    let edges = Edges::new(terms.block, Turns::of(&export.queue).join(Arc::clone(&entry.bell)));
-    let desk = Desk::new(
-        terms,
-        plan,
-        Pool::new(true, Account::new(Arc::clone(&shared.budget), Arc::clone(&entry))),
-        edges,
-        shared.bounds,
-        Arc::clone(&entry),
-        failures,
-    );
+    let pool = Pool::new(true, Account::new(Arc::clone(&shared.budget), Arc::clone(&entry)));
+    let (nr_slots, bounds) = (submitter.nr_slots(), shared.bounds);
+    let desk = Desk::new(export, &agreement, nr_slots, pool, bounds, Arc::clone(&entry), failures);
     let (stream, stop) = (Stream::new(ours.into()), shared.stop.clone());
     (theirs, Transmission::new(stream, entry, stop, None, submitter, desk, Input::new()), server)
 }

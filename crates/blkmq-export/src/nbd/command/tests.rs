@@ -125,17 +125,29 @@ fn a_read_only_export_says_so_before_anything_else_about_the_range() {
 }
 
 #[test]
-fn zeroes_are_written_where_the_device_would_leave_a_hole_or_cannot() {
+fn zeroes_are_written_where_the_device_cannot_make_them() {
     let zeroes = |flags, terms| request(commands::WRITE_ZEROES, flags, 0, 4096).check(terms);
     let by_hand = Terms { can_zero: false, ..TERMS };
     let (no_hole, fast, fua) = (command_flags::NO_HOLE, command_flags::FAST_ZERO, command_flags::FUA);
-    assert_eq!(zeroes(0, &TERMS), Ok(Command::WriteZeroes { fua: false, fast: false, by_writing: false }));
-    assert_eq!(zeroes(fast | fua, &TERMS), Ok(Command::WriteZeroes { fua: true, fast: true, by_writing: false }));
-    assert_eq!(zeroes(no_hole, &TERMS), Ok(Command::WriteZeroes { fua: false, fast: false, by_writing: true }));
-    assert_eq!(zeroes(0, &by_hand), Ok(Command::WriteZeroes { fua: false, fast: false, by_writing: true }));
+    let made = |flags: u16| {
+        let has = |flag| flags & flag != 0;
+        Ok(Command::WriteZeroes { fua: has(fua), fast: has(fast), no_hole: has(no_hole), by_writing: false })
+    };
+    for flags in [0, no_hole, fast, fua, fast | fua, fast | no_hole] {
+        assert_eq!(zeroes(flags, &TERMS), made(flags));
+    }
+    let written = |no_hole| Ok(Command::WriteZeroes { fua: false, fast: false, no_hole, by_writing: true });
+    assert_eq!([zeroes(0, &by_hand), zeroes(no_hole, &by_hand)], [written(false), written(true)]);
     let part = request(commands::WRITE_ZEROES, fast, 4096, 512).check(&TERMS);
-    for refused in [zeroes(fast, &by_hand), zeroes(fast | no_hole, &TERMS), part] {
+    for refused in [zeroes(fast, &by_hand), part] {
         assert_eq!(refused.expect_err("it is not fast").errno, Errno::NotSupported);
+    }
+}
+
+#[test]
+fn a_block_status_is_of_one_extent_or_of_many() {
+    for (flags, one) in [(0, false), (command_flags::REQ_ONE, true)] {
+        assert_eq!(request(commands::BLOCK_STATUS, flags, 0, 4096).check(&TERMS), Ok(Command::BlockStatus { one }));
     }
 }
 

@@ -198,8 +198,8 @@ const fn is_alone(asked: &Asked, limits: &Limits) -> bool {
 
 /// What an operation asks for is what the request asks for.
 fn judge_operation(bio: u64, asked: &Asked, flags: Flags, passes_fua: bool) -> Result<(), String> {
-    let wanted = (asked.flags.nowait, asked.flags.polled, asked.flags.fua && passes_fua);
-    if wanted == (flags.nowait, flags.polled, flags.fua) {
+    let wanted = (asked.flags.nowait, asked.flags.polled, asked.flags.nounmap, asked.flags.fua && passes_fua);
+    if wanted == (flags.nowait, flags.polled, flags.nounmap, flags.fua) {
         Ok(())
     } else {
         Err(format!("has the flags '{}', and operation {bio} has '{}'", Marks(&flags), Marks(&asked.flags)))

@@ -24,7 +24,7 @@ pub(super) struct Mix {
     /// Most pieces of an operation's data.
     most_pieces: u64,
     /// Percent of operations with each flag.
-    flags: [u64; 9],
+    flags: [u64; 10],
     /// Percent that have a priority of their own, that have any size, and that cannot be.
     priorities: u64,
     large: u64,
@@ -77,7 +77,7 @@ impl Mix {
         let writes = if reads + writes == 0 { 1 } else { writes };
         let ops = [reads, writes, weight(4), weight(4), weight(4)];
         let walks = [1 + weight(16), weight(16), weight(16), weight(16)];
-        let flags = [(); 9].map(|()| weight(50));
+        let flags = [(); 10].map(|()| weight(50));
         let (priorities, large, bad) = (weight(100), weight(4), weight(4));
         let nr_sectors = magnitude(random, capacity).max(64).min(capacity);
         let first = random.below(capacity - nr_sectors + 1);
@@ -126,11 +126,12 @@ impl Mix {
     }
 
     fn flags(&self, random: &mut Random, op: Op) -> Flags {
-        let [sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge] =
+        let [sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge, nounmap] =
             self.flags.map(|percent| random.below(100) < percent);
         let changes = !matches!(op, Op::Read | Op::Flush);
         let (preflush, fua) = (preflush && changes, fua && changes);
-        Flags { sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge }
+        let nounmap = nounmap && op == Op::WriteZeroes;
+        Flags { sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge, nounmap }
     }
 
     /// First sector and length, in whole blocks and within the device.

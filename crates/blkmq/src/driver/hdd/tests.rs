@@ -23,6 +23,7 @@ const NO_FLAGS: Flags = Flags {
     polled: false,
     at_head: false,
     nomerge: false,
+    nounmap: false,
 };
 
 fn hdd(parameters: &str) -> Hdd {

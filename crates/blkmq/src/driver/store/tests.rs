@@ -61,6 +61,44 @@ fn zero(store: &Store, at: &Range<usize>) {
     store.zero((at.start * SECTOR) as u64, (at.len() * SECTOR) as u64).unwrap();
 }
 
+/// What the store tells of itself from byte `start` on: lengths, and whether they are holes.
+fn extents(store: &Store, mut start: u64, end: u64) -> Vec<(u64, bool)> {
+    let mut told: Vec<(u64, bool)> = Vec::new();
+    while start < end {
+        let found = store.extent(start, end - start);
+        assert!((1..=end - start).contains(&found.bytes) && found.is_hole == found.is_zero);
+        match told.last_mut() {
+            Some((bytes, is_hole)) if *is_hole == found.is_hole => *bytes += found.bytes,
+            _ => told.push((found.bytes, found.is_hole)),
+        }
+        start += found.bytes;
+    }
+    told
+}
+
+/// Red if a page is forgotten, or one that was given back is not.
+#[test]
+fn a_hole_is_where_no_page_is() {
+    const PAGE: u64 = PAGE_SIZE as u64;
+    let store = Store::new(None);
+    let end = (SECTORS * SECTOR) as u64;
+    assert_eq!(extents(&store, 0, end), [(end, true)]);
+    assert_eq!(extents(&store, 100, 200), [(100, true)]);
+    write(&store, &(16..17), &[1; SECTOR], false);
+    write(&store, &(800..816), &[1; 16 * SECTOR], false);
+    let rest = end - 102 * PAGE;
+    assert_eq!(
+        extents(&store, 0, end),
+        [(2 * PAGE, true), (PAGE, false), (97 * PAGE, true), (2 * PAGE, false), (rest, true)]
+    );
+    assert_eq!(extents(&store, 2 * PAGE + 100, 3 * PAGE + 1), [(PAGE - 100, false), (1, true)]);
+    zero(&store, &(16..24));
+    zero(&store, &(800..804));
+    assert_eq!(extents(&store, 0, end), [(100 * PAGE, true), (2 * PAGE, false), (rest, true)]);
+    write(&store, &(0..SECTORS), &vec![1; SECTORS * SECTOR], false);
+    assert_eq!(extents(&store, 0, end), [(end, false)]);
+}
+
 fn lose_and_restore(store: &Store) {
     store.lose_power();
     store.restore_power();
