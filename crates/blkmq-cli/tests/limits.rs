@@ -51,7 +51,8 @@ fn resident(server: &Served) -> u64 {
     kib.expect("it is a number of KiB") << 10
 }
 
-/// Red if a write of which nothing has come has memory for all of its data: a hundred headers of 28 bytes each would cost 3200 MiB.
+/// Red if a write of which nothing has come has memory for all of its data: a hundred headers of 28 bytes each would
+/// cost 3200 MiB.
 #[test]
 fn a_hundred_headers_of_long_writes_cost_64_mib_at_most_and_delay_nobody() {
     let server = Served::start(&["--device", "ram,size=64M"]);

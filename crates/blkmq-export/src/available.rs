@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of memory that the machine has, or the least that a control group around this process may have. `None` where nothing tells.
+/// Bytes of memory that the machine has, or the least that a control group around this process may have. `None` where
+/// nothing tells.
 pub(crate) fn memory() -> Option<usize> {
     let machine = read(Path::new("/proc/meminfo")).as_deref().and_then(of_machine);
     let own = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
@@ -21,8 +22,8 @@ fn of_machine(text: &str) -> Option<usize> {
     line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// The files that hold the limits of the control groups in which a process is, given its `/proc/self/cgroup`: its own and those around it. In a container
-/// the outermost one may be its own, whatever the text says.
+/// The files that hold the limits of the control groups in which a process is, given its `/proc/self/cgroup`: its own
+/// and those around it. In a container the outermost one may be its own, whatever the text says.
 fn files(text: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in text.lines() {

@@ -1,17 +1,18 @@
 //! The memory that the connections of a server share.
 //!
-//! Every connection may have a part of its own without asking. What is beyond comes out of a part for all, a chunk at a time, so that the
-//! path of a small request does not touch it. A connection is given more only while it has no more of that than is free: one that takes
-//! all it can gets half of it, the next one a quarter, and there is always something left for one that comes later.
+//! Every connection may have a part of its own without asking. What is beyond comes out of a part for all, a chunk at a
+//! time, so that the path of a small request does not touch it. A connection is given more only while it has no more of
+//! that than is free: one that takes all it can gets half of it, the next one a quarter, and there is always something
+//! left for one that comes later.
 //!
 //! Nobody waits for another while it keeps something that it cannot let go of, so the waiting ends:
 //!
-//! - A read is given memory for all of its data before it begins, or none. It holds what it has until its client has read the reply, and a
-//!   client that does not read is cut off in the end.
-//! - A write that cannot be given memory for more of its data writes to the device what it has of it. The connection's own part is enough to go on
-//!   with that, a piece at a time. So a write that is half received never keeps for long what others wait for.
-//! - Those that have nothing of the common part wait in line, and the first of them gets what comes free before all others do. Those that have some
-//!   stand in no line: they could keep others from going on by keeping what they have.
+//! - A read is given memory for all of its data before it begins, or none. It holds what it has until its client has
+//!   read the reply, and a client that does not read is cut off in the end.
+//! - A write is given memory a piece at a time, and each piece is written when it is there. The connection's own part
+//!   is enough for a piece. So a write that is half received never keeps what others wait for.
+//! - Those that have nothing of the common part wait in line, and the first of them gets what comes free before all
+//!   others do. Those that have some stand in no line: they could keep others waiting by keeping what they have.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -26,7 +27,8 @@ pub(crate) const CHUNK: usize = 256 << 10;
 const LEAST_OWN: usize = 256 << 10;
 /// The most: what is kept for later use never comes out of the common part.
 const MOST_OWN: usize = 8 << 20;
-/// What a connection holds besides the data of its requests: input, tasks, its submitter's requests and its thread's stack, and TLS.
+/// What a connection holds besides the data of its requests: input, tasks, its submitter's requests and its thread's
+/// stack, and TLS.
 pub(crate) const BESIDE: usize = 256 << 10;
 
 /// One connection that waits for memory.
@@ -94,9 +96,9 @@ impl Budget {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes bytes of the common part for a connection that has `has` of it: as many as wanted at most, or at least. Returns how many: none if they
-    /// cannot be had, and then its bell rings when it is worth trying again. `in_line`: it begins nothing else before it has got them, so it may keep
-    /// them from those that come later.
+    /// Takes bytes of the common part for a connection that has `has` of it: as many as wanted at most, or at least.
+    /// Returns how many: none if they cannot be had, and then its bell rings when it is worth trying again. `in_line`:
+    /// it begins nothing else before it has got them, so it may keep them from those that come later.
     pub(crate) fn take(
         &self,
         number: u64,
@@ -224,7 +226,8 @@ mod tests {
         assert_eq!(budget.lock().free, 44 * MIB);
     }
 
-    /// Red if one that keeps something of the common part stands in the line: it could keep all others from theirs by not reading its replies.
+    /// Red if one that keeps something of the common part stands in the line: it could keep all others from theirs by
+    /// not reading its replies.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn one_that_has_something_keeps_nobody_waiting() {

@@ -12,8 +12,8 @@ use crate::errors::{ErrorMeter, Errors};
 use crate::latency::{Latencies, Meter, add};
 use crate::listener::Source;
 
-/// Connections that may negotiate at a time. They have places of their own: before it has chosen an export, nobody knows whether a client is
-/// one.
+/// Connections that may negotiate at a time. They have places of their own: before it has chosen an export, nobody
+/// knows whether a client is one.
 const MAX_NEGOTIATING: usize = 128;
 /// Those of them that may come from one source.
 const MAX_OF_SOURCE: usize = 64;
@@ -74,7 +74,8 @@ pub(crate) struct Entry {
     /// Another connection has its place in the negotiation.
     is_displaced: AtomicBool,
     memory: AtomicUsize,
-    /// In microseconds of the time since then, and one more, when the client last took something, if it is waited for to take more.
+    /// In microseconds of the time since then, and one more, when the client last took something, if it is waited for
+    /// to take more.
     blocked: AtomicU64,
     pub(crate) meter: Meter,
     pub(crate) errors: ErrorMeter,
@@ -233,7 +234,8 @@ impl Clients {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place in the negotiation for a connection; `None` if there is none. One that has been silent gives its place to one that comes.
+    /// Takes a place in the negotiation for a connection; `None` if there is none. One that has been silent gives its
+    /// place to one that comes.
     pub(crate) fn join(&self, peer: String, source: Source, bell: Arc<EventFd>) -> Option<Arc<Entry>> {
         let mut inside = self.lock();
         if !inside.make_room(source, self.silence) {
@@ -363,8 +365,9 @@ impl Clients {
 }
 
 impl Inside {
-    /// Sees that there is a place in the negotiation for one more connection of that source: where it is missing, the connection that has been silent for
-    /// longest has to go. Of those that are not silent none has to; but where others have all places, one of the source that has most.
+    /// Sees that there is a place in the negotiation for one more connection of that source: where it is missing, the
+    /// connection that has been silent for longest has to go. Of those that are not silent none has to; but where
+    /// others have all places, one of the source that has most.
     fn make_room(&self, source: Source, silence: Duration) -> bool {
         let here = || self.negotiating.iter().filter(|entry| !entry.is_displaced());
         let count = |source: Source| here().filter(|entry| entry.source == source).count();

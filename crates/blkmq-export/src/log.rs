@@ -26,9 +26,9 @@ pub enum Level {
 
 /// Takes the lines that a server has to say. Every function of a level and a line is one.
 ///
-/// It is called by one thread of the server, which does nothing else. While it does not return, lines wait, up to 1024 of them, and those that come
-/// then are lost; nothing else waits for it. Of warnings of one kind it gets 20 at once and two a second after that, and a line that tells how many
-/// were left out.
+/// It is called by one thread of the server, which does nothing else. While it does not return, lines wait, up to 1024
+/// of them, and those that come then are lost; nothing else waits for it. Of warnings of one kind it gets 20 at once
+/// and two a second after that, and a line that tells how many were left out.
 pub trait Log: Send + Sync {
     /// One line without its end. What clients sent is in it with control characters escaped.
     fn line(&self, level: Level, text: &str);
@@ -126,7 +126,8 @@ impl Journal {
 
     /// Nothing more is said. Waits until all is told, but not for long: the log may never take it.
     pub(crate) fn end(&self, teller: &Teller) {
-        // Relaxed: the teller looks again at the latest when it is woken, and who waits here has said all that it has to say.
+        // Relaxed: the teller looks again at the latest when it is woken, and who waits here has said all that it has
+        // to say.
         self.state.is_over.store(true, Ordering::Relaxed);
         // One that has no room for this is not asleep.
         let _ = self.lines.try_send(Line::Wake);
@@ -213,7 +214,8 @@ mod tests {
 
     use super::*;
 
-    /// Red, for it waits for ever, if a thread that has something to say waits for the log: here the log does not go on before all is said.
+    /// Red, for it waits for ever, if a thread that has something to say waits for the log: here the log does not go on
+    /// before all is said.
     #[test]
     fn a_log_that_takes_nothing_holds_nobody_up_and_is_told_what_it_lost() {
         let (go_on, waits) = channel::<()>();
@@ -236,7 +238,8 @@ mod tests {
         journal.end(&teller);
     }
 
-    /// Red if warnings are told without a limit, or those that are left out are not counted, or the limit of one topic is that of another.
+    /// Red if warnings are told without a limit, or those that are left out are not counted, or the limit of one topic
+    /// is that of another.
     #[test]
     fn warnings_of_one_topic_are_limited_and_what_is_left_out_is_counted() {
         let lines = Arc::new(Mutex::new(Vec::new()));

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use crate::clients::{Clients, Reason};
 use crate::listener::Listener;
 
-/// A descriptor that is kept for when there is none left. With it a client that waits to be accepted is told so, by a connection
-/// that is closed at once; else it would wait until somebody leaves.
+/// A descriptor that is kept for when there is none left. With it a client that waits to be accepted is told so, by a
+/// connection that is closed at once; else it would wait until somebody leaves.
 pub(crate) struct Reserve(Option<EventFd>);
 
 impl Reserve {

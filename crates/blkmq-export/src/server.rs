@@ -119,17 +119,18 @@ impl Builder {
         self
     }
 
-    /// Adds a Unix or TCP socket that listens already, as somebody hands them over who starts servers when clients come.
-    /// The file of a Unix socket stays when the server ends.
+    /// Adds a Unix or TCP socket that listens already, as somebody hands them over who starts servers when clients
+    /// come. The file of a Unix socket stays when the server ends.
     #[must_use]
     pub fn socket(mut self, socket: OwnedFd) -> Self {
         self.sockets.push(socket);
         self
     }
 
-    /// Clients at a time, at least 1; [`MAX_CONNECTIONS`] by default. One that chooses an export when there are as many is told so by an error. Each takes a thread,
-    /// and one of the 1023 places of its export's queue. Connections that have not chosen an export yet have 128 places of their own, of which those
-    /// from one address, or of one user of this machine, have 64 at most; where these are taken, one that says nothing has to go.
+    /// Clients at a time, at least 1; [`MAX_CONNECTIONS`] by default. One that chooses an export when there are as many
+    /// is told so by an error. Each takes a thread, and one of the 1023 places of its export's queue. Connections that
+    /// have not chosen an export yet have 128 places of their own, of which those from one address, or of one user of
+    /// this machine, have 64 at most; where these are taken, one that says nothing has to go.
     #[must_use]
     pub fn max_connections(mut self, most: usize) -> Self {
         self.max_connections = most;
@@ -143,8 +144,9 @@ impl Builder {
         self
     }
 
-    /// For how long a client may take nothing of the replies that wait for it, or send nothing of a request that it has begun, before
-    /// its connection is closed; 5 minutes by default, and `None` for as long as it likes. What it holds meanwhile nobody else can have.
+    /// For how long a client may take nothing of the replies that wait for it, or send nothing of a request that it has
+    /// begun, before its connection is closed; 5 minutes by default, and `None` for as long as it likes. What it holds
+    /// meanwhile nobody else can have.
     #[must_use]
     pub fn stall_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.stall_timeout = timeout;
@@ -158,17 +160,17 @@ impl Builder {
         self
     }
 
-    /// Bytes of memory that all connections may have together for the data of their requests, and what else they hold. By default a quarter
-    /// of what the machine has, or the process's control group allows. Each connection always has a part of it, as large as the maximum
-    /// number of connections lets it be; no connection gets all of the rest.
+    /// Bytes of memory that all connections may have together for the data of their requests, and what else they hold.
+    /// By default a quarter of what the machine has, or the process's control group allows. Each connection always has
+    /// a part of it, as large as the maximum number of connections lets it be; no connection gets all of the rest.
     #[must_use]
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = Some(bytes);
         self
     }
 
-    /// Offers TLS to clients, or requires it. Without this, who asks for it is refused. A connection that uses it holds up
-    /// to 200 KiB beside what the bounds allow.
+    /// Offers TLS to clients, or requires it. Without this, who asks for it is refused. A connection that uses it holds
+    /// up to 200 KiB beside what the bounds allow.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -222,8 +224,8 @@ impl Builder {
         self.bind()?.start()
     }
 
-    /// Listens, and does nothing else yet: what only takes this, such as the right to use a port or to open a folder, can be given up
-    /// before there is a client, and before there is a thread.
+    /// Listens, and does nothing else yet: what only takes this, such as the right to use a port or to open a folder,
+    /// can be given up before there is a client, and before there is a thread.
     ///
     /// # Errors
     /// As for [`start`](Self::start), but for threads.
@@ -305,7 +307,8 @@ pub(crate) struct Shared {
     /// Wakes the thread that accepts.
     bell: Arc<EventFd>,
     journal: Journal,
-    /// What the log was last told of each export's device that has become smaller; the next client need not tell it again.
+    /// What the log was last told of each export's device that has become smaller; the next client need not tell it
+    /// again.
     shrunk: Mutex<BTreeMap<String, String>>,
 }
 
@@ -492,7 +495,8 @@ impl Server {
         &self.shared
     }
 
-    /// NBD URIs: for each address and then each socket in turn, one for each export. They ask for TLS if it is required.
+    /// NBD URIs: for each address and then each socket in turn, one for each export. They ask for TLS if it is
+    /// required.
     #[must_use]
     pub fn uris(&self) -> &[String] {
         &self.uris
@@ -510,8 +514,8 @@ impl Server {
         self.shared.clients.latencies(export)
     }
 
-    /// The requests of an export that were answered with an error since the server was started, those of clients that have left
-    /// included.
+    /// The requests of an export that were answered with an error since the server was started, those of clients that
+    /// have left included.
     #[must_use]
     pub fn errors(&self, export: &str) -> Errors {
         self.shared.clients.errors(export)

@@ -73,7 +73,8 @@ impl Drain {
     }
 }
 
-/// Says lines in a thread of its own: standard error may be a pipe that nobody reads, and the end does not wait for that.
+/// Says lines in a thread of its own: standard error may be a pipe that nobody reads, and the end does not wait for
+/// that.
 struct Voice {
     lines: Sender<String>,
     end: Receiver<()>,
@@ -127,8 +128,8 @@ fn describe(clients: &[ClientInfo], left: Option<Duration>) -> String {
     text
 }
 
-/// Goes on until the server has drained, and its command has ended if it was started for one. The first event begins the drain, which
-/// waits for clients up to `limit`.
+/// Goes on until the server has drained, and its command has ended if it was started for one. The first event begins
+/// the drain, which waits for clients up to `limit`.
 pub(super) fn until_the_end(
     server: &Nbd,
     mut command: Option<Running>,

@@ -7,9 +7,11 @@ use blkmq_workbench::TextError;
 use super::config::Given;
 use crate::bench;
 
-/// How long a server that ends waits for its clients: less than systemd, which gives 90 seconds, and Kubernetes, which gives 30.
+/// How long a server that ends waits for its clients: less than systemd, which gives 90 seconds, and Kubernetes, which
+/// gives 30.
 const DRAIN: Duration = Duration::from_secs(20);
-/// How long a client may take nothing of what waits for it. A machine that is paused for a moment is to find its disk again.
+/// How long a client may take nothing of what waits for it. A machine that is paused for a moment is to find its disk
+/// again.
 const STALL: Duration = Duration::from_secs(300);
 
 /// Reads a time, or `off` for none.

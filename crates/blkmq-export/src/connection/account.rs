@@ -35,8 +35,8 @@ impl Account {
         self.used + bytes <= self.budget.own() + self.extra
     }
 
-    /// Takes so many bytes; false if they cannot be had now, and then the connection's bell rings when it is worth trying again. `in_line`: nothing
-    /// else is begun before.
+    /// Takes so many bytes; false if they cannot be had now, and then the connection's bell rings when it is worth
+    /// trying again. `in_line`: nothing else is begun before.
     ///
     /// COST: two additions; a lock where the connection needs more than it has.
     pub(super) fn take(&mut self, bytes: usize, in_line: bool) -> bool {

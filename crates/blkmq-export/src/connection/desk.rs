@@ -104,8 +104,8 @@ impl Desk {
         (&mut self.outbox, &self.tasks)
     }
 
-    /// Bytes of buffers that a request counts for, and those of them that it needs before it begins: the rest is for the data of a write, which is
-    /// yet to come.
+    /// Bytes of buffers that a request counts for, and those of them that it needs before it begins: the rest is for
+    /// the data of a write, which is yet to come.
     fn charge(&self, request: &Request, command: Command) -> [usize; 2] {
         let bytes = || request.offset..request.offset + u64::from(request.length);
         let length = || {
@@ -128,8 +128,8 @@ impl Desk {
         }
     }
 
-    /// The client is gone, and nobody would get an answer. What is with the queue is waited for; of the rest only what changes the
-    /// export is still begun.
+    /// The client is gone, and nobody would get an answer. What is with the queue is waited for; of the rest only what
+    /// changes the export is still begun.
     pub(super) fn abandon(&mut self) {
         self.is_abandoned = true;
         for _ in 0..self.waiting.len() {
@@ -206,9 +206,10 @@ impl Desk {
         Some(id)
     }
 
-    /// Where the next piece of a write's data goes. Each is an operation of its own, which begins when the piece is there: so a write that is half received
-    /// keeps no more memory than a piece, and waits for more without keeping others from theirs. The first piece is a short one, and each further one as long
-    /// as all that has come before it: a client gets memory for what it sends, and not for what it says that it will.
+    /// Where the next piece of a write's data goes. Each is an operation of its own, which begins when the piece is
+    /// there: so a write that is half received keeps no more memory than a piece, and waits for more without keeping
+    /// others from theirs. The first piece is a short one, and each further one as long as all that has come before it:
+    /// a client gets memory for what it sends, and not for what it says that it will.
     pub(super) fn next_piece(&mut self, id: TaskId) -> Piece {
         let Self { tasks, pool, edges, plan, .. } = self;
         let task = tasks.get_mut(id);
@@ -357,8 +358,8 @@ impl Desk {
         }
     }
 
-    /// The next operation of a task that makes one at a time; `None` if there is none, or it is under way as the change of a part
-    /// of a block.
+    /// The next operation of a task that makes one at a time; `None` if there is none, or it is under way as the change
+    /// of a part of a block.
     fn next_operation(&mut self, id: TaskId) -> Option<Bio> {
         let Self { tasks, pool, plan, edges, .. } = self;
         let task = tasks.get_mut(id);

@@ -47,7 +47,8 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// Red if the time counts from the first wait on, however much the client takes: one that reads slowly would be cut.
+    /// Red if the time counts from the first wait on, however much the client takes: one that reads slowly would be
+    /// cut.
     #[test]
     fn a_client_that_does_something_has_all_the_time_again() {
         let limit = Duration::from_secs(10);

@@ -13,7 +13,8 @@ const MAX_KEPT: usize = 8 << 20;
 
 /// The buffers of one connection that are not in use, and the memory that it may have.
 ///
-/// The account is charged for what was promised to requests, which covers the buffers that they have, and for the buffers that are kept.
+/// The account is charged for what was promised to requests, which covers the buffers that they have, and for the
+/// buffers that are kept.
 #[derive(Debug)]
 pub(super) struct Pool {
     by_size: [Vec<Buffer>; NR_SIZES],
@@ -50,8 +51,8 @@ impl Pool {
         Self { by_size: Default::default(), kept: 0, account, keeps_data }
     }
 
-    /// Promises so many bytes of buffers to a request, for as long as it lasts. False if there is no memory for them now; then the connection is woken when
-    /// it is worth trying again, before all others if it is `in_line`.
+    /// Promises so many bytes of buffers to a request, for as long as it lasts. False if there is no memory for them
+    /// now; then the connection is woken when it is worth trying again, before all others if it is `in_line`.
     ///
     /// COST: two additions; a lock where the connection needs more than it has.
     pub(super) fn promise(&mut self, bytes: usize, in_line: bool) -> bool {
@@ -64,7 +65,8 @@ impl Pool {
         self.account.give(bytes);
     }
 
-    /// A buffer of this length, at most 64 MiB, that a promise covers. What it holds is left from its last use. `None` if the system has no memory for it.
+    /// A buffer of this length, at most 64 MiB, that a promise covers. What it holds is left from its last use. `None`
+    /// if the system has no memory for it.
     ///
     /// COST: a push and a pop of a vector; an allocation where none of this size was given back.
     pub(super) fn take(&mut self, len: usize) -> Option<Buffer> {
@@ -83,8 +85,8 @@ impl Pool {
         self.take(len).unwrap_or_else(|| Buffer::zeroed(len))
     }
 
-    /// A buffer that a read is to fill. A device that keeps no data leaves the buffer as it is, and the client would be sent what an earlier
-    /// request left there; so such a device's buffer is zeroed first.
+    /// A buffer that a read is to fill. A device that keeps no data leaves the buffer as it is, and the client would be
+    /// sent what an earlier request left there; so such a device's buffer is zeroed first.
     ///
     /// COST: that of [`take`](Self::take); for a device that keeps no data also a pass over the buffer.
     pub(super) fn take_for_read(&mut self, len: usize) -> Option<Buffer> {
@@ -167,8 +169,8 @@ mod tests {
         }
     }
 
-    /// Red if what is left of a request of whole steps, nothing, counts as a buffer: two of the longest requests would then be more than
-    /// twice their length, which is what a connection may hold by default.
+    /// Red if what is left of a request of whole steps, nothing, counts as a buffer: two of the longest requests would
+    /// then be more than twice their length, which is what a connection may hold by default.
     #[test]
     fn a_request_counts_for_the_buffers_of_its_steps() {
         for (len, step, expected) in [

@@ -54,8 +54,8 @@ fn who_does_not_read_waits_alone_and_loses_nothing() {
     }
 }
 
-/// Hangs if a client is left alone with its answers until it has taken them: a client that sends on meanwhile, and waits until all
-/// of that is taken, would wait for ever.
+/// Hangs if a client is left alone with its answers until it has taken them: a client that sends on meanwhile, and
+/// waits until all of that is taken, would wait for ever.
 #[test]
 fn what_is_sent_before_the_answers_are_taken_is_done() {
     let q = queue("ram,size=16M");
@@ -148,7 +148,8 @@ fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
     let export = Export::new("", queue("ram,size=16M"));
     let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
     let strangers: Vec<_> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
-    // Some are turned away at once, and one of the others has to go for a client that comes once they have been silent for a while.
+    // Some are turned away at once, and one of the others has to go for a client that comes once they have been silent
+    // for a while.
     until(|| server.rejections().crowded > 0);
     until(|| {
         let mut stream = UnixStream::connect(&path).unwrap();

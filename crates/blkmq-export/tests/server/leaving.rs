@@ -38,8 +38,8 @@ fn tcp(server: &Server) -> Client<TcpStream> {
     client
 }
 
-/// Red if the requests of a client that is gone are begun like those of others: the device would read 1000 MiB for nobody. By TCP the
-/// first replies show that the client is not there, and what fits the socket is sent until then.
+/// Red if the requests of a client that is gone are begun like those of others: the device would read 1000 MiB for
+/// nobody. By TCP the first replies show that the client is not there, and what fits the socket is sent until then.
 #[test]
 fn nothing_is_read_for_a_client_that_has_closed() {
     for is_tcp in [false, true] {
@@ -127,7 +127,8 @@ fn a_client_that_stops_within_a_write_is_cut_off() {
     until(|| server.clients().is_empty());
 }
 
-/// Waits in vain if a TCP client that has said goodbye, and takes nothing of what it asked for before, is seen off without end.
+/// Waits in vain if a TCP client that has said goodbye, and takes nothing of what it asked for before, is seen off
+/// without end.
 #[test]
 fn a_client_that_says_goodbye_and_reads_nothing_is_not_seen_off_for_ever() {
     let export = Export::new("", queue("ram,size=1M"));
