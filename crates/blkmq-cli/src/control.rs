@@ -1,6 +1,7 @@
 //! The control socket of a server: HTTP and JSON, so that `curl` speaks to it too. The metrics alone can be read by TCP as well.
 
 pub(crate) mod client;
+pub(crate) mod handover;
 mod http;
 mod metrics;
 mod routes;
@@ -67,12 +68,24 @@ pub(crate) struct State {
     pub(crate) memory: Box<dyn Fn() -> (usize, usize) + Send + Sync>,
     /// Connections that were not served.
     pub(crate) rejections: Box<dyn Fn() -> Rejections + Send + Sync>,
+    /// The sockets that clients come by, for a server that takes the place of this one.
+    pub(crate) sockets: Box<dyn Fn() -> io::Result<Vec<OwnedFd>> + Send + Sync>,
     /// Begins to end the server, gracefully.
     pub(crate) stop: Box<dyn Fn() + Send + Sync>,
 }
 
-/// What is answered to a request, and whether the server is to end after it.
-type Respond = fn(&State, &Request) -> (Answer, bool);
+/// What follows an answer.
+pub(crate) enum Then {
+    /// Nothing.
+    GoOn,
+    /// The server ends.
+    Stop,
+    /// The same, and these sockets go to whoever asked, with the answer.
+    HandOver(Vec<OwnedFd>),
+}
+
+/// What is answered to a request, and what follows.
+type Respond = fn(&State, &Request) -> (Answer, Then);
 
 /// Listens for as long as the process lives; at `metrics` for those who read the metrics and nothing else.
 pub(crate) fn start(listener: UnixListener, metrics: Option<TcpListener>, state: State) -> io::Result<()> {
@@ -126,17 +139,25 @@ fn turn_away(mut stream: &UnixStream) {
 
 fn serve(stream: UnixStream, state: &State, respond: Respond) {
     let Ok(answers) = stream.try_clone() else { return };
-    let (answer, stops) = match http::read(&mut Hasty::new(stream, PATIENCE)) {
+    let (answer, then) = match http::read(&mut Hasty::new(stream, PATIENCE)) {
         Ok(request) => respond(state, &request),
-        Err(Unread::Wrong(answer)) => (answer, false),
+        Err(Unread::Wrong(answer)) => (answer, Then::GoOn),
         Err(Unread::Gone) => return,
     };
+    if let Then::HandOver(sockets) = then {
+        if handover::send(&answers, &answer, &sockets).is_ok() {
+            (state.stop)();
+            // Its end tells the other server of the end of this process, so nothing closes it before.
+            std::mem::forget(answers);
+        }
+        return;
+    }
     let mut answers = Hasty::new(answers, PATIENCE);
     if answer.write(&mut answers).is_ok() {
         answers.end();
     }
     // Only now, or the process might end before the answer is written.
-    if stops {
+    if matches!(then, Then::Stop) {
         (state.stop)();
     }
 }

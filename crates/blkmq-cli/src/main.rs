@@ -99,7 +99,7 @@ fn main() -> ExitCode {
             Command::Torture(torture) => torture.run(out),
             Command::Devices(devices) => devices.run(out),
             Command::Schedulers(schedulers) => schedulers.run(out),
-            Command::Serve(serve) => serve.run(),
+            Command::Serve(serve) => serve.run(out),
             Command::List(list) => list.run(out),
             Command::Get(get) => get.run(out),
             Command::Set(set) => set.run(out),

@@ -1,6 +1,7 @@
 //! `blkmq serve`: devices behind queues, for clients outside this process.
 
 mod allow;
+mod check;
 mod command;
 mod config;
 mod descriptors;
@@ -10,11 +11,14 @@ mod health;
 mod limits;
 mod metrics;
 mod nbd;
+mod notify;
 mod queue;
+mod replace;
 mod sandbox;
 pub(crate) mod shares;
 
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -24,7 +28,7 @@ use blkmq::RequestQueue;
 use blkmq_export::{Address, Level, Tls, handed};
 use clap::Args;
 
-use crate::control::{self, Served, State};
+use crate::control::{self, Served, State, handover};
 use crate::failure::Failure;
 use crate::interrupt;
 use command::Running;
@@ -46,6 +50,8 @@ Examples:
     --allow certificate=gold,access=write,priority=rt/0 --allow certificate=silver
   blkmq serve --run 'nbdinfo \"$uri\"'
   blkmq serve --config disks.toml
+  blkmq serve --check disks.toml
+  blkmq serve --config disks.toml --replace /run/blkmq/control.sock
 
 The queue of PATH or --device has the export name '' and is called 'default'; --export adds one under a name of its own.
 With none of them a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only are for all of them.
@@ -147,6 +153,12 @@ pub(crate) struct Serve {
     /// A TOML file with the same names.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
+    /// Check a file for --config, with the other options, and serve nothing.
+    #[arg(long, value_name = "FILE.toml", conflicts_with = "config")]
+    check: Option<PathBuf>,
+    /// Take the place of the server with this control socket: get its sockets, and serve when it has ended.
+    #[arg(long, value_name = "SOCKET")]
+    replace: Option<PathBuf>,
 }
 
 /// What happens to a server.
@@ -162,10 +174,13 @@ enum Event {
 }
 
 impl Serve {
-    pub(crate) fn run(&self) -> Result<(), Failure> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         // Before anything else opens descriptors.
         let handed = handed::take().map_err(Failure::Input)?;
         let plan = Plan::new(self)?;
+        if self.check.is_some() {
+            return check::check(&plan, out);
+        }
         if let (Some(nbd), false) = (plan.nbd.first(), handed.is_empty()) {
             let what =
                 "LISTEN_FDS hands over sockets to listen at; leave out this address, or start the server without them";
@@ -178,6 +193,10 @@ impl Serve {
         let scraped = plan.metrics.as_ref().map(metrics::address).transpose()?;
         let tls = plan.tls.as_ref().map(nbd::tls).transpose()?;
         let drain_timeout = limits::drain_timeout(plan.drain_timeout.as_ref())?;
+        let (handed, addresses) = match &self.replace {
+            Some(control) => take_place(&plan, control, handed, addresses)?,
+            None => (handed, addresses),
+        };
         let queues = queue::build_all(&plan.exports)?;
         let needs_own = addresses.is_empty() && handed.is_empty();
         let own = if needs_own || plan.control.is_none() { Some(folder::make()?) } else { None };
@@ -212,6 +231,7 @@ impl Serve {
             answered: server.answered(&plan),
             rejections: server.rejections(),
             memory: server.memory(),
+            sockets: server.sockets(),
             stop: Box::new(move || drop(stop.send(Event::Stop))),
         };
         let url = scraped.as_ref().map(metrics::url);
@@ -235,8 +255,27 @@ impl Serve {
                 None
             }
         };
+        notify::ready();
         drain::until_the_end(&server, command, drain_timeout, &tell, &events)
     }
+}
+
+/// Gets the sockets of the server with this control socket, and waits until it has ended and let go of its devices. What can be
+/// checked before is right: the other server does not go on if this one fails.
+fn take_place(
+    plan: &Plan,
+    control: &Path,
+    handed: Vec<OwnedFd>,
+    addresses: Vec<Address>,
+) -> Result<(Vec<OwnedFd>, Vec<Address>), Failure> {
+    if !handed.is_empty() {
+        let what = "--replace: LISTEN_FDS hands over sockets to listen at, so no other server's are needed";
+        return Err(Failure::Input(what.to_owned()));
+    }
+    check::check(plan, &mut io::sink())?;
+    let (sockets, predecessor) = handover::take_over(control)?;
+    predecessor.wait(nbd::say_now).map_err(|error| Failure::Running(format!("--replace: {error}")))?;
+    Ok(replace::choose(sockets, addresses))
 }
 
 /// Every queue, with all the places where clients find it.

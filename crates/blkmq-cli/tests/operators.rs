@@ -4,9 +4,17 @@ mod served;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use blkmq::{Bio, Buffer, Client, RequestQueue};
+use rustix::process::Signal;
 
 use serde_json::{Value, json};
-use served::{READ, Served, WRITE};
+use served::{READ, Served, WRITE, ended, program};
 
 /// Head and body of an answer to what is sent to a server's port for metrics.
 fn scrape(port: &str, asked: &str) -> (String, String) {
@@ -97,7 +105,222 @@ fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
 #[test]
 fn a_knob_of_the_scheduler_without_its_prefix_is_pointed_to() {
     let server = Served::start(&["--device", "ram,size=1M", "--scheduler", "mq-deadline"]);
-    let error = served::ended(&server.output(&["set", "fifo_batch", "1"]), 2);
+    let error = ended(&server.output(&["set", "fifo_batch", "1"]), 2);
     assert!(error.starts_with("blkmq: unknown knob 'fifo_batch'; there are: scheduler, locking, size, "), "{error}");
     assert!(error.ends_with("; for the scheduler's say 'iosched/fifo_batch'\n"), "{error}");
+}
+
+/// Red if something is opened or locked, what is wrong in the file is not found, or the server that runs is an obstacle.
+#[test]
+fn a_file_is_checked_while_a_server_runs_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let [config, disk] = ["disks.toml", "disk.img"].map(|name| folder.path().join(name));
+    std::fs::write(&disk, vec![0; 1 << 20]).unwrap();
+    let write = |text: &str| {
+        let nbd = folder.path().join("nbd");
+        let text = format!("device = \"file,path={}\"\nnbd = \"{}\"\n{text}", disk.display(), nbd.display());
+        std::fs::write(&config, text).unwrap();
+    };
+    write(
+        "metrics = 0\n[[export]]\nname = \"fast\"\ndevice = \"ram\"\nset = { \"iosched/fifo_batch\" = 4 }\nscheduler = \"mq-deadline\"\n",
+    );
+    let path = config.display().to_string();
+    let mut server = Served::start_in(folder.path(), &["--config", &path]);
+    let good = ended(&program(folder.path(), &["serve", "--check", &path]).output().unwrap(), 0);
+    assert!(good.starts_with("good: default, fast at "), "{good}");
+    for (text, words) in [
+        ("tls = \"on\"\ntls_certificates = \"/nowhere\"", "line 4: /nowhere/server-cert.pem: "),
+        ("metrics = \":9100\"", "line 3: ':9100': no host or no port"),
+        ("drain_timeout = \"soon\"", "line 3: 'soon' is not a time"),
+        ("[[export]]\nname = \"a\"\ndevice = \"tape\"", "line 5: there is no device \"tape\""),
+        ("[[export]]\nname = \"a\"\ndevice = \"file,pth=x\"", "line 5: device file: there is no parameter \"pth\""),
+        ("[[export]]\nname = \"a\"\nqueue = \"b\"", "line 5: there is no queue 'b'"),
+        ("scheduler = \"cfq\"", "line 3: unknown scheduler 'cfq'"),
+        ("set = { nr_requests = 0 }", "line 3: nr_requests: 0 is not within 1..2048"),
+        ("schedular = \"none\"", "line 3: unknown field `schedular`"),
+    ] {
+        write(text);
+        let error = ended(&program(folder.path(), &["serve", "--check", &path]).output().unwrap(), 2);
+        assert!(error.starts_with(&format!("blkmq: {path}: {words}")), "{error}");
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.end(), (Some(0), String::new()));
+}
+
+/// Red if the manager is told before clients are served, is not told of the end, or the command of `--run` can tell it something.
+#[test]
+fn the_service_manager_is_told_that_the_server_serves_and_that_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let heard = || {
+        let mut bytes = [0; 256];
+        let length = manager.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    };
+    let nbd = folder.path().join("nbd").display().to_string();
+    let mut serve = program(folder.path(), &["serve", "--device", "ram,size=1M", "--nbd", &nbd]);
+    serve.env("NOTIFY_SOCKET", folder.path().join("notify"));
+    let mut server = Served::begin(folder.path(), serve);
+    assert_eq!(heard(), "READY=1\n");
+    assert_eq!(server.connect("").size, 1 << 20);
+    server.signal(Signal::TERM);
+    assert_eq!(heard(), "STOPPING=1\n");
+    assert_eq!(server.end(), (Some(0), String::new()));
+    let mut run = program(folder.path(), &["serve", "--run", "test -z \"$NOTIFY_SOCKET\""]);
+    assert_eq!(ended(&run.env("NOTIFY_SOCKET", folder.path().join("notify")).output().unwrap(), 0), "");
+}
+
+/// Bytes of a block that the load writes.
+const BLOCK: usize = 4096;
+/// Blocks of each of its threads.
+const BLOCKS: u64 = 64;
+
+/// Writes the round's number to each of a thread's blocks, and reads what the round before wrote, until told to end. Returns the last round.
+fn load(q: &std::sync::Arc<RequestQueue>, thread: u64, rounds: &AtomicU64, ends: &AtomicBool) -> u64 {
+    let mut submitter = q.submitter(&Client::new("load")).expect("there is room for one");
+    let first = thread * BLOCKS;
+    let mut round = 0_u64;
+    let mut all = |bios: Vec<Bio>| -> Vec<Bio> {
+        let mut over = Vec::new();
+        for bio in bios {
+            submitter.submit(bio).expect("there is room for so few");
+        }
+        while over.len() < BLOCKS as usize {
+            submitter.wait(None);
+            while let Some(done) = submitter.reap() {
+                assert!(done.status.is_ok(), "{done:?}");
+                over.push(done.bio);
+            }
+        }
+        over
+    };
+    while !ends.load(Ordering::Relaxed) {
+        round += 1;
+        let sector = |block: u64| (first + block) * (BLOCK / 512) as u64;
+        let stamp = round.to_le_bytes().repeat(BLOCK / 8);
+        all((0..BLOCKS).map(|block| Bio::write(sector(block), Buffer::from(&stamp[..]))).collect());
+        for bio in all((0..BLOCKS).map(|block| Bio::read(sector(block), Buffer::zeroed(BLOCK))).collect()) {
+            let data = &bio.buffers.iter().next().expect("a read has a buffer")[..];
+            assert!(data.chunks(8).all(|chunk| chunk == round.to_le_bytes()), "sector {} in round {round}", bio.sector);
+        }
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    round
+}
+
+/// Red if the old server removes or closes the socket, the new one serves before the old one has let go of the file, or a request of
+/// a client that connects anew is lost: an operation would fail, or read what was there before it.
+#[test]
+fn a_server_is_replaced_under_load_and_no_acknowledged_write_is_lost() {
+    const THREADS: u64 = 2;
+    let folder = tempfile::tempdir().unwrap();
+    let [disk, nbd, control] =
+        ["disk.img", "nbd", "control"].map(|name| folder.path().join(name).display().to_string());
+    std::fs::write(&disk, vec![0; (THREADS * BLOCKS) as usize * BLOCK]).unwrap();
+    let arguments = [&disk, "--nbd", &nbd, "--control", &control];
+    let mut server = Served::start_in(folder.path(), &arguments);
+    let spec = format!("nbd,uri=nbd+unix:///?socket={nbd},submit_queues=2,reconnect_delay=60s,keeps_cache=1");
+    let q = RequestQueue::builder(blkmq_drivers::open(&spec).unwrap()).build().unwrap();
+    let (rounds, ends) = (AtomicU64::new(0), AtomicBool::new(false));
+    let last = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (q, rounds, ends) = (&q, &rounds, &ends);
+                scope.spawn(move || load(q, thread, rounds, ends))
+            })
+            .collect();
+        let go_on = || {
+            let before = rounds.load(Ordering::Relaxed);
+            while rounds.load(Ordering::Relaxed) < before + 20 && threads.iter().all(|thread| !thread.is_finished()) {
+                thread::sleep(Duration::from_millis(5));
+            }
+        };
+        for _ in 0..2 {
+            go_on();
+            let next = Served::start_in(folder.path(), &[&arguments[..], &["--replace", &control]].concat());
+            // It may have said that it waited for the one before it.
+            let (code, said) = std::mem::replace(&mut server, next).end();
+            assert_eq!(code, Some(0), "{said}");
+        }
+        go_on();
+        ends.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    drop(q);
+    server.signal(Signal::TERM);
+    let (code, said) = server.end();
+    assert_eq!(code, Some(0), "{said}");
+    let data = std::fs::read(&disk).unwrap();
+    for (block, data) in data.chunks(BLOCK).enumerate() {
+        let round = last[block / BLOCKS as usize];
+        assert!(data.chunks(8).all(|chunk| chunk == round.to_le_bytes()), "block {block} is not of round {round}");
+    }
+}
+
+#[test]
+fn what_cannot_be_replaced_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Served::start_in(folder.path(), &["--device", "ram,size=1M"]);
+    let replace =
+        |arguments: &[&str]| program(folder.path(), &[&["serve", "--replace"], arguments].concat()).output().unwrap();
+    let error = ended(&replace(&["/nowhere"]), 1);
+    assert!(error.starts_with("blkmq: --replace: /nowhere: No such file"), "{error}");
+    // What is wrong is found before the other server ends.
+    let error = ended(&replace(&[&server.control, "--scheduler", "cfq"]), 2);
+    assert!(error.starts_with("blkmq: --scheduler: unknown scheduler 'cfq'"), "{error}");
+    assert_eq!(server.say(&["get", "nomerges"]), "0\n", "it runs on");
+}
+
+/// A file of the folder `docs/deploy`.
+fn deployed(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy").join(name)
+}
+
+/// Red if the file names something that is none.
+#[test]
+fn the_configuration_in_the_documentation_is_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = deployed("blkmq.toml").display().to_string();
+    let good = ended(&program(folder.path(), &["serve", "--check", &path]).output().unwrap(), 0);
+    assert!(good.starts_with("good: "), "{good}");
+}
+
+/// Red if the documentation tells of a metric that there is none of.
+#[test]
+fn the_metrics_in_the_documentation_are_there() {
+    let server = Served::start(&["--device", "ram,size=1M"]);
+    let mut client = server.connect("");
+    client.write(0, &[1; 512]);
+    let metrics = server.get("/metrics");
+    let text = std::fs::read_to_string(deployed("../deploy.md")).unwrap();
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let names: Vec<_> = text.split(|c| !is_part(c)).filter(|word| word.starts_with("blkmq_")).collect();
+    assert!(names.len() >= 5, "{names:?}");
+    for name in names.into_iter().filter(|name| *name != "blkmq_drivers") {
+        assert!(metrics.contains(&format!("\n{name}{{")) || metrics.contains(&format!("\n{name} ")), "{name}");
+    }
+}
+
+/// Red if a unit has a setting that systemd does not know, or one that makes no sense.
+#[test]
+fn the_units_are_what_systemd_takes() {
+    let found = std::process::Command::new("systemd-analyze").arg("--version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        println!("SKIP systemd-analyze is missing: it comes with systemd");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let units = ["blkmq.socket", "blkmq.service"].map(|name| {
+        let text = std::fs::read_to_string(deployed(name)).unwrap();
+        // It looks whether the program is there.
+        let text = text.replace("/usr/local/bin/blkmq", env!("CARGO_BIN_EXE_blkmq"));
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    });
+    let output = std::process::Command::new("systemd-analyze").arg("verify").args(units).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    let ours: Vec<_> = error.lines().filter(|line| line.contains("blkmq")).collect();
+    assert!(output.status.success() && ours.is_empty(), "{error}");
 }

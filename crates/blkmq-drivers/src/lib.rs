@@ -59,6 +59,14 @@ pub fn open_telling(spec: &str, tell: &dyn Fn(&str)) -> Result<Arc<dyn Driver>, 
     spec::open_one_of(&devices(), spec, tell)
 }
 
+/// Looks whether `spec` names a device and gives its parameters values that they take. Nothing is opened.
+///
+/// # Errors
+/// What is wrong with the spec.
+pub fn check(spec: &str) -> Result<(), SpecError> {
+    spec::check_one_of(&devices(), spec)
+}
+
 /// A lock whose holder may have panicked: what it guards is whole between two steps.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf, absolute};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::net::sockopt::{
@@ -68,6 +69,8 @@ struct SocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
+    /// Another server listens at it too, and goes on with it.
+    stays: AtomicBool,
 }
 
 impl SocketFile {
@@ -79,7 +82,9 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if Self::identity_of(&self.path).is_ok_and(|identity| identity == self.identity) {
+        // Relaxed: the last owner of the listener drops it, and whoever set this was an owner before.
+        let stays = self.stays.load(Ordering::Relaxed);
+        if !stays && Self::identity_of(&self.path).is_ok_and(|identity| identity == self.identity) {
             // Somebody else may have been quicker.
             let _ = fs::remove_file(&self.path);
         }
@@ -92,7 +97,7 @@ enum Socket {
         listener: UnixListener,
         path: PathBuf,
         /// The file if it is to be removed at the end.
-        _file: Option<SocketFile>,
+        file: Option<SocketFile>,
     },
     Tcp(TcpListener, SocketAddr),
 }
@@ -108,7 +113,7 @@ impl Listener {
                 let path = absolute(path)?;
                 let (listener, file) = listen_unix(path.clone(), *mode)?;
                 listener.set_nonblocking(true)?;
-                Socket::Unix { listener, path, _file: Some(file) }
+                Socket::Unix { listener, path, file: Some(file) }
             }
             Address::Tcp(address) => Self::tcp(TcpListener::bind(address)?)?,
         };
@@ -138,7 +143,7 @@ impl Listener {
             let address = listener.local_addr().map_err(failed)?;
             let path = address.as_pathname().ok_or_else(|| wrong("it has no path"))?;
             let path = absolute(path).map_err(failed)?;
-            return Ok(Self(Socket::Unix { listener, path, _file: None }));
+            return Ok(Self(Socket::Unix { listener, path, file: None }));
         }
         if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
             return Err(wrong("it is neither a Unix socket nor one for TCP"));
@@ -178,6 +183,16 @@ impl Listener {
                 _ => Err(error),
             },
         }
+    }
+
+    /// The same socket, for a server that takes the place of this one: its file stays from now on.
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+        let socket = self.as_fd().try_clone_to_owned()?;
+        if let Socket::Unix { file: Some(file), .. } = &self.0 {
+            // Relaxed: as where it is read.
+            file.stays.store(true, Ordering::Relaxed);
+        }
+        Ok(socket)
     }
 
     /// How clients name an export here.
@@ -251,7 +266,7 @@ fn listen_unix(path: PathBuf, mode: u32) -> io::Result<(UnixListener, SocketFile
         bind(&socket, &name)?;
     }
     let identity = SocketFile::identity_of(&path)?;
-    let file = SocketFile { path, identity };
+    let file = SocketFile { path, identity, stays: AtomicBool::new(false) };
     // Before anybody can connect: a socket that does not listen yet refuses.
     fs::set_permissions(&file.path, fs::Permissions::from_mode(mode))?;
     listen(&socket, BACKLOG)?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -282,13 +282,15 @@ impl Bound {
             journal,
             shrunk: Mutex::default(),
         });
+        let listeners = Arc::new(listeners);
+        let shares = Arc::downgrade(&listeners);
         let accept = {
             let shared = Arc::clone(&shared);
             move || accept_all(&shared, &listeners)
         };
         let thread = thread::Builder::new().name("nbd accept".into());
         let acceptor = Some(thread.spawn(accept).map_err(StartError::System)?);
-        Ok(Server { shared, uris, acceptor, teller })
+        Ok(Server { shared, uris, listeners: shares, acceptor, teller })
     }
 }
 
@@ -461,6 +463,8 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
 pub struct Server {
     shared: Arc<Shared>,
     uris: Vec<String>,
+    /// They go with the thread that accepts.
+    listeners: Weak<Vec<Listener>>,
     acceptor: Option<JoinHandle<()>>,
     teller: Teller,
 }
@@ -532,6 +536,17 @@ impl Server {
     #[must_use]
     pub fn rejections(&self) -> Rejections {
         self.shared.clients.rejected()
+    }
+
+    /// The sockets that it listens with, for a server that takes its place: clients that come while neither accepts wait. The files
+    /// of Unix sockets stay from now on. Until this server is told to end it goes on to accept; when it has been told there
+    /// are none.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn share_sockets(&self) -> io::Result<Vec<OwnedFd>> {
+        let listeners = self.listeners.upgrade();
+        listeners.iter().flat_map(|listeners| listeners.iter()).map(Listener::share).collect()
     }
 
     /// What ends the server.

@@ -137,7 +137,7 @@ impl Server {
         if (200..300).contains(&code) {
             return Ok(body);
         }
-        let what = serde_json::from_str(&body).map_or(body, |Refusal { error }| error);
+        let what = refusal(body);
         // What the server calls the client's fault is bad input here.
         if matches!(code, 400..408 | 413) { Err(Failure::Input(what)) } else { Err(self.failure(&what)) }
     }
@@ -158,8 +158,13 @@ impl Server {
     }
 }
 
+/// Why something was not granted.
+pub(super) fn refusal(body: String) -> String {
+    serde_json::from_str(&body).map_or(body, |Refusal { error }| error)
+}
+
 /// The status and the body of an answer, if it is a whole one.
-fn parse(bytes: &[u8]) -> Option<(u16, String)> {
+pub(super) fn parse(bytes: &[u8]) -> Option<(u16, String)> {
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let mut answer = httparse::Response::new(&mut headers);
     let Ok(Complete(length)) = answer.parse(bytes) else { return None };

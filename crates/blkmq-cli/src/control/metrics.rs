@@ -308,6 +308,7 @@ mod tests {
             answered: Box::new(Vec::new),
             rejections: Box::new(blkmq_export::Rejections::default),
             memory: Box::new(|| (1, 2)),
+            sockets: Box::new(|| Ok(Vec::new())),
             stop: Box::new(|| ()),
         };
         let text = text(&state);

@@ -11,21 +11,21 @@ use serde_json::json;
 
 use super::http::{Answer, BAD_REQUEST, NOT_FOUND, Request, UNAVAILABLE};
 use super::schema::{Health, Queue, Stat, Value};
-use super::{Served, State, metrics};
+use super::{Served, State, Then, handover, metrics};
 
 /// How long a change waits for the queue to drain. Meanwhile nothing enters the queue, so this must not be for ever.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// How often a change looks whether the queue has drained.
 const DRAIN_STEP: Duration = Duration::from_micros(100);
 
-/// The answer, and whether the server is to end after it.
-pub(super) fn answer(state: &State, request: &Request) -> (Answer, bool) {
+/// The answer, and what follows it.
+pub(super) fn answer(state: &State, request: &Request) -> (Answer, Then) {
     let decoded: Result<Vec<String>, _> = request.path[1..]
         .split('/')
         .map(|part| percent_decode_str(part).decode_utf8().map(|text| text.into_owned()))
         .collect();
     let Ok(parts) = decoded else {
-        return (Answer::refusal(BAD_REQUEST, "the path is not UTF-8"), false);
+        return (Answer::refusal(BAD_REQUEST, "the path is not UTF-8"), Then::GoOn);
     };
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let is_get = request.method == "GET";
@@ -45,21 +45,39 @@ pub(super) fn answer(state: &State, request: &Request) -> (Answer, bool) {
         }
         ["clients"] => get(&|| Answer::json(&(state.clients)())),
         ["metrics"] => get(&|| Answer::text(metrics::KIND, metrics::text(state))),
-        ["stop"] if request.method == "POST" => return (Answer::accepted(&json!({ "stopping": true })), true),
-        ["stop"] => Answer::not_allowed("POST"),
-        _ => Answer::refusal(NOT_FOUND, "there is no such path; begin with /queues, /clients, /metrics or /stop"),
+        ["stop"] if request.method == "POST" => return (Answer::accepted(&json!({ "stopping": true })), Then::Stop),
+        ["replace"] if request.method == "POST" => return replace(state),
+        ["stop" | "replace"] => Answer::not_allowed("POST"),
+        _ => Answer::refusal(
+            NOT_FOUND,
+            "there is no such path; begin with /queues, /clients, /metrics, /replace or /stop",
+        ),
     };
-    (answer, false)
+    (answer, Then::GoOn)
 }
 
 /// The answer where the metrics can be read and nothing can be changed.
-pub(super) fn metrics_alone(state: &State, request: &Request) -> (Answer, bool) {
+pub(super) fn metrics_alone(state: &State, request: &Request) -> (Answer, Then) {
     let answer = match (request.path.as_str(), request.method.as_str()) {
         ("/metrics", "GET") => Answer::text(metrics::KIND, metrics::text(state)),
         ("/metrics", _) => Answer::not_allowed("GET"),
         _ => Answer::refusal(NOT_FOUND, "there is only /metrics here; the control socket has the rest"),
     };
-    (answer, false)
+    (answer, Then::GoOn)
+}
+
+/// Hands over the sockets that clients come by.
+fn replace(state: &State) -> (Answer, Then) {
+    match (state.sockets)() {
+        Ok(sockets) if sockets.len() <= handover::MAX_SOCKETS => {
+            (Answer::json(&json!({ "sockets": sockets.len() })), Then::HandOver(sockets))
+        }
+        Ok(sockets) => {
+            let what = format!("{} sockets are more than can be handed over", sockets.len());
+            (Answer::refusal(UNAVAILABLE, what), Then::GoOn)
+        }
+        Err(error) => (Answer::refusal(UNAVAILABLE, error.to_string()), Then::GoOn),
+    }
 }
 
 fn no_queue(state: &State, name: &str) -> Answer {

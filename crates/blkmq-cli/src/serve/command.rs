@@ -9,6 +9,7 @@ use std::thread;
 use blkmq_export::handed;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::notify;
 use crate::failure::Failure;
 
 /// A command that runs.
@@ -28,7 +29,7 @@ impl Running {
     ) -> io::Result<Self> {
         let mut shell = Command::new("sh");
         shell.args(["-c", text]).envs([("uri", uri), ("unixsocket", socket)]);
-        for name in handed::VARIABLES {
+        for name in handed::VARIABLES.into_iter().chain([notify::VARIABLE]) {
             shell.env_remove(name);
         }
         let mut child = shell.spawn()?;

@@ -150,7 +150,7 @@ fn of_path(path: &Path) -> Result<Given, TextError> {
 impl Plan {
     /// Reads the command line, and the file that it names. Where both say something, the command line counts.
     pub(super) fn new(options: &Serve) -> Result<Self, TextError> {
-        let file = match &options.config {
+        let file = match options.config.as_ref().or(options.check.as_ref()) {
             Some(path) => File::read(path)?,
             None => File::default(),
         };

@@ -9,7 +9,7 @@ use blkmq_export::ClientInfo;
 
 use super::command::{self, Running};
 use super::nbd::{Nbd, say_now};
-use super::{Event, shown};
+use super::{Event, notify, shown};
 use crate::failure::Failure;
 use crate::words::counted;
 
@@ -202,6 +202,7 @@ pub(super) fn until_the_end(
             }
         }
         if drain.is_none() {
+            notify::stopping();
             drain = Some((Instant::now(), Drain::new(limit)));
             let tell = tell.clone();
             server.drain(move || drop(tell.send(Event::Drained)));

@@ -186,6 +186,12 @@ impl Nbd {
         })
     }
 
+    /// What gives the sockets that it listens with to a server that takes its place.
+    pub(super) fn sockets(&self) -> Box<dyn Fn() -> io::Result<Vec<OwnedFd>> + Send + Sync> {
+        let slot = Arc::clone(&self.slot);
+        Box::new(move || lock(&slot).as_ref().map_or_else(|| Ok(Vec::new()), Server::share_sockets))
+    }
+
     /// Takes no more requests, and tells when those that were taken are answered and the clients gone.
     pub(super) fn drain(&self, done: impl FnOnce() + Send + 'static) {
         self.stop.drain();

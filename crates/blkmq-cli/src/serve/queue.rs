@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use blkmq::driver::spec::DeviceDescription;
+use blkmq::driver::Driver;
+use blkmq::driver::spec::{self, DeviceDescription};
 use blkmq::{Locking, QueueError, RequestQueue};
 use blkmq_workbench::TextError;
 
@@ -25,7 +26,7 @@ pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
 
 /// The device's spec. What nobody may write to is opened for reading only, where a device knows the difference: then it may be a file
 /// that cannot be written, and that others read too.
-fn spec(text: &str, read_only: bool) -> String {
+fn with_access(text: &str, read_only: bool) -> String {
     let mut words = text.split(',');
     let name = words.next();
     let is_given = words.any(|word| word.split('=').next() == Some("read_only"));
@@ -34,10 +35,22 @@ fn spec(text: &str, read_only: bool) -> String {
     if read_only && knows && !is_given { format!("{text},read_only=1") } else { text.to_owned() }
 }
 
+/// Device and settings are right as far as that can be told without opening the device.
+pub(super) fn check(device: &Given, settings: &Settings) -> Result<(), TextError> {
+    blkmq_drivers::check(&device.text).map_err(|error| device.fault(error.to_string()))?;
+    let stand_in = spec::open("null,hw_queue_depth=1024").map_err(|error| device.fault(error.to_string()))?;
+    equip(stand_in, device, settings).map(drop)
+}
+
 /// Opens the device, and builds the queue.
 fn build(device: &Given, settings: &Settings, read_only: bool) -> Result<Arc<RequestQueue>, TextError> {
-    let driver = blkmq_drivers::open_telling(&spec(&device.text, read_only), &notice);
+    let driver = blkmq_drivers::open_telling(&with_access(&device.text, read_only), &notice);
     let driver = driver.map_err(|error| device.fault(error.to_string()))?;
+    equip(driver, device, settings)
+}
+
+/// The queue in front of a device, set as it is to be.
+fn equip(driver: Arc<dyn Driver>, device: &Given, settings: &Settings) -> Result<Arc<RequestQueue>, TextError> {
     let mut builder = RequestQueue::builder(driver);
     // Whether requests may pass the scheduler by depends on the locking that the queue is built with.
     if let Some(locking) = &settings.locking {

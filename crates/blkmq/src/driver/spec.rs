@@ -89,7 +89,11 @@ pub const DEVICES: &[DeviceDescription] = &[
 /// # Errors
 /// What is wrong with the spec.
 pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
-    open_one_of(DEVICES, spec, &|_| ())
+    let is_known = DEVICES.iter().any(|device| Some(device.name) == spec.split(',').next());
+    open_one_of(DEVICES, spec, &|_| ()).map_err(|error| match is_known {
+        true => error,
+        false => SpecError(format!("{error}; file and nbd come with the crate blkmq-drivers, by blkmq_drivers::open")),
+    })
 }
 
 /// Opens the one of `devices` that `spec` describes. `tell` is told, in one sentence each, what is waited for, and what is not as asked for.
@@ -101,17 +105,38 @@ pub fn open_one_of(
     spec: &str,
     tell: &dyn Fn(&str),
 ) -> Result<Arc<dyn Driver>, SpecError> {
-    let (name, parameters) = spec.split_once(',').map_or((spec, None), |(name, rest)| (name, Some(rest)));
-    let Some(device) = devices.iter().find(|device| device.name == name) else {
-        let known = join(devices.iter().map(|device| device.name));
-        return Err(SpecError(match name {
-            "" => format!("a device spec begins with the name of a device: {known}"),
-            _ => format!("there is no device {name:?}; there are: {known}"),
-        }));
-    };
+    let (device, parameters) = named(devices, spec)?;
+    let name = device.name;
     Values::parse(device.parameters, parameters)
         .and_then(|values| (device.open)(&Values { tell, ..values }))
         .map_err(|error| SpecError(format!("device {name}: {error}")))
+}
+
+/// Looks whether `spec` names one of `devices` and gives its parameters values that they take. Nothing is opened: what only the device
+/// itself can tell is not looked at.
+///
+/// # Errors
+/// What is wrong with the spec.
+pub fn check_one_of(devices: &[DeviceDescription], spec: &str) -> Result<(), SpecError> {
+    let (device, parameters) = named(devices, spec)?;
+    let name = device.name;
+    Values::parse(device.parameters, parameters).map(drop).map_err(|error| SpecError(format!("device {name}: {error}")))
+}
+
+/// The device that a spec names, and its parameters.
+fn named<'a, 'b>(
+    devices: &'a [DeviceDescription],
+    spec: &'b str,
+) -> Result<(&'a DeviceDescription, Option<&'b str>), SpecError> {
+    let (name, parameters) = spec.split_once(',').map_or((spec, None), |(name, rest)| (name, Some(rest)));
+    if let Some(device) = devices.iter().find(|device| device.name == name) {
+        return Ok((device, parameters));
+    }
+    let known = join(devices.iter().map(|device| device.name));
+    Err(SpecError(match name {
+        "" => format!("a device spec begins with the name of a device: {known}"),
+        _ => format!("there is no device {name:?}; there are: {known}"),
+    }))
 }
 
 /// Why a spec describes no device: one line that names the offending word and what would be right.
@@ -257,8 +282,15 @@ mod tests {
 
     #[test]
     fn an_error_names_the_offending_word_and_what_would_be_right() {
-        assert_eq!(error_of(""), "a device spec begins with the name of a device: null, hdd, ram, ssd");
-        assert_eq!(error_of("nul,bs=512"), "there is no device \"nul\"; there are: null, hdd, ram, ssd");
+        let others = "file and nbd come with the crate blkmq-drivers, by blkmq_drivers::open";
+        assert_eq!(
+            error_of(""),
+            format!("a device spec begins with the name of a device: null, hdd, ram, ssd; {others}")
+        );
+        for name in ["nul", "file"] {
+            let known = format!("there is no device \"{name}\"; there are: null, hdd, ram, ssd");
+            assert_eq!(error_of(&format!("{name},bs=512")), format!("{known}; {others}"));
+        }
         assert_eq!(error_of("null,"), "device null: \"\" is not of the form name=value");
         assert_eq!(error_of("null,bs"), "device null: \"bs\" is not of the form name=value");
         assert!(

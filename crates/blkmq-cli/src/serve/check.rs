@@ -1,0 +1,31 @@
+//! Whether a server could be started as it is described, as far as that can be told without starting it.
+
+use std::io::Write;
+
+use super::config::{Disk, Plan};
+use super::{limits, metrics, nbd, queue, shown};
+use crate::failure::Failure;
+
+/// Checks what a server is told, opens nothing, and says in a sentence that it is right. A server that runs with the same
+/// devices and addresses is no obstacle.
+pub(super) fn check(plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
+    for given in &plan.nbd {
+        nbd::address(given, 0o600)?;
+    }
+    plan.metrics.as_ref().map(metrics::address).transpose()?;
+    plan.tls.as_ref().map(nbd::tls).transpose()?;
+    limits::drain_timeout(plan.drain_timeout.as_ref())?;
+    limits::stall_timeout(plan.stall_timeout.as_ref())?;
+    for export in &plan.exports {
+        if let Disk::Own { device, settings } = &export.disk {
+            queue::check(device, settings)?;
+        }
+    }
+    let names: Vec<_> = plan.exports.iter().map(|export| shown(&export.name.text)).collect();
+    let places = match &plan.nbd[..] {
+        [] => "sockets that are handed over, or one of its own".to_owned(),
+        given => given.iter().map(|given| given.text.as_str()).collect::<Vec<_>>().join(", "),
+    };
+    writeln!(out, "good: {} at {places}; whether the devices can be opened is seen when they are", names.join(", "))?;
+    Ok(())
+}
