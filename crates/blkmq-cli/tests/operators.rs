@@ -136,7 +136,8 @@ fn a_file_is_checked_while_a_server_runs_with_it() {
         ("[[export]]\nname = \"a\"\ndevice = \"file,pth=x\"", "line 5: device file: there is no parameter \"pth\""),
         ("[[export]]\nname = \"a\"\nqueue = \"b\"", "line 5: there is no queue 'b'"),
         ("scheduler = \"cfq\"", "line 3: unknown scheduler 'cfq'"),
-        ("set = { nr_requests = 0 }", "line 3: nr_requests: 0 is not within 1..2048"),
+        ("set = { nr_requests = 0 }", "line 3: nr_requests: 0 is not within 1.."),
+        ("memory = \"much\"", "line 3: "),
         ("schedular = \"none\"", "line 3: unknown field `schedular`"),
     ] {
         write(text);

@@ -16,6 +16,7 @@ pub(super) fn check(plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
     plan.tls.as_ref().map(nbd::tls).transpose()?;
     limits::drain_timeout(plan.drain_timeout.as_ref())?;
     limits::stall_timeout(plan.stall_timeout.as_ref())?;
+    plan.memory.as_ref().map(limits::memory).transpose()?;
     for export in &plan.exports {
         if let Disk::Own { device, settings } = &export.disk {
             queue::check(device, settings)?;
