@@ -103,7 +103,7 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         ([&play[..], &["--set", "nr_request=1"]].concat(), "'nr_request'", "nr_requests"),
         ([&play[..], &["--set", "nr_requests=0"]].concat(), "0", "1..65536"),
         ([&play[..], &["--set", "nomerges=x"]].concat(), "'x'", "whole number"),
-        ([&play[..], &["--set", "iosched/fifo=1"]].concat(), "'fifo'", "fifo_batch"),
+        ([&play[..], &["--set", "iosched/fifo=1"]].concat(), "'iosched/fifo'", "fifo_batch"),
         ([&play[..], &["--set", "scheduler=cfq"]].concat(), "'cfq'", "none, mq-deadline"),
         ([&play[..], &["--set", "scheduler"]].concat(), "'scheduler'", "NAME=VALUE"),
         (vec!["replay", &trace, "--device", "nul"], "\"nul\"", "null, hdd, ram, ssd, file"),
