@@ -7,8 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use blkmq::{Bio, Buffer, RequestQueue, Status};
+use blkmq::{Bio, Buffer, Flags, Op, RequestQueue, Status};
 use common::{run, submitter};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 
 use tempfile::TempDir;
 
@@ -49,22 +51,77 @@ fn a_file_in_use_is_waited_for_with_a_word_and_then_refused() {
     });
 }
 
-/// Red if the end of a file is left out without a word: 1000 bytes were served as 512.
+/// Everything that may be done to the last sectors of a file of so many bytes, against an array of as many. Data is 1 to 255.
+fn check_odd_end(path: &Path, bytes: usize, words: &str, random: &mut SmallRng) {
+    let sectors = bytes.div_ceil(512);
+    let mut model: Vec<u8> = (0..bytes).map(|_| random.random_range(1..=255)).collect();
+    fs::write(path, &model).expect("the folder for tests is writable");
+    let device = blkmq_drivers::open(&format!("file,path={}{words}", path.display())).expect("any size is good");
+    let q = RequestQueue::builder(device).scheduler("none").build().expect("the device makes sense");
+    let limits = q.limits();
+    let told = (limits.capacity_sectors, limits.missing_bytes, limits.size_bytes(), limits.logical_block_size);
+    assert_eq!(told, (sectors as u64, (sectors * 512 - bytes) as u16, bytes as u64, 512));
+    let mut submitter = submitter(&q);
+    for _ in 0..100 {
+        let first = random.random_range(0..sectors);
+        let nr_sectors = random.random_range(1..=sectors - first);
+        let (sector, range) = (first as u64, first * 512..((first + nr_sectors) * 512).min(bytes));
+        let flags = Flags { fua: random.random(), ..Flags::NONE };
+        let bio = match random.random_range(0..4) {
+            0 => {
+                let data: Vec<u8> = (0..nr_sectors * 512).map(|_| random.random_range(1..=255)).collect();
+                let len = range.len();
+                model[range.clone()].copy_from_slice(&data[..len]);
+                let (one, other) = data.split_at(random.random_range(0..nr_sectors) * 512);
+                let pieces = [one, other].into_iter().filter(|piece| !piece.is_empty());
+                Bio::write(sector, pieces.map(Buffer::from).collect::<Vec<_>>()).with_flags(flags)
+            }
+            1 => {
+                model[range.clone()].fill(0);
+                Bio::write_zeroes(sector, nr_sectors as u64).with_flags(Flags { nounmap: random.random(), ..flags })
+            }
+            2 => {
+                model[range.clone()].fill(0);
+                Bio::discard(sector, nr_sectors as u64).with_flags(flags)
+            }
+            _ => Bio::read(sector, Buffer::from(&vec![0xaa; nr_sectors * 512][..])),
+        };
+        let done = run(&mut submitter, [bio, Bio::flush()]);
+        assert!(done.iter().all(|done| done.status == Status::Ok), "{bytes} bytes{words}: {done:?}");
+        for bio in done.iter().map(|done| &done.bio).filter(|bio| bio.op == Op::Read) {
+            let found: Vec<u8> = bio.buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+            assert!(found[..range.len()] == model[range.clone()], "{bytes} bytes{words}: {range:?}");
+            assert!(found[range.len()..].iter().all(|byte| *byte == 0), "{bytes} bytes{words}: behind the end");
+        }
+        assert!(fs::read(path).expect("it is there") == model, "{bytes} bytes{words}: {range:?}");
+    }
+    // A file that became longer is served as it was, and one that became shorter fails what it has lost.
+    fs::write(path, [&model[..], &[7; 4096]].concat()).expect("the folder for tests is writable");
+    assert_eq!(q.revalidate(), Ok(sectors as u64));
+    fs::write(path, &model[..bytes - 1]).expect("the folder for tests is writable");
+    let last = Bio::write(sectors as u64 - 1, Buffer::from(&[9; 512][..]));
+    assert_eq!(run(&mut submitter, [last])[0].status, Status::IoError);
+    assert_eq!(fs::read(path).expect("it is there").len(), bytes - 1, "a write makes it no longer");
+}
+
+/// Red if the end of a file is left out without a word (1000 bytes were served as 512), if a write makes the file longer by what its
+/// last sector lacks, or if a read tells of that what the memory held before.
 #[test]
-fn a_file_is_served_to_its_last_byte_or_refused() {
+fn a_file_is_read_and_written_to_its_last_byte_and_becomes_no_longer() {
     let (_folder, path) = folder();
-    let shown = path.display();
-    for bytes in [1000, 513, 4097] {
-        fs::write(&path, vec![1; bytes]).expect("the folder for tests is writable");
-        for words in ["", ",direct=0", ",read_only=1"] {
-            let what = format!(
-                "it has {bytes} bytes, which are no whole blocks of 512; 'truncate -s %512' makes it longer by"
-            );
-            let (error, _) = refused(&format!("file,path={shown}{words}"));
-            assert_eq!(error, format!("device file: {shown}: {what} what is missing"));
+    let mut random = SmallRng::seed_from_u64(24);
+    for bytes in [1, 445, 511, 513, 1000, 4097] {
+        for words in ["", ",direct=0", ",engine=threads"] {
+            check_odd_end(&path, bytes, words, &mut random);
         }
     }
-    // What direct I/O cannot reach is reached through the page cache.
+}
+
+/// Red if what direct I/O cannot reach of a file is out of reach.
+#[test]
+fn a_file_of_any_number_of_sectors_is_read_to_its_end() {
+    let (_folder, path) = folder();
+    let shown = path.display();
     for sectors in [1, 3, 9, 1001] {
         let data: Vec<u8> = (0..sectors * 512).map(|byte| (byte / 512) as u8).collect();
         fs::write(&path, &data).expect("the folder for tests is writable");
@@ -78,9 +135,8 @@ fn a_file_is_served_to_its_last_byte_or_refused() {
         assert!(read.bio.buffers.iter().all(|found| **found == data[data.len() - block..]), "{sectors} sectors");
     }
     fs::remove_file(&path).expect("it is there");
-    let (error, _) = refused(&format!("file,path={shown},size=1000"));
-    assert_eq!(error, format!("device file: {shown}: size=1000 is no multiple of 512, the smallest block"));
-    assert!(!path.exists(), "nothing is left of it");
+    let made = blkmq_drivers::open(&format!("file,path={shown},size=1000")).expect("any size is good");
+    assert_eq!((made.limits().size_bytes(), fs::metadata(&path).expect("it is made").len()), (1000, 1000));
 }
 
 /// Whether a command could be run.

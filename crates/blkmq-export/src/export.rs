@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Client, Flags, IoPriority, Limits, Op, RequestQueue};
 
 use crate::access::{Allow, Grant, Who};
@@ -105,11 +104,11 @@ impl Export {
         format!("{who} is not among those whom the server allows export {:?}", self.name)
     }
 
-    /// Size in bytes: as many whole blocks as the device has.
+    /// Size in bytes: as many whole blocks as the device has, but for what it lacks of the last one.
     fn size(&self) -> u64 {
         let limits = self.queue.limits();
-        let bytes = limits.capacity_sectors.saturating_mul(SECTOR_SIZE as u64);
-        bytes - bytes % u64::from(limits.logical_block_size)
+        let bytes = limits.size_bytes();
+        if limits.missing_bytes > 0 { bytes } else { bytes - bytes % u64::from(limits.logical_block_size) }
     }
 
     /// By the export's own wish, or because the device is.

@@ -231,5 +231,9 @@ fn check_device(topology: &Topology, limits: &Limits) -> Result<(), QueueError> 
     if !limits.boundary_sectors.is_multiple_of(sectors) {
         return bad("the boundary is a multiple of the logical block size");
     }
+    let lacks = limits.missing_bytes;
+    if lacks > 0 && (block > 512 || lacks > 511 || limits.capacity_sectors == 0) {
+        return bad("only the last sector may lack bytes, at most 511, and only with logical blocks of 512");
+    }
     Ok(())
 }

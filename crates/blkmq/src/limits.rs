@@ -14,6 +14,9 @@ pub struct Limits {
     /// Size of the device in sectors of 512 bytes. May grow while a queue exists:
     /// [`RequestQueue::revalidate`](crate::RequestQueue::revalidate).
     pub capacity_sectors: u64,
+    /// Bytes that the device's last sector lacks, 0 to 511: what reads of it tell of them is zero, what is written there is
+    /// dropped. Only with logical blocks of 512 bytes, and of a device that never grows.
+    pub missing_bytes: u16,
     /// Smallest unit of I/O in bytes; a power of two from 512 to 65536.
     pub logical_block_size: u32,
     /// Unit that the device writes without a read-modify-write, in bytes.
@@ -50,6 +53,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             capacity_sectors: 0,
+            missing_bytes: 0,
             logical_block_size: 512,
             physical_block_size: 512,
             max_sectors: 2560,
@@ -69,6 +73,12 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Size of the device in bytes, to its last one.
+    #[must_use]
+    pub const fn size_bytes(&self) -> u64 {
+        self.capacity_sectors.saturating_mul(SECTOR_SIZE as u64).saturating_sub(self.missing_bytes as u64)
+    }
+
     /// Checks address and length of an operation of `nr_sectors` sectors.
     ///
     /// # Errors
@@ -130,6 +140,14 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_ends_at_the_last_byte_that_its_last_sector_has() {
+        let size = |capacity_sectors, missing_bytes| {
+            Limits { capacity_sectors, missing_bytes, ..Limits::default() }.size_bytes()
+        };
+        assert_eq!([size(0, 0), size(2, 0), size(2, 24), size(1, 511)], [0, 1024, 1000, 1]);
+    }
 
     #[test]
     fn merging_keeps_to_what_each_operation_may_be() {

@@ -15,6 +15,7 @@ use device::{ONE_QUEUE, Random, first_seed};
 
 const LIMITS: Limits = Limits {
     capacity_sectors: 1 << 30,
+    missing_bytes: 0,
     logical_block_size: 512,
     physical_block_size: 512,
     max_sectors: 64,

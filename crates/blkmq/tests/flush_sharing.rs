@@ -28,6 +28,7 @@ const FUA_ALONE: Limits = Limits { no_flush: true, ..limits(false, true) };
 const fn limits(write_cache: bool, fua: bool) -> Limits {
     Limits {
         capacity_sectors: 1 << 20,
+        missing_bytes: 0,
         logical_block_size: 512,
         physical_block_size: 512,
         max_sectors: 64,

@@ -12,6 +12,7 @@ use device::{ONE_QUEUE, Recorder, reap, write};
 
 const ROOMY: Limits = Limits {
     capacity_sectors: 1 << 20,
+    missing_bytes: 0,
     logical_block_size: 512,
     physical_block_size: 512,
     max_sectors: 256,

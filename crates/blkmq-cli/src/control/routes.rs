@@ -90,7 +90,7 @@ fn describe(queue: &Served) -> Queue {
         name: queue.name.clone(),
         device: queue.device.clone(),
         description: queue.description.clone(),
-        size_bytes: queue.q.limits().capacity_sectors.saturating_mul(512),
+        size_bytes: queue.q.limits().size_bytes(),
         read_only: queue.read_only,
         keeps_data: queue.q.driver().keeps_data(),
         health: Health::of(&queue.q),

@@ -46,6 +46,8 @@ pub(super) struct Target {
     buffered: OwnedFd,
     losses: Losses,
     length: Length,
+    /// Where a file ends that ends within a sector, in bytes; else `u64::MAX`. Nothing behind it is read or written.
+    odd_end: u64,
     /// What direct I/O asks of addresses in memory, in bytes.
     memory_align: usize,
     block_size: u32,
@@ -87,10 +89,11 @@ impl Target {
             SECTOR_SIZE as u32
         };
         let block_size = file_align.max(device_block);
-        check_size(config, bytes, block_size).map_err(|what| fault(&what))?;
+        check_size(config, kind, bytes, block_size).map_err(|what| fault(&what))?;
         Ok(Self {
             losses: Losses::new(witness, direct.is_none()),
             length: Length::new(),
+            odd_end: if bytes.is_multiple_of(SECTOR_SIZE as u64) { u64::MAX } else { bytes },
             direct,
             buffered: buffered.into(),
             memory_align: memory_align as usize,
@@ -100,10 +103,16 @@ impl Target {
         })
     }
 
-    /// Bytes of the file just now, in whole blocks; 0 if the kernel should not know.
+    /// Bytes of the file just now, in whole blocks; 0 if the kernel should not know. A file that ended within a sector counts to
+    /// its last byte, and does not grow.
     fn bytes(&self) -> u64 {
         let bytes = size_of(&self.buffered).unwrap_or(0);
-        bytes - bytes % u64::from(self.block_size)
+        if self.odd_end < u64::MAX { bytes.min(self.odd_end) } else { bytes - bytes % u64::from(self.block_size) }
+    }
+
+    /// How many bytes of a range that ends here lie behind the end of a file that ends within a sector: less than a sector.
+    pub(super) const fn missing(&self, end: u64) -> u64 {
+        end.saturating_sub(self.odd_end)
     }
 
     /// What requests may come up to without a look, in bytes; once in a while the file is looked at for this.
@@ -140,7 +149,8 @@ impl Target {
         self.length.tell(bytes);
         let range = if self.is_read_only { 0 } else { MAX_RANGE_SECTORS };
         Limits {
-            capacity_sectors: bytes / SECTOR_SIZE as u64,
+            capacity_sectors: bytes.div_ceil(SECTOR_SIZE as u64),
+            missing_bytes: (bytes.next_multiple_of(SECTOR_SIZE as u64) - bytes) as u16,
             logical_block_size: self.block_size,
             physical_block_size: self.block_size.max(4096),
             max_sectors: MAX_SECTORS,
@@ -274,9 +284,6 @@ fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<
 
 /// Gives a new file its size, and makes both durable: the file, and its name in the folder.
 fn make(file: &std::fs::File, path: &Path, size: u64) -> io::Result<()> {
-    if !size.is_multiple_of(SECTOR_SIZE as u64) {
-        return Err(io::Error::other(format!("size={size} is no multiple of {SECTOR_SIZE}, the smallest block")));
-    }
     file.set_len(size)?;
     file.sync_all()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(".".as_ref());
@@ -382,18 +389,19 @@ fn size_of(file: impl AsFd) -> io::Result<u64> {
     Ok(seek(file, SeekFrom::End(0))?)
 }
 
-fn check_size(config: &Config, bytes: u64, block_size: u32) -> Result<(), String> {
+fn check_size(config: &Config, kind: FileType, bytes: u64, block_size: u32) -> Result<(), String> {
     if let Some(wanted) = config.size
         && wanted != bytes
     {
         return Err(format!("it has {bytes} bytes, not {wanted}; leave size= out to take it as it is"));
     }
-    if !bytes.is_multiple_of(block_size.into()) {
+    // What a file has of its last block is reached through the page cache.
+    if kind.is_block_device() && !bytes.is_multiple_of(block_size.into()) {
         return Err(format!(
-            "it has {bytes} bytes, which are no whole blocks of {block_size}; 'truncate -s %{block_size}' makes it longer by what is missing"
+            "it has {bytes} bytes, which are no whole blocks of {block_size}; give the device a size of whole blocks"
         ));
     }
-    if bytes < u64::from(block_size) {
+    if bytes == 0 {
         return Err(format!(
             "it has {bytes} bytes, less than one block of {block_size}; size=1G makes a file that is not there"
         ));

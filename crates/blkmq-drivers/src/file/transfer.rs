@@ -116,6 +116,7 @@ impl Transfer {
         self.pieces.clear();
         self.through = 0;
         self.block = target.io_block();
+        let missing = target.missing(self.offset + self.bytes);
         let mut fits = true;
         for segment in rq.segments() {
             fits &= target.takes(segment.as_ptr() as usize, segment.len());
@@ -123,6 +124,24 @@ impl Transfer {
         }
         if !fits {
             self.stand_in(rq);
+        }
+        if missing > 0 {
+            self.clip(missing, rq);
+        }
+    }
+
+    /// Leaves out what lies behind the end of a file that ends within a sector: the last so many bytes, less than a sector, which
+    /// read as zeroes and are not written. Such a file is not read directly, so there is no stand-in.
+    #[cold]
+    fn clip(&mut self, missing: u64, rq: &mut Request<'_>) {
+        debug_assert!(self.stand_in.is_none(), "what goes through the page cache may lie anywhere");
+        self.bytes -= missing;
+        // Segments are of whole sectors.
+        if let (Some(piece), Some(mut segment)) = (self.pieces.last_mut(), rq.segments().last()) {
+            piece.iov_len -= missing as usize;
+            if self.task == Task::Read {
+                segment.bytes_mut()[piece.iov_len..].fill(0);
+            }
         }
     }
 

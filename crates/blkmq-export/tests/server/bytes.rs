@@ -87,6 +87,31 @@ fn any_bytes_are_read_and_changed_and_no_others() {
     }
 }
 
+/// Red if a device that lacks bytes of its last sector is told to be longer or shorter than it is, or its last bytes are reached only
+/// together with those that it lacks.
+#[test]
+fn a_device_that_ends_within_a_sector_is_reached_to_its_last_byte_and_no_further() {
+    let mut device = Device::new();
+    (device.limits.capacity_sectors, device.limits.missing_bytes) = (2, 24);
+    let server = server_with(&device.queue(), Bounds::default());
+    let mut client = Client::pair(&server);
+    assert_eq!(client.go("").0, 1000);
+    assert_eq!(client.write(0, &[1; 1000]), Ok(vec![]));
+    assert_eq!(client.write(998, &[2, 3]), Ok(vec![]));
+    assert_eq!(client.call(commands::WRITE_ZEROES, 0, 990, 10, &[]), Ok(vec![]));
+    assert_eq!(client.write(999, &[4]), Ok(vec![]));
+    let expected = [vec![1; 990], vec![0; 9], vec![4]].concat();
+    assert!(client.read(0, 1000) == Ok(expected.clone()));
+    assert_eq!(client.call(commands::TRIM, 0, 512, 488, &[]), Ok(vec![]));
+    assert!(client.read(1, 999) == Ok(expected[1..].to_vec()), "a part of a block is not given up");
+    for (offset, length) in [(0, 1001), (999, 2), (1000, 1), (512, 512)] {
+        assert_eq!(client.read(offset, length), Err(INVALID));
+        assert_eq!(client.write(offset, &vec![5; length as usize]), Err(NO_SPACE));
+        assert_eq!(client.call(commands::WRITE_ZEROES, 0, offset, length, &[]), Err(NO_SPACE));
+    }
+    assert!(client.read(0, 1000) == Ok(expected));
+}
+
 /// Many requests at a time of one client that owns every `of`-th stretch of seven bytes of the first `blocks` blocks.
 fn write_own_bytes(client: &mut Client, own: u64, of: u64, size: u64, mut random: SmallRng) {
     const STRETCH: u64 = 7;

@@ -136,7 +136,8 @@ fn check(job: &Job, limits: &Limits, keeps_data: bool) -> Result<(), BenchError>
 impl Plan {
     fn new(job: &Job, limits: &Limits, index: usize, thread: u32, stage: usize, seed: u64) -> Result<Self, BenchError> {
         let unit = u64::from(limits.logical_block_size);
-        let capacity = limits.capacity_sectors * SECTOR;
+        // Of a sector that is there in part, not all that is written can be read again.
+        let capacity = limits.size_bytes() / SECTOR * SECTOR;
         let (smallest, largest) = sizes(job);
         let align = |extent: Extent| {
             let to = if job.offset_align > 0 { job.offset_align } else { smallest };

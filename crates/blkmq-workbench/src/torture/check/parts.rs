@@ -94,6 +94,7 @@ mod tests {
 
     const LIMITS: Limits = Limits {
         capacity_sectors: 1024,
+        missing_bytes: 0,
         logical_block_size: 1024,
         physical_block_size: 1024,
         max_sectors: 17,

@@ -10,6 +10,7 @@ use super::{Checker, Facts, Violation};
 pub(super) const FACTS: Facts = Facts {
     limits: Limits {
         capacity_sectors: 1024,
+        missing_bytes: 0,
         logical_block_size: 512,
         physical_block_size: 512,
         max_sectors: 16,

@@ -248,6 +248,7 @@ fn limits(random: &mut Random) -> Limits {
     let of_blocks = |random: &mut Random| if random.one_in(2) { 0 } else { block * random.within(1, 128) as u32 };
     Limits {
         capacity_sectors,
+        missing_bytes: 0,
         logical_block_size,
         physical_block_size: logical_block_size,
         max_sectors,
