@@ -2,10 +2,11 @@
 //! for, within memory that is its own.
 #![no_main]
 
+mod reach;
+
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixListener;
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
 
@@ -16,11 +17,12 @@ use blkmq_nbd::{
     transmission,
 };
 use libfuzzer_sys::fuzz_target;
+use reach::Reached;
 
-/// A server that says what it is sent, once for each client, and then only listens.
+/// A server that says the same words to each client, and then only listens.
 struct Server {
     spec: String,
-    words: Mutex<Sender<Vec<u8>>>,
+    words: Mutex<Vec<u8>>,
 }
 
 fn server() -> &'static Server {
@@ -29,18 +31,21 @@ fn server() -> &'static Server {
         let path = std::env::temp_dir().join(format!("blkmq-fuzz-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).expect("the folder can be written");
-        let (sender, receiver) = channel::<Vec<u8>>();
         thread::spawn(move || {
-            for words in receiver {
-                let (mut stream, _) = listener.accept().expect("a client follows its words");
-                let _ = stream.write_all(&words);
-                let _ = stream.shutdown(Shutdown::Write);
-                let _ = stream.read_to_end(&mut Vec::new());
+            for stream in listener.incoming() {
+                let mut stream = stream.expect("there are descriptors");
+                let words = server().words.lock().expect("nobody panics with it").clone();
+                // A device may connect more than once, while its first connection is still there.
+                thread::spawn(move || {
+                    let _ = stream.write_all(&words);
+                    let _ = stream.shutdown(Shutdown::Write);
+                    let _ = stream.read_to_end(&mut Vec::new());
+                });
             }
         });
         Server {
             spec: format!("nbd,uri=nbd+unix:///?socket={},hw_queue_depth=8", path.display()),
-            words: Mutex::new(sender),
+            words: Mutex::default(),
         }
     })
 }
@@ -60,7 +65,7 @@ fn greeting() -> Vec<u8> {
     [greeting, reply(option_replies::INFO, &export), reply(option_replies::ACK, &[])].concat()
 }
 
-fuzz_target!(|bytes: &[u8]| {
+fn run(bytes: &[u8], reached: &mut Reached) {
     let Some((&first, bytes)) = bytes.split_first() else { return };
     let mut words = if first % 4 > 0 { greeting() } else { Vec::new() };
     if first % 4 == 3 {
@@ -69,12 +74,16 @@ fuzz_target!(|bytes: &[u8]| {
     } else {
         words.extend_from_slice(bytes);
     }
-    let Server { spec, words: sender } = server();
-    sender.lock().expect("nobody panics with it").send(words).expect("the server listens");
+    let Server { spec, words: said } = server();
+    *said.lock().expect("nobody panics with it") = words;
     let driver = match blkmq_drivers::open(spec) {
         Ok(driver) => driver,
-        Err(error) => return assert!(!error.to_string().contains(char::is_control)),
+        Err(error) => {
+            reached.add("not opened", 1);
+            return assert!(!error.to_string().contains(char::is_control));
+        }
     };
+    reached.add("opened", 1);
     let q = RequestQueue::builder(driver).scheduler("none").build().expect("what a device says of itself makes sense");
     let block = q.limits().logical_block_size as usize;
     let sectors = (block / SECTOR_SIZE) as u64;
@@ -92,7 +101,13 @@ fuzz_target!(|bytes: &[u8]| {
         answered += submitter.reap_all(|done| {
             let data: usize = done.bio.buffers.iter().map(|buffer| buffer.len()).sum();
             assert!(data == 0 || data == block, "what was handed in comes back");
+            reached.add("operations done", usize::from(done.status.is_ok()));
         });
     }
     assert_eq!(answered, asked);
-});
+}
+
+fuzz_target!(
+    init: reach::seeds("device", &[("opened", 8), ("not opened", 3), ("operations done", 3)], run),
+    |bytes: &[u8]| run(bytes, &mut Reached::default())
+);

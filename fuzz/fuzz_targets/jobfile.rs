@@ -1,9 +1,12 @@
 //! Any text is refused in one line, or read into jobs that keep what their fields promise.
 #![no_main]
 
+mod reach;
+
 use blkmq_workbench::job::{BlockSize, Direction, Distribution, Order};
 use blkmq_workbench::{Job, JobFile, Mode, Surroundings};
 use libfuzzer_sys::fuzz_target;
+use reach::Reached;
 
 /// A machine that has one variable and one file, which includes itself.
 struct Small;
@@ -50,17 +53,28 @@ fn check(job: &Job) {
     }
 }
 
-fuzz_target!(|text: &str| {
+fn run(text: &str, reached: &mut Reached) {
     // The last line serves as an override too.
     let last = [text.lines().last().unwrap_or_default()];
     for (overrides, mode) in [(&[][..], Mode::Strict), (&last[..], Mode::Lenient)] {
         match JobFile::parse("a file\n", text, overrides, mode, &Small) {
             Ok(file) => {
                 assert!(!file.jobs.is_empty() && (mode == Mode::Lenient || file.warnings.is_empty()));
+                reached.add("jobs", file.jobs.len());
                 file.jobs.iter().for_each(check);
                 file.warnings.iter().for_each(|warning| check_line(&warning.to_string()));
             }
-            Err(error) => check_line(&error.to_string()),
+            Err(error) => {
+                reached.add("refused", 1);
+                check_line(&error.to_string());
+            }
         }
     }
-});
+}
+
+fuzz_target!(
+    init: reach::seeds("jobfile", &[("jobs", 10), ("refused", 2)], |bytes, reached| {
+        run(std::str::from_utf8(bytes).expect("these seeds are text"), reached);
+    }),
+    |text: &str| run(text, &mut Reached::default())
+);

@@ -2,11 +2,15 @@
 //! requests, and each is refused or lies within its export.
 #![no_main]
 
+mod reach;
+
 use std::sync::Arc;
 
+use blkmq_export::nbd::OPTION_REPLY_MAGIC;
 use blkmq_export::nbd::command::{Command, REQUEST_SIZE, Request, Terms};
 use blkmq_export::nbd::negotiation::{Agreement, Encryption, MAX_NEGOTIATION, MAX_OPTION, Negotiation, Offer, Step};
 use libfuzzer_sys::fuzz_target;
+use reach::Reached;
 
 const SIZE: u64 = 1 << 20;
 
@@ -23,7 +27,7 @@ fn offers() -> Arc<[Offer]> {
 }
 
 /// Negotiates with what a socket would give, `piece` bytes at a time. Returns what was agreed on, and what was used.
-fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize) -> Option<(Agreement, usize)> {
+fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize, reached: &mut Reached) -> Option<(Agreement, usize)> {
     let mut output = Vec::new();
     let mut negotiation = Negotiation::begin(offers(), encryption, &mut output);
     let mut is_secure = encryption == Encryption::On;
@@ -34,12 +38,15 @@ fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize) -> Option<(Agre
         used += more;
         assert!(used <= given && used as u64 <= MAX_NEGOTIATION + MAX_OPTION as u64 + 16);
         assert!(output.len() < 1 << 20);
+        let magic = OPTION_REPLY_MAGIC.to_be_bytes();
+        reached.add("replies to options", output.windows(8).filter(|window| *window == magic).count());
         match step {
             Step::On => (),
             // The handshake is TLS's business; what comes after it is the rest.
             Step::Secure => {
                 assert!(!is_secure && encryption != Encryption::Off && !output.is_empty());
                 is_secure = true;
+                reached.add("secured", 1);
             }
             Step::Short => {
                 assert!(more == 0 && output.is_empty() && given - used < MAX_OPTION + 16);
@@ -51,6 +58,9 @@ fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize) -> Option<(Agre
             Step::Chosen(agreement) => {
                 assert!(is_secure || encryption != Encryption::Required);
                 assert!(agreement.export < 2 && (agreement.has_structured_replies || !agreement.has_allocation));
+                reached.add("agreements", 1);
+                reached.add("with structured replies", usize::from(agreement.has_structured_replies));
+                reached.add("with allocation", usize::from(agreement.has_allocation));
                 return Some((agreement, used));
             }
             Step::Aborted => return None,
@@ -62,11 +72,12 @@ fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize) -> Option<(Agre
     }
 }
 
-fn check(request: &Request, terms: &Terms) {
+fn check(request: &Request, terms: &Terms, reached: &mut Reached) {
     match request.check(terms) {
         Ok(Command::Disconnect) => (),
         Ok(Command::Flush) => assert!(terms.can_flush),
         Ok(command) => {
+            reached.add("requests let through", 1);
             let end = request.offset.checked_add(request.length.into()).expect("no end overflows");
             assert!(end <= terms.size);
             let is_change = !matches!(command, Command::Read | Command::Cache | Command::BlockStatus { .. });
@@ -74,16 +85,19 @@ fn check(request: &Request, terms: &Terms) {
             let has_data = matches!(command, Command::Read | Command::Write { .. });
             assert!(!has_data || request.length <= terms.maximum);
         }
-        Err(refusal) => assert!(!refusal.message.is_empty() && !refusal.message.contains(char::is_control)),
+        Err(refusal) => {
+            reached.add("requests refused", 1);
+            assert!(!refusal.message.is_empty() && !refusal.message.contains(char::is_control));
+        }
     }
 }
 
-fuzz_target!(|bytes: &[u8]| {
+fn run(bytes: &[u8], reached: &mut Reached) {
     let Some((&first, bytes)) = bytes.split_first() else { return };
     let all = [Encryption::Off, Encryption::Offered, Encryption::Required, Encryption::On];
     let encryption = all[usize::from(first) % all.len()];
-    let whole = negotiate(encryption, bytes, usize::MAX - bytes.len());
-    assert_eq!(whole, negotiate(encryption, bytes, 7), "pieces make no difference");
+    let whole = negotiate(encryption, bytes, usize::MAX - bytes.len(), reached);
+    assert_eq!(whole, negotiate(encryption, bytes, 7, &mut Reached::default()), "pieces make no difference");
     let (agreement, mut rest) = match whole {
         Some((agreement, used)) => (agreement, &bytes[used..]),
         None => (
@@ -105,7 +119,23 @@ fuzz_target!(|bytes: &[u8]| {
     };
     while let Some((head, more)) = rest.split_first_chunk::<REQUEST_SIZE>() {
         let Ok(request) = Request::parse(head) else { break };
-        check(&request, &terms);
+        check(&request, &terms, reached);
         rest = more.get(request.payload() as usize..).unwrap_or_default();
     }
-});
+}
+
+fuzz_target!(
+    init: {
+        let least = [
+            ("replies to options", 20),
+            ("agreements", 6),
+            ("with structured replies", 3),
+            ("with allocation", 2),
+            ("secured", 2),
+            ("requests let through", 10),
+            ("requests refused", 5),
+        ];
+        reach::seeds("nbd", &least, run);
+    },
+    |bytes: &[u8]| run(bytes, &mut Reached::default())
+);

@@ -1,16 +1,27 @@
 //! Any text is refused or applied as the settings of a recording, as a changed setting, and as classes.
 #![no_main]
 
+mod reach;
+
 use blkmq_workbench::{Classes, Settings, order};
 use libfuzzer_sys::fuzz_target;
+use reach::Reached;
 
-fuzz_target!(|text: &str| {
-    let _ = Classes::parse("classes.txt", text);
+fn run(text: &str, reached: &mut Reached) {
+    reached.add("classes", usize::from(Classes::parse("classes.txt", text).is_ok()));
     let changed = Settings::parse("queue.txt", "scheduler none [mq-deadline]\n").and_then(|mut settings| {
         settings.set(text)?;
         Ok(settings)
     });
     for settings in [Settings::parse("queue.txt", text), changed].into_iter().flatten() {
-        let _ = order::replay(&[], &settings, &Classes::default());
+        reached.add("settings", 1);
+        reached.add("replays", usize::from(order::replay(&[], &settings, &Classes::default()).is_ok()));
     }
-});
+}
+
+fuzz_target!(
+    init: reach::seeds("settings", &[("classes", 2), ("settings", 4), ("replays", 3)], |bytes, reached| {
+        run(std::str::from_utf8(bytes).expect("these seeds are text"), reached);
+    }),
+    |text: &str| run(text, &mut Reached::default())
+);

@@ -2,13 +2,16 @@
 //! operation is done or refused.
 #![no_main]
 
+mod reach;
+
 use blkmq::driver::spec;
 use blkmq::{Clock, RequestQueue, VirtualClock};
 use blkmq_workbench::blktrace::{self, Action};
 use blkmq_workbench::{Classes, Load, Settings, Speed, order, play};
 use libfuzzer_sys::fuzz_target;
+use reach::Reached;
 
-fuzz_target!(|bytes: &[u8]| {
+fn run(bytes: &[u8], reached: &mut Reached) {
     if let Err(error) = blktrace::read(bytes) {
         assert_eq!(error.to_string().lines().count(), 1);
     }
@@ -25,4 +28,12 @@ fuzz_target!(|bytes: &[u8]| {
     let outcome = play(&load, &q, Speed::Scaled(1.0), &mut |_| ()).expect("the queue is empty");
     let refused: u64 = outcome.refused.iter().map(|(_, n)| n).sum();
     assert_eq!(outcome.completed + refused, load.operations.len() as u64);
-});
+    reached.add("events", events.len());
+    reached.add("choices", issues);
+    reached.add("operations completed", outcome.completed as usize);
+}
+
+fuzz_target!(
+    init: reach::seeds("trace", &[("events", 50), ("choices", 10), ("operations completed", 10)], run),
+    |bytes: &[u8]| run(bytes, &mut Reached::default())
+);

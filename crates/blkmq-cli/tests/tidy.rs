@@ -311,3 +311,23 @@ fn readme_is_short_and_its_commands_exist() {
     assert!(commands.contains(&"demo") && commands.contains(&"test"), "README.md shows `make demo` and `make test`");
     assert!(read(".ci/run").contains("make test"), ".ci/run calls the README's test command");
 }
+
+/// Red if a target could refuse all that it is given, and nothing would tell.
+#[test]
+fn every_fuzz_target_has_seeds_and_says_what_they_reach() {
+    let targets: Vec<_> = fs::read_dir(root().join("fuzz/fuzz_targets"))
+        .expect("the folder is there")
+        .flatten()
+        .map(|file| file.path())
+        .filter(|path| has_extension(path, "rs"))
+        .collect();
+    assert!(targets.len() > 5, "{targets:?}");
+    for path in targets {
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("its name is text");
+        let text = fs::read_to_string(&path).expect("it can be read");
+        assert!(text.contains(&format!("reach::seeds(\"{name}\", ")), "{name} does not say what its seeds reach");
+        let seeds = fs::read_dir(root().join("fuzz/seeds").join(name)).expect("it has seeds").count();
+        assert!(seeds >= 3, "{name} has {seeds} seeds");
+        assert!(read("fuzz/Cargo.toml").contains(&format!("name = \"{name}\"")), "{name} is not built");
+    }
+}

@@ -1,0 +1,37 @@
+//! What inputs reach. A target that refuses every input at its first byte finds nothing, and nothing else would tell.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// How often the inputs of a target came to what matters there.
+#[derive(Debug, Default)]
+pub struct Reached(BTreeMap<&'static str, u64>);
+
+impl Reached {
+    /// It was reached so many times more.
+    pub fn add(&mut self, what: &'static str, times: usize) {
+        *self.0.entry(what).or_default() += times as u64;
+    }
+}
+
+/// Runs the target on each of its seeds, and tells what they reach.
+///
+/// # Panics
+/// They reach something less often than `least` says: the target, or its seeds, are worth nothing.
+pub fn seeds(target: &str, least: &[(&'static str, u64)], run: impl Fn(&[u8], &mut Reached)) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
+    let mut reached = Reached::default();
+    let mut files: Vec<_> =
+        fs::read_dir(&folder).expect("each target has seeds").flatten().map(|file| file.path()).collect();
+    files.sort();
+    for file in &files {
+        run(&fs::read(file).expect("a seed can be read"), &mut reached);
+    }
+    let words: Vec<_> = reached.0.iter().map(|(what, times)| format!("{what} {times}")).collect();
+    println!("REACHED {target}: {} seeds, {}", files.len(), words.join(", "));
+    for (what, times) in least {
+        let found = reached.0.get(what).copied().unwrap_or_default();
+        assert!(found >= *times, "the seeds of {target} reach '{what}' {found} times, and not {times}");
+    }
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Makes the seeds that are not text: `fuzz/seeds.py`, anywhere in the repository. Numbers are those of the NBD protocol."""
+
+import struct
+from pathlib import Path
+
+seeds = Path(__file__).parent / "seeds"
+EXPORT_NAME, ABORT, LIST, STARTTLS, INFO, GO, STRUCTURED, LIST_META, SET_META = 1, 2, 3, 5, 6, 7, 8, 9, 10
+READ, WRITE, DISC, FLUSH, TRIM, CACHE, ZEROES, STATUS = range(8)
+
+
+def write(target, name, *parts):
+    folder = seeds / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"".join(parts))
+
+
+def option(kind, data=b""):
+    return b"IHAVEOPT" + struct.pack(">II", kind, len(data)) + data
+
+
+def string(text):
+    return struct.pack(">I", len(text)) + text
+
+
+def choose(kind, name=b"", *infos):
+    return option(kind, string(name) + struct.pack(f">H{len(infos)}H", len(infos), *infos))
+
+
+def meta(kind, name, *queries):
+    return option(kind, string(name) + struct.pack(">I", len(queries)) + b"".join(map(string, queries)))
+
+
+def request(kind, offset, length, flags=0, data=b""):
+    return struct.pack(">IHHQQI", 0x25609513, flags, kind, 7, offset, length) + data
+
+
+FLAGS = struct.pack(">I", 3)
+OFF, OFFERED, REQUIRED, ON = (bytes([n]) for n in range(4))
+every = [
+    request(READ, 0, 4096), request(WRITE, 512, 3, 1, b"abc"), request(FLUSH, 0, 0), request(TRIM, 0, 65536),
+    request(CACHE, 1, 1), request(ZEROES, 4096, 4096, 2), request(STATUS, 0, 1 << 20, 8),
+]
+wrong = [
+    request(READ, 1 << 20, 1), request(9, 0, 0), request(ZEROES, 0, 1, 16 | 2), request(TRIM, 0, 1, 4),
+    request(READ, 2**64 - 1, 2), request(READ, 0, 65537), request(WRITE, 0, 65537),
+]
+write("nbd", "go", OFF, FLAGS, choose(GO, b"", 3, 0), *every)
+write("nbd", "wrong-requests", OFF, FLAGS, choose(GO), *wrong)
+write("nbd", "everything", OFF, FLAGS, option(LIST), choose(INFO, b"a"), option(STRUCTURED), meta(LIST_META, b"a"),
+      meta(SET_META, b"a", b"base:allocation"), choose(GO, b"a"), *every)
+write("nbd", "structured", OFFERED, FLAGS, option(STRUCTURED), meta(SET_META, b"", b"base:", b"base:allocation"), choose(GO), *every)
+write("nbd", "tls", OFFERED, FLAGS, option(STARTTLS), option(STRUCTURED), choose(GO), *every[:2])
+write("nbd", "tls-required", REQUIRED, FLAGS, option(LIST), choose(GO), option(STARTTLS), choose(GO, b"a"), *every[2:])
+write("nbd", "tls-refused", OFF, FLAGS, option(STARTTLS), choose(GO, b"nowhere"), choose(GO))
+write("nbd", "tls-twice", ON, FLAGS, option(STARTTLS), option(EXPORT_NAME, b"a"))
+write("nbd", "zeroes", OFF, struct.pack(">I", 1), option(EXPORT_NAME), *every[:1])
+write("nbd", "abort", OFF, FLAGS, option(LIST), option(ABORT))
+write("nbd", "unknown", OFF, FLAGS, option(77, b"x" * 20), option(GO, b"short"), meta(SET_META, b"", b"x" * 300), choose(INFO))
+write("nbd", "flags", OFF, struct.pack(">I", 255))
+
+
+def reply(kind, data=b""):
+    return struct.pack(">QIII", 0x3E889045565A9, GO, kind, len(data)) + data
+
+
+def greeting(size, flags, *infos):
+    export = struct.pack(">HQH", 0, size, flags)
+    return b"NBDMAGICIHAVEOPT" + struct.pack(">H", 3) + reply(3, export) + b"".join(reply(3, i) for i in infos) + reply(1)
+
+
+def answer(cookie, error=0):
+    return struct.pack(">IQ", error, cookie)
+
+
+ALL = 1 | 4 | 8 | 32 | 64
+# The first byte says what comes before: 0 nothing, 1 and 2 a greeting, 3 a greeting, and the magic number of each reply.
+write("device", "greeting", b"\0", greeting(1 << 20, ALL, struct.pack(">HIII", 3, 512, 4096, 1 << 20)))
+write("device", "large-blocks", b"\0", greeting(1 << 20, ALL, struct.pack(">HIII", 3, 4096, 4096, 65536)))
+write("device", "no-blocks", b"\0", greeting(1 << 20, ALL, struct.pack(">HIII", 3, 0, 3, 1)))
+write("device", "read-only", b"\0", greeting(4096, 3))
+write("device", "refused", b"\0", b"NBDMAGICIHAVEOPT\0\3", reply(0x80000006, b"no such export"))
+write("device", "old", b"\0", b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53")
+write("device", "silent", b"\1")
+for start in (0, 1):
+    flush = answer(start)
+    write("device", f"answers-{start}", b"\3", *[answer(start + n) for n in range(8)])
+    write("device", f"errors-{start}", b"\3", *[answer(start + n, 5) for n in range(8)])
+write("device", "twice", b"\3", answer(0), answer(0))
+write("device", "broken", b"\1", bytes(64))
+
+# The first byte: 1 structured replies, 8 the export that can only be read, 6 the rest as it is. Then six bytes a request.
+mixed = bytes(n for i in range(40) for n in (i % 8, (0, 1, 0xC0, 0x41)[i % 4], i * 3 % 128, i, i % 4, i))
+mixed = bytes(b if i % 6 or b != DISC else READ for i, b in enumerate(mixed))
+for first, name in ((0, "simple"), (1, "structured"), (8, "read-only"), (9, "read-only-structured")):
+    write("transmission", name, bytes([first]), mixed)
+write("transmission", "beyond", b"\0", bytes(n for i in range(12) for n in (i % 7 if i % 7 != DISC else 0, 0xC0, 127, 255, 1, 0)))
+write("transmission", "raw", b"\6", *[request(kind, offset, 512, 0, bytes(512) if kind == WRITE else b"") for kind in (0, 1, 3, 5) for offset in (0, 65536)])
+write("transmission", "cut", b"\7", request(WRITE, 0, 4096, 0, b"x"))
+write("transmission", "no-request", b"\6", bytes(28))
+
+recording = Path(__file__).parent.parent / "crates/blkmq-workbench/tests/data/linux-6.12-mq-deadline"
+for name in ("merge", "prio"):
+    found = sorted((recording / name).glob("*.blktrace.0"))
+    write("trace", name, found[0].read_bytes()[:6000])
+write("trace", "cut", sorted((recording / "merge").glob("*.blktrace.0"))[0].read_bytes()[:100])
