@@ -329,6 +329,8 @@ impl Shared {
     /// There is none; the text is for the client.
     pub(crate) fn admit(&self, entry: &Entry) -> Result<(), String> {
         if self.clients.admit(entry) {
+            // There is room for another to negotiate.
+            self.bell.notify();
             return Ok(());
         }
         let Entry { number, peer, .. } = entry;

@@ -76,9 +76,12 @@ impl Desk {
     ) -> Self {
         let (queue, terms) = (Arc::clone(&export.queue), export.terms(agreement));
         let edges = Edges::new(terms.block, Turns::of(&queue).join(Arc::clone(&entry.bell)));
+        let mut plan = Plan::new(&queue.limits(), nr_slots);
+        // With the edges of its range, which take 128 KiB at most, a step fits the connection's own part: it never waits for memory for ever.
+        plan.idle = plan.idle.min(pool.own() as u64 / 2);
         Self {
             terms,
-            plan: Plan::new(&queue.limits(), nr_slots),
+            plan,
             most_bytes: bounds.bytes,
             bytes: 0,
             tasks: Tasks::new(bounds.requests),
@@ -218,7 +221,9 @@ impl Desk {
             return Piece::Useless;
         }
         let skip = edges.skip(task.next);
-        for most in [(task.next - task.offset).max(FIRST_PIECE), LEAST_PIECE] {
+        // No more than the connection's own part: a client that stops in the midst of a write keeps nothing that others wait for.
+        let most = (task.next - task.offset).clamp(FIRST_PIECE, FIRST_PIECE.max(pool.own() as u64));
+        for most in [most, LEAST_PIECE] {
             let len = left.min(plan.data.min(edges.down(most)) - skip);
             let whole = edges.up(skip + len) as usize;
             if !pool.promise(footprint(whole), false) {
@@ -335,6 +340,10 @@ impl Desk {
                 let size = footprint(buffer.len()).min(task.promised);
                 task.promised -= size;
                 self.pool.forgo(size);
+                // The client may never send the rest of it, and others may wait for the memory meanwhile.
+                if task.is_receiving {
+                    self.pool.shrink();
+                }
             }
             if is_read { task.data.push(buffer) } else { self.pool.give(buffer) }
         }

@@ -125,7 +125,8 @@ impl Edges {
         Self {
             block: block.into(),
             seat,
-            is_wary: false,
+            // Claims that are in the table already did not count this connection: it has to look before its first change.
+            is_wary: true,
             epoch: 0,
             graces: Vec::new(),
             works: Vec::new(),
@@ -324,11 +325,14 @@ impl Edges {
             }
         }
         self.ready = ready;
+        let rested = self.seat.rests();
         while self.claims.len() < MAX_CLAIMS
             && let Some(place) = self.backlog.pop_front()
         {
             self.claim(hands, place);
         }
+        // A rest that has ended just now counts claims as seen that came after the look above.
+        let has_claims = has_claims || rested && !self.seat.rests();
         self.is_wary = has_claims || self.has_works() || !self.graces.is_empty();
         if self.is_wary && !self.seat.rests() && self.graces.is_empty() && self.nr_free(tasks) == 0 {
             self.seat.rest();
@@ -468,6 +472,21 @@ mod tests {
             assert_eq!(edges.charge(bytes.clone()), nr_edges * 4096, "{bytes:?}");
         }
         assert_eq!((edges.skip(4097), edges.up(4097), edges.down(4097)), (1, 8192, 4096));
+    }
+
+    /// Red if a connection takes what was claimed before it came for passed: its change would be undone by what the claim's owner had read.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no descriptors")]
+    fn a_connection_that_comes_later_looks_before_its_first_change() {
+        let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
+        let bell = || Arc::new(EventFd::new().unwrap());
+        let mut first = Turns::of(&q).join(bell());
+        let (ticket, is_due) = first.claim_part(0..4096, true);
+        assert!(is_due, "there is nobody to ask");
+        let mut late = Edges::new(4096, Turns::of(&q).join(bell()));
+        assert!(late.is_wary());
+        assert!(late.seat.claim_whole(&(0..4096)).is_some(), "it waits for the claim");
+        first.end(ticket);
     }
 
     /// Red if epochs that have gone round are compared as if they had not: a part would wait for ever, or not at all.

@@ -114,6 +114,11 @@ impl Pool {
         }
     }
 
+    /// The longest buffer that needs nothing of what connections share.
+    pub(super) fn own(&self) -> usize {
+        1 << self.account.own().ilog2()
+    }
+
     /// Lets others have what is not needed just now.
     pub(super) fn shrink(&mut self) {
         self.account.shrink();
