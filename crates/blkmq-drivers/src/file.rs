@@ -159,8 +159,9 @@ impl Config {
 #[derive(Debug)]
 pub struct File {
     config: Config,
-    target: Target,
+    // Dropped before the descriptors, which its threads use.
     rings: Arc<Rings>,
+    target: Target,
 }
 
 impl File {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use blkmq::driver::{Health, spec};
 use blkmq::{Bio, Buffer, Flags, RequestQueue, Status, Submitter};
 use blkmq_export::{Address, Export, Server};
-use blkmq_nbd::{Errno, SIMPLE_REPLY_MAGIC};
+use blkmq_nbd::{Errno, SIMPLE_REPLY_MAGIC, commands, transmission};
 use common::{run, submitter};
 use pretend::greet;
 use tempfile::TempDir;
@@ -300,4 +300,49 @@ fn the_next_server_has_the_whole_timeout() {
     assert_eq!(one(&mut submitter(&q), read(1)), Status::Ok);
     let lasted = server.join().unwrap();
     assert!(lasted >= TIMEOUT, "it was given up after {lasted:?}");
+}
+
+/// Hangs if hardware queues come up one by one: the first would be left with a server that is gone, for good.
+#[test]
+fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
+    let folder = folder();
+    let socket = folder.path().join("a");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (is_open, opened) = std::sync::mpsc::channel();
+    let server = thread::spawn(move || {
+        let accept = || {
+            let mut stream = listener.accept().unwrap().0;
+            greet(&mut stream, transmission::CAN_MULTI_CONN);
+            stream
+        };
+        let first = [accept(), accept()];
+        opened.recv().unwrap();
+        drop(first);
+        // It speaks to the first hardware queue, and is gone before it has spoken to the second.
+        let first = accept();
+        drop((listener.accept().unwrap(), first));
+        let answer = |mut stream: UnixStream| {
+            let mut request = [0; 28];
+            while stream.read_exact(&mut request).is_ok() && request[6..8] == commands::READ.to_be_bytes() {
+                let cookie = request[8..16].try_into().expect("a cookie has 8 bytes");
+                stream.write_all(&reply(0, cookie)).unwrap();
+            }
+        };
+        let streams = [accept(), accept()];
+        thread::scope(|scope| {
+            streams.map(|stream| scope.spawn(move || answer(stream))).map(|thread| thread.join().unwrap())
+        });
+    });
+    let q = open(&socket, ",submit_queues=2,reconnect_delay=600s");
+    is_open.send(()).unwrap();
+    thread::scope(|scope| {
+        let waits = [1, 2].map(|block| {
+            let mut submitter = submitter(&q);
+            scope.spawn(move || one(&mut submitter, read(block)))
+        });
+        assert_eq!(waits.map(|thread| thread.join().expect("no assertion there")), [Status::Ok; 2]);
+    });
+    until(&q, |health| *health == Health::Good);
+    drop(q);
+    server.join().unwrap();
 }

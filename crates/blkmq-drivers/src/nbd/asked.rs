@@ -27,6 +27,8 @@ pub(super) struct Asked {
     pub(super) covers: u64,
     /// It was sent once more over a new connection, and has not been overdue since.
     is_sent_again: bool,
+    /// It has failed, and the next thread that polls says so: it is not sent any more.
+    is_given_up: bool,
     /// Start and length.
     pieces: Vec<(*mut u8, usize)>,
 }
@@ -71,6 +73,7 @@ impl Asked {
             is_durable: false,
             covers: 0,
             is_sent_again: false,
+            is_given_up: false,
             pieces: Vec::new(),
         }
     }
@@ -91,7 +94,8 @@ impl Asked {
             _ => (rq.sector() * SECTOR_SIZE as u64, rq.nr_sectors() * SECTOR_SIZE as u32),
         };
         self.head = head(fua | no_hole, number(op), rq.tag().into(), offset, len);
-        (self.id, self.op, self.covers, self.is_sent_again) = (rq.id(), op, covers, false);
+        (self.id, self.op, self.covers) = (rq.id(), op, covers);
+        (self.is_sent_again, self.is_given_up) = (false, false);
         self.pieces.clear();
         self.pieces.extend(rq.segments().map(|segment| (segment.as_ptr(), segment.len())));
     }
@@ -104,6 +108,15 @@ impl Asked {
     /// Whether the request is with the device.
     pub(super) const fn is_out(&self) -> bool {
         self.loan.is_some()
+    }
+
+    /// The request fails, if it is with the device.
+    pub(super) fn give_up(&mut self) {
+        self.is_given_up = self.is_out();
+    }
+
+    pub(super) const fn is_given_up(&self) -> bool {
+        self.is_given_up
     }
 
     pub(super) const fn is_read(&self) -> bool {

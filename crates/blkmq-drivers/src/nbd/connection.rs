@@ -205,8 +205,9 @@ impl Connection {
 
     /// A request is overdue.
     pub(super) fn is_late(&self, id: RqId) {
-        let is_down = lock(&self.unsent).phase != Phase::Up;
-        if !is_down && !self.asked.iter().any(|asked| lock(asked).is_excused(id)) {
+        // With the side that sends locked, so that it is no later socket that is given up.
+        let unsent = lock(&self.unsent);
+        if unsent.phase == Phase::Up && !self.asked.iter().any(|asked| lock(asked).is_excused(id)) {
             self.give_up();
         }
     }
@@ -300,11 +301,10 @@ impl Connection {
     fn hear(&self, link: &Link, done: &mut Done<'_>) {
         self.has_news.store(false, Ordering::Relaxed);
         self.news.drain();
-        let phase = lock(&self.unsent).phase;
         for asked in &self.asked {
             let mut asked = lock(asked);
-            // What was kept beyond its time, and what promises that data is durable which is lost.
-            if phase == Phase::Failing || asked.is_durable() && link.cache.is_lost() {
+            // What was given up, and what promises that data is durable which is lost.
+            if asked.is_given_up() || asked.is_durable() && link.cache.is_lost() {
                 asked.finish(Status::IoError, done);
             }
         }
@@ -329,6 +329,7 @@ impl Connection {
         }
         unsent.phase = if keeps { Phase::Keeping } else { Phase::Failing };
         if !keeps {
+            self.asked.iter().for_each(|asked| lock(asked).give_up());
             self.tell();
         }
     }
@@ -350,7 +351,8 @@ impl Connection {
         self.is_broken.store(false, Ordering::Relaxed);
         for asked in &self.asked {
             let mut asked = lock(asked);
-            if asked.is_out() && !(asked.is_durable() && link.cache.is_lost()) {
+            let fails = asked.is_given_up() || asked.is_durable() && link.cache.is_lost();
+            if asked.is_out() && !fails {
                 asked.send_again_to(&mut unsent.bytes);
             }
         }
@@ -359,10 +361,20 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether the server has closed the socket, also if no thread has found out yet.
+    pub(super) fn is_closed(&self) -> bool {
+        is_closed(&lock(&self.socket))
+    }
+
     /// Whether the connection has a socket, as far as anybody has found out.
     pub(super) fn is_up(&self) -> bool {
         lock(&self.unsent).phase == Phase::Up
     }
+}
+
+/// Whether the other end has closed a socket that does not block.
+pub(super) fn is_closed(socket: &OwnedFd) -> bool {
+    !matches!(recv(socket, &mut [0; 1][..], RecvFlags::PEEK), Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR))
 }
 
 /// Reads a reply: the tag that its cookie names, and the error number; `None` if it is no reply to a request of ours.

@@ -5,7 +5,7 @@
 //! the device is closed.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use blkmq::driver::Health;
 
 use super::Config;
 use super::cache::Cache;
-use super::connection::Connection;
+use super::connection::{Connection, is_closed};
 use super::handshake::{self, PATIENCE, Terms};
 use crate::lock;
 
@@ -44,6 +44,8 @@ pub(super) struct Link {
     /// Made when a hardware queue is first there; none goes before the device.
     connections: Box<[OnceLock<Connection>]>,
     outage: Mutex<Option<Outage>>,
+    /// The device is closed.
+    is_over: AtomicBool,
 }
 
 impl Link {
@@ -58,16 +60,18 @@ impl Link {
             cache: Cache::new(terms.can_flush && !config.keeps_cache, MAX_HW_QUEUES),
             connections: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             outage: Mutex::default(),
+            is_over: AtomicBool::new(false),
             terms,
             config,
         };
         link.begin(0, socket)?;
+        let link = Arc::new(link);
         link.connect(link.config.queues)?;
-        Ok(Arc::new(link))
+        Ok(link)
     }
 
-    /// Makes the connections that are missing.
-    pub(super) fn connect(&self, queues: u16) -> Result<(), String> {
+    /// Makes the connections that are missing, to the server that the others are to.
+    pub(super) fn connect(self: &Arc<Self>, queues: u16) -> Result<(), String> {
         let address = &self.config.address;
         if queues > 1 && !self.terms.can_multi_conn {
             return Err(format!("{address}: the server allows one connection; submit_queues must be 1"));
@@ -75,6 +79,11 @@ impl Link {
         for hctx in (0..queues).filter(|hctx| self.connections[usize::from(*hctx)].get().is_none()) {
             let (socket, terms) = handshake::connect(address, PATIENCE)?;
             self.check(terms)?;
+            // A flush by the new one would say nothing of what a server before it had acknowledged.
+            if self.iter().any(|connection| !connection.is_up() || connection.is_closed()) {
+                self.lose();
+                return Err(format!("{address}: the server is away"));
+            }
             self.begin(hctx, socket)?;
         }
         Ok(())
@@ -82,7 +91,7 @@ impl Link {
 
     /// Whether these are the terms of the first connection. The export may have grown since it came.
     fn check(&self, terms: Terms) -> Result<(), String> {
-        if (Terms { size: self.terms.size, ..terms }) != self.terms || terms.size < self.terms.size {
+        if (Terms { size: self.terms.size, ..terms }) != self.terms || terms.size < self.size() {
             return Err(format!("{}: the server promises each connection something else", self.config.address));
         }
         Ok(())
@@ -131,13 +140,26 @@ impl Link {
         }
     }
 
-    /// Tries to connect all hardware queues anew.
-    fn come_up(&self, patience: Duration) -> Result<(), String> {
+    /// Tries to connect all hardware queues anew, within that time for each; all of them or none.
+    ///
+    /// Once every socket is there none may be closed: then all of them are to one server, which has not begun anew in between. With
+    /// connections to two, a flush by one would cover what the other had acknowledged and lost.
+    fn come_up(&self, patience: impl Fn() -> Duration) -> Result<(), String> {
         let address = &self.config.address;
+        let mut sockets = Vec::new();
         for connection in self.iter().filter(|connection| !connection.is_up()) {
-            let (socket, terms) = handshake::connect(address, patience)?;
+            if self.is_over.load(Ordering::Relaxed) {
+                return Err("the device is closed".to_owned());
+            }
+            let (socket, terms) = handshake::connect(address, patience())?;
             self.check(terms)?;
             self.size.fetch_max(terms.size, Ordering::Relaxed);
+            sockets.push((connection, socket));
+        }
+        if sockets.iter().any(|(_, socket)| is_closed(socket)) {
+            return Err(format!("{address}: the server went away again"));
+        }
+        for (connection, socket) in sockets {
             connection.come_up(self, socket).map_err(|error| format!("{address}: {error}"))?;
         }
         Ok(())
@@ -160,6 +182,7 @@ impl Link {
 
     /// The device is closed: the thread that connects again is to see it now.
     pub(super) fn close(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
         if let Some(outage) = &*lock(&self.outage) {
             outage.thread.unpark();
         }
@@ -171,31 +194,29 @@ fn restore(link: &Weak<Link>, since: Instant) {
     let mut pause = FIRST_PAUSE;
     let mut is_down = false;
     let mut keeps = true;
-    while let Some(link) = link.upgrade() {
-        let delay = link.config.reconnect_delay;
-        let left = delay.saturating_sub(since.elapsed());
+    while let Some(link) = link.upgrade().filter(|link| !link.is_over.load(Ordering::Relaxed)) {
+        let left = || link.config.reconnect_delay.saturating_sub(since.elapsed());
         if !is_down {
             is_down = true;
-            keeps = !left.is_zero();
+            keeps = !left().is_zero();
             link.iter().for_each(|connection| connection.go_down(keeps));
             // Every connection is closed, so nothing more is acknowledged.
             link.cache.server_is_away();
-        } else if keeps && left.is_zero() {
+        } else if keeps && left().is_zero() {
             keeps = false;
-            // One that is up again already is left alone: what it acknowledges from now on counts for the next outage.
             link.iter().filter(|connection| !connection.is_up()).for_each(|connection| connection.go_down(false));
         }
-        let patience = if keeps { left.min(PATIENCE) } else { PATIENCE };
-        let tried = link.come_up(patience);
+        let tried = link.come_up(|| if keeps { left().min(PATIENCE) } else { PATIENCE });
         let mut outage = lock(&link.outage);
         match tried {
             Ok(()) => return *outage = None,
             Err(said) => outage.as_mut().expect("this thread alone ends it").said = said,
         }
         drop(outage);
+        let rest = if keeps { pause.min(left()) } else { pause };
         // Not while the device is held: it may be closed meanwhile.
         drop(link);
-        thread::park_timeout(if keeps { pause.min(left) } else { pause });
+        thread::park_timeout(rest);
         pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }
