@@ -12,6 +12,7 @@ mod limits;
 mod metrics;
 mod nbd;
 mod notify;
+mod plan;
 mod queue;
 mod replace;
 mod sandbox;
@@ -32,10 +33,11 @@ use crate::control::{self, Served, State, handover};
 use crate::failure::Failure;
 use crate::interrupt;
 use command::Running;
-use config::{Disk, Export, Plan};
+use config::{Disk, Export, shown};
 use folder::Socket;
 use health::Watch;
 use nbd::Nbd;
+use plan::Plan;
 use sandbox::Needs;
 use shares::Shares;
 
@@ -324,17 +326,9 @@ fn reload(tls: Option<&Tls>, is_boxed: bool) -> String {
     }
 }
 
-/// What commands call the export without a name.
-const DEFAULT: &str = "default";
-
 /// Says something on standard error, for the one that operates the server.
 pub(crate) fn say(text: &str) {
     nbd::say(Level::Warning, text);
-}
-
-/// What commands call an export.
-fn shown(name: &str) -> &str {
-    if name.is_empty() { DEFAULT } else { name }
 }
 
 /// What is served, and what to type next: for standard error, because standard output belongs to the program that starts a server.

@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
-use super::config::{Disk, Plan};
-use super::{limits, metrics, nbd, queue, shown};
+use super::config::{Disk, shown};
+use super::plan::Plan;
+use super::{limits, metrics, nbd, queue};
 use crate::failure::Failure;
 
 /// Checks what a server is told, opens nothing, and says in a sentence that it is right. A server that runs with the same

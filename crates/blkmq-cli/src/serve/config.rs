@@ -1,4 +1,4 @@
-//! What is to be served: the words of the command line, and those of a TOML file with the same names.
+//! What a TOML file says is to be served; its names are those of the options.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,16 +6,19 @@ use std::path::{Path, PathBuf};
 
 use blkmq::{Class, IoPriority};
 use blkmq_export::{Allow, WEIGHTS};
-use blkmq_workbench::{TextError, assignment};
+use blkmq_workbench::TextError;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::sandbox::Identity;
-use super::{DEFAULT, Serve, allow, shown};
-use crate::file;
+use super::allow;
 
-/// What is served when nothing says otherwise.
-const RAM_DISK: &str = "ram,size=1G";
+/// What commands call the export without a name.
+const DEFAULT: &str = "default";
+
+/// What commands call an export.
+pub(super) fn shown(name: &str) -> &str {
+    if name.is_empty() { DEFAULT } else { name }
+}
 
 /// A word, and where it was given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,7 +50,7 @@ pub(super) struct Settings {
 
 impl Settings {
     /// These, and where they say nothing, those.
-    fn or(mut self, others: &Self) -> Self {
+    pub(super) fn or(mut self, others: &Self) -> Self {
         self.scheduler = self.scheduler.or_else(|| others.scheduler.clone());
         self.locking = self.locking.or_else(|| others.locking.clone());
         self.bypass = self.bypass.or_else(|| others.bypass.clone());
@@ -83,7 +86,8 @@ pub(super) struct Export {
 }
 
 impl Export {
-    fn new(name: Given, device: Given, settings: Settings, read_only: bool) -> Self {
+    /// An export with a queue of its own.
+    pub(super) fn new(name: Given, device: Given, settings: Settings, read_only: bool) -> Self {
         Self::of(name, Disk::Own { device, settings }, read_only)
     }
 
@@ -112,130 +116,8 @@ pub(super) struct Tls {
     pub(super) verifies_peer: bool,
 }
 
-/// Everything that a server is told.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub(super) nbd: Vec<Given>,
-    /// `None`: they are not.
-    pub(super) tls: Option<Tls>,
-    pub(super) exports: Vec<Export>,
-    pub(super) control: Option<PathBuf>,
-    /// Where the metrics are read by TCP.
-    pub(super) metrics: Option<Given>,
-    pub(super) run: Option<String>,
-    /// Who the server goes on as, if that was said.
-    pub(super) identity: Option<Identity>,
-    /// Whether it gives up what it does not need.
-    pub(super) sandbox: bool,
-    pub(super) max_connections: Option<u16>,
-    pub(super) memory: Option<Given>,
-    pub(super) drain_timeout: Option<Given>,
-    pub(super) stall_timeout: Option<Given>,
-}
-
-/// The device of a file or block device.
-fn of_path(path: &Path) -> Result<Given, TextError> {
-    let place = path.display().to_string();
-    let wrong = |what: &str| TextError {
-        place: place.clone(),
-        what: format!("a path {what} cannot be served; give it another name"),
-    };
-    let text = path.to_str().ok_or_else(|| wrong("that is not UTF-8"))?;
-    if text.contains(',') {
-        return Err(wrong("with a comma"));
-    }
-    Ok(Given { text: format!("file,path={text}"), place })
-}
-
-impl Plan {
-    /// Reads the command line, and the file that it names. Where both say something, the command line counts.
-    pub(super) fn new(options: &Serve) -> Result<Self, TextError> {
-        let file = match options.config.as_ref().or(options.check.as_ref()) {
-            Some(path) => File::read(path)?,
-            None => File::default(),
-        };
-        Self::merge(options, file)
-    }
-
-    fn merge(options: &Serve, file: File) -> Result<Self, TextError> {
-        let settings = options.settings()?.or(&file.settings);
-        let read_only = options.read_only || file.read_only;
-        let mut exports = Vec::new();
-        let path = options.path.as_deref().map(of_path).transpose()?;
-        let device = options.device.as_deref().map(|text| Given::option("device", text));
-        let device = path.or(device).or(file.device);
-        if let Some(device) = device {
-            let name = Given { text: String::new(), place: device.place.clone() };
-            exports.push(Export::new(name, device, settings.clone(), read_only));
-        }
-        for export in file.exports {
-            let disk = match export.disk {
-                Disk::Own { device, settings: own } => Disk::Own { device, settings: own.or(&settings) },
-                shared => shared,
-            };
-            exports.push(Export { disk, read_only: read_only || export.read_only, ..export });
-        }
-        for text in &options.export {
-            let (name, device) = assignment(text).map_err(|_| {
-                let what = format!("'{text}' is not of the form NAME=SPEC, as in 'disk=ram,size=1G'");
-                Given::option("export", text).fault(what)
-            })?;
-            let [name, device] = [name, device].map(|text| Given::option("export", text));
-            exports.push(Export::new(name, device, settings.clone(), read_only));
-        }
-        if exports.is_empty() {
-            let [name, device] = ["", RAM_DISK].map(|text| Given::option("device", text));
-            exports.push(Export::new(name, device, settings, read_only));
-        }
-        let allow = allow::of_options(&options.allow)?.or(file.allow);
-        exports.iter_mut().filter(|export| export.allow.is_none()).for_each(|export| export.allow = allow.clone());
-        check_names(&exports)?;
-        check_shared(&exports)?;
-        let nbd = match &options.nbd[..] {
-            [] => file.nbd,
-            given => given.iter().map(|text| Given::option("nbd", text)).collect(),
-        };
-        let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| Given::option(name, text));
-        let tls = tls(
-            given("tls", &options.tls).or(file.tls),
-            given("tls-certificates", &options.tls_certificates).or(file.tls_certificates),
-            options.tls_verify_peer || file.tls_verify_peer,
-        )?;
-        let names_clients = tls.as_ref().is_some_and(|tls| tls.verifies_peer);
-        for Export { name, allow, .. } in &exports {
-            allow::check(allow.as_ref(), names_clients).map_err(|what| name.fault(what))?;
-        }
-        Ok(Self {
-            nbd,
-            tls,
-            exports,
-            control: options.control.clone().or(file.control),
-            metrics: given("metrics", &options.metrics).or(file.metrics),
-            identity: Identity::find(
-                given("user", &options.user).or(file.user).as_ref(),
-                given("group", &options.group).or(file.group).as_ref(),
-            )?,
-            sandbox: sandbox(given("sandbox", &options.sandbox).or(file.sandbox).as_ref())?,
-            run: options.run.clone().or(file.run),
-            max_connections: options.max_connections.or(file.max_connections),
-            memory: given("memory", &options.memory).or(file.memory),
-            drain_timeout: given("drain-timeout", &options.drain_timeout).or(file.drain_timeout),
-            stall_timeout: given("stall-timeout", &options.stall_timeout).or(file.stall_timeout),
-        })
-    }
-}
-
-/// Reads whether there is to be a sandbox.
-fn sandbox(given: Option<&Given>) -> Result<bool, TextError> {
-    match given.map(|given| (given, given.text.as_str())) {
-        None | Some((_, "on")) => Ok(true),
-        Some((_, "off")) => Ok(false),
-        Some((given, text)) => Err(given.fault(format!("'{text}' is not accepted; accepted: on, off"))),
-    }
-}
-
 /// Puts together what was said about TLS.
-fn tls(mode: Option<Given>, folder: Option<Given>, verifies_peer: bool) -> Result<Option<Tls>, TextError> {
+pub(super) fn tls(mode: Option<Given>, folder: Option<Given>, verifies_peer: bool) -> Result<Option<Tls>, TextError> {
     let is_required = match mode.as_ref().map(|mode| mode.text.as_str()) {
         // Whatever else was said may stay for when it is switched on again.
         Some("off") => return Ok(None),
@@ -263,7 +145,8 @@ fn tls(mode: Option<Given>, folder: Option<Given>, verifies_peer: bool) -> Resul
     Ok(Some(Tls { folder, is_required, verifies_peer }))
 }
 
-fn check_names(exports: &[Export]) -> Result<(), TextError> {
+/// Each export has a name that clients and commands can tell from the others'.
+pub(super) fn check_names(exports: &[Export]) -> Result<(), TextError> {
     for (index, Export { name, .. }) in exports.iter().enumerate() {
         let text = &name.text;
         if text == DEFAULT {
@@ -282,7 +165,7 @@ fn check_names(exports: &[Export]) -> Result<(), TextError> {
 }
 
 /// Every queue that is shared is another export's own.
-fn check_shared(exports: &[Export]) -> Result<(), TextError> {
+pub(super) fn check_shared(exports: &[Export]) -> Result<(), TextError> {
     for Export { disk, .. } in exports {
         let Disk::Shared(queue) = disk else { continue };
         let owner = exports.iter().find(|export| shown(&export.name.text) == queue.text);
@@ -299,44 +182,28 @@ fn check_shared(exports: &[Export]) -> Result<(), TextError> {
     Ok(())
 }
 
-impl Serve {
-    fn settings(&self) -> Result<Settings, TextError> {
-        let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| Given::option(name, text));
-        let knob = |text: &String| {
-            let (name, value) = assignment(text)?;
-            Ok((name.to_owned(), Given { text: value.to_owned(), place: format!("--set {text}") }))
-        };
-        Ok(Settings {
-            scheduler: given("scheduler", &self.scheduler),
-            locking: given("locking", &self.locking),
-            bypass: given("bypass", &self.bypass),
-            set: self.set.iter().map(knob).collect::<Result<_, TextError>>()?,
-        })
-    }
-}
-
 /// What a file says, once it has been checked.
 #[derive(Debug, Default)]
-struct File {
-    device: Option<Given>,
-    nbd: Vec<Given>,
-    settings: Settings,
-    read_only: bool,
-    exports: Vec<Export>,
-    control: Option<PathBuf>,
-    metrics: Option<Given>,
-    run: Option<String>,
-    max_connections: Option<u16>,
-    memory: Option<Given>,
-    drain_timeout: Option<Given>,
-    stall_timeout: Option<Given>,
-    tls: Option<Given>,
-    tls_certificates: Option<Given>,
-    tls_verify_peer: bool,
-    allow: Option<Allow>,
-    user: Option<Given>,
-    group: Option<Given>,
-    sandbox: Option<Given>,
+pub(super) struct File {
+    pub(super) device: Option<Given>,
+    pub(super) nbd: Vec<Given>,
+    pub(super) settings: Settings,
+    pub(super) read_only: bool,
+    pub(super) exports: Vec<Export>,
+    pub(super) control: Option<PathBuf>,
+    pub(super) metrics: Option<Given>,
+    pub(super) run: Option<String>,
+    pub(super) max_connections: Option<u16>,
+    pub(super) memory: Option<Given>,
+    pub(super) drain_timeout: Option<Given>,
+    pub(super) stall_timeout: Option<Given>,
+    pub(super) tls: Option<Given>,
+    pub(super) tls_certificates: Option<Given>,
+    pub(super) tls_verify_peer: bool,
+    pub(super) allow: Option<Allow>,
+    pub(super) user: Option<Given>,
+    pub(super) group: Option<Given>,
+    pub(super) sandbox: Option<Given>,
 }
 
 /// A file as it is written.
@@ -504,11 +371,8 @@ pub(super) fn priority(text: &str) -> Result<IoPriority, String> {
 }
 
 impl File {
-    fn read(path: &Path) -> Result<Self, TextError> {
-        Self::parse(path, &file::read(path)?)
-    }
-
-    fn parse(path: &Path, text: &str) -> Result<Self, TextError> {
+    /// Reads the text of a file; `path` is what a reader of an error calls it.
+    pub(super) fn parse(path: &Path, text: &str) -> Result<Self, TextError> {
         let source = Source { path, text };
         let written: Written = toml::from_str(text).map_err(|error| TextError {
             place: error.span().map_or_else(|| path.display().to_string(), |span| source.place(span)),
@@ -557,4 +421,21 @@ impl File {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_are_those_of_ionice() {
+        for (text, class, level) in [
+            ("rt/0", Class::RealTime, 0),
+            ("be/7", Class::BestEffort, 7),
+            ("be", Class::BestEffort, 4),
+            ("idle", Class::Idle, 7),
+        ] {
+            assert_eq!(priority(text), Ok(IoPriority { class, level }), "{text}");
+        }
+        for bad in ["", "rt/8", "rt/-1", "be/", "idle/1", "high", "rt/0/1", "RT/0"] {
+            assert!(priority(bad).unwrap_err().contains("accepted: rt/0 to rt/7"), "{bad}");
+        }
+    }
+}

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use blkmq_export::ClientInfo;
 
 use super::command::{self, Running};
+use super::config::shown;
 use super::nbd::{Nbd, say_now};
-use super::{Event, notify, shown};
+use super::{Event, notify};
 use crate::failure::Failure;
 use crate::words::counted;
 

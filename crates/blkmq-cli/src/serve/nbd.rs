@@ -15,8 +15,9 @@ use blkmq_export::{
 };
 use blkmq_workbench::TextError;
 
-use super::config::{self, Given, Plan};
-use super::{limits, shown};
+use super::config::{self, Given, shown};
+use super::limits;
+use super::plan::Plan;
 use crate::control::schema::{Answered, Client, by_kind};
 use crate::failure::Failure;
 

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use blkmq_export::Address;
 use rustix::thread::set_no_new_privs;
 
-use super::config::{Disk, Given, Plan};
+use super::config::{Disk, Given};
+use super::plan::Plan;
 use crate::failure::Failure;
 
 pub(super) use user::Identity;

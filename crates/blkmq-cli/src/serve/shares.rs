@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use blkmq::{Class, IoPriority, RequestQueue};
 
-use super::config::Export;
-use super::shown;
+use super::config::{Export, shown};
 
 /// What the clients of one export are to have.
 #[derive(Debug, Clone)]

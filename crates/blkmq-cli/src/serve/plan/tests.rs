@@ -1,5 +1,7 @@
 //! Configuration files and command lines, good and bad.
 
+use blkmq::{Class, IoPriority};
+use blkmq_export::Allow;
 use clap::Parser;
 
 use super::*;
@@ -168,21 +170,6 @@ fn what_makes_no_sense_is_refused_where_it_stands() {
     assert!(error(&["--export", "ram"], "").starts_with("--export: 'ram' is not of the form NAME=SPEC"));
     let twice = error(&["--export", "a=ram", "--export", "a=hdd"], "");
     assert_eq!(twice, "--export: the export 'a' is there already; each has a name of its own");
-}
-
-#[test]
-fn priorities_are_those_of_ionice() {
-    for (text, class, level) in [
-        ("rt/0", Class::RealTime, 0),
-        ("be/7", Class::BestEffort, 7),
-        ("be", Class::BestEffort, 4),
-        ("idle", Class::Idle, 7),
-    ] {
-        assert_eq!(priority(text), Ok(IoPriority { class, level }), "{text}");
-    }
-    for bad in ["", "rt/8", "rt/-1", "be/", "idle/1", "high", "rt/0/1", "RT/0"] {
-        assert!(priority(bad).unwrap_err().contains("accepted: rt/0 to rt/7"), "{bad}");
-    }
 }
 
 #[test]

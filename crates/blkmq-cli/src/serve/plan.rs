@@ -1,0 +1,154 @@
+//! What a server is to do: the words of the command line, and where they say nothing, those of the file that it names.
+
+use std::path::{Path, PathBuf};
+
+use blkmq_workbench::{TextError, assignment};
+
+use super::config::{self, Disk, Export, File, Given, Settings, Tls};
+use super::sandbox::Identity;
+use super::{Serve, allow};
+use crate::file;
+
+/// What is served when nothing says otherwise.
+const RAM_DISK: &str = "ram,size=1G";
+
+/// Everything that a server is told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) nbd: Vec<Given>,
+    /// `None`: they are not.
+    pub(super) tls: Option<Tls>,
+    pub(super) exports: Vec<Export>,
+    pub(super) control: Option<PathBuf>,
+    /// Where the metrics are read by TCP.
+    pub(super) metrics: Option<Given>,
+    pub(super) run: Option<String>,
+    /// Who the server goes on as, if that was said.
+    pub(super) identity: Option<Identity>,
+    /// Whether it gives up what it does not need.
+    pub(super) sandbox: bool,
+    pub(super) max_connections: Option<u16>,
+    pub(super) memory: Option<Given>,
+    pub(super) drain_timeout: Option<Given>,
+    pub(super) stall_timeout: Option<Given>,
+}
+
+/// The device of a file or block device.
+fn of_path(path: &Path) -> Result<Given, TextError> {
+    let place = path.display().to_string();
+    let wrong = |what: &str| TextError {
+        place: place.clone(),
+        what: format!("a path {what} cannot be served; give it another name"),
+    };
+    let text = path.to_str().ok_or_else(|| wrong("that is not UTF-8"))?;
+    if text.contains(',') {
+        return Err(wrong("with a comma"));
+    }
+    Ok(Given { text: format!("file,path={text}"), place })
+}
+
+impl Plan {
+    /// Reads the command line, and the file that it names. Where both say something, the command line counts.
+    pub(super) fn new(options: &Serve) -> Result<Self, TextError> {
+        let file = match options.config.as_ref().or(options.check.as_ref()) {
+            Some(path) => File::parse(path, &file::read(path)?)?,
+            None => File::default(),
+        };
+        Self::merge(options, file)
+    }
+
+    fn merge(options: &Serve, file: File) -> Result<Self, TextError> {
+        let settings = options.settings()?.or(&file.settings);
+        let read_only = options.read_only || file.read_only;
+        let mut exports = Vec::new();
+        let path = options.path.as_deref().map(of_path).transpose()?;
+        let device = options.device.as_deref().map(|text| Given::option("device", text));
+        let device = path.or(device).or(file.device);
+        if let Some(device) = device {
+            let name = Given { text: String::new(), place: device.place.clone() };
+            exports.push(Export::new(name, device, settings.clone(), read_only));
+        }
+        for export in file.exports {
+            let disk = match export.disk {
+                Disk::Own { device, settings: own } => Disk::Own { device, settings: own.or(&settings) },
+                shared => shared,
+            };
+            exports.push(Export { disk, read_only: read_only || export.read_only, ..export });
+        }
+        for text in &options.export {
+            let (name, device) = assignment(text).map_err(|_| {
+                let what = format!("'{text}' is not of the form NAME=SPEC, as in 'disk=ram,size=1G'");
+                Given::option("export", text).fault(what)
+            })?;
+            let [name, device] = [name, device].map(|text| Given::option("export", text));
+            exports.push(Export::new(name, device, settings.clone(), read_only));
+        }
+        if exports.is_empty() {
+            let [name, device] = ["", RAM_DISK].map(|text| Given::option("device", text));
+            exports.push(Export::new(name, device, settings, read_only));
+        }
+        let allow = allow::of_options(&options.allow)?.or(file.allow);
+        exports.iter_mut().filter(|export| export.allow.is_none()).for_each(|export| export.allow = allow.clone());
+        config::check_names(&exports)?;
+        config::check_shared(&exports)?;
+        let nbd = match &options.nbd[..] {
+            [] => file.nbd,
+            given => given.iter().map(|text| Given::option("nbd", text)).collect(),
+        };
+        let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| Given::option(name, text));
+        let tls = config::tls(
+            given("tls", &options.tls).or(file.tls),
+            given("tls-certificates", &options.tls_certificates).or(file.tls_certificates),
+            options.tls_verify_peer || file.tls_verify_peer,
+        )?;
+        let names_clients = tls.as_ref().is_some_and(|tls| tls.verifies_peer);
+        for Export { name, allow, .. } in &exports {
+            allow::check(allow.as_ref(), names_clients).map_err(|what| name.fault(what))?;
+        }
+        Ok(Self {
+            nbd,
+            tls,
+            exports,
+            control: options.control.clone().or(file.control),
+            metrics: given("metrics", &options.metrics).or(file.metrics),
+            identity: Identity::find(
+                given("user", &options.user).or(file.user).as_ref(),
+                given("group", &options.group).or(file.group).as_ref(),
+            )?,
+            sandbox: sandbox(given("sandbox", &options.sandbox).or(file.sandbox).as_ref())?,
+            run: options.run.clone().or(file.run),
+            max_connections: options.max_connections.or(file.max_connections),
+            memory: given("memory", &options.memory).or(file.memory),
+            drain_timeout: given("drain-timeout", &options.drain_timeout).or(file.drain_timeout),
+            stall_timeout: given("stall-timeout", &options.stall_timeout).or(file.stall_timeout),
+        })
+    }
+}
+
+/// Reads whether there is to be a sandbox.
+fn sandbox(given: Option<&Given>) -> Result<bool, TextError> {
+    match given.map(|given| (given, given.text.as_str())) {
+        None | Some((_, "on")) => Ok(true),
+        Some((_, "off")) => Ok(false),
+        Some((given, text)) => Err(given.fault(format!("'{text}' is not accepted; accepted: on, off"))),
+    }
+}
+
+impl Serve {
+    fn settings(&self) -> Result<Settings, TextError> {
+        let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| Given::option(name, text));
+        let knob = |text: &String| {
+            let (name, value) = assignment(text)?;
+            Ok((name.to_owned(), Given { text: value.to_owned(), place: format!("--set {text}") }))
+        };
+        Ok(Settings {
+            scheduler: given("scheduler", &self.scheduler),
+            locking: given("locking", &self.locking),
+            bypass: given("bypass", &self.bypass),
+            set: self.set.iter().map(knob).collect::<Result<_, TextError>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! Any text is refused in one line that says where, or says what a server is to serve under names that differ.
+#![no_main]
+
+mod reach;
+
+// The program has no library, so these files of it are compiled here once more.
+#[allow(dead_code, reason = "the rest is the program's")]
+#[path = "../../crates/blkmq-cli/src/serve/allow.rs"]
+mod allow;
+#[allow(dead_code, reason = "the rest is the program's")]
+#[path = "../../crates/blkmq-cli/src/serve/config.rs"]
+mod config;
+
+use std::path::Path;
+
+use blkmq_export::{Allow, WEIGHTS};
+use config::{Export, File, Given};
+use libfuzzer_sys::fuzz_target;
+use reach::Reached;
+
+fn run(text: &str, reached: &mut Reached) {
+    let checked = File::parse(Path::new("a.toml"), text).and_then(|file| {
+        let default = file.device.map(|device| {
+            let name = Given { text: String::new(), place: device.place.clone() };
+            Export::new(name, device, file.settings, file.read_only)
+        });
+        let exports: Vec<_> = default.into_iter().chain(file.exports).collect();
+        config::check_names(&exports)?;
+        config::check_shared(&exports)?;
+        config::tls(file.tls, file.tls_certificates, file.tls_verify_peer)?;
+        Ok(exports)
+    });
+    match checked {
+        Ok(exports) => {
+            for (index, export) in exports.iter().enumerate() {
+                assert!(WEIGHTS.contains(&export.weight) && export.priority.level <= 7);
+                assert!(exports[..index].iter().all(|other| other.name.text != export.name.text));
+                assert!(export.name.place.starts_with("a.toml: line "), "{}", export.name.place);
+            }
+            let listed = exports.iter().filter(|export| matches!(export.allow, Some(Allow::Listed(_))));
+            reached.add("lists of clients", listed.count());
+            reached.add("files", 1);
+            reached.add("exports", exports.len());
+        }
+        Err(error) => {
+            let line = error.to_string();
+            assert!(!line.contains('\n'), "{line:?}");
+            reached.add("refused", 1);
+        }
+    }
+}
+
+fuzz_target!(
+    init: reach::seeds("config", &[("files", 5), ("exports", 9), ("lists of clients", 2), ("refused", 8)], |bytes, reached| {
+        run(std::str::from_utf8(bytes).expect("these seeds are text"), reached);
+    }),
+    |text: &str| run(text, &mut Reached::default())
+);
