@@ -353,15 +353,21 @@ fn direct(config: &Config, buffered: &std::fs::File, bytes: u64) -> io::Result<(
     };
     let told = statx(buffered, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
     let is_told = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    let aligns = (told.stx_dio_mem_align, told.stx_dio_offset_align);
-    Ok(match aligns {
+    let told = is_told.then_some((told.stx_dio_mem_align, told.stx_dio_offset_align));
+    Ok(aligns(told, bytes).map_or(NONE, |(memory, offset)| (Some(file.into()), memory, offset)))
+}
+
+/// What direct I/O asks of addresses in memory and of the file, in bytes: of the file whole sectors at least, since
+/// requests are of these. `told` is what the file system says. `None` if a file of so many bytes is not reached so.
+fn aligns(told: Option<(u32, u32)>, bytes: u64) -> Option<(u32, u32)> {
+    match told.unwrap_or((SAFE_ALIGN, SAFE_ALIGN)) {
         // The file system says that this file knows no direct I/O, though it lets it be opened so.
-        (0, _) | (_, 0) if is_told => NONE,
-        (_, offset) if is_told && !bytes.is_multiple_of(offset.into()) => NONE,
-        (memory, offset) if is_told => (Some(file.into()), memory, offset.max(SECTOR_SIZE as u32)),
-        _ if !bytes.is_multiple_of(SAFE_ALIGN.into()) => NONE,
-        _ => (Some(file.into()), SAFE_ALIGN, SAFE_ALIGN),
-    })
+        (0, _) | (_, 0) => None,
+        (memory, offset) => {
+            let offset = offset.max(SECTOR_SIZE as u32);
+            bytes.is_multiple_of(offset.into()).then_some((memory, offset))
+        }
+    }
 }
 
 /// Whether it is a file in a file system of this kind. Nodes of devices may lie in such a file system too.
@@ -465,6 +471,24 @@ mod tests {
         for minor in [16, 17, 32] {
             let error = checked(minor).expect_err("it is zoned");
             assert!(error.starts_with("a zoned block device (host-"), "{error}");
+        }
+    }
+
+    /// Red if a file that ends within a sector is reached directly, because its file system asks for less than that: what
+    /// lies behind its end would be written.
+    #[test]
+    fn a_file_is_reached_directly_in_whole_sectors_or_more() {
+        for (told, bytes, expected) in [
+            (Some((4, 1)), 1024, Some((4, 512))),
+            (Some((4, 1)), 1000, None),
+            (Some((4, 256)), 1280, None),
+            (Some((4, 4096)), 4096, Some((4, 4096))),
+            (Some((4, 4096)), 1024, None),
+            (Some((0, 0)), 4096, None),
+            (None, 4096, Some((4096, 4096))),
+            (None, 512, None),
+        ] {
+            assert_eq!(aligns(told, bytes), expected, "{told:?}, {bytes} bytes");
         }
     }
 
