@@ -8,6 +8,10 @@
 //!
 //! What stays is a window of [`LOOK_EVERY`]: what is written in it behind the new end, but for the last block, makes
 //! the file longer. It stays shorter than it was even so, and is found to be at the next look.
+//!
+//! The look for a request that reaches the last block, and the write itself, are two steps. A process that cuts the
+//! file short between them is not seen: the write makes the file as long as it was, with zeroes before it, and no later
+//! look finds a difference.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
