@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use blkmq::Time;
 use blkmq::driver::{Batch, Done};
-use blkmq::{Status, Time};
 
 use super::journal::Journal;
 use super::pool::{Call, Pool};
@@ -54,18 +54,10 @@ impl Crew {
     /// Starts the requests of a batch; but for those that reach behind the end of a file that has become shorter.
     pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
         let end = target.end(now);
-        while let Some(mut rq) = batch.next() {
-            if !target.still_holds(&rq, end) {
-                batch.finish(rq, Status::IoError);
-                continue;
-            }
-            let tag = rq.tag();
-            let transfer = try_lock(&self.transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
-            let mut transfer =
-                transfer.expect("a tag that is started is with no thread: each tag of a hardware queue is out once");
-            transfer.take_down(target, &mut rq);
-            // The loan is there before another thread can take the answer, for that one takes the lock first.
-            transfer.loan = Some(batch.lend(rq));
+        while let Some(next) = Transfer::next(&self.transfers, target, batch, end) {
+            let (tag, transfer) = next.unwrap_or_else(|tag| {
+                panic!("tag {tag} is with a thread already; each tag of a hardware queue is out once")
+            });
             self.ask(tag, &transfer);
         }
     }

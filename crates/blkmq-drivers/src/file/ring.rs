@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
+use blkmq::Time;
 use blkmq::driver::{Batch, Done};
-use blkmq::{Status, Time};
 use io_uring::{IoUring, cqueue, squeue};
 
 use super::journal::Journal;
@@ -143,22 +143,12 @@ impl Ring {
     pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
         let end = target.end(now);
         let side = lock(&self.starting);
-        while let Some(mut rq) = batch.next() {
-            if !target.still_holds(&rq, end) {
-                batch.finish(rq, Status::IoError);
-                continue;
-            }
-            let tag = rq.tag();
-            // Nobody has the lock of a tag that is not with the kernel. Who has that of one that is may want `starting` next.
-            let transfer = try_lock(&self.transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
-            let Some(mut transfer) = transfer else {
+        while let Some(next) = Transfer::next(&self.transfers, target, batch, end) {
+            let (tag, mut transfer) = next.unwrap_or_else(|tag| {
                 self.submit(&side);
                 panic!("tag {tag} is with the kernel already; each tag of a hardware queue is out once");
-            };
-            transfer.take_down(target, &mut rq);
+            });
             transfer.look_up(&side);
-            // The loan is there before anybody can find the completion, for that one takes the lock first.
-            transfer.loan = Some(batch.lend(rq));
             self.put(&side, tag, &transfer);
         }
         self.submit(&side);

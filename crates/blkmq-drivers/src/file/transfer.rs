@@ -1,9 +1,9 @@
 //! A request on its way through a ring: what of it is still to be done.
 #![expect(unsafe_code, reason = "pieces of memory are named by address for the kernel, on whatever thread")]
 
-use std::sync::MutexGuard;
+use std::sync::{Mutex, MutexGuard};
 
-use blkmq::driver::{Done, Loan, Request};
+use blkmq::driver::{Batch, Done, Loan, Request};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
@@ -14,6 +14,7 @@ use super::pool::What;
 use super::registered::Table;
 use super::status::{Verdict, verdict};
 use super::target::{MAX_SEGMENTS, Target};
+use crate::try_lock;
 
 /// The places of a target's descriptors among those that a ring knows.
 const DIRECT: types::Fixed = types::Fixed(0);
@@ -55,7 +56,7 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Transfer {
     /// The loan of the request; none while the tag is free.
-    pub(super) loan: Option<Loan>,
+    loan: Option<Loan>,
     task: Task,
     is_durable: bool,
     /// How often the kernel has put off what is asked for now.
@@ -96,11 +97,40 @@ impl Transfer {
         }
     }
 
+    /// The next request of a batch that lies within the file, taken down in its tag's place, which has its loan then; `None`
+    /// at the end of the batch. What reaches behind `end`, as [`Target::end`] told it for the batch, and behind the end of
+    /// the file, is over.
+    ///
+    /// # Errors
+    /// The tag, if it is not free.
+    pub(super) fn next<'a>(
+        transfers: &'a [Mutex<Self>],
+        target: &Target,
+        batch: &mut Batch<'_>,
+        end: u64,
+    ) -> Option<Result<(u16, MutexGuard<'a, Self>), u16>> {
+        loop {
+            let mut rq = batch.next()?;
+            if !target.still_holds(&rq, end) {
+                batch.finish(rq, Status::IoError);
+                continue;
+            }
+            let tag = rq.tag();
+            // Nobody has the lock of a tag that is free. The thread that has that of another may want the caller's next.
+            let transfer = try_lock(&transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
+            let Some(mut transfer) = transfer else { return Some(Err(tag)) };
+            transfer.take_down(target, &mut rq);
+            // It is there before another thread can take the answer, for that one takes the lock first.
+            transfer.loan = Some(batch.lend(rq));
+            return Some(Ok((tag, transfer)));
+        }
+    }
+
     /// Takes down what a request asks for.
     ///
     /// COST: an allocation, and a copy of the data, for memory that direct I/O does not take. Beside direct writes nothing may go
     /// through the page cache: the kernel would write old neighbours back over them.
-    pub(super) fn take_down(&mut self, target: &Target, rq: &mut Request<'_>) {
+    fn take_down(&mut self, target: &Target, rq: &mut Request<'_>) {
         self.task = match rq.op() {
             Op::Read => Task::Read,
             Op::Write => Task::Write,
