@@ -108,6 +108,7 @@ fn a_loss_is_told_to_every_client_until_the_file_is_opened_anew() {
 /// A file system on a disk that fills up behind it, as a thin volume does; it goes when the test ends.
 struct FillsUp {
     path: String,
+    folder: String,
     // In this order.
     _large: Mount,
     _small: Mount,
@@ -131,7 +132,19 @@ impl FillsUp {
             return None;
         }
         let _large = Mount::new(&["-o", "loop", &image], &large)?;
-        Some(Self { path: format!("{large}/disk"), _large, _small: mount })
+        Some(Self { path: format!("{large}/disk"), folder: large, _large, _small: mount })
+    }
+
+    /// A file of the same file system, as an overlay on top of it shows it.
+    fn under_overlay(&self) -> Option<(String, Mount)> {
+        let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| {
+            let path = format!("{}/{name}", self.folder);
+            std::fs::create_dir(&path).expect("root may write there");
+            path
+        });
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let mount = Mount::new(&["-t", "overlay", "-o", &options, "overlay"], &merged)?;
+        Some((format!("{merged}/disk"), mount))
     }
 
     /// Writes more than there is room for, which lies in the page cache.
@@ -161,20 +174,28 @@ impl Journal for Others {
 }
 
 /// Red if a sync that the kernel says has succeeded is believed while another sync, which was told of the loss, is not
-/// answered yet.
+/// answered yet; or if that is so where one file system is stacked on another, which keeps the notes.
 #[test]
 fn a_loss_that_the_kernel_has_told_another_sync_is_seen() {
-    let folder = folder();
-    let Some(disk) = FillsUp::new(&folder) else { return };
-    let config = Config { size: Some(48 << 20), direct: false, queues: 2, ..Config::new(&disk.path) };
-    let driver = File::open_with_journal(config, Arc::<Others>::default()).expect("the file can be made");
-    let q = RequestQueue::builder(Arc::new(driver)).scheduler("none").build().expect("the queue is good");
-    let server = Server::builder().export(Export::new("", q)).start().expect("the server is right");
-    let (mut a, mut b) = (connect(&server), connect(&server));
-    assert_eq!(ask(&mut a, FLUSH, 0, 0), 0);
-    FillsUp::fill(&mut a);
-    is_promised_nothing(&mut b);
-    is_promised_nothing(&mut a);
+    for is_stacked in [false, true] {
+        let folder = folder();
+        let Some(disk) = FillsUp::new(&folder) else { return };
+        let (path, _overlay) = if is_stacked {
+            let Some((path, mount)) = disk.under_overlay() else { return };
+            (path, Some(mount))
+        } else {
+            (disk.path.clone(), None)
+        };
+        let config = Config { size: Some(48 << 20), direct: false, queues: 2, ..Config::new(&path) };
+        let driver = File::open_with_journal(config, Arc::<Others>::default()).expect("the file can be made");
+        let q = RequestQueue::builder(Arc::new(driver)).scheduler("none").build().expect("the queue is good");
+        let server = Server::builder().export(Export::new("", q)).start().expect("the server is right");
+        let (mut a, mut b) = (connect(&server), connect(&server));
+        assert_eq!(ask(&mut a, FLUSH, 0, 0), 0);
+        FillsUp::fill(&mut a);
+        is_promised_nothing(&mut b);
+        is_promised_nothing(&mut a);
+    }
 }
 
 /// Red if B's flush, or A's third, succeeds; or if an operator is not told.

@@ -79,6 +79,8 @@ impl Target {
         let witness = witness(config, &buffered, kind).map_err(|what| fault(&what))?;
         let bytes = size_of(&buffered).map_err(|error| fault(&error))?;
         let (direct, memory_align, file_align) = direct(config, &buffered, bytes).map_err(|error| fault(&error))?;
+        // An overlay's notes are those of the file below it, which only its syncs look at.
+        let is_stacked = is_on(libc::OVERLAYFS_SUPER_MAGIC, &buffered, kind);
         let is_on_tmpfs = is_on(libc::TMPFS_MAGIC, &buffered, kind);
         for file in direct.iter().map(AsFd::as_fd).chain([buffered.as_fd()]) {
             set_flags(file, is_on_tmpfs).map_err(|error| fault(&io::Error::from(error)))?;
@@ -91,7 +93,7 @@ impl Target {
         let block_size = file_align.max(device_block);
         check_size(config, kind, bytes, block_size).map_err(|what| fault(&what))?;
         Ok(Self {
-            losses: Losses::new(witness, direct.is_none()),
+            losses: Losses::new(witness, is_stacked, direct.is_none()),
             length: Length::new(),
             odd_end: if bytes.is_multiple_of(SECTOR_SIZE as u64) { u64::MAX } else { bytes },
             direct,
@@ -252,20 +254,16 @@ fn open_again(config: &Config, flags: i32, first: &std::fs::File) -> io::Result<
     Ok(file)
 }
 
-/// What the kernel is asked by for losses. An overlay's notes are those of the file below it, which only its syncs look
-/// at.
+/// What the kernel is asked by for losses.
 ///
 /// Of a block device that is written to it is also what claims the device, which the kernel then gives to no file
 /// system, and to nobody else who asks to have it alone.
-fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<Option<OwnedFd>, String> {
-    if is_on(libc::OVERLAYFS_SUPER_MAGIC, buffered, kind) {
-        return Ok(None);
-    }
+fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<OwnedFd, String> {
     let claims = kind.is_block_device() && !config.read_only && !config.force;
     let began = Instant::now();
     loop {
         match open_again(config, if claims { libc::O_EXCL } else { 0 }, buffered) {
-            Ok(file) => return Ok(Some(file.into())),
+            Ok(file) => return Ok(file.into()),
             // A server that was killed, whose lock is gone, may have the device for a moment more.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && claims => {
                 if began.elapsed() >= TELL_AFTER.min(config.lock_timeout) {
