@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::budget::{Budget, CHUNK};
 use crate::clients::Entry;
 
-/// How much more than it uses a connection keeps of the common part while it is busy, in bytes.
+/// How much more than its requests need a connection keeps of the common part while it is busy, in bytes.
 const SLACK: usize = 2 << 20;
 
 /// The memory of one connection: what its requests are charged for, and the buffers that it keeps.
@@ -71,19 +71,29 @@ impl Account {
         self.entry.note_memory(self.used);
     }
 
-    /// Lets others have what is not used.
+    /// Bytes of the common part that others are to have. Of what is in use `kept` is needed by no request.
     ///
-    /// COST: two comparisons; a lock where there is much.
-    pub(super) fn shrink(&mut self) {
+    /// COST: a few comparisons.
+    pub(super) fn surplus(&self, kept: usize) -> usize {
         let own = self.budget.own();
-        let needed = self.used.saturating_sub(own);
+        let needed = (self.used - kept).saturating_sub(own);
         let spare = self.extra.saturating_sub(needed);
         let most = if needed == 0 { 0 } else { SLACK.min(own) };
-        if spare > most {
-            let given = spare - most / 2;
-            self.extra -= given;
-            self.budget.give(given);
-        }
+        if spare > most { spare - most / 2 } else { 0 }
+    }
+
+    /// Whether what is in use leaves so many bytes of the common part.
+    pub(super) fn leaves(&self, bytes: usize) -> bool {
+        self.used <= self.budget.own() + self.extra - bytes
+    }
+
+    /// Lets others have so many bytes of the common part, which are [left](Self::leaves).
+    ///
+    /// COST: a lock.
+    pub(super) fn hand_over(&mut self, bytes: usize) {
+        debug_assert!(self.leaves(bytes), "nothing is handed over that is in use");
+        self.extra -= bytes;
+        self.budget.give(bytes);
     }
 }
 
