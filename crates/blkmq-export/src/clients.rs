@@ -62,6 +62,8 @@ pub(crate) struct Entry {
     pub(crate) name: OnceLock<String>,
     /// It has asked for an export that it may not use.
     pub(crate) was_refused: OnceLock<()>,
+    /// It has asked for a place when there was none.
+    pub(crate) was_turned_away: OnceLock<()>,
     pub(crate) export: OnceLock<String>,
     /// Wakes its thread.
     pub(crate) bell: Arc<EventFd>,
@@ -167,7 +169,7 @@ pub(crate) enum Reason {
 pub struct Rejections {
     /// They asked for an export that they may not use.
     pub denied: u64,
-    /// They chose an export when the server had as many clients as it may.
+    /// They chose an export when the server had as many clients as it may, once or several times.
     pub full: u64,
     /// Too many negotiated at a time, all of them or from one address or user.
     pub crowded: u64,
@@ -256,6 +258,7 @@ impl Clients {
             certified,
             name,
             was_refused: OnceLock::new(),
+            was_turned_away: OnceLock::new(),
             export,
             bell,
             requests,
@@ -281,7 +284,6 @@ impl Clients {
             return true;
         };
         if inside.entries.len() - inside.negotiating.len() >= self.most {
-            inside.rejected.add(Reason::Full);
             return false;
         }
         inside.negotiating.swap_remove(place);
@@ -422,7 +424,6 @@ mod tests {
         let clients = Clients::new(1);
         let [one, other] = [(); 2].map(|()| join(&clients, 1).unwrap());
         assert!(clients.admit(&one) && clients.admit(&one) && !clients.admit(&other));
-        assert_eq!(clients.rejected().full, 1);
         clients.leave(one.number);
         assert!(clients.admit(&other));
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -22,7 +22,6 @@ use crate::export::Export;
 use crate::latency::Latencies;
 use crate::listener::{Address, Listener, Source, unix_peer};
 use crate::log::{Journal, Level, Log, Teller, Topic};
-use crate::nbd::negotiation::Offer;
 use crate::reserve::Reserve;
 use crate::stop::{Phase, Stop};
 use crate::tls::Tls;
@@ -300,18 +299,18 @@ pub(crate) struct Shared {
     pub(crate) bounds: Bounds,
     pub(crate) budget: Arc<Budget>,
     /// Bytes of the longest read or write that is sure to get its memory.
-    longest: usize,
+    pub(crate) longest: usize,
     pub(crate) tls: Option<Tls>,
     pub(crate) negotiation_timeout: Duration,
     pub(crate) stall_timeout: Option<Duration>,
     pub(crate) stop: Stop,
-    clients: Arc<Clients>,
+    pub(crate) clients: Arc<Clients>,
     /// Wakes the thread that accepts.
-    bell: Arc<EventFd>,
+    pub(crate) bell: Arc<EventFd>,
     journal: Journal,
     /// What the log was last told of each export's device that has become smaller; the next client need not tell it
     /// again.
-    shrunk: Mutex<BTreeMap<String, String>>,
+    pub(crate) shrunk: Mutex<BTreeMap<String, String>>,
 }
 
 impl Shared {
@@ -321,22 +320,6 @@ impl Shared {
 
     pub(crate) fn warn(&self, topic: Topic, text: fmt::Arguments<'_>) {
         self.journal.warn(topic, text.to_string());
-    }
-
-    /// Gives a client that has chosen an export a place.
-    ///
-    /// # Errors
-    /// There is none; the text is for the client.
-    pub(crate) fn admit(&self, entry: &Entry) -> Result<(), String> {
-        if self.clients.admit(entry) {
-            // There is room for another to negotiate.
-            self.bell.notify();
-            return Ok(());
-        }
-        let Entry { number, peer, .. } = entry;
-        let why = format!("the server has as many clients as it may, {}; try again later", self.clients.most());
-        self.warn(Topic::Refusal, format_args!("client {number} from {peer} is refused: {why}"));
-        Err(why)
     }
 
     /// Gives a client a thread. False if too many negotiate.
@@ -374,38 +357,6 @@ impl Shared {
                 }
                 self.warn(Topic::Ending, format_args!("client {number} from {peer}: {ending}"));
             }
-        }
-    }
-}
-
-/// What a client that negotiates sees of it.
-impl Shared {
-    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.exports.iter().map(|export| (export.name.as_str(), export.description.as_str()))
-    }
-
-    /// The device may have grown since the last client came; who chooses the export sees it as it is now, to its end.
-    /// `writes`: the client may write.
-    pub(crate) fn offer(&self, export: usize, writes: bool) -> Offer {
-        let export = &self.exports[export];
-        if let Err(error) = export.queue.revalidate() {
-            let error = error.to_string();
-            let mut told = self.shrunk.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.get(&export.name) != Some(&error) {
-                self.warn(Topic::Device, format_args!("export {:?}: {error}", export.name));
-                told.insert(export.name.clone(), error);
-            }
-        }
-        export.offer(self.longest, writes)
-    }
-
-    /// A client has asked for an export that it may not use.
-    pub(crate) fn note_refusal(&self, entry: &Entry, refusal: &str) {
-        // A client that asks again and again is told of once.
-        if entry.was_refused.set(()).is_ok() {
-            let Entry { number, peer, .. } = entry;
-            self.clients.reject(Reason::Denied);
-            self.warn(Topic::Refusal, format_args!("client {number} from {peer}: {refusal}"));
         }
     }
 }

@@ -1,8 +1,11 @@
 //! A client that negotiates, and what it sees of the server.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, PoisonError};
 
-use crate::clients::Entry;
+use blkmq::Notify;
+
+use crate::clients::{Entry, Reason};
+use crate::log::Topic;
 use crate::nbd::negotiation::{Catalogue, Offer};
 use crate::server::Shared;
 
@@ -16,11 +19,20 @@ impl Visitor {
     pub(crate) fn new(shared: Arc<Shared>, entry: Arc<Entry>) -> Self {
         Self { shared, entry }
     }
+
+    /// Counts and tells of a client that is not served. One that asks again and again is counted and told of once.
+    fn reject(&self, is_told: &OnceLock<()>, reason: Reason, why: &str) {
+        if is_told.set(()).is_ok() {
+            let Entry { number, peer, .. } = &*self.entry;
+            self.shared.clients.reject(reason);
+            self.shared.warn(Topic::Refusal, format_args!("client {number} from {peer} is refused: {why}"));
+        }
+    }
 }
 
 impl Catalogue for Visitor {
     fn names(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.shared.names()
+        self.shared.exports.iter().map(|export| (export.name.as_str(), export.description.as_str()))
     }
 
     fn refusal(&self, export: usize) -> Option<String> {
@@ -29,15 +41,34 @@ impl Catalogue for Visitor {
     }
 
     fn note_refusal(&self, refusal: &str) {
-        self.shared.note_refusal(&self.entry, refusal);
+        self.reject(&self.entry.was_refused, Reason::Denied, refusal);
     }
 
+    /// The device may have grown since the last client came; a client that chooses the export sees it as it is now, to its end.
     fn offer(&self, export: usize) -> Offer {
-        let writes = self.shared.exports[export].is_open(&self.entry) == Some(true);
-        self.shared.offer(export, writes)
+        let Self { shared, entry } = self;
+        let export = &shared.exports[export];
+        let writes = export.is_open(entry) == Some(true);
+        if let Err(error) = export.queue.revalidate() {
+            let error = error.to_string();
+            let mut told = shared.shrunk.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.get(&export.name) != Some(&error) {
+                shared.warn(Topic::Device, format_args!("export {:?}: {error}", export.name));
+                told.insert(export.name.clone(), error);
+            }
+        }
+        export.offer(shared.longest, writes)
     }
 
     fn admit(&self, _export: usize) -> Result<(), String> {
-        self.shared.admit(&self.entry)
+        let Self { shared, entry } = self;
+        if shared.clients.admit(entry) {
+            // There is room for another to negotiate.
+            shared.bell.notify();
+            return Ok(());
+        }
+        let why = format!("the server has as many clients as it may, {}; try again later", shared.clients.most());
+        self.reject(&entry.was_turned_away, Reason::Full, &why);
+        Err(why)
     }
 }

@@ -162,7 +162,7 @@ fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 }
 
-/// Red if a client that finds the server full is left without an answer, or is let in.
+/// Red if a client that finds the server full is left without an answer, or is let in; or if one that tries again counts as another.
 #[test]
 fn a_client_too_many_is_told_so_and_counted() {
     let lines = Arc::new(Mutex::new(Vec::new()));
@@ -175,7 +175,9 @@ fn a_client_too_many_is_told_so_and_counted() {
     let go = [&named("")[..], &[0, 0]].concat();
     let refused =
         (option_replies::ERR_POLICY, b"the server has as many clients as it may, 1; try again later".to_vec());
-    assert_eq!(second.ask(options::GO, &go), [refused]);
+    for _ in 0..3 {
+        assert_eq!(second.ask(options::GO, &go), std::slice::from_ref(&refused));
+    }
     let mut third = Client::pair(&server);
     third.option(options::EXPORT_NAME, b"");
     assert!(third.is_closed(), "there is no answer to that which says no");
@@ -187,7 +189,8 @@ fn a_client_too_many_is_told_so_and_counted() {
     assert_eq!(second.read(0, 4096), Ok(vec![0; 4096]));
     drop(server);
     let said = "client 2 from a test is refused: the server has as many clients as it may, 1; try again later";
-    assert!(lines.lock().unwrap().contains(&(Level::Warning, said.to_owned())));
+    let said = (Level::Warning, said.to_owned());
+    assert_eq!(lines.lock().unwrap().iter().filter(|line| **line == said).count(), 1);
 }
 
 #[test]
