@@ -232,7 +232,11 @@ fn secure(stream: &mut Stream, shared: &Shared, entry: &Entry, input: &Input, de
     loop {
         match stream.shake_hands() {
             Ok(true) => break,
-            Ok(false) | Err(System(SystemError::INTR)) => _ = time_left(shared, entry, deadline)?,
+            Ok(false) => {
+                entry.note_word();
+                time_left(shared, entry, deadline)?;
+            }
+            Err(System(SystemError::INTR)) => _ = time_left(shared, entry, deadline)?,
             Err(System(SystemError::AGAIN)) => {
                 let events = if stream.wants_write() { PollFlags::OUT } else { PollFlags::IN };
                 wait_until(stream, shared, entry, events, deadline)?;

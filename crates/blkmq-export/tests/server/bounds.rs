@@ -4,14 +4,18 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use blkmq::driver::spec;
 use blkmq::{Clock, RequestQueue, VirtualClock};
 use blkmq_export::nbd::{commands, option_replies, options};
 use blkmq_export::{Address, Bounds, Export, Level};
+use rustls::StreamOwned;
+use rustls::version::TLS13;
 
 use crate::client::{Client, named, request};
 use crate::ending::until;
+use crate::tls::{Site, start_tls};
 use crate::{builder, queue, server_with};
 
 /// Sends reads of 1 MiB until the socket takes no more for good. Returns how many.
@@ -160,6 +164,42 @@ fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
     let mut oldest = &strangers[0];
     oldest.read_exact(&mut [0; 18]).unwrap();
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
+}
+
+/// Red if what a client says in its handshake does not count: it would have been silent for longer than all others, and go.
+#[test]
+fn a_slow_handshake_is_not_silent() {
+    let site = Site::new();
+    let server = site.server("ram,size=1M");
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let seen = theirs.try_clone().unwrap();
+    server.serve(theirs.into(), Some("a test")).unwrap();
+    let mut slow = Client::greet(ours);
+    start_tls(&mut slow);
+    let mut session = site.session(&[&TLS13], None);
+    let mut hello = Vec::new();
+    session.write_tls(&mut hello).unwrap();
+    // As many as may come from one user.
+    let others: Vec<_> = (1..64)
+        .map(|_| {
+            let mut other = Client::pair(&server);
+            other.ask(options::LIST, &[]);
+            other
+        })
+        .collect();
+    // Longer than those may be silent whose places are wanted.
+    thread::sleep(Duration::from_millis(1100));
+    for byte in &hello[..2] {
+        slow.send(&[*byte]);
+        until(|| rustix::io::ioctl_fionread(&seen).unwrap() == 0);
+    }
+    drop(seen);
+    let _newcomer = Client::pair(&server);
+    slow.send(&hello[2..]);
+    let mut slow = Client::over(StreamOwned::new(session, slow.stream));
+    slow.go("");
+    assert_eq!(slow.read(0, 512), Ok(vec![0; 512]));
+    drop(others);
 }
 
 /// Red if a client that finds the server full is left without an answer, or is let in; or if one that tries again counts as another.

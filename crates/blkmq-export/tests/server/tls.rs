@@ -64,7 +64,7 @@ impl Site {
         builder().export(Export::new("", queue(device))).tls(self.tls())
     }
 
-    fn server(&self, device: &str) -> Server {
+    pub(crate) fn server(&self, device: &str) -> Server {
         self.builder(device).start().expect("the server is right")
     }
 
@@ -89,7 +89,11 @@ impl Site {
         Arc::new(config)
     }
 
-    fn session(&self, versions: &[&'static SupportedProtocolVersion], paper: Option<&Paper>) -> ClientConnection {
+    pub(crate) fn session(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        paper: Option<&Paper>,
+    ) -> ClientConnection {
         let name = "localhost".try_into().expect("this is a name");
         ClientConnection::new(self.config(versions, paper), name).expect("the configuration is right")
     }
@@ -120,7 +124,7 @@ fn encrypt(mut client: Client, session: ClientConnection) -> Encrypted {
     Client::over(StreamOwned::new(session, client.stream))
 }
 
-fn start_tls(client: &mut Client) {
+pub(crate) fn start_tls(client: &mut Client) {
     assert_eq!(client.ask(options::STARTTLS, &[]), [(option_replies::ACK, vec![])]);
 }
 
