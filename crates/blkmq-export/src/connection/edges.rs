@@ -214,7 +214,12 @@ impl Edges {
         let part = Part { bytes, buffer, fua, reads: 0, failed: None };
         let place = self.add(Work { task, blocks, what: What::Part(part) });
         self.is_wary = true;
-        if self.claims.len() < MAX_CLAIMS { self.claim(hands, place) } else { self.backlog.push_back(place) }
+        if self.has_room() { self.claim(hands, place) } else { self.backlog.push_back(place) }
+    }
+
+    /// Whether a change that comes now may have a claim: those that wait for one come first, however many steps another has.
+    fn has_room(&self) -> bool {
+        self.claims.len() < MAX_CLAIMS && self.backlog.is_empty()
     }
 
     /// Does a change of whole blocks when it is its turn, for a connection that is wary.
@@ -222,7 +227,7 @@ impl Edges {
     pub(super) fn change_whole(&mut self, hands: &mut Hands<'_>, bio: Bio) {
         let start = bio.sector * SECTOR_SIZE as u64;
         let blocks = start..start + bio.nr_sectors * SECTOR_SIZE as u64;
-        if self.claims.len() < MAX_CLAIMS {
+        if self.has_room() {
             match self.seat.claim_whole(&blocks) {
                 None => hands.waiting.push_back(bio),
                 Some(ticket) => {
@@ -440,65 +445,4 @@ fn is_changing(tasks: &Tasks, block: u64, blocks: &Range<u64>, but: Option<TaskI
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use blkmq::RequestQueue;
-    use blkmq::driver::spec;
-    use blkmq::event::EventFd;
-
-    use super::*;
-    use crate::turns::Turns;
-
-    fn edges(block: u32) -> Edges {
-        let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-        Edges::new(block, Turns::of(&q).join(Arc::new(EventFd::new().unwrap())))
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "there are no descriptors")]
-    fn bytes_are_rounded_to_blocks_outwards_and_inwards() {
-        let edges = edges(4096);
-        for (bytes, around, within, nr_edges) in [
-            (0..4096, 0..4096, 0..4096, 0),
-            (1..4096, 0..4096, 4096..4096, 1),
-            (4096..4097, 4096..8192, 4096..4096, 1),
-            (4095..12289, 0..16384, 4096..12288, 2),
-            (5000..6000, 4096..8192, 8192..8192, 2),
-            (5000..5000, 5000..5000, 8192..8192, 0),
-        ] {
-            assert_eq!(edges.around(bytes.clone()), around, "{bytes:?}");
-            assert_eq!(edges.within(bytes.clone()), within, "{bytes:?}");
-            assert_eq!(edges.charge(bytes.clone()), nr_edges * 4096, "{bytes:?}");
-        }
-        assert_eq!((edges.skip(4097), edges.up(4097), edges.down(4097)), (1, 8192, 4096));
-    }
-
-    /// Red if a connection takes what was claimed before it came for passed: its change would be undone by what the claim's owner had read.
-    #[test]
-    #[cfg_attr(miri, ignore = "there are no descriptors")]
-    fn a_connection_that_comes_later_looks_before_its_first_change() {
-        let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
-        let bell = || Arc::new(EventFd::new().unwrap());
-        let mut first = Turns::of(&q).join(bell());
-        let (ticket, is_due) = first.claim_part(0..4096, true);
-        assert!(is_due, "there is nobody to ask");
-        let mut late = Edges::new(4096, Turns::of(&q).join(bell()));
-        assert!(late.is_wary());
-        assert!(late.seat.claim_whole(&(0..4096)).is_some(), "it waits for the claim");
-        first.end(ticket);
-    }
-
-    /// Red if epochs that have gone round are compared as if they had not: a part would wait for ever, or not at all.
-    #[test]
-    fn what_an_operation_is_for_comes_back_with_it_and_epochs_go_round() {
-        for (place, epoch) in [(None, 0), (Some(0), 1), (Some((1 << PLACE_BITS) - 2), (1 << EPOCH_BITS) - 1)] {
-            let mark = Mark { task: 0x8001, place, epoch };
-            assert_eq!(Mark::of(mark.bits()), mark);
-            assert_eq!(mark.bits() as TaskId, mark.task);
-        }
-        let last = (1 << EPOCH_BITS) - 1;
-        assert!(is_before(0, 1) && is_before(last, 0) && is_before(last - 5, 3));
-        assert!(!is_before(1, 1) && !is_before(1, 0) && !is_before(0, last));
-    }
-}
+mod tests;
