@@ -104,10 +104,11 @@ impl Entry {
         self.heard.store(self.since.elapsed().as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// For how long it has said nothing.
-    fn silence(&self) -> Duration {
+    /// For how long it has said nothing by now.
+    fn silence(&self, now: Instant) -> Duration {
+        let age = now.saturating_duration_since(self.since);
         // Relaxed: as above.
-        self.since.elapsed().saturating_sub(Duration::from_micros(self.heard.load(Ordering::Relaxed)))
+        age.saturating_sub(Duration::from_micros(self.heard.load(Ordering::Relaxed)))
     }
 
     /// Whether another connection has its place, so that it has to go.
@@ -382,10 +383,12 @@ impl Inside {
         } else {
             return true;
         };
-        let Some(oldest) = here().filter(|entry| entry.source == source).max_by_key(|entry| entry.silence()) else {
+        // One time for all: a thread that is held up between two looks at the clock would take a later one for the oldest.
+        let now = Instant::now();
+        let Some(oldest) = here().filter(|entry| entry.source == source).max_by_key(|entry| entry.silence(now)) else {
             return false;
         };
-        if oldest.silence() < silence && of_source + 1 >= count(source) {
+        if oldest.silence(now) < silence && of_source + 1 >= count(source) {
             return false;
         }
         // Relaxed: the bell orders it.
