@@ -200,6 +200,11 @@ impl<'q> Request<'q> {
     pub(crate) fn absorb(&mut self, other: Self, how: MergeHow) {
         debug_assert_ne!(other.index(), self.index(), "a request does not merge with itself");
         let theirs = *other.body();
+        // So no key that must agree has a bit for it.
+        debug_assert!(
+            !self.body().flags.fua && !theirs.flags.fua,
+            "a request with FUA is submitted as one that never merges"
+        );
         let _ = other.leave_at(Place::Merged);
         let slots = self.slots;
         let ours = self.body_mut();
