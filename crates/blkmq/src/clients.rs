@@ -44,7 +44,11 @@ impl Clients {
             self.places.len() - 1
         });
         let place = &mut self.places[number];
-        let times = place.times.wrapping_add(1);
+        let mut times = place.times.wrapping_add(1);
+        // The default is the id of no client.
+        if ClientId::new(number, times) == ClientId::default() {
+            times += 1;
+        }
         *place = Place { client: Some(client.clone()), nr_submitters: 1, times };
         let id = ClientId::new(number, times);
         self.ids.insert(client.clone(), id);
@@ -98,6 +102,24 @@ mod tests {
         }
         assert_eq!((clients.places.len(), clients.ids.len()), (2, 1));
         assert_eq!(clients.join(&Client::new("stays")), stays);
+    }
+
+    /// Red if the count of how often a place was given wraps to the id that is no client's.
+    #[test]
+    fn no_client_has_the_default_id() {
+        for times in [(1 << 20) - 1, u32::MAX] {
+            let mut clients = Clients::default();
+            let client = Client::new("a");
+            let first = clients.join(&client);
+            clients.leave(first);
+            assert_eq!(first.place(), 0, "the default id is of the first place");
+            clients.places[0].times = times;
+            let id = clients.join(&client);
+            assert_ne!(id, ClientId::default(), "after {times} times");
+            assert_eq!(id.place(), 0);
+            clients.leave(id);
+            assert_eq!(clients.ids.len(), 0);
+        }
     }
 
     /// Red if equal clients are told apart, or others are not, or if one of several submitters takes the client with it.
