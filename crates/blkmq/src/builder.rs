@@ -10,7 +10,7 @@ use crate::driver::{Driver, Topology, check_topology};
 use crate::flush::FLUSH_POOL;
 use crate::hctx::{HwCtxTable, MAX_HW_QUEUES};
 use crate::hold::{Held, Wait, WaitObserver};
-use crate::knobs::check_nr_requests;
+use crate::knobs::{check_nr_requests, check_within_depth};
 use crate::left::Left;
 use crate::limits::Limits;
 use crate::locking::Locking;
@@ -100,7 +100,7 @@ impl Builder {
     }
 
     /// Requests that each hardware queue may have, queued and with the driver, 1 to 65536; see the knob `nr_requests`. By default
-    /// 65536 with a scheduler, so that it sees all that waits, and the depth without one. Without one no more count than the depth.
+    /// 65536 with a scheduler, so that it sees all that waits, and the depth without one, which is also the most without one.
     #[must_use]
     pub fn nr_requests(mut self, nr_requests: u32) -> Self {
         self.nr_requests = Some(nr_requests);
@@ -175,6 +175,9 @@ impl Builder {
         let single = topology.default_queues == 1 && topology.read_queues == 0;
         let by_default = || Wanted::Named(if single { "mq-deadline" } else { "none" }.to_owned());
         let scheduler = self.scheduler.unwrap_or_else(by_default).find()?;
+        if let (Some(nr_requests), None) = (self.nr_requests, &scheduler) {
+            check_within_depth(nr_requests, topology.depth)?;
+        }
         let slots = Slots::new(MAX_MEMBERS);
         slots.make_pool(FLUSH_POOL, MAX_HW_QUEUES as u16);
         let now = self.clock.now();

@@ -12,7 +12,7 @@ use crate::clients::Clients;
 use crate::driver::{Topology, check_topology};
 use crate::grace::Observed;
 use crate::hctx::Layout;
-use crate::knobs::check_nr_requests;
+use crate::knobs::{check_nr_requests, check_within_depth};
 use crate::locking::Locking;
 use crate::queue::{QueueError, RequestQueue, Wanted};
 use crate::sync::atomic::{Ordering, fence};
@@ -293,11 +293,8 @@ impl RequestQueue {
             What::Scheduler(scheduler) => self.install(scheduler),
             What::NrRequests(nr_requests) => {
                 let mut hold = self.held.lock.lock();
-                let depth = u32::from(self.hctxs.depth());
-                if hold.scheduler.is_none() && nr_requests > depth {
-                    let text =
-                        format!("nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler");
-                    return Err(QueueError::BadValue(text));
+                if hold.scheduler.is_none() {
+                    check_within_depth(nr_requests, self.hctxs.depth())?;
                 }
                 self.settings.asked_nr_requests.store(nr_requests, Ordering::Relaxed);
                 self.apply_nr_requests(&mut hold, nr_requests);

@@ -66,6 +66,16 @@ pub(crate) fn check_nr_requests(nr_requests: u32) -> Result<(), QueueError> {
     checked.map(|_| ()).map_err(|error| QueueError::BadValue(error.to_string()))
 }
 
+/// Whether a hardware queue of this depth may have this number of requests while there is no scheduler.
+pub(crate) fn check_within_depth(nr_requests: u32, depth: u16) -> Result<(), QueueError> {
+    if nr_requests > u32::from(depth) {
+        return Err(QueueError::BadValue(format!(
+            "nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler"
+        )));
+    }
+    Ok(())
+}
+
 impl RequestQueue {
     /// The value of a knob as text; `scheduler` and `locking` show all, the chosen one in brackets. `size`, in sectors, can
     /// only be read.

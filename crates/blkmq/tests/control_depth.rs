@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use blkmq::driver::spec;
 use blkmq::{Bio, Buffer, Client, Clock, QueueError, RequestQueue, VirtualClock};
 use common::random::{Random, operations, seed};
@@ -123,16 +125,30 @@ fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
     }
 }
 
+/// A queue in front of a device of depth 16, as it is built.
+fn built(scheduler: &str, nr_requests: u32) -> Result<Arc<RequestQueue>, QueueError> {
+    let device = spec::open("null,poll_queues=0,hw_queue_depth=16").expect("the device is right");
+    let builder = RequestQueue::builder(device);
+    builder.scheduler(scheduler).nr_requests(nr_requests).build()
+}
+
+/// Red if the builder takes a number that the knob refuses.
+#[test]
+fn without_a_scheduler_the_builder_refuses_nr_requests_beyond_the_depth_as_the_knob_does() {
+    let q = built("none", 16).expect("it is the depth");
+    let refused = q.set_knob("nr_requests", "17").unwrap().wait().expect_err("it is beyond the depth");
+    assert_eq!(refused.to_string(), "nr_requests: 17 is not within 1..16, the depth, without a scheduler");
+    assert_eq!(built("none", 17).err(), Some(refused));
+    assert_eq!(built("mq-deadline", 17).expect("tags do not bound a scheduler").knob("nr_requests").unwrap(), "17");
+}
+
 /// Red if the number is forgotten when the scheduler changes, or if one that was asked for bounds the tags of a device that has no
 /// scheduler no more.
 #[test]
 fn nr_requests_that_was_asked_for_survives_a_change_of_scheduler() {
     let shown = |q: &RequestQueue| q.knob("nr_requests").unwrap();
-    let change = |q: &std::sync::Arc<RequestQueue>, name| q.set_scheduler(name).unwrap().wait().unwrap();
-    let built = |nr_requests| {
-        let builder = RequestQueue::builder(spec::open("null,poll_queues=0,hw_queue_depth=16").unwrap());
-        builder.scheduler("mq-deadline").nr_requests(nr_requests).build()
-    };
+    let change = |q: &Arc<RequestQueue>, name| q.set_scheduler(name).unwrap().wait().unwrap();
+    let built = |nr_requests| built("mq-deadline", nr_requests);
     let set = |nr_requests| {
         let q = queue("null,poll_queues=0,hw_queue_depth=16", "mq-deadline");
         assert_eq!(shown(&q), "65536");

@@ -143,14 +143,16 @@ fn period_ns(random: &mut Random) -> Option<u64> {
     random.one_in(4).then(|| random.within(20_000_000, 40_000_000) << random.below(7))
 }
 
-/// The knob `nr_requests` of a device of this depth. In most worlds what waits does not find room at all times.
-fn nr_requests(random: &mut Random, depth: u16) -> Option<u32> {
+/// The knob `nr_requests` of a device of this depth, which is the most without a scheduler. In most worlds what waits does not find
+/// room at all times.
+fn nr_requests(random: &mut Random, depth: u16, scheduler: &str) -> Option<u32> {
     let depth = u64::from(depth);
-    match random.below(4) {
+    let drawn = match random.below(4) {
         0 => None,
-        1 => Some(magnitude(random, 4 * depth) as u32),
-        _ => Some(2 * depth.min(128) as u32),
-    }
+        1 => Some(magnitude(random, 4 * depth)),
+        _ => Some(2 * depth.min(128)),
+    };
+    drawn.map(|drawn| if scheduler == "none" { drawn.min(depth) } else { drawn } as u32)
 }
 
 /// A timeout in ms of a world whose clients come together: whoever waits sleeps, however long that is. While a request takes
@@ -198,15 +200,16 @@ impl Plan {
         let locking = *random.pick(&LOCKINGS);
         let may_change = Alterable { scheduler: settings.scheduler.is_none(), locking: settings.locking.is_none() };
         let whims = |whims: Whims| if is_owned { whims.of_owners(nr_owners) } else { whims };
+        let scheduler = scheduler.copied().unwrap_or(drawn);
         Self {
             order,
             mean_steps: magnitude(random, most_steps),
             order_random,
             step_ns: magnitude(random, 100),
-            scheduler: scheduler.copied().unwrap_or(drawn),
+            scheduler,
             locking: settings.locking.unwrap_or(locking),
             bypass: random.one_in(2),
-            nr_requests: nr_requests(random, topology.depth),
+            nr_requests: nr_requests(random, topology.depth, scheduler),
             slots: *random.pick(&[4, 8, 16, 32, 64, 256]),
             io_timeout_ms,
             accounting: *random.pick(&[Accounting::PerThread, Accounting::Shared]),
