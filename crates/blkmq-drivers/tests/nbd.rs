@@ -14,7 +14,7 @@ use blkmq::{Bio, Buffer, Flags, Locking, Op, RejectReason, RequestQueue, Status}
 use blkmq_export::{Address, Export, Server};
 use blkmq_nbd::{SIMPLE_REPLY_MAGIC, command_flags, commands, transmission};
 use common::{run, submitter};
-use pretend::greet;
+use pretend::{SIZE, greet};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -106,7 +106,7 @@ fn the_device_is_what_the_export_is() {
 fn obey(listener: UnixListener, more: u16) -> thread::JoinHandle<Vec<(u16, u16)>> {
     thread::spawn(move || {
         let mut stream = listener.accept().expect("the client talks on").0;
-        greet(&mut stream, more);
+        greet(&mut stream, SIZE, more);
         let mut asked = Vec::new();
         let mut head = [0; 28];
         while stream.read_exact(&mut head).is_ok() {
@@ -204,7 +204,7 @@ fn an_export_of_an_export_promises_no_more_than_that_one() {
 
 /// Talks like a server up to the first request, and then says to it what `answer` makes of its cookie; with nothing to say it leaves.
 fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
-    greet(&mut stream, 0);
+    greet(&mut stream, SIZE, 0);
     let mut bytes = [0; 256];
     let mut request = [0; 28];
     stream.read_exact(&mut request).expect("the client talks on");
@@ -286,7 +286,7 @@ fn what_the_socket_does_not_take_is_sent_later() {
     let (go, wait) = std::sync::mpsc::channel();
     let server = thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        greet(&mut stream, 0);
+        greet(&mut stream, SIZE, 0);
         wait.recv().unwrap();
         let mut seen = Vec::new();
         for _ in 0..WRITES {
@@ -322,7 +322,7 @@ fn a_server_that_says_nothing_is_left_after_the_timeout() {
     let listener = UnixListener::bind(&socket).unwrap();
     let server = thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        greet(&mut stream, 0);
+        greet(&mut stream, SIZE, 0);
         // Until the client closes the connection.
         while stream.read(&mut [0; 256]).is_ok_and(|len| len > 0) {}
     });

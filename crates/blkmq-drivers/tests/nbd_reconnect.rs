@@ -16,7 +16,7 @@ use blkmq::{Bio, Buffer, Flags, RequestQueue, Status, Submitter};
 use blkmq_export::{Address, Export, Server};
 use blkmq_nbd::{Errno, SIMPLE_REPLY_MAGIC, commands, transmission};
 use common::{run, submitter};
-use pretend::greet;
+use pretend::{SIZE, greet};
 use tempfile::TempDir;
 
 const BLOCK: usize = 4096;
@@ -133,7 +133,7 @@ fn what_a_server_that_is_leaving_did_not_do_waits_for_the_next() {
     let server = thread::spawn(move || {
         for errno in [Errno::Shutdown.number(), 0] {
             let mut stream = listener.accept().unwrap().0;
-            greet(&mut stream, 0);
+            greet(&mut stream, SIZE, 0);
             let cookie = cookie(&mut stream);
             stream.write_all(&reply(errno, cookie)).unwrap();
         }
@@ -278,7 +278,7 @@ fn the_next_server_has_the_whole_timeout() {
     let server = thread::spawn(move || {
         let accept = || {
             let mut stream = listener.accept().unwrap().0;
-            greet(&mut stream, 0);
+            greet(&mut stream, SIZE, 0);
             stream
         };
         let mut first = accept();
@@ -302,7 +302,8 @@ fn the_next_server_has_the_whole_timeout() {
     assert!(lasted >= TIMEOUT, "it was given up after {lasted:?}");
 }
 
-/// Hangs if hardware queues come up one by one: the first would be left with a server that is gone, for good.
+/// Hangs if hardware queues come up one by one: the first would be left with a server that is gone, for good. Hangs also if the size
+/// is kept that this server told: the export of the next one would be too small.
 #[test]
 fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
     let folder = folder();
@@ -310,16 +311,16 @@ fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
     let listener = UnixListener::bind(&socket).unwrap();
     let (is_open, opened) = std::sync::mpsc::channel();
     let server = thread::spawn(move || {
-        let accept = || {
+        let accept = |size| {
             let mut stream = listener.accept().unwrap().0;
-            greet(&mut stream, transmission::CAN_MULTI_CONN);
+            greet(&mut stream, size, transmission::CAN_MULTI_CONN);
             stream
         };
-        let first = [accept(), accept()];
+        let first = [accept(SIZE), accept(SIZE)];
         opened.recv().unwrap();
         drop(first);
         // It speaks to the first hardware queue, and is gone before it has spoken to the second.
-        let first = accept();
+        let first = accept(2 * SIZE);
         drop((listener.accept().unwrap(), first));
         let answer = |mut stream: UnixStream| {
             let mut request = [0; 28];
@@ -328,7 +329,7 @@ fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
                 stream.write_all(&reply(0, cookie)).unwrap();
             }
         };
-        let streams = [accept(), accept()];
+        let streams = [accept(SIZE), accept(SIZE)];
         thread::scope(|scope| {
             streams.map(|stream| scope.spawn(move || answer(stream))).map(|thread| thread.join().unwrap())
         });

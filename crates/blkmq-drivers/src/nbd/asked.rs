@@ -115,8 +115,10 @@ impl Asked {
         self.is_given_up = self.is_out();
     }
 
-    pub(super) const fn is_given_up(&self) -> bool {
-        self.is_given_up
+    /// Whether the request is with the device, and no server is to answer it any more: it was given up, or it promises that
+    /// something is durable where that `is_lost`.
+    pub(super) const fn must_fail(&self, is_lost: bool) -> bool {
+        self.is_out() && (self.is_given_up || self.is_durable && is_lost)
     }
 
     pub(super) const fn is_read(&self) -> bool {
@@ -125,10 +127,6 @@ impl Asked {
 
     pub(super) const fn is_flush(&self) -> bool {
         matches!(self.op, Op::Flush)
-    }
-
-    pub(super) const fn is_durable(&self) -> bool {
-        self.is_durable
     }
 
     /// Whether what it changed may be in the server's cache alone once it is answered.

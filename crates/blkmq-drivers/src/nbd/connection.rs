@@ -303,8 +303,7 @@ impl Connection {
         self.news.drain();
         for asked in &self.asked {
             let mut asked = lock(asked);
-            // What was given up, and what promises that data is durable which is lost.
-            if asked.is_given_up() || asked.is_durable() && link.cache.is_lost() {
+            if asked.must_fail(link.cache.is_lost()) {
                 asked.finish(Status::IoError, done);
             }
         }
@@ -351,8 +350,7 @@ impl Connection {
         self.is_broken.store(false, Ordering::Relaxed);
         for asked in &self.asked {
             let mut asked = lock(asked);
-            let fails = asked.is_given_up() || asked.is_durable() && link.cache.is_lost();
-            if asked.is_out() && !fails {
+            if asked.is_out() && !asked.must_fail(link.cache.is_lost()) {
                 asked.send_again_to(&mut unsent.bytes);
             }
         }

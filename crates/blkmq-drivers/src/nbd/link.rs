@@ -153,13 +153,15 @@ impl Link {
             }
             let (socket, terms) = handshake::connect(address, patience())?;
             self.check(terms)?;
-            self.size.fetch_max(terms.size, Ordering::Relaxed);
-            sockets.push((connection, socket));
+            sockets.push((connection, socket, terms.size));
         }
-        if sockets.iter().any(|(_, socket)| is_closed(socket)) {
+        if sockets.iter().any(|(_, socket, _)| is_closed(socket)) {
             return Err(format!("{address}: the server went away again"));
         }
-        for (connection, socket) in sockets {
+        // What every connection has been promised: a try that fails leaves no size behind that the next server may not have.
+        let size = sockets.iter().map(|(.., size)| *size).min().unwrap_or_default();
+        self.size.fetch_max(size, Ordering::Relaxed);
+        for (connection, socket, _) in sockets {
             connection.come_up(self, socket).map_err(|error| format!("{address}: {error}"))?;
         }
         Ok(())

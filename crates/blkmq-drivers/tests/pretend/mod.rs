@@ -5,8 +5,11 @@ use std::os::unix::net::UnixStream;
 
 use blkmq_nbd::{INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, option_replies, options, transmission};
 
-/// Talks like a server up to the first request; its export has a MiB, and `more` than the flags that every export has.
-pub(crate) fn greet(stream: &mut UnixStream, more: u16) {
+/// Bytes of the export.
+pub(crate) const SIZE: u64 = 1 << 20;
+
+/// Talks like a server up to the first request; its export has so many bytes, and `more` than the flags that every export has.
+pub(crate) fn greet(stream: &mut UnixStream, size: u64, more: u16) {
     let mut bytes = [0; 256];
     let flags = handshake::FIXED_NEWSTYLE.to_be_bytes();
     let greeting = [&INIT_MAGIC.to_be_bytes()[..], &OPTION_MAGIC.to_be_bytes(), &flags].concat();
@@ -16,7 +19,7 @@ pub(crate) fn greet(stream: &mut UnixStream, more: u16) {
         let head = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &kind.to_be_bytes()].concat();
         [&head, &(data.len() as u32).to_be_bytes()[..], data].concat()
     };
-    let (size, flags) = ((1_u64 << 20).to_be_bytes(), (transmission::HAS_FLAGS | more).to_be_bytes());
+    let (size, flags) = (size.to_be_bytes(), (transmission::HAS_FLAGS | more).to_be_bytes());
     let export = [&info::EXPORT.to_be_bytes()[..], &size, &flags].concat();
     let replies = [reply(option_replies::INFO, &export), reply(option_replies::ACK, &[])].concat();
     stream.write_all(&replies).expect("the client talks on");
