@@ -9,6 +9,7 @@ mod address;
 mod asked;
 mod cache;
 mod connection;
+mod dial;
 mod handshake;
 mod link;
 

@@ -1,7 +1,6 @@
 //! How a connection begins: the fixed newstyle negotiation, up to the chosen export.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -9,13 +8,11 @@ use blkmq::limits::SECTOR_SIZE;
 use blkmq_nbd::{
     INIT_MAGIC, MAX_PAYLOAD, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, option_replies, options, transmission,
 };
-use rustix::io::{ioctl_fionbio, retry_on_intr};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send, socket_with,
-};
+use rustix::event::PollFlags;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::address::{Address, Place};
+use super::address::Address;
+use super::dial::Dialer;
 
 /// Of the replies to options, those that tell of an error.
 const IS_ERROR: u32 = 1 << 31;
@@ -75,77 +72,43 @@ fn refused<T>(what: impl Into<String>) -> Result<T, Refused> {
     Err(Refused::Server(what.into()))
 }
 
-/// Connects, and chooses the export, within that time. The socket does not block from then on.
-pub(super) fn connect(address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), String> {
-    begin(address, patience).map_err(|refused| match refused {
+/// Connects, and chooses the export, within that time. The socket does not block.
+pub(super) fn connect(dialer: &Dialer, address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), String> {
+    begin(dialer, address, patience).map_err(|refused| match refused {
         Refused::System(error) => match error.kind() {
             io::ErrorKind::UnexpectedEof => format!("{address}: the server closes the connection"),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                format!("{address}: the server does not answer within {patience:?}")
-            }
+            io::ErrorKind::TimedOut => format!("{address}: the server does not answer within {patience:?}"),
             _ => format!("{address}: {error}"),
         },
         Refused::Server(what) => format!("{address}: {what}"),
     })
 }
 
-fn begin(address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), Refused> {
+fn begin(dialer: &Dialer, address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), Refused> {
     let until = Instant::now() + patience;
-    let socket = dial(&address.place, until)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(left(until)?)).map_err(io::Error::from)?;
-    let mut hasty = Hasty { socket, until };
+    let socket = dialer.dial(&address.place, until)?;
+    let mut hasty = Hasty { dialer, socket, until };
     let terms = negotiate(&mut hasty, &address.export)?;
-    ioctl_fionbio(&hasty.socket, true).map_err(io::Error::from)?;
     Ok((hasty.socket, terms))
 }
 
-fn dial(place: &Place, until: Instant) -> io::Result<OwnedFd> {
-    match place {
-        Place::Unix(path) => {
-            let address = SocketAddrUnix::new(path)?;
-            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-            // Where more clients wait than the server lets wait, the system has the next one wait to connect, for so long.
-            set_socket_timeout(&socket, Timeout::Send, Some(left(until)?))?;
-            retry_on_intr(|| rustix::net::connect(&socket, &address))?;
-            Ok(socket)
-        }
-        Place::Tcp(host, port) => {
-            let mut said = None;
-            for address in (host.as_str(), *port).to_socket_addrs()? {
-                match TcpStream::connect_timeout(&address, left(until)?) {
-                    Ok(stream) => {
-                        stream.set_nodelay(true)?;
-                        return Ok(stream.into());
-                    }
-                    Err(error) => said = Some(error),
-                }
-            }
-            Err(said.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
-        }
-    }
-}
-
-/// The time that is left; an error if there is none, which would mean no limit to the system.
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-/// A stream socket that is read until a time, however little comes at a time.
-struct Hasty {
+/// A stream socket that is read and written until a time, however little goes at a time.
+struct Hasty<'a> {
+    dialer: &'a Dialer,
     socket: OwnedFd,
     until: Instant,
 }
 
-impl Read for Hasty {
+impl Read for Hasty<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        set_socket_timeout(&self.socket, Timeout::Recv, Some(left(self.until)?))?;
+        self.dialer.wait(&self.socket, PollFlags::IN, self.until)?;
         Ok(recv(&self.socket, bytes, RecvFlags::empty())?.0)
     }
 }
 
-impl Write for Hasty {
+impl Write for Hasty<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.dialer.wait(&self.socket, PollFlags::OUT, self.until)?;
         Ok(send(&self.socket, bytes, SendFlags::NOSIGNAL)?)
     }
 
@@ -264,24 +227,6 @@ mod tests {
 
     fn blocks(least: u32, most: u32) -> Vec<u8> {
         reply(option_replies::INFO, &[&[0, 3][..], &least.to_be_bytes(), &[0; 4], &most.to_be_bytes()].concat())
-    }
-
-    /// Hangs if nobody limits how long it takes to connect.
-    #[test]
-    fn a_server_that_accepts_nobody_is_waited_for_for_a_time() {
-        let folder = tempfile::tempdir().expect("there is room");
-        let path = folder.path().join("socket");
-        let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-        rustix::net::listen(&listener, 0).unwrap();
-        let place = Place::Unix(path);
-        let limit = Duration::from_millis(50);
-        // The first one waits in the server's queue; there is no room for a second.
-        let _first = dial(&place, Instant::now() + limit).unwrap();
-        let error = dial(&place, Instant::now() + limit).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-        let error = dial(&place, Instant::now()).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     fn told(answers: &[Vec<u8>]) -> Result<Terms, String> {

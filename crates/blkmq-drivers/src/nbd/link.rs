@@ -16,6 +16,7 @@ use blkmq::driver::Health;
 use super::Config;
 use super::cache::Cache;
 use super::connection::{Connection, is_closed};
+use super::dial::Dialer;
 use super::handshake::{self, PATIENCE, Terms};
 use crate::lock;
 
@@ -41,6 +42,7 @@ pub(super) struct Link {
     /// Bytes of the export, which may grow while the server is away.
     size: AtomicU64,
     pub(super) cache: Cache,
+    dialer: Dialer,
     /// Made when a hardware queue is first there; none goes before the device.
     connections: Box<[OnceLock<Connection>]>,
     outage: Mutex<Option<Outage>>,
@@ -54,13 +56,15 @@ impl Link {
     /// # Errors
     /// Why there is no such export for us, in one sentence.
     pub(super) fn open(config: Config) -> Result<Arc<Self>, String> {
-        let (socket, terms) = handshake::connect(&config.address, PATIENCE)?;
+        let dialer = Dialer::new().map_err(|error| format!("{}: {error}", config.address))?;
+        let (socket, terms) = handshake::connect(&dialer, &config.address, PATIENCE)?;
         let link = Self {
             size: AtomicU64::new(terms.size),
             cache: Cache::new(terms.can_flush && !config.keeps_cache, MAX_HW_QUEUES),
             connections: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             outage: Mutex::default(),
             is_over: AtomicBool::new(false),
+            dialer,
             terms,
             config,
         };
@@ -77,7 +81,7 @@ impl Link {
             return Err(format!("{address}: the server allows one connection; submit_queues must be 1"));
         }
         for hctx in (0..queues).filter(|hctx| self.connections[usize::from(*hctx)].get().is_none()) {
-            let (socket, terms) = handshake::connect(address, PATIENCE)?;
+            let (socket, terms) = handshake::connect(&self.dialer, address, PATIENCE)?;
             self.check(terms)?;
             // A flush by the new one would say nothing of what a server before it had acknowledged.
             if self.iter().any(|connection| !connection.is_up() || connection.is_closed()) {
@@ -148,10 +152,7 @@ impl Link {
         let address = &self.config.address;
         let mut sockets = Vec::new();
         for connection in self.iter().filter(|connection| !connection.is_up()) {
-            if self.is_over.load(Ordering::Relaxed) {
-                return Err("the device is closed".to_owned());
-            }
-            let (socket, terms) = handshake::connect(address, patience())?;
+            let (socket, terms) = handshake::connect(&self.dialer, address, patience())?;
             self.check(terms)?;
             sockets.push((connection, socket, terms.size));
         }
@@ -185,6 +186,7 @@ impl Link {
     /// The device is closed: the thread that connects again is to see it now.
     pub(super) fn close(&self) {
         self.is_over.store(true, Ordering::Relaxed);
+        self.dialer.close();
         if let Some(outage) = &*lock(&self.outage) {
             outage.thread.unpark();
         }
