@@ -21,7 +21,7 @@ use std::time::Duration;
 use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
 use blkmq::driver::{Batch, Done, Driver, Health, RqId, TimeoutAction, Topology};
 use blkmq::limits::SECTOR_SIZE;
-use blkmq::{Limits, MAX_HW_QUEUES, Time};
+use blkmq::{Limits, MAX_HW_QUEUES, Status, Time};
 
 pub use address::Address;
 use connection::Connection;
@@ -178,6 +178,9 @@ impl Driver for Nbd {
     /// COST: a system call for all requests; for each a header of 28 bytes and a copy of what it writes, and a lock of its
     /// own that nobody waits for.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
+        if !self.link.is_attended() && !self.link.attend() {
+            return batch.finish_all(Status::IoError);
+        }
         self.connection(hctx).start(&self.link, batch);
     }
 

@@ -213,7 +213,7 @@ impl Connection {
     }
 
     /// Takes replies, unless another thread is doing so.
-    pub(super) fn reap(&self, link: &Arc<Link>, done: &mut Done<'_>) {
+    pub(super) fn reap(&self, link: &Link, done: &mut Done<'_>) {
         // A thread that starts requests sends as well.
         if self.is_behind.load(Ordering::Relaxed)
             && let Some(mut unsent) = try_lock(&self.unsent)
@@ -224,9 +224,11 @@ impl Connection {
         if self.has_news.load(Ordering::Relaxed) {
             self.hear(link, done);
         }
-        if self.is_broken.load(Ordering::Relaxed) || !self.receive(&mut received, link, done) {
+        if self.is_broken() {
+            link.wake();
+        } else if !self.receive(&mut received, link, done) {
             self.give_up();
-            link.lose();
+            link.wake();
         }
     }
 
@@ -362,6 +364,12 @@ impl Connection {
     /// Whether the server has closed the socket, also if no thread has found out yet.
     pub(super) fn is_closed(&self) -> bool {
         is_closed(&lock(&self.socket))
+    }
+
+    /// Whether the socket is given up.
+    pub(super) fn is_broken(&self) -> bool {
+        // Relaxed: the thread that acts on it takes the locks of both sides first.
+        self.is_broken.load(Ordering::Relaxed)
     }
 
     /// Whether the connection has a socket, as far as anybody has found out.

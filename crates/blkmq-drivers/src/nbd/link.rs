@@ -1,13 +1,15 @@
 //! All connections to a server, and what is done while it is away.
 //!
 //! When one connection breaks all are given up: the server may have begun anew, and an answer to a flush over one connection would
-//! say nothing about what another one was told before. One thread then connects again, for all of them, until it has succeeded or
-//! the device is closed.
+//! say nothing about what another one was told before. One thread, the restorer, then connects again, for all of them, until it has
+//! succeeded or the device is closed. While all is well it sleeps. It is there from the first request on and not earlier: a server that
+//! opens the device gives up rights before its first thread, and the restorer is to have no more of them than the others.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::thread::{self, Thread};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use blkmq::MAX_HW_QUEUES;
@@ -30,8 +32,17 @@ struct Outage {
     since: Instant,
     /// Why the last try failed.
     said: String,
-    /// The thread that tries.
-    thread: Thread,
+}
+
+/// The thread that connects again.
+#[derive(Debug, Default)]
+enum Restorer {
+    /// There was no request yet.
+    #[default]
+    Unneeded,
+    /// The system gave no thread.
+    Refused(io::Error),
+    There(JoinHandle<()>),
 }
 
 /// What all hardware queues of the device share.
@@ -46,6 +57,9 @@ pub(super) struct Link {
     /// Made when a hardware queue is first there; none goes before the device.
     connections: Box<[OnceLock<Connection>]>,
     outage: Mutex<Option<Outage>>,
+    restorer: Mutex<Restorer>,
+    /// There is a restorer.
+    is_attended: AtomicBool,
     /// The device is closed.
     is_over: AtomicBool,
 }
@@ -63,6 +77,8 @@ impl Link {
             cache: Cache::new(terms.can_flush && !config.keeps_cache, MAX_HW_QUEUES),
             connections: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
             outage: Mutex::default(),
+            restorer: Mutex::default(),
+            is_attended: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             dialer,
             terms,
@@ -75,7 +91,7 @@ impl Link {
     }
 
     /// Makes the connections that are missing, to the server that the others are to.
-    pub(super) fn connect(self: &Arc<Self>, queues: u16) -> Result<(), String> {
+    pub(super) fn connect(&self, queues: u16) -> Result<(), String> {
         let address = &self.config.address;
         if queues > 1 && !self.terms.can_multi_conn {
             return Err(format!("{address}: the server allows one connection; submit_queues must be 1"));
@@ -84,8 +100,9 @@ impl Link {
             let (socket, terms) = handshake::connect(&self.dialer, address, PATIENCE)?;
             self.check(terms)?;
             // A flush by the new one would say nothing of what a server before it had acknowledged.
-            if self.iter().any(|connection| !connection.is_up() || connection.is_closed()) {
-                self.lose();
+            if let Some(lost) = self.iter().find(|connection| !connection.is_up() || connection.is_closed()) {
+                lost.give_up();
+                self.wake();
                 return Err(format!("{address}: the server is away"));
             }
             self.begin(hctx, socket)?;
@@ -128,19 +145,74 @@ impl Link {
         !self.config.reconnect_delay.is_zero()
     }
 
-    /// A connection has broken. Starts the thread that connects again, unless there is one.
+    /// Whether there is a thread that connects again.
+    pub(super) fn is_attended(&self) -> bool {
+        // Relaxed: the thread itself is reached by its lock.
+        self.is_attended.load(Ordering::Relaxed)
+    }
+
+    /// Starts the thread that connects again, if there is none. Returns whether there is one.
     #[cold]
-    pub(super) fn lose(self: &Arc<Self>) {
-        let mut outage = lock(&self.outage);
-        if outage.is_some() {
-            return;
+    pub(super) fn attend(self: &Arc<Self>) -> bool {
+        let mut restorer = lock(&self.restorer);
+        if matches!(*restorer, Restorer::There(_)) {
+            return true;
         }
-        let link = Arc::downgrade(self);
+        let link = Arc::clone(self);
+        *restorer = match thread::Builder::new().name("nbd restorer".into()).spawn(move || link.keep_up()) {
+            Ok(thread) => Restorer::There(thread),
+            Err(error) => Restorer::Refused(error),
+        };
+        let is_there = matches!(*restorer, Restorer::There(_));
+        self.is_attended.store(is_there, Ordering::Relaxed);
+        is_there
+    }
+
+    /// A connection is given up: the restorer is to see it now.
+    #[cold]
+    pub(super) fn wake(&self) {
+        if let Restorer::There(thread) = &*lock(&self.restorer) {
+            thread.thread().unpark();
+        }
+    }
+
+    /// What the restorer does until the device is closed.
+    fn keep_up(&self) {
+        while !self.is_over.load(Ordering::Relaxed) {
+            if self.iter().any(Connection::is_broken) {
+                self.restore();
+            } else {
+                // A connection that breaks from here on wakes it, if need be before it sleeps.
+                thread::park();
+            }
+        }
+    }
+
+    /// Connects again until that has succeeded or the device is closed.
+    fn restore(&self) {
         let since = Instant::now();
-        // Without a thread requests wait, and the next thread that polls comes here again.
-        if let Ok(thread) = thread::Builder::new().name("nbd reconnect".into()).spawn(move || restore(&link, since)) {
-            let said = format!("{}: the connection broke", self.config.address);
-            *outage = Some(Outage { since, said, thread: thread.thread().clone() });
+        let left = || self.config.reconnect_delay.saturating_sub(since.elapsed());
+        let say = |said| *lock(&self.outage) = Some(Outage { since, said });
+        say(format!("{}: the connection broke", self.config.address));
+        let mut keeps = self.keeps();
+        self.iter().for_each(|connection| connection.go_down(keeps));
+        // Every connection is closed, so nothing more is acknowledged.
+        self.cache.server_is_away();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.come_up(|| if keeps { left().min(PATIENCE) } else { PATIENCE }) {
+                Ok(()) => return *lock(&self.outage) = None,
+                Err(said) => say(said),
+            }
+            let rest = if keeps { pause.min(left()) } else { pause };
+            if !self.dialer.rest_until(Instant::now() + rest) {
+                return;
+            }
+            pause = (2 * pause).min(LONGEST_PAUSE);
+            if keeps && left().is_zero() {
+                keeps = false;
+                self.iter().filter(|connection| !connection.is_up()).for_each(|connection| connection.go_down(false));
+            }
         }
     }
 
@@ -173,6 +245,12 @@ impl Link {
             let seconds = outage.since.elapsed().as_secs();
             return Health::Away(format!("the server is away for {seconds} s: {}", outage.said));
         }
+        if let Restorer::Refused(error) = &*lock(&self.restorer) {
+            let address = &self.config.address;
+            return Health::Failed(format!(
+                "{address}: requests fail until the system gives the device a thread that connects again: {error}"
+            ));
+        }
         if self.cache.is_lost() {
             let address = &self.config.address;
             return Health::Failed(format!(
@@ -183,44 +261,15 @@ impl Link {
         Health::Good
     }
 
-    /// The device is closed: the thread that connects again is to see it now.
+    /// The device is closed. Returns when the restorer has ended, which waits for no server any more.
     pub(super) fn close(&self) {
         self.is_over.store(true, Ordering::Relaxed);
         self.dialer.close();
-        if let Some(outage) = &*lock(&self.outage) {
-            outage.thread.unpark();
+        let restorer = std::mem::take(&mut *lock(&self.restorer));
+        if let Restorer::There(thread) = restorer {
+            thread.thread().unpark();
+            // It does not panic, and if it did there would be nothing left to do.
+            let _ = thread.join();
         }
-    }
-}
-
-/// Connects again until that has succeeded or the device is closed.
-fn restore(link: &Weak<Link>, since: Instant) {
-    let mut pause = FIRST_PAUSE;
-    let mut is_down = false;
-    let mut keeps = true;
-    while let Some(link) = link.upgrade().filter(|link| !link.is_over.load(Ordering::Relaxed)) {
-        let left = || link.config.reconnect_delay.saturating_sub(since.elapsed());
-        if !is_down {
-            is_down = true;
-            keeps = !left().is_zero();
-            link.iter().for_each(|connection| connection.go_down(keeps));
-            // Every connection is closed, so nothing more is acknowledged.
-            link.cache.server_is_away();
-        } else if keeps && left().is_zero() {
-            keeps = false;
-            link.iter().filter(|connection| !connection.is_up()).for_each(|connection| connection.go_down(false));
-        }
-        let tried = link.come_up(|| if keeps { left().min(PATIENCE) } else { PATIENCE });
-        let mut outage = lock(&link.outage);
-        match tried {
-            Ok(()) => return *outage = None,
-            Err(said) => outage.as_mut().expect("this thread alone ends it").said = said,
-        }
-        drop(outage);
-        let rest = if keeps { pause.min(left()) } else { pause };
-        // Not while the device is held: it may be closed meanwhile.
-        drop(link);
-        thread::park_timeout(rest);
-        pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }

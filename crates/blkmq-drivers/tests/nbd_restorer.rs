@@ -1,0 +1,96 @@
+//! The thread of the device `nbd` that connects again. The test limits the memory of its process, so it has a process of its own.
+
+mod common;
+mod pretend;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
+
+use blkmq::driver::Health;
+use blkmq::{Bio, Buffer, RequestQueue, Status};
+use blkmq_nbd::SIMPLE_REPLY_MAGIC;
+use common::{run, submitter};
+use pretend::{SIZE, greet};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// More memory than the test needs, and less than the stack of a thread.
+const LEFT: u64 = 1 << 20;
+
+/// Lets the process have so much memory that it can make no thread, or as much as it likes again.
+fn allow_threads(are_allowed: bool) {
+    let status = fs::read_to_string("/proc/self/status").expect("proc is there");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB"));
+    let size: u64 = size.and_then(|size| size.parse().ok()).expect("a process has a size");
+    let current = (!are_allowed).then_some((size << 10) + LEFT);
+    setrlimit(Resource::As, Rlimit { current, ..getrlimit(Resource::As) }).expect("a limit may become lower");
+}
+
+/// Whether the process has a thread that connects again.
+fn has_restorer() -> bool {
+    fs::read_dir("/proc/self/task").expect("proc is there").any(|task| {
+        let name = task.and_then(|task| fs::read_to_string(task.path().join("comm")));
+        name.is_ok_and(|name| name.trim() == "nbd restorer")
+    })
+}
+
+/// The cookie of the next request, a read.
+fn cookie(stream: &mut UnixStream) -> [u8; 8] {
+    let mut request = [0; 28];
+    stream.read_exact(&mut request).expect("the client asks");
+    request[8..16].try_into().expect("a cookie has 8 bytes")
+}
+
+fn answer(stream: &mut UnixStream) {
+    let cookie = cookie(stream);
+    let reply = [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &[0; 4], &cookie, &[7; 512]].concat();
+    stream.write_all(&reply).expect("the client waits");
+}
+
+/// Hangs if the thread is made when it is needed, for then there may be none. Red if requests are taken without it, or if it outlives the
+/// device.
+#[test]
+fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_the_device() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let socket = folder.path().join("a");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = thread::spawn(move || {
+        let accept = || {
+            let mut stream = listener.accept().unwrap().0;
+            greet(&mut stream, SIZE, 0);
+            stream
+        };
+        let mut first = accept();
+        answer(&mut first);
+        // It has the request, and is gone.
+        cookie(&mut first);
+        drop(first);
+        answer(&mut accept());
+    });
+    let spec = format!("nbd,uri=nbd+unix:///?socket={},reconnect_delay=600s", socket.display());
+    let q = RequestQueue::builder(blkmq_drivers::open(&spec).unwrap()).build().unwrap();
+    let mut submitter = submitter(&q);
+    let mut read = || run(&mut submitter, [Bio::read(0, Buffer::zeroed(512))]).remove(0).status;
+
+    allow_threads(false);
+    assert_eq!(read(), Status::IoError, "a connection that breaks would be broken for good");
+    let health = q.driver().health();
+    assert!(
+        matches!(&health, Health::Failed(text) if text.contains("until the system gives the device a thread")),
+        "{health:?}"
+    );
+    allow_threads(true);
+    assert_eq!(read(), Status::Ok);
+    assert_eq!(q.driver().health(), Health::Good);
+    // The thread takes its name when it runs.
+    while !has_restorer() {
+        thread::yield_now();
+    }
+    allow_threads(false);
+    assert_eq!(read(), Status::Ok, "the next server answers");
+    allow_threads(true);
+    server.join().unwrap();
+    drop((submitter, q));
+    assert!(!has_restorer());
+}
