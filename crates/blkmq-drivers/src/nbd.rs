@@ -4,6 +4,9 @@
 //! breaks when the server closes it or talks nonsense, or when a request has lasted longer than the queue's `io_timeout`. Then the
 //! device connects again, for as long as it is open. What the server has done of the requests that it did not answer is not known:
 //! they are sent once more when it is back within `reconnect_delay`, and fail else, as do all that come while it is away.
+//!
+//! A server that answers a request with `ESHUTDOWN` is about to go. The device asks it for nothing more then, waits until it has
+//! answered what it has, tells it that the client leaves, and connects again in the same way.
 
 mod address;
 mod asked;

@@ -25,6 +25,8 @@ pub(super) struct Asked {
     is_durable: bool,
     /// Of a flush: what had been acknowledged when it was sent, as [`Cache`](super::cache::Cache) counts.
     pub(super) covers: u64,
+    /// The server has it, or is to have it once the socket takes more, and has not answered.
+    is_sent: bool,
     /// It was sent once more over a new connection, and has not been overdue since.
     is_sent_again: bool,
     /// It has failed, and the next thread that polls says so: it is not sent any more.
@@ -72,6 +74,7 @@ impl Asked {
             op: Op::Flush,
             is_durable: false,
             covers: 0,
+            is_sent: false,
             is_sent_again: false,
             is_given_up: false,
             pieces: Vec::new(),
@@ -110,6 +113,16 @@ impl Asked {
         self.loan.is_some()
     }
 
+    /// Whether the server is to answer it.
+    pub(super) const fn is_sent(&self) -> bool {
+        self.is_sent
+    }
+
+    /// The server has not done it, and is not to answer it any more. It is kept.
+    pub(super) fn take_back(&mut self) {
+        self.is_sent = false;
+    }
+
     /// The request fails, if it is with the device.
     pub(super) fn give_up(&mut self) {
         self.is_given_up = self.is_out();
@@ -135,8 +148,9 @@ impl Asked {
     }
 
     /// Writes the request as the protocol says, with the data of a write.
-    pub(super) fn send_to(&self, unsent: &mut Vec<u8>) {
+    pub(super) fn send_to(&mut self, unsent: &mut Vec<u8>) {
         debug_assert!(self.is_out(), "its memory is there only then");
+        self.is_sent = true;
         unsent.extend_from_slice(&self.head);
         if self.op == Op::Write {
             for &(start, len) in &self.pieces {
@@ -152,10 +166,10 @@ impl Asked {
         self.send_to(unsent);
     }
 
-    /// Whether this is the request of that id, and it is overdue for no better reason than that it was sent once more. The next
-    /// time it is overdue because the server does not answer.
-    pub(super) fn is_excused(&mut self, id: RqId) -> bool {
-        self.is_out() && self.id == id && std::mem::take(&mut self.is_sent_again)
+    /// Whether the server does not answer this request, if it has that id and is said to be overdue. It is not while no server has
+    /// it, nor the first time after it was sent once more: it has waited for the one before then.
+    pub(super) fn is_overdue(&mut self, id: RqId) -> bool {
+        self.is_sent && self.id == id && !std::mem::take(&mut self.is_sent_again)
     }
 
     /// Copies bytes to where a read wants them, from byte `at` on. Returns how many of them it takes.
@@ -183,6 +197,7 @@ impl Asked {
 
     /// The request is over; nothing is done if there is none.
     pub(super) fn finish(&mut self, status: Status, done: &mut Done<'_>) {
+        self.is_sent = false;
         if let Some(loan) = self.loan.take() {
             done.give_back(loan, status);
         }

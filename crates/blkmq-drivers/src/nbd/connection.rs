@@ -37,10 +37,18 @@ const KEPT: usize = 1 << 20;
 enum Phase {
     /// The socket is good, or nobody has found out yet that it is not.
     Up,
+    /// The server is about to go. It still answers what was sent to it, and nothing more is: requests wait for the next one, or fail.
+    Leaving,
     /// There is no socket. Requests wait for one.
     Keeping,
     /// There is no socket, and requests fail.
     Failing,
+}
+
+impl Phase {
+    const fn has_socket(self) -> bool {
+        matches!(self, Self::Up | Self::Leaving)
+    }
 }
 
 /// What the socket has not taken yet.
@@ -97,6 +105,8 @@ pub(super) struct Connection {
     is_behind: AtomicBool,
     /// The socket is given up.
     is_broken: AtomicBool,
+    /// The server at this socket is about to go.
+    is_leaving: AtomicBool,
 }
 
 impl fmt::Debug for Connection {
@@ -134,6 +144,7 @@ impl Connection {
             socket: Mutex::new(socket),
             is_behind: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
         })
     }
 
@@ -147,7 +158,7 @@ impl Connection {
     /// Starts the requests of a batch, in order.
     pub(super) fn start(&self, link: &Link, batch: &mut Batch<'_>) {
         let mut unsent = lock(&self.unsent);
-        if unsent.phase == Phase::Failing {
+        if unsent.phase == Phase::Failing || unsent.phase == Phase::Leaving && !link.keeps() {
             return batch.finish_all(Status::IoError);
         }
         while let Some(mut rq) = batch.next() {
@@ -207,7 +218,7 @@ impl Connection {
     pub(super) fn is_late(&self, id: RqId) {
         // With the side that sends locked, so that it is no later socket that is given up.
         let unsent = lock(&self.unsent);
-        if unsent.phase == Phase::Up && !self.asked.iter().any(|asked| lock(asked).is_excused(id)) {
+        if unsent.phase.has_socket() && self.asked.iter().any(|asked| lock(asked).is_overdue(id)) {
             self.give_up();
         }
     }
@@ -224,10 +235,10 @@ impl Connection {
         if self.has_news.load(Ordering::Relaxed) {
             self.hear(link, done);
         }
-        if self.is_broken() {
-            link.wake();
-        } else if !self.receive(&mut received, link, done) {
+        if !self.is_broken() && !self.receive(&mut received, link, done) {
             self.give_up();
+        }
+        if self.is_broken() || self.is_leaving() {
             link.wake();
         }
     }
@@ -265,12 +276,19 @@ impl Connection {
                 let Some(head) = here.first_chunk::<REPLY_SIZE>() else { return true };
                 let Some((tag, errno)) = answered(head) else { return false };
                 let asked = self.asked.get(usize::from(tag)).map(lock);
-                let Some(mut asked) = asked.filter(|asked| asked.is_out()) else { return false };
+                let Some(mut asked) = asked.filter(|asked| asked.is_sent()) else { return false };
                 received.start += REPLY_SIZE;
                 if asked.is_read() && errno == 0 {
                     received.data = Some((tag, 0));
-                } else if errno == blkmq_nbd::Errno::Shutdown.number() && link.keeps() {
-                    // The server is about to leave, and has not done it. Its successor is asked.
+                } else if errno == blkmq_nbd::Errno::Shutdown.number() {
+                    // The server is about to go, and has not done it. The next one is asked, if there is time.
+                    if link.keeps() {
+                        asked.take_back();
+                    } else {
+                        asked.finish(Status::IoError, done);
+                    }
+                    drop(asked);
+                    self.leave();
                 } else {
                     self.note_answer(&asked, errno, link);
                     asked.finish(blkmq_nbd::Errno::status(errno), done);
@@ -317,16 +335,47 @@ impl Connection {
         self.news.notify();
     }
 
+    /// The server is about to go: it is asked for nothing more.
+    pub(super) fn leave(&self) {
+        let mut unsent = lock(&self.unsent);
+        // Relaxed: the restorer looks whether requests are answered, under their locks, after it has set this; so a thread that
+        // answers one that it saw outstanding has had the lock after it, sees this, and wakes it.
+        self.is_leaving.store(true, Ordering::Relaxed);
+        if unsent.phase == Phase::Up {
+            unsent.phase = Phase::Leaving;
+        }
+    }
+
+    /// Whether the server is about to go, as far as the device has been told.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server has nothing to answer.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.asked.iter().any(|asked| lock(asked).is_sent())
+    }
+
+    /// Says that we leave to a server that is about to go and has answered everything.
+    fn part(&self) {
+        let unsent = lock(&self.unsent);
+        if unsent.phase == Phase::Leaving && unsent.is_empty() && self.is_idle() {
+            say_farewell(&unsent.socket);
+        }
+    }
+
     /// The server cannot be reached: requests wait for it from now on, or fail.
     pub(super) fn go_down(&self, keeps: bool) {
+        self.part();
         self.give_up();
         let mut received = lock(&self.received);
         let mut unsent = lock(&self.unsent);
-        if unsent.phase == Phase::Up {
+        if unsent.phase.has_socket() {
             let _ = epoll::delete(&self.readiness, &unsent.socket);
             unsent.clear();
             self.is_behind.store(false, Ordering::Relaxed);
             (received.start, received.end, received.data) = (0, 0, None);
+            self.asked.iter().for_each(|asked| lock(asked).take_back());
         }
         unsent.phase = if keeps { Phase::Keeping } else { Phase::Failing };
         if !keeps {
@@ -342,7 +391,7 @@ impl Connection {
     pub(super) fn come_up(&self, link: &Link, socket: OwnedFd) -> io::Result<()> {
         let mut received = lock(&self.received);
         let mut unsent = lock(&self.unsent);
-        assert!(unsent.phase != Phase::Up, "a connection that is up has a socket");
+        assert!(!unsent.phase.has_socket(), "a connection that is up has a socket");
         let (data, events) = watched(epoll::EventFlags::empty());
         epoll::add(&self.readiness, &socket, data, events)?;
         let socket = Arc::new(socket);
@@ -350,6 +399,7 @@ impl Connection {
         received.socket.clone_from(&socket);
         (unsent.socket, unsent.phase) = (socket, Phase::Up);
         self.is_broken.store(false, Ordering::Relaxed);
+        self.is_leaving.store(false, Ordering::Relaxed);
         for asked in &self.asked {
             let mut asked = lock(asked);
             if asked.is_out() && !asked.must_fail(link.cache.is_lost()) {
@@ -372,7 +422,7 @@ impl Connection {
         self.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection has a socket, as far as anybody has found out.
+    /// Whether the connection has a socket whose server stays, as far as any thread has found out.
     pub(super) fn is_up(&self) -> bool {
         lock(&self.unsent).phase == Phase::Up
     }
@@ -383,6 +433,11 @@ pub(super) fn is_closed(socket: &OwnedFd) -> bool {
     !matches!(recv(socket, &mut [0; 1][..], RecvFlags::PEEK), Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR))
 }
 
+/// Servers tell a client that leaves from one that breaks.
+fn say_farewell(socket: &OwnedFd) {
+    let _ = send(socket, &asked::head(0, commands::DISC, 0, 0, 0), SendFlags::NOSIGNAL);
+}
+
 /// Reads a reply: the tag that its cookie names, and the error number; `None` if it is no reply to a request of ours.
 fn answered(head: &[u8; REPLY_SIZE]) -> Option<(u16, u32)> {
     let [m0, m1, m2, m3, e0, e1, e2, e3, 0, 0, 0, 0, 0, 0, t0, t1] = *head else { return None };
@@ -391,9 +446,8 @@ fn answered(head: &[u8; REPLY_SIZE]) -> Option<(u16, u32)> {
 }
 
 impl Drop for Connection {
-    /// Servers tell one that leaves from one that breaks.
     fn drop(&mut self) {
-        let _ = send(&**lock(&self.socket), &asked::head(0, commands::DISC, 0, 0, 0), SendFlags::NOSIGNAL);
+        say_farewell(&lock(&self.socket));
     }
 }
 

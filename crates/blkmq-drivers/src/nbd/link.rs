@@ -1,7 +1,8 @@
 //! All connections to a server, and what is done while it is away.
 //!
 //! When one connection breaks all are given up: the server may have begun anew, and an answer to a flush over one connection would
-//! say nothing about what another one was told before. One thread, the restorer, then connects again, for all of them, until it has
+//! say nothing about what another one was told before. So they are when the server says that it is about to go; what it has is awaited
+//! then, as long as no request is overdue, and it is told that we leave. One thread, the restorer, then connects again, for all of them, until it has
 //! succeeded or the device is closed. While all is well it sleeps. It is there from the first request on and not earlier: a server that
 //! opens the device gives up rights before its first thread, and the restorer is to have no more of them than the others.
 
@@ -179,21 +180,37 @@ impl Link {
     /// What the restorer does until the device is closed.
     fn keep_up(&self) {
         while !self.is_over.load(Ordering::Relaxed) {
-            if self.iter().any(Connection::is_broken) {
+            if self.iter().any(Connection::is_broken) || self.has_left() {
                 self.restore();
             } else {
-                // A connection that breaks from here on wakes it, if need be before it sleeps.
+                // A connection that breaks, or is asked to leave, from here on wakes it, if need be before it sleeps.
                 thread::park();
             }
         }
+    }
+
+    /// The server is away from now on, for that reason, unless it has been before.
+    fn note_outage(&self, said: &str) {
+        let said = || format!("{}: {said}", self.config.address);
+        lock(&self.outage).get_or_insert_with(|| Outage { since: Instant::now(), said: said() });
+    }
+
+    /// Whether the server is about to go, and has answered all that it was asked for. The server may have said so over one connection
+    /// alone; it is asked for nothing more over any.
+    fn has_left(&self) -> bool {
+        if !self.iter().any(Connection::is_leaving) {
+            return false;
+        }
+        self.note_outage("the server says that it is about to go");
+        self.iter().for_each(Connection::leave);
+        self.iter().all(Connection::is_idle)
     }
 
     /// Connects again until that has succeeded or the device is closed.
     fn restore(&self) {
         let since = Instant::now();
         let left = || self.config.reconnect_delay.saturating_sub(since.elapsed());
-        let say = |said| *lock(&self.outage) = Some(Outage { since, said });
-        say(format!("{}: the connection broke", self.config.address));
+        self.note_outage("the connection broke");
         let mut keeps = self.keeps();
         self.iter().for_each(|connection| connection.go_down(keeps));
         // Every connection is closed, so nothing more is acknowledged.
@@ -202,7 +219,11 @@ impl Link {
         loop {
             match self.come_up(|| if keeps { left().min(PATIENCE) } else { PATIENCE }) {
                 Ok(()) => return *lock(&self.outage) = None,
-                Err(said) => say(said),
+                Err(said) => {
+                    if let Some(outage) = &mut *lock(&self.outage) {
+                        outage.said = said;
+                    }
+                }
             }
             let rest = if keeps { pause.min(left()) } else { pause };
             if !self.dialer.rest_until(Instant::now() + rest) {

@@ -1,0 +1,221 @@
+//! The device `nbd` when its server says that it is about to go: it leaves in good order, and asks the next one.
+
+mod common;
+mod pretend;
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use blkmq::driver::Health;
+use blkmq::{Bio, Buffer, Completion, RequestQueue, Status};
+use blkmq_nbd::{Errno, SIMPLE_REPLY_MAGIC, commands, transmission};
+use common::{run, submitter};
+use pretend::{SIZE, greet};
+use tempfile::TempDir;
+
+const BLOCK: usize = 4096;
+
+fn folder() -> (TempDir, UnixListener) {
+    let folder = tempfile::tempdir().expect("there is room");
+    let listener = UnixListener::bind(folder.path().join("a")).expect("nobody else has the name");
+    (folder, listener)
+}
+
+fn open(folder: &Path, parameters: &str) -> Arc<RequestQueue> {
+    let spec = format!("nbd,uri=nbd+unix:///?socket={}{parameters}", folder.join("a").display());
+    RequestQueue::builder(blkmq_drivers::open(&spec).expect("the server is there")).build().expect("so is its queue")
+}
+
+fn read(block: u64) -> Bio {
+    Bio::read(block * (BLOCK / 512) as u64, Buffer::zeroed(BLOCK))
+}
+
+/// The status of a read, and the byte that all of its data has.
+fn outcome(done: &Completion) -> (Status, u8) {
+    let data = &done.bio.buffers.iter().next().expect("a read has a buffer")[..];
+    assert!(data.iter().all(|byte| *byte == data[0]), "the data is of one server");
+    (done.status, data[0])
+}
+
+/// What a client does on a connection.
+enum Deed {
+    /// It reads a block.
+    Read { block: u64, cookie: [u8; 8], stream: UnixStream },
+    /// It says that it leaves.
+    Leaves,
+    /// It closes the connection without a word.
+    Breaks,
+}
+
+impl Deed {
+    /// Waits for the next one.
+    fn of(stream: &mut UnixStream) -> Self {
+        let mut request = [0; 28];
+        if stream.read_exact(&mut request).is_err() {
+            return Self::Breaks;
+        }
+        let command = u16::from_be_bytes([request[6], request[7]]);
+        if command == commands::DISC {
+            return Self::Leaves;
+        }
+        assert_eq!(command, commands::READ);
+        let (cookie, offset) = (request[8..16].try_into(), request[16..24].try_into());
+        let block = u64::from_be_bytes(offset.expect("it has 8 bytes")) / BLOCK as u64;
+        let stream = stream.try_clone().expect("there are descriptors");
+        Self::Read { block, cookie: cookie.expect("it has 8 bytes"), stream }
+    }
+}
+
+/// Answers a read: with data of that byte, or that the server is about to go.
+fn answer(deed: &mut Deed, byte: Option<u8>) {
+    let Deed::Read { cookie, stream, .. } = deed else { panic!("there is nothing to answer") };
+    let errno = if byte.is_some() { 0 } else { Errno::Shutdown.number() };
+    let data = byte.map_or(vec![], |byte| vec![byte; BLOCK]);
+    let reply = [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &errno.to_be_bytes(), &cookie[..], &data].concat();
+    stream.write_all(&reply).expect("the client waits");
+}
+
+fn accept(listener: &UnixListener) -> UnixStream {
+    let mut stream = listener.accept().expect("the client comes").0;
+    greet(&mut stream, SIZE, transmission::CAN_MULTI_CONN);
+    stream
+}
+
+/// Accepts a client's connection, and tells what it does there until it is gone.
+fn hear(listener: &UnixListener, tell: &Sender<Deed>) {
+    let (mut stream, tell) = (accept(listener), tell.clone());
+    thread::spawn(move || {
+        loop {
+            let deed = Deed::of(&mut stream);
+            let is_over = !matches!(deed, Deed::Read { .. });
+            if tell.send(deed).is_err() || is_over {
+                return;
+            }
+        }
+    });
+}
+
+/// The next so many reads, by block.
+fn reads<const N: usize>(deeds: &Receiver<Deed>) -> [Deed; N] {
+    let mut reads = [(); N].map(|()| deeds.recv().expect("the client is there"));
+    reads.sort_by_key(|deed| if let Deed::Read { block, .. } = deed { *block } else { panic!("the client is gone") });
+    reads
+}
+
+/// Red if the device waits until the server closes the connection, or the request is overdue: it breaks off then.
+#[test]
+fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
+    for (parameters, expected) in [(",reconnect_delay=600s", (Status::Ok, 8)), ("", (Status::IoError, 0))] {
+        let (folder, listener) = folder();
+        let server = thread::spawn(move || {
+            let mut first = accept(&listener);
+            answer(&mut Deed::of(&mut first), None);
+            assert!(matches!(Deed::of(&mut first), Deed::Leaves), "it leaves in good order");
+            let mut second = accept(&listener);
+            loop {
+                match &mut Deed::of(&mut second) {
+                    deed @ Deed::Read { .. } => answer(deed, Some(8)),
+                    _ => return drop(first),
+                }
+            }
+        });
+        let q = open(folder.path(), parameters);
+        let mut submitter = submitter(&q);
+        assert_eq!(outcome(&run(&mut submitter, [read(1)])[0]), expected, "{parameters}");
+        while outcome(&run(&mut submitter, [read(1)])[0]) != (Status::Ok, 8) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop((submitter, q));
+        server.join().unwrap();
+    }
+}
+
+/// Red if the device sends anything more to the server that is about to go, over any connection, or leaves before that one has answered
+/// what it has, or has the next one do that once more.
+#[test]
+fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
+    let (folder, listener) = folder();
+    let (is_asked, asked) = mpsc::channel();
+    let server = thread::spawn(move || {
+        let (tell, deeds) = mpsc::channel();
+        hear(&listener, &tell);
+        hear(&listener, &tell);
+        let [mut refused, mut second, mut third] = reads(&deeds);
+        answer(&mut refused, None);
+        asked.recv().expect("the client asks for more");
+        answer(&mut second, Some(7));
+        // The other connection, perhaps, has nothing more to be answered. Neither leaves before the other.
+        thread::sleep(Duration::from_millis(50));
+        assert!(deeds.try_recv().is_err(), "it waits for the third");
+        answer(&mut third, Some(7));
+        for _ in 0..2 {
+            assert!(matches!(deeds.recv(), Ok(Deed::Leaves)), "it leaves in good order");
+        }
+        hear(&listener, &tell);
+        hear(&listener, &tell);
+        for mut deed in reads::<2>(&deeds) {
+            let Deed::Read { block, .. } = deed else { panic!("only reads are sorted") };
+            assert!([2, 8].contains(&block), "block {block} is read again");
+            answer(&mut deed, Some(8));
+        }
+        assert!(!matches!(deeds.recv(), Ok(Deed::Read { .. })), "all is answered");
+    });
+    let q = open(folder.path(), ",submit_queues=2,reconnect_delay=600s");
+    thread::scope(|scope| {
+        let ask = |blocks: &'static [u64]| {
+            let mut submitter = submitter(&q);
+            scope.spawn(move || {
+                let over = run(&mut submitter, blocks.iter().map(|block| read(2 * block)));
+                over.iter()
+                    .map(|done| (done.bio.sector / (2 * BLOCK / 512) as u64, outcome(done).1))
+                    .collect::<Vec<_>>()
+            })
+        };
+        let first = [ask(&[1, 2]), ask(&[3])];
+        while !matches!(q.driver().health(), Health::Away(_)) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let mut submitter = submitter(&q);
+        submitter.submit(read(8)).expect("there is a slot");
+        submitter.flush_plug();
+        is_asked.send(()).unwrap();
+        assert_eq!(outcome(&run(&mut submitter, [])[0]), (Status::Ok, 8));
+        let mut over: Vec<_> = first.map(|thread| thread.join().expect("no assertion there")).concat();
+        over.sort_unstable();
+        assert_eq!(over, [(1, 8), (2, 7), (3, 7)]);
+    });
+    drop(q);
+    server.join().unwrap();
+}
+
+/// Hangs if a server that is about to go, and answers no more, is waited for without end.
+#[test]
+fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next_one() {
+    let (folder, listener) = folder();
+    let server = thread::spawn(move || {
+        let mut first = accept(&listener);
+        answer(&mut Deed::of(&mut first), None);
+        assert!(matches!(Deed::of(&mut first), Deed::Read { .. }));
+        assert!(matches!(Deed::of(&mut first), Deed::Breaks), "there is no good order without an answer");
+        let mut nr_answered = 0;
+        while nr_answered < 2 {
+            let mut next = accept(&listener);
+            while let mut deed @ Deed::Read { .. } = Deed::of(&mut next) {
+                answer(&mut deed, Some(8));
+                nr_answered += 1;
+            }
+        }
+    });
+    let q = open(folder.path(), ",reconnect_delay=600s");
+    q.set_knob("io_timeout", "2000").unwrap().wait().unwrap();
+    // Too far from each other to become one.
+    let over = run(&mut submitter(&q), [read(1), read(100)]);
+    assert_eq!(over.iter().map(outcome).collect::<Vec<_>>(), [(Status::Ok, 8); 2]);
+    drop(q);
+    server.join().unwrap();
+}
