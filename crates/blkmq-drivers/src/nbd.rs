@@ -1,12 +1,13 @@
 //! Exports of NBD servers, each hardware queue with a connection of its own.
 //!
-//! The requests of a batch go to the server in one system call, and replies come as many at a time as there are. A connection
-//! breaks when the server closes it or talks nonsense, or when a request has lasted longer than the queue's `io_timeout`. Then the
-//! device connects again, for as long as it is open. What the server has done of the requests that it did not answer is not known:
-//! they are sent once more when it is back within `reconnect_delay`, and fail else, as do all that come while it is away.
+//! The requests of a batch go to the server in one system call, and replies come as many at a time as there are. A
+//! connection breaks when the server closes it or talks nonsense, or when a request has lasted longer than the queue's
+//! `io_timeout`. Then the device connects again, for as long as it is open. What the server has done of the requests
+//! that it did not answer is not known: they are sent once more when it is back within `reconnect_delay`, and fail
+//! else, as do all that come while it is away.
 //!
-//! A server that answers a request with `ESHUTDOWN` is about to go. The device asks it for nothing more then, waits until it has
-//! answered what it has, tells it that the client leaves, and connects again in the same way.
+//! A server that answers a request with `ESHUTDOWN` is about to go. The device asks it for nothing more then, waits
+//! until it has answered what it has, tells it that the client leaves, and connects again in the same way.
 
 mod address;
 mod asked;
@@ -71,19 +72,21 @@ pub const PARAMETERS: &[Parameter] = &[
 pub struct Config {
     /// The server and the name of the export.
     pub address: Address,
-    /// Hardware queues, 1 to [`MAX_HW_QUEUES`]. More than one ask for a server whose flush covers every connection.
+    /// Hardware queues, 1 to [`MAX_HW_QUEUES`]. More than one ask for a server with flushes that cover every
+    /// connection.
     pub queues: u16,
     /// Tags of each, 1 to 4096.
     pub depth: u16,
-    /// How long requests wait for a server that is away. When it is back within that time they are sent to it, those that it had
-    /// not answered once more. Else they fail, and so do new ones until it is back; 0: at once.
+    /// How long requests wait for a server that is away. When it is back within that time they are sent to it, those
+    /// that it had not answered once more. Else they fail, and so do new ones until it is back; 0: at once.
     ///
-    /// A server that goes on with what a closed connection had asked may do such a write after its repetition, and after a later
-    /// write to the same place. Servers that end, or finish what they have before they accept anew, do not.
+    /// A server that goes on with what a closed connection had asked may do such a write after its repetition, and
+    /// after a later write to the same place. Servers that end, or finish what they have before they accept anew, do
+    /// not.
     pub reconnect_delay: Duration,
-    /// What the server has answered outlives it, flushed or not: it is there when the server is started anew, as the data of a
-    /// file is unless its machine stops. Without this, when the server was away while something was not flushed, flushes and FUA
-    /// fail from then on, until the device is opened anew.
+    /// What the server has answered outlives it, flushed or not: it is there when the server is started anew, as the
+    /// data of a file is unless its machine stops. Without this, when the server was away while something was not
+    /// flushed, flushes and FUA fail from then on, until the device is opened anew.
     pub keeps_cache: bool,
 }
 
@@ -178,8 +181,8 @@ impl Driver for Nbd {
         self.link.connect(u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX))
     }
 
-    /// COST: a system call for all requests; for each a header of 28 bytes and a copy of what it writes, and a lock of its
-    /// own that nobody waits for.
+    /// COST: a system call for all requests; for each a header of 28 bytes and a copy of what it writes, and a lock of
+    /// its own that nobody waits for.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         if !self.link.is_attended() && !self.link.attend() {
             return batch.finish_all(Status::IoError);
@@ -187,8 +190,8 @@ impl Driver for Nbd {
         self.connection(hctx).start(&self.link, batch);
     }
 
-    /// COST: a system call for all replies that have come, a copy of what was read, and for each reply a lock that nobody
-    /// waits for; for one with data another.
+    /// COST: a system call for all replies that have come, a copy of what was read, and for each reply a lock that
+    /// nobody waits for; for one with data another.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
         self.connection(hctx).reap(&self.link, done);
     }

@@ -51,7 +51,8 @@ fn an_export_holds_what_was_written_under_every_locking() {
         let (mut model, mut rng) = (vec![0_u8; SIZE], SmallRng::seed_from_u64(5));
         for round in 0..40 {
             let mut bios: [Vec<Bio>; 2] = Default::default();
-            // Each operation of a round has a part of the export of its own, since those outstanding may pass one another.
+            // Each operation of a round has a part of the export of its own, since those outstanding may pass one
+            // another.
             for place in 0..32 {
                 let part = SIZE / SECTOR / 32;
                 let (first, nr_sectors) =
@@ -130,7 +131,8 @@ fn obey(listener: UnixListener, more: u16) -> thread::JoinHandle<Vec<(u16, u16)>
     })
 }
 
-/// Red if the server is not told of FUA because it has no flush, and if a flush that nobody makes is answered with success.
+/// Red if the server is not told of FUA because it has no flush, and if a flush that nobody makes is answered with
+/// success.
 #[test]
 fn fua_reaches_a_server_that_has_no_flush() {
     const CAN: u16 = transmission::SEND_FUA | transmission::SEND_TRIM | transmission::SEND_WRITE_ZEROES;
@@ -202,7 +204,8 @@ fn an_export_of_an_export_promises_no_more_than_that_one() {
     }
 }
 
-/// Talks like a server up to the first request, and then says to it what `answer` makes of its cookie; with nothing to say it leaves.
+/// Talks like a server up to the first request, and then says to it what `answer` makes of its cookie; with nothing to
+/// say it leaves.
 fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
     greet(&mut stream, SIZE, 0);
     let mut bytes = [0; 256];

@@ -70,8 +70,8 @@ fn one(submitter: &mut Submitter, bio: Bio) -> Status {
 
 const CACHED: &str = "null,size=4M,memory_backed=1,cache_size=1M";
 
-/// Red if a request that was in flight is not sent again, or one that comes while the server is away is not kept: an operation
-/// would fail, or never be over.
+/// Red if a request that was in flight is not sent again, or one that comes while the server is away is not kept: an
+/// operation would fail, or never be over.
 #[test]
 fn requests_wait_for_a_server_that_is_started_anew() {
     const BLOCKS: u64 = 128;
@@ -182,7 +182,8 @@ fn requests_that_have_waited_for_too_long_fail() {
     assert_eq!(one(&mut submitter, read(1)), Status::Ok);
 }
 
-/// Red if a flush is good after the server was away with a write that it had answered: that may have been in its cache alone.
+/// Red if a flush is good after the server was away with a write that it had answered: that may have been in its cache
+/// alone.
 #[test]
 fn a_flush_says_nothing_good_of_writes_that_the_server_may_have_lost() {
     let folder = folder();
@@ -247,7 +248,8 @@ fn a_smaller_export_is_not_taken_for_the_one_that_was_there() {
     });
 }
 
-/// A request does not count as overdue while it waits for a server: the connection to the next one would be given up for it.
+/// A request does not count as overdue while it waits for a server: the connection to the next one would be given up
+/// for it.
 #[test]
 fn a_request_that_waits_for_longer_than_the_timeout_is_done_by_the_next_server() {
     let folder = folder();
@@ -302,8 +304,8 @@ fn the_next_server_has_the_whole_timeout() {
     assert!(lasted >= TIMEOUT, "it was given up after {lasted:?}");
 }
 
-/// Hangs if hardware queues come up one by one: the first would be left with a server that is gone, for good. Hangs also if the size
-/// is kept that this server told: the export of the next one would be too small.
+/// Hangs if hardware queues come up one by one: the first would be left with a server that is gone, for good. Hangs
+/// also if the size is kept that this server told: the export of the next one would be too small.
 #[test]
 fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
     let folder = folder();

@@ -1,4 +1,5 @@
-//! The thread of the device `nbd` that connects again. The test limits the memory of its process, so it has a process of its own.
+//! The thread of the device `nbd` that connects again. The test limits the memory of its process, so it has a process
+//! of its own.
 
 mod common;
 mod pretend;
@@ -48,8 +49,8 @@ fn answer(stream: &mut UnixStream) {
     stream.write_all(&reply).expect("the client waits");
 }
 
-/// Hangs if the thread is made when it is needed, for then there may be none. Red if requests are taken without it, or if it outlives the
-/// device.
+/// Hangs if the thread is made when it is needed, for then there may be none. Red if requests are taken without it, or
+/// if it outlives the device.
 #[test]
 fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_the_device() {
     let folder = tempfile::tempdir().expect("there is room");

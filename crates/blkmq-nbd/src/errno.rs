@@ -62,7 +62,8 @@ impl Errno {
         }
     }
 
-    /// What an operation that a server answers with this number has come to; any that has no meaning of its own is a failure.
+    /// What an operation that a server answers with this number has come to; any that has no meaning of its own is a
+    /// failure.
     #[must_use]
     pub const fn status(number: u32) -> Status {
         const NO_SPACE: u32 = Errno::NoSpace.number();

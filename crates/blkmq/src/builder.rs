@@ -99,8 +99,9 @@ impl Builder {
         self
     }
 
-    /// Requests that each hardware queue may have, queued and with the driver, 1 to 65536; see the knob `nr_requests`. By default
-    /// 65536 with a scheduler, so that it sees all that waits, and the depth without one, which is also the most without one.
+    /// Requests that each hardware queue may have, queued and with the driver, 1 to 65536; see the knob `nr_requests`.
+    /// By default 65536 with a scheduler, so that it sees all that waits, and the depth without one, which is also the
+    /// most without one.
     #[must_use]
     pub fn nr_requests(mut self, nr_requests: u32) -> Self {
         self.nr_requests = Some(nr_requests);
@@ -128,17 +129,18 @@ impl Builder {
         self
     }
 
-    /// What tells the calling thread's CPU time in nanoseconds, for [`Stats::lock_wait_ns`](crate::Stats::lock_wait_ns),
-    /// which stays 0 without it. Called only before and after a wait for the scheduler's lock.
+    /// What tells the calling thread's CPU time in nanoseconds, for
+    /// [`Stats::lock_wait_ns`](crate::Stats::lock_wait_ns), which stays 0 without it. Called only before and after a
+    /// wait for the scheduler's lock.
     #[must_use]
     pub fn wait_meter(mut self, meter: fn() -> u64) -> Self {
         self.wait_meter = Some(meter);
         self
     }
 
-    /// Who is told of each wait on the way to the scheduler, and its nanoseconds, by the thread that ends it; for histograms.
-    /// It may be called under the scheduler's lock: it must be quick, and must not call the queue. With it the machine's
-    /// clock is read before and after each wait.
+    /// What the thread that ends a wait on the way to the scheduler calls with the kind of the wait and its
+    /// nanoseconds; for histograms. It may be called under the scheduler's lock: it must be quick, and must not call
+    /// the queue. With it the machine's clock is read before and after each wait.
     #[must_use]
     pub fn observe_waits(mut self, tell: fn(Wait, u64)) -> Self {
         self.wait_observer = Some(tell);
@@ -162,8 +164,8 @@ impl Builder {
     /// Builds the queue.
     ///
     /// # Errors
-    /// The scheduler is unknown or not new, a number is out of range, a range is bad, the driver's description of the device makes no sense, or the device is
-    /// behind another queue.
+    /// The scheduler is unknown or not new, a number is out of range, a range is bad, the driver's description of the
+    /// device makes no sense, or the device is behind another queue.
     pub fn build(self) -> Result<Arc<RequestQueue>, QueueError> {
         let (topology, limits) = (self.driver.topology(), self.driver.limits());
         check_device(&topology, &limits)?;

@@ -1,4 +1,4 @@
-//! Who is asking: Linux's io_context and cgroup in one.
+//! The tenant that asks: Linux's io_context and cgroup in one.
 
 pub use blkmq_sched::{Class, ClientId, IoPriority};
 

@@ -33,7 +33,8 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// A submitter begins to serve a client. Returns the client's id, which holds until the last of its submitters leaves.
+    /// A submitter begins to serve a client. Returns the client's id, which holds until the last of its submitters
+    /// leaves.
     pub(crate) fn join(&mut self, client: &Client) -> ClientId {
         if let Some(&id) = self.ids.get(client) {
             self.places[id.place()].nr_submitters += 1;
@@ -55,8 +56,8 @@ impl Clients {
         id
     }
 
-    /// A submitter that served this client leaves. Nothing that it asked for is outstanding, so no scheduler has the id of a client
-    /// that is gone.
+    /// A submitter that served this client leaves. Nothing that it asked for is outstanding, so no scheduler has the id
+    /// of a client that is gone.
     pub(crate) fn leave(&mut self, id: ClientId) {
         let place = &mut self.places[id.place()];
         debug_assert_eq!(ClientId::new(id.place(), place.times), id, "the client is known while a submitter serves it");
@@ -69,7 +70,7 @@ impl Clients {
         }
     }
 
-    /// Writes who is known.
+    /// Writes the clients that are known.
     pub(crate) fn show(&self, out: &mut dyn Write) -> fmt::Result {
         writeln!(out, "clients {} places {}", self.ids.len(), self.places.len())?;
         for (number, Place { client, nr_submitters, .. }) in self.places.iter().enumerate() {
@@ -122,7 +123,8 @@ mod tests {
         }
     }
 
-    /// Red if equal clients are told apart, or others are not, or if one of several submitters takes the client with it.
+    /// Red if equal clients are told apart, or others are not, or if one of several submitters takes the client with
+    /// it.
     #[test]
     fn equal_clients_are_one_until_the_last_submitter_leaves() {
         let mut clients = Clients::default();

@@ -1,7 +1,7 @@
 //! The control path: joining and leaving, freezing, quiescing, and changing a queue while I/O runs.
 //!
-//! What several threads rely on at once changes only while the queue is frozen and drained: the scheduler, the number of
-//! hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may have
+//! What several threads rely on at once changes only while the queue is frozen and drained: the scheduler, the number
+//! of hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may have
 //! submitters of its own, which it must go on polling for the queue to drain.
 
 use blkmq_sched::{ClientId, KnobError, Scheduler};
@@ -34,7 +34,7 @@ pub struct Freeze {
     /// Threads that were inside when the freeze began, or later when the queue had drained, and have not been seen
     /// outside since.
     inside: Vec<(u16, Observed)>,
-    /// All that entered has completed; but who completed the last of it may still be putting its tags back.
+    /// All that entered has completed; but the completer of the last of it may still be putting its tags back.
     is_drained: bool,
 }
 
@@ -82,8 +82,8 @@ impl Drop for Freeze {
         control.freezes -= 1;
         if control.freezes == 0 {
             self.q.word.unfreeze();
-            // Pairs with the fence of who sets the mark and then reads the word: if that still says frozen, the mark was
-            // set before it is taken off here.
+            // Pairs with the fence of the thread that sets the mark and then reads the word: if that still says frozen,
+            // the mark was set before it is taken off here.
             fence(Ordering::SeqCst);
             // All are woken, whether they lack room or not.
             let _ = self.q.room.came();
@@ -173,8 +173,8 @@ impl RequestQueue {
         Freeze::new(self)
     }
 
-    /// Stops the driver from being given requests, and waits until no thread is about to. Must not be called by a thread
-    /// that is inside the queue, such as a driver.
+    /// Stops the driver from being given requests, and waits until no thread is about to. Must not be called by a
+    /// thread that is inside the queue, such as a driver.
     pub fn quiesce(self: &Arc<Self>) -> Quiesce {
         {
             let mut control = self.control.lock();
@@ -210,8 +210,8 @@ impl RequestQueue {
         Ok(self.change(What::Scheduler(wanted.find()?)))
     }
 
-    /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. It stays when the
-    /// scheduler changes; without one no more count than the depth.
+    /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. It
+    /// stays when the scheduler changes; without one no more count than the depth.
     ///
     /// # Errors
     /// The number is out of range.
@@ -268,7 +268,7 @@ impl RequestQueue {
     /// # Errors
     /// The device has become smaller. The queue goes on as it was, and what lies behind the device's end fails there.
     pub fn revalidate(&self) -> Result<u64, QueueError> {
-        // Without a lock, for a device may take its time to answer; whoever has seen more counts.
+        // Without a lock, for a device may take its time to answer; the thread that has seen more is right.
         let found = self.driver.limits().capacity_sectors;
         let known = self.capacity.fetch_max(found, Ordering::Relaxed);
         if found < known {
@@ -284,8 +284,8 @@ impl RequestQueue {
     }
 
     /// Makes a change on a drained queue. Threads drive a queue also while it is frozen; the quiescence keeps them away
-    /// from the device, and the lock other changes, or the device and the table of hardware queues end up with different
-    /// numbers.
+    /// from the device, and the lock other changes, or the device and the table of hardware queues end up with
+    /// different numbers.
     fn apply(self: &Arc<Self>, what: What) -> Result<(), QueueError> {
         let _quiesce = self.quiesce();
         let _control = self.control.lock();
@@ -371,10 +371,10 @@ impl RequestQueue {
         // What may pass by depends on the scheduler's limits.
         self.reset_gate(&mut hold);
         drop(hold);
-        // It may take more now. Pairs with the fence of who asked for room before he looked for it.
+        // It may take more now. Pairs with the fence of the thread that asked for room before it looked for it.
         fence(Ordering::SeqCst);
         let _ = self.room.came();
-        // It may let go what it held back; that set WAITING, so who wakes here looks.
+        // It may let go what it held back; that set WAITING, so a sleeper that wakes here looks.
         self.leave_to_others();
         Ok(())
     }

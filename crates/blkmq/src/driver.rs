@@ -82,10 +82,11 @@ pub enum Health {
     /// As it should be.
     #[default]
     Good,
-    /// It cannot be reached at present, and the driver goes on trying. The text says since when and why, in one sentence.
-    Away(String),
-    /// It has lost what it had acknowledged, or can do no more, until it is opened anew. The text says what happened, in one
+    /// It cannot be reached at present, and the driver goes on trying. The text says since when and why, in one
     /// sentence.
+    Away(String),
+    /// It has lost what it had acknowledged, or can do no more, until it is opened anew. The text says what happened,
+    /// in one sentence.
     Failed(String),
 }
 
@@ -139,19 +140,20 @@ impl Extent {
 ///
 /// Requests come by [`queue_rqs`](Self::queue_rqs) in the order in which the scheduler chose them. A driver either
 /// finishes a request there and then ([`Batch::finish`]), starts it ([`Batch::start`]) and completes it later from
-/// [`poll`](Self::poll), takes it as a loan where its device reads and writes memory by itself ([`Batch::lend`]), sends it
-/// back ([`Batch::requeue`]), or refuses it and all behind it ([`Batch::refuse`]).
+/// [`poll`](Self::poll), takes it as a loan where its device reads and writes memory by itself ([`Batch::lend`]), sends
+/// it back ([`Batch::requeue`]), or refuses it and all behind it ([`Batch::refuse`]).
 ///
-/// It serves one queue at a time, so the tags of a hardware queue and the ids of requests name one each; who puts a driver in
+/// It serves one queue at a time, so the tags of a hardware queue and the ids of requests name one each; a driver in
 /// front of another one keeps to that.
 ///
-/// The methods that have a default are for devices that keep requests, change, or take calls from several threads at once.
+/// The methods that have a default are for devices that keep requests, change, or take calls from several threads at
+/// once.
 pub trait Driver: Send + Sync + fmt::Debug {
     /// The name in device specs.
     fn name(&self) -> &'static str;
 
-    /// What the device accepts. Fixed while the queue exists, but for the capacity, which is looked up at each call. A server
-    /// asks whenever a client chooses an export, and that client waits for the answer.
+    /// What the device accepts. Fixed while the queue exists, but for the capacity, which is looked up at each call. A
+    /// server asks whenever a client chooses an export, and that client waits for the answer.
     fn limits(&self) -> Limits;
 
     /// How the device is just now. Asked by operators, now and then, from any thread.
@@ -179,10 +181,10 @@ pub trait Driver: Send + Sync + fmt::Debug {
     }
 
     /// True if each hardware queue belongs to one submitter: only that one's requests go to it, and
-    /// [`queue_rqs`](Self::queue_rqs) and [`poll`](Self::poll) are called for it by that one alone, one after the other. What
-    /// other threads choose for it waits for its next poll. There are no more submitters then than hardware queues of the type
-    /// that has the fewest, and no [background threads](crate::RequestQueue::start_threads). The other methods are called by any
-    /// thread all the same.
+    /// [`queue_rqs`](Self::queue_rqs) and [`poll`](Self::poll) are called for it by that one alone, one after the
+    /// other. What other threads choose for it waits for its next poll. There are no more submitters then than hardware
+    /// queues of the type that has the fewest, and no [background threads](crate::RequestQueue::start_threads). The
+    /// other methods are called by any thread all the same.
     fn is_owned(&self) -> bool {
         false
     }
@@ -192,15 +194,17 @@ pub trait Driver: Send + Sync + fmt::Debug {
         true
     }
 
-    /// The first stretch of the `bytes` bytes from byte `start` on, at least 1, that is alike, as far as is known: no longer than
-    /// `bytes`, and shorter if a longer one takes longer to find. Asked by those who copy a device, from any thread, which waits
-    /// for the answer. It tells of all that completed before the call; of what is in flight meanwhile it may or may not.
+    /// The first stretch of the `bytes` bytes from byte `start` on, at least 1, that is alike, as far as is known: no
+    /// longer than `bytes`, and shorter if a longer one takes longer to find. Asked by clients that copy a device, from
+    /// any thread, which waits for the answer. It tells of all that completed before the call; of what is in flight
+    /// meanwhile it may or may not.
     fn extent(&self, start: u64, bytes: u64) -> Extent {
         let _ = start;
         Extent::data(bytes)
     }
 
-    /// Whether requests take time by the queue's clock. In front of a device that says no that clock may be a coarse one.
+    /// Whether requests take time by the queue's clock. In front of a device that says no that clock may be a coarse
+    /// one.
     fn takes_time(&self) -> bool {
         true
     }
@@ -208,8 +212,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time);
 
-    /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, several at once, unless hardware queues
-    /// are [owned](Self::is_owned).
+    /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, several at once, unless
+    /// hardware queues are [owned](Self::is_owned).
     fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
         let _ = (hctx, done, now);
     }
@@ -221,21 +225,23 @@ pub trait Driver: Send + Sync + fmt::Debug {
         None
     }
 
-    /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device whose
-    /// completions all come at times that [`next_event`](Self::next_event) tells. It stays open as long as the driver lives,
-    /// and a driver has one for each hardware queue or for none; for what must be polled for, `next_event` says so.
+    /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device
+    /// whose completions all come at times that [`next_event`](Self::next_event) tells. It stays open as long as the
+    /// driver lives, and a driver has one for each hardware queue or for none; for what must be polled for,
+    /// `next_event` says so.
     ///
-    /// Each thread that is about to sleep until the device has something asks for it, and sleeps on it. A driver whose `poll` leaves
-    /// where another thread is at it waits for that one here: until that one is done the descriptor may be readable, and who sleeps
-    /// on it would be awake at once, again and again, on the processor that the other one may need to go on.
+    /// Each thread that is about to sleep until the device has something asks for it, and sleeps on it. A driver whose
+    /// `poll` leaves where another thread is at it waits for that one here: until that one is done the descriptor may
+    /// be readable, and a thread that sleeps on it would be awake at once, again and again, on the processor that the
+    /// other one may need to go on.
     #[cfg(feature = "eventfd")]
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
         let _ = hctx;
         None
     }
 
-    /// Memory that operations will use again and again. A driver to which this is of use makes it ready, and returns what undoes
-    /// that when it is dropped, before the memory is freed: no request in flight uses it then.
+    /// Memory that operations will use again and again. A driver to which this is of use makes it ready, and returns
+    /// what undoes that when it is dropped, before the memory is freed: no request in flight uses it then.
     fn register(&self, arena: &Arena) -> Option<Registration> {
         let _ = arena;
         None
@@ -298,7 +304,7 @@ pub struct Batch<'q> {
     pub(crate) requeued: &'q mut RqList,
     pub(crate) now: Time,
     pub(crate) timeout_ns: u64,
-    /// The thread that issues, and whom it will tell of what was started.
+    /// The thread that issues, and the threads that it will tell of what was started.
     pub(crate) member: u16,
     pub(crate) started: &'q mut Started,
     /// The driver refused one; it wants to be asked again later.
@@ -364,8 +370,9 @@ impl<'q> Batch<'q> {
         self.issue(rq, false)
     }
 
-    /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself: its memory stays where it is, and
-    /// is nobody else's, for as long as there is the loan, whatever a driver in front of this one does.
+    /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself: its memory stays
+    /// where it is, and is nobody else's, for as long as there is the loan, whatever a driver in front of this one
+    /// does.
     pub fn lend(&mut self, rq: Request<'q>) -> Loan {
         let slots = std::ptr::from_ref(self.slots).addr();
         Loan { id: self.issue(rq, true), slots }
@@ -395,8 +402,8 @@ impl<'q> Batch<'q> {
     }
 }
 
-/// A request whose data a device reads and writes by itself. Whoever has this, and nobody else, completes the request, by
-/// [`Done::give_back`]; if it is dropped the request is never over.
+/// A request with data that a device reads and writes by itself. The holder of this, and no other, completes the
+/// request, by [`Done::give_back`]; if it is dropped the request is never over.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "it is the only way to complete the request"]
 pub struct Loan {
@@ -422,7 +429,7 @@ impl std::error::Error for StaleRequest {}
 pub struct Done<'q> {
     pub(crate) slots: &'q Slots,
     pub(crate) finished: &'q mut RqList,
-    /// Those who sleep know of a later event than there is.
+    /// Sleepers know of a later event than there is.
     pub(crate) is_early: bool,
 }
 
@@ -456,8 +463,8 @@ impl Done<'_> {
         }
     }
 
-    /// [`Driver::next_event`] of this hardware queue is earlier now, without a request having been started: those who sleep are
-    /// woken, so that they plan for it. The thread that polls may have no other reason to come again.
+    /// [`Driver::next_event`] of this hardware queue is earlier now, without a request having been started: sleepers
+    /// are woken, so that they plan for it. The thread that polls may have no other reason to come again.
     pub fn plan_anew(&mut self) {
         self.is_early = true;
     }

@@ -22,8 +22,8 @@ pub(crate) const NR_REQUESTS: Knob = Knob {
             scheduler, and the depth, which it cannot exceed, without. What was set stays when the scheduler changes.",
 };
 
-/// The knobs of every queue that have a number for a value. `scheduler` and `locking` have a name, `iosched/...` are the
-/// scheduler's, and `size` is the device's.
+/// The knobs of every queue that have a number for a value. `scheduler` and `locking` have a name, `iosched/...` are
+/// the scheduler's, and `size` is the device's.
 pub const QUEUE_KNOBS: &[Knob] = &[
     NR_REQUESTS,
     Knob {
@@ -77,8 +77,8 @@ pub(crate) fn check_within_depth(nr_requests: u32, depth: u16) -> Result<(), Que
 }
 
 impl RequestQueue {
-    /// The value of a knob as text; `scheduler` and `locking` show all, the chosen one in brackets. `size`, in sectors, can
-    /// only be read.
+    /// The value of a knob as text; `scheduler` and `locking` show all, the chosen one in brackets. `size`, in sectors,
+    /// can only be read.
     ///
     /// # Errors
     /// There is no such knob.
@@ -106,8 +106,8 @@ impl RequestQueue {
         }
     }
 
-    /// Sets a knob from text. `scheduler`, `locking`, `bypass` and `nr_requests` need a drained queue: the change is made when
-    /// the returned value is polled or waited for. All others take effect at once.
+    /// Sets a knob from text. `scheduler`, `locking`, `bypass` and `nr_requests` need a drained queue: the change is
+    /// made when the returned value is polled or waited for. All others take effect at once.
     ///
     /// # Errors
     /// There is no such knob, or the value is not what it takes; nothing has changed then.
@@ -162,7 +162,8 @@ impl RequestQueue {
         QueueError::UnknownKnob(name.to_owned(), format!("{}{hint}", known.join(", ")))
     }
 
-    /// The time in which nothing was counted is over before the first request that counts: it must not be taken for busy.
+    /// The time in which nothing was counted is over before the first request that counts: it must not be taken for
+    /// busy.
     fn set_iostats(&self, iostats: u32) {
         if !self.settings.has_iostats() {
             self.account.gauge.advance(self.clock.now(), || false);
@@ -174,7 +175,8 @@ impl RequestQueue {
     fn set_io_timeout(&self, ms: u32) {
         self.settings.io_timeout_ms.store(ms, Ordering::Relaxed);
         let next = self.clock.now().after(self.settings.timeout_ns());
-        // Release publishes the new time to who begins a scan that was due and would plan the next one by the old time.
+        // Release publishes the new time to the thread that begins a scan that was due and would plan the next one by
+        // the old time.
         let release = order("timeout.set", Ordering::Release);
         if self.timeout_scan.fetch_min(next.0, release) > next.0 {
             self.wake_sleepers();

@@ -12,8 +12,8 @@ const HEAD_SIZE: usize = 28;
 /// A request that the server has, or is to have once it can be reached again.
 ///
 /// # Invariant
-/// While there is a loan, `pieces` name the memory of that request, which lives that long and which nobody else writes; of a read
-/// nobody else touches it.
+/// While there is a loan, `pieces` name the memory of that request, which lives that long and which no other thread
+/// writes; of a read no other thread touches it.
 #[derive(Debug)]
 pub(super) struct Asked {
     /// None while the tag is free.
@@ -128,8 +128,8 @@ impl Asked {
         self.is_given_up = self.is_out();
     }
 
-    /// Whether the request is with the device, and no server is to answer it any more: it was given up, or it promises that
-    /// something is durable where that `is_lost`.
+    /// Whether the request is with the device, and no server is to answer it any more: it was given up, or it promises
+    /// that something is durable where that `is_lost`.
     pub(super) const fn must_fail(&self, is_lost: bool) -> bool {
         self.is_out() && (self.is_given_up || self.is_durable && is_lost)
     }
@@ -154,7 +154,7 @@ impl Asked {
         unsent.extend_from_slice(&self.head);
         if self.op == Op::Write {
             for &(start, len) in &self.pieces {
-                // SAFETY: by the invariant the piece lives and nobody writes it.
+                // SAFETY: by the invariant the piece lives and no thread writes it.
                 unsent.extend_from_slice(unsafe { std::slice::from_raw_parts(start, len) });
             }
         }
@@ -166,8 +166,8 @@ impl Asked {
         self.send_to(unsent);
     }
 
-    /// Whether the server does not answer this request, if it has that id and is said to be overdue. It is not while no server has
-    /// it, nor the first time after it was sent once more: it has waited for the one before then.
+    /// Whether the server does not answer this request, if it has that id and is said to be overdue. It is not while no
+    /// server has it, nor the first time after it was sent once more: it has waited for the one before then.
     pub(super) fn is_overdue(&mut self, id: RqId) -> bool {
         self.is_sent && self.id == id && !std::mem::take(&mut self.is_sent_again)
     }

@@ -1,8 +1,9 @@
 //! What a server has acknowledged and may have lost: writes that no flush has covered when the server was away.
 //!
-//! A server that comes back may be the same program with its cache, or one that began anew on a machine that stopped. Nothing on
-//! the wire tells which. So what was acknowledged and not flushed counts as lost, unless the operator knows better
-//! (`keeps_cache=1`), and a flush never says that it is durable: until the device is opened anew flushes and FUA fail.
+//! A server that comes back may be the same program with its cache, or one that began anew on a machine that stopped.
+//! Nothing on the wire tells which. So what was acknowledged and not flushed counts as lost, unless the operator knows
+//! better (`keeps_cache=1`), and a flush never says that it is durable: until the device is opened anew flushes and FUA
+//! fail.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,7 +17,8 @@ struct Count(AtomicU64);
 pub(super) struct Cache {
     /// The server has flushes, so there may be a cache, and the operator has not said that it outlives the server.
     is_volatile: bool,
-    /// By hardware queue, the changes that were acknowledged and not durable by themselves. The thread that takes replies counts.
+    /// By hardware queue, the changes that were acknowledged and not durable by themselves. The thread that takes
+    /// replies counts.
     acknowledged: Box<[Count]>,
     /// So many of them, of all hardware queues together, a flush has made durable.
     flushed: AtomicU64,
@@ -29,8 +31,8 @@ impl Cache {
         Self { is_volatile, acknowledged, flushed: AtomicU64::new(0), is_lost: AtomicBool::new(false) }
     }
 
-    /// The server has acknowledged a change. The caller has the lock of the side that receives for this hardware queue, so no
-    /// other thread counts there.
+    /// The server has acknowledged a change. The caller has the lock of the side that receives for this hardware queue,
+    /// so no other thread counts there.
     ///
     /// COST: a load and a store of a line that no other thread writes.
     pub(super) fn count(&self, hctx: u16) {
@@ -46,8 +48,8 @@ impl Cache {
 
     /// A flush was answered. Before it was sent, `covers` changes had been acknowledged.
     ///
-    /// The thread that sends a flush reads the counts first, so each change that it counts had been acknowledged before, and the
-    /// flush covers it. A count that is seen late only makes more changes count as lost than are.
+    /// The thread that sends a flush reads the counts first, so each change that it counts had been acknowledged
+    /// before, and the flush covers it. A count that is seen late only makes more changes count as lost than are.
     pub(super) fn flushed(&self, covers: u64) {
         self.flushed.fetch_max(covers, Ordering::Relaxed);
     }
@@ -55,8 +57,8 @@ impl Cache {
     /// The server is away, and no connection to it is left.
     pub(super) fn server_is_away(&self) {
         if self.is_volatile && self.acknowledged() > self.flushed.load(Ordering::Relaxed) {
-            // Relaxed: the caller has closed both sides of every connection under their locks, so each thread that sends to the
-            // server's successor has taken one of these locks since.
+            // Relaxed: the caller has closed both sides of every connection under their locks, so each thread that
+            // sends to the server's successor has taken one of these locks since.
             self.is_lost.store(true, Ordering::Relaxed);
         }
     }
@@ -71,7 +73,8 @@ impl Cache {
 mod tests {
     use super::*;
 
-    /// A cache with two changes, acknowledged to different hardware queues, and what had been acknowledged before the second.
+    /// A cache with two changes, acknowledged to different hardware queues, and what had been acknowledged before the
+    /// second.
     fn changed(is_volatile: bool) -> (Cache, u64) {
         let cache = Cache::new(is_volatile, 2);
         cache.count(0);

@@ -1,11 +1,13 @@
 //! A connection: requests on their way to the server, and replies on their way back.
 //!
-//! Its two sides have a lock each: one thread at a time sends, one at a time receives. A thread that finds another receiving
-//! leaves, and waits for that one before it sleeps. While replies are left the socket stays readable, so a thread that then sleeps
-//! on it is awake at once. While something is unsent the same descriptor tells when the socket takes more.
+//! Its two sides have a lock each: one thread at a time sends, one at a time receives. A thread that finds another
+//! receiving leaves, and waits for that one before it sleeps. While replies are left the socket stays readable, so a
+//! thread that then sleeps on it is awake at once. While something is unsent the same descriptor tells when the socket
+//! takes more.
 //!
-//! A connection that breaks gets another socket once the server is back ([`Link`] sees to that). Both locks are taken for it, so a
-//! thread that has one of them sees one socket and one phase. Locks are taken in the order `received`, `unsent`, `asked`.
+//! A connection that breaks gets another socket once the server is back ([`Link`] sees to that). Both locks are taken
+//! for it, so a thread that has one of them sees one socket and one phase. Locks are taken in the order `received`,
+//! `unsent`, `asked`.
 
 use std::fmt;
 use std::io;
@@ -35,9 +37,10 @@ const KEPT: usize = 1 << 20;
 /// Whether the server can be reached, and what becomes of requests if not. Changed with both sides locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The socket is good, or nobody has found out yet that it is not.
+    /// The socket is good, or no thread has found out yet that it is not.
     Up,
-    /// The server is about to go. It still answers what was sent to it, and nothing more is: requests wait for the next one, or fail.
+    /// The server is about to go. It still answers what was sent to it, and nothing more is: requests wait for the next
+    /// one, or fail.
     Leaving,
     /// There is no socket. Requests wait for one.
     Keeping,
@@ -81,11 +84,11 @@ struct Received {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// The tag whose data comes next, and how many bytes of it are there already.
+    /// The tag of the data that comes next, and how many bytes of it are there already.
     data: Option<(u16, usize)>,
 }
 
-/// A connection whose export is chosen, of one hardware queue.
+/// A connection of one hardware queue, with the export chosen.
 pub(super) struct Connection {
     hctx: u16,
     /// An epoll instance that watches the socket and `news`.
@@ -97,7 +100,8 @@ pub(super) struct Connection {
     unsent: Mutex<Unsent>,
     /// The thread that receives has this.
     received: Mutex<Received>,
-    /// By tag. Each lock is taken by one thread at a time: by the one that starts the request, then by the one that finds its reply.
+    /// By tag. Each lock is taken by one thread at a time: by the one that starts the request, then by the one that
+    /// finds its reply.
     asked: Box<[Mutex<Asked>]>,
     /// The socket, for a thread that has neither side.
     socket: Mutex<Arc<OwnedFd>>,
@@ -148,8 +152,9 @@ impl Connection {
         })
     }
 
-    /// Readable while there are replies, the socket takes more of what is unsent, the connection is broken, or there is news. First
-    /// it waits for the thread that receives, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
+    /// Readable while there are replies, the socket takes more of what is unsent, the connection is broken, or there is
+    /// news. First it waits for the thread that receives, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks
+    /// for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         drop(lock(&self.received));
         self.readiness.as_fd()
@@ -338,8 +343,8 @@ impl Connection {
     /// The server is about to go: it is asked for nothing more.
     pub(super) fn leave(&self) {
         let mut unsent = lock(&self.unsent);
-        // Relaxed: the restorer looks whether requests are answered, under their locks, after it has set this; so a thread that
-        // answers one that it saw outstanding has had the lock after it, sees this, and wakes it.
+        // Relaxed: the restorer looks whether requests are answered, under their locks, after it has set this; so a
+        // thread that answers one that it saw outstanding has had the lock after it, sees this, and wakes it.
         self.is_leaving.store(true, Ordering::Relaxed);
         if unsent.phase == Phase::Up {
             unsent.phase = Phase::Leaving;
@@ -422,7 +427,7 @@ impl Connection {
         self.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection has a socket whose server stays, as far as any thread has found out.
+    /// Whether the connection has a socket to a server that stays, as far as any thread has found out.
     pub(super) fn is_up(&self) -> bool {
         lock(&self.unsent).phase == Phase::Up
     }
@@ -459,7 +464,8 @@ mod tests {
 
     use super::*;
 
-    /// Red if it does not wait: a thread that sleeps is awake at once then while another one receives, as often as it likes.
+    /// Red if it does not wait: a thread that sleeps is awake at once then while another one receives, as often as it
+    /// likes.
     #[test]
     fn a_thread_that_is_about_to_sleep_waits_for_the_one_that_receives() {
         let (ours, _theirs) = UnixStream::pair().expect("there are descriptors");

@@ -21,7 +21,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use super::address::Place;
 use crate::lock;
 
-/// How long a server is left alone that has no room for one more client that waits to be accepted: no descriptor tells when it has.
+/// How long a server is left alone that has no room for one more client that waits to be accepted: no descriptor tells
+/// when it has.
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 
 /// The addresses of a name.
@@ -50,7 +51,7 @@ impl LookUp {
         let is_done = Arc::new(EventFd::new()?);
         let done = Arc::clone(&is_done);
         thread::Builder::new().name("nbd resolver".into()).spawn(move || {
-            // Nobody hears it if the device is closed.
+            // The receiver is gone if the device is closed.
             let _ = tell.send(ask());
             done.notify();
         })?;
@@ -151,8 +152,9 @@ impl Dialer {
         })
     }
 
-    /// What `ask` finds, within that time. The system's resolver knows no limit, so a thread of its own asks. There is one such thread
-    /// at a time, however often it was too late: the next caller waits for it and takes its answer, for a device has one name.
+    /// What `ask` finds, within that time. The system's resolver knows no limit, so a thread of its own asks. There is
+    /// one such thread at a time, however often it was too late: the next caller waits for it and takes its answer, for
+    /// a device has one name.
     fn look_up(&self, ask: impl FnOnce() -> Found + Send + 'static, until: Instant) -> Found {
         let earlier = lock(&self.unfinished).take();
         let look_up = earlier.map_or_else(|| LookUp::start(ask), Ok)?;
@@ -187,7 +189,7 @@ mod tests {
         Dialer::new().expect("there are descriptors")
     }
 
-    /// Hangs if nobody limits how long it takes to connect.
+    /// Hangs if there is no limit to how long it takes to connect.
     #[test]
     fn a_server_that_accepts_nobody_is_waited_for_for_a_time() {
         let folder = tempfile::tempdir().expect("there is room");

@@ -1,10 +1,11 @@
 //! All connections to a server, and what is done while it is away.
 //!
-//! When one connection breaks all are given up: the server may have begun anew, and an answer to a flush over one connection would
-//! say nothing about what another one was told before. So they are when the server says that it is about to go; what it has is awaited
-//! then, as long as no request is overdue, and it is told that we leave. One thread, the restorer, then connects again, for all of them, until it has
-//! succeeded or the device is closed. While all is well it sleeps. It is there from the first request on and not earlier: a server that
-//! opens the device gives up rights before its first thread, and the restorer is to have no more of them than the others.
+//! When one connection breaks all are given up: the server may have begun anew, and an answer to a flush over one
+//! connection would say nothing about what another one was told before. So they are when the server says that it is
+//! about to go; what it has is awaited then, as long as no request is overdue, and it is told that we leave. One
+//! thread, the restorer, then connects again, for all of them, until it has succeeded or the device is closed. While
+//! all is well it sleeps. It is there from the first request on and not earlier: a server that opens the device gives
+//! up rights before its first thread, and the restorer is to have no more of them than the others.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -169,7 +170,7 @@ impl Link {
         is_there
     }
 
-    /// A connection is given up: the restorer is to see it now.
+    /// A connection is given up, or its server is about to go: the restorer is to see it now.
     #[cold]
     pub(super) fn wake(&self) {
         if let Restorer::There(thread) = &*lock(&self.restorer) {
@@ -195,8 +196,8 @@ impl Link {
         lock(&self.outage).get_or_insert_with(|| Outage { since: Instant::now(), said: said() });
     }
 
-    /// Whether the server is about to go, and has answered all that it was asked for. The server may have said so over one connection
-    /// alone; it is asked for nothing more over any.
+    /// Whether the server is about to go, and has answered all that it was asked for. The server may have said so over
+    /// one connection alone; it is asked for nothing more over any.
     fn has_left(&self) -> bool {
         if !self.iter().any(Connection::is_leaving) {
             return false;
@@ -239,8 +240,8 @@ impl Link {
 
     /// Tries to connect all hardware queues anew, within that time for each; all of them or none.
     ///
-    /// Once every socket is there none may be closed: then all of them are to one server, which has not begun anew in between. With
-    /// connections to two, a flush by one would cover what the other had acknowledged and lost.
+    /// Once every socket is there none may be closed: then all of them are to one server, which has not begun anew in
+    /// between. With connections to two, a flush by one would cover what the other had acknowledged and lost.
     fn come_up(&self, patience: impl Fn() -> Duration) -> Result<(), String> {
         let address = &self.config.address;
         let mut sockets = Vec::new();
@@ -252,7 +253,8 @@ impl Link {
         if sockets.iter().any(|(_, socket, _)| is_closed(socket)) {
             return Err(format!("{address}: the server went away again"));
         }
-        // What every connection has been promised: a try that fails leaves no size behind that the next server may not have.
+        // What every connection has been promised: a try that fails leaves no size behind that the next server may not
+        // have.
         let size = sockets.iter().map(|(.., size)| *size).min().unwrap_or_default();
         self.size.fetch_max(size, Ordering::Relaxed);
         for (connection, socket, _) in sockets {

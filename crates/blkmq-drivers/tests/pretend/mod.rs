@@ -8,7 +8,8 @@ use blkmq_nbd::{INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, o
 /// Bytes of the export.
 pub(crate) const SIZE: u64 = 1 << 20;
 
-/// Talks like a server up to the first request; its export has so many bytes, and `more` than the flags that every export has.
+/// Talks like a server up to the first request; its export has so many bytes, and `more` than the flags that every
+/// export has.
 pub(crate) fn greet(stream: &mut UnixStream, size: u64, more: u16) {
     let mut bytes = [0; 256];
     let flags = handshake::FIXED_NEWSTYLE.to_be_bytes();

@@ -1,8 +1,8 @@
 //! What a world is like, drawn from its seed.
 //!
-//! Each world switches features on or off and turns others up: bugs that need much of one thing, or that something else is
-//! absent, are found because worlds differ, not because one world has everything (Groce, Zhang, Eide, Chen, Regehr: "Swarm
-//! testing", ISSTA 2012).
+//! Each world switches features on or off and turns others up: bugs that need much of one thing, or that something else
+//! is absent, are found because worlds differ, not because one world has everything (Groce, Zhang, Eide, Chen, Regehr:
+//! "Swarm testing", ISSTA 2012).
 
 use blkmq_vcpu::Random;
 use blkmq_vcpu::schedule::{Priorities, Schedule, Targeted, Uniform};
@@ -81,7 +81,7 @@ pub(crate) struct Plan {
     pub(crate) device_random: Random,
     pub(crate) clients: Vec<Habits>,
     pub(crate) whims: Whims,
-    /// Of somebody else who stops the queue now and then.
+    /// Of a second operator, which stops the queue now and then.
     pub(crate) second: Option<Whims>,
     /// Submitters that have joined and do nothing.
     pub(crate) nr_idle: u16,
@@ -92,7 +92,7 @@ pub(crate) struct Plan {
 pub(crate) enum Pace {
     /// Somehow.
     Any,
-    /// Timeouts are long, and stay so: none comes to the rescue of who was not woken.
+    /// Timeouts are long, and stay so: none comes to the rescue of a sleeper that was not woken.
     Patient,
     /// Clients come together once in so many ns, and sleep for most of the time.
     Together(u64),
@@ -137,14 +137,15 @@ fn io_timeout_ms(random: &mut Random) -> u32 {
     if random.one_in(2) { random.within(1, 4) as u32 } else { 4 + magnitude(random, 250) as u32 }
 }
 
-/// When the clients of some worlds come together, in ns: none of them does anything from when its operations are over until
-/// then. Whoever else was not woken, or forgot when to look again, is found out, for nobody else comes to the rescue.
+/// When the clients of some worlds come together, in ns: none of them does anything from when its operations are over
+/// until then. A sleeper that was not woken, or forgot when to look again, is found out, for no other comes to the
+/// rescue.
 fn period_ns(random: &mut Random) -> Option<u64> {
     random.one_in(4).then(|| random.within(20_000_000, 40_000_000) << random.below(7))
 }
 
-/// The knob `nr_requests` of a device of this depth, which is the most without a scheduler. In most worlds what waits does not find
-/// room at all times.
+/// The knob `nr_requests` of a device of this depth, which is the most without a scheduler. In most worlds what waits
+/// does not find room at all times.
 fn nr_requests(random: &mut Random, depth: u16, scheduler: &str) -> Option<u32> {
     let depth = u64::from(depth);
     let drawn = match random.below(4) {
@@ -155,13 +156,13 @@ fn nr_requests(random: &mut Random, depth: u16, scheduler: &str) -> Option<u32> 
     drawn.map(|drawn| if scheduler == "none" { drawn.min(depth) } else { drawn } as u32)
 }
 
-/// A timeout in ms of a world whose clients come together: whoever waits sleeps, however long that is. While a request takes
-/// long all look at it that often.
+/// A timeout in ms of a world with clients that come together: a thread that waits sleeps, however long that is. While
+/// a request takes long all look at it that often.
 fn any_io_timeout_ms(random: &mut Random) -> u32 {
     if random.one_in(4) { 6000 } else { magnitude(random, 6000).max(20) as u32 }
 }
 
-/// A timeout in ms of a world in which none comes to the rescue of who was not woken.
+/// A timeout in ms of a world in which none comes to the rescue of a sleeper that was not woken.
 fn long_io_timeout_ms(random: &mut Random) -> u32 {
     random.within(2000, 30_000) as u32
 }
@@ -176,7 +177,7 @@ impl Plan {
             1 => (Order::Priorities, 1000),
             // Where a completion, the timeout scan and the request's owner meet, once in a while and for a few steps.
             2 if random.one_in(3) => (Order::Targeted("request.state"), 64),
-            // Whoever is held back waits for a few decisions each time.
+            // The CPU that is held back waits for a few decisions each time.
             _ => (Order::Targeted(random.pick::<&str>(LINES)), 64),
         };
         let known = scheduler_names();

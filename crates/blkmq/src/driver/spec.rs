@@ -96,7 +96,8 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     })
 }
 
-/// Opens the one of `devices` that `spec` describes. `tell` is told, in one sentence each, what is waited for, and what is not as asked for.
+/// Opens the one of `devices` that `spec` describes. `tell` is told, in one sentence each, what is waited for, and what
+/// is not as asked for.
 ///
 /// # Errors
 /// What is wrong with the spec.
@@ -112,8 +113,8 @@ pub fn open_one_of(
         .map_err(|error| SpecError(format!("device {name}: {error}")))
 }
 
-/// Looks whether `spec` names one of `devices` and gives its parameters values that they take. Nothing is opened: what only the device
-/// itself can tell is not looked at.
+/// Looks whether `spec` names one of `devices` and gives its parameters values that they take. Nothing is opened: what
+/// only the device itself can tell is not looked at.
 ///
 /// # Errors
 /// What is wrong with the spec.
@@ -155,7 +156,7 @@ impl std::error::Error for SpecError {}
 pub struct Values<'a> {
     parameters: &'static [Parameter],
     given: Vec<Option<Value>>,
-    /// Who is told what is waited for while the device is opened.
+    /// Tells the opener what is waited for while the device is opened.
     tell: &'a dyn Fn(&str),
 }
 
@@ -180,7 +181,8 @@ impl Values<'_> {
             };
             let accepts = parameters[place].accepts;
             let mut value = value.to_owned();
-            // The parts of a fault's description are separated by commas too; a parameter always has its name before it.
+            // The parts of a fault's description are separated by commas too; a parameter always has its name before
+            // it.
             while let Some(part) = words.next_if(|next| matches!(accepts, Accepts::Fault) && !next.contains('=')) {
                 value.push(',');
                 value.push_str(part);
@@ -193,7 +195,7 @@ impl Values<'_> {
         Ok(values)
     }
 
-    /// Tells who opens the device what it waits for, in one sentence.
+    /// Tells the opener what the device waits for, in one sentence.
     pub fn tell(&self, text: &str) {
         (self.tell)(text);
     }

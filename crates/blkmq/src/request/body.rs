@@ -38,7 +38,7 @@ pub(crate) struct Part {
     pub(crate) offset: usize,
 }
 
-/// A request, owned by whoever has its token.
+/// A request, owned by the holder of its token.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Body {
     pub(crate) op: Op,
@@ -124,8 +124,9 @@ impl Body {
             || self.op == Op::Discard
     }
 
-    /// Requests whose keys differ must not merge: another group, priority, way of completion, or kind of zeroes. Those of several
-    /// clients of one group may, as those of several processes of one cgroup do in Linux.
+    /// Requests with keys that differ must not merge: another group, priority, way of completion, or kind of zeroes.
+    /// Those of several clients of one group may, as those of several processes of one cgroup do in Linux. FUA has no
+    /// bit here, for a request with FUA is submitted as one that never merges.
     pub(crate) fn merge_key(&self) -> u64 {
         let group = if kept("merge.group") { self.group } else { 0 };
         u64::from(group) << 32

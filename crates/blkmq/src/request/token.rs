@@ -145,8 +145,8 @@ impl<'q> Request<'q> {
         unsafe { &mut *self.slot().body.get() }
     }
 
-    /// Stores the operation that this whole request stands for, as long as it is in its submitter's hands. `bio` hands it
-    /// over, straight into its place.
+    /// Stores the operation that this whole request stands for, as long as it is in its submitter's hands. `bio` hands
+    /// it over, straight into its place.
     #[inline]
     pub(crate) fn put_bio(&mut self, bio: impl FnOnce() -> Bio) {
         // SAFETY: slot Invariant 2: the only part of the bio is this token.
@@ -179,7 +179,8 @@ impl<'q> Request<'q> {
         self.index()
     }
 
-    /// Gives the request to the driver; only its completion makes the token again, or the timeout scan unless it `is_lent`.
+    /// Gives the request to the driver; only its completion makes the token again, or the timeout scan unless it
+    /// `is_lent`.
     #[inline]
     pub(crate) fn issue(self, deadline: Time, is_lent: bool) -> RqId {
         let slot = self.slot();
