@@ -1,8 +1,8 @@
 //! Tables on a terminal.
 
-/// The lines of a table: as wide as the widest cell is each column, with two blanks at least between two of them. The first
-/// `left` columns hold words, which begin at the same place; the others hold numbers, which end there, and are `least`
-/// characters wide at least.
+/// The lines of a table: as wide as the widest cell is each column, with two blanks at least between two of them. The
+/// first `left` columns hold words, which begin at the same place; the others hold numbers, which end there, and are
+/// `least` characters wide at least.
 pub(crate) fn lines(rows: &[Vec<String>], left: usize, least: usize) -> Vec<String> {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));

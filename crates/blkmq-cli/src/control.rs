@@ -1,4 +1,5 @@
-//! The control socket of a server: HTTP and JSON, so that `curl` speaks to it too. The metrics alone can be read by TCP as well.
+//! The control socket of a server: HTTP and JSON, so that `curl` speaks to it too. The metrics alone can be read by TCP
+//! as well.
 
 pub(crate) mod client;
 pub(crate) mod handover;
@@ -80,14 +81,14 @@ pub(crate) enum Then {
     GoOn,
     /// The server ends.
     Stop,
-    /// The same, and these sockets go to whoever asked, with the answer.
+    /// The same, and these sockets go to the program that asked, with the answer.
     HandOver(Vec<OwnedFd>),
 }
 
 /// What is answered to a request, and what follows.
 type Respond = fn(&State, &Request) -> (Answer, Then);
 
-/// Listens for as long as the process lives; at `metrics` for those who read the metrics and nothing else.
+/// Listens for as long as the process lives; at `metrics` for programs that read the metrics and nothing else.
 pub(crate) fn start(listener: UnixListener, metrics: Option<TcpListener>, state: State) -> io::Result<()> {
     let state = Arc::new(state);
     if let Some(metrics) = metrics {

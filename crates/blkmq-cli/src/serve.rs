@@ -112,7 +112,8 @@ pub(crate) struct Serve {
     /// The socket for commands such as 'blkmq stat'.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Read the metrics by HTTP at this port too, and nothing else there; of this machine alone unless HOST says otherwise.
+    /// Read the metrics by HTTP at this port too, and nothing else there; of this machine alone unless HOST says
+    /// otherwise.
     #[arg(long, value_name = "[HOST:]PORT")]
     metrics: Option<String>,
     /// Run a command by the shell, with $uri and $unixsocket set; the server ends when it does, with its exit code.
@@ -127,17 +128,19 @@ pub(crate) struct Serve {
     /// Who encrypts must show a certificate that one of ca-cert.pem has signed.
     #[arg(long)]
     tls_verify_peer: bool,
-    /// Who may use exports that say nothing of it: any, certificate=NAME or user=NAME, then access=read or access=write and
-    /// priority=rt/0 to be/7 or idle if need be. May be repeated.
+    /// The clients that may use exports that say nothing of it: any, certificate=NAME or user=NAME, then access=read or
+    /// access=write and priority=rt/0 to be/7 or idle if need be. May be repeated.
     #[arg(long, value_name = "WHO[,access=write][,priority=CLASS]")]
     allow: Vec<String>,
-    /// Go on as this user, by name or number, once sockets and devices are open. Its groups are the user's, unless --group says.
+    /// Go on as this user, by name or number, once sockets and devices are open. Its groups are the user's, unless
+    /// --group says.
     #[arg(long, value_name = "USER")]
     user: Option<String>,
     /// Go on as this group, by name or number.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
-    /// Whether the server gives up files and system calls that it does not need, with Landlock and seccomp [default: on].
+    /// Whether the server gives up files and system calls that it does not need, with Landlock and seccomp [default:
+    /// on].
     #[arg(long, value_name = "on|off")]
     sandbox: Option<String>,
     /// NBD clients that have chosen an export, at a time; one more is told so by an error [default: 256].
@@ -146,7 +149,8 @@ pub(crate) struct Serve {
     /// Memory for all clients together, as in 500M or 4G [default: a quarter of what there is].
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// How long a server that ends waits for its clients, as in 500ms or 1m, or off for as long as they take [default: 20s].
+    /// How long a server that ends waits for its clients, as in 500ms or 1m, or off for as long as they take [default:
+    /// 20s].
     #[arg(long, value_name = "TIME|off")]
     drain_timeout: Option<String>,
     /// How long a client may read nothing of its replies before its connection is closed, or off [default: 5m].
@@ -188,7 +192,8 @@ impl Serve {
                 "LISTEN_FDS hands over sockets to listen at; leave out this address, or start the server without them";
             return Err(nbd.fault(what).into());
         }
-        // Users that lists name come as far as the lists; no others than the server's own can open the socket otherwise.
+        // Users that lists name come as far as the lists; no others than the server's own can open the socket
+        // otherwise.
         let is_for_users = allow::is_for_users(plan.exports.iter().map(|export| export.allow.as_ref()));
         let mode = if is_for_users { 0o666 } else { 0o600 };
         let addresses = plan.nbd.iter().map(|given| nbd::address(given, mode)).collect::<Result<Vec<_>, _>>()?;
@@ -209,7 +214,7 @@ impl Serve {
         let scraped = plan.metrics.as_ref().zip(scraped).map(|(given, at)| metrics::listen(given, at)).transpose()?;
         let addresses = if needs_own { vec![Address::unix(nbd)] } else { addresses };
         let files = tls.clone();
-        // Who runs a command wants to have what it wants: it inherits all that the server has given up.
+        // An operator that runs a command wants it to have what it needs: it inherits all that the server has given up.
         let is_boxed = plan.sandbox && plan.run.is_none();
         let (needs, mut held) = (Needs::of(&plan, &addresses, &control), String::new());
         let give_up = || {
@@ -262,8 +267,8 @@ impl Serve {
     }
 }
 
-/// Gets the sockets of the server with this control socket, and waits until it has ended and let go of its devices. What can be
-/// checked before is right: the other server does not go on if this one fails.
+/// Gets the sockets of the server with this control socket, and waits until it has ended and let go of its devices.
+/// What can be checked before is right: the other server does not go on if this one fails.
 fn take_place(
     plan: &Plan,
     control: &Path,
@@ -331,7 +336,8 @@ pub(crate) fn say(text: &str) {
     nbd::say(Level::Warning, text);
 }
 
-/// What is served, and what to type next: for standard error, because standard output belongs to the program that starts a server.
+/// What is served, and what to type next: for standard error, because standard output belongs to the program that
+/// starts a server.
 fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &Path, held: &str) -> String {
     let mut text = String::new();
     for (export, uris) in plan.exports.iter().zip(uris) {

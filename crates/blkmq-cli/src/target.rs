@@ -69,9 +69,9 @@ impl Target {
         &self.setup.device
     }
 
-    /// Sets a knob by `NAME=VALUE`, given with `--set`. Of those that a queue is built with, only `locking` and `bypass` are
-    /// knobs as well; as such, too, they are there from the beginning, and the one goes with the other. `stamps` is none, but
-    /// what a run without it is compared with.
+    /// Sets a knob by `NAME=VALUE`, given with `--set`. Of those that a queue is built with, only `locking` and
+    /// `bypass` are knobs as well; as such, too, they are there from the beginning, and the one goes with the other.
+    /// `stamps` is none, but what a run without it is compared with.
     pub(crate) fn set_knob(&mut self, text: &str) -> Result<(), TextError> {
         let (name, value) = assignment(text)?;
         let place = format!("--set {text}");

@@ -32,8 +32,8 @@ pub(crate) struct JobSlices {
     pub(crate) name: String,
     /// Operations per second.
     pub(crate) rates: Vec<f64>,
-    /// The median of its latencies, in nanoseconds; no number where none was measured. An operation that was outstanding at
-    /// the end of a slice counts in that one.
+    /// The median of its latencies, in nanoseconds; no number where none was measured. An operation that was
+    /// outstanding at the end of a slice counts in that one.
     pub(crate) p50_ns: Vec<f64>,
     /// The latency that 99 in a hundred did not exceed, likewise.
     pub(crate) p99_ns: Vec<f64>,

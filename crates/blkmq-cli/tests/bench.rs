@@ -74,8 +74,8 @@ fn the_json_has_fios_keys() {
     }
 }
 
-/// fio's own converter takes the histograms, and finds in its tables what it read. Red without them: it writes tables with a
-/// head alone, and validates those.
+/// fio's own converter takes the histograms, and finds in its tables what it read. Red without them: it writes tables
+/// with a head alone, and validates those.
 #[test]
 fn fios_converter_reads_the_histograms() {
     let converter = "fio_jsonplus_clat2csv";
@@ -108,8 +108,8 @@ fn fios_converter_reads_the_histograms() {
     assert!(text.contains("json+") && text.contains("no histograms"), "{text}");
 }
 
-/// Two classes on a device that takes all requests of both, and on one that takes a few: all together does an eighth, and the
-/// idle one nothing. Red if only the sum is compared, or a job that did nothing has no ratio.
+/// Two classes on a device that takes all requests of both, and on one that takes a few: all together does an eighth,
+/// and the idle one nothing. Red if only the sum is compared, or a job that did nothing has no ratio.
 #[test]
 fn a_comparison_tells_what_each_job_gets() {
     let head = "[global]\nioengine=libaio\nrw=randread\niodepth=16\nsize=64m\n";

@@ -40,7 +40,8 @@ fn a_socket_that_was_handed_over_is_listened_at() {
     assert!(path.exists(), "it belongs to who handed it over");
 }
 
-/// Red if the greeting goes to standard output, which belongs to the program that starts a server: libnbd's tests compare it.
+/// Red if the greeting goes to standard output, which belongs to the program that starts a server: libnbd's tests
+/// compare it.
 #[test]
 fn a_server_says_nothing_on_standard_output() {
     let folder = tempfile::tempdir().unwrap();

@@ -54,8 +54,8 @@ fn metrics_are_read_by_tcp_and_nothing_is_changed_there() {
     assert_eq!(server.say(&["get", "nomerges"]), "0\n", "it runs on");
 }
 
-/// Red if an export that shares a queue is not told apart, an error is counted as another kind, or what a client that has left was
-/// answered is forgotten.
+/// Red if an export that shares a queue is not told apart, an error is counted as another kind, or what a client that
+/// has left was answered is forgotten.
 #[test]
 fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     let folder = tempfile::tempdir().unwrap();
@@ -110,7 +110,8 @@ fn a_knob_of_the_scheduler_without_its_prefix_is_pointed_to() {
     assert!(error.ends_with("; for the scheduler's say 'iosched/fifo_batch'\n"), "{error}");
 }
 
-/// Red if something is opened or locked, what is wrong in the file is not found, or the server that runs is an obstacle.
+/// Red if something is opened or locked, what is wrong in the file is not found, or the server that runs is an
+/// obstacle.
 #[test]
 fn a_file_is_checked_while_a_server_runs_with_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -148,7 +149,8 @@ fn a_file_is_checked_while_a_server_runs_with_it() {
     assert_eq!(server.end(), (Some(0), String::new()));
 }
 
-/// Red if the manager is told before clients are served, is not told of the end, or the command of `--run` can tell it something.
+/// Red if the manager is told before clients are served, is not told of the end, or the command of `--run` can tell it
+/// something.
 #[test]
 fn the_service_manager_is_told_that_the_server_serves_and_that_it_ends() {
     let folder = tempfile::tempdir().unwrap();
@@ -177,7 +179,8 @@ const BLOCK: usize = 4096;
 /// Blocks of each of its threads.
 const BLOCKS: u64 = 64;
 
-/// Writes the round's number to each of a thread's blocks, and reads what the round before wrote, until told to end. Returns the last round.
+/// Writes the round's number to each of a thread's blocks, and reads what the round before wrote, until told to end.
+/// Returns the last round.
 fn load(q: &std::sync::Arc<RequestQueue>, thread: u64, rounds: &AtomicU64, ends: &AtomicBool) -> u64 {
     let mut submitter = q.submitter(&Client::new("load")).expect("there is room for one");
     let first = thread * BLOCKS;
@@ -210,8 +213,8 @@ fn load(q: &std::sync::Arc<RequestQueue>, thread: u64, rounds: &AtomicU64, ends:
     round
 }
 
-/// Red if the old server removes or closes the socket, the new one serves before the old one has let go of the file, or a request of
-/// a client that connects anew is lost: an operation would fail, or read what was there before it.
+/// Red if the old server removes or closes the socket, the new one serves before the old one has let go of the file, or
+/// a request of a client that connects anew is lost: an operation would fail, or read what was there before it.
 #[test]
 fn a_server_is_replaced_under_load_and_no_acknowledged_write_is_lost() {
     const THREADS: u64 = 2;

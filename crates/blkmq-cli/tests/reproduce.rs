@@ -98,7 +98,8 @@ fn ways_are_compared(table: &Value) {
     }
 }
 
-/// Every scheduler has its rows at every depth, as it is by default and with the requests that Linux gives it, beside none.
+/// Every scheduler has its rows at every depth, as it is by default and with the requests that Linux gives it, beside
+/// none.
 fn flood_has_its_rows(flood: &Value) {
     let rows = flood["rows"].as_array().expect("it is a list");
     let schedulers = ["none"].into_iter().chain(SCHEDULERS.iter().map(|scheduler| scheduler.name));

@@ -1,4 +1,4 @@
-//! What `blkmq serve` shows to whom, and what it says of it.
+//! What `blkmq serve` shows to which client, and what it says of it.
 
 mod served;
 
@@ -34,8 +34,8 @@ fn error_of(client: &mut Nbd, flags: u16, kind: u16, offset: usize, length: usiz
     client.receive().expect("the server answers").1
 }
 
-/// Red if the end of a file that is no whole sector is left out, cannot be changed byte for byte, or becomes longer by what a client
-/// writes: of 1000 bytes 512 were served.
+/// Red if the end of a file that is no whole sector is left out, cannot be changed byte for byte, or becomes longer by
+/// what a client writes: of 1000 bytes 512 were served.
 #[test]
 fn a_file_of_any_size_is_served_to_its_last_byte() {
     const INVALID: u32 = 22;
@@ -122,7 +122,8 @@ fn sighup_reads_the_files_for_tls_again_and_tells_what_came_of_it() {
     assert_eq!(server.connect("").read(0, 512), [0; 512], "clients are served as before");
 }
 
-/// Red if SIGHUP is left as it is where there is no TLS: a supervisor that reloads all its services would end the server.
+/// Red if SIGHUP is left as it is where there is no TLS: a supervisor that reloads all its services would end the
+/// server.
 #[test]
 fn sighup_ends_no_server_that_has_nothing_to_read_again() {
     let mut server = Served::start(&[]);
@@ -174,7 +175,8 @@ fn of_threads(process: &str, field: &str) -> Vec<String> {
     texts.map(value).collect()
 }
 
-/// Red if what is given up is given up after a thread was started, for that one keeps it, or `--sandbox off` does not count.
+/// Red if what is given up is given up after a thread was started, for that one keeps it, or `--sandbox off` does not
+/// count.
 #[test]
 fn every_thread_of_a_server_is_in_the_sandbox_unless_it_is_switched_off() {
     let server = Served::start(&["--device", "ram,size=1M"]);
@@ -219,7 +221,7 @@ fn a_server_goes_on_as_another_user_where_root_starts_it() {
     assert!(of_threads(&process, "CapEff").iter().all(|rights| rights.trim_matches('0').is_empty()));
 }
 
-/// Red if the server says nothing at the start, or nothing to the one who sets the knob.
+/// Red if the server says nothing at the start, or nothing to the operator that sets the knob.
 #[test]
 fn priorities_and_weights_that_do_nothing_are_told_at_the_start_and_when_that_is_set() {
     let folder = tempfile::tempdir().expect("there is room for a folder");

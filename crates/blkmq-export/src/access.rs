@@ -1,4 +1,4 @@
-//! Who may use an export, and how.
+//! Which clients may use an export, and how.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use blkmq::IoPriority;
 
 use crate::clients::Entry;
 
-/// Who may use an export.
+/// The clients that may use an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allow {
     /// Every client that gets as far as to ask for it.
@@ -18,7 +18,7 @@ pub enum Allow {
 /// What one client may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permit {
-    /// Whom it is for.
+    /// The client that it is for.
     pub who: Who,
     /// Whether the client may write, where the export can be written. Every client that is let in may read.
     pub writes: bool,
@@ -29,8 +29,9 @@ pub struct Permit {
 /// By what a client is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
-    /// The name in a certificate that was verified: the common name of its subject, or if it has none, the first of its alternative
-    /// names that is text. It is compared whole. Every authority that the server trusts can give out every name.
+    /// The name in a certificate that was verified: the common name of its subject, or if it has none, the first of its
+    /// alternative names that is text. It is compared whole. Every authority that the server trusts can give out every
+    /// name.
     Certificate(String),
     /// The user of the process at the other end of a Unix socket, as of when it connected, by number.
     User(u32),

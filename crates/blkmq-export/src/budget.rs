@@ -149,7 +149,7 @@ impl Inside {
         self.wake();
     }
 
-    /// Wakes those for whom something may have changed.
+    /// Wakes the connections for which something may have changed.
     fn wake(&mut self) {
         match self.line.front() {
             Some(first) => first.bell.notify(),

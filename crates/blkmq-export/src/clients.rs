@@ -383,7 +383,8 @@ impl Inside {
         } else {
             return true;
         };
-        // One time for all: a thread that is held up between two looks at the clock would take a later one for the oldest.
+        // One time for all: a thread that is held up between two looks at the clock would take a later one for the
+        // oldest.
         let now = Instant::now();
         let Some(oldest) = here().filter(|entry| entry.source == source).max_by_key(|entry| entry.silence(now)) else {
             return false;

@@ -28,8 +28,8 @@ pub struct Export {
     pub weight: u16,
     /// The priority of what the connections do; its level is from 0 to 7.
     pub priority: IoPriority,
-    /// Who may use it. Where nothing is said, everybody may; but a server whose clients have to show certificates does not start
-    /// before it is said of each export.
+    /// The clients that may use it. Where nothing is said, all may; but a server whose clients have to show
+    /// certificates does not start before it is said of each export.
     pub allow: Option<Allow>,
 }
 
@@ -133,7 +133,8 @@ impl Export {
         flags | transmission::SEND_WRITE_ZEROES | transmission::SEND_FAST_ZERO
     }
 
-    /// What a client is told. `most`: bytes that one connection may have in flight, at least 64 KiB. `writes`: it may write.
+    /// What a client is told. `most`: bytes that one connection may have in flight, at least 64 KiB. `writes`: it may
+    /// write.
     pub(crate) fn offer(&self, most: usize, writes: bool) -> Offer {
         let limits = self.queue.limits();
         let most = u32::try_from(most).unwrap_or(u32::MAX).min(MAX_PAYLOAD);
@@ -164,7 +165,8 @@ impl Export {
         }
     }
 
-    /// The queue's client for a connection, named after who it is, or else what it uses; `None` if it may not use this export.
+    /// The queue's client for a connection, named after the client's certificate, or else after the export;
+    /// `None` if it may not use this export.
     pub(crate) fn client(&self, entry: &Entry) -> Option<Client> {
         let grant = self.grant(entry)?;
         let name = entry.name.get().unwrap_or(&self.name);
@@ -220,8 +222,8 @@ mod tests {
         assert_eq!(disk & transmission::SEND_TRIM, 0);
     }
 
-    /// Red if a device without a cache, which keeps all that completes, is said to keep nothing, or one that cannot flush to keep
-    /// everything.
+    /// Red if a device without a cache, which keeps all that completes, is said to keep nothing, or one that cannot
+    /// flush to keep everything.
     #[test]
     fn a_flush_is_offered_where_it_means_something_or_nothing_is_volatile() {
         use transmission::{CAN_MULTI_CONN, SEND_FLUSH, SEND_FUA};

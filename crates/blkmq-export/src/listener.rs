@@ -82,7 +82,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Relaxed: the last owner of the listener drops it, and whoever set this was an owner before.
+        // Relaxed: the last owner of the listener drops it, and the thread that set this was an owner before.
         let stays = self.stays.load(Ordering::Relaxed);
         if !stays && Self::identity_of(&self.path).is_ok_and(|identity| identity == self.identity) {
             // Somebody else may have been quicker.
@@ -157,7 +157,8 @@ impl Listener {
         Ok(Socket::Tcp(listener, address))
     }
 
-    /// Accepts a client: its socket and where it comes from, in words and otherwise. `None` if nobody waits, or who waited has left.
+    /// Accepts a client: its socket and where it comes from, in words and otherwise. `None` if no client waits, or the
+    /// one that waited has left.
     pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, String, Source)>> {
         let accepted = match &self.0 {
             Socket::Unix { listener, .. } => listener.accept().map(|(stream, _)| {

@@ -126,8 +126,8 @@ impl Journal {
 
     /// Nothing more is said. Waits until all is told, but not for long: the log may never take it.
     pub(crate) fn end(&self, teller: &Teller) {
-        // Relaxed: the teller looks again at the latest when it is woken, and who waits here has said all that it has
-        // to say.
+        // Relaxed: the teller looks again at the latest when it is woken, and the thread that waits here has said all
+        // that it has to say.
         self.state.is_over.store(true, Ordering::Relaxed);
         // One that has no room for this is not asleep.
         let _ = self.lines.try_send(Line::Wake);

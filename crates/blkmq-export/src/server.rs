@@ -118,8 +118,8 @@ impl Builder {
         self
     }
 
-    /// Adds a Unix or TCP socket that listens already, as somebody hands them over who starts servers when clients
-    /// come. The file of a Unix socket stays when the server ends.
+    /// Adds a Unix or TCP socket that listens already, as a service manager hands them over that starts servers when
+    /// clients come. The file of a Unix socket stays when the server ends.
     #[must_use]
     pub fn socket(mut self, socket: OwnedFd) -> Self {
         self.sockets.push(socket);
@@ -168,8 +168,8 @@ impl Builder {
         self
     }
 
-    /// Offers TLS to clients, or requires it. Without this, who asks for it is refused. A connection that uses it holds
-    /// up to 200 KiB beside what the bounds allow.
+    /// Offers TLS to clients, or requires it. Without this, a client that asks for it is refused. A connection that
+    /// uses it holds up to 200 KiB beside what the bounds allow.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -491,9 +491,9 @@ impl Server {
         self.shared.clients.rejected()
     }
 
-    /// The sockets that it listens with, for a server that takes its place: clients that come while neither accepts wait. The files
-    /// of Unix sockets stay from now on. Until this server is told to end it goes on to accept; when it has been told there
-    /// are none.
+    /// The sockets that it listens with, for a server that takes its place: clients that come while neither accepts
+    /// wait. The files of Unix sockets stay from now on. Until this server is told to end it goes on to accept; when it
+    /// has been told there are none.
     ///
     /// # Errors
     /// The system has no descriptors left.

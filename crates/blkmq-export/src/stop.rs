@@ -40,10 +40,10 @@ impl Stop {
         Self(Arc::new(Inside { phase: AtomicU8::new(Phase::Running as u8), clients, acceptor }))
     }
 
-    /// Gracefully: no new connections, and each client is answered what had reached its socket. Then its connection is told to
-    /// have ended, and closed when the replies have arrived, by TCP at the client's system. Returns at once. It takes as long as a
-    /// client takes to receive its replies; [`now`](Self::now) ends that, and the server's stall timeout for a client that takes none.
-    /// Connections that still negotiate are closed.
+    /// Gracefully: no new connections, and each client is answered what had reached its socket. Then its connection is
+    /// told to have ended, and closed when the replies have arrived, by TCP at the client's system. Returns at once. It
+    /// takes as long as a client takes to receive its replies; [`now`](Self::now) ends that, and the server's stall
+    /// timeout for a client that takes none. Connections that still negotiate are closed.
     pub fn drain(&self) {
         self.advance(Phase::Draining);
     }

@@ -75,7 +75,8 @@ impl Tls {
     /// Clients may use TLS then, version 1.3, or 1.2 with ChaCha20-Poly1305, and need not; see [`required`](Self::required).
     ///
     /// # Errors
-    /// A file is not there or not what it should be, or `ca-crl.pem` is past its date; the text says which, and what is wrong with it.
+    /// A file is not there or not what it should be, or `ca-crl.pem` is past its date; the text says which, and what is
+    /// wrong with it.
     pub fn from_folder(folder: impl AsRef<Path>, verifies_clients: bool) -> Result<Self, TlsError> {
         let files = Files { folder: folder.as_ref().to_owned(), verifies_clients };
         let config = Arc::new(Mutex::new(files.read()?));
@@ -85,7 +86,8 @@ impl Tls {
     /// Reads the files again. What they say now counts for connections to come; those that there are stay as they are.
     ///
     /// # Errors
-    /// As for [`from_folder`](Self::from_folder). Nothing has changed then, for all files are read before any of them counts.
+    /// As for [`from_folder`](Self::from_folder). Nothing has changed then, for all files are read before any of them
+    /// counts.
     pub fn reload(&self) -> Result<(), TlsError> {
         let config = self.files.read()?;
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;

@@ -1,23 +1,23 @@
 //! Blocks that are changed in part, and whose turn it is there.
 //!
-//! A device changes whole blocks. A connection that is to change some bytes of a block reads the block, puts the bytes in, and writes
-//! it back. A change of other bytes of the block that the device does between the read and the write would be undone by the write.
-//! It may come from any connection of the same queue. So a **part** (a change that begins or ends within a block) has its blocks for
-//! itself from before its read until after its write. All other changes, of whole blocks, are far more common, and pay nothing for
-//! that: no line that several threads write, and no fence.
+//! A device changes whole blocks. A connection that is to change some bytes of a block reads the block, puts the bytes
+//! in, and writes it back. A change of other bytes of the block that the device does between the read and the write
+//! would be undone by the write. It may come from any connection of the same queue. So a **part** (a change that begins
+//! or ends within a block) has its blocks for itself from before its read until after its write. All other changes, of
+//! whole blocks, are far more common, and pay nothing for that: no line that several threads write, and no fence.
 //!
-//! The connections of a queue share a table of **claims**. Each claim is a range of blocks, and has a ticket; tickets are the order of
-//! the claims. A change without a ticket is **free**. The rules:
+//! The connections of a queue share a table of **claims**. Each claim is a range of blocks, and has a ticket; tickets
+//! are the order of the claims. A change without a ticket is **free**. The rules:
 //!
-//! 1. A part claims its blocks. It begins when every claim on one of its blocks with a lower ticket is over, and when every connection
-//!    has passed the claim.
-//! 2. A connection looks once a turn whether there are new claims. It passes a claim at a moment at which no free change of its own
-//!    is under way on the claim's blocks.
-//! 3. A connection that knows of any claim looks into the table before each change of whole blocks. The change is free if no part
-//!    claims one of its blocks. Else the change claims its blocks too, and begins when the parts with lower tickets there are over;
-//!    nobody has to pass its claim.
-//! 4. A connection that has passed all claims, and has no free change under way, can **rest**: nobody waits for it to pass claims. It
-//!    looks into the table before its next change.
+//! 1. A part claims its blocks. It begins when every claim on one of its blocks with a lower ticket is over, and when
+//!    every connection has passed the claim.
+//! 2. A connection looks once a turn whether there are new claims. It passes a claim at a moment at which no free
+//!    change of its own is under way on the claim's blocks.
+//! 3. A connection that knows of any claim looks into the table before each change of whole blocks. The change is free
+//!    if no part claims one of its blocks. Else the change claims its blocks too, and begins when the parts with lower
+//!    tickets there are over; nobody has to pass its claim.
+//! 4. A connection that has passed all claims, and has no free change under way, can **rest**: nobody waits for it to
+//!    pass claims. It looks into the table before its next change.
 //!
 //! So no free change is under way on the blocks of a part between the part's read and its write:
 //!
@@ -36,12 +36,13 @@
 //! 11                                           submits Z, and ends ticket 2 when Z is over
 //! ```
 //!
-//! What is free when B looks in step 6 began before B passes ticket 1, and B waits for it; what comes later finds ticket 1 in the
-//! table. B does not race with step 3 in steps 2 and 5: B passes the claim itself, in its own thread, and the table's lock orders
-//! that before step 9. The look at `latest` only says that there is something to look for; if B misses it once, A waits for longer.
+//! What is free when B looks in step 6 began before B passes ticket 1, and B waits for it; what comes later finds
+//! ticket 1 in the table. B does not race with step 3 in steps 2 and 5: B passes the claim itself, in its own thread,
+//! and the table's lock orders that before step 9. The look at `latest` only says that there is something to look for;
+//! if B misses it once, A waits for longer.
 //!
-//! Nothing waits in a circle. A free change waits for nothing. A claim waits for lower tickets, and for connections that pass it when
-//! free changes are over.
+//! Nothing waits in a circle. A free change waits for nothing. A claim waits for lower tickets, and for connections
+//! that pass it when free changes are over.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -146,7 +147,8 @@ impl Turns {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a seat for a connection that has nothing under way. `bell` wakes its thread when there is something to look for.
+    /// Takes a seat for a connection that has nothing under way. `bell` wakes its thread when there is something to
+    /// look for.
     pub(crate) fn join(self: Arc<Self>, bell: Arc<EventFd>) -> Seat {
         let mut table = self.lock();
         let number = table.members.last_key_value().map_or(0, |(last, _)| last + 1);
@@ -180,9 +182,9 @@ impl Seat {
         self.rests
     }
 
-    /// Learns of the claims that have come, with their blocks. `passes` says of each whether it is passed at once; if not, it is passed
-    /// by [`pass`](Self::pass) later. Claims of the connection's own whose turn has come are added to `ready`. Returns whether the
-    /// table holds any claim.
+    /// Learns of the claims that have come, with their blocks. `passes` says of each whether it is passed at once; if
+    /// not, it is passed by [`pass`](Self::pass) later. Claims of the connection's own whose turn has come are added to
+    /// `ready`. Returns whether the table holds any claim.
     pub(crate) fn look(
         &mut self,
         ready: &mut Vec<Ticket>,
@@ -220,8 +222,8 @@ impl Seat {
         (self.seen, self.rests) = (table.last, true);
     }
 
-    /// Claims blocks to change a part of them. `is_passed` says whether the connection itself passes the claim at once. Returns its
-    /// ticket, and whether its turn has come.
+    /// Claims blocks to change a part of them. `is_passed` says whether the connection itself passes the claim at once.
+    /// Returns its ticket, and whether its turn has come.
     pub(crate) fn claim_part(&mut self, blocks: Range<u64>, is_passed: bool) -> (Ticket, bool) {
         let mut table = self.turns.lock();
         let is_asked = |(number, member): &(&usize, &Member)| **number != self.number && !member.rests;
@@ -233,8 +235,8 @@ impl Seat {
         (ticket, is_due)
     }
 
-    /// Claims blocks to change all of them, if parts of them are claimed: `None` if the change is free. Returns the ticket, and whether
-    /// its turn has come. Ends a rest.
+    /// Claims blocks to change all of them, if parts of them are claimed: `None` if the change is free. Returns the
+    /// ticket, and whether its turn has come. Ends a rest.
     pub(crate) fn claim_whole(&mut self, blocks: &Range<u64>) -> Option<Ticket> {
         let mut table = self.turns.lock();
         if self.rests {
@@ -284,8 +286,8 @@ mod tests {
         (ready, news)
     }
 
-    /// The steps of the argument above. Red if a part begins before others have passed its claim, or a change of all of a block does
-    /// not wait for a part of it.
+    /// The steps of the argument above. Red if a part begins before others have passed its claim, or a change of all of
+    /// a block does not wait for a part of it.
     #[test]
     fn a_part_waits_for_what_is_free_and_what_comes_later_waits_for_the_part() {
         let turns = Arc::new(Turns::default());
@@ -341,7 +343,8 @@ mod tests {
         assert_eq!(look(&mut b, true).0, [second]);
     }
 
-    /// Parts of the same blocks go in the order of their tickets, whoever ends first; changes of whole blocks go beside each other.
+    /// Parts of the same blocks go in the order of their tickets, whichever ends first; changes of whole blocks go
+    /// beside each other.
     #[test]
     fn turns_come_in_the_order_of_the_claims() {
         let turns = Arc::new(Turns::default());

@@ -44,7 +44,8 @@ impl Catalogue for Visitor {
         self.reject(&self.entry.was_refused, Reason::Denied, refusal);
     }
 
-    /// The device may have grown since the last client came; a client that chooses the export sees it as it is now, to its end.
+    /// The device may have grown since the last client came; a client that chooses the export sees it as it is now, to
+    /// its end.
     fn offer(&self, export: usize) -> Offer {
         let Self { shared, entry } = self;
         let export = &shared.exports[export];

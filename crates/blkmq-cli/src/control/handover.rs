@@ -1,5 +1,5 @@
-//! How one server takes the place of another: it gets the sockets that clients come by, and then waits for the other's end. Clients
-//! that connect meanwhile wait in those sockets.
+//! How one server takes the place of another: it gets the sockets that clients come by, and then waits for the other's
+//! end. Clients that connect meanwhile wait in those sockets.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;

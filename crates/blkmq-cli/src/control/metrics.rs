@@ -202,7 +202,8 @@ pub(super) fn text(state: &State) -> String {
     out
 }
 
-/// Requests that were answered with an error. All kinds are there from the beginning, so that the first one of a kind is seen.
+/// Requests that were answered with an error. All kinds are there from the beginning, so that the first one of a kind
+/// is seen.
 fn show_errors(out: &mut String, state: &State) {
     let name = "request_errors";
     begin(out, name, "counter", "Requests answered with an error.");

@@ -48,7 +48,8 @@ struct Row {
     p99_of_none: Option<f64>,
 }
 
-/// Every way that is tried: no scheduler, each one as it is by default, and each with as many requests as Linux gives it.
+/// Every way that is tried: no scheduler, each one as it is by default, and each with as many requests as Linux gives
+/// it.
 fn ways() -> Vec<Way> {
     let loads: [(Load, &[u16]); 2] = [(THREADS, &DEPTHS), (DEEP, &DEPTHS[..1])];
     let mut ways = Vec::new();

@@ -26,7 +26,7 @@ pub(crate) struct FoundTable {
     pub(super) job: &'static str,
     /// How long it ran, on which time.
     pub(super) time: String,
-    /// By whom, on what; empty if nobody has published such a measurement.
+    /// Its author, and on what it ran; empty if nobody has published such a measurement.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub(super) published: &'static str,
     pub(super) rounds: usize,

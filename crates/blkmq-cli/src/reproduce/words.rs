@@ -116,8 +116,8 @@ impl FoundTable {
         Ok(())
     }
 
-    /// What each step from Linux's lock to the default gains, by name, a line for each; `None` unless the table has these rows,
-    /// whose labels end with `suffix`.
+    /// What each step from Linux's lock to the default gains, by name, a line for each; `None` unless the table has
+    /// these rows, whose labels end with `suffix`.
     pub(crate) fn steps(&self, suffix: &str) -> Option<String> {
         let (base, locking) = (format!("single{suffix}"), Locking::default());
         let mut lines = format!("On this machine, times the operations of '{base}':");

@@ -1,4 +1,4 @@
-//! Who may use an export, as operators write it: on the command line, or in a file.
+//! Which clients may use an export, as operators write it: on the command line, or in a file.
 
 use blkmq_export::{Allow, Permit, Who};
 use blkmq_workbench::{TextError, assignment};
@@ -106,7 +106,8 @@ fn of_option(text: &str) -> Result<Permit, String> {
     written.read()
 }
 
-/// What is wrong with who may use an export, if anything. `names_clients`: clients that encrypt must show certificates.
+/// What is wrong with the clients that may use an export, if anything. `names_clients`: clients that encrypt must show
+/// certificates.
 pub(super) fn check(allow: Option<&Allow>, names_clients: bool) -> Result<(), String> {
     match allow {
         None if names_clients => Err(format!(
@@ -123,7 +124,8 @@ pub(super) fn check(allow: Option<&Allow>, names_clients: bool) -> Result<(), St
     }
 }
 
-/// Whether the sockets of the exports are for other users too: for those that lists name, and nobody gets in that no list names.
+/// Whether the sockets of the exports are for other users too: for those that lists name, and nobody gets in that no
+/// list names.
 pub(super) fn is_for_users<'a>(mut allows: impl Iterator<Item = Option<&'a Allow>>) -> bool {
     let mut names_a_user = false;
     let are_lists = allows.all(|allow| match allow {

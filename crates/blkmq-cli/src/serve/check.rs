@@ -7,8 +7,8 @@ use super::plan::Plan;
 use super::{limits, metrics, nbd, queue};
 use crate::failure::Failure;
 
-/// Checks what a server is told, opens nothing, and says in a sentence that it is right. A server that runs with the same
-/// devices and addresses is no obstacle.
+/// Checks what a server is told, opens nothing, and says in a sentence that it is right. A server that runs with the
+/// same devices and addresses is no obstacle.
 pub(super) fn check(plan: &Plan, out: &mut dyn Write) -> Result<(), Failure> {
     for given in &plan.nbd {
         nbd::address(given, 0o600)?;

@@ -7,7 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors of a client: its socket, and an eventfd that wakes its thread.
 const PER_CLIENT: u64 = 2;
-/// Descriptors for the 128 clients that may negotiate at a time, for control connections, and for files that are read again.
+/// Descriptors for the 128 clients that may negotiate at a time, for control connections, and for files that are read
+/// again.
 const SPARE: u64 = 128 * PER_CLIENT + 64;
 
 /// What the limits come to for so many clients.
@@ -33,8 +34,8 @@ fn judge(limit: Rlimit, nr_open: u64, clients: u64) -> Verdict {
     }
 }
 
-/// Sees to it that so many clients can be served at once, as far as the system allows. What the operator is to know and do, if it
-/// does not. Called once the devices are open.
+/// Sees to it that so many clients can be served at once, as far as the system allows. What the operator is to know and
+/// do, if it does not. Called once the devices are open.
 pub(super) fn provide(clients: u64) -> Option<String> {
     let nr_open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
     let limit = getrlimit(Resource::Nofile);

@@ -7,8 +7,8 @@ use blkmq_workbench::TextError;
 use super::config::Given;
 use crate::failure::Failure;
 
-/// Reads `PORT`, which this machine alone can reach, or `HOST:PORT`: other machines can reach the server's metrics only if the
-/// operator names an address that they can reach.
+/// Reads `PORT`, which this machine alone can reach, or `HOST:PORT`: other machines can reach the server's metrics only
+/// if the operator names an address that they can reach.
 pub(super) fn address(given: &Given) -> Result<SocketAddr, TextError> {
     let text = &given.text;
     if let Ok(port) = text.parse() {

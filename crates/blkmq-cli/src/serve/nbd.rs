@@ -73,8 +73,8 @@ pub(super) struct Nbd {
 }
 
 impl Nbd {
-    /// Listens at `addresses`, and with the sockets that were handed over. Between that and the first client it does what
-    /// `give_up` says.
+    /// Listens at `addresses`, and with the sockets that were handed over. Between that and the first client it does
+    /// what `give_up` says.
     pub(super) fn start(
         plan: &Plan,
         queues: &[Arc<RequestQueue>],

@@ -23,7 +23,7 @@ pub(super) struct Plan {
     /// Where the metrics are read by TCP.
     pub(super) metrics: Option<Given>,
     pub(super) run: Option<String>,
-    /// Who the server goes on as, if that was said.
+    /// The user that the server goes on as, if that was said.
     pub(super) identity: Option<Identity>,
     /// Whether it gives up what it does not need.
     pub(super) sandbox: bool,

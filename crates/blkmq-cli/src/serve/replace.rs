@@ -21,7 +21,8 @@ fn is_at(socket: &OwnedFd, address: &Address) -> bool {
     }
 }
 
-/// The sockets at these addresses, and the addresses that none of them is at. Without addresses it is all sockets; others are closed.
+/// The sockets at these addresses, and the addresses that none of them is at. Without addresses it is all sockets;
+/// others are closed.
 pub(super) fn choose(sockets: Vec<OwnedFd>, addresses: Vec<Address>) -> (Vec<OwnedFd>, Vec<Address>) {
     if addresses.is_empty() {
         return (sockets, addresses);

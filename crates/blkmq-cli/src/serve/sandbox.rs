@@ -1,8 +1,8 @@
-//! What a server gives up once it has opened what it needs: other users' rights, files that it does not use, system calls that no
-//! server makes.
+//! What a server gives up once it has opened what it needs: other users' rights, files that it does not use, system
+//! calls that no server makes.
 //!
-//! Landlock and the filter of system calls hold for the thread that asks for them and for all that it starts from then on. So they come
-//! after sockets and devices are open, and before the first thread of the server.
+//! Landlock and the filter of system calls hold for the thread that asks for them and for all that it starts from then
+//! on. So they come after sockets and devices are open, and before the first thread of the server.
 
 mod calls;
 mod files;

@@ -35,7 +35,8 @@ fn file(folder: &TempDir, name: &str) -> (PathBuf, String) {
 struct Mount(String);
 
 impl Mount {
-    /// What `mount` makes of these arguments and a folder. `None`, and a word that the test is skipped, without the rights to do so.
+    /// What `mount` makes of these arguments and a folder. `None`, and a word that the test is skipped, without the
+    /// rights to do so.
     fn new(arguments: &[&str], folder: &str) -> Option<Self> {
         let output = Command::new("mount").args(arguments).arg(folder).output();
         if !output.is_ok_and(|output| output.status.success()) {

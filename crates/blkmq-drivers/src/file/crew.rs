@@ -19,7 +19,8 @@ pub(super) struct Crew {
     pool: Pool,
     /// Answers on their way; the thread that takes them has this.
     answers: Mutex<Vec<(u16, i32)>>,
-    /// By tag. Each lock is taken by one thread at a time: by the one that starts the request, then by the one that takes its answer.
+    /// By tag. Each lock is taken by one thread at a time: by the one that starts the request, then by the one that
+    /// takes its answer.
     transfers: Box<[Mutex<Transfer>]>,
     journal: Option<(u16, Arc<dyn Journal>)>,
 }

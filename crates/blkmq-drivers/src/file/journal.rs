@@ -38,8 +38,9 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// An entry of this hardware queue's request `tag` is about to go on the ring; the kernel has not seen it yet.
     fn asked(&self, hctx: u16, tag: u16, asked: Asked);
 
-    /// The kernel has answered the entry: bytes done, or below zero an error number. The request, of which this may be a part,
-    /// is not over yet. Returns what the driver is to take for the answer: `result`, or in a test an error in its place.
+    /// The kernel has answered the entry: bytes done, or below zero an error number. The request, of which this may be
+    /// a part, is not over yet. Returns what the driver is to take for the answer: `result`, or in a test an error in
+    /// its place.
     fn answered(&self, hctx: u16, tag: u16, result: i32) -> i32;
 }
 

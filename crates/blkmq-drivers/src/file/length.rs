@@ -2,9 +2,9 @@
 //!
 //! A write behind the end of a file makes the file longer, so one that was cut short would become as long as before by
 //! what clients write, with zeroes in between, and nobody would have seen it. Linux has no write that must not do so,
-//! and tells nobody of a file that is cut short but who looks. Looking takes a system call, so it is done once in a
-//! while, by the clock that each batch of requests brings along, and for every request that reaches the last block,
-//! which alone could hide the loss for ever.
+//! and tells no process of a file that is cut short; only a look shows it. A look takes a system call, so it is done
+//! once in a while, by the clock that each batch of requests brings along, and for every request that reaches the last
+//! block, which alone could hide the loss for ever.
 //!
 //! What stays is a window of [`LOOK_EVERY`]: what is written in it behind the new end, but for the last block, makes
 //! the file longer. It stays shorter than it was even so, and is found to be at the next look.
@@ -48,7 +48,7 @@ impl Length {
 
     /// Clients are told of so many bytes, which the file has: it was looked at before this.
     pub(super) fn tell(&self, bytes: u64) {
-        // Release: pairs with the load in `look`. Who reads it looks at the file after this thread has.
+        // Release: pairs with the load in `look`. The thread that reads it looks at the file after this one has.
         self.told.fetch_max(bytes, Ordering::Release);
     }
 

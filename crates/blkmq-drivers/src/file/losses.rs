@@ -112,11 +112,11 @@ impl Losses {
         self.first.get().map(String::as_str)
     }
 
-    /// What the client is told whom the kernel has answered: `result` is the answer, and `status` what it means by
-    /// itself.
+    /// What the client of a request is told that the kernel has answered: `result` is the answer, and `status` what it
+    /// means by itself.
     ///
-    /// COST: of a success an atomic read, a lock, and a system call that waits for nothing; where the kernel is asked by
-    /// a sync, a sync.
+    /// COST: of a success an atomic read, a lock, and a system call that waits for nothing; where the kernel is asked
+    /// by a sync, a sync.
     pub(super) fn judge(&self, promise: Promise, status: Status, result: i32) -> Status {
         if self.first().is_some() {
             return Status::IoError;
@@ -150,10 +150,10 @@ impl Losses {
     /// they are lost a note is made before their own sync returns, and if they are not, their sync fails all the same
     /// once `first` is set, which is allowed.
     ///
-    /// A disk that could not empty its own cache is no such loss: the kernel notes nothing, and tells the sync alone that
-    /// asked the disk. A sync of another hardware queue that was under way meanwhile, or of the same one, may be believed
-    /// if its answer is found before that one's, though the disk may have dropped what it should have made durable. From
-    /// when that answer is found nothing is believed.
+    /// A disk that could not empty its own cache is no such loss: the kernel notes nothing, and tells the sync alone
+    /// that asked the disk. A sync of another hardware queue that was under way meanwhile, or of the same one, may be
+    /// believed if its answer is found before that one's, though the disk may have dropped what it should have made
+    /// durable. From when that answer is found nothing is believed.
     ///
     /// Where the kernel answers no question either, a loss is seen by the answers of syncs and durable writes alone; of
     /// two at the same time the second may be believed.

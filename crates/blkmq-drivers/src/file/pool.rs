@@ -1,7 +1,7 @@
 //! Threads that do what a ring would: for where io_uring is not to be had, as in containers that forbid it.
 //!
-//! A call is what one entry of a ring asks for, and its answer is what the ring's completion would say. So all else, what is left
-//! of a request after a short read or how long a loan lasts, is the ring's business and the same.
+//! A call is what one entry of a ring asks for, and its answer is what the ring's completion would say. So all else,
+//! what is left of a request after a short read or how long a loan lasts, is the ring's business and the same.
 #![expect(unsafe_code, reason = "the kernel is told where a request's memory is, as a ring's entry tells it")]
 
 use std::collections::VecDeque;
@@ -45,12 +45,13 @@ pub(super) struct Call {
 unsafe impl Send for Call {}
 
 impl Call {
-    /// Asks the kernel, by the descriptors of a [`Target`](super::target::Target), and waits. What it answers is as of a ring: what
-    /// was done, or below zero an error number.
+    /// Asks the kernel, by the descriptors of a [`Target`](super::target::Target), and waits. What it answers is as of
+    /// a ring: what was done, or below zero an error number.
     fn perform(&self, [direct, buffered]: [RawFd; 2]) -> i32 {
         let result = match self.what {
             What::Read { pieces, len, offset } => {
-                // SAFETY: by the invariant the pieces live, and the memory that they name is the request's, to be written.
+                // SAFETY: by the invariant the pieces live, and the memory that they name is the request's, to be
+                // written.
                 unsafe { libc::preadv2(direct, pieces, len as i32, offset as i64, 0) }
             }
             What::Write { pieces, len, offset, flags } => {
@@ -127,8 +128,8 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// For `depth` calls at once, by the descriptors of a target. There is one thread, so that every call is answered; more come when
-    /// they are needed.
+    /// For `depth` calls at once, by the descriptors of a target. There is one thread, so that every call is answered;
+    /// more come when they are needed.
     ///
     /// # Errors
     /// The system gives no thread or descriptor.

@@ -139,7 +139,8 @@ impl Ring {
         self.is_behind.load(Ordering::Relaxed)
     }
 
-    /// Starts the requests of a batch, in order; but for those that reach behind the end of a file that has become shorter.
+    /// Starts the requests of a batch, in order; but for those that reach behind the end of a file that has become
+    /// shorter.
     pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
         let end = target.end(now);
         let side = lock(&self.starting);

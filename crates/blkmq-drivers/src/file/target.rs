@@ -105,14 +105,15 @@ impl Target {
         })
     }
 
-    /// Bytes of the file just now, in whole blocks; 0 if the kernel should not know. A file that ended within a sector counts to
-    /// its last byte, and does not grow.
+    /// Bytes of the file just now, in whole blocks; 0 if the kernel should not know. A file that ended within a sector
+    /// counts to its last byte, and does not grow.
     fn bytes(&self) -> u64 {
         let bytes = size_of(&self.buffered).unwrap_or(0);
         if self.odd_end < u64::MAX { bytes.min(self.odd_end) } else { bytes - bytes % u64::from(self.block_size) }
     }
 
-    /// How many bytes of a range that ends here lie behind the end of a file that ends within a sector: less than a sector.
+    /// How many bytes of a range that ends here lie behind the end of a file that ends within a sector: less than a
+    /// sector.
     pub(super) const fn missing(&self, end: u64) -> u64 {
         end.saturating_sub(self.odd_end)
     }
@@ -125,7 +126,8 @@ impl Target {
         self.length.end()
     }
 
-    /// Whether a request lies within the file still. What ends before `end`, as [`end`](Self::end) told it for the batch, needs no look.
+    /// Whether a request lies within the file still. What ends before `end`, as [`end`](Self::end) told it for the
+    /// batch, needs no look.
     pub(super) fn still_holds(&self, rq: &Request<'_>, end: u64) -> bool {
         let reaches = (rq.sector() + u64::from(rq.nr_sectors())) * SECTOR_SIZE as u64;
         reaches < end || self.reaches(reaches)
@@ -177,8 +179,8 @@ impl Target {
         self.losses.first().map_or(Health::Good, |text| Health::Failed(text.to_owned()))
     }
 
-    /// What the file system knows of a stretch, data that is only in the page cache included. It moves the descriptor's offset,
-    /// by which nobody goes: reads and writes name their own.
+    /// What the file system knows of a stretch, data that is only in the page cache included. It moves the descriptor's
+    /// offset, by which nobody goes: reads and writes name their own.
     ///
     /// COST: two or three system calls, which may have to read the file's map.
     pub(super) fn extent(&self, start: u64, bytes: u64) -> Extent {
@@ -257,7 +259,7 @@ fn open_again(config: &Config, flags: i32, first: &std::fs::File) -> io::Result<
 /// What the kernel is asked by for losses.
 ///
 /// Of a block device that is written to it is also what claims the device, which the kernel then gives to no file
-/// system, and to nobody else who asks to have it alone.
+/// system, and to no other program that asks to have it alone.
 fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<OwnedFd, String> {
     let claims = kind.is_block_device() && !config.read_only && !config.force;
     let began = Instant::now();
@@ -472,8 +474,8 @@ mod tests {
         }
     }
 
-    /// Red if a file that ends within a sector is reached directly, because its file system asks for less than that: what
-    /// lies behind its end would be written.
+    /// Red if a file that ends within a sector is reached directly, because its file system asks for less than that:
+    /// what lies behind its end would be written.
     #[test]
     fn a_file_is_reached_directly_in_whole_sectors_or_more() {
         for (told, bytes, expected) in [

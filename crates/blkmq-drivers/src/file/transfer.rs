@@ -97,9 +97,9 @@ impl Transfer {
         }
     }
 
-    /// The next request of a batch that lies within the file, taken down in its tag's place, which has its loan then; `None`
-    /// at the end of the batch. What reaches behind `end`, as [`Target::end`] told it for the batch, and behind the end of
-    /// the file, is over.
+    /// The next request of a batch that lies within the file, taken down in its tag's place, which has its loan then;
+    /// `None` at the end of the batch. What reaches behind `end`, as [`Target::end`] told it for the batch, and behind
+    /// the end of the file, is over.
     ///
     /// # Errors
     /// The tag, if it is not free.
@@ -116,7 +116,8 @@ impl Transfer {
                 continue;
             }
             let tag = rq.tag();
-            // Nobody has the lock of a tag that is free. The thread that has that of another may want the caller's next.
+            // Nobody has the lock of a tag that is free. The thread that has that of another may want the caller's
+            // next.
             let transfer = try_lock(&transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
             let Some(mut transfer) = transfer else { return Some(Err(tag)) };
             transfer.take_down(target, &mut rq);
@@ -160,8 +161,8 @@ impl Transfer {
         }
     }
 
-    /// Leaves out what lies behind the end of a file that ends within a sector: the last so many bytes, less than a sector, which
-    /// read as zeroes and are not written. Such a file is not read directly, so there is no stand-in.
+    /// Leaves out what lies behind the end of a file that ends within a sector: the last so many bytes, less than a
+    /// sector, which read as zeroes and are not written. Such a file is not read directly, so there is no stand-in.
     #[cold]
     fn clip(&mut self, missing: u64, rq: &mut Request<'_>) {
         debug_assert!(self.stand_in.is_none(), "what goes through the page cache may lie anywhere");
@@ -351,8 +352,8 @@ impl Transfer {
         }
     }
 
-    /// So many bytes are done. Returns whether these are all; an error if it makes no headway, as at the end of a file that has become
-    /// shorter and ends within a block.
+    /// So many bytes are done. Returns whether these are all; an error if it makes no headway, as at the end of a file
+    /// that has become shorter and ends within a block.
     fn advance(&mut self, done: u64) -> Result<bool, Status> {
         // What begins within a block would have to go through the page cache; it is done once more.
         let done = done.min(self.bytes);

@@ -77,7 +77,8 @@ impl Desk {
         let (queue, terms) = (Arc::clone(&export.queue), export.terms(agreement));
         let edges = Edges::new(terms.block, Turns::of(&queue).join(Arc::clone(&entry.bell)));
         let mut plan = Plan::new(&queue.limits(), nr_slots);
-        // With the edges of its range, which take 128 KiB at most, a step fits the connection's own part: it never waits for memory for ever.
+        // With the edges of its range, which take 128 KiB at most, a step fits the connection's own part: it never
+        // waits for memory for ever.
         plan.idle = plan.idle.min(pool.own() as u64 / 2);
         Self {
             terms,
@@ -221,7 +222,8 @@ impl Desk {
             return Piece::Useless;
         }
         let skip = edges.skip(task.next);
-        // No more than the connection's own part: a client that stops in the midst of a write keeps nothing that others wait for.
+        // No more than the connection's own part: a client that stops in the midst of a write keeps nothing that others
+        // wait for.
         let most = (task.next - task.offset).clamp(FIRST_PIECE, FIRST_PIECE.max(pool.own() as u64));
         for most in [most, LEAST_PIECE] {
             let len = left.min(plan.data.min(edges.down(most)) - skip);
@@ -513,7 +515,8 @@ fn note_failure(task: &mut Task, bio: &Bio, status: Status) {
     if let (Op::WriteZeroes, Status::Unsupported, Command::WriteZeroes { fua, fast: false, no_hole, .. }) =
         (bio.op, status, task.command)
     {
-        // The device cannot after all, or not so; from here on the zeroes are written. There is one operation at a time.
+        // The device cannot after all, or not so; from here on the zeroes are written. There is one operation at a
+        // time.
         task.command = Command::WriteZeroes { fua, fast: false, no_hole, by_writing: true };
         task.next = bio.sector * SECTOR_SIZE as u64;
         return;

@@ -1,5 +1,6 @@
-//! Requests that begin or end within a block of the device: a change of a part of a block reads the block, puts the client's bytes
-//! in, and writes it back. Whose turn it is at a block is the business of [`Turns`](crate::turns::Turns).
+//! Requests that begin or end within a block of the device: a change of a part of a block reads the block, puts the
+//! client's bytes in, and writes it back. Whose turn it is at a block is the business of
+//! [`Turns`](crate::turns::Turns).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,11 +12,12 @@ use super::pool::{Pool, footprint};
 use super::task::{TaskId, Tasks};
 use crate::turns::{Seat, Ticket};
 
-/// Changes of a connection that are in the table of claims at a time; further ones wait here. It bounds how long the table is, which
-/// every change of a part goes through.
+/// Changes of a connection that are in the table of claims at a time; further ones wait here. It bounds how long the
+/// table is, which every change of a part goes through.
 const MAX_CLAIMS: usize = 16;
 
-/// What an operation is for, in its `user_data`: its task, the place of its work if it has a claim, and the epoch of a free change.
+/// What an operation is for, in its `user_data`: its task, the place of its work if it has a claim, and the epoch of a
+/// free change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
     task: TaskId,
@@ -125,7 +127,8 @@ impl Edges {
         Self {
             block: block.into(),
             seat,
-            // Claims that are in the table already did not count this connection: it has to look before its first change.
+            // Claims that are in the table already did not count this connection: it has to look before its first
+            // change.
             is_wary: true,
             epoch: 0,
             graces: Vec::new(),
@@ -197,8 +200,8 @@ impl Edges {
         }
     }
 
-    /// Changes bytes that do not fill their blocks. `buffer` has the bytes where they belong in the blocks around them; the task
-    /// counts this as one outstanding operation.
+    /// Changes bytes that do not fill their blocks. `buffer` has the bytes where they belong in the blocks around them;
+    /// the task counts this as one outstanding operation.
     #[cold]
     pub(super) fn change_part(
         &mut self,
@@ -217,7 +220,8 @@ impl Edges {
         if self.has_room() { self.claim(hands, place) } else { self.backlog.push_back(place) }
     }
 
-    /// Whether a change that comes now may have a claim: those that wait for one come first, however many steps another has.
+    /// Whether a change that comes now may have a claim: those that wait for one come first, however many steps another
+    /// has.
     fn has_room(&self) -> bool {
         self.claims.len() < MAX_CLAIMS && self.backlog.is_empty()
     }
@@ -344,8 +348,8 @@ impl Edges {
         }
     }
 
-    /// An operation that changes something, or has a claim, is over, and its task does not count it any more. Returns whether the
-    /// change is over too, by this operation and status; if not, the task counts it again.
+    /// An operation that changes something, or has a claim, is over, and its task does not count it any more. Returns
+    /// whether the change is over too, by this operation and status; if not, the task counts it again.
     #[cold]
     pub(super) fn settle(&mut self, hands: &mut Hands<'_>, bio: &mut Bio, status: &mut Status) -> bool {
         let Mark { place, epoch, task } = Mark::of(bio.user_data);

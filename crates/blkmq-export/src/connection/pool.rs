@@ -207,7 +207,8 @@ mod tests {
         }
     }
 
-    /// Red if buffers that nobody uses keep what others could have: a client that reads no reply would keep it for as long as it is waited for.
+    /// Red if buffers that nobody uses keep what others could have: a client that reads no reply would keep it for as
+    /// long as it is waited for.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn what_is_kept_does_not_keep_the_common_part() {

@@ -156,15 +156,15 @@ impl Stream {
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// Bytes of what was sent that are neither with the client, nor with a system that hands them over whatever becomes of this
-    /// socket.
+    /// Bytes of what was sent that are neither with the client, nor with a system that hands them over whatever becomes
+    /// of this socket.
     pub(super) fn on_the_way(&self) -> usize {
         // Where nobody knows there is nothing to wait for.
         if self.is_unix { 0 } else { on_the_way(self.socket.as_fd()).unwrap_or(0) }
     }
 
-    /// Passes over what the client still sends. Returns how many bytes would be lost if the socket were closed: none if the client
-    /// sends no more, or all that it was sent has arrived.
+    /// Passes over what the client still sends. Returns how many bytes would be lost if the socket were closed: none if
+    /// the client sends no more, or all that it was sent has arrived.
     pub(super) fn see_off(&self) -> usize {
         let mut passed_over = [0; 4096];
         // A client that sends without end does not put off the look at what has arrived.

@@ -71,8 +71,8 @@ pub(super) struct Transmission {
     end: Option<Refusal>,
     /// When everything was answered, all that was sent had arrived.
     has_arrived: bool,
-    /// The client takes no replies any more. What it sent that changes the export is done all the same, for it may have left in
-    /// order; the rest is of no use to anybody.
+    /// The client takes no replies any more. What it sent that changes the export is done all the same, for it may have
+    /// left in order; the rest is of no use to anybody.
     is_gone: bool,
     /// With the client to read.
     reader: Patience,
@@ -214,8 +214,8 @@ impl Transmission {
 
     /// The client is gone: it has closed the connection, and not only its own side of it.
     fn lose_client(&mut self) {
-        // What waits for the socket is for nobody, and the socket will never say that it has room. What is left to be read comes
-        // without being waited for.
+        // What waits for the socket is for nobody, and the socket will never say that it has room. What is left to be
+        // read comes without being waited for.
         (self.is_gone, self.is_readable, self.is_writable) = (true, true, true);
         self.sender.end();
         self.note_progress();
@@ -416,8 +416,8 @@ impl Transmission {
         }
     }
 
-    /// How long the client is still waited for, if that has an end; an error if it has come. Whoever holds the memory of a reply or of
-    /// a request for that long would hold it for ever.
+    /// How long the client is still waited for, if that has an end; an error if it has come. A client that holds
+    /// the memory of a reply or of a request for that long would hold it for ever.
     fn check_patience(&self) -> Result<Option<Duration>, Ending> {
         let limit = self.stall_timeout.unwrap_or(Duration::MAX);
         let (reader, sender) = (self.reader.left(), self.sender.left());

@@ -186,7 +186,8 @@ impl Request {
             0..=commands::BLOCK_STATUS => 0,
             kind => return Err(Refusal::new(Errno::Invalid, format!("there is no request of type {kind}"))),
         };
-        // FUA is allowed everywhere, and means nothing where nothing is written; but not where it would be a promise that is not kept.
+        // FUA is allowed everywhere, and means nothing where nothing is written; but not where it would be a promise
+        // that is not kept.
         let fua = if terms.can_fua { command_flags::FUA } else { 0 };
         match self.flags & !(own | fua) {
             0 => Ok(()),

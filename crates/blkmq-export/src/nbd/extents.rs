@@ -12,10 +12,12 @@ pub const EXTENT_SIZE: usize = 8;
 /// How often the device is asked for each extent that there is room for, at most: neighbours that are alike become one.
 const MOST_LOOKS: usize = 4;
 
-/// Writes what `look` knows of the `bytes` bytes from byte `start` on, at least 1, as extents to `to`, as many as fit. `look` is given
-/// a first byte and a length, and tells of the first stretch of those. Returns the bytes written: one extent at least.
+/// Writes what `look` knows of the `bytes` bytes from byte `start` on, at least 1, as extents to `to`, as many as fit.
+/// `look` is given a first byte and a length, and tells of the first stretch of those. Returns the bytes written: one
+/// extent at least.
 ///
-/// Extents begin and end at multiples of `minimum`, a power of two, as the range does, or else with it. A block that is data in part is data.
+/// Extents begin and end at multiples of `minimum`, a power of two, as the range does, or else with it. A block that is
+/// data in part is data.
 pub fn describe(start: u64, bytes: u32, minimum: u32, to: &mut [u8], look: impl Fn(u64, u64) -> Extent) -> usize {
     let end = start.saturating_add(bytes.into());
     let (mut at, mut written) = (start, 0);
@@ -99,8 +101,8 @@ mod tests {
         }
     }
 
-    /// Red if what is no hole is said to be one, if an extent is empty or cut, or if a client that asks again and again does not get
-    /// to the end.
+    /// Red if what is no hole is said to be one, if an extent is empty or cut, or if a client that asks again and again
+    /// does not get to the end.
     #[test]
     fn whatever_the_map_nothing_but_holes_is_a_hole() {
         let mut rng = SmallRng::seed_from_u64(3);

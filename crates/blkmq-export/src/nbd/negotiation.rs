@@ -18,9 +18,9 @@ pub const MAX_NEGOTIATION: u64 = 1 << 20;
 const OPTION_HEAD: usize = 16;
 /// Zeroes behind the answer to `EXPORT_NAME`, unless the client does without.
 const NR_ZEROES: usize = 124;
-/// Smallest block size in bytes, for every client. One that asks for block sizes has to keep to this, and would have to read, change
-/// and write blocks by itself if it were that of the device, unordered with other clients; the server orders that. What is best the
-/// preferred size says.
+/// Smallest block size in bytes, for every client. One that asks for block sizes has to keep to this, and would have to
+/// read, change and write blocks by itself if it were that of the device, unordered with other clients; the server
+/// orders that. What is best the preferred size says.
 const MINIMUM: u32 = 1;
 
 /// What a client is told of an export.
@@ -45,7 +45,8 @@ pub trait Catalogue {
     /// The exports' names and descriptions, in the order of their numbers. Nobody has to wait for them.
     fn names(&self) -> impl Iterator<Item = (&str, &str)>;
 
-    /// Why the client may not use an export, which it is told then; `None` if it may. One that it may not use is not listed.
+    /// Why the client may not use an export, which it is told then; `None` if it may. One that it may not use is not
+    /// listed.
     fn refusal(&self, _export: usize) -> Option<String> {
         None
     }

@@ -73,8 +73,8 @@ fn inner(bytes: &[u8]) -> der::Result<Option<&[u8]>> {
     Ok(is_rsa.then_some(key.value()))
 }
 
-/// Checks a certificate whose signatures are to be verified: an authority's or a client's. One that cannot be read is left to the
-/// library that refuses it.
+/// Checks a certificate whose signatures are to be verified: an authority's or a client's. One that cannot be read is
+/// left to the library that refuses it.
 pub(super) fn check(certificate: &CertificateDer<'_>) -> Result<(), Unfit> {
     let Ok(certificate) = Certificate::from_der(certificate) else { return Ok(()) };
     check_version(&certificate)?;

@@ -1,4 +1,4 @@
-//! Who decides whether a client's certificate is good: the TLS library, after a look for what it would not name.
+//! What decides whether a client's certificate is good: the TLS library, after a look for what it would not name.
 
 use std::sync::Arc;
 

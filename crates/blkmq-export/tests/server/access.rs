@@ -1,4 +1,4 @@
-//! Who may use an export, and what a client sees of one that it may not use.
+//! Which clients may use an export, and what a client sees of one that it may not use.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -141,7 +141,8 @@ fn a_user_of_a_unix_socket_opens_the_exports_that_name_it() {
     assert!(list(&mut client).is_empty(), "a TCP socket has no user");
 }
 
-/// Red if an export without a list is open to whoever has a certificate, or a list may be written that lets nobody in.
+/// Red if an export without a list is open to every client that has a certificate, or a list may be written that lets
+/// nobody in.
 #[test]
 fn a_server_that_wants_certificates_does_not_start_before_it_is_said_whose() {
     let site = Site::new();

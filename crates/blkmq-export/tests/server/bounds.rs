@@ -166,7 +166,8 @@ fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 }
 
-/// Red if what a client says in its handshake does not count: it would have been silent for longer than all others, and go.
+/// Red if what a client says in its handshake does not count: it would have been silent for longer than all others, and
+/// go.
 #[test]
 fn a_slow_handshake_is_not_silent() {
     let site = Site::new();
@@ -202,7 +203,8 @@ fn a_slow_handshake_is_not_silent() {
     drop(others);
 }
 
-/// Red if a client that finds the server full is left without an answer, or is let in; or if one that tries again counts as another.
+/// Red if a client that finds the server full is left without an answer, or is let in; or if one that tries again
+/// counts as another.
 #[test]
 fn a_client_too_many_is_told_so_and_counted() {
     let lines = Arc::new(Mutex::new(Vec::new()));

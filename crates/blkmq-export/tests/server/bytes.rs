@@ -87,8 +87,8 @@ fn any_bytes_are_read_and_changed_and_no_others() {
     }
 }
 
-/// Red if a device that lacks bytes of its last sector is told to be longer or shorter than it is, or its last bytes are reached only
-/// together with those that it lacks.
+/// Red if a device that lacks bytes of its last sector is told to be longer or shorter than it is, or its last bytes
+/// are reached only together with those that it lacks.
 #[test]
 fn a_device_that_ends_within_a_sector_is_reached_to_its_last_byte_and_no_further() {
     let mut device = Device::new();
@@ -144,7 +144,8 @@ fn write_own_bytes(client: &mut Client, own: u64, of: u64, size: u64, mut random
     }
 }
 
-/// Red if parts of one block are read, changed and written without a turn: some client misses bytes that the write of another took back.
+/// Red if parts of one block are read, changed and written without a turn: some client misses bytes that the write of
+/// another took back.
 #[test]
 fn clients_that_change_other_bytes_of_the_same_blocks_lose_none() {
     let seed = seed();
@@ -163,7 +164,8 @@ fn clients_that_change_other_bytes_of_the_same_blocks_lose_none() {
     }
 }
 
-/// Changes all of some blocks again and again, and looks whether that stays but for the first byte of each, which is another's.
+/// Changes all of some blocks again and again, and looks whether that stays but for the first byte of each, which is
+/// another's.
 fn write_whole_blocks(client: &mut Client, block: u32, start: u64, rounds: u32) {
     for round in 0..rounds {
         let value = round as u8 | 1;
@@ -184,7 +186,8 @@ fn write_whole_blocks(client: &mut Client, block: u32, start: u64, rounds: u32) 
     }
 }
 
-/// Red if a change of a part does not wait for changes of its block that are under way, or a change of the block not for the part.
+/// Red if a change of a part does not wait for changes of its block that are under way, or a change of the block not
+/// for the part.
 #[test]
 fn a_change_of_a_part_undoes_no_change_of_its_block() {
     for device in DEVICES {
@@ -223,8 +226,8 @@ fn a_change_of_a_part_undoes_no_change_of_its_block() {
     }
 }
 
-/// The same for one connection, whose requests may be done in any order. Red if its parts do not wait for its own changes of
-/// blocks, or those not for the parts.
+/// The same for one connection, whose requests may be done in any order. Red if its parts do not wait for its own
+/// changes of blocks, or those not for the parts.
 #[test]
 fn a_change_of_a_part_undoes_no_change_of_its_block_by_the_same_client() {
     let disordered = Device { reads_first: true, ..Device::new() }.queue();
@@ -247,8 +250,8 @@ fn a_change_of_a_part_undoes_no_change_of_its_block_by_the_same_client() {
     }
 }
 
-/// Red if connections that have nothing to do with a block are waited for without being woken, or a client that goes away in the midst
-/// of a change keeps its turn.
+/// Red if connections that have nothing to do with a block are waited for without being woken, or a client that goes
+/// away in the midst of a change keeps its turn.
 #[test]
 fn clients_that_sleep_or_go_away_hold_nobody_up() {
     for device in DEVICES {
@@ -316,7 +319,8 @@ fn a_part_that_fails_is_told_of_and_gives_its_turn_away() {
     }
 }
 
-/// Red if the write of a part forgets the client's FUA, or a part that covers several blocks reads more than those at its ends.
+/// Red if the write of a part forgets the client's FUA, or a part that covers several blocks reads more than those at
+/// its ends.
 #[test]
 fn a_part_reads_the_blocks_at_its_ends_and_is_durable_when_asked_to() {
     let device = Device::new();

@@ -19,8 +19,8 @@ use crate::papers::{Authority, RsaPublic};
 use crate::tls::{Site, open_to_all, start_telling};
 use crate::{builder, queue};
 
-/// A private key, and the public one, as 'openssl genrsa' makes them. Of the largest there is a public one alone, whose modulus is
-/// any number of that size.
+/// A private key, and the public one, as 'openssl genrsa' makes them. Of the largest there is a public one alone, whose
+/// modulus is any number of that size.
 const RSA: [(usize, &str); 7] = [
     (1024, include_str!("keys/rsa-1024.pem")),
     (2048, include_str!("keys/rsa-2048.pem")),

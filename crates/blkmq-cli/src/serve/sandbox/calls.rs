@@ -1,8 +1,8 @@
 //! Which system calls a server never makes: seccomp.
 //!
-//! They are listed rather than those that it makes, for these follow from the C library, the kernel and the devices. What is listed is what
-//! those want who have got into a server: to run something else, look into other processes, change the machine, or load code into the
-//! kernel. Each fails as if the user were not allowed to.
+//! They are listed rather than those that it makes, for these follow from the C library, the kernel and the devices.
+//! What is listed is what an intruder wants that has got into a server: to run something else, look into other
+//! processes, change the machine, or load code into the kernel. Each fails as if the user were not allowed to.
 
 use std::collections::BTreeMap;
 

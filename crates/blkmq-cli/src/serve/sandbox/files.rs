@@ -45,8 +45,8 @@ impl Rules {
     }
 }
 
-/// Where the files for TLS are: the folder, and those that links in it lead to, whose files change their names when certificates
-/// are renewed.
+/// Where the files for TLS are: the folder, and those that links in it lead to, whose files change their names when
+/// certificates are renewed.
 pub(super) fn of_tls(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let is_pem = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pem");

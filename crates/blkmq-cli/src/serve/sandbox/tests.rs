@@ -1,4 +1,5 @@
-//! What can still be done in the sandbox, and what not. It holds for a thread and what that starts, so each test has a thread for it.
+//! What can still be done in the sandbox, and what not. It holds for a thread and what that starts, so each test has a
+//! thread for it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -55,7 +56,8 @@ fn no_file_is_opened_but_what_the_server_needs() {
     fs::read("/etc/passwd").expect("other threads are as they were");
 }
 
-/// Red if connections are not among what the rules are about, or are refused to a server with a device at another server.
+/// Red if connections are not among what the rules are about, or are refused to a server with a device at another
+/// server.
 #[test]
 fn no_server_is_connected_to_unless_a_device_is_there() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -8,7 +8,7 @@ use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setgroups, setuid};
 use crate::failure::Failure;
 use crate::serve::config::Given;
 
-/// Who a server becomes.
+/// The user that a server becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::serve) struct Identity {
     user: Option<Uid>,

@@ -36,7 +36,8 @@ fn bytes_are_rounded_to_blocks_outwards_and_inwards() {
     assert_eq!((edges.skip(4097), edges.up(4097), edges.down(4097)), (1, 8192, 4096));
 }
 
-/// Red if a connection takes what was claimed before it came for passed: its change would be undone by what the claim's owner had read.
+/// Red if a connection takes what was claimed before it came for passed: its change would be undone by what the claim's
+/// owner had read.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_connection_that_comes_later_looks_before_its_first_change() {
@@ -51,8 +52,8 @@ fn a_connection_that_comes_later_looks_before_its_first_change() {
     first.end(ticket);
 }
 
-/// The first connection, which has claimed the first and the third block; and another one, as many of whose changes of the first
-/// block wait for that as may have claims, and one more.
+/// The first connection, which has claimed the first and the third block; and another one, as many of whose changes of
+/// the first block wait for that as may have claims, and one more.
 fn crowded() -> (Seat, [Ticket; 2], Edges, Bench) {
     let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
     let bell = || Arc::new(EventFd::new().unwrap());
@@ -105,7 +106,8 @@ impl Bench {
     }
 }
 
-/// Red if a change that comes takes the claim that another one waits for: zeroes of many steps would keep that one for as long as they last.
+/// Red if a change that comes takes the claim that another one waits for: zeroes of many steps would keep that one for
+/// as long as they last.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_change_that_waits_for_a_claim_comes_before_one_that_comes_later() {
@@ -124,8 +126,8 @@ fn a_change_that_waits_for_a_claim_comes_before_one_that_comes_later() {
     first.end(other);
 }
 
-/// Red if a connection whose rest has ended within a look goes on without looking: what others have claimed between the two counts as
-/// known to it, and it would change what they have read.
+/// Red if a connection whose rest has ended within a look goes on without looking: what others have claimed between the
+/// two counts as known to it, and it would change what they have read.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_connection_whose_rest_has_ended_within_a_look_looks_again() {
