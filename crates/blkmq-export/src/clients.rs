@@ -402,6 +402,7 @@ impl Inside {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nbd::Errno;
 
     fn join(clients: &Clients, user: u32) -> Option<Arc<Entry>> {
         clients.join("a test".into(), Source::User(user), Arc::new(EventFd::new().unwrap()))
@@ -419,6 +420,35 @@ mod tests {
         assert!(join(&clients, 3).is_some(), "one of those that have most has to go");
         let gone = |entries: &[Arc<Entry>]| entries.iter().filter(|entry| entry.is_displaced()).count();
         assert_eq!(gone(&first) + gone(&second), 1);
+    }
+
+    /// Red if two reasons are counted as one.
+    #[test]
+    fn every_reason_for_a_rejection_is_counted_apart() {
+        let clients = Clients::new(1);
+        let reasons = [Reason::Denied, Reason::Full, Reason::Crowded, Reason::Late, Reason::NoDescriptor];
+        for (reason, times) in reasons.into_iter().zip(1..) {
+            (0..times).for_each(|_| clients.reject(reason));
+        }
+        let expected = Rejections { denied: 1, full: 2, crowded: 3, late: 4, no_descriptor: 5 };
+        assert_eq!(clients.rejected(), expected);
+    }
+
+    /// Red if the errors of a connection that is closed are forgotten, or those of another export count.
+    #[test]
+    #[cfg_attr(miri, ignore = "there are no eventfds")]
+    fn errors_outlive_their_connection() {
+        let clients = Clients::new(2);
+        let [one, other] = [("a", 1), ("b", 2)].map(|(export, user)| {
+            let entry = join(&clients, user).unwrap();
+            entry.export.set(export.to_owned()).unwrap();
+            entry
+        });
+        one.errors.count(Errno::NoSpace);
+        other.errors.count(Errno::Io);
+        clients.leave(one.number);
+        assert_eq!((clients.errors("a").of(Errno::NoSpace), clients.errors("a").count()), (1, 1));
+        assert_eq!((clients.errors("b").of(Errno::Io), clients.errors("b").count()), (1, 1));
     }
 
     /// Red if a place is taken before an export is chosen.

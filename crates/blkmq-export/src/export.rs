@@ -205,6 +205,7 @@ mod tests {
     use blkmq::driver::spec;
 
     use super::*;
+    use crate::access::Permit;
 
     fn export(device: &str) -> Export {
         let driver = spec::open(device).unwrap();
@@ -247,6 +248,7 @@ mod tests {
         assert_eq!((offer.size, offer.preferred, offer.maximum), (10_240_000, 4096, 99_840));
     }
 
+    /// Red if a weight, a level of a priority, be it the export's or a client's, or the length of a name is not looked at.
     #[test]
     fn what_cannot_be_is_refused_with_what_could() {
         let good = export("ram,size=1M");
@@ -259,11 +261,17 @@ mod tests {
         assert_eq!(error(|export| export.weight = 0), "export \"a\" has weight 0; give a number from 1 to 1000");
         let level = error(|export| export.priority = IoPriority { class: Class::Idle, level: 8 });
         assert_eq!(level, "export \"a\" has priority level 8; give a number from 0 to 7");
+        let level = error(|export| {
+            let priority = Some(IoPriority { class: Class::Idle, level: 8 });
+            export.allow = Some(Allow::Listed(vec![Permit { who: Who::User(1), writes: false, priority }]));
+        });
+        assert_eq!(level, "export \"a\" gives the user 1 the priority level 8; give a number from 0 to 7");
         let name = error(|export| export.name = "x".repeat(4097));
         assert_eq!(name, "the name of an export has 4097 bytes; at most 4096");
     }
 
-    /// Red if the first entry that is for a client does not count, or its priority does not.
+    /// Red if the first entry that is for a client does not count, nor what it says of writing and of the priority, or if the
+    /// queue's client does not get that priority.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn a_client_gets_what_the_first_entry_for_it_says() {
@@ -271,7 +279,6 @@ mod tests {
 
         use blkmq::event::EventFd;
 
-        use crate::access::Permit;
         use crate::clients::Clients;
         use crate::listener::Source;
 
