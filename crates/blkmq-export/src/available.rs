@@ -46,6 +46,7 @@ fn files(text: &str) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
+    /// Red if the kernel's unit is left out.
     #[test]
     fn the_machine_has_what_the_kernel_says() {
         assert_eq!(of_machine("MemTotal:       24624868 kB\nMemFree: 1 kB\n"), Some(24_624_868 << 10));

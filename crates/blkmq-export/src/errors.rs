@@ -57,6 +57,7 @@ impl ErrorMeter {
 mod tests {
     use super::*;
 
+    /// Red if two kinds are counted as one.
     #[test]
     fn every_kind_is_counted_apart() {
         let meter = ErrorMeter::default();

@@ -342,6 +342,7 @@ mod tests {
         assert!(path.exists());
     }
 
+    /// Red if the part of an address that a machine chooses counts, or that of its network does not.
     #[test]
     fn one_machine_is_one_source_whatever_address_it_chooses() {
         let of = |text: &str| Source::of_address(text.parse().unwrap());

@@ -259,6 +259,7 @@ mod tests {
         assert!(lines.contains(&(Level::Warning, "oh".to_owned())));
     }
 
+    /// Red if nothing is said after a burst any more, or what was not said is saved up without a bound.
     #[test]
     fn there_is_one_more_after_a_while() {
         let start = Instant::now();

@@ -345,6 +345,7 @@ mod tests {
 
     /// Parts of the same blocks go in the order of their tickets, whichever ends first; changes of whole blocks go
     /// beside each other.
+    /// Red if changes of whole blocks wait for each other, or a part goes before a lower ticket.
     #[test]
     fn turns_come_in_the_order_of_the_claims() {
         let turns = Arc::new(Turns::default());

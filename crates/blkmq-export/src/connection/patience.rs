@@ -64,6 +64,7 @@ mod tests {
         assert!(patience.left().unwrap() > Duration::from_secs(1));
     }
 
+    /// Red if no limit is taken for one that is over.
     #[test]
     fn without_a_limit_nothing_is_too_long() {
         let mut patience = Patience::new(None);
