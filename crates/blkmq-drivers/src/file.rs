@@ -224,7 +224,13 @@ impl Driver for File {
     }
 
     fn health(&self) -> Health {
-        self.target.health()
+        let health = self.target.health();
+        let Some(why) = self.rings.iter().find_map(|(_, engine)| engine.refusal()) else { return health };
+        if health != Health::Good {
+            return health;
+        }
+        let path = self.config.path.display();
+        Health::Away(format!("{path}: requests fail until the system gives the device a thread: {why}"))
     }
 
     fn topology(&self) -> Topology {

@@ -2,6 +2,7 @@
 //! of its own.
 
 mod common;
+mod memory;
 mod pretend;
 
 use std::fs;
@@ -13,20 +14,8 @@ use blkmq::driver::Health;
 use blkmq::{Bio, Buffer, RequestQueue, Status};
 use blkmq_nbd::SIMPLE_REPLY_MAGIC;
 use common::{run, submitter};
+use memory::allow_threads;
 use pretend::{SIZE, greet};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-/// More memory than the test needs, and less than the stack of a thread.
-const LEFT: u64 = 1 << 20;
-
-/// Lets the process have so much memory that it can make no thread, or as much as it likes again.
-fn allow_threads(are_allowed: bool) {
-    let status = fs::read_to_string("/proc/self/status").expect("proc is there");
-    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB"));
-    let size: u64 = size.and_then(|size| size.parse().ok()).expect("a process has a size");
-    let current = (!are_allowed).then_some((size << 10) + LEFT);
-    setrlimit(Resource::As, Rlimit { current, ..getrlimit(Resource::As) }).expect("a limit may become lower");
-}
 
 /// Whether the process has a thread that connects again.
 fn has_restorer() -> bool {

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use blkmq::Time;
 use blkmq::driver::{Batch, Done};
+use blkmq::{Status, Time};
 
 use super::journal::Journal;
 use super::pool::{Call, Pool};
@@ -35,7 +35,7 @@ impl Crew {
     /// A crew for `depth` requests at once.
     ///
     /// # Errors
-    /// The system gives no thread or descriptor.
+    /// The system gives no descriptor.
     pub(super) fn new(target: &Target, depth: u16, journal: Option<(u16, Arc<dyn Journal>)>) -> io::Result<Self> {
         Ok(Self {
             pool: Pool::new(target.fds(), depth)?,
@@ -52,8 +52,17 @@ impl Crew {
         self.pool.fd()
     }
 
-    /// Starts the requests of a batch; but for those that reach behind the end of a file that has become shorter.
+    /// Why it can do nothing, if that is so; the next batch tries again.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.pool.refusal()
+    }
+
+    /// Starts the requests of a batch; but for those that reach behind the end of a file that has become shorter. All
+    /// of them fail while the system gives no thread.
     pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
+        if !self.pool.has_thread() {
+            return batch.finish_all(Status::IoError);
+        }
         let end = target.end(now);
         while let Some(next) = Transfer::next(&self.transfers, target, batch, end) {
             let (tag, transfer) = next.unwrap_or_else(|tag| {

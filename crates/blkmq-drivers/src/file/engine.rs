@@ -104,6 +104,14 @@ impl Engine {
         }
     }
 
+    /// Why it can do nothing at present, if that is so.
+    pub(super) fn refusal(&self) -> Option<String> {
+        match self {
+            Self::Ring(_) => None,
+            Self::Crew(crew) => crew.refusal(),
+        }
+    }
+
     /// Whether it must be looked at again at once, for no descriptor tells when.
     pub(super) fn is_restless(&self) -> bool {
         matches!(self, Self::Ring(ring) if ring.is_behind() || ring.poller().is_some_and(Poller::is_busy))

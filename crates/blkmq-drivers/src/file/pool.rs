@@ -77,6 +77,8 @@ struct Inside {
     /// Tags, each with the answer to its call.
     answers: Vec<(u16, i32)>,
     threads: Vec<JoinHandle<()>>,
+    /// Why the system gave no first thread, when it was last asked.
+    refusal: Option<io::Error>,
     /// Threads that wait for a call.
     nr_idle: usize,
     is_over: bool,
@@ -128,11 +130,11 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// For `depth` calls at once, by the descriptors of a target. There is one thread, so that every call is answered;
-    /// more come when they are needed.
+    /// For `depth` calls at once, by the descriptors of a target. There is no thread yet: each one is made when calls
+    /// need it, so that it has all that the process has given up since the file was opened.
     ///
     /// # Errors
-    /// The system gives no thread or descriptor.
+    /// The system gives no descriptor.
     pub(super) fn new(fds: [RawFd; 2], depth: u16) -> io::Result<Self> {
         let inside = Inside {
             calls: VecDeque::with_capacity(depth.into()),
@@ -140,9 +142,24 @@ impl Pool {
             ..Inside::default()
         };
         let shared = Shared { fds, inside: Mutex::new(inside), work: Condvar::new(), ready: EventFd::new()? };
-        let pool = Self { shared: Arc::new(shared), most: usize::from(depth).min(MOST_THREADS) };
-        pool.grow(&mut pool.shared.lock())?;
-        Ok(pool)
+        Ok(Self { shared: Arc::new(shared), most: usize::from(depth).min(MOST_THREADS) })
+    }
+
+    /// Makes the first thread, if there is none. Returns whether calls will be answered: a thread that is there stays
+    /// as long as the pool.
+    ///
+    /// COST: a lock that threads take for each call.
+    pub(super) fn has_thread(&self) -> bool {
+        let mut inside = self.shared.lock();
+        if inside.threads.is_empty() {
+            inside.refusal = self.grow(&mut inside).err();
+        }
+        !inside.threads.is_empty()
+    }
+
+    /// Why no call is answered, if that is so.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.shared.lock().refusal.as_ref().map(io::Error::to_string)
     }
 
     fn grow(&self, inside: &mut Inside) -> io::Result<()> {
@@ -151,11 +168,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Has calls made, in any order. Returns at once.
+    /// Has calls made, in any order, by the threads of a pool that [has one](Self::has_thread). Returns at once.
     ///
     /// COST: a lock that threads take for each call, and a system call for each thread that is woken.
     pub(super) fn push(&self, call: Call) {
         let mut inside = self.shared.lock();
+        debug_assert!(!inside.threads.is_empty(), "nobody would answer");
         inside.calls.push_back(call);
         if inside.calls.len() > inside.nr_idle && inside.threads.len() < self.most {
             // Where the system gives no more threads, those that there are do it.
@@ -215,7 +233,8 @@ mod tests {
     #[cfg_attr(miri, ignore = "there is no preadv2")]
     fn calls_are_answered_as_a_ring_answers_them() {
         let file = tempfile::tempfile().expect("there is room");
-        let pool = Pool::new([file.as_raw_fd(); 2], 4).expect("there are threads");
+        let pool = Pool::new([file.as_raw_fd(); 2], 4).expect("there are descriptors");
+        assert!(pool.has_thread());
         let (mut text, mut back) = (*b"ab", [9_u8; 8]);
         let pieces = [piece(&mut text), piece(&mut back)];
         let write = What::Write { pieces: &raw const pieces[0], len: 1, offset: 2, flags: libc::RWF_DSYNC };
@@ -232,7 +251,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "there are no eventfds")]
     fn threads_end_with_the_pool() {
-        let pool = Pool::new([-1, -1], 2).expect("there are threads");
+        let pool = Pool::new([-1, -1], 2).expect("there are descriptors");
+        assert!(pool.has_thread());
         (0..8).for_each(|tag| pool.push(Call { tag, what: What::Sync }));
         let mut tags: Vec<_> = answers(&pool, 8)
             .into_iter()
