@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
-use blkmq::driver::Health;
+use blkmq::driver::{Health, Topology};
 use blkmq::{Bio, Buffer, Completion, RequestQueue, Status};
 use blkmq_nbd::{Errno, SIMPLE_REPLY_MAGIC, commands, transmission};
 use common::{run, submitter};
@@ -29,6 +29,13 @@ fn folder() -> (TempDir, UnixListener) {
 fn open(folder: &Path, parameters: &str) -> Arc<RequestQueue> {
     let spec = format!("nbd,uri=nbd+unix:///?socket={}{parameters}", folder.join("a").display());
     RequestQueue::builder(blkmq_drivers::open(&spec).expect("the server is there")).build().expect("so is its queue")
+}
+
+/// Waits until the server is away, as far as the device knows.
+fn until_away(q: &RequestQueue) {
+    while !matches!(q.driver().health(), Health::Away(_)) {
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn read(block: u64) -> Bio {
@@ -216,6 +223,43 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
     // Too far from each other to become one.
     let over = run(&mut submitter(&q), [read(1), read(100)]);
     assert_eq!(over.iter().map(outcome).collect::<Vec<_>>(), [(Status::Ok, 8); 2]);
+    drop(q);
+    server.join().unwrap();
+}
+
+/// Hangs if one more hardware queue, which the server that is about to go accepts, ends the others' connections: the
+/// outstanding answer does not come then.
+#[test]
+fn one_more_hardware_queue_does_not_disturb_a_leave_in_good_order() {
+    let (folder, listener) = folder();
+    let (is_refused, refused) = mpsc::channel();
+    let server = thread::spawn(move || {
+        let mut first = accept(&listener);
+        answer(&mut Deed::of(&mut first), None);
+        let mut outstanding = Deed::of(&mut first);
+        let _more = accept(&listener);
+        refused.recv().expect("the client goes on");
+        answer(&mut outstanding, Some(7));
+        assert!(matches!(Deed::of(&mut first), Deed::Leaves), "it leaves in good order");
+        let mut second = accept(&listener);
+        while let mut deed @ Deed::Read { .. } = Deed::of(&mut second) {
+            answer(&mut deed, Some(8));
+        }
+    });
+    let q = open(folder.path(), ",reconnect_delay=600s");
+    thread::scope(|scope| {
+        let mut submitter = submitter(&q);
+        // Too far from each other to become one.
+        let waits = scope.spawn(move || run(&mut submitter, [read(1), read(100)]));
+        until_away(&q);
+        let error = q.driver().set_topology(Topology { default_queues: 2, ..q.driver().topology() }).unwrap_err();
+        assert!(error.contains("the server is away"), "{error}");
+        is_refused.send(()).unwrap();
+        let over = waits.join().expect("no assertion there");
+        let mut over: Vec<_> = over.iter().map(outcome).collect();
+        over.sort_unstable_by_key(|(_, byte)| *byte);
+        assert_eq!(over, [(Status::Ok, 7), (Status::Ok, 8)]);
+    });
     drop(q);
     server.join().unwrap();
 }

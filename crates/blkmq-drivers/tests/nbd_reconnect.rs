@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use blkmq::driver::{Health, spec};
+use blkmq::driver::{Health, Topology, spec};
 use blkmq::{Bio, Buffer, Flags, RequestQueue, Status, Submitter};
 use blkmq_export::{Address, Export, Server};
 use blkmq_nbd::{Errno, SIMPLE_REPLY_MAGIC, commands, transmission};
@@ -346,6 +346,43 @@ fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
         assert_eq!(waits.map(|thread| thread.join().expect("no assertion there")), [Status::Ok; 2]);
     });
     until(&q, |health| *health == Health::Good);
+    drop(q);
+    server.join().unwrap();
+}
+
+/// Red if one more hardware queue gets a connection to the server that was there before: flushes by the others, which
+/// are with the next server, would say nothing of what this one answers.
+#[test]
+fn one_more_hardware_queue_is_with_the_server_of_the_others_or_refused() {
+    let folder = folder();
+    let socket = folder.path().join("a");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let (is_dialled, dialled) = std::sync::mpsc::channel();
+    let server = thread::spawn(move || {
+        let accept = || listener.accept().unwrap().0;
+        let greet = |stream: &mut UnixStream| greet(stream, SIZE, transmission::CAN_MULTI_CONN);
+        let mut first = accept();
+        greet(&mut first);
+        let mut more = accept();
+        drop(first);
+        is_dialled.send(()).unwrap();
+        let mut next = accept();
+        greet(&mut next);
+        let cookie = cookie(&mut next);
+        next.write_all(&reply(0, cookie)).unwrap();
+        // All is well again when the server that was there before speaks to the new connection.
+        greet(&mut more);
+        let _ = next.read(&mut [0; 28]);
+    });
+    let q = open(&socket, ",reconnect_delay=600s");
+    thread::scope(|scope| {
+        let q = &q;
+        let more = scope.spawn(|| q.driver().set_topology(Topology { default_queues: 2, ..q.driver().topology() }));
+        dialled.recv().unwrap();
+        assert_eq!(one(&mut submitter(q), read(1)), Status::Ok);
+        let error = more.join().unwrap().unwrap_err();
+        assert!(error.contains("the server is away"), "{error}");
+    });
     drop(q);
     server.join().unwrap();
 }

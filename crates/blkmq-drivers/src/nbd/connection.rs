@@ -286,7 +286,7 @@ impl Connection {
                 if asked.is_read() && errno == 0 {
                     received.data = Some((tag, 0));
                 } else if errno == blkmq_nbd::Errno::Shutdown.number() {
-                    // The server is about to go, and has not done it. The next one is asked, if there is time.
+                    // The server is about to go, and has not done the request. The next server is asked, if there is time.
                     if link.keeps() {
                         asked.take_back();
                     } else {
@@ -389,16 +389,20 @@ impl Connection {
         }
     }
 
-    /// The server is back, at this socket. Sends what waits for it.
+    /// Watches a socket to the server that is back. To close the socket ends that.
     ///
     /// # Errors
-    /// The system has no memory to watch the socket; nothing has changed.
-    pub(super) fn come_up(&self, link: &Link, socket: OwnedFd) -> io::Result<()> {
+    /// The system has no memory for that.
+    pub(super) fn watch_next(&self, socket: &OwnedFd) -> io::Result<()> {
+        let (data, events) = watched(epoll::EventFlags::empty());
+        Ok(epoll::add(&self.readiness, socket, data, events)?)
+    }
+
+    /// The server is back, at this socket, which is watched. Sends what waits for it.
+    pub(super) fn come_up(&self, link: &Link, socket: OwnedFd) {
         let mut received = lock(&self.received);
         let mut unsent = lock(&self.unsent);
         assert!(!unsent.phase.has_socket(), "a connection that is up has a socket");
-        let (data, events) = watched(epoll::EventFlags::empty());
-        epoll::add(&self.readiness, &socket, data, events)?;
         let socket = Arc::new(socket);
         lock(&self.socket).clone_from(&socket);
         received.socket.clone_from(&socket);
@@ -413,7 +417,6 @@ impl Connection {
         }
         self.tell();
         self.send(&mut unsent);
-        Ok(())
     }
 
     /// Whether the server has closed the socket, also if no thread has found out yet.

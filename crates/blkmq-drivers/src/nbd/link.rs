@@ -58,6 +58,8 @@ pub(super) struct Link {
     dialer: Dialer,
     /// Made when a hardware queue is first there; none goes before the device.
     connections: Box<[OnceLock<Connection>]>,
+    /// How often the connections went down or came up, all together. Locked while they do, and while one more begins.
+    nr_changes: Mutex<u64>,
     outage: Mutex<Option<Outage>>,
     restorer: Mutex<Restorer>,
     /// There is a restorer.
@@ -78,6 +80,7 @@ impl Link {
             size: AtomicU64::new(terms.size),
             cache: Cache::new(terms.can_flush && !config.keeps_cache, MAX_HW_QUEUES),
             connections: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
+            nr_changes: Mutex::default(),
             outage: Mutex::default(),
             restorer: Mutex::default(),
             is_attended: AtomicBool::new(false),
@@ -99,13 +102,16 @@ impl Link {
             return Err(format!("{address}: the server allows one connection; submit_queues must be 1"));
         }
         for hctx in (0..queues).filter(|hctx| self.connections[usize::from(*hctx)].get().is_none()) {
+            let nr_before = *lock(&self.nr_changes);
             let (socket, terms) = handshake::connect(&self.dialer, address, PATIENCE)?;
             self.check(terms)?;
-            // A flush by the new one would say nothing of what a server before it had acknowledged.
-            if let Some(lost) = self.iter().find(|connection| !connection.is_up() || connection.is_closed()) {
-                lost.give_up();
+            // A flush by the new connection would say nothing of what another server had acknowledged. So the others
+            // have to be with one server from before this one was dialled until it is among them.
+            let nr_changes = lock(&self.nr_changes);
+            self.iter().filter(|connection| connection.is_closed()).for_each(Connection::give_up);
+            if *nr_changes != nr_before || self.iter().any(|connection| !connection.is_up() || connection.is_broken()) {
                 self.wake();
-                return Err(format!("{address}: the server is away"));
+                return Err(format!("{address}: the server is away; try again when it is back"));
             }
             self.begin(hctx, socket)?;
         }
@@ -213,9 +219,7 @@ impl Link {
         let left = || self.config.reconnect_delay.saturating_sub(since.elapsed());
         self.note_outage("the connection broke");
         let mut keeps = self.keeps();
-        self.iter().for_each(|connection| connection.go_down(keeps));
-        // Every connection is closed, so nothing more is acknowledged.
-        self.cache.server_is_away();
+        self.go_down(keeps);
         let mut pause = FIRST_PAUSE;
         loop {
             match self.come_up(|| if keeps { left().min(PATIENCE) } else { PATIENCE }) {
@@ -238,27 +242,50 @@ impl Link {
         }
     }
 
+    /// The server is away: no connection has a socket from now on.
+    fn go_down(&self, keeps: bool) {
+        let mut nr_changes = lock(&self.nr_changes);
+        *nr_changes += 1;
+        self.iter().for_each(|connection| connection.go_down(keeps));
+        // Every connection is closed, so nothing more is acknowledged.
+        self.cache.server_is_away();
+    }
+
     /// Tries to connect all hardware queues anew, within that time for each; all of them or none.
     ///
     /// Once every socket is there none may be closed: then all of them are to one server, which has not begun anew in
     /// between. With connections to two, a flush by one would cover what the other had acknowledged and lost.
     fn come_up(&self, patience: impl Fn() -> Duration) -> Result<(), String> {
         let address = &self.config.address;
-        let mut sockets = Vec::new();
-        for connection in self.iter().filter(|connection| !connection.is_up()) {
+        let (mut sockets, mut size) = (Vec::new(), u64::MAX);
+        for connection in self.iter() {
             let (socket, terms) = handshake::connect(&self.dialer, address, patience())?;
             self.check(terms)?;
-            sockets.push((connection, socket, terms.size));
+            sockets.push((connection, socket));
+            size = size.min(terms.size);
         }
-        if sockets.iter().any(|(_, socket, _)| is_closed(socket)) {
+        if sockets.iter().any(|(_, socket)| is_closed(socket)) {
             return Err(format!("{address}: the server went away again"));
         }
-        // What every connection has been promised: a try that fails leaves no size behind that the next server may not
-        // have.
-        let size = sockets.iter().map(|(.., size)| *size).min().unwrap_or_default();
+        self.use_sockets(sockets, size).map_err(|error| format!("{address}: {error}"))
+    }
+
+    /// Connects by these sockets to a server that has promised so many bytes by each.
+    ///
+    /// # Errors
+    /// The system has no memory for that. Then nothing has changed, nor has the size, which the next server may not
+    /// have.
+    fn use_sockets(&self, sockets: Vec<(&Connection, OwnedFd)>, size: u64) -> Result<(), String> {
+        let mut nr_changes = lock(&self.nr_changes);
+        for (connection, socket) in &sockets {
+            connection
+                .watch_next(socket)
+                .map_err(|error| format!("the system does not let the device wait for its sockets: {error}"))?;
+        }
+        *nr_changes += 1;
         self.size.fetch_max(size, Ordering::Relaxed);
-        for (connection, socket, _) in sockets {
-            connection.come_up(self, socket).map_err(|error| format!("{address}: {error}"))?;
+        for (connection, socket) in sockets {
+            connection.come_up(self, socket);
         }
         Ok(())
     }
@@ -294,5 +321,70 @@ impl Link {
             // It does not panic, and if it did there would be nothing left to do.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    const TERMS: Terms = Terms {
+        size: 1 << 20,
+        block_size: 512,
+        max_bytes: 1 << 20,
+        is_read_only: false,
+        can_flush: true,
+        can_fua: true,
+        is_rotational: false,
+        can_trim: false,
+        can_zero: false,
+        can_multi_conn: true,
+    };
+
+    fn pair() -> (OwnedFd, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
+        ours.set_nonblocking(true).expect("it is a socket");
+        (ours.into(), theirs)
+    }
+
+    /// Red if a connection comes up, or the size changes, before all sockets are watched: the next try would find one
+    /// connection with this server and one with the next.
+    #[test]
+    fn all_connections_come_up_or_none() {
+        let link = Link {
+            size: AtomicU64::new(TERMS.size),
+            cache: Cache::new(true, 2),
+            connections: (0..2).map(|_| OnceLock::new()).collect(),
+            nr_changes: Mutex::default(),
+            outage: Mutex::default(),
+            restorer: Mutex::default(),
+            is_attended: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            dialer: Dialer::new().expect("there are descriptors"),
+            terms: TERMS,
+            config: Config::new("nbd+unix:///?socket=a".parse().expect("it is a URI")),
+        };
+        let _servers = [0, 1].map(|hctx| {
+            let (ours, theirs) = pair();
+            link.begin(hctx, ours).expect("there are descriptors");
+            theirs
+        });
+        let first = link.get(0).expect("it has begun");
+        let second = link.get(1).expect("it has begun");
+        link.go_down(true);
+        let (ours, _theirs) = pair();
+        let unwatchable = File::open("/proc/self/exe").expect("proc is there").into();
+        let sockets = vec![(first, ours), (second, unwatchable)];
+        let error = link.use_sockets(sockets, 2 * TERMS.size).unwrap_err();
+        assert!(error.contains("wait for its sockets"), "{error}");
+        assert!(!first.is_up() && !second.is_up());
+        assert_eq!(link.size(), TERMS.size);
+        let (ours, _theirs) = [pair(), pair()].into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
+        link.use_sockets([first, second].into_iter().zip(ours).collect(), 2 * TERMS.size).unwrap();
+        assert!(first.is_up() && second.is_up());
+        assert_eq!(link.size(), 2 * TERMS.size);
     }
 }
