@@ -6,8 +6,9 @@
 //! that it did not answer is not known: they are sent once more when it is back within `reconnect_delay`, and fail
 //! else, as do all that come while it is away.
 //!
-//! A server that answers a request with `ESHUTDOWN` is about to go. The device asks it for nothing more then, waits
-//! until it has answered what it has, tells it that the client leaves, and connects again in the same way.
+//! A server that answers a request with `ESHUTDOWN` is about to go. The device asks it for nothing more then, waits for
+//! the answers to what it has, up to half of `reconnect_delay`, tells it that the client leaves, and connects again in
+//! the same way.
 
 mod address;
 mod asked;
@@ -78,7 +79,8 @@ pub struct Config {
     /// Tags of each, 1 to 4096.
     pub depth: u16,
     /// How long requests wait for a server that is away. When it is back within that time they are sent to it, those
-    /// that it had not answered once more. Else they fail, and so do new ones until it is back; 0: at once.
+    /// that it had not answered once more. Else they fail, and so do new ones until it is back; 0: at once. A request
+    /// that several servers were sent, and none answered, has this time since the first of them went away.
     ///
     /// A server that goes on with what a closed connection had asked may do such a write after its repetition, and
     /// after a later write to the same place. Servers that end, or finish what they have before they accept anew, do

@@ -4,12 +4,14 @@ mod common;
 mod pretend;
 
 use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blkmq::driver::{Health, Topology};
 use blkmq::{Bio, Buffer, Completion, RequestQueue, Status};
@@ -51,8 +53,8 @@ fn outcome(done: &Completion) -> (Status, u8) {
 
 /// What a client does on a connection.
 enum Deed {
-    /// It reads a block.
-    Read { block: u64, cookie: [u8; 8], stream: UnixStream },
+    /// It reads a block, by the connection with that descriptor.
+    Read { block: u64, cookie: [u8; 8], stream: UnixStream, over: RawFd },
     /// It says that it leaves.
     Leaves,
     /// It closes the connection without a word.
@@ -62,6 +64,7 @@ enum Deed {
 impl Deed {
     /// Waits for the next one.
     fn of(stream: &mut UnixStream) -> Self {
+        let over = stream.as_raw_fd();
         let mut request = [0; 28];
         if stream.read_exact(&mut request).is_err() {
             return Self::Breaks;
@@ -74,7 +77,13 @@ impl Deed {
         let (cookie, offset) = (request[8..16].try_into(), request[16..24].try_into());
         let block = u64::from_be_bytes(offset.expect("it has 8 bytes")) / BLOCK as u64;
         let stream = stream.try_clone().expect("there are descriptors");
-        Self::Read { block, cookie: cookie.expect("it has 8 bytes"), stream }
+        Self::Read { block, cookie: cookie.expect("it has 8 bytes"), stream, over }
+    }
+
+    /// The block that is read, and which connection the client reads it by.
+    fn place(&self) -> (u64, RawFd) {
+        let Self::Read { block, over, .. } = self else { panic!("the client is gone") };
+        (*block, *over)
     }
 }
 
@@ -110,7 +119,7 @@ fn hear(listener: &UnixListener, tell: &Sender<Deed>) {
 /// The next so many reads, by block.
 fn reads<const N: usize>(deeds: &Receiver<Deed>) -> [Deed; N] {
     let mut reads = [(); N].map(|()| deeds.recv().expect("the client is there"));
-    reads.sort_by_key(|deed| if let Deed::Read { block, .. } = deed { *block } else { panic!("the client is gone") });
+    reads.sort_by_key(|deed| deed.place().0);
     reads
 }
 
@@ -142,8 +151,8 @@ fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
     }
 }
 
-/// Red if the device sends anything more to the server that is about to go, over any connection, or leaves before that
-/// one has answered what it has, or has the next one do that once more.
+/// Red, or hangs since a server has ended, if the device sends anything more to the server that is about to go, over any
+/// connection, or leaves before that one has answered what it has, or has the next one do that once more.
 #[test]
 fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
     let (folder, listener) = folder();
@@ -165,11 +174,10 @@ fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
         }
         hear(&listener, &tell);
         hear(&listener, &tell);
-        for mut deed in reads::<2>(&deeds) {
-            let Deed::Read { block, .. } = deed else { panic!("only reads are sorted") };
-            assert!([2, 8].contains(&block), "block {block} is read again");
-            answer(&mut deed, Some(8));
-        }
+        let mut again = reads::<3>(&deeds);
+        assert_eq!(again.each_ref().map(|deed| deed.place().0), [2, 8, 9]);
+        assert_ne!(again[1].place().1, again[2].place().1, "the client asked for more by both connections");
+        again.iter_mut().for_each(|deed| answer(deed, Some(8)));
         assert!(!matches!(deeds.recv(), Ok(Deed::Read { .. })), "all is answered");
     });
     let q = open(folder.path(), ",submit_queues=2,reconnect_delay=600s");
@@ -184,14 +192,18 @@ fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
             })
         };
         let first = [ask(&[1, 2]), ask(&[3])];
-        while !matches!(q.driver().health(), Health::Away(_)) {
-            thread::sleep(Duration::from_millis(5));
-        }
-        let mut submitter = submitter(&q);
-        submitter.submit(read(8)).expect("there is a slot");
-        submitter.flush_plug();
+        until_away(&q);
+        // By both hardware queues, which submitters take in turn.
+        let mut more = [8, 9].map(|block| {
+            let mut submitter = submitter(&q);
+            submitter.submit(read(block)).expect("there is a slot");
+            submitter.flush_plug();
+            submitter
+        });
         is_asked.send(()).unwrap();
-        assert_eq!(outcome(&run(&mut submitter, [])[0]), (Status::Ok, 8));
+        for submitter in &mut more {
+            assert_eq!(outcome(&run(submitter, [])[0]), (Status::Ok, 8));
+        }
         let mut over: Vec<_> = first.map(|thread| thread.join().expect("no assertion there")).concat();
         over.sort_unstable();
         assert_eq!(over, [(1, 8), (2, 7), (3, 7)]);
@@ -225,6 +237,98 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
     assert_eq!(over.iter().map(outcome).collect::<Vec<_>>(), [(Status::Ok, 8); 2]);
     drop(q);
     server.join().unwrap();
+}
+
+/// Hangs if the next server is asked only when the one that is about to go has answered, or a request is overdue.
+#[test]
+fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
+    let (folder, listener) = folder();
+    let server = thread::spawn(move || {
+        let mut first = accept(&listener);
+        answer(&mut Deed::of(&mut first), None);
+        assert!(matches!(Deed::of(&mut first), Deed::Read { .. }));
+        assert!(matches!(Deed::of(&mut first), Deed::Breaks), "there is no good order without an answer");
+        let mut second = accept(&listener);
+        while let mut deed @ Deed::Read { .. } = Deed::of(&mut second) {
+            answer(&mut deed, Some(8));
+        }
+    });
+    let q = open(folder.path(), ",reconnect_delay=20s");
+    q.set_knob("io_timeout", "3600000").unwrap().wait().unwrap();
+    thread::scope(|scope| {
+        let mut submitter = submitter(&q);
+        // Too far from each other to become one.
+        let waits = scope.spawn(move || run(&mut submitter, [read(1), read(100)]));
+        until_away(&q);
+        let mut submitter = crate::submitter(&q);
+        assert_eq!(outcome(&run(&mut submitter, [read(200)])[0]), (Status::Ok, 8));
+        let over = waits.join().expect("no assertion there");
+        assert_eq!(over.iter().map(outcome).collect::<Vec<_>>(), [(Status::Ok, 8); 2]);
+    });
+    drop(q);
+    server.join().unwrap();
+}
+
+/// Runs a client against servers that say to each read that they are about to go, or break over it; one accepts the
+/// client as soon as another has lost it. Returns how many did.
+fn with_useless_servers(parameters: &str, is_polite: bool, client: impl FnOnce(&Arc<RequestQueue>)) -> usize {
+    let (folder, listener) = folder();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let servers = scope.spawn(|| {
+            for nr_accepted in 0.. {
+                let mut stream = listener.accept().expect("the client comes").0;
+                if is_over.load(Ordering::Relaxed) {
+                    return nr_accepted;
+                }
+                greet(&mut stream, SIZE, 0);
+                while let mut deed @ Deed::Read { .. } = Deed::of(&mut stream) {
+                    if !is_polite {
+                        break;
+                    }
+                    answer(&mut deed, None);
+                }
+            }
+            unreachable!("the client has an end")
+        });
+        let q = open(folder.path(), parameters);
+        client(&q);
+        // So that no server is left in the middle of a sentence.
+        while q.driver().health() != Health::Good {
+            thread::sleep(Duration::from_millis(5));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        drop(q);
+        let _last = UnixStream::connect(folder.path().join("a")).expect("the listener is there");
+        servers.join().expect("no assertion there")
+    })
+}
+
+/// Hangs if each of these outages begins the time anew for which a request waits. Red if the next server is asked
+/// without a pause.
+#[test]
+fn a_request_that_no_server_does_fails_in_time() {
+    for is_polite in [true, false] {
+        let nr_accepted = with_useless_servers(",reconnect_delay=1s", is_polite, |q| {
+            assert_eq!(outcome(&run(&mut submitter(q), [read(1)])[0]).0, Status::IoError);
+        });
+        // Without a pause there are hundreds.
+        assert!((3..30).contains(&nr_accepted), "{nr_accepted} connections");
+    }
+}
+
+/// Red if each request is worth a connection.
+#[test]
+fn requests_that_no_server_does_share_its_connections() {
+    let nr_accepted = with_useless_servers("", true, |q| {
+        let mut submitter = submitter(q);
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(1) {
+            assert_eq!(outcome(&run(&mut submitter, [read(1)])[0]).0, Status::IoError);
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    assert!((2..30).contains(&nr_accepted), "{nr_accepted} connections");
 }
 
 /// Hangs if one more hardware queue, which the server that is about to go accepts, ends the others' connections: the

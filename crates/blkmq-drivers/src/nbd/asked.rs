@@ -1,6 +1,8 @@
 //! A request that a server was asked for: its header, and where its data is.
 #![expect(unsafe_code, reason = "data is copied from and to memory that was noted when the request began")]
 
+use std::time::Instant;
+
 use blkmq::driver::{Done, Loan, Request, RqId};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Op, Status};
@@ -29,6 +31,8 @@ pub(super) struct Asked {
     is_sent: bool,
     /// It was sent once more over a new connection, and has not been overdue since.
     is_sent_again: bool,
+    /// When the first server went away that it waited for, if it has been sent once more since.
+    waits_since: Option<Instant>,
     /// It has failed, and the next thread that polls says so: it is not sent any more.
     is_given_up: bool,
     /// Start and length.
@@ -76,6 +80,7 @@ impl Asked {
             covers: 0,
             is_sent: false,
             is_sent_again: false,
+            waits_since: None,
             is_given_up: false,
             pieces: Vec::new(),
         }
@@ -98,7 +103,7 @@ impl Asked {
         };
         self.head = head(fua | no_hole, number(op), rq.tag().into(), offset, len);
         (self.id, self.op, self.covers) = (rq.id(), op, covers);
-        (self.is_sent_again, self.is_given_up) = (false, false);
+        (self.is_sent_again, self.waits_since, self.is_given_up) = (false, None, false);
         self.pieces.clear();
         self.pieces.extend(rq.segments().map(|segment| (segment.as_ptr(), segment.len())));
     }
@@ -160,10 +165,17 @@ impl Asked {
         }
     }
 
-    /// The same over a new connection: as of now it has waited for no answer.
-    pub(super) fn send_again_to(&mut self, unsent: &mut Vec<u8>) {
+    /// The same over a new connection, after an outage that began then: as of now it has waited for no answer.
+    pub(super) fn send_again_to(&mut self, unsent: &mut Vec<u8>, since: Instant) {
         self.is_sent_again = true;
+        self.waits_since.get_or_insert(since);
         self.send_to(unsent);
+    }
+
+    /// When the first outage began that the request has waited through; `None` if it has waited through none, or no
+    /// request is with the device.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        self.waits_since.filter(|_| self.is_out())
     }
 
     /// Whether the server does not answer this request, if it has that id and is said to be overdue. It is not while no

@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use blkmq::driver::{Batch, Done, RqId};
 use blkmq::event::EventFd;
@@ -341,10 +342,11 @@ impl Connection {
     }
 
     /// The server is about to go: it is asked for nothing more.
+    #[cold]
     pub(super) fn leave(&self) {
         let mut unsent = lock(&self.unsent);
-        // Relaxed: the restorer looks whether requests are answered, under their locks, after it has set this; so a
-        // thread that answers one that it saw outstanding has had the lock after it, sees this, and wakes it.
+        // Relaxed: the restorer stores true here, and afterwards looks at each request under the request's lock. A
+        // thread that takes an answer later has the same lock later, so that thread loads true, and wakes the restorer.
         self.is_leaving.store(true, Ordering::Relaxed);
         if unsent.phase == Phase::Up {
             unsent.phase = Phase::Leaving;
@@ -389,6 +391,18 @@ impl Connection {
         }
     }
 
+    /// Fails each request that was sent to several servers, and waits since that time or longer.
+    pub(super) fn give_up_since(&self, time: Instant) {
+        let _received = lock(&self.received);
+        for asked in &self.asked {
+            let mut asked = lock(asked);
+            if asked.waits_since().is_some_and(|since| since <= time) {
+                asked.give_up();
+                self.tell();
+            }
+        }
+    }
+
     /// Watches a socket to the server that is back. To close the socket ends that.
     ///
     /// # Errors
@@ -398,8 +412,9 @@ impl Connection {
         Ok(epoll::add(&self.readiness, socket, data, events)?)
     }
 
-    /// The server is back, at this socket, which is watched. Sends what waits for it.
-    pub(super) fn come_up(&self, link: &Link, socket: OwnedFd) {
+    /// The server is back, at this socket, which is watched. Sends what waits for it, at the earliest since the outage
+    /// that began then.
+    pub(super) fn come_up(&self, link: &Link, socket: OwnedFd, since: Instant) {
         let mut received = lock(&self.received);
         let mut unsent = lock(&self.unsent);
         assert!(!unsent.phase.has_socket(), "a connection that is up has a socket");
@@ -412,7 +427,7 @@ impl Connection {
         for asked in &self.asked {
             let mut asked = lock(asked);
             if asked.is_out() && !asked.must_fail(link.cache.is_lost()) {
-                asked.send_again_to(&mut unsent.bytes);
+                asked.send_again_to(&mut unsent.bytes, since);
             }
         }
         self.tell();

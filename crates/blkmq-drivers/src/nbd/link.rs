@@ -28,6 +28,40 @@ use crate::lock;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// How often the restorer tries to connect. A connection that it has made, and that soon breaks, counts as a try that
+/// failed: a server may accept every client and do nothing for any.
+#[derive(Debug)]
+struct Pace {
+    /// When the last try was over.
+    tried: Option<Instant>,
+    pause: Duration,
+}
+
+impl Pace {
+    const fn new() -> Self {
+        Self { tried: None, pause: FIRST_PAUSE }
+    }
+
+    /// The connections that the last try has made are broken.
+    fn begin(&mut self) {
+        if self.tried.is_some_and(|tried| tried.elapsed() >= LONGEST_PAUSE) {
+            *self = Self::new();
+        }
+    }
+
+    /// How long the next try has to wait, where no pause is to be longer than that.
+    fn rest(&self, longest: Duration) -> Duration {
+        self.tried.map_or(Duration::ZERO, |tried| self.pause.min(longest).saturating_sub(tried.elapsed()))
+    }
+
+    /// A try is over.
+    fn count(&mut self) {
+        if self.tried.replace(Instant::now()).is_some() {
+            self.pause = (2 * self.pause).min(LONGEST_PAUSE);
+        }
+    }
+}
+
 /// A time during which the server cannot be reached.
 #[derive(Debug)]
 struct Outage {
@@ -186,58 +220,76 @@ impl Link {
 
     /// What the restorer does until the device is closed.
     fn keep_up(&self) {
+        let mut pace = Pace::new();
         while !self.is_over.load(Ordering::Relaxed) {
-            if self.iter().any(Connection::is_broken) || self.has_left() {
-                self.restore();
-            } else {
-                // A connection that breaks, or is asked to leave, from here on wakes it, if need be before it sleeps.
-                thread::park();
+            match self.time_left() {
+                Duration::ZERO => self.restore(&mut pace),
+                // A connection that breaks, or is asked to leave, from here on wakes the restorer, if need be before
+                // it sleeps.
+                left => thread::park_timeout(left),
             }
         }
     }
 
-    /// The server is away from now on, for that reason, unless it has been before.
-    fn note_outage(&self, said: &str) {
+    /// The server is away from now on, for that reason, unless it has been before. Returns since when it is.
+    fn note_outage(&self, said: &str) -> Instant {
         let said = || format!("{}: {said}", self.config.address);
-        lock(&self.outage).get_or_insert_with(|| Outage { since: Instant::now(), said: said() });
+        lock(&self.outage).get_or_insert_with(|| Outage { since: Instant::now(), said: said() }).since
     }
 
-    /// Whether the server is about to go, and has answered all that it was asked for. The server may have said so over
-    /// one connection alone; it is asked for nothing more over any.
-    fn has_left(&self) -> bool {
-        if !self.iter().any(Connection::is_leaving) {
-            return false;
+    /// How long the connections may stay as they are: zero if one is broken, or if the server is about to go and has
+    /// answered all that it was asked for.
+    ///
+    /// A server that is about to go may have said so over one connection alone; it is asked for nothing more over any.
+    /// It has half of the time that requests wait for the next server, which has the other half.
+    fn time_left(&self) -> Duration {
+        if self.iter().any(Connection::is_broken) {
+            return Duration::ZERO;
         }
-        self.note_outage("the server says that it is about to go");
+        if !self.iter().any(Connection::is_leaving) {
+            return Duration::MAX;
+        }
         self.iter().for_each(Connection::leave);
-        self.iter().all(Connection::is_idle)
+        let since = self.note_outage("the server says that it is about to go");
+        if self.iter().all(Connection::is_idle) {
+            Duration::ZERO
+        } else if self.keeps() {
+            (self.config.reconnect_delay / 2).saturating_sub(since.elapsed())
+        } else {
+            Duration::MAX
+        }
     }
 
     /// Connects again until that has succeeded or the device is closed.
-    fn restore(&self) {
-        let since = Instant::now();
-        let left = || self.config.reconnect_delay.saturating_sub(since.elapsed());
-        self.note_outage("the connection broke");
+    fn restore(&self, pace: &mut Pace) {
+        let delay = self.config.reconnect_delay;
+        let since = self.note_outage("the connection broke");
+        let left = || delay.saturating_sub(since.elapsed());
         let mut keeps = self.keeps();
         self.go_down(keeps);
-        let mut pause = FIRST_PAUSE;
+        pace.begin();
         loop {
-            match self.come_up(|| if keeps { left().min(PATIENCE) } else { PATIENCE }) {
+            // While requests wait there is time for a few tries.
+            let rest = if keeps { pace.rest(delay / 4).min(left()) } else { pace.rest(LONGEST_PAUSE) };
+            if !self.dialer.rest_until(Instant::now() + rest) {
+                return;
+            }
+            if keeps && left().is_zero() {
+                keeps = false;
+                self.iter().for_each(|connection| connection.go_down(false));
+            }
+            if let Some(time) = Instant::now().checked_sub(delay).filter(|_| keeps) {
+                self.iter().for_each(|connection| connection.give_up_since(time));
+            }
+            let came_up = self.come_up(since, || if keeps { left().min(PATIENCE) } else { PATIENCE });
+            pace.count();
+            match came_up {
                 Ok(()) => return *lock(&self.outage) = None,
                 Err(said) => {
                     if let Some(outage) = &mut *lock(&self.outage) {
                         outage.said = said;
                     }
                 }
-            }
-            let rest = if keeps { pause.min(left()) } else { pause };
-            if !self.dialer.rest_until(Instant::now() + rest) {
-                return;
-            }
-            pause = (2 * pause).min(LONGEST_PAUSE);
-            if keeps && left().is_zero() {
-                keeps = false;
-                self.iter().filter(|connection| !connection.is_up()).for_each(|connection| connection.go_down(false));
             }
         }
     }
@@ -251,11 +303,11 @@ impl Link {
         self.cache.server_is_away();
     }
 
-    /// Tries to connect all hardware queues anew, within that time for each; all of them or none.
+    /// Tries to connect all hardware queues anew after an outage, within that time for each; all of them or none.
     ///
     /// Once every socket is there none may be closed: then all of them are to one server, which has not begun anew in
     /// between. With connections to two, a flush by one would cover what the other had acknowledged and lost.
-    fn come_up(&self, patience: impl Fn() -> Duration) -> Result<(), String> {
+    fn come_up(&self, since: Instant, patience: impl Fn() -> Duration) -> Result<(), String> {
         let address = &self.config.address;
         let (mut sockets, mut size) = (Vec::new(), u64::MAX);
         for connection in self.iter() {
@@ -267,7 +319,7 @@ impl Link {
         if sockets.iter().any(|(_, socket)| is_closed(socket)) {
             return Err(format!("{address}: the server went away again"));
         }
-        self.use_sockets(sockets, size).map_err(|error| format!("{address}: {error}"))
+        self.use_sockets(sockets, size, since).map_err(|error| format!("{address}: {error}"))
     }
 
     /// Connects by these sockets to a server that has promised so many bytes by each.
@@ -275,7 +327,7 @@ impl Link {
     /// # Errors
     /// The system has no memory for that. Then nothing has changed, nor has the size, which the next server may not
     /// have.
-    fn use_sockets(&self, sockets: Vec<(&Connection, OwnedFd)>, size: u64) -> Result<(), String> {
+    fn use_sockets(&self, sockets: Vec<(&Connection, OwnedFd)>, size: u64, since: Instant) -> Result<(), String> {
         let mut nr_changes = lock(&self.nr_changes);
         for (connection, socket) in &sockets {
             connection
@@ -285,7 +337,7 @@ impl Link {
         *nr_changes += 1;
         self.size.fetch_max(size, Ordering::Relaxed);
         for (connection, socket) in sockets {
-            connection.come_up(self, socket);
+            connection.come_up(self, socket, since);
         }
         Ok(())
     }
@@ -378,13 +430,32 @@ mod tests {
         let (ours, _theirs) = pair();
         let unwatchable = File::open("/proc/self/exe").expect("proc is there").into();
         let sockets = vec![(first, ours), (second, unwatchable)];
-        let error = link.use_sockets(sockets, 2 * TERMS.size).unwrap_err();
+        let error = link.use_sockets(sockets, 2 * TERMS.size, Instant::now()).unwrap_err();
         assert!(error.contains("wait for its sockets"), "{error}");
         assert!(!first.is_up() && !second.is_up());
         assert_eq!(link.size(), TERMS.size);
         let (ours, _theirs) = [pair(), pair()].into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
-        link.use_sockets([first, second].into_iter().zip(ours).collect(), 2 * TERMS.size).unwrap();
+        link.use_sockets([first, second].into_iter().zip(ours).collect(), 2 * TERMS.size, Instant::now()).unwrap();
         assert!(first.is_up() && second.is_up());
         assert_eq!(link.size(), 2 * TERMS.size);
+    }
+
+    /// Red if a connection that breaks at once is followed by another one at once, or if one that has lasted is not.
+    #[test]
+    fn a_server_that_soon_breaks_is_left_alone_for_longer_each_time() {
+        let mut pace = Pace::new();
+        assert_eq!(pace.rest(LONGEST_PAUSE), Duration::ZERO, "the first try is at once");
+        let mut before = Duration::ZERO;
+        for _ in 0..5 {
+            pace.count();
+            pace.begin();
+            let rest = pace.rest(LONGEST_PAUSE);
+            assert!(rest > before, "{rest:?} after {before:?}");
+            before = rest;
+        }
+        assert!(pace.rest(FIRST_PAUSE) <= FIRST_PAUSE);
+        pace.tried = Instant::now().checked_sub(LONGEST_PAUSE);
+        pace.begin();
+        assert_eq!(pace.rest(LONGEST_PAUSE), Duration::ZERO, "the server did its work in between");
     }
 }
