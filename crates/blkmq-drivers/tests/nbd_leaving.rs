@@ -331,6 +331,66 @@ fn requests_that_no_server_does_share_its_connections() {
     assert!((2..30).contains(&nr_accepted), "{nr_accepted} connections");
 }
 
+/// Red if whole requests that the socket has not taken yet go to the server that is about to go. Hangs if they count as
+/// sent all the same: an answer to them is waited for.
+#[test]
+fn what_is_unsent_is_for_the_next_server() {
+    const NR: u64 = 24;
+    const LEN: usize = 256 << 10;
+    /// Reads and answers writes until the client does something else. Returns how many there were.
+    fn serve(stream: &mut UnixStream, most: u64, errno: u32) -> u64 {
+        for nr_answered in 0..most {
+            let mut request = vec![0; 28];
+            if stream.read_exact(&mut request).is_err() || request[6..8] != commands::WRITE.to_be_bytes() {
+                return nr_answered;
+            }
+            stream.read_exact(&mut vec![0; LEN]).expect("no request is sent in part");
+            let reply = [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &errno.to_be_bytes(), &request[8..16]].concat();
+            stream.write_all(&reply).expect("the client waits");
+        }
+        most
+    }
+    for (parameters, is_kept) in [(",reconnect_delay=600s,keeps_cache=1", true), (",keeps_cache=1", false)] {
+        let (folder, listener) = folder();
+        let (is_away, away) = mpsc::channel();
+        let server = thread::spawn(move || {
+            let accept = || {
+                let mut stream = listener.accept().expect("the client comes").0;
+                greet(&mut stream, 2 * NR * LEN as u64, 0);
+                stream
+            };
+            let mut first = accept();
+            assert_eq!(serve(&mut first, 1, Errno::Shutdown.number()), 1);
+            away.recv().expect("the client sees it");
+            let nr_first = serve(&mut first, NR, 0);
+            let nr_second = serve(&mut accept(), NR, 0);
+            (nr_first, nr_second)
+        });
+        let q = open(folder.path(), parameters);
+        let nr_good = thread::scope(|scope| {
+            let mut submitter = submitter(&q);
+            let waits = scope.spawn(move || {
+                // Too far from each other to become one.
+                let far = |number: u64| 2 * number * (LEN / 512) as u64;
+                run(&mut submitter, (0..NR).map(|number| Bio::write(far(number), Buffer::zeroed(LEN))))
+            });
+            until_away(&q);
+            is_away.send(()).unwrap();
+            let over = waits.join().expect("no assertion there");
+            over.iter().filter(|done| done.status.is_ok()).count() as u64
+        });
+        while q.driver().health() != Health::Good {
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop(q);
+        let (nr_first, nr_second) = server.join().unwrap();
+        // A socket has room for one or two of them.
+        assert!(nr_first < NR / 2, "{nr_first} writes went to the server that was about to go");
+        assert_eq!(nr_good, nr_first + nr_second, "{parameters}");
+        assert!(nr_good == NR || !is_kept, "{nr_good} writes are good");
+    }
+}
+
 /// Hangs if one more hardware queue, which the server that is about to go accepts, ends the others' connections: the
 /// outstanding answer does not come then.
 #[test]

@@ -53,6 +53,13 @@ pub(super) fn head(flags: u16, command: u16, cookie: u64, offset: u64, len: u32)
     head
 }
 
+/// The tag and the length of the request with which these bytes begin, its data included.
+pub(super) fn measure(bytes: &[u8]) -> (u16, usize) {
+    let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let data = (usize::from(word(24)) << 16) + usize::from(word(26));
+    (word(14), HEAD_SIZE + if word(6) == commands::WRITE { data } else { 0 })
+}
+
 /// A command's number.
 const fn number(op: Op) -> u16 {
     match op {
@@ -219,6 +226,16 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Red if a read counts as long as its data, or only a part of a length is read.
+    #[test]
+    fn a_request_that_is_to_be_sent_is_as_long_as_its_header_and_what_it_writes() {
+        for (command, len, expected) in
+            [(commands::READ, 4096, 28), (commands::WRITE, 512, 540), (commands::WRITE, 0x10_0200, 0x10_021c)]
+        {
+            assert_eq!(measure(&head(0, command, 0x102, u64::MAX, len)), (0x102, expected));
+        }
+    }
 
     #[test]
     fn data_goes_to_the_pieces_in_order() {

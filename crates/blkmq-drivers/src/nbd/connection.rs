@@ -350,7 +350,26 @@ impl Connection {
         self.is_leaving.store(true, Ordering::Relaxed);
         if unsent.phase == Phase::Up {
             unsent.phase = Phase::Leaving;
+            self.cut(&mut unsent);
         }
+    }
+
+    /// Leaves out of what is unsent each request of which the server has no byte: it waits for the next server, or
+    /// fails once the connection is down.
+    fn cut(&self, unsent: &mut Unsent) {
+        // The bytes begin with a request: those that are sent go when all are.
+        let (mut at, mut end) = (0, 0);
+        while at < unsent.bytes.len() {
+            let (tag, len) = asked::measure(&unsent.bytes[at..]);
+            if at < unsent.sent {
+                end = at + len;
+            } else {
+                lock(&self.asked[usize::from(tag)]).take_back();
+            }
+            at += len;
+        }
+        unsent.bytes.truncate(end);
+        self.send(unsent);
     }
 
     /// Whether the server is about to go, as far as the device has been told.
