@@ -131,12 +131,27 @@ fn after_a_sync_that_failed_no_flush_and_no_fua_is_believed_by_any_ring() {
     }
 }
 
+/// A file system on another one takes no durable writes: a sync makes each write durable. Returns whether there were
+/// any, and says so if not.
+fn has_durable_writes(journal: &Failing) -> bool {
+    let has = journal.errno.load(Ordering::Relaxed) == 0;
+    if !has {
+        println!("SKIP: the folder for tests is on an overlay");
+    }
+    has
+}
+
 /// Red if the error of a durable write, which may be that of earlier data in the page cache, is told to its own client
 /// alone.
 #[test]
 fn after_a_durable_write_that_failed_through_the_page_cache_no_flush_is_believed() {
-    let setting = Setting::new(false, Failing::new(libc::EIO, is_durable_write));
-    assert_eq!(run(&mut submitter(&setting.q), [fua(write())]).remove(0).status, Status::IoError);
+    let journal = Failing::new(libc::EIO, is_durable_write);
+    let setting = Setting::new(false, Arc::clone(&journal));
+    let status = run(&mut submitter(&setting.q), [fua(write())]).remove(0).status;
+    if !has_durable_writes(&journal) {
+        return;
+    }
+    assert_eq!(status, Status::IoError);
     for statuses in setting.statuses(promises) {
         assert_eq!(statuses, [Status::IoError; 5]);
     }
@@ -149,12 +164,17 @@ fn after_a_durable_write_that_failed_through_the_page_cache_no_flush_is_believed
 #[test]
 fn a_durable_write_that_had_no_room_or_met_a_bad_sector_hurts_nobody_else() {
     for (direct, errno) in [(false, libc::ENOSPC), (true, libc::ENOSPC), (true, libc::EIO)] {
-        let setting = Setting::new(direct, Failing::new(errno, is_durable_write));
+        let journal = Failing::new(errno, is_durable_write);
+        let setting = Setting::new(direct, Arc::clone(&journal));
         if direct && !setting.q.dump().contains(", direct)") {
             println!("SKIP: the file system of {} has no direct I/O", setting.folder.path().display());
             continue;
         }
-        assert!(!run(&mut submitter(&setting.q), [fua(write())]).remove(0).status.is_ok());
+        let status = run(&mut submitter(&setting.q), [fua(write())]).remove(0).status;
+        if !has_durable_writes(&journal) {
+            return;
+        }
+        assert!(!status.is_ok());
         for statuses in setting.statuses(promises) {
             assert_eq!(statuses, [Status::Ok; 5]);
         }

@@ -126,7 +126,7 @@ fn check(events: &[Event]) -> Result<Tally, String> {
                         change(offset..offset + if *result < 0 { 0 } else { bytes }, false);
                     }
                     Asked::Sync if *result == 0 => syncs.push(Done { what: (), asked, answered: place }),
-                    Asked::Sync | Asked::Read => (),
+                    Asked::Sync | Asked::Read | Asked::Pause => (),
                     Asked::Other(number) => return Err(format!("nobody knows what entry {number} does")),
                 }
             }

@@ -28,6 +28,9 @@ pub enum Asked {
     },
     /// What was written before becomes durable.
     Sync,
+    /// Nothing, for a while: a sync that is done waits for others that are not, where the kernel cannot be asked for
+    /// losses otherwise.
+    Pause,
     /// Something else, with its number.
     Other(u8),
 }
@@ -50,6 +53,7 @@ const WRITEV: u8 = 2;
 const FSYNC: u8 = 3;
 const READ_FIXED: u8 = 4;
 const WRITE_FIXED: u8 = 5;
+const TIMEOUT: u8 = 11;
 const FALLOCATE: u8 = 17;
 const READ: u8 = 22;
 const WRITE: u8 = 23;
@@ -78,6 +82,7 @@ pub(super) unsafe fn asked(entry: &squeue::Entry) -> Asked {
         }
         FALLOCATE => Asked::Zero { offset, bytes: address },
         FSYNC => Asked::Sync,
+        TIMEOUT => Asked::Pause,
         other => Asked::Other(other),
     }
 }
@@ -113,6 +118,7 @@ mod tests {
         for (entry, expected) in [
             (zero, Asked::Zero { offset: 512, bytes: 1 << 20 }),
             (sync, Asked::Sync),
+            (opcode::Timeout::new(&types::Timespec::new()).build(), Asked::Pause),
             (readv, Asked::Read),
             (read, Asked::Read),
             (read_fixed, Asked::Read),

@@ -20,6 +20,9 @@ use super::length::Shorter;
 use super::status::{Verdict, verdict};
 use crate::lock;
 
+/// What has failed if the kernel has noted an error.
+const WRITE_BACK: &str = "writing data back from the page cache";
+
 /// What an answer of the kernel is to make durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promise {
@@ -37,74 +40,109 @@ pub(super) struct Losses {
     /// The file, opened once more, by which the kernel is asked for what it has noted, and nothing else is done: the
     /// thread that asks has the lock.
     witness: Mutex<OwnedFd>,
-    /// How it is asked; `None` where it answers nothing.
-    question: Option<Question>,
+    /// The kernel answers.
+    can_be_asked: bool,
+    /// Where it does not: the syncs that are under way, by all rings.
+    syncs: Mutex<Syncs>,
     /// Data that is written lies in the page cache first.
     is_buffered: bool,
 }
 
-/// How the kernel is asked for what it has noted of a file since that was opened or this was last asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Question {
-    /// By waiting for pages that are not there.
-    Range,
-    /// By a sync. What it looks at is not the file itself where file systems are stacked.
-    Sync,
+/// Asks the kernel for what it has noted of a file since that was opened or this was last asked, by waiting for pages
+/// that are not there.
+///
+/// # Errors
+/// The error that was noted.
+fn ask(witness: &OwnedFd) -> Result<(), i32> {
+    // Behind every page, so that nothing is waited for: there is no file as long.
+    const NOWHERE: i64 = 1 << 62;
+    loop {
+        // SAFETY: the call reads no memory.
+        let result =
+            unsafe { libc::sync_file_range(witness.as_raw_fd(), NOWHERE, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
+        if result == 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
+            libc::EINTR => (),
+            errno => return Err(errno),
+        }
+    }
 }
 
-impl Question {
-    /// The error that was noted.
-    fn ask(self, witness: &OwnedFd) -> Result<(), i32> {
-        // Behind every page, so that nothing is waited for: there is no file as long.
-        const NOWHERE: i64 = 1 << 62;
-        let file = witness.as_raw_fd();
-        loop {
-            let result = match self {
-                // SAFETY: the call reads no memory.
-                Self::Range => unsafe { libc::sync_file_range(file, NOWHERE, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) },
-                // SAFETY: as above.
-                Self::Sync => unsafe { libc::fdatasync(file) },
-            };
-            if result == 0 {
-                return Ok(());
-            }
-            match io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
-                libc::EINTR => (),
-                errno => return Err(errno),
-            }
-        }
-    }
-
-    /// What has failed if the answer is an error.
-    const fn subject(self) -> &'static str {
-        match self {
-            Self::Range => "writing data back from the page cache",
-            Self::Sync => "a sync",
-        }
-    }
+/// Syncs of a file, by number in the order in which the kernel is asked for them.
+#[derive(Debug, Default)]
+struct Syncs {
+    next: u64,
+    /// Those whose answers are not judged yet, in order.
+    under_way: Vec<u64>,
 }
 
 impl Losses {
     /// `witness` is a file that was opened for this alone. `is_stacked`: the file system keeps no notes of its own, for
-    /// it passes everything on to a file of another one.
+    /// it passes everything on to a file of another one, whose notes only a sync looks at.
     pub(super) fn new(witness: OwnedFd, is_stacked: bool, is_buffered: bool) -> Self {
-        let mut losses = Self { first: OnceLock::new(), witness: Mutex::new(witness), question: None, is_buffered };
-        let questions = if is_stacked { &[Question::Sync][..] } else { &[Question::Range, Question::Sync] };
-        losses.question = questions.iter().copied().find(|question| losses.answers(*question));
+        let witness = Mutex::new(witness);
+        let mut losses =
+            Self { first: OnceLock::new(), witness, can_be_asked: false, syncs: Mutex::default(), is_buffered };
+        losses.can_be_asked = !is_stacked && losses.is_answered();
         losses
     }
 
-    /// Whether the system lets the question be asked. It is asked here once, so that later every error is a loss.
-    fn answers(&self, question: Question) -> bool {
-        match question.ask(&lock(&self.witness)) {
+    /// Whether the system lets the kernel be asked. It is asked here once, so that later every error is a loss.
+    fn is_answered(&self) -> bool {
+        match ask(&lock(&self.witness)) {
             Ok(()) => true,
             Err(libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::ESPIPE) => false,
             // Of an earlier time, and nobody was told of it.
             Err(errno) => {
-                self.note(question.subject(), errno);
+                self.note(WRITE_BACK, errno);
                 true
             }
         }
+    }
+
+    /// Whether the kernel is asked for what it has noted. Where it cannot be, each sync is counted
+    /// ([`note_sync`](Self::note_sync)), and writes are made durable by a sync behind them: a write that is durable by
+    /// itself would use up what the kernel has noted for syncs.
+    pub(super) const fn can_be_asked(&self) -> bool {
+        self.can_be_asked
+    }
+
+    /// The kernel is asked for a sync next. Returns the sync's number, if syncs are counted.
+    ///
+    /// COST: where they are, a lock.
+    pub(super) fn note_sync(&self) -> Option<u64> {
+        if self.can_be_asked {
+            return None;
+        }
+        let mut syncs = lock(&self.syncs);
+        let number = syncs.next;
+        syncs.next += 1;
+        syncs.under_way.push(number);
+        Some(number)
+    }
+
+    /// A sync's answer is found, and [judged](Self::judge). Returns up to which number others are to be answered before
+    /// that answer is [certain](Self::is_certain).
+    pub(super) fn note_answer(&self, number: u64) -> u64 {
+        let mut syncs = lock(&self.syncs);
+        syncs.under_way.retain(|other| *other != number);
+        syncs.next
+    }
+
+    /// Whether the success of a sync is to be believed, if that can be told already: all syncs with lower numbers than
+    /// `until` are answered. 0 where there is nothing to wait for.
+    ///
+    /// Of syncs at the same time the kernel tells one alone of a loss, and the answer to that one may be found after the
+    /// answers to others. It has told that one before any of the others was answered, so that one was under way when
+    /// the answer to this one was found, or had been judged.
+    pub(super) fn is_certain(&self, until: u64) -> Option<bool> {
+        if until == 0 {
+            return Some(true);
+        }
+        let is_over = lock(&self.syncs).under_way.first().is_none_or(|oldest| *oldest >= until);
+        is_over.then(|| self.first().is_none())
     }
 
     /// The first loss, if there was any, in one sentence.
@@ -115,8 +153,8 @@ impl Losses {
     /// What the client of a request is told that the kernel has answered: `result` is the answer, and `status` what it
     /// means by itself.
     ///
-    /// COST: of a success an atomic read, a lock, and a system call that waits for nothing; where the kernel is asked
-    /// by a sync, a sync.
+    /// COST: of a success an atomic read and, where the kernel is asked, a lock and a system call that waits for
+    /// nothing.
     pub(super) fn judge(&self, promise: Promise, status: Status, result: i32) -> Status {
         if self.first().is_some() {
             return Status::IoError;
@@ -133,15 +171,15 @@ impl Losses {
         status
     }
 
-    /// Whether a durable write's error alone says that data of others may be lost. A lack of room does so only where
-    /// the kernel cannot be asked: most often there was no room for the write itself, and nothing was changed.
+    /// Whether a durable write's error alone says that data of others may be lost. A lack of room does not: most often
+    /// there was no room for the write itself, nothing was changed, and of what else there is the kernel is asked.
     fn is_in_doubt(&self, errno: i32) -> bool {
-        self.is_buffered && (self.question.is_none() || verdict(errno) != Verdict::Failed(Status::NoSpace))
+        self.is_buffered && verdict(errno) != Verdict::Failed(Status::NoSpace)
     }
 
-    /// Whether nothing is lost of what was written before. A sync that has succeeded does not say so by itself: of two
-    /// at the same time the kernel tells one alone of the loss, and the answer to that one may be found after the
-    /// answer to the other.
+    /// Whether nothing is lost of what was written before, as far as the kernel can be asked. A sync that has succeeded
+    /// does not say so by itself: of two at the same time the kernel tells one alone of the loss, and the answer to that
+    /// one may be found after the answer to the other.
     ///
     /// Data that could not be written back was noted by the kernel before the sync returned that waited for it, and
     /// this is called after that. By the witness the note is seen once, by the first thread that asks after it was
@@ -155,17 +193,18 @@ impl Losses {
     /// believed if its answer is found before that one's, though the disk may have dropped what it should have made
     /// durable. From when that answer is found nothing is believed.
     ///
-    /// Where the kernel answers no question either, a loss is seen by the answers of syncs and durable writes alone; of
-    /// two at the same time the second may be believed.
+    /// Where the kernel cannot be asked, [`is_certain`](Self::is_certain) takes the place of this.
     fn is_kept(&self) -> bool {
-        let Some(question) = self.question else { return true };
+        if !self.can_be_asked {
+            return true;
+        }
         let witness = lock(&self.witness);
         if self.first().is_some() {
             return false;
         }
-        let answer = question.ask(&witness);
+        let answer = ask(&witness);
         if let Err(errno) = answer {
-            self.note(question.subject(), errno);
+            self.note(WRITE_BACK, errno);
         }
         answer.is_ok()
     }
@@ -175,7 +214,7 @@ impl Losses {
         self.keep(&format!("{what} failed"), &format!("{error}: data that was acknowledged may be lost"));
     }
 
-    /// Somebody has cut the file short.
+    /// Another program has cut the file short.
     pub(super) fn is_shorter(&self, Shorter { found, told }: Shorter) {
         self.keep(
             "the file became shorter",
@@ -200,32 +239,52 @@ mod tests {
         Losses::new(file.into(), false, is_buffered)
     }
 
+    /// Of a file that the kernel is not asked of.
+    fn unasked() -> Losses {
+        let file = std::fs::File::open("Cargo.toml").expect("tests run where it is");
+        Losses::new(file.into(), true, true)
+    }
+
     /// Red if an answer that says that the kernel cannot be asked counts as no loss once it could be: the note would be
     /// used up, and a later sync believed.
     #[test]
     #[cfg_attr(miri, ignore = "only files can be synced there")]
     fn once_the_kernel_could_be_asked_every_error_is_a_loss() {
-        for question in [Question::Range, Question::Sync] {
-            let losses = losses(true);
-            assert_eq!(losses.question, Some(Question::Range));
-            // Neither question can be asked of a pipe.
-            let (pipe, _) = io::pipe().expect("there are descriptors");
-            let losses = Losses { witness: Mutex::new(pipe.into()), question: Some(question), ..losses };
-            assert_eq!(losses.judge(Promise::Sync, Status::Ok, 0), Status::IoError, "{question:?}");
-            let text = losses.first().expect("it is kept");
-            assert!(text.starts_with(&format!("{} failed at 2", question.subject())), "{text}");
+        let losses = losses(true);
+        assert!(losses.can_be_asked());
+        // It cannot be asked of a pipe.
+        let (pipe, _) = io::pipe().expect("there are descriptors");
+        let losses = Losses { witness: Mutex::new(pipe.into()), ..losses };
+        assert_eq!(losses.judge(Promise::Sync, Status::Ok, 0), Status::IoError);
+        let text = losses.first().expect("it is kept");
+        assert!(text.starts_with("writing data back from the page cache failed at 2"), "{text}");
+    }
+
+    /// Red if a file that cannot be asked fails every sync, or a file system is asked that keeps no notes of its own.
+    #[test]
+    #[cfg_attr(miri, ignore = "only files can be synced there")]
+    fn the_kernel_is_asked_where_it_answers() {
+        let (pipe, _) = io::pipe().expect("there are descriptors");
+        for losses in [Losses::new(pipe.into(), false, true), unasked()] {
+            assert_eq!((losses.can_be_asked(), losses.judge(Promise::Sync, Status::Ok, 0)), (false, Status::Ok));
         }
     }
 
-    /// Red if a file that cannot be asked fails every sync, or one that can be asked by a sync alone is not asked.
+    /// Red if a sync that was under way beside it is not waited for, or what that one has lost does not count. Red too if
+    /// a sync that began later is waited for: two that always overlap would wait for each other for ever.
     #[test]
-    #[cfg_attr(miri, ignore = "only files can be synced there")]
-    fn the_kernel_is_asked_by_what_it_answers() {
-        let (pipe, _) = io::pipe().expect("there are descriptors");
-        let losses = Losses::new(pipe.into(), false, true);
-        assert_eq!((losses.question, losses.judge(Promise::Sync, Status::Ok, 0)), (None, Status::Ok));
-        let file = std::fs::File::open("Cargo.toml").expect("tests run where it is");
-        assert_eq!(Losses::new(file.into(), true, true).question, Some(Question::Sync));
+    fn a_sync_is_certain_once_those_beside_it_are_answered() {
+        let losses = unasked();
+        let [first, second] = [(); 2].map(|()| losses.note_sync().expect("they are counted"));
+        let until = losses.note_answer(second);
+        let third = losses.note_sync().expect("they are counted");
+        assert_eq!(losses.is_certain(until), None);
+        let first = losses.note_answer(first);
+        assert_eq!((losses.is_certain(until), losses.is_certain(first)), (Some(true), None));
+        losses.judge(Promise::Sync, Status::IoError, -libc::EIO);
+        losses.note_answer(third);
+        assert_eq!((losses.is_certain(until), losses.is_certain(first)), (Some(false), Some(false)));
+        assert_eq!(losses.is_certain(0), Some(true), "what promises nothing goes on");
     }
 
     /// Red if a sync that has failed is forgotten, or another promise is believed after it.
@@ -258,17 +317,14 @@ mod tests {
     /// durable write's error for its own alone, where earlier data may lie in the page cache.
     #[test]
     fn a_durable_write_that_failed_may_be_a_loss_for_others() {
-        for (is_buffered, is_asked, errno, is_loss) in [
-            (true, true, libc::EIO, true),
-            (true, true, libc::ENOSPC, false),
-            (true, false, libc::ENOSPC, true),
-            (false, true, libc::EIO, false),
-            (false, true, libc::ENOSPC, false),
-            (false, false, libc::EIO, false),
+        for (is_buffered, errno, is_loss) in [
+            (true, libc::EIO, true),
+            (true, libc::ENOSPC, false),
+            (false, libc::EIO, false),
+            (false, libc::ENOSPC, false),
         ] {
-            let mut losses = losses(is_buffered);
-            losses.question = losses.question.filter(|_| is_asked);
-            let case = format!("{is_buffered} {is_asked} {errno}");
+            let losses = losses(is_buffered);
+            let case = format!("{is_buffered} {errno}");
             assert_eq!(losses.judge(Promise::Write, Status::IoError, -errno), Status::IoError, "{case}");
             assert_eq!(losses.first().is_some(), is_loss, "{case}");
             let later = if is_loss { Status::IoError } else { Status::Ok };

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use blkmq::Notify;
 use blkmq::event::EventFd;
@@ -27,6 +28,8 @@ pub(super) enum What {
     Write { pieces: *const libc::iovec, len: usize, offset: u64, flags: i32 },
     /// All data of the file.
     Sync,
+    /// Nothing, for so long.
+    Pause(Duration),
     /// With the mode of fallocate.
     Range { mode: i32, offset: u64, bytes: u64 },
 }
@@ -60,6 +63,10 @@ impl Call {
             }
             // SAFETY: the call reads no memory.
             What::Sync => unsafe { libc::fdatasync(buffered) as isize },
+            What::Pause(time) => {
+                thread::sleep(time);
+                0
+            }
             What::Range { mode, offset, bytes } => {
                 // SAFETY: the call reads no memory.
                 unsafe { libc::fallocate(buffered, mode, offset as i64, bytes as i64) as isize }

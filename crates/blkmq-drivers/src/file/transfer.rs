@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "pieces of memory are named by address for the kernel, on whatever thread")]
 
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use blkmq::driver::{Batch, Done, Loan, Request};
 use blkmq::limits::SECTOR_SIZE;
@@ -9,7 +10,7 @@ use blkmq::{Buffer, Op, Status};
 use io_uring::{opcode, squeue, types};
 
 use super::journal::{Asked, asked};
-use super::losses::Promise;
+use super::losses::{Losses, Promise};
 use super::pool::What;
 use super::registered::Table;
 use super::status::{Verdict, verdict};
@@ -29,12 +30,18 @@ const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 /// or a bad buffer's answer, would come back for ever, as fast as it is asked for.
 const MOST_TRIES: u16 = 1000;
 
+/// After how long a sync that was done looks again whether syncs that were under way beside it are answered.
+const PAUSE: Duration = Duration::from_millis(1);
+static KERNEL_PAUSE: types::Timespec = types::Timespec::new().nsec(PAUSE.as_nanos() as u32);
+
 /// What the kernel is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Task {
     Read,
     Write,
     Sync,
+    /// Nothing, for a while: the sync is done, and others are to be answered before it is believed.
+    Pause,
     /// With the mode of fallocate, and the one that does as well where the file system does not know that.
     Range(i32, Option<i32>),
 }
@@ -58,7 +65,14 @@ pub(super) struct Transfer {
     /// The loan of the request; none while the tag is free.
     loan: Option<Loan>,
     task: Task,
+    /// What is written is to be durable when the kernel answers that.
     is_durable: bool,
+    /// A sync is to make it durable, once it is done.
+    is_synced_behind: bool,
+    /// The number of the sync that the kernel is asked for, where [`Losses`](super::losses::Losses) counts them.
+    sync: Option<u64>,
+    /// Once that sync is done: syncs with lower numbers than this are to be answered first.
+    until: u64,
     /// How often the kernel has put off what is asked for now.
     tries: u16,
     /// What may be asked for begins and ends at multiples of so many bytes.
@@ -85,6 +99,9 @@ impl Transfer {
             loan: None,
             task: Task::Sync,
             is_durable: false,
+            is_synced_behind: false,
+            sync: None,
+            until: 0,
             tries: 0,
             block: 1,
             offset: 0,
@@ -116,11 +133,12 @@ impl Transfer {
                 continue;
             }
             let tag = rq.tag();
-            // Nobody has the lock of a tag that is free. The thread that has that of another may want the caller's
-            // next.
+            // No thread has the lock of a tag that is free. A thread that has the lock of a tag that is not may wait
+            // for a lock that the caller has, so the caller does not wait for it.
             let transfer = try_lock(&transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
             let Some(mut transfer) = transfer else { return Some(Err(tag)) };
             transfer.take_down(target, &mut rq);
+            transfer.number_sync(target);
             // It is there before another thread can take the answer, for that one takes the lock first.
             transfer.loan = Some(batch.lend(rq));
             return Some(Ok((tag, transfer)));
@@ -140,7 +158,14 @@ impl Transfer {
             Op::WriteZeroes if rq.flags().nounmap => Task::Range(ZERO, None),
             Op::WriteZeroes => Task::Range(PUNCH, Some(ZERO)),
         };
-        self.is_durable = rq.flags().fua;
+        let is_synced_behind = match self.task {
+            Task::Range(..) => true,
+            Task::Write => !target.losses().can_be_asked(),
+            Task::Read | Task::Sync | Task::Pause => false,
+        };
+        self.is_durable = rq.flags().fua && !is_synced_behind;
+        self.is_synced_behind = rq.flags().fua && is_synced_behind;
+        self.until = 0;
         self.tries = 0;
         self.offset = rq.sector() * SECTOR_SIZE as u64;
         self.bytes = u64::from(rq.nr_sectors()) * SECTOR_SIZE as u64;
@@ -213,6 +238,7 @@ impl Transfer {
             Task::Read => opcode::Readv::new(DIRECT, first, len).offset(self.offset).build(),
             Task::Write => opcode::Writev::new(DIRECT, first, len).offset(self.offset).rw_flags(flags).build(),
             Task::Sync => opcode::Fsync::new(BUFFERED).flags(types::FsyncFlags::DATASYNC).build(),
+            Task::Pause => opcode::Timeout::new(&raw const KERNEL_PAUSE).build(),
             Task::Range(mode, _) => opcode::Fallocate::new(BUFFERED, self.bytes).offset(self.offset).mode(mode).build(),
         }
     }
@@ -241,6 +267,7 @@ impl Transfer {
                 What::Write { pieces: first, len, offset, flags }
             }
             Task::Sync => What::Sync,
+            Task::Pause => What::Pause(PAUSE),
             Task::Range(mode, _) => What::Range { mode, offset, bytes: self.bytes },
         }
     }
@@ -269,19 +296,20 @@ impl Transfer {
     /// The kernel has answered: bytes done, or below zero an error. The caller has the loan.
     pub(super) fn answered(&mut self, result: i32) -> Next {
         let next = match (u64::try_from(result), self.task) {
+            // That the time is over is an error to a ring.
+            (_, Task::Pause) | (Ok(_), Task::Sync) => return self.over(Status::Ok),
             (Err(_), _) => self.failed(-result),
-            // Zeroes and holes are made durable by a sync behind them.
-            (Ok(_), Task::Range(..)) if self.is_durable => {
-                self.task = Task::Sync;
-                Ok(false)
-            }
-            (Ok(_), Task::Sync | Task::Range(..)) => Ok(true),
+            (Ok(_), Task::Range(..)) => Ok(true),
             // The file has become shorter than it was.
             (Ok(0), _) => Err(Status::IoError),
             (Ok(done), _) => self.advance(done),
         };
         match next {
             Ok(false) => Next::Again,
+            Ok(true) if self.is_synced_behind => {
+                self.task = Task::Sync;
+                Next::Again
+            }
             Ok(true) => self.over(Status::Ok),
             Err(status) => self.over(status),
         }
@@ -295,20 +323,48 @@ impl Transfer {
         done: &mut Done<'_>,
     ) -> Option<MutexGuard<'a, Self>> {
         let loan = transfer.loan.take().expect("the kernel answers what it was asked, once");
-        let Next::Over(mut status) = transfer.answered(result) else {
+        let next = transfer.conclude(target.losses(), result);
+        let Next::Over(status) = next else {
             transfer.loan = Some(loan);
+            transfer.number_sync(target);
             return Some(transfer);
         };
-        let promise = transfer.promise();
         drop(transfer);
-        if let Some(promise) = promise {
-            status = target.losses().judge(promise, status, result);
-        }
         if !status.is_ok() {
             target.look_at_length();
         }
         done.give_back(loan, status);
         None
+    }
+
+    /// Takes an answer, and what it says of data that others have written.
+    fn conclude(&mut self, losses: &Losses, result: i32) -> Next {
+        let mut next = self.answered(result);
+        if let (Next::Over(status), Some(promise)) = (&mut next, self.promise()) {
+            *status = losses.judge(promise, *status, result);
+        }
+        // Not earlier, for others go by what was just found.
+        if let Some(number) = self.sync.take() {
+            self.until = losses.note_answer(number);
+        }
+        if next != Next::Over(Status::Ok) {
+            return next;
+        }
+        match losses.is_certain(self.until) {
+            Some(true) => next,
+            Some(false) => Next::Over(Status::IoError),
+            None => {
+                self.task = Task::Pause;
+                Next::Again
+            }
+        }
+    }
+
+    /// Has a sync counted that the kernel is asked for next.
+    fn number_sync(&mut self, target: &Target) {
+        if self.task == Task::Sync {
+            self.sync = target.losses().note_sync();
+        }
     }
 
     fn over(&mut self, status: Status) -> Next {
@@ -487,15 +543,22 @@ mod tests {
         assert_eq!(transfer.answered(-libc::EFAULT), Next::Over(Status::IoError));
     }
 
-    /// Red if the reply to a discard or zeroes with FUA does not wait for a sync.
+    /// Red if the reply to a discard or zeroes with FUA does not wait for a sync, nor that to a write where it needs one;
+    /// or if the sync comes before all is written.
     #[test]
-    fn zeroes_and_holes_with_fua_are_synced() {
-        for (is_durable, next) in [(true, Next::Again), (false, Next::Over(Status::Ok))] {
-            let mut transfer = Transfer { task: Task::Range(ZERO, None), is_durable, ..transfer(&[]) };
-            assert_eq!(transfer.answered(0), next);
-            if is_durable {
-                assert_eq!(transfer.task, Task::Sync);
-                assert_eq!(transfer.answered(0), Next::Over(Status::Ok));
+    fn what_a_sync_is_to_make_durable_is_synced_when_it_is_done() {
+        for (task, bytes, done) in [(Task::Range(ZERO, None), 0, &[0][..]), (Task::Write, 1024, &[512, 512])] {
+            for (is_synced_behind, next) in [(true, Next::Again), (false, Next::Over(Status::Ok))] {
+                let mut transfer = Transfer { task, is_synced_behind, ..transfer(&[bytes]) };
+                let (last, parts) = done.split_last().expect("there is one");
+                for part in parts {
+                    assert_eq!((transfer.answered(*part), transfer.task), (Next::Again, task));
+                }
+                assert_eq!(transfer.answered(*last), next);
+                if is_synced_behind {
+                    assert_eq!(transfer.task, Task::Sync);
+                    assert_eq!(transfer.answered(0), Next::Over(Status::Ok));
+                }
             }
         }
     }
