@@ -38,8 +38,8 @@ fn answer(stream: &mut UnixStream) {
     stream.write_all(&reply).expect("the client waits");
 }
 
-/// Hangs if the thread is made when it is needed, for then there may be none. Red if requests are taken without it, or
-/// if it outlives the device.
+/// Hangs if the thread is made when it is needed, for then there may be none. Red if requests are taken without it, if
+/// it outlives the device, or if the operator is not told what the system gives no thread for.
 #[test]
 fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_the_device() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -70,6 +70,9 @@ fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_
         matches!(&health, Health::Failed(text) if text.contains("until the system gives the device a thread")),
         "{health:?}"
     );
+    let error =
+        blkmq_drivers::open("nbd,uri=nbd://localhost:1/").expect_err("no thread can look up the name").to_string();
+    assert!(error.contains("'localhost' cannot be looked up: the system gives no thread"), "{error}");
     allow_threads(true);
     assert_eq!(read(), Status::Ok);
     assert_eq!(q.driver().health(), Health::Good);

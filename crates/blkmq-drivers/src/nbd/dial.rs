@@ -5,8 +5,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,43 +18,55 @@ use rustix::net::sockopt::{set_tcp_nodelay, socket_error};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::address::Place;
+use super::handshake::PATIENCE;
 use crate::lock;
 
 /// How long a server is left alone that has no room for one more client that waits to be accepted: no descriptor tells
 /// when it has.
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 
-/// The addresses of a name.
-type Found = io::Result<Vec<SocketAddr>>;
-
 /// Connects sockets until the device is closed.
 #[derive(Debug)]
 pub(super) struct Dialer {
     /// Readable once the device is closed.
     closed: EventFd,
-    /// The name is being looked up still, though the thread that asked for it has gone on.
-    unfinished: Mutex<Option<LookUp>>,
+    /// The name is being looked up, or its addresses are there and no caller has taken them.
+    unfinished: Mutex<Option<Arc<LookUp>>>,
 }
 
 /// A name that a thread of its own looks up.
 #[derive(Debug)]
 struct LookUp {
-    found: Receiver<Found>,
-    /// Readable once the addresses are there.
-    is_done: Arc<EventFd>,
+    /// The addresses, or why there are none, and since when that is known. It stays empty if the thread panics.
+    found: OnceLock<(Result<Vec<SocketAddr>, String>, Instant)>,
+    /// Readable once the thread is over.
+    is_over: EventFd,
+}
+
+/// Tells, at the latest when it is dropped, that the thread that looks up a name is over.
+struct Resolver(Arc<LookUp>);
+
+impl Drop for Resolver {
+    fn drop(&mut self) {
+        self.0.is_over.notify();
+    }
 }
 
 impl LookUp {
-    fn start(ask: impl FnOnce() -> Found + Send + 'static) -> io::Result<Self> {
-        let (tell, found) = mpsc::channel();
-        let is_done = Arc::new(EventFd::new()?);
-        let done = Arc::clone(&is_done);
+    fn start(ask: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static) -> io::Result<Arc<Self>> {
+        let look_up = Arc::new(Self { found: OnceLock::new(), is_over: EventFd::new()? });
+        let resolver = Resolver(Arc::clone(&look_up));
         thread::Builder::new().name("nbd resolver".into()).spawn(move || {
-            // The receiver is gone if the device is closed.
-            let _ = tell.send(ask());
-            done.notify();
+            let Resolver(look_up) = &resolver;
+            let found = ask().map_err(|error| error.to_string());
+            look_up.found.set((found, Instant::now())).expect("one thread looks it up");
         })?;
-        Ok(Self { found, is_done })
+        Ok(look_up)
+    }
+
+    /// Whether the addresses are there for so long that the name may have others now.
+    fn is_old(&self) -> bool {
+        self.found.get().is_some_and(|(_, when)| when.elapsed() > PATIENCE)
     }
 }
 
@@ -97,25 +108,48 @@ impl Dialer {
         }
     }
 
+    /// Does what a descriptor refuses to do while it is not ready, within that time. One that was ready may refuse it
+    /// all the same.
+    pub(super) fn when_ready<T>(
+        &self,
+        fd: impl AsFd,
+        events: PollFlags,
+        until: Instant,
+        mut act: impl FnMut() -> Result<T, Errno>,
+    ) -> io::Result<T> {
+        loop {
+            self.wait(&fd, events, until)?;
+            match act() {
+                Err(Errno::AGAIN | Errno::INTR) => (),
+                over => return Ok(over?),
+            }
+        }
+    }
+
     /// Connects to a server within that time.
     pub(super) fn dial(&self, place: &Place, until: Instant) -> io::Result<OwnedFd> {
         match place {
             Place::Unix(path) => self.connect(AddressFamily::UNIX, &SocketAddrUnix::new(path)?, until),
-            Place::Tcp(host, port) => {
-                let mut said = None;
-                for address in self.addresses(host, *port, until)? {
-                    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-                    match self.connect(family, &address, until) {
-                        Ok(socket) => {
-                            set_tcp_nodelay(&socket, true)?;
-                            return Ok(socket);
-                        }
-                        Err(error) => said = Some(error),
-                    }
+            Place::Tcp(host, port) => self.connect_any(&self.addresses(host, *port, until)?, until),
+        }
+    }
+
+    /// Connects to the first of these addresses that lets us within its share of the time.
+    fn connect_any(&self, addresses: &[SocketAddr], until: Instant) -> io::Result<OwnedFd> {
+        let mut said = None;
+        for (address, nr_left) in addresses.iter().zip((1..=addresses.len()).rev()) {
+            let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let left = until.saturating_duration_since(Instant::now());
+            let share = left / u32::try_from(nr_left).unwrap_or(u32::MAX);
+            match self.connect(family, address, Instant::now() + share) {
+                Ok(socket) => {
+                    set_tcp_nodelay(&socket, true)?;
+                    return Ok(socket);
                 }
-                Err(said.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
+                Err(error) => said = Some(error),
             }
         }
+        Err(said.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
     }
 
     fn connect(&self, family: AddressFamily, at: &impl SocketAddrArg, until: Instant) -> io::Result<OwnedFd> {
@@ -141,28 +175,52 @@ impl Dialer {
         }
     }
 
-    fn addresses(&self, host: &str, port: u16, until: Instant) -> Found {
+    fn addresses(&self, host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
         let name = host.to_owned();
         self.look_up(move || Ok((name, port).to_socket_addrs()?.collect()), until).map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => io::Error::other(format!("'{host}' is still being looked up")),
-            _ => error,
+            io::ErrorKind::TimedOut => io::Error::other(format!(
+                "'{host}' is still being looked up; see what the system's resolver waits for, or give an address in \
+                 place of the name"
+            )),
+            _ => io::Error::other(format!("'{host}' cannot be looked up: {error}")),
         })
     }
 
     /// What `ask` finds, within that time. The system's resolver knows no limit, so a thread of its own asks. There is
-    /// one such thread at a time, however often it was too late: the next caller waits for it and takes its answer, for
-    /// a device has one name.
-    fn look_up(&self, ask: impl FnOnce() -> Found + Send + 'static, until: Instant) -> Found {
-        let earlier = lock(&self.unfinished).take();
-        let look_up = earlier.map_or_else(|| LookUp::start(ask), Ok)?;
-        if let Err(error) = self.wait(&*look_up.is_done, PollFlags::IN, until) {
-            *lock(&self.unfinished) = Some(look_up);
-            return Err(error);
+    /// one such thread at a time, however many callers there are and however often it was too late: each caller waits
+    /// for it and takes its answer, for a device has one name.
+    fn look_up(
+        &self,
+        ask: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+        until: Instant,
+    ) -> io::Result<Vec<SocketAddr>> {
+        let look_up = self.join_look_up(ask)?;
+        self.wait(&look_up.is_over, PollFlags::IN, until)?;
+        // The answer is for the callers that have waited for it, and not for the next outage.
+        lock(&self.unfinished).take_if(|unfinished| Arc::ptr_eq(unfinished, &look_up));
+        match look_up.found.get() {
+            Some((found, _)) => found.clone().map_err(io::Error::other),
+            None => Err(io::Error::other("the thread that did that panicked")),
         }
-        look_up.found.try_recv().unwrap_or_else(|_| Err(io::Error::other("the resolver finds nothing")))
+    }
+
+    /// The look-up that is under way, or a new one.
+    fn join_look_up(
+        &self,
+        ask: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    ) -> io::Result<Arc<LookUp>> {
+        let mut unfinished = lock(&self.unfinished);
+        if let Some(look_up) = &*unfinished
+            && !look_up.is_old()
+        {
+            return Ok(Arc::clone(look_up));
+        }
+        let started = LookUp::start(ask)
+            .map_err(|error| io::Error::other(format!("the system gives no thread for that: {error}")))?;
+        Ok(Arc::clone(unfinished.insert(started)))
     }
 }
 
@@ -178,6 +236,9 @@ fn left(until: Instant) -> io::Result<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::sync::mpsc;
+
     use rustix::net::{bind, listen};
 
     use super::*;
@@ -226,6 +287,97 @@ mod tests {
             [next],
             "an answer is old once"
         );
+    }
+
+    /// Red if the second caller has a thread of its own: the first one's is then lost, and with it its answer.
+    #[test]
+    fn all_that_wait_for_a_name_wait_for_one_thread() {
+        let dialer = dialer();
+        let (answer, answers) = mpsc::channel();
+        let slow = move || answers.recv().expect("the test answers");
+        dialer.look_up(slow, Instant::now() + LIMIT).unwrap_err();
+        let address = SocketAddr::from(([127, 0, 0, 1], 7));
+        thread::scope(|scope| {
+            let ask = || {
+                let ask = || Ok(vec![SocketAddr::from(([127, 0, 0, 1], 8))]);
+                dialer.look_up(ask, Instant::now() + LONG).unwrap()
+            };
+            let callers = [scope.spawn(ask), scope.spawn(ask)];
+            // Each caller shares the look-up with the device and the thread that does it.
+            let nr_waiting = || lock(&dialer.unfinished).as_ref().map(|look_up| Arc::strong_count(look_up) - 2);
+            while nr_waiting().is_some_and(|nr| nr < 2) && !callers.iter().any(|caller| caller.is_finished()) {
+                thread::yield_now();
+            }
+            answer.send(Ok(vec![address])).unwrap();
+            assert_eq!(callers.map(|caller| caller.join().unwrap()), [[address], [address]]);
+        });
+    }
+
+    /// Red if an answer that no caller took is good for ever: the next outage may be days later.
+    #[test]
+    fn an_old_answer_is_not_taken() {
+        let (dialer, found) = (dialer(), OnceLock::new());
+        let (old, new) = (SocketAddr::from(([127, 0, 0, 1], 7)), SocketAddr::from(([127, 0, 0, 1], 8)));
+        let long_ago = Instant::now().checked_sub(2 * PATIENCE).expect("the machine runs for longer");
+        found.set((Ok(vec![old]), long_ago)).unwrap();
+        let look_up = LookUp { found, is_over: EventFd::new().expect("there are descriptors") };
+        look_up.is_over.notify();
+        *lock(&dialer.unfinished) = Some(Arc::new(look_up));
+        assert_eq!(dialer.look_up(move || Ok(vec![new]), Instant::now() + LONG).unwrap(), [new]);
+    }
+
+    /// Hangs if a thread that panics tells nothing.
+    #[test]
+    fn a_resolver_that_panics_is_not_waited_for() {
+        let dialer = dialer();
+        let error = dialer.look_up(|| panic!("on purpose"), Instant::now() + LONG).unwrap_err();
+        assert_eq!(error.to_string(), "the thread that did that panicked");
+        let address = SocketAddr::from(([127, 0, 0, 1], 7));
+        assert_eq!(dialer.look_up(move || Ok(vec![address]), Instant::now() + LONG).unwrap(), [address]);
+    }
+
+    /// Red if the operator is not told what to do about a name.
+    #[test]
+    fn a_name_that_is_not_found_in_time_is_told_with_what_would_be_right() {
+        let dialer = dialer();
+        let (_never, answers) = mpsc::channel();
+        let slow = move || answers.recv().expect("the test does not answer");
+        dialer.look_up(slow, Instant::now() + LIMIT).unwrap_err();
+        let error = dialer.addresses("far.example", 7, Instant::now() + LIMIT).unwrap_err().to_string();
+        assert!(
+            error.contains("'far.example' is still being looked up") && error.contains("give an address"),
+            "{error}"
+        );
+    }
+
+    /// Red if the first address may use up the time, and the second, which would do, has none.
+    #[test]
+    fn each_address_of_a_name_has_its_share_of_the_time() {
+        let deaf = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&deaf, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        listen(&deaf, 0).unwrap();
+        let deaf = TcpListener::from(deaf);
+        let good = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (first, second) = (deaf.local_addr().unwrap(), good.local_addr().unwrap());
+        let dialer = dialer();
+        // This one fills the queue of those that wait to be accepted. Linux leaves the next one without an answer.
+        let _waits = dialer.connect_any(&[first], Instant::now() + LONG).unwrap();
+        let error = dialer.connect_any(&[first], Instant::now() + LIMIT).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "it does not answer");
+        dialer.connect_any(&[first, second], Instant::now() + Duration::from_secs(4)).unwrap();
+    }
+
+    /// Red if a refusal of what was said to be ready is an error.
+    #[test]
+    fn what_is_not_ready_after_all_is_waited_for_again() {
+        let (dialer, ready) = (dialer(), EventFd::new().expect("there are descriptors"));
+        ready.notify();
+        let mut answers = [Err(Errno::AGAIN), Err(Errno::INTR), Ok(7)].into_iter();
+        let act = || answers.next().expect("the third is good");
+        assert_eq!(dialer.when_ready(&ready, PollFlags::IN, Instant::now() + LONG, act).unwrap(), 7);
+        let act = || Err::<(), _>(Errno::AGAIN);
+        let error = dialer.when_ready(&ready, PollFlags::IN, Instant::now() + LIMIT, act).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     /// Hangs if a thread that waits does not see that the device is closed.

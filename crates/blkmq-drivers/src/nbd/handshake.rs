@@ -77,6 +77,9 @@ pub(super) fn connect(dialer: &Dialer, address: &Address, patience: Duration) ->
     begin(dialer, address, patience).map_err(|refused| match refused {
         Refused::System(error) => match error.kind() {
             io::ErrorKind::UnexpectedEof => format!("{address}: the server closes the connection"),
+            io::ErrorKind::TimedOut if patience < PATIENCE => {
+                format!("{address}: the server does not answer within what is left of reconnect_delay")
+            }
             io::ErrorKind::TimedOut => format!("{address}: the server does not answer within {patience:?}"),
             _ => format!("{address}: {error}"),
         },
@@ -101,15 +104,15 @@ struct Hasty<'a> {
 
 impl Read for Hasty<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.dialer.wait(&self.socket, PollFlags::IN, self.until)?;
-        Ok(recv(&self.socket, bytes, RecvFlags::empty())?.0)
+        let receive = || recv(&self.socket, &mut *bytes, RecvFlags::empty());
+        Ok(self.dialer.when_ready(&self.socket, PollFlags::IN, self.until, receive)?.0)
     }
 }
 
 impl Write for Hasty<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.dialer.wait(&self.socket, PollFlags::OUT, self.until)?;
-        Ok(send(&self.socket, bytes, SendFlags::NOSIGNAL)?)
+        let send = || send(&self.socket, bytes, SendFlags::NOSIGNAL);
+        self.dialer.when_ready(&self.socket, PollFlags::OUT, self.until, send)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -206,6 +209,7 @@ fn replies(stream: &mut impl Read, export: &str) -> Result<Terms, Refused> {
 #[cfg(test)]
 mod tests {
     use std::io::Cursor;
+    use std::os::unix::net::UnixListener;
 
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
@@ -268,6 +272,18 @@ mod tests {
             let error = told(&answers).unwrap_err();
             assert!(error.contains(words), "{words}: {error}");
         }
+    }
+
+    /// Red if the sentence names a time that the operator has not set, such as 0ns.
+    #[test]
+    fn a_server_that_does_not_answer_is_told_with_the_time_that_it_had() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("a");
+        let _listener = UnixListener::bind(&path).expect("the folder is new");
+        let dialer = Dialer::new().expect("there are descriptors");
+        let address = format!("nbd+unix:///?socket={}", path.display()).parse().expect("it is a URI");
+        let error = connect(&dialer, &address, Duration::ZERO).unwrap_err();
+        assert!(error.ends_with("the server does not answer within what is left of reconnect_delay"), "{error}");
     }
 
     /// Any bytes are an answer or a refusal, and no panic.
