@@ -67,7 +67,7 @@ fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_
     assert_eq!(read(), Status::IoError, "a connection that breaks would be broken for good");
     let health = q.driver().health();
     assert!(
-        matches!(&health, Health::Failed(text) if text.contains("until the system gives the device a thread")),
+        matches!(&health, Health::Away(text) if text.contains("until the system gives the device a thread")),
         "{health:?}"
     );
     let error =

@@ -343,21 +343,24 @@ impl Link {
     }
 
     pub(super) fn health(&self) -> Health {
-        if let Some(outage) = &*lock(&self.outage) {
-            let seconds = outage.since.elapsed().as_secs();
-            return Health::Away(format!("the server is away for {seconds} s: {}", outage.said));
-        }
-        if let Restorer::Refused(error) = &*lock(&self.restorer) {
-            let address = &self.config.address;
+        let address = &self.config.address;
+        let away = lock(&self.outage)
+            .as_ref()
+            .map(|Outage { since, said }| format!("the server is away for {} s: {said}", since.elapsed().as_secs()));
+        if self.cache.is_lost() {
+            let away = away.map(|away| format!("; {away}")).unwrap_or_default();
             return Health::Failed(format!(
-                "{address}: requests fail until the system gives the device a thread that connects again: {error}"
+                "{address}: the server was away, and writes that it had answered and not flushed may be lost; flushes \
+                 fail until the device is opened anew{away}"
             ));
         }
-        if self.cache.is_lost() {
-            let address = &self.config.address;
-            return Health::Failed(format!(
-                "{address}: the server was away, and writes that it had answered and not flushed may be lost; flushes fail until \
-                 the device is opened anew"
+        if let Some(away) = away {
+            return Health::Away(away);
+        }
+        if let Restorer::Refused(error) = &*lock(&self.restorer) {
+            return Health::Away(format!(
+                "{address}: requests fail until the system gives the device a thread that connects again, which each \
+                 request asks for: {error}"
             ));
         }
         Health::Good
@@ -402,11 +405,8 @@ mod tests {
         (ours.into(), theirs)
     }
 
-    /// Red if a connection comes up, or the size changes, before all sockets are watched: the next try would find one
-    /// connection with this server and one with the next.
-    #[test]
-    fn all_connections_come_up_or_none() {
-        let link = Link {
+    fn link() -> Link {
+        Link {
             size: AtomicU64::new(TERMS.size),
             cache: Cache::new(true, 2),
             connections: (0..2).map(|_| OnceLock::new()).collect(),
@@ -418,7 +418,36 @@ mod tests {
             dialer: Dialer::new().expect("there are descriptors"),
             terms: TERMS,
             config: Config::new("nbd+unix:///?socket=a".parse().expect("it is a URI")),
-        };
+        }
+    }
+
+    /// Red if an outage, or a thread that the system does not give, hides for a time what never heals; or if such a
+    /// thread counts as what never heals.
+    #[test]
+    fn what_is_lost_is_told_before_what_heals() {
+        let link = link();
+        let refuse = || *lock(&link.restorer) = Restorer::Refused(io::ErrorKind::WouldBlock.into());
+        refuse();
+        let health = link.health();
+        assert!(matches!(&health, Health::Away(text) if text.contains("a thread that connects again")), "{health:?}");
+        link.note_outage("it was the test");
+        let health = link.health();
+        assert!(matches!(&health, Health::Away(text) if text.contains("it was the test")), "{health:?}");
+        link.cache.count(0);
+        link.go_down(true);
+        let health = link.health();
+        let is_all_told = |text: &str| text.contains("may be lost") && text.contains("it was the test");
+        assert!(matches!(&health, Health::Failed(text) if is_all_told(text)), "{health:?}");
+        *lock(&link.outage) = None;
+        let health = link.health();
+        assert!(matches!(&health, Health::Failed(text) if text.contains("may be lost")), "{health:?}");
+    }
+
+    /// Red if a connection comes up, or the size changes, before all sockets are watched: the next try would find one
+    /// connection with this server and one with the next.
+    #[test]
+    fn all_connections_come_up_or_none() {
+        let link = link();
         let _servers = [0, 1].map(|hctx| {
             let (ours, theirs) = pair();
             link.begin(hctx, ours).expect("there are descriptors");
