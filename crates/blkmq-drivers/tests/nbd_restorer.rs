@@ -38,8 +38,8 @@ fn answer(stream: &mut UnixStream) {
     stream.write_all(&reply).expect("the client waits");
 }
 
-/// Hangs if the thread is made when it is needed, for then there may be none. Red if requests are taken without it, if
-/// it outlives the device, or if the operator is not told what the system gives no thread for.
+/// Hangs if the thread is made when it is needed, for then there may be none, or if it outlives the device. Red if
+/// requests are taken without it, or if the operator is not told what the system gives no thread for.
 #[test]
 fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_the_device() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -85,5 +85,8 @@ fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_
     allow_threads(true);
     server.join().unwrap();
     drop((submitter, q));
-    assert!(!has_restorer());
+    // A thread that was joined may be listed for a moment more.
+    while has_restorer() {
+        thread::yield_now();
+    }
 }
