@@ -183,8 +183,8 @@ impl Driver for Nbd {
         self.link.connect(u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX))
     }
 
-    /// COST: a system call for all requests; for each a header of 28 bytes and a copy of what it writes, and a lock of
-    /// its own that nobody waits for.
+    /// COST: a system call for all requests; for each request a header of 28 bytes, a copy of what it writes, and a lock
+    /// of its own. Another thread holds that lock only for a moment, while the server leaves or a request is overdue.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         if !self.link.is_attended() && !self.link.attend() {
             return batch.finish_all(Status::IoError);
@@ -192,8 +192,8 @@ impl Driver for Nbd {
         self.connection(hctx).start(&self.link, batch);
     }
 
-    /// COST: a system call for all replies that have come, a copy of what was read, and for each reply a lock that
-    /// nobody waits for; for one with data another.
+    /// COST: a system call for all replies that have come, a copy of what was read, and for each reply the lock of its
+    /// request, as in [`queue_rqs`](Self::queue_rqs); for a reply with data once more.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
         self.connection(hctx).reap(&self.link, done);
     }

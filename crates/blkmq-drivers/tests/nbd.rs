@@ -131,7 +131,7 @@ fn obey(listener: UnixListener, more: u16) -> thread::JoinHandle<Vec<(u16, u16)>
     })
 }
 
-/// Red if the server is not told of FUA because it has no flush, and if a flush that nobody makes is answered with
+/// Red if the server is not told of FUA because it has no flush, and if a flush that no device makes is answered with
 /// success.
 #[test]
 fn fua_reaches_a_server_that_has_no_flush() {
@@ -279,7 +279,7 @@ fn when_the_server_goes_every_request_fails() {
     assert_eq!(q.in_flight(), 0);
 }
 
-/// Red if nobody is told when the socket takes more: the server reads only once everything is submitted.
+/// Red if no thread is told when the socket takes more: the server reads only once everything is submitted.
 #[test]
 fn what_the_socket_does_not_take_is_sent_later() {
     const WRITES: usize = 48;

@@ -21,7 +21,7 @@ use super::plan::Plan;
 use crate::control::schema::{Answered, Client, by_kind};
 use crate::failure::Failure;
 
-/// How often a server that drains is asked who is left.
+/// The pause between two looks at the clients that a server that drains still has.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Reads the path of a Unix socket, whose file is to have these permissions, or `tcp:HOST:PORT`.
@@ -125,7 +125,7 @@ impl Nbd {
         self.uris.iter().skip(export).step_by(self.nr_exports).cloned().collect()
     }
 
-    /// What tells who is connected, for as long as anybody asks.
+    /// A function that tells which clients are connected. It is good beyond the server's end, when there are none.
     pub(super) fn clients(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Client> + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);
@@ -146,19 +146,19 @@ impl Nbd {
         })
     }
 
-    /// What tells how much memory clients have and may have, for as long as anybody asks.
+    /// A function that tells how much memory clients have and may have; both are 0 once the server has ended.
     pub(super) fn memory(&self) -> Box<dyn Fn() -> (usize, usize) + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         Box::new(move || lock(&slot).as_ref().map(Server::memory).unwrap_or_default())
     }
 
-    /// What tells of connections that were not served, for as long as anybody asks.
+    /// A function that counts the connections that were not served; there are none once the server has ended.
     pub(super) fn rejections(&self) -> Box<dyn Fn() -> Rejections + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         Box::new(move || lock(&slot).as_ref().map(Server::rejections).unwrap_or_default())
     }
 
-    /// What tells how long the requests of a queue's clients took, for as long as anybody asks.
+    /// A function that tells how long the requests of a queue's clients took; of none once the server has ended.
     pub(super) fn latencies(&self, plan: &Plan) -> Box<dyn Fn(&str) -> Latencies + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);
@@ -172,7 +172,7 @@ impl Nbd {
         })
     }
 
-    /// What tells what was answered for each export, for as long as anybody asks.
+    /// A function that counts what was answered for each export; it is nothing once the server has ended.
     pub(super) fn answered(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Answered> + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);
@@ -198,7 +198,7 @@ impl Nbd {
         self.stop.drain();
         let slot = Arc::clone(&self.slot);
         thread::spawn(move || {
-            // Who asks for the clients meanwhile is to see whom the server waits for.
+            // An operator who asks for the clients meanwhile is to see those that the server waits for.
             while lock(&slot).as_ref().is_some_and(|server| !server.clients().is_empty()) {
                 thread::sleep(LOOK_EVERY);
             }
@@ -235,7 +235,7 @@ pub(super) fn say(level: Level, text: &str) {
 
 /// Says something on standard error.
 pub(super) fn say_now(text: &str) {
-    // If it cannot be written there is nobody to tell.
+    // If it cannot be written there is no other place to say it.
     let _ = writeln!(io::stderr(), "blkmq: {text}");
 }
 
