@@ -64,6 +64,7 @@ fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize, reached: &mut R
                 return Some((agreement, used));
             }
             Step::Aborted => return None,
+            Step::Refused => panic!("the catalogue refuses nothing"),
             Step::Broken(reason) => {
                 assert!(!reason.is_empty() && !reason.contains(char::is_control));
                 return None;

@@ -91,6 +91,7 @@ fn negotiate(
                 stream.write_all(output)?;
                 return Ok(None);
             }
+            Step::Refused => return Err("the export is refused".into()),
             Step::Broken(reason) => return Err(reason.into()),
         }
     }

@@ -52,6 +52,8 @@ pub(crate) enum Ending {
     Broken(Fault),
     /// TLS was asked for, and did not come about.
     Handshake(Fault),
+    /// The client is refused an export, of which was told already, and there is no reply that says so.
+    Refused,
     /// The negotiation broke the protocol.
     Negotiation(String),
     /// A request broke the protocol.
@@ -76,6 +78,9 @@ impl fmt::Display for Ending {
             Self::Gone => f.write_str("the client closed the connection"),
             Self::Broken(error) => write!(f, "the connection failed: {error}"),
             Self::Handshake(error) => write!(f, "no encrypted connection came about: {error}"),
+            Self::Refused => {
+                f.write_str("the connection is closed, for the client asked in a way that has no other answer")
+            }
             Self::Negotiation(text) => f.write_str(text),
             Self::NoRequest(error) => error.fmt(f),
             Self::Late(timeout) => write!(f, "no export was chosen within {timeout:?}"),
@@ -188,6 +193,7 @@ impl Connection {
                     let _ = send_all(stream, shared, entry, output, deadline);
                     return Ok(None);
                 }
+                Step::Refused => return Err(Ending::Refused),
                 Step::Broken(text) => return Err(Ending::Negotiation(text)),
             }
         }

@@ -346,7 +346,7 @@ impl Shared {
         let Entry { number, peer, .. } = &*entry;
         match Connection::new(socket, Arc::clone(&self), Arc::clone(&entry)).run() {
             Ok(()) => self.inform(format_args!("client {number} from {peer} left")),
-            Err(ending @ (Ending::Gone | Ending::Stopped)) => {
+            Err(ending @ (Ending::Gone | Ending::Stopped | Ending::Refused)) => {
                 self.inform(format_args!("client {number} from {peer}: {ending}"));
             }
             Err(ending) => {

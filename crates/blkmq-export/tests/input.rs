@@ -65,6 +65,7 @@ fn a_negotiation_gets_somewhere_with_any_bytes() {
                     break ends[1] += 1;
                 }
                 Step::Aborted => break ends[2] += 1,
+                Step::Refused => panic!("the catalogue refuses nothing"),
                 Step::Broken(reason) => {
                     assert!(!reason.contains(char::is_control), "{reason:?}");
                     break ends[3] += 1;

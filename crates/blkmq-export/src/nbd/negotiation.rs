@@ -119,6 +119,8 @@ pub enum Step {
     Chosen(Agreement),
     /// The client wants no more. The output is its answer.
     Aborted,
+    /// The client gets no export, which the catalogue knows, in reply to an option that has no reply which says no.
+    Refused,
     /// The client cannot be talked to, for this reason. No output answers that.
     Broken(String),
 }
@@ -320,12 +322,10 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         };
         if let Some(refusal) = self.catalogue.refusal(export) {
             self.catalogue.note_refusal(&refusal);
-            // There is no reply to it that says no.
-            return Step::Broken(refusal);
+            return Step::Refused;
         }
-        if let Err(why) = self.catalogue.admit(export) {
-            // There is no reply to it that says no.
-            return Step::Broken(why);
+        if self.catalogue.admit(export).is_err() {
+            return Step::Refused;
         }
         let offer = self.catalogue.offer(export);
         output.extend(offer.size.to_be_bytes());
