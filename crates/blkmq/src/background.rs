@@ -57,7 +57,7 @@ impl RequestQueue {
 
     /// Wakes the background threads, after something was started that they must plan for.
     pub(crate) fn wake_background(&self) {
-        if self.nr_background.load(Ordering::Relaxed) > 0 && self.sleepers.any() {
+        if self.nr_background.load(Ordering::Relaxed) > 0 && self.live.sleepers.any() {
             for (_, member) in self.members.iter().filter(|(_, member)| member.is_background()) {
                 member.wake.rouse();
             }
@@ -115,7 +115,7 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
         || match &q.clock {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
             // Nothing is done now, though it may be due. Whoever ends the quiescence wakes those who sleep.
-            Clock::Real(_) if q.word.load().is_quiesced() => None,
+            Clock::Real(_) if q.live.word.load().is_quiesced() => None,
             Clock::Real(_) => Some(Duration::from_nanos(q.next_event(hctxs(q.hctxs.layout()), now, now).since(now))),
         },
     );

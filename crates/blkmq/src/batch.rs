@@ -33,7 +33,7 @@ impl Runner {
                 }
                 if q.hctxs.get(0).stalled.load(Ordering::Relaxed) {
                     // Whoever gets the driver to take what it refused, or completes something, goes on.
-                    q.word.set_waiting();
+                    q.live.word.set_waiting();
                     break;
                 }
             }
@@ -133,13 +133,6 @@ impl Runner {
 
     /// The scheduler's choice; if it holds back what it has, once more with WAITING set and the tallies read after it.
     fn choose_or_tell<'q>(&self, q: &'q RequestQueue, hold: &mut Hold, now: Time) -> Option<Request<'q>> {
-        q.choose_held(hold, now).or_else(|| {
-            if self.is_told {
-                return None;
-            }
-            q.word.set_waiting();
-            q.word.wait_fence();
-            q.choose_held(hold, now)
-        })
+        q.choose_held(hold, now).or_else(|| q.live.lack_unless(self.told, || q.choose_held(hold, now)))
     }
 }

@@ -11,18 +11,15 @@ use crate::flush::FLUSH_POOL;
 use crate::hctx::{HwCtxTable, MAX_HW_QUEUES};
 use crate::hold::{Held, Wait, WaitObserver};
 use crate::knobs::{check_nr_requests, check_within_depth};
-use crate::left::Left;
 use crate::limits::Limits;
+use crate::liveness::Liveness;
 use crate::locking::Locking;
 use crate::member::{MAX_MEMBERS, Members};
 use crate::queue::{QueueError, RequestQueue, Settings, Wanted};
 use crate::request::Slots;
-use crate::room::Room;
 use crate::staging::Staging;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex};
-use crate::wake::Sleepers;
-use crate::word::Word;
 
 /// What a queue is built from.
 #[derive(Debug)]
@@ -185,7 +182,7 @@ impl Builder {
         let now = self.clock.now();
         let bypass = self.bypass.unwrap_or(self.locking == Locking::Combining);
         let q = Arc::new(RequestQueue {
-            word: Word::new(),
+            live: Liveness::new(),
             settings: Line::new(
                 "queue.settings",
                 Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests),
@@ -208,12 +205,9 @@ impl Builder {
             nr_slots: self.slots,
             account: Account::new(self.accounting, now),
             control: Mutex::new(Control::default()),
-            room: Room::new(),
-            sleepers: Sleepers::new(),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
             policy_wakeup: Line::new("queue.policy_wakeup", AtomicU64::new(u64::MAX)),
             nr_background: AtomicU32::new(0),
-            left: Left::new(),
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
         q.install(scheduler);

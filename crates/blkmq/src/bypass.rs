@@ -31,13 +31,11 @@ impl RequestQueue {
     /// COST: two loads of lines that are not written while requests pass.
     #[inline]
     fn gate(&self) -> Option<Gate> {
-        // What was left comes first: who let go afterwards has set WAITING before, if it had to.
-        let is_free = match self.settings.locking() {
+        self.live.gate(|| match self.settings.locking() {
             Locking::Combining => self.staging.is_free(),
             Locking::Staged(_) => self.inserting.is_free() && !self.held.has_waiting(),
             Locking::Single | Locking::Batch => !self.held.has_waiting(),
-        };
-        if is_free || !kept("bypass.waiting") { self.word.load().gate() } else { None }
+        })
     }
 
     /// A request of a class is about to be inserted: requests of another class must not pass any more, and none while it waits.
@@ -65,7 +63,7 @@ impl RequestQueue {
     fn shut_gate(&self, hold: &mut Hold) {
         // Who inserts next does not see that requests have passed.
         self.note_end_of_passing(hold);
-        self.word.shut_gate();
+        self.live.word.shut_gate();
         (hold.gate, hold.is_fold_due) = (None, kept("bypass.fold"));
     }
 
@@ -91,7 +89,7 @@ impl RequestQueue {
     /// when the lock is about to be let go.
     #[inline]
     pub(crate) fn turn_gate(&self, hold: &mut Hold) {
-        if self.word.load().is_waiting() {
+        if self.live.word.load().is_waiting() {
             hold.until_open = CALM;
             if hold.gate.is_some() {
                 self.shut_gate(hold);
@@ -118,7 +116,7 @@ impl RequestQueue {
             return;
         }
         let reads_only = self.async_bound(hold).is_some();
-        self.word.open_gate(Gate { class: hold.latest.index() as u8, reads_only });
+        self.live.word.open_gate(Gate { class: hold.latest.index() as u8, reads_only });
         hold.gate = Some(hold.latest);
     }
 
@@ -201,9 +199,7 @@ impl Runner {
         }
         let (class, requests) = (Class::ALL[usize::from(gate.class)], tagged.len());
         let counters = &self.member(q).counters;
-        counters.bypassing(class, requests as u64, limited);
-        q.word.pass_fence();
-        if kept("bypass.second_look") && q.word.load().gate() != Some(gate) {
+        if !q.live.word.pass(gate, || counters.bypassing(class, requests as u64, limited)) {
             counters.turned_back(class, requests as u64, limited);
             self.turn_back(q, index, &mut tagged);
             tagged.append(std::mem::take(run));
@@ -234,8 +230,8 @@ impl Runner {
             }
             tagged.push_back(rq, Place::Plugged);
         }
-        // Who lacked one of these tags, or waited for what was counted to be over, is seen by the look at the scheduler that
-        // this thread takes next.
-        q.word.completed_fence();
+        // A thread that lacked one of these tags, or waited for what was counted to be over, is found by the look at the scheduler
+        // that this thread takes next.
+        q.live.brought_tags();
     }
 }

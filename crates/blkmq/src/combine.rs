@@ -25,10 +25,12 @@ use blkmq_sched::Time;
 use crate::account::Starting;
 use crate::hctx::Layout;
 use crate::hold::{Hold, Wait, WaitObserver};
+use crate::liveness::Told;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::{RUN_BOUND, Runner};
 use crate::stack::Chain;
+use crate::staging::Round;
 use crate::status::Status;
 use crate::sync::atomic::Ordering;
 use crate::sync::kept;
@@ -57,8 +59,7 @@ impl Runner {
             let (entered, list) = self.begin(starting, layout, plug, &mut flushes);
             self.member(q).counters.staged(list.len() as u64);
             list.leave_anyway(&q.slots, &q.staging);
-            q.word.set_waiting();
-            q.leave_to_others();
+            q.hand_on();
             self.insert_flushes(q, flushes, starting.now);
             return (entered, 0);
         }
@@ -124,8 +125,7 @@ impl Runner {
     pub(crate) fn combine_for_others(&mut self, q: &RequestQueue, now: Time, bound: usize) -> usize {
         if std::mem::take(&mut self.parked) {
             // So that the holder looks at the dispatch lists.
-            q.word.set_waiting();
-            q.word.wait_fence();
+            q.live.word.set_waiting();
             self.has_news = true;
         }
         // Who brings nothing new would find what the last holder found. What the driver gave back is tried at each poll.
@@ -155,18 +155,18 @@ impl Runner {
         may_dispatch: bool,
         enter: impl FnOnce(&mut Self, &mut Hold) -> usize,
     ) -> usize {
-        let (mut enter, mut left, mut now) = (Some(enter), left, now);
+        let (mut enter, mut now) = (Some(enter), now);
         let (mut chosen, mut share) = (0, bound);
-        let gave_up = loop {
+        let round = |left| {
+            if enter.is_none() {
+                // So that there is an end to it if others go on kicking. Another thread may have come because a time has come.
+                share -= 1;
+                now = q.clock.now();
+            }
             let mut guard = q.held.hold(&self.member(q).counters);
             let hold = &mut *guard;
             self.take_over(q, hold, left);
-            self.is_told = q.word.load().is_waiting();
-            if self.is_told {
-                // Behind this fence a look that finds no tag or no room needs no other: whoever brings some later reads
-                // WAITING.
-                q.word.wait_fence();
-            }
+            self.told = q.live.told();
             // What came before has the room first.
             self.retry_without_room(q, hold, now);
             if let Some(enter) = enter.take() {
@@ -181,27 +181,14 @@ impl Runner {
                 chosen += self.dispatch_held(q, hold, now, bound - chosen);
             }
             let has_more = hold.backlog.is_untried();
-            mark_waiting(q, hold);
+            q.live.settle(hold.has_waiting(), || q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0));
             q.turn_gate(hold);
             q.held.note_waiting(hold);
-            drop(guard);
-            if !has_more && q.staging.let_go() {
-                break false;
-            }
-            if has_more || share == 0 || chosen == bound {
-                break true;
-            }
-            left = q.staging.take();
-            // So that there is an end to it if others go on kicking. Somebody may have come because a time has come.
-            share -= 1;
-            now = q.clock.now();
+            Round { has_more, is_last: share == 0 || chosen == bound }
         };
-        self.is_told = false;
-        self.gave_up |= gave_up;
-        if gave_up {
-            q.word.set_waiting();
-            q.staging.give_up();
-        }
+        let has_let_go = q.staging.serve(left, round, |staging| q.live.give_up(staging));
+        self.told = Told::NO;
+        self.gave_up |= !has_let_go;
         self.tell_planned(q);
         chosen
     }
@@ -217,7 +204,7 @@ impl Runner {
     /// Dispatches under the hold: what stands in front of the scheduler, then what it chooses.
     fn dispatch_held(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time, bound: usize) -> usize {
         let mut chosen = 0;
-        let is_waiting = q.word.load().is_waiting();
+        let is_waiting = q.live.word.load().is_waiting();
         loop {
             if std::mem::take(&mut self.parked) || is_waiting {
                 chosen += self.dispatch_parked(q);
@@ -327,11 +314,9 @@ impl Runner {
                 hold.backlog.put_without_room(rq);
             }
         }
-        if hold.backlog.lacks_room() && !self.is_told {
-            // As who lacks a tag: the room may have come between the look and the mark.
-            q.word.set_waiting();
-            q.word.wait_fence();
-            self.retry_without_room(q, hold, now);
+        if hold.backlog.lacks_room() {
+            // As with a tag: the room may have come between the look and the mark.
+            q.live.lack_unless(self.told, || self.retry_without_room(q, hold, now));
         }
         tried
     }
@@ -357,18 +342,5 @@ impl Runner {
         self.member(q).account_refuse(q, &mut rq);
         rq.body_mut().status = Status::Again;
         self.finished.push_back(rq, Place::Held);
-    }
-}
-
-/// Sees to it that the word says whether anything waits. Called under the hold.
-fn mark_waiting(q: &RequestQueue, hold: &Hold) {
-    let seen = q.word.load();
-    if hold.has_waiting() {
-        if !seen.is_waiting() {
-            q.word.set_waiting();
-        }
-    } else if seen.is_waiting() && q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0) {
-        // If somebody parked something since, it has changed the word, and comes to the scheduler or kicks.
-        let _ = q.word.clear_waiting(seen);
     }
 }

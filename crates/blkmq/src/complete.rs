@@ -114,11 +114,9 @@ impl Runner {
         }
         tags.put();
         delivery.send(q);
-        // Between the tags going back and the look at WAITING, which the caller takes; pairs with the fence of who
-        // lacked a tag.
-        q.word.completed_fence();
+        // The caller looks at WAITING.
+        q.brought();
         self.has_news = true;
-        q.room_came();
     }
 
     /// Completes the requests at the front that are one operation each, of one submitter: the whole list moves on at once.

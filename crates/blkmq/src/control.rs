@@ -43,7 +43,7 @@ impl Freeze {
         {
             let mut control = q.control.lock();
             control.freezes += 1;
-            q.word.freeze();
+            q.live.word.freeze();
         }
         let inside = observe(q);
         Self { q: Arc::clone(q), inside, is_drained: false }
@@ -81,12 +81,10 @@ impl Drop for Freeze {
         let mut control = self.q.control.lock();
         control.freezes -= 1;
         if control.freezes == 0 {
-            self.q.word.unfreeze();
-            // Pairs with the fence of the thread that sets the mark and then reads the word: if that still says frozen,
-            // the mark was set before it is taken off here.
-            fence(Ordering::SeqCst);
+            self.q.live.word.unfreeze();
+            // A thread whose plug was held back by the freeze has asked to be told, as if it lacked room.
+            self.q.brought();
             // All are woken, whether they lack room or not.
-            let _ = self.q.room.came();
             self.q.wake_sleepers();
         }
     }
@@ -102,7 +100,7 @@ impl Drop for Quiesce {
         let mut control = self.0.control.lock();
         control.quiesces -= 1;
         if control.quiesces == 0 {
-            self.0.word.unquiesce();
+            self.0.live.word.unquiesce();
             // Threads that sleep look again, and find WAITING set if anything was left.
             self.0.wake_sleepers();
         }
@@ -179,7 +177,7 @@ impl RequestQueue {
         {
             let mut control = self.control.lock();
             control.quiesces += 1;
-            self.word.quiesce();
+            self.live.word.quiesce();
         }
         for (member, seen) in observe(self) {
             while !self.members.get(member).activity.has_left(seen) {
@@ -371,11 +369,9 @@ impl RequestQueue {
         // What may pass by depends on the scheduler's limits.
         self.reset_gate(&mut hold);
         drop(hold);
-        // It may take more now. Pairs with the fence of the thread that asked for room before it looked for it.
-        fence(Ordering::SeqCst);
-        let _ = self.room.came();
-        // It may let go what it held back; that set WAITING, so a sleeper that wakes here looks.
-        self.leave_to_others();
+        // It may take more now, and may let go what it held back.
+        self.brought();
+        self.call_others();
         Ok(())
     }
 

@@ -1,20 +1,18 @@
 //! Choosing: from the dispatch lists, then from the scheduler or, without one, from the software queues.
 //!
-//! # Liveness
-//! A request that stays behind for lack of a tag is found by the completion that brings the tag back: who lacks a tag sets
-//! WAITING, fences, and tries every tag again; who completes puts tags back, fences, and reads WAITING. Of the two fences
-//! one comes first, so either the tag is seen or WAITING is. The same holds for a request that the scheduler holds back
-//! until others complete, with the tallies in the place of the tags.
+//! A request that stays behind for lack of a tag, or because the scheduler holds it back until others complete, is found by the
+//! thread that brings the tag or the completion: see `liveness`.
 //!
-//! WAITING is cleared only by who looked everywhere and found nothing, by a compare-exchange from the word read before
+//! WAITING is cleared only by a thread that looked everywhere and found nothing, by a compare-exchange from the word read before
 //! the look; a request left behind meanwhile has changed the word. So has the gate, if it was shut or opened under one of
-//! the holds in between: then WAITING stays, though nothing may wait, and the next who dispatches clears it.
+//! the holds in between: then WAITING stays, though nothing may wait, and the next thread that dispatches clears it.
 
 use blkmq_sched::Time;
 
 use crate::account::Counters;
 use crate::hctx::HwCtx;
 use crate::hold::Hold;
+use crate::liveness::Told;
 use crate::locking::{Locking, Measures};
 use crate::queue::RequestQueue;
 use crate::request::Request;
@@ -45,7 +43,7 @@ impl Runner {
         if locking == Locking::Combining && q.settings.has_scheduler() {
             return self.combine_for_others(q, now, bound);
         }
-        let seen = q.word.load();
+        let seen = q.live.word.load();
         let mut chosen = 0;
         loop {
             if std::mem::take(&mut self.parked) || seen.is_waiting() {
@@ -63,7 +61,7 @@ impl Runner {
                 } else {
                     self.dispatch_many_hctxs(q, now, bound)
                 };
-            } else if q.word.load().is_waiting() {
+            } else if q.live.word.load().is_waiting() {
                 // Read again: somebody may have lacked a tag that was held in vain just now.
                 chosen += self.dispatch_software(q, bound);
             }
@@ -74,7 +72,7 @@ impl Runner {
         // It has been told, or this thread has looked itself.
         self.has_news = false;
         if seen.is_waiting() && nothing_waits(q, &self.member(q).counters) {
-            let _ = q.word.clear_waiting(seen);
+            let _ = q.live.word.clear_waiting(seen);
         }
         chosen
     }
@@ -208,9 +206,7 @@ impl Runner {
         }
         hctx.park(rq);
         // The request is on the list, so from here on this is the ordinary lack of a tag.
-        q.word.set_waiting();
-        q.word.wait_fence();
-        (self.dispatch_parked(q), !has_aside)
+        (q.live.lack(|| self.dispatch_parked(q)), !has_aside)
     }
 
     /// Without a scheduler: one request per software queue in turn, as far as there are tags.
@@ -248,25 +244,23 @@ impl Runner {
     /// holds one in vain just now is to look again.
     pub(crate) fn tags_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, out: &mut [Tag], tells: bool) -> usize {
         let got = hctx.tags.get_batch(&mut self.hint, out);
-        if got > 0 || self.is_told {
+        if got > 0 {
             return got;
         }
-        if tells {
+        if tells && self.told == Told::NO {
             hctx.note_lack();
         }
-        q.word.set_waiting();
-        q.word.wait_fence();
-        hctx.tags.get_batch(&mut self.hint, out)
+        q.live.lack_unless(self.told, || hctx.tags.get_batch(&mut self.hint, out))
     }
 
     /// Puts tags back that were taken for nothing, as a completer does: somebody may have lacked one, or the room it took,
     /// meanwhile. What the caller chose from it looks at again. Returns how many requests of the dispatch list got one.
     fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let given = self.put_back(q, hctx, tags);
+        q.brought();
         // What waits without room, as if such a tag were a request, is in nobody's plug: this thread tries it again.
         self.parked |= q.held.nr_left() > 0 && kept("dispatch.room_in_vain");
         self.has_news = true;
-        q.room_came();
         given
     }
 
@@ -284,7 +278,7 @@ impl Runner {
             given += 1;
         }
         hctx.tags.put_batch(&tags[given..], &mut self.hint);
-        q.word.completed_fence();
+        q.live.brought_tags();
         self.parked |= hctx.nr_parked() > 0;
         given
     }
@@ -315,9 +309,7 @@ fn choose_or_wait<'q>(q: &'q RequestQueue, counters: &Counters, now: Time, has_n
     if !matches!(choice, Choice::HeldBack) {
         return choice;
     }
-    q.word.set_waiting();
-    q.word.wait_fence();
-    ask(true)
+    q.live.lack(|| ask(true))
 }
 
 /// One choice under one hold.

@@ -18,7 +18,7 @@ impl RequestQueue {
     }
 
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
-        let (_, settings) = (writeln!(out, "word {:?}", self.word.load())?, &self.settings);
+        let (_, settings) = (writeln!(out, "word {:?}", self.live.word.load())?, &self.settings);
         writeln!(
             out,
             "nr_requests {} nomerges {} io_timeout {} ms locking {} bypass {} scheduler {}",
@@ -36,8 +36,8 @@ impl RequestQueue {
         }
         let [reads, writes] = self.inflight();
         writeln!(out, "inflight {reads} {writes}")?;
-        let room = self.room.is_wanted();
-        let (sleepers, background) = (self.sleepers.nr(), self.nr_background.load(Ordering::Relaxed));
+        let room = self.live.room.is_wanted();
+        let (sleepers, background) = (self.live.sleepers.nr(), self.nr_background.load(Ordering::Relaxed));
         writeln!(out, "sleepers {sleepers} background {background} room_wanted {room}")?;
         self.show_hctxs(out)?;
         self.show_scheduler(out)?;

@@ -39,7 +39,7 @@ impl Runner {
         } else {
             let entered = self.insert_direct(&starting, layout, plug, seen);
             // Unless something waits there is nothing to dispatch.
-            chosen = (!self.parked && !q.word.load().is_waiting()).then_some(0);
+            chosen = (!self.parked && !q.live.word.load().is_waiting()).then_some(0);
             entered
         };
         self.member(q).counters.entered(entered);
@@ -270,7 +270,7 @@ impl Runner {
     fn start(&mut self, starting: &Starting<'_>, layout: Layout, index: u16, run: &mut RqList, seen: Snapshot) {
         let (q, now) = (starting.q, starting.now);
         let hctx = q.hctxs.get(index);
-        if !seen.is_quiesced() && !q.word.load().is_waiting() {
+        if !seen.is_quiesced() && !q.live.word.load().is_waiting() {
             self.start_with_tags(starting, index, hctx, run);
             if q.is_concurrent {
                 self.issue_directly(q, now);
@@ -294,7 +294,7 @@ impl Runner {
         let member = self.member(q);
         member.ctx.append(&q.slots, layout.kind_of(index), &mut rest, || hctx.mark_ctx(self.member));
         // The run that follows looks for tags again, with WAITING set.
-        q.word.set_waiting();
+        q.live.word.set_waiting();
     }
 
     fn start_with_tags(&mut self, starting: &Starting<'_>, index: u16, hctx: &HwCtx, run: &mut RqList) {

@@ -53,7 +53,7 @@ impl Started {
     fn tell(self, q: &RequestQueue) {
         if self.overflow {
             q.wake_sleepers();
-        } else if self.len > 0 && q.sleepers.any() {
+        } else if self.len > 0 && q.live.sleepers.any() {
             for member in &self.members[..self.len] {
                 q.members.get(*member).wake.rouse();
             }
@@ -165,12 +165,12 @@ impl Runner {
             }
             // After the parking: who sees no mark and sleeps then either sees the request, or is woken for the new mark.
             is_news |= !hctx.gave_back.swap(true, Ordering::Relaxed);
-            q.word.set_waiting();
+            q.live.word.set_waiting();
             if let Some(tag) = tag {
                 hctx.tags.put(tag, &mut self.hint);
             }
         }
-        q.word.completed_fence();
+        q.live.brought_tags();
         self.has_news = true;
         if is_news {
             q.wake_sleepers();

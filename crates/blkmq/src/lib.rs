@@ -24,6 +24,7 @@
 pub mod grace;
 pub mod handover;
 pub mod left;
+pub mod liveness;
 pub mod room;
 pub mod stack;
 pub mod staging;

@@ -16,17 +16,14 @@ use crate::driver::Driver;
 use crate::hctx::HwCtxTable;
 use crate::hold::{Held, Hold};
 use crate::knobs::NR_REQUESTS;
-use crate::left::Left;
 use crate::limits::Limits;
+use crate::liveness::Liveness;
 use crate::locking::Locking;
 use crate::member::{MAX_MEMBERS, Member, Members};
 use crate::request::Slots;
-use crate::room::Room;
 use crate::staging::Staging;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex, kept};
-use crate::wake::Sleepers;
-use crate::word::Word;
 use crate::{Stats, Submitter};
 
 /// How long to wait before trying again what the driver refused or gave back, in ns.
@@ -181,7 +178,7 @@ impl Settings {
 /// thread.
 #[derive(Debug)]
 pub struct RequestQueue {
-    pub(crate) word: Word,
+    pub(crate) live: Liveness,
     pub(crate) settings: Line<Settings>,
     pub(crate) held: Line<Held>,
     /// Who is at the scheduler under the locking `combining`, and what the others left.
@@ -209,15 +206,11 @@ pub struct RequestQueue {
     pub(crate) nr_slots: u16,
     pub(crate) account: Account,
     pub(crate) control: Mutex<Control>,
-    /// Who has bios in a plug for want of room is told here.
-    pub(crate) room: Room,
-    pub(crate) sleepers: Sleepers,
     /// When the timeout scan is due, and when the scheduler would let go what it holds back; nanoseconds.
     pub(crate) timeout_scan: Line<AtomicU64>,
     pub(crate) policy_wakeup: Line<AtomicU64>,
     /// Background threads that drive the queue.
     pub(crate) nr_background: AtomicU32,
-    pub(crate) left: Left,
 }
 
 impl RequestQueue {
@@ -379,7 +372,7 @@ impl RequestQueue {
         hctxs.filter_map(|index| self.driver.ready_fd(index)).collect()
     }
 
-    /// Lets a thread that polls these hardware queues sleep as [`Sleepers::sleep`] does; the device's descriptors for them wake it
+    /// Lets a thread that polls these hardware queues sleep as [`Sleepers::sleep`](crate::wake::Sleepers::sleep) does; the device's descriptors for them wake it
     /// too.
     pub(crate) fn sleep(
         &self,
@@ -392,7 +385,7 @@ impl RequestQueue {
         let fds = if member.wake.is_equipped() { self.ready_fds(hctxs) } else { Vec::new() };
         #[cfg(not(feature = "eventfd"))]
         let (fds, _) = ([], hctxs);
-        self.sleepers.sleep(&member.wake, &fds, ready, timeout);
+        self.live.sleepers.sleep(&member.wake, &fds, ready, timeout);
     }
 
     /// Requests that polls of a member's hardware queues have brought, whosever they were, wrapping; counted where threads wait for
@@ -406,24 +399,27 @@ impl RequestQueue {
     ///
     /// COST: a fence and a load while nobody sleeps.
     pub(crate) fn wake_sleepers(&self) {
-        if self.sleepers.any() {
-            for (_, member) in self.members.iter() {
-                member.wake.rouse();
-            }
+        self.live.wake(|| self.rouse_all());
+    }
+
+    fn rouse_all(&self) {
+        for (_, member) in self.members.iter() {
+            member.wake.rouse();
         }
     }
 
-    /// Something that waits may go on, and this thread does not see to it: those who sleep look again, and so do those who are
-    /// about to sleep.
-    pub(crate) fn leave_to_others(&self) {
-        self.left.count();
-        self.wake_sleepers();
+    /// Something that waits may go on, and this thread does not take it on: see [`Liveness::hand_on`].
+    pub(crate) fn hand_on(&self) {
+        self.live.hand_on(|| self.rouse_all());
     }
 
-    /// Wakes those whose plug is held back for want of room. Called behind [`Word::completed_fence`] by who put tags back.
-    pub(crate) fn room_came(&self) {
-        if self.room.came() {
-            self.wake_sleepers();
-        }
+    /// A change may let go what waits: see [`Liveness::call_others`].
+    pub(crate) fn call_others(&self) {
+        self.live.call_others(|| self.rouse_all());
+    }
+
+    /// Tags, room or completions have come back: see [`Liveness::brought`].
+    pub(crate) fn brought(&self) {
+        self.live.brought(|| self.rouse_all());
     }
 }

@@ -28,7 +28,7 @@ impl Room {
         Self(Line::new("queue.room", AtomicU64::new(0)))
     }
 
-    /// Asks to be told. The caller fences then ([`Word::wait_fence`](crate::word::Word::wait_fence)) and looks for room
+    /// Asks to be told. The caller fences then ([`Liveness::lack_room`](crate::liveness::Liveness::lack_room)) and looks for room
     /// once more: it finds what came before, and what comes later makes the ticket [stale](Self::is_stale).
     #[must_use]
     pub fn want(&self) -> Ticket {
@@ -42,7 +42,7 @@ impl Room {
     }
 
     /// There may be room. The caller has made it visible and fenced
-    /// ([`Word::completed_fence`](crate::word::Word::completed_fence)), and wakes who sleeps if this returns true.
+    /// ([`Liveness::brought`](crate::liveness::Liveness::brought)), and wakes the threads that sleep if this returns true.
     ///
     /// COST: a load while no plug is held back.
     #[must_use = "who sleeps is to be woken"]

@@ -8,6 +8,7 @@ use blkmq_sched::Time;
 use crate::driver::Done;
 use crate::hctx::Layout;
 use crate::issue::Started;
+use crate::liveness::Told;
 use crate::member::Member;
 use crate::queue::RequestQueue;
 use crate::request::{Place, Request, RqList};
@@ -49,8 +50,8 @@ pub(crate) struct Runner {
     pub(crate) completed: RqList,
     /// Requests were put aside in this run, or wait for room that a tag took in vain.
     pub(crate) parked: bool,
-    /// This thread is at the scheduler and has found WAITING set, behind which it has fenced.
-    pub(crate) is_told: bool,
+    /// Whether this thread is at the scheduler and found WAITING set when it came.
+    pub(crate) told: Told,
     /// This thread has put tags back, or parked something, or may find what was held back free, since it was at the scheduler
     /// last: if another is there it is to look once more.
     pub(crate) has_news: bool,
@@ -108,7 +109,7 @@ impl Runner {
             requeued: RqList::new(),
             completed: RqList::new(),
             parked: false,
-            is_told: false,
+            told: Told::NO,
             has_news: false,
             gave_up: false,
             skips_merges: false,
@@ -180,10 +181,8 @@ impl Runner {
                 break;
             }
             if taken >= bound || gave_up {
-                // Others must go on: those with something outstanding are awake and bound to poll, or woken here. What
-                // they find to do they know by WAITING; this thread may have nothing outstanding and not come again.
-                q.word.set_waiting();
-                q.leave_to_others();
+                // This thread may have nothing outstanding and not come again.
+                q.hand_on();
                 break;
             }
         }
@@ -207,7 +206,7 @@ impl Runner {
 
     /// Whether what this thread completed may have made room for something that waits.
     fn goes_on(&self, q: &RequestQueue) -> bool {
-        self.parked || q.word.load().is_waiting() || (q.settings.has_scheduler() && q.held.has_waiting())
+        self.parked || q.live.word.load().is_waiting() || (q.settings.has_scheduler() && q.held.has_waiting())
     }
 
     /// Asks the driver what has finished on a hardware queue.
@@ -229,8 +228,8 @@ impl Runner {
     /// planned that had come by then. Who sleeps looks at this last, behind its fence: whoever ended the quiescence, left
     /// something, or planned, fenced too, and then either saw the sleeper or has its change seen here.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
-        q.left.read() != self.left
-            || self.saw_quiesced && !q.word.load().is_quiesced()
+        q.live.left.read() != self.left
+            || self.saw_quiesced && !q.live.word.load().is_quiesced()
             || self.was_early(q) && kept("sleep.planned")
     }
 
@@ -249,7 +248,7 @@ impl Runner {
     {
         let activity = &self.member(q).activity;
         activity.enter();
-        self.drive_inside(q, hctxs, now, q.word.load());
+        self.drive_inside(q, hctxs, now, q.live.word.load());
         activity.leave();
     }
 
@@ -263,7 +262,7 @@ impl Runner {
     ) where
         I: Iterator<Item = u16> + Clone,
     {
-        let left = q.left.read();
+        let left = q.live.left.read();
         // What a time, the end of a quiescence, or somebody else's leaving lets go, who is at the scheduler may have seen too
         // early.
         let planned = q.policy_wakeup.load(Ordering::Relaxed);
@@ -280,7 +279,7 @@ impl Runner {
             if !self.finished.is_empty() {
                 self.complete(q, now);
             }
-            let mut again = self.parked || (kept("runner.kick") && q.word.load().is_waiting());
+            let mut again = self.parked || (kept("runner.kick") && q.live.word.load().is_waiting());
             for index in hctxs {
                 let hctx = q.hctxs.get(index);
                 let has_word = q.is_owned && hctx.inbox.take();

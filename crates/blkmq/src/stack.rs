@@ -83,6 +83,9 @@ pub struct Chain {
 }
 
 impl Chain {
+    /// No slot.
+    pub const EMPTY: Self = Self::from_newest(NIL);
+
     /// The chain of which `newest` was pushed last. The caller has just taken it.
     #[inline]
     pub(crate) const fn from_newest(newest: u32) -> Self {

@@ -19,6 +19,8 @@ use crate::locking::Measures;
 use crate::queue::RequestQueue;
 use crate::request::{Place, RqList};
 use crate::runner::Runner;
+use crate::stack::Chain;
+use crate::staging::{Round, Staging};
 use crate::sync::kept;
 
 impl Runner {
@@ -36,39 +38,43 @@ impl Runner {
     ) -> u64 {
         let q = starting.q;
         let mut flushes = RqList::new();
-        let entered;
-        if q.inserting.try_hold().is_some() {
-            let mut guard = q.held.hold(&self.member(q).counters);
-            self.retry_without_room(q, &mut guard, starting.now);
-            // A merge is looked for: the lock was free, or only a dispatcher had it.
-            entered = self.insert_own(starting, &mut guard, layout, plug, &mut flushes);
-            self.insert_left(q, &mut guard, starting.now, usize::MAX);
-            q.held.note_waiting(&guard);
-            drop(guard);
-            self.finish_inserting(q, starting.now, measures);
+        let mut entered;
+        if let Some(left) = q.inserting.try_hold() {
+            let mut is_first = true;
+            entered = 0;
+            self.serve_buckets(q, left, |runner| {
+                if !std::mem::take(&mut is_first) {
+                    return runner.insert_buckets(q, starting.now, measures);
+                }
+                let mut guard = q.held.hold(&runner.member(q).counters);
+                runner.retry_without_room(q, &mut guard, starting.now);
+                // A merge is looked for: the lock was free, or only a dispatcher had it.
+                entered = runner.insert_own(starting, &mut guard, layout, plug, &mut flushes);
+                runner.insert_left(q, &mut guard, starting.now, usize::MAX);
+                q.held.note_waiting(&guard);
+            });
         } else {
             let (operations, list) = self.begin(starting, layout, plug, &mut flushes);
             entered = operations;
             self.member(q).counters.found_held();
             self.member(q).counters.staged(list.len() as u64);
             list.deliver(&q.slots, &self.member(q).bucket);
-            // Between the bucket and the kick; pairs with the fence of who takes the kick.
-            q.word.completed_fence();
-            if q.inserting.hold_or_kick().is_some() {
-                self.insert_buckets(q, starting.now, measures);
-                self.finish_inserting(q, starting.now, measures);
+            if let Some(left) = q.inserting.hold_or_kick() {
+                self.serve_buckets(q, left, |runner| runner.insert_buckets(q, starting.now, measures));
             }
         }
         self.insert_flushes(q, flushes, starting.now);
         entered
     }
 
-    /// Lets the next one insert when nothing was left in a bucket.
-    fn finish_inserting(&mut self, q: &RequestQueue, now: Time, measures: Measures) {
-        while !q.inserting.let_go() {
-            let _ = q.inserting.take();
-            self.insert_buckets(q, now, measures);
-        }
+    /// Inserts, by `round`, until nothing was left in a bucket meanwhile; then lets the next thread insert.
+    fn serve_buckets(&mut self, q: &RequestQueue, left: Chain, mut round: impl FnMut(&mut Self)) {
+        let round = |_| {
+            round(self);
+            Round::DONE
+        };
+        let has_let_go = q.inserting.serve(left, round, Staging::give_up);
+        debug_assert!(has_let_go, "no round was the last");
     }
 
     /// Inserts what lies in all buckets.
@@ -102,32 +108,24 @@ impl Runner {
 ///
 /// COST: beside the hold two exchanges of the shared word; of who finds another one choosing a load or one exchange.
 pub(crate) fn choose_alone<'q>(q: &'q RequestQueue, counters: &Counters, now: Time, has_news: bool) -> Choice<'q> {
-    // Between what this thread inserted or completed and the kick; pairs with the fence of who takes the kick.
-    q.word.completed_fence();
     let kicks = has_news || !kept("staged.news");
     let held = if kicks { q.dispatching.hold_or_kick() } else { q.dispatching.try_hold() };
-    if held.is_none() {
+    let Some(left) = held else {
         counters.found_held();
         return Choice::Taken;
-    }
-    // As often as it is kicked: as in the series, nobody bounds what one thread does for others here. There is an end to it,
+    };
+    // As often as it is kicked: as in the series, nothing bounds what one thread does for others here. There is an end to it,
     // since nothing is issued meanwhile that could complete, and what may be inserted is bounded.
-    let mut now = now;
-    loop {
-        let choice = choose(q, counters, now);
-        if q.dispatching.let_go() {
-            return choice;
-        }
-        if matches!(choice, Choice::Chosen(_)) {
-            // Who has got one asks for another, and sees then what it was kicked for.
-            q.dispatching.give_up();
-            q.word.wait_fence();
-            return choice;
-        }
-        let _ = q.dispatching.take();
-        // Those who come because a time has come kick this one again and again while it asks as of a time before that one.
-        if kept("staged.time_anew") {
+    let (mut now, mut choice) = (now, None);
+    let round = |_| {
+        // Threads that come because a time has come kick this one again and again while it asks as of a time before that one.
+        if choice.is_some() && kept("staged.time_anew") {
             has_come(q, &mut now);
         }
-    }
+        let is_last = matches!(choice.insert(choose(q, counters, now)), Choice::Chosen(_));
+        Round { has_more: false, is_last }
+    };
+    // A thread that has got a request asks for another, and finds then what it was kicked for.
+    let _ = q.dispatching.serve(left, round, Staging::give_up_and_look);
+    choice.expect("there was a round")
 }

@@ -24,6 +24,20 @@ const NOTHING: u64 = NIL as u64;
 /// happens more often, and nothing of what may happen.
 const LOOKS: u32 = if cfg!(any(loom, shuttle, virtual_cpus)) { 0 } else { 128 };
 
+/// How far the holder came in a round of [`Staging::serve`].
+#[derive(Debug, Clone, Copy)]
+pub struct Round {
+    /// Some of what was left is not worked off.
+    pub has_more: bool,
+    /// The holder has done its share, and begins no other round.
+    pub is_last: bool,
+}
+
+impl Round {
+    /// All that was left has been worked off, and the holder may go on.
+    pub const DONE: Self = Self { has_more: false, is_last: false };
+}
+
 /// The word, on a line of its own. It changes only by the named transitions below.
 #[derive(Debug)]
 pub struct Staging(Line<AtomicU64>);
@@ -50,9 +64,20 @@ impl Staging {
     }
 
     /// Takes the hold, and what was left; or, if another has it, sees to it that it looks once more at everything before it
-    /// lets go. Called behind a fence, by who made visible before it what the holder is to see.
+    /// lets go. Called by a thread that has made visible what the holder is to see:
     ///
-    /// COST: a load if the holder has been told already; else a load and a compare-exchange.
+    /// ```text
+    ///     the thread that kicks                    the holder
+    ///  1. leaves something to look at           a. takes the kick away (`take`)
+    ///  2. fence                                 b. fence
+    ///  3. kicks, or finds a kick there          c. looks at everything
+    /// ```
+    ///
+    /// If the holder takes this kick away, it does so behind step 3, and c finds what 1 left. If step 3 finds a kick that the holder
+    /// is just taking away, 3 has read what was there before a; so fence 2 comes before b, and again c finds it.
+    ///
+    /// COST: of a free word a load and a compare-exchange; of a held one two loads and a fence, and a compare-exchange if the holder
+    /// has not been kicked already.
     #[inline]
     pub fn hold_or_kick(&self) -> Option<Chain> {
         loop {
@@ -61,10 +86,18 @@ impl Staging {
                 if let Some(chain) = self.hold_from(seen) {
                     return Some(chain);
                 }
-            } else if seen & KICKED != 0
+                continue;
+            }
+            // Between what the caller has made visible and the kick; pairs with the fence of `take`.
+            fence_at("staging.kick_fence");
+            let seen = self.0.load(Ordering::Relaxed);
+            if seen & HELD == 0 {
+                continue;
+            }
+            if seen & KICKED != 0
                 || self.0.compare_exchange(seen, seen | KICKED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
-                // Relaxed: the fences order, the caller's before and the holder's behind `take`.
+                // Relaxed: the fences order.
                 return None;
             }
         }
@@ -139,11 +172,32 @@ impl Staging {
         }
     }
 
+    /// What the holder does until it lets go. `round` gets what was left, works on it, and says how far it came. Returns whether the
+    /// holder let go because nothing was left; else it gave up, by `give_up`, which ends with [`give_up`](Self::give_up) or
+    /// [`give_up_and_look`](Self::give_up_and_look).
+    #[inline]
+    #[must_use]
+    pub fn serve(&self, left: Chain, mut round: impl FnMut(Chain) -> Round, give_up: impl FnOnce(&Self)) -> bool {
+        let mut left = left;
+        loop {
+            let Round { has_more, is_last } = round(left);
+            if !has_more && self.let_go() {
+                return true;
+            }
+            if has_more || is_last {
+                give_up(self);
+                return false;
+            }
+            left = self.take();
+        }
+    }
+
     /// The holder takes what was left. What it looks at behind this, it looks at anew.
     #[inline]
     pub fn take(&self) -> Chain {
         let left = self.0.swap(HELD | NOTHING, Ordering::Relaxed);
-        // Between the kick that this takes away and the look at what it was for; pairs with the fence of who kicked. And
+        debug_assert!(left & HELD != 0, "only the holder takes what was left");
+        // Between the kick that this takes away and the look at what it was for; pairs with the fence of `hold_or_kick`. And
         // between the swap and the slots, with the Release of `leave`.
         fence_at("staging.take_fence");
         Chain::from_newest(newest(left))
@@ -163,10 +217,18 @@ impl Staging {
         self.0.compare_exchange(HELD | NOTHING, NOTHING, release, Ordering::Relaxed).is_ok()
     }
 
-    /// The holder lets go whatever was left, because it has done its share. It has seen to it that others look.
+    /// The holder lets go whatever was left, because it has done its share. It has made sure that others look.
     pub fn give_up(&self) {
         // Release as in `let_go`.
-        self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));
+        let before = self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));
+        debug_assert!(before & HELD != 0, "only the holder gives up");
+    }
+
+    /// The same for a holder that looks again itself at once: behind this it finds what it was kicked for.
+    pub fn give_up_and_look(&self) {
+        self.give_up();
+        // Between the kick that this takes away and the look at what it was for; pairs with the fence of `hold_or_kick`.
+        fence_at("staging.look_fence");
     }
 
     /// Whether nobody is at the scheduler and nothing was left. Who finds it so sees what the last holder did.

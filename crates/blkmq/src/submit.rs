@@ -274,7 +274,7 @@ impl Submitter {
     /// Whether what keeps the plug back, found when it was last tried, is still so: then it is not tried again, for that
     /// costs a walk over all of it under the scheduler's lock.
     pub(crate) fn lacks_room(&self) -> bool {
-        self.tried.is_some_and(|tried| !self.q.room.is_stale(tried.ticket))
+        self.tried.is_some_and(|tried| !self.q.live.room.is_stale(tried.ticket))
     }
 
     /// Whether something waits to be passed on, and it is not known to be in vain.
@@ -363,7 +363,7 @@ impl Submitter {
             return None;
         }
         let q = &self.q;
-        if q.word.load().is_quiesced() {
+        if q.live.word.load().is_quiesced() {
             return None;
         }
         let now = q.clock.now();
@@ -379,7 +379,7 @@ impl Submitter {
         let wake = &self.runner.member(&self.q).wake;
         // Who is told counts as asleep: it may be waiting elsewhere for the news.
         if let Some(change) = wake.set_notify(notify) {
-            self.q.sleepers.change(change);
+            self.q.live.sleepers.change(change);
         }
     }
 
@@ -429,9 +429,8 @@ impl Submitter {
     /// Something was left in the plug: asks to be told when there is room, and tries once more.
     #[cold]
     fn retry_plug(&mut self, now: Time) -> bool {
-        let ticket = self.q.room.want();
-        self.q.word.wait_fence();
-        self.flush_plug_at(now);
+        let q = Arc::clone(&self.q);
+        let ((), ticket) = q.live.lack_room(|| self.flush_plug_at(now));
         self.tried = self.is_held_back.then(|| Tried { len: self.plug.len(), ticket });
         self.settle()
     }
@@ -554,9 +553,9 @@ impl Drop for Submitter {
 fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
     if kept("submit.word_inside") {
         activity.enter();
-        q.word.load()
+        q.live.word.load()
     } else {
-        let seen = q.word.load();
+        let seen = q.live.word.load();
         activity.enter();
         seen
     }
@@ -570,10 +569,9 @@ fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, 
     let own = plug.len();
     let chosen = runner.insert(q, plug, now, seen);
     if seen.is_quiesced() {
-        // Whoever ends the quiescence sees to it that somebody looks; and if it has ended, whoever left something with this
+        // The thread that ends the quiescence wakes others; and if it has ended already, others may have left something with this
         // thread meanwhile.
-        q.word.set_waiting();
-        q.leave_to_others();
+        q.hand_on();
         runner.saw_quiesced = true;
         runner.gave_up = false;
         if !runner.finished.is_empty() {

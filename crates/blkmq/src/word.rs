@@ -12,7 +12,7 @@
 use std::fmt;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Line, fence_at, order};
+use crate::sync::{Line, fence_at, kept, order};
 
 /// The class that may pass, one higher, in these bits; 0 if none may.
 const CLASS_SHIFT: u32 = 3;
@@ -121,8 +121,8 @@ impl Word {
 
     /// Counts a staging and sets WAITING, in one operation; returns the word as it was before.
     ///
-    /// Called after the thing that waits is where the dispatcher will look for it. Who sets WAITING for lack of a tag
-    /// then owes a `SeqCst` fence and another look at every tag word: see [`wait_fence`](Self::wait_fence).
+    /// Called after the thing that waits is where the dispatcher will look for it. A thread that sets WAITING because it lacks
+    /// something owes a fence and another look: see [`Liveness::lack`](crate::liveness::Liveness::lack).
     #[inline]
     pub fn set_waiting(&self) -> Snapshot {
         // Release publishes what was staged to whoever reads the count. Acquire: a caller that finds the queue free
@@ -130,20 +130,6 @@ impl Word {
         let order = order("word.set_waiting", Ordering::AcqRel);
         let before = self.0.fetch_update(order, Ordering::Relaxed, |word| Some(word.wrapping_add(STAGING) | WAITING));
         Snapshot(before.unwrap_or_else(|word| word))
-    }
-
-    /// The fence between setting WAITING for lack of a tag and the last look at the tags. Pairs with
-    /// [`completed_fence`](Self::completed_fence): either the look finds the tag, or the completer reads WAITING.
-    #[inline]
-    pub fn wait_fence(&self) {
-        fence_at("word.wait_fence");
-    }
-
-    /// The fence between putting tags back, once a batch, and reading WAITING. Pairs with
-    /// [`wait_fence`](Self::wait_fence).
-    #[inline]
-    pub fn completed_fence(&self) {
-        fence_at("word.completed_fence");
     }
 
     /// Clears WAITING unless the word changed since `seen`, which the caller read before its last look at everything
@@ -167,15 +153,21 @@ impl Word {
     /// Shuts the gate and fences: what has passed until then is in the counts that the caller reads next.
     pub fn shut_gate(&self) {
         self.0.fetch_and(!(CLASS | READS_ONLY), Ordering::Relaxed);
-        // Between the change of the word and the look at the counts; pairs with `pass_fence`.
+        // Between the change of the word and the look at the counts; pairs with the fence of `pass`.
         fence_at("word.shut_fence");
     }
 
-    /// The fence between the count of what is to pass and the last look at the gate. Pairs with that of
-    /// [`shut_gate`](Self::shut_gate).
+    /// Passes the gate, which this thread has seen open: `count` counts what it takes along, and behind a fence it looks at the gate
+    /// once more. If this returns false the gate was shut, perhaps before the count was read: then nothing may pass.
+    ///
+    /// COST: a fence and a load.
     #[inline]
-    pub fn pass_fence(&self) {
+    #[must_use]
+    pub fn pass(&self, gate: Gate, count: impl FnOnce()) -> bool {
+        count();
+        // Between the count and the second look; pairs with the fence of `shut_gate`.
         fence_at("word.pass_fence");
+        !kept("word.second_look") || self.load().gate() == Some(gate)
     }
 
     /// Sets FROZEN and fences; returns the word as it was before. The caller then waits for every

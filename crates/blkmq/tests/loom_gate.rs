@@ -1,9 +1,9 @@
 //! Models of the gate, through which requests pass the scheduler by while nothing waits.
 //!
-//! Of the modules that loom does not compile these lines are restated: from `bypass` those of `gate`, `pass`,
-//! `turn_back` and `shut_gate`, with the read of the counts; from `combine` the loop of the holder, its look at the
-//! tags, and its end; from `complete` what follows the tags. In the product the scheduler has a lock besides; the
-//! models go without.
+//! The models call the functions of `word`, `liveness` and `staging` that the product calls. Of the modules that loom does not
+//! compile they restate in which order these come: from `bypass` that of `pass`, `turn_back` and `shut_gate`, with the read of the
+//! counts; from `combine` that of the holder; from `complete` what follows the tags. In the product the scheduler has a lock
+//! besides; the models go without.
 //!
 //! The models of what was left stop where the gate has been read for the first time. In the product the second look,
 //! behind its fence, would catch it if that first look were Relaxed or took its two steps the other way round; what the
@@ -19,13 +19,14 @@ mod model;
 // Of std, for loom's own count is one more step to be tried in every order.
 use std::sync::Arc;
 
+use blkmq::liveness::Liveness;
 use blkmq::stack::{Chain, NIL};
-use blkmq::staging::Staging;
+use blkmq::staging::{Round, Staging};
 use blkmq::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use blkmq::sync::thread;
 use blkmq::tags::{Hint, Tag, Tags};
 use blkmq::word::{Gate, Word};
-use model::{Exclusive, fails, fails_without, holds};
+use model::{Exclusive, fails, fails_without, holds, nobody_sleeps};
 
 const GATE: Gate = Gate { class: 1, reads_only: false };
 
@@ -33,8 +34,6 @@ const GATE: Gate = Gate { class: 1, reads_only: false };
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// Who passes looks at the gate once only.
-    NoSecondLook,
     /// Who passes counts what it takes along after the second look.
     CountsLate,
     /// Who shuts the gate reads the counts before.
@@ -65,11 +64,10 @@ impl Counted {
         let Some(gate) = self.word.load().gate() else { return false };
         let count = || self.passed.store(1, Ordering::Relaxed);
         if self.broken != Broken::CountsLate {
-            count();
+            return self.word.pass(gate, count);
         }
-        self.word.pass_fence();
-        let passes = self.broken == Broken::NoSecondLook || self.word.load().gate() == Some(gate);
-        if self.broken == Broken::CountsLate && passes {
+        let passes = self.word.pass(gate, || ());
+        if passes {
             count();
         }
         passes
@@ -108,7 +106,7 @@ fn counted_once() {
 /// A scheduler, one tag, and two requests.
 struct Tagged {
     staging: Staging,
-    word: Word,
+    live: Liveness,
     tags: Tags,
     links: [AtomicU32; 2],
     scheduler: Exclusive,
@@ -133,15 +131,14 @@ impl Tagged {
 
     /// Returns whether it passed, if it tried.
     fn pass(&self) -> Option<bool> {
-        let gate = self.word.load().gate()?;
+        let gate = self.live.gate(|| self.staging.is_free())?;
         let tag = self.tags.get(&mut Hint::default())?;
-        self.word.pass_fence();
-        if self.word.load().gate() == Some(gate) {
+        if self.live.word.pass(gate, || ()) {
             self.complete(tag);
             return Some(true);
         }
         self.tags.put(tag, &mut Hint::default());
-        self.word.completed_fence();
+        self.live.brought_tags();
         Some(false)
     }
 
@@ -157,21 +154,19 @@ impl Tagged {
         }
     }
 
-    fn work(&self, mut left: Chain, mut own: usize) {
+    fn work(&self, left: Chain, mut own: usize) {
         let mut tag = None;
-        loop {
+        let round = |mut left: Chain| {
             self.scheduler.touch();
             while left.pop_newest(|slot| self.link(slot)).is_some() {
                 own += 1;
             }
             self.waiting.fetch_add(std::mem::take(&mut own), Ordering::Relaxed);
-            tag = tag.or_else(|| self.dispatch());
-            self.mark_waiting();
-            if self.staging.let_go() {
-                break;
-            }
-            left = self.staging.take();
-        }
+            tag = tag.take().or_else(|| self.dispatch());
+            self.live.settle(self.waiting.load(Ordering::Relaxed) > 0, || true);
+            Round::DONE
+        };
+        assert!(self.staging.serve(left, round, Staging::give_up));
         if let Some(tag) = tag {
             self.complete(tag);
         }
@@ -181,38 +176,18 @@ impl Tagged {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        let is_told = self.word.load().is_waiting();
-        if is_told {
-            self.word.wait_fence();
-        }
+        let told = self.live.told();
         let mut hint = Hint::default();
-        let tag = self.tags.get(&mut hint).or_else(|| {
-            if is_told {
-                return None;
-            }
-            self.word.set_waiting();
-            self.word.wait_fence();
-            self.tags.get(&mut hint)
-        })?;
+        let tag = self.tags.get(&mut hint);
+        let tag = tag.or_else(|| self.live.lack_unless(told, || self.tags.get(&mut hint)))?;
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         Some(tag)
     }
 
-    fn mark_waiting(&self) {
-        let seen = self.word.load();
-        if self.waiting.load(Ordering::Relaxed) == 0 {
-            if seen.is_waiting() {
-                let _ = self.word.clear_waiting(seen);
-            }
-        } else if !seen.is_waiting() {
-            self.word.set_waiting();
-        }
-    }
-
     fn complete(&self, tag: Tag) {
         self.tags.put(tag, &mut Hint::default());
-        self.word.completed_fence();
-        if self.word.load().is_waiting()
+        self.live.brought(nobody_sleeps);
+        if self.live.word.load().is_waiting()
             && let Some(left) = self.staging.hold_or_kick()
         {
             self.work(left, 0);
@@ -224,14 +199,14 @@ impl Tagged {
 fn tagged(broken: Broken) {
     let queue = Arc::new(Tagged {
         staging: Staging::new("test.staging"),
-        word: Word::new(),
+        live: Liveness::new(),
         tags: Tags::new(1, 1),
         links: [NIL; 2].map(AtomicU32::new),
         scheduler: Exclusive::default(),
         waiting: AtomicUsize::new(0),
         broken,
     });
-    queue.word.open_gate(GATE);
+    queue.live.word.open_gate(GATE);
     let passer = {
         let queue = queue.clone();
         thread::spawn(move || queue.submit(1))
@@ -249,7 +224,7 @@ fn tagged_unbroken() {
 /// A request that is left with the holder and waits for good.
 struct Passed {
     staging: Staging,
-    word: Word,
+    live: Liveness,
     link: AtomicU32,
     is_left: AtomicBool,
     broken: Broken,
@@ -259,10 +234,10 @@ impl Passed {
     /// What may pass: `RequestQueue::gate`.
     fn gate(&self) -> Option<Gate> {
         if self.broken == Broken::WordFirst {
-            let gate = self.word.load().gate();
+            let gate = self.live.word.load().gate();
             return if self.staging.is_free() { gate } else { None };
         }
-        if self.staging.is_free() { self.word.load().gate() } else { None }
+        self.live.gate(|| self.staging.is_free())
     }
 
     /// What the holder does; it gives up when it has found something, if that is its share.
@@ -275,14 +250,13 @@ impl Passed {
             if gives_up {
                 if self.broken == Broken::LetsGoFirst {
                     self.staging.give_up();
-                    self.word.set_waiting();
+                    self.live.word.set_waiting();
                 } else {
-                    self.word.set_waiting();
-                    self.staging.give_up();
+                    self.live.give_up(&self.staging);
                 }
                 return;
             }
-            self.word.set_waiting();
+            self.live.word.set_waiting();
         }
     }
 
@@ -290,7 +264,7 @@ impl Passed {
     fn leave(&self) {
         while !self.staging.leave([0], |_| &self.link) {
             if self.staging.try_hold().is_some() {
-                self.word.set_waiting();
+                self.live.word.set_waiting();
                 assert!(self.staging.let_go(), "nobody else leaves anything");
                 break;
             }
@@ -304,12 +278,12 @@ impl Passed {
 fn passed(gives_up: bool, broken: Broken) {
     let queue = Arc::new(Passed {
         staging: Staging::new("test.staging"),
-        word: Word::new(),
+        live: Liveness::new(),
         link: AtomicU32::new(NIL),
         is_left: AtomicBool::new(false),
         broken,
     });
-    queue.word.open_gate(GATE);
+    queue.live.word.open_gate(GATE);
     assert!(queue.staging.try_hold().is_some());
     let leaver = {
         let queue = queue.clone();
@@ -371,7 +345,7 @@ fn the_shutters_fence_is_needed() {
 
 #[test]
 fn the_second_look_is_needed() {
-    fails(|| counted(1, Broken::NoSecondLook));
+    fails_without("word.second_look", counted_once);
 }
 
 #[test]
@@ -396,12 +370,12 @@ fn who_turns_back_has_to_look_again() {
 
 #[test]
 fn the_fence_of_who_brings_the_tag_back_is_needed() {
-    fails_without("word.completed_fence", tagged_unbroken);
+    fails_without("liveness.brought_fence", tagged_unbroken);
 }
 
 #[test]
 fn the_fence_of_who_lacks_the_tag_is_needed() {
-    fails_without("word.wait_fence", tagged_unbroken);
+    fails_without("liveness.lack_fence", tagged_unbroken);
 }
 
 #[test]

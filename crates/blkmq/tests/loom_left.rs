@@ -10,10 +10,9 @@ mod model;
 
 use std::sync::Arc;
 
-use blkmq::left::Left;
+use blkmq::liveness::Liveness;
 use blkmq::sync::thread;
-use blkmq::wake::{Sleepers, Wake};
-use blkmq::word::Word;
+use blkmq::wake::Wake;
 use model::{Exclusive, fails, fails_without, holds};
 
 /// What a thread does otherwise than in the product, which breaks the protocol.
@@ -29,9 +28,7 @@ enum Broken {
 }
 
 struct Queue {
-    word: Word,
-    left: Left,
-    sleepers: Sleepers,
+    live: Liveness,
     wake: Wake,
     /// What is left.
     request: Exclusive,
@@ -39,32 +36,31 @@ struct Queue {
 }
 
 impl Queue {
-    /// What a thread does that has done its share: the end of `Runner::run`, and `RequestQueue::leave_to_others`.
+    /// What a thread does that has done its share.
     fn leave(&self) {
         self.request.touch();
-        self.word.set_waiting();
-        if self.broken != Broken::OnlyWakes {
-            self.left.count();
-        }
-        if self.sleepers.any() {
-            self.wake.rouse();
+        if self.broken == Broken::OnlyWakes {
+            self.live.word.set_waiting();
+            self.live.wake(|| self.wake.rouse());
+        } else {
+            self.live.hand_on(|| self.wake.rouse());
         }
     }
 
     /// Polls, as `Runner::drive_inside` does, and sleeps in turn until it finds what was left.
     fn wait(&self) {
         loop {
-            let mut left = self.left.read();
-            let is_waiting = self.word.load().is_waiting();
+            let mut left = self.live.left.read();
+            let is_waiting = self.live.word.load().is_waiting();
             if self.broken == Broken::ReadsLate {
-                left = self.left.read();
+                left = self.live.left.read();
             }
             if is_waiting {
                 return self.request.touch();
             }
-            let may_go_on = || self.broken != Broken::SleepsBlindly && self.left.read() != left;
+            let may_go_on = || self.broken != Broken::SleepsBlindly && self.live.left.read() != left;
             // Nothing else wakes it: a sleep that goes on for ever is a deadlock, which loom reports.
-            self.sleepers.sleep(&self.wake, &[], may_go_on, || None);
+            self.live.sleepers.sleep(&self.wake, &[], may_go_on, || None);
         }
     }
 }
@@ -72,14 +68,7 @@ impl Queue {
 /// One thread leaves something and goes for good while another polls and falls asleep.
 fn falling_asleep(broken: Broken) {
     // Of std, for loom's own aborts the process when a deadlock unwinds.
-    let queue = Arc::new(Queue {
-        word: Word::new(),
-        left: Left::new(),
-        sleepers: Sleepers::new(),
-        wake: Wake::new(),
-        request: Exclusive::default(),
-        broken,
-    });
+    let queue = Arc::new(Queue { live: Liveness::new(), wake: Wake::new(), request: Exclusive::default(), broken });
     let leaver = {
         let queue = queue.clone();
         thread::spawn(move || queue.leave())

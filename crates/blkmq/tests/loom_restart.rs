@@ -3,14 +3,15 @@
 
 mod model;
 
+use blkmq::liveness::Liveness;
 use blkmq::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use blkmq::sync::{Arc, thread};
 use blkmq::tags::{Hint, Tag, Tags};
 use blkmq::word::Word;
-use model::{Exclusive, fails, fails_without, holds, holds_within};
+use model::{Exclusive, fails, fails_without, holds, holds_within, nobody_sleeps};
 
 struct Queue {
-    word: Word,
+    live: Liveness,
     tags: Tags,
     /// How many requests wait. Relaxed, so that only the word orders it.
     waiting: AtomicUsize,
@@ -21,12 +22,12 @@ struct Queue {
 impl Queue {
     fn new(depth: u32, try_again: bool) -> Arc<Self> {
         let tags = Tags::new(depth, depth);
-        Arc::new(Self { word: Word::new(), tags, waiting: AtomicUsize::new(0), try_again })
+        Arc::new(Self { live: Liveness::new(), tags, waiting: AtomicUsize::new(0), try_again })
     }
 
     fn submit(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.word.set_waiting();
+        self.live.word.set_waiting();
         self.run();
     }
 
@@ -39,25 +40,21 @@ impl Queue {
     fn run(&self) {
         let mut hint = Hint::default();
         loop {
-            let seen = self.word.load();
+            let seen = self.live.word.load();
             if self.waiting.load(Ordering::Relaxed) == 0 {
-                if !seen.is_waiting() || self.word.clear_waiting(seen) {
+                if !seen.is_waiting() || self.live.word.clear_waiting(seen) {
                     return;
                 }
                 thread::yield_now();
                 continue;
             }
-            let Some(tag) = self.tags.get(&mut hint).or_else(|| {
-                self.word.set_waiting();
-                self.word.wait_fence();
-                if self.try_again { self.tags.get(&mut hint) } else { None }
-            }) else {
-                return;
-            };
+            let tag = self.tags.get(&mut hint);
+            let tag = tag.or_else(|| self.live.lack(|| if self.try_again { self.tags.get(&mut hint) } else { None }));
+            let Some(tag) = tag else { return };
             self.take();
             self.tags.put(tag, &mut hint);
-            self.word.completed_fence();
-            if !self.word.load().is_waiting() {
+            self.live.brought(nobody_sleeps);
+            if !self.live.word.load().is_waiting() {
                 return;
             }
         }
@@ -85,8 +82,8 @@ fn lack(try_again: bool) {
         thread::spawn(move || queue.submit())
     };
     queue.tags.put(tag, &mut Hint::default());
-    queue.word.completed_fence();
-    if queue.word.load().is_waiting() {
+    queue.live.brought(nobody_sleeps);
+    if queue.live.word.load().is_waiting() {
         queue.run();
     }
     submitter.join().expect("the thread ran to its end");
@@ -167,7 +164,7 @@ fn published() {
 
 /// A request that the scheduler holds back until another has completed, and one tag.
 struct HeldBack {
-    word: Word,
+    live: Liveness,
     tags: Tags,
     nr_lacked: AtomicUsize,
     is_completed: AtomicBool,
@@ -188,9 +185,7 @@ impl HeldBack {
     fn tag_or_wait(&self, hint: &mut Hint) -> Option<Tag> {
         self.tags.get(hint).or_else(|| {
             self.nr_lacked.fetch_add(1, Ordering::Relaxed);
-            self.word.set_waiting();
-            self.word.wait_fence();
-            self.tags.get(hint)
+            self.live.lack(|| self.tags.get(hint))
         })
     }
 
@@ -200,13 +195,9 @@ impl HeldBack {
         loop {
             let nr_lacked = self.nr_lacked.load(Ordering::Relaxed);
             let Some(tag) = self.tag_or_wait(&mut hint) else { return };
-            let is_chosen = self.is_chosen() || {
-                self.word.set_waiting();
-                self.word.wait_fence();
-                self.is_chosen()
-            };
+            let is_chosen = self.is_chosen() || self.live.lack(|| self.is_chosen());
             self.tags.put(tag, &mut hint);
-            self.word.completed_fence();
+            self.live.brought_tags();
             if is_chosen || !self.looks_again || self.nr_lacked.load(Ordering::Relaxed) == nr_lacked {
                 return;
             }
@@ -217,7 +208,7 @@ impl HeldBack {
 /// One thread asks in vain with the only tag in its hands while another completes what held the request back.
 fn in_vain(looks_again: bool) {
     let queue = Arc::new(HeldBack {
-        word: Word::new(),
+        live: Liveness::new(),
         tags: Tags::new(1, 1),
         nr_lacked: AtomicUsize::new(0),
         is_completed: AtomicBool::new(false),
@@ -229,8 +220,8 @@ fn in_vain(looks_again: bool) {
         thread::spawn(move || queue.dispatch())
     };
     queue.is_completed.store(true, Ordering::Relaxed);
-    queue.word.completed_fence();
-    if queue.word.load().is_waiting() {
+    queue.live.brought(nobody_sleeps);
+    if queue.live.word.load().is_waiting() {
         queue.dispatch();
     }
     asks.join().expect("the thread ran to its end");
@@ -284,22 +275,22 @@ fn who_held_a_tag_in_vain_has_to_look_again() {
 
 #[test]
 fn the_fence_behind_a_tag_held_in_vain_is_needed() {
-    fails_without("word.completed_fence", || in_vain(true));
+    fails_without("liveness.brought_fence", || in_vain(true));
 }
 
 #[test]
 fn the_fence_of_who_lacked_a_tag_held_in_vain_is_needed() {
-    fails_without("word.wait_fence", || in_vain(true));
+    fails_without("liveness.lack_fence", || in_vain(true));
 }
 
 #[test]
 fn the_searchers_fence_is_needed() {
-    fails_without("word.wait_fence", || lack(true));
+    fails_without("liveness.lack_fence", || lack(true));
 }
 
 #[test]
 fn the_completers_fence_is_needed() {
-    fails_without("word.completed_fence", || lack(true));
+    fails_without("liveness.brought_fence", || lack(true));
 }
 
 #[test]

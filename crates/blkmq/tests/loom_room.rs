@@ -3,24 +3,24 @@
 
 mod model;
 
-use blkmq::room::Room;
+use blkmq::liveness::Liveness;
 use blkmq::sync::atomic::{AtomicUsize, Ordering};
 use blkmq::sync::{Arc, thread};
-use blkmq::word::Word;
-use model::{fails_without, holds};
+use model::{fails, fails_without, holds};
 
 struct Queue {
-    word: Word,
-    room: Room,
+    live: Liveness,
     /// Places that are free. Relaxed, so that only the fences order it.
     places: AtomicUsize,
 }
 
 impl Queue {
+    /// Returns whether this thread wakes those that sleep.
     fn make_room(&self) -> bool {
+        let mut wakes = false;
         self.places.fetch_add(1, Ordering::Relaxed);
-        self.word.completed_fence();
-        self.room.came()
+        self.live.brought(|| wakes = true);
+        wakes
     }
 
     fn take(&self) -> bool {
@@ -28,43 +28,47 @@ impl Queue {
     }
 }
 
-/// One thread wants a place, twice if it was told after the first look in vain, while `makers` make one each.
-fn want(makers: usize) {
-    let queue = Arc::new(Queue { word: Word::new(), room: Room::new(), places: AtomicUsize::new(0) });
+/// One thread wants a place, twice if it was told after the first look in vain, while `makers` make one each. `looks_again`: false
+/// breaks the protocol.
+fn want(makers: usize, looks_again: bool) {
+    let queue = Arc::new(Queue { live: Liveness::new(), places: AtomicUsize::new(0) });
     let threads: Vec<_> = (0..makers)
         .map(|_| {
             let queue = queue.clone();
             thread::spawn(move || queue.make_room())
         })
         .collect();
-    let mut ticket = queue.room.want();
-    queue.word.wait_fence();
-    let mut has_one = queue.take();
-    if !has_one && queue.room.is_stale(ticket) {
-        ticket = queue.room.want();
-        queue.word.wait_fence();
-        has_one = queue.take();
+    // A thread whose plug is held back counts as asleep.
+    queue.live.sleepers.change(1);
+    let (mut has_one, mut ticket) = queue.live.lack_room(|| looks_again && queue.take());
+    if !has_one && queue.live.room.is_stale(ticket) {
+        (has_one, ticket) = queue.live.lack_room(|| queue.take());
     }
     let told = threads.into_iter().map(|thread| thread.join().expect("the thread ran to its end"));
     let is_told = told.fold(false, |any, told| any | told);
     if !has_one {
-        assert!(queue.room.is_stale(ticket), "there is room, and nobody will say so");
+        assert!(queue.live.room.is_stale(ticket), "there is room, and nobody will say so");
         assert!(is_told, "nobody wakes");
     }
 }
 
 #[test]
 fn who_finds_no_room_is_told_of_it() {
-    holds(|| want(1));
+    holds(|| want(1, true));
 }
 
 #[test]
 fn who_asks_again_is_told_of_later_room() {
-    holds(|| want(2));
+    holds(|| want(2, true));
 }
 
 #[test]
 fn the_fences_are_needed() {
-    fails_without("word.wait_fence", || want(1));
-    fails_without("word.completed_fence", || want(1));
+    fails_without("liveness.room_fence", || want(1, true));
+    fails_without("liveness.brought_fence", || want(1, true));
+}
+
+#[test]
+fn the_second_try_is_needed() {
+    fails(|| want(1, false));
 }

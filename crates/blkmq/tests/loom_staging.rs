@@ -1,16 +1,15 @@
 //! Models of the staging word: one thread at a time is at the scheduler, and what the others leave it, requests or a
 //! word that there is something to look at, is never forgotten.
 //!
-//! Of the modules that loom does not compile these lines are restated: from `combine` the loops of `combine` and
-//! `work`, `combine_for_others`, `dispatch_held` and `mark_waiting`; from `dispatch` the look of `tags_or_wait`; from
-//! `complete` what follows the tags; from `runner` the end of a share; from `control` and `account` what a freeze waits
-//! for. In the product the scheduler has a lock besides; the models go without, so the staging word alone keeps the
-//! threads apart.
+//! The models call the functions of `liveness` and `staging` that the product calls. Of the modules that loom does not compile they
+//! restate in which order these come: from `combine` that of `combine`, `work` and `combine_for_others`; from `complete` what
+//! follows the tags; from `runner` the end of a share; from `control` and `account` what a freeze waits for. In the product the
+//! scheduler has a lock besides; the models go without, so the staging word alone keeps the threads apart.
 //!
 //! Two sites have less to reject than one would think, because something else does the same. The fence in `take` also
-//! does what the Acquire of its swap does, so no model misses that Acquire alone. And nothing misses that fence where a
-//! kick is for a tag, since every last look at the tags stands behind a fence of its own; it is needed where a kick is
-//! for something that was parked.
+//! does what the Acquire of its swap does, so no model misses that Acquire alone. And nothing misses that fence, or that of the
+//! kick, where a kick is for a tag, since every last look at the tags stands behind a fence of its own; they are needed where a kick
+//! is for something that was parked.
 #![cfg(loom)]
 
 mod model;
@@ -21,14 +20,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize as Ghost;
 
 use blkmq::grace::Activity;
-use blkmq::left::Left;
+use blkmq::liveness::{Liveness, Told};
 use blkmq::stack::{Chain, NIL, SlotStack};
-use blkmq::staging::Staging;
+use blkmq::staging::{Round, Staging};
 use blkmq::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use blkmq::sync::{TryLock, thread};
 use blkmq::tags::{Hint, Tag, Tags};
 use blkmq::word::Word;
-use model::{Exclusive, fails, fails_within, fails_without, holds, holds_within};
+use model::{Exclusive, fails, fails_within, fails_without, holds, holds_within, nobody_sleeps};
 
 /// What a thread does otherwise than in the product, which breaks the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,8 +35,6 @@ enum Broken {
     Nothing,
     /// Who completes something while another is at the scheduler goes.
     NoKick,
-    /// Who finds WAITING set looks at the tags without a fence.
-    ToldWithoutFence,
     /// Who gives up does not set WAITING.
     GivesUpSilently,
     /// Who gives up tells the others before it sets WAITING.
@@ -56,10 +53,6 @@ fn spawn<T: 'static>(shared: &Arc<T>, run: fn(&T)) -> thread::JoinHandle<()> {
 
 fn join(thread: thread::JoinHandle<()>) {
     thread.join().expect("the thread ran to its end");
-}
-
-fn no_link(_: u32) -> &'static AtomicU32 {
-    unreachable!("no slot is left here")
 }
 
 /// Requests that one thread gets through for all.
@@ -108,18 +101,16 @@ impl Requests {
         }
     }
 
-    fn work(&self, mut left: Chain) {
+    fn work(&self, left: Chain) {
         let link_of = |slot| self.link(slot);
-        loop {
+        let round = |mut left: Chain| {
             self.scheduler.touch();
             while let Some(slot) = left.pop_newest(link_of) {
                 self.get_through(slot);
             }
-            if self.staging.let_go() {
-                return;
-            }
-            left = self.staging.take();
-        }
+            Round::DONE
+        };
+        assert!(self.staging.serve(left, round, Staging::give_up));
     }
 }
 
@@ -177,9 +168,8 @@ fn lock_and_list_apart() {
 /// A scheduler with requests that need a tag, and a dispatch list.
 struct Queue {
     staging: Staging,
-    word: Word,
+    live: Liveness,
     tags: Tags,
-    left: Left,
     scheduler: Exclusive,
     /// Requests in the scheduler. Relaxed, so that only the staging orders it.
     waiting: AtomicUsize,
@@ -199,9 +189,8 @@ impl Queue {
     fn new(waiting: usize, broken: Broken) -> Arc<Self> {
         let queue = Arc::new(Self {
             staging: Staging::new("test.staging"),
-            word: Word::new(),
+            live: Liveness::new(),
             tags: Tags::new(1, 1),
-            left: Left::new(),
             scheduler: Exclusive::default(),
             waiting: AtomicUsize::new(waiting),
             parked: AtomicUsize::new(0),
@@ -212,50 +201,29 @@ impl Queue {
     }
 
     fn work(&self) {
-        loop {
+        let round = |_| {
             self.scheduler.touch();
             self.dispatch();
-            self.mark_waiting();
-            if self.staging.let_go() {
-                return;
-            }
-            let _ = self.staging.take();
-        }
+            let waits = self.waiting.load(Ordering::Relaxed) > 0;
+            self.live.settle(waits, || self.parked.load(Ordering::Relaxed) == 0);
+            Round::DONE
+        };
+        assert!(self.staging.serve(Chain::EMPTY, round, Staging::give_up));
     }
 
     fn dispatch(&self) {
         let mut hint = Hint::default();
-        let is_told = self.word.load().is_waiting();
-        if is_told {
-            if self.broken != Broken::ToldWithoutFence {
-                self.word.wait_fence();
-            }
+        let told = self.live.told();
+        if told != Told::NO {
             self.parked.store(0, Ordering::Relaxed);
         }
         while self.waiting.load(Ordering::Relaxed) > 0 {
-            let tag = self.tags.get(&mut hint).or_else(|| {
-                if is_told {
-                    return None;
-                }
-                self.word.set_waiting();
-                self.word.wait_fence();
-                self.tags.get(&mut hint)
-            });
+            let tag = self.tags.get(&mut hint);
+            let tag = tag.or_else(|| self.live.lack_unless(told, || self.tags.get(&mut hint)));
             if tag.is_none() {
                 return;
             }
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    fn mark_waiting(&self) {
-        let seen = self.word.load();
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            if !seen.is_waiting() {
-                self.word.set_waiting();
-            }
-        } else if seen.is_waiting() && self.parked.load(Ordering::Relaxed) == 0 {
-            let _ = self.word.clear_waiting(seen);
         }
     }
 
@@ -271,14 +239,14 @@ impl Queue {
     }
 
     fn poll(&self) {
-        if self.word.load().is_waiting() {
+        if self.live.word.load().is_waiting() {
             self.work_for_others();
         }
     }
 
     fn complete(&self, tag: Tag) {
         self.tags.put(tag, &mut Hint::default());
-        self.word.completed_fence();
+        self.live.brought(nobody_sleeps);
         self.poll();
     }
 
@@ -307,8 +275,7 @@ fn told(broken: Broken) {
         let queue = queue.clone();
         thread::spawn(move || queue.complete(tag))
     };
-    queue.word.set_waiting();
-    queue.staging.give_up();
+    queue.live.give_up(&queue.staging);
     queue.poll();
     join(completer);
     queue.is_done();
@@ -321,11 +288,30 @@ fn kicked_before() {
     assert!(queue.staging.hold_or_kick().is_none());
     let parker = spawn(&queue, |queue| {
         queue.parked.store(1, Ordering::Relaxed);
-        queue.word.set_waiting();
-        queue.word.wait_fence();
+        queue.live.word.set_waiting();
         queue.work_for_others();
     });
     queue.work();
+    join(parker);
+    queue.is_done();
+}
+
+/// A thread that has chosen a request lets go, though another one has parked something meanwhile and kicked it, and looks again
+/// itself, as one does that chooses alone.
+fn kicked_chooser() {
+    let queue = Queue::new(0, Broken::Nothing);
+    let parker = spawn(&queue, |queue| {
+        queue.parked.store(1, Ordering::Relaxed);
+        if queue.staging.hold_or_kick().is_some() {
+            queue.parked.store(0, Ordering::Relaxed);
+        }
+    });
+    let chosen = |_| Round { has_more: false, is_last: true };
+    if !queue.staging.serve(Chain::EMPTY, chosen, Staging::give_up_and_look) {
+        let is_parked = queue.parked.load(Ordering::Relaxed) > 0;
+        assert!(is_parked, "it was kicked for this");
+        queue.parked.store(0, Ordering::Relaxed);
+    }
     join(parker);
     queue.is_done();
 }
@@ -338,21 +324,25 @@ fn give_up(broken: Broken) {
     let poller = {
         let (queue, was_told) = (queue.clone(), was_told.clone());
         thread::spawn(move || {
-            was_told.store(queue.left.read() as usize, Ordering::Relaxed);
+            was_told.store(queue.live.left.read() as usize, Ordering::Relaxed);
             queue.poll();
         })
     };
     queue.scheduler.touch();
-    if broken == Broken::TellsFirst {
-        queue.staging.give_up();
-        queue.left.count();
-    }
-    if broken != Broken::GivesUpSilently {
-        queue.word.set_waiting();
-    }
-    if broken != Broken::TellsFirst {
-        queue.staging.give_up();
-        queue.left.count();
+    match broken {
+        Broken::GivesUpSilently => {
+            queue.staging.give_up();
+            queue.live.left.count();
+        }
+        Broken::TellsFirst => {
+            queue.staging.give_up();
+            queue.live.left.count();
+            queue.live.word.set_waiting();
+        }
+        _ => {
+            queue.live.give_up(&queue.staging);
+            queue.live.hand_on(nobody_sleeps);
+        }
     }
     join(poller);
     if was_told.load(Ordering::Relaxed) == 0 {
@@ -410,18 +400,17 @@ impl Freezing {
         };
         requests[slot as usize].touch();
         loop {
-            if let Some(mut left) = staging.try_hold() {
+            if let Some(left) = staging.try_hold() {
                 dispatch(slot);
-                loop {
+                let round = |mut left: Chain| {
                     scheduler.touch();
                     while let Some(slot) = left.pop_newest(link_of) {
                         dispatch(slot);
                     }
-                    if staging.let_go() {
-                        return;
-                    }
-                    left = staging.take();
-                }
+                    Round::DONE
+                };
+                assert!(staging.serve(left, round, Staging::give_up));
+                return;
             }
             if staging.leave([slot], link_of) {
                 return;
@@ -516,12 +505,12 @@ fn the_kick_is_needed() {
 
 #[test]
 fn the_completers_fence_is_needed() {
-    fails_without("word.completed_fence", || lack(Broken::Nothing));
+    fails_without("liveness.brought_fence", || lack(Broken::Nothing));
 }
 
 #[test]
 fn the_fence_of_who_lacks_a_tag_is_needed() {
-    fails_without("word.wait_fence", || lack(Broken::Nothing));
+    fails_without("liveness.lack_fence", || lack(Broken::Nothing));
 }
 
 #[test]
@@ -531,7 +520,7 @@ fn who_is_told_need_not_tell() {
 
 #[test]
 fn who_is_told_has_to_fence() {
-    fails(|| told(Broken::ToldWithoutFence));
+    fails_without("liveness.told_fence", || told(Broken::Nothing));
 }
 
 #[test]
@@ -546,7 +535,22 @@ fn the_fence_behind_a_kick_is_needed() {
 
 #[test]
 fn the_fence_before_a_kick_is_needed() {
-    fails_without("word.wait_fence", kicked_before);
+    fails_without("staging.kick_fence", kicked_before);
+}
+
+#[test]
+fn a_chooser_that_looks_again_finds_what_it_was_kicked_for() {
+    holds(kicked_chooser);
+}
+
+#[test]
+fn the_fence_of_a_chooser_that_looks_again_is_needed() {
+    fails_without("staging.look_fence", kicked_chooser);
+}
+
+#[test]
+fn the_kickers_fence_is_needed_for_a_chooser_that_looks_again() {
+    fails_without("staging.kick_fence", kicked_chooser);
 }
 
 #[test]

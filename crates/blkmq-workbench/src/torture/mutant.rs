@@ -161,7 +161,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "gate-second-look",
         what: "who passes the scheduler does not look again whether it still may",
-        site: "bypass.second_look",
+        site: "word.second_look",
         found_by: &["gate: "],
     },
     Mutant {

@@ -36,6 +36,11 @@ pub(crate) fn fails_without(site: &'static str, model: fn()) {
     assert!(outcome.is_err(), "the model passed without {site}");
 }
 
+/// What wakes the threads that sleep, in a model without any.
+pub(crate) fn nobody_sleeps() {
+    unreachable!("no thread sleeps here");
+}
+
 /// A place that one thread at a time may touch; loom reports every access that is not ordered with the others.
 #[derive(Default)]
 pub(crate) struct Exclusive(loom::cell::UnsafeCell<u64>);
