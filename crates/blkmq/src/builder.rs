@@ -9,15 +9,13 @@ use crate::control::Control;
 use crate::driver::{Driver, Topology, check_topology};
 use crate::flush::FLUSH_POOL;
 use crate::hctx::{HwCtxTable, MAX_HW_QUEUES};
-use crate::hold::{Held, Wait, WaitObserver};
 use crate::knobs::{check_nr_requests, check_within_depth};
 use crate::limits::Limits;
 use crate::liveness::Liveness;
-use crate::locking::Locking;
 use crate::member::{MAX_MEMBERS, Members};
+use crate::order::{Domain, Locking, Wait, WaitObserver};
 use crate::queue::{QueueError, RequestQueue, Settings, Wanted};
 use crate::request::Slots;
-use crate::staging::Staging;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex};
 
@@ -187,10 +185,7 @@ impl Builder {
                 "queue.settings",
                 Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests),
             ),
-            staging: Staging::new("queue.staging"),
-            inserting: Staging::new("queue.inserting"),
-            dispatching: Staging::new("queue.dispatching"),
-            held: Line::new("queue.hold", Held::new(self.wait_meter, self.wait_observer.map(WaitObserver::new))),
+            domain: Domain::new(self.wait_meter, self.wait_observer.map(WaitObserver::new)),
             hctxs: HwCtxTable::new(&topology),
             members: Members::new(),
             slots,
@@ -206,7 +201,6 @@ impl Builder {
             account: Account::new(self.accounting, now),
             control: Mutex::new(Control::default()),
             timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
-            policy_wakeup: Line::new("queue.policy_wakeup", AtomicU64::new(u64::MAX)),
             nr_background: AtomicU32::new(0),
         });
         q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);

@@ -11,19 +11,11 @@
 use blkmq_sched::{Class, Op};
 
 use crate::account::{Mark, Starting};
-use crate::hctx::Layout;
-use crate::hold::Hold;
-use crate::locking::Locking;
+use crate::hctx::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, RqList};
 use crate::runner::Runner;
-use crate::sync::kept;
 use crate::word::Gate;
-
-/// So many requests come in, with nothing waiting behind them, before the gate is opened again. A device that is as fast as
-/// requests come has some waiting now and then: there it is cheaper to hand all of them through than to stop passing each time.
-/// Fewer in the rigs, where something waits most of the time.
-const CALM: u32 = if cfg!(any(shuttle, virtual_cpus)) { 16 } else { 256 };
 
 impl RequestQueue {
     /// What may pass now.
@@ -31,102 +23,7 @@ impl RequestQueue {
     /// COST: two loads of lines that are not written while requests pass.
     #[inline]
     fn gate(&self) -> Option<Gate> {
-        self.live.gate(|| match self.settings.locking() {
-            Locking::Combining => self.staging.is_free(),
-            Locking::Staged(_) => self.inserting.is_free() && !self.held.has_waiting(),
-            Locking::Single | Locking::Batch => !self.held.has_waiting(),
-        })
-    }
-
-    /// A request of a class is about to be inserted: requests of another class must not pass any more, and none while it waits.
-    #[inline]
-    pub(crate) fn note_insertion(&self, hold: &mut Hold, class: Class) {
-        if hold.gate.is_some() {
-            self.note_end_of_passing(hold);
-        }
-        if hold.gate.is_some_and(|gate| gate != class) && kept("bypass.class") {
-            self.shut_gate(hold);
-        }
-        hold.note_class(class, 1);
-    }
-
-    /// While the gate is open and nothing waits, requests pass; this one is the first that waits behind them.
-    pub(crate) fn note_end_of_passing(&self, hold: &mut Hold) {
-        if let Some(scheduler) = &mut hold.scheduler
-            && scheduler.is_empty()
-        {
-            scheduler.resume();
-        }
-    }
-
-    #[cold]
-    fn shut_gate(&self, hold: &mut Hold) {
-        // Who inserts next does not see that requests have passed.
-        self.note_end_of_passing(hold);
-        self.live.word.shut_gate();
-        (hold.gate, hold.is_fold_due) = (None, kept("bypass.fold"));
-    }
-
-    /// Tells the scheduler what has completed and what has passed, if it needs to know.
-    #[inline]
-    pub(crate) fn fold(&self, hold: &mut Hold) {
-        let Some(scheduler) = &hold.scheduler else { return };
-        if hold.is_fold_due || scheduler.wants_tally() {
-            self.fold_now(hold);
-        }
-    }
-
-    #[inline(never)]
-    fn fold_now(&self, hold: &mut Hold) {
-        let tally = self.tally(&hold.base);
-        if let Some(scheduler) = &mut hold.scheduler {
-            scheduler.fold(&tally);
-        }
-        hold.is_fold_due = false;
-    }
-
-    /// Shuts the gate for some time if the word says WAITING. Else opens it, if it is shut and enough requests have come. Called
-    /// when the lock is about to be let go.
-    #[inline]
-    pub(crate) fn turn_gate(&self, hold: &mut Hold) {
-        if self.live.word.load().is_waiting() {
-            hold.until_open = CALM;
-            if hold.gate.is_some() {
-                self.shut_gate(hold);
-            }
-        } else if hold.gate.is_none() && hold.until_open == 0 {
-            self.open_gate(hold);
-        }
-    }
-
-    /// Opens the gate, which is shut, for the class of the latest requests, if nothing waits and the scheduler allows that.
-    #[inline]
-    fn open_gate(&self, hold: &mut Hold) {
-        if self.settings.has_bypass() && !hold.has_waiting() {
-            self.open_gate_for_latest(hold);
-        }
-    }
-
-    #[cold]
-    fn open_gate_for_latest(&self, hold: &mut Hold) {
-        // The gate was shut behind a fence, so all that passed is in the counts.
-        self.fold_now(hold);
-        let Some(scheduler) = &hold.scheduler else { return };
-        if !scheduler.gate(hold.latest) {
-            return;
-        }
-        let reads_only = self.async_bound(hold).is_some();
-        self.live.word.open_gate(Gate { class: hold.latest.index() as u8, reads_only });
-        hold.gate = Some(hold.latest);
-    }
-
-    /// Shuts the gate, and opens it if that is right with the settings of now. Called under the lock.
-    pub(crate) fn reset_gate(&self, hold: &mut Hold) {
-        if hold.gate.is_some() {
-            self.shut_gate(hold);
-        }
-        hold.until_open = 0;
-        self.open_gate(hold);
+        self.live.gate(|| self.settings.locking().is_free(self))
     }
 }
 
@@ -136,15 +33,14 @@ impl Runner {
     ///
     /// COST: per run of one class and hardware queue a read-modify-write of a tag word and a fence; per request its slot and
     /// this thread's own lines.
-    pub(crate) fn bypass(&mut self, starting: &Starting<'_>, layout: Layout, plug: &mut RqList) -> u64 {
+    pub(crate) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         let q = starting.q;
-        let hctxs = layout.hctxs(self.member);
         let mut entered = 0;
         while let Some(gate) = q.gate() {
             let mut index = None;
             let mut run = plug.take_while(&q.slots, |rq| {
                 let body = rq.body_mut();
-                body.hctx = hctxs[layout.kind(body.op, body.flags) as usize];
+                mapping.assign(body);
                 body.flush == FlushStep::None
                     && body.priority.class.index() == usize::from(gate.class)
                     && !(gate.reads_only && body.op != Op::Read)

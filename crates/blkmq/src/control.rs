@@ -13,7 +13,7 @@ use crate::driver::{Topology, check_topology};
 use crate::grace::Observed;
 use crate::hctx::Layout;
 use crate::knobs::{check_nr_requests, check_within_depth};
-use crate::locking::Locking;
+use crate::order::Locking;
 use crate::queue::{QueueError, RequestQueue, Wanted};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, thread};
@@ -290,8 +290,8 @@ impl RequestQueue {
         match what {
             What::Scheduler(scheduler) => self.install(scheduler),
             What::NrRequests(nr_requests) => {
-                let mut hold = self.held.lock.lock();
-                if hold.scheduler.is_none() {
+                let mut hold = self.domain.control();
+                if hold.scheduler().is_none() {
                     check_within_depth(nr_requests, self.hctxs.depth())?;
                 }
                 self.settings.asked_nr_requests.store(nr_requests, Ordering::Relaxed);
@@ -300,7 +300,7 @@ impl RequestQueue {
             What::Locking(locking) => self.settings.set_locking(locking),
             What::Bypass(bypass) => {
                 self.settings.set_bypass(bypass);
-                self.reset_gate(&mut self.held.lock.lock());
+                self.domain.control().reset_gate(self);
             }
             What::Topology(topology) => {
                 let is_marked = self.hctxs.iter().any(|(_, hctx)| hctx.has_marked_ctx());
@@ -314,8 +314,8 @@ impl RequestQueue {
                 }
                 self.driver.set_topology(topology).map_err(QueueError::BadTopology)?;
                 self.hctxs.set_layout(Layout::of(&topology));
-                let mut hold = self.held.lock.lock();
-                hold.queued = vec![0; topology.nr_queues()];
+                let mut hold = self.domain.control();
+                hold.set_nr_hctxs(topology.nr_queues());
                 let nr_requests = self.settings.nr_requests.load(Ordering::Relaxed);
                 self.apply_nr_requests(&mut hold, nr_requests);
             }
@@ -335,7 +335,7 @@ impl RequestQueue {
     /// The scheduler's name, or `none`.
     #[must_use]
     pub fn scheduler(&self) -> &'static str {
-        self.held.lock.lock().scheduler.as_ref().map_or("none", |scheduler| scheduler.name())
+        self.domain.control().scheduler().map_or("none", |scheduler| scheduler.name())
     }
 
     /// A knob of the scheduler.
@@ -343,15 +343,15 @@ impl RequestQueue {
     /// # Errors
     /// There is no such knob.
     pub fn scheduler_knob(&self, name: &str) -> Result<i64, QueueError> {
-        let hold = self.held.lock.lock();
-        let value = hold.scheduler.as_ref().and_then(|scheduler| scheduler.knob(name));
-        value.ok_or_else(|| unknown_knob(name, hold.scheduler.as_deref()))
+        let hold = self.domain.control();
+        let value = hold.scheduler().and_then(|scheduler| scheduler.knob(name));
+        value.ok_or_else(|| unknown_knob(name, hold.scheduler()))
     }
 
     /// The names of the scheduler's knobs; there are none without a scheduler.
     pub(crate) fn scheduler_knobs(&self) -> Vec<&'static str> {
-        let hold = self.held.lock.lock();
-        hold.scheduler.as_ref().map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect()
+        let hold = self.domain.control();
+        hold.scheduler().map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect()
     }
 
     /// Sets a knob of the scheduler, at once.
@@ -359,15 +359,15 @@ impl RequestQueue {
     /// # Errors
     /// There is no such knob, or the value is out of range; nothing has changed then.
     pub fn set_scheduler_knob(&self, name: &str, value: i64) -> Result<(), QueueError> {
-        let mut hold = self.held.lock.lock();
-        let Some(scheduler) = &mut hold.scheduler else { return Err(unknown_knob(name, None)) };
+        let mut hold = self.domain.control();
+        let Some(scheduler) = hold.scheduler_mut() else { return Err(unknown_knob(name, None)) };
         match scheduler.set_knob(name, value) {
             Ok(()) => (),
-            Err(KnobError::Unknown) => return Err(unknown_knob(name, hold.scheduler.as_deref())),
+            Err(KnobError::Unknown) => return Err(unknown_knob(name, hold.scheduler())),
             Err(error) => return Err(QueueError::BadValue(error.to_string())),
         }
         // What may pass by depends on the scheduler's limits.
-        self.reset_gate(&mut hold);
+        hold.reset_gate(self);
         drop(hold);
         // It may take more now, and may let go what it held back.
         self.brought();
@@ -397,7 +397,7 @@ impl RequestQueue {
         if self.account.ranges.ever() {
             self.members.get(member).make_range_sums();
         }
-        self.held.lock.lock().backlog.reserve(member);
+        self.domain.control().reserve(member);
         let client = client.map_or(ClientId::default(), |client| control.clients.join(client));
         Ok((member, client))
     }

@@ -72,15 +72,15 @@ impl RequestQueue {
     }
 
     fn show_scheduler(&self, out: &mut dyn Write) -> fmt::Result {
-        let hold = self.held.lock.lock();
-        match &hold.scheduler {
+        let hold = self.domain(0).control();
+        match hold.scheduler() {
             Some(scheduler) => {
                 writeln!(
                     out,
                     "scheduler {} holds {} queued per hctx {:?}",
                     scheduler.name(),
                     scheduler.len(),
-                    hold.queued
+                    hold.queued()
                 )?;
                 scheduler.show(out)
             }

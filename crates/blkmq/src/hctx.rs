@@ -9,7 +9,7 @@ use crate::driver::{StartedTable, Topology};
 use crate::flush::FlushQueue;
 use crate::handover::{Handover, Inbox};
 use crate::member::MAX_MEMBERS;
-use crate::request::{Place, Request, RqList, Slots};
+use crate::request::{Body, Place, Request, RqList, Slots};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Line, Mutex};
 use crate::tags::Tags;
@@ -96,15 +96,15 @@ impl Layout {
         place + 1
     }
 
-    /// The hardware queues that a member's requests go to, by type; of a type without queues the number means nothing.
-    pub(crate) fn hctxs(self, member: u16) -> [u16; HctxType::COUNT] {
+    /// The hardware queues that a member's requests go to, by type.
+    pub(crate) fn mapping(self, member: u16) -> Mapping {
         let mut hctxs = [0; HctxType::COUNT];
         for kind in HctxType::ALL {
             if self.nr[kind as usize] > 0 {
                 hctxs[kind as usize] = self.hctx(kind, member);
             }
         }
-        hctxs
+        Mapping { layout: self, hctxs }
     }
 
     /// The type of a hardware queue.
@@ -124,6 +124,23 @@ impl Layout {
             .into_iter()
             .filter(move |kind| self.nr[*kind as usize] > 0)
             .map(move |kind| self.hctx(kind, member))
+    }
+}
+
+/// The hardware queues that one member's requests go to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mapping {
+    pub(crate) layout: Layout,
+    /// By type; of a type without queues the number means nothing.
+    hctxs: [u16; HctxType::COUNT],
+}
+
+impl Mapping {
+    /// Gives a request of the member its hardware queue, which is returned.
+    #[inline]
+    pub(crate) fn assign(&self, body: &mut Body) -> u16 {
+        body.hctx = self.hctxs[self.layout.kind(body.op, body.flags) as usize];
+        body.hctx
     }
 }
 

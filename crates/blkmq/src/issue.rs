@@ -13,6 +13,7 @@ use blkmq_sched::Time;
 use crate::driver::Batch;
 use crate::flush::FLUSH_POOL;
 use crate::hctx::HwCtx;
+use crate::order::insert_behind;
 use crate::queue::RequestQueue;
 use crate::request::{Place, RqList};
 use crate::runner::Runner;
@@ -161,7 +162,7 @@ impl Runner {
             if kept("requeue.in_front") {
                 hctx.park(rq);
             } else {
-                self.insert_behind(q, rq, q.clock.now());
+                insert_behind(q, self, rq);
             }
             // After the parking: who sees no mark and sleeps then either sees the request, or is woken for the new mark.
             is_news |= !hctx.gave_back.swap(true, Ordering::Relaxed);

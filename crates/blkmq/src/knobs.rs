@@ -3,7 +3,7 @@
 use blkmq_sched::{Knob, Unit};
 
 use crate::control::Change;
-use crate::locking::Locking;
+use crate::order::Locking;
 use crate::queue::{QueueError, RequestQueue, scheduler_names};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, order};

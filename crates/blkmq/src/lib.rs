@@ -43,10 +43,6 @@ mod attached;
 #[cfg(not(loom))]
 mod background;
 #[cfg(not(loom))]
-mod backlog;
-#[cfg(not(loom))]
-mod batch;
-#[cfg(not(loom))]
 pub mod bio;
 #[cfg(not(loom))]
 pub mod buffer;
@@ -60,8 +56,6 @@ pub mod client;
 mod clients;
 #[cfg(not(loom))]
 pub mod clock;
-#[cfg(not(loom))]
-mod combine;
 #[cfg(not(loom))]
 mod complete;
 #[cfg(not(loom))]
@@ -83,8 +77,6 @@ pub mod future;
 #[cfg(not(loom))]
 mod hctx;
 #[cfg(not(loom))]
-mod hold;
-#[cfg(not(loom))]
 mod insert;
 #[cfg(not(loom))]
 mod issue;
@@ -93,13 +85,13 @@ mod knobs;
 #[cfg(not(loom))]
 pub mod limits;
 #[cfg(not(loom))]
-mod locking;
-#[cfg(not(loom))]
 mod looks;
 #[cfg(not(loom))]
 mod member;
 #[cfg(not(loom))]
 mod merge;
+#[cfg(not(loom))]
+mod order;
 #[cfg(not(loom))]
 mod plug;
 #[cfg(not(loom))]
@@ -111,13 +103,9 @@ mod runner;
 #[cfg(not(loom))]
 mod split;
 #[cfg(not(loom))]
-mod staged;
-#[cfg(not(loom))]
 mod status;
 #[cfg(not(loom))]
 mod submit;
-#[cfg(not(loom))]
-mod through;
 #[cfg(not(loom))]
 mod timeout;
 
@@ -142,13 +130,11 @@ pub use control::{Change, Freeze, Quiesce};
 #[cfg(not(loom))]
 pub use hctx::{MAX_DEPTH, MAX_HW_QUEUES};
 #[cfg(not(loom))]
-pub use hold::Wait;
-#[cfg(not(loom))]
 pub use knobs::QUEUE_KNOBS;
 #[cfg(not(loom))]
 pub use limits::Limits;
 #[cfg(not(loom))]
-pub use locking::{Locking, Measures};
+pub use order::{Locking, Measures, Wait};
 #[cfg(not(loom))]
 pub use queue::{QueueError, RequestQueue, scheduler_names};
 #[cfg(not(loom))]

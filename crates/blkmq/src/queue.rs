@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use blkmq_sched::{Class, MergeLevel, MergeLimits, Scheduler, Tally, Time};
+use blkmq_sched::{MergeLevel, MergeLimits, Scheduler, Tally, Time};
 
 use crate::account::Account;
 use crate::attached::Attached;
@@ -14,14 +14,12 @@ use crate::clock::Clock;
 use crate::control::Control;
 use crate::driver::Driver;
 use crate::hctx::HwCtxTable;
-use crate::hold::{Held, Hold};
 use crate::knobs::NR_REQUESTS;
 use crate::limits::Limits;
 use crate::liveness::Liveness;
-use crate::locking::Locking;
 use crate::member::{MAX_MEMBERS, Member, Members};
+use crate::order::{Domain, Hold, Locking};
 use crate::request::Slots;
-use crate::staging::Staging;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex, kept};
 use crate::{Stats, Submitter};
@@ -180,12 +178,8 @@ impl Settings {
 pub struct RequestQueue {
     pub(crate) live: Liveness,
     pub(crate) settings: Line<Settings>,
-    pub(crate) held: Line<Held>,
-    /// Who is at the scheduler under the locking `combining`, and what the others left.
-    pub(crate) staging: Staging,
-    /// Who inserts and who chooses under the locking `staged`, and whether the others have kicked.
-    pub(crate) inserting: Staging,
-    pub(crate) dispatching: Staging,
+    /// What is ordered together: see [`domain`](Self::domain).
+    pub(crate) domain: Domain,
     pub(crate) hctxs: HwCtxTable,
     pub(crate) members: Members,
     pub(crate) slots: Slots,
@@ -206,14 +200,20 @@ pub struct RequestQueue {
     pub(crate) nr_slots: u16,
     pub(crate) account: Account,
     pub(crate) control: Mutex<Control>,
-    /// When the timeout scan is due, and when the scheduler would let go what it holds back; nanoseconds.
+    /// When the timeout scan is due; nanoseconds.
     pub(crate) timeout_scan: Line<AtomicU64>,
-    pub(crate) policy_wakeup: Line<AtomicU64>,
     /// Background threads that drive the queue.
     pub(crate) nr_background: AtomicU32,
 }
 
 impl RequestQueue {
+    /// What orders the requests of a hardware queue, together with those of all others of the same domain. Today that is one for
+    /// all.
+    #[inline]
+    pub(crate) fn domain(&self, _hctx: u16) -> &Domain {
+        &self.domain
+    }
+
     /// A new submitter for one thread, serving `client`.
     ///
     /// # Errors
@@ -286,33 +286,18 @@ impl RequestQueue {
 
     /// Puts a scheduler in place. Nothing is in flight, or nothing has begun.
     pub(crate) fn install(&self, scheduler: Option<Box<dyn Scheduler>>) {
-        let mut hold = self.held.lock.lock();
-        let nr_hctxs = usize::from(self.hctxs.layout().len());
+        let mut hold = self.domain.control();
         let nr_requests = self.wanted_nr_requests(scheduler.is_some());
-        *hold = Hold {
-            scheduler,
-            queued: vec![0; nr_hctxs],
-            elsewhere: 0,
-            room: (0, 0),
-            limited: 0,
-            base: self.tally(&Tally::default()),
-            base_limited: self.nr_limited_completed(),
-            backlog: std::mem::take(&mut hold.backlog),
-            // As the queue's word has it, until it is set anew.
-            gate: hold.gate,
-            latest: Class::BestEffort,
-            until_open: 0,
-            is_fold_due: false,
-        };
-        if let Some(scheduler) = &mut hold.scheduler {
+        hold.install(self, scheduler);
+        if let Some(scheduler) = hold.scheduler_mut() {
             let limits = self.merge_limits;
             let forgotten = MergeLimits { max_sectors: u32::MAX, max_segments: u16::MAX, ..limits };
             scheduler.set_merge_limits(if kept("install.merge_limits") { limits } else { forgotten });
         }
-        self.settings.has_scheduler.store(hold.scheduler.is_some(), Ordering::Relaxed);
+        self.settings.has_scheduler.store(hold.scheduler().is_some(), Ordering::Relaxed);
         self.apply_nr_requests(&mut hold, nr_requests);
-        self.held.note_waiting(&hold);
-        self.policy_wakeup.store(u64::MAX, Ordering::Relaxed);
+        self.domain.note_waiting(&hold);
+        self.domain.set_planned(u64::MAX);
     }
 
     /// How many requests each hardware queue may have, if nothing else was asked for: what waits in a scheduler holds no tag, so that it
@@ -337,21 +322,21 @@ impl RequestQueue {
                 hctx.tags.resize(tags);
             }
         }
-        if let Some(scheduler) = &mut hold.scheduler {
+        if let Some(scheduler) = hold.scheduler_mut() {
             // There are no more requests than slots. Memory that is not used yet is not touched.
             let nr_slots = (MAX_MEMBERS - 1) * usize::from(self.nr_slots);
             scheduler.reserve(nr_slots.min(nr_requests as usize * usize::from(self.hctxs.layout().len())));
             scheduler.set_nr_requests(nr_requests);
         }
         self.settings.nr_requests.store(nr_requests, Ordering::Relaxed);
-        self.reset_gate(hold);
+        hold.reset_gate(self);
     }
 
     /// When a thread that drives these hardware queues must look again though nobody wakes it. It polled last at `looked`.
     pub(crate) fn next_event(&self, hctxs: impl Iterator<Item = u16>, looked: Time, now: Time) -> Time {
         let scan = Time(self.timeout_scan.load(Ordering::Relaxed));
         // A time that had passed at the poll is no reason to wake: it found the request free but no tag.
-        let policy = Time(self.policy_wakeup.load(Ordering::Relaxed));
+        let policy = Time(self.domain.planned());
         let mut earliest = if policy > looked { scan.min(policy) } else { scan };
         for index in hctxs {
             let hctx = self.hctxs.get(index);

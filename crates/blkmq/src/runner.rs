@@ -8,14 +8,13 @@ use blkmq_sched::Time;
 use crate::driver::Done;
 use crate::hctx::Layout;
 use crate::issue::Started;
-use crate::liveness::Told;
 use crate::member::Member;
+use crate::order::{Dispatched, Newcomers};
 use crate::queue::RequestQueue;
 use crate::request::{Place, Request, RqList};
 use crate::sync::atomic::Ordering;
 use crate::sync::kept;
 use crate::tags::{Hint, Tag};
-use crate::through::Newcomers;
 use crate::word::Snapshot;
 
 /// Requests that a runner takes through in one go before it goes back to its own business.
@@ -50,17 +49,9 @@ pub(crate) struct Runner {
     pub(crate) completed: RqList,
     /// Requests were put aside in this run, or wait for room that a tag took in vain.
     pub(crate) parked: bool,
-    /// Whether this thread is at the scheduler and found WAITING set when it came.
-    pub(crate) told: Told,
     /// This thread has put tags back, or parked something, or may find what was held back free, since it was at the scheduler
     /// last: if another is there it is to look once more.
     pub(crate) has_news: bool,
-    /// This thread has done its share at the scheduler, and left the rest to others.
-    pub(crate) gave_up: bool,
-    /// What is inserted now is not to look for a merge.
-    pub(crate) skips_merges: bool,
-    /// What was planned under the scheduler's lock is earlier than what those who sleep know.
-    pub(crate) must_tell: bool,
     /// The queue was quiesced at the last look, which left things undone.
     pub(crate) saw_quiesced: bool,
     /// How often something was left to others when this thread looked last.
@@ -109,11 +100,7 @@ impl Runner {
             requeued: RqList::new(),
             completed: RqList::new(),
             parked: false,
-            told: Told::NO,
             has_news: false,
-            gave_up: false,
-            skips_merges: false,
-            must_tell: false,
             saw_quiesced: false,
             left: 0,
             planned: u64::MAX,
@@ -158,16 +145,15 @@ impl Runner {
     }
 
     /// Dispatches, issues and completes until nothing can go on, or this thread has done its share (`own`, or
-    /// [`RUN_BOUND`], requests) and others must do theirs. `chosen` says what has been dispatched already, if that was tried.
+    /// [`RUN_BOUND`], requests) and others must do theirs. `dispatched` says how far that came already, if it was tried.
     /// The caller is inside the queue ([`Member::activity`]).
-    pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, chosen: Option<usize>) {
+    pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         let bound = own.max(RUN_BOUND);
-        let (mut now, mut chosen) = (now, chosen);
+        let (mut now, mut dispatched) = (now, dispatched);
         let mut taken = 0;
         loop {
-            let chosen = chosen.take().unwrap_or_else(|| self.dispatch(q, now, bound));
+            let Dispatched { chosen, gave_up } = dispatched.take().unwrap_or_else(|| self.dispatch(q, now, bound));
             taken += chosen;
-            let gave_up = std::mem::take(&mut self.gave_up);
             self.issue_touched(q, now);
             self.park_requeued(q);
             if !self.finished.is_empty() {
@@ -197,16 +183,9 @@ impl Runner {
         }
     }
 
-    /// Wakes those who sleep if what was planned under the scheduler's lock is news to them. Called when it is let go.
-    pub(crate) fn tell_planned(&mut self, q: &RequestQueue) {
-        if std::mem::take(&mut self.must_tell) {
-            q.wake_sleepers();
-        }
-    }
-
     /// Whether what this thread completed may have made room for something that waits.
     fn goes_on(&self, q: &RequestQueue) -> bool {
-        self.parked || q.live.word.load().is_waiting() || (q.settings.has_scheduler() && q.held.has_waiting())
+        self.parked || q.live.word.load().is_waiting() || (q.settings.has_scheduler() && q.domain(0).has_waiting())
     }
 
     /// Asks the driver what has finished on a hardware queue.
@@ -236,7 +215,7 @@ impl Runner {
     /// This thread had nothing new to tell, and passed by another one at the scheduler, which asked it as of an earlier time and
     /// has planned for one that had come when this thread looked.
     fn was_early(&self, q: &RequestQueue) -> bool {
-        let planned = q.policy_wakeup.load(Ordering::Relaxed);
+        let planned = q.domain(0).planned();
         planned != self.planned && planned <= self.looked.0
     }
 
@@ -265,7 +244,7 @@ impl Runner {
         let left = q.live.left.read();
         // What a time, the end of a quiescence, or somebody else's leaving lets go, who is at the scheduler may have seen too
         // early.
-        let planned = q.policy_wakeup.load(Ordering::Relaxed);
+        let planned = q.domain(0).planned();
         self.has_news |= left != self.left || self.saw_quiesced || planned <= now.0;
         (self.left, self.planned) = (left, planned);
         self.saw_quiesced = seen.is_quiesced();
@@ -308,7 +287,7 @@ mod tests {
         let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
         submitter.poll();
         let looked = submitter.runner.looked.0;
-        let plan = |time| q.policy_wakeup.store(time, Ordering::Relaxed);
+        let plan = |time| q.domain(0).set_planned(time);
         assert!(!submitter.runner.may_go_on(&q));
         // For a later time it sleeps until then.
         plan(looked + 1);

@@ -567,19 +567,18 @@ fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, 
         return refuse_frozen(q, runner, plug, now);
     }
     let own = plug.len();
-    let chosen = runner.insert(q, plug, now, seen);
+    let dispatched = runner.insert(q, plug, now, seen);
     if seen.is_quiesced() {
         // The thread that ends the quiescence wakes others; and if it has ended already, others may have left something with this
         // thread meanwhile.
         q.hand_on();
         runner.saw_quiesced = true;
-        runner.gave_up = false;
         if !runner.finished.is_empty() {
             // What was refused may be another's, and this thread may leave before the queue goes on.
             runner.complete(q, now);
         }
     } else {
-        runner.run(q, own, now, chosen);
+        runner.run(q, own, now, dispatched);
     }
 }
 

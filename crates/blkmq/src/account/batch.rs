@@ -116,7 +116,7 @@ fn range<'q>(q: &'q RequestQueue, member: &'q Member, place: usize) -> (&'q Gaug
 pub(crate) struct Starting<'q> {
     pub(crate) q: &'q RequestQueue,
     pub(crate) now: Time,
-    member: &'q Member,
+    pub(crate) member: &'q Member,
     /// How requests are counted now, if they are in no range.
     mark: Mark,
 }

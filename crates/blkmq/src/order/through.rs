@@ -8,11 +8,13 @@
 //! What was left with the holder goes in the order in which it was left, and not in rounds of its submitters: all of it goes
 //! at once.
 
-use blkmq_sched::{MOST_NEWCOMERS, Newcomer, Op, Time};
+use blkmq_sched::{MOST_NEWCOMERS, Newcomer, Op};
 
+use super::Hold;
+use super::domain::{Wait, WaitObserver};
+use super::section::Section;
 use crate::account::Starting;
-use crate::hctx::Layout;
-use crate::hold::{Hold, Wait};
+use crate::hctx::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
@@ -58,16 +60,14 @@ impl Newcomers {
 impl Runner {
     /// Notes a plug's requests, if all of them may go together. Called before the hold, so that it is the shorter.
     #[inline]
-    pub(crate) fn note_newcomers(&mut self, q: &RequestQueue, layout: Layout, plug: &mut RqList) -> bool {
+    pub(super) fn note_newcomers(&mut self, q: &RequestQueue, mapping: &Mapping, plug: &mut RqList) -> bool {
         self.newcomers.known.clear();
-        if plug.len() > MOST_NEWCOMERS || q.held.has_waiting() {
+        if plug.len() > MOST_NEWCOMERS || q.domain(0).has_waiting() {
             return false;
         }
-        let hctxs = layout.hctxs(self.member);
         let newcomers = &mut self.newcomers;
         let noted = plug.take_while(&q.slots, |rq| {
-            let body = rq.body_mut();
-            body.hctx = hctxs[layout.kind(body.op, body.flags) as usize];
+            mapping.assign(rq.body_mut());
             newcomers.note(rq)
         });
         let rest = std::mem::replace(plug, noted);
@@ -75,24 +75,21 @@ impl Runner {
         plug.append(rest);
         all_may_go
     }
+}
 
+impl<'q> Section<'q, '_> {
     /// Hands a whole plug through that was noted, if that can be; else it stays as it is. Returns how many operations and
     /// requests that were.
     ///
     /// COST: beside the scheduler's own work the slots, and a read-modify-write of a tag word; if the scheduler declines, tags are
     /// put back and a fence is passed, for nothing.
     #[inline]
-    pub(crate) fn hand_own_through(
-        &mut self,
-        starting: &Starting<'_>,
-        hold: &mut Hold,
-        plug: &mut RqList,
-    ) -> (u64, usize) {
+    pub(super) fn hand_own_through(&mut self, starting: &Starting<'q>, plug: &mut RqList) -> (u64, usize) {
         let requests = plug.len();
-        if !is_possible(hold, requests) {
+        if !self.may_hand_through(requests) {
             return (0, 0);
         }
-        let operations = self.hand_through(starting.q, hold, starting.now, plug, Some(starting));
+        let operations = self.hand_through(plug, Some(starting));
         operations.map_or((0, 0), |operations| (operations, requests))
     }
 
@@ -100,44 +97,36 @@ impl Runner {
     ///
     /// COST: as of [`hand_own_through`](Self::hand_own_through).
     #[inline]
-    pub(crate) fn hand_left_through(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time, share: usize) -> usize {
-        let left = hold.backlog.len();
-        if left == 0 || left > share || !is_possible(hold, left) {
-            0
-        } else {
-            self.hand_some_left_through(q, hold, now)
-        }
+    pub(super) fn hand_left_through(&mut self, share: usize) -> usize {
+        let left = self.hold.backlog.len();
+        if left == 0 || left > share || !self.may_hand_through(left) { 0 } else { self.hand_some_left_through() }
     }
 
     #[inline(never)]
-    fn hand_some_left_through(&mut self, q: &RequestQueue, hold: &mut Hold, now: Time) -> usize {
-        let Some(mut left) = hold.backlog.take_all() else { return 0 };
-        let newcomers = &mut self.newcomers;
+    fn hand_some_left_through(&mut self) -> usize {
+        let slots = &self.q.slots;
+        let Some(mut left) = self.hold.backlog.take_all() else { return 0 };
+        let newcomers = &mut self.runner.newcomers;
         newcomers.known.clear();
-        let mut run = left.take_while(&q.slots, |rq| newcomers.note(rq));
+        let mut run = left.take_while(slots, |rq| newcomers.note(rq));
         let requests = run.len();
-        if left.is_empty() && self.hand_through(q, hold, now, &mut run, None).is_some() {
+        if left.is_empty() && self.hand_through(&mut run, None).is_some() {
             return requests;
         }
         run.append(left);
-        hold.backlog.add(run);
+        self.hold.backlog.add(run);
         0
     }
 
     /// Hands a run through that was noted: with a tag each, and in the scheduler's order, it is ready then. Returns how many
     /// operations that were; nothing, and the run is as it was, if that cannot be. `starting`: the requests begin with this.
-    fn hand_through(
-        &mut self,
-        q: &RequestQueue,
-        hold: &mut Hold,
-        now: Time,
-        run: &mut RqList,
-        starting: Option<&Starting<'_>>,
-    ) -> Option<u64> {
-        let like = self.newcomers.known.first()?.info;
-        let (number, index) = (run.len(), self.newcomers.hctx);
+    fn hand_through(&mut self, run: &mut RqList, starting: Option<&Starting<'q>>) -> Option<u64> {
+        let Self { q, member, domain, hold, runner, now, .. } = self;
+        let q = *q;
+        let like = runner.newcomers.known.first()?.info;
+        let (number, index) = (run.len(), runner.newcomers.hctx);
         let (class, limited, hctx) = (like.priority.class, like.op != Op::Read, q.hctxs.get(index));
-        let is_limited = limited && q.async_bound(hold).is_some();
+        let is_limited = limited && hold.async_bound(q).is_some();
         // Behind another class, which may be with the device still, the scheduler would decline.
         let is_steady = hold.latest == class && hold.gate.is_none_or(|gate| gate == class);
         if is_limited || hctx.nr_parked() > 0 || !is_steady {
@@ -145,24 +134,24 @@ impl Runner {
         }
         let (mut tags, mut order) = ([Tag(0); MOST_NEWCOMERS], [0; MOST_NEWCOMERS]);
         let (tags, order) = (&mut tags[..number], &mut order[..number]);
-        let got = hctx.tags.get_batch(&mut self.hint, tags);
+        let got = hctx.tags.get_batch(&mut runner.hint, tags);
         let is_ordered = got == number && {
             if hold.gate.is_some() {
-                q.note_end_of_passing(hold);
+                hold.note_end_of_passing();
             }
             let scheduler = hold.scheduler.as_mut();
-            scheduler.is_some_and(|scheduler| scheduler.hand_through(&self.newcomers.known, now, order))
+            scheduler.is_some_and(|scheduler| scheduler.hand_through(&runner.newcomers.known, *now, order))
         };
-        // There are no more tags than `nr_requests` allows requests, so who has a tag has room.
+        // There are no more tags than `nr_requests` allows requests, so a request that has a tag has room.
         if !is_ordered {
-            self.put_back(q, hctx, &tags[..got]);
+            runner.put_back(q, hctx, &tags[..got]);
             return None;
         }
         run.reorder(order);
-        self.make_ready_on(q, index);
+        runner.make_ready_on(q, index);
         let mut tags = tags.iter();
-        let observer = q.held.wait_observer.as_ref().filter(|_| starting.is_none());
-        let observed = observer.map(|observer| (observer, observer.now()));
+        let observer = domain.wait_observer().filter(|_| starting.is_none());
+        let observed = observer.map(|observer| (observer, WaitObserver::now(observer)));
         let mut operations = 0;
         let through = run.take_while(&q.slots, |rq| {
             if let Some(starting) = starting {
@@ -177,20 +166,21 @@ impl Runner {
             rq.rest_at(Place::IssueList);
             true
         });
-        self.ready.append(through);
+        runner.ready.append(through);
         hold.note_class(class, number as u32);
         hold.limited += if limited { number as u64 } else { 0 };
-        self.must_tell |= q.plan(hold, false, now);
-        self.member(q).counters.dispatched(1);
+        member.counters.dispatched(1);
+        self.plan(false);
         Some(operations)
     }
-}
 
-/// Whether so many may be handed through together, as far as the scheduler's holder can tell at once.
-#[inline]
-fn is_possible(hold: &Hold, number: usize) -> bool {
-    number <= MOST_NEWCOMERS
-        && !hold.is_fold_due
-        && !hold.backlog.lacks_room()
-        && hold.scheduler.as_ref().is_some_and(|scheduler| scheduler.is_empty())
+    /// Whether so many may be handed through together, as far as the scheduler's holder can tell at once.
+    #[inline]
+    fn may_hand_through(&self, number: usize) -> bool {
+        let Hold { scheduler, backlog, is_fold_due, .. } = &*self.hold;
+        number <= MOST_NEWCOMERS
+            && !is_fold_due
+            && !backlog.lacks_room()
+            && scheduler.as_ref().is_some_and(|scheduler| scheduler.is_empty())
+    }
 }

@@ -1,0 +1,66 @@
+//! The locking `batch`: one lock, and threads wait for it, but one hold chooses as many requests as there are tags: Yu Kuai's series
+//! of 2025. The issue lists are appended to under the hold, so they keep the scheduler's order.
+
+use blkmq_sched::Time;
+
+use super::locking::Dispatched;
+use super::single;
+use crate::queue::RequestQueue;
+use crate::runner::Runner;
+use crate::sync::atomic::Ordering;
+
+pub(super) use super::single::is_free;
+
+/// Chooses as many requests as there are tags under one hold, or one while the device is busy, which is then issued before the
+/// next is chosen.
+///
+/// COST: per batch one lock and unlock of the hold, a read-modify-write of a tag word, and an exchange of the issue list.
+pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+    let chosen = runner.dispatch_for_itself(q, bound, |runner, bound| {
+        if q.domain(0).nr_left() > 0 {
+            single::insert_without_room(runner, q, now);
+        }
+        dispatch_batches(runner, q, now, bound)
+    });
+    Dispatched::all(chosen)
+}
+
+fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> usize {
+    let (domain, first, member) = (q.domain(0), q.hctxs.get(0), runner.member(q));
+    let mut chosen = 0;
+    while chosen < bound && domain.nr_waiting() > 0 {
+        // As in Linux, only where there is one hardware queue.
+        let is_busy = domain.is_for_first_hctx() && first.is_busy();
+        if is_busy && first.stalled.load(Ordering::Relaxed) {
+            runner.touch(0);
+            runner.issue_touched(q, now);
+            if !runner.requeued.is_empty() {
+                // What the driver gave back comes before what is chosen from here on.
+                break;
+            }
+            if first.stalled.load(Ordering::Relaxed) {
+                // The thread that gets the driver to take what it refused, or completes something, goes on.
+                q.live.word.set_waiting();
+                break;
+            }
+        }
+        let limit = if is_busy { 1 } else { bound - chosen };
+        let got = domain.enter(q, member, runner, now, |section| {
+            let got = section.choose_batch(limit);
+            section.runner.append_ready(q);
+            got
+        });
+        chosen += got;
+        if got < limit {
+            break;
+        }
+        if is_busy {
+            runner.issue_touched(q, now);
+            if !runner.requeued.is_empty() {
+                // What the driver gave back comes before what is chosen from here on, and is tried again later.
+                break;
+            }
+        }
+    }
+    chosen
+}

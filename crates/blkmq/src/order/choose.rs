@@ -1,0 +1,131 @@
+//! Choosing under the lock: one request, or as many as there are tags, in the scheduler's order.
+
+use super::section::Section;
+use crate::request::Request;
+use crate::tags::Tag;
+
+/// Tags taken in one go.
+const TAGS: usize = 32;
+
+/// What came of asking the scheduler.
+pub(super) enum Choice<'q> {
+    Chosen(Request<'q>),
+    /// The scheduler has requests, but none may go now.
+    HeldBack,
+    Empty,
+    /// Another thread is asking, and asks once more for this one.
+    Taken,
+}
+
+impl<'q> Section<'q, '_> {
+    /// The scheduler's choice, if it lets a request go now.
+    #[inline]
+    fn choose(&mut self) -> Option<Request<'q>> {
+        self.hold.fold(self.q);
+        let now = self.now;
+        let scheduler = self.hold.scheduler.as_mut()?;
+        let id = match scheduler.dispatch(now) {
+            None if !scheduler.is_empty() && scheduler.next_wakeup().is_some_and(|time| time <= now) => {
+                // Asked in vain it may have come to where it lets one go at once. Nobody would plan for a time that has passed.
+                scheduler.dispatch(now)?
+            }
+            id => id?,
+        };
+        let rq = self.q.slots.leave_scheduler(id);
+        self.hold.count_out(rq.body().hctx);
+        Some(rq)
+    }
+
+    /// The scheduler's choice; if it holds back what it has, once more with WAITING set and the tallies read after it.
+    fn choose_or_tell(&mut self) -> Option<Request<'q>> {
+        let (live, told) = (&self.q.live, self.told);
+        self.choose().or_else(|| live.lack_unless(told, || self.choose()))
+    }
+
+    /// One choice, and when to ask again if there is none.
+    pub(super) fn choose_one(&mut self) -> Choice<'q> {
+        let choice = match self.choose() {
+            Some(rq) => Choice::Chosen(rq),
+            None if self.hold.is_empty() => Choice::Empty,
+            None => Choice::HeldBack,
+        };
+        self.plan(matches!(choice, Choice::HeldBack));
+        choice
+    }
+
+    /// Chooses up to `bound` requests, as far as there are tags, and makes them ready. Returns how many.
+    pub(super) fn choose_batch(&mut self, bound: usize) -> usize {
+        let entered = self.now;
+        let mut chosen = 0;
+        loop {
+            let waiting = self.hold.nr_waiting();
+            let bound = bound.saturating_sub(chosen);
+            if waiting == 0 || bound == 0 {
+                break;
+            }
+            let (got, is_held_back) = if self.hold.elsewhere == 0 {
+                self.choose_for_one(waiting.min(bound))
+            } else {
+                self.choose_for_many(bound)
+            };
+            chosen += got;
+            self.plan(is_held_back);
+            // What was put aside for want of a tag was chosen too.
+            if self.hold.nr_waiting() < waiting {
+                self.member.counters.dispatched(1);
+            }
+            // A thread that came because this time had come may have lacked a tag that was missing then, and have left.
+            if !(is_held_back && self.domain.has_come(self.q, &mut self.now)) {
+                break;
+            }
+        }
+        self.now = entered;
+        chosen
+    }
+
+    /// While all that waits goes to one hardware queue: tags first, then the choices, `wanted` of them, which is not more than
+    /// wait. Returns how many requests became ready, and whether the scheduler held something back.
+    fn choose_for_one(&mut self, wanted: usize) -> (usize, bool) {
+        let q = self.q;
+        let hctx = q.hctxs.get(0);
+        let mut batch = [Tag(0); TAGS];
+        let mut chosen = 0;
+        loop {
+            let wanted = (wanted - chosen).min(TAGS);
+            if wanted == 0 {
+                return (chosen, false);
+            }
+            let got = self.runner.tags_or_wait(q, hctx, &mut batch[..wanted], self.told, true);
+            if got == 0 {
+                return (chosen, false);
+            }
+            for (taken, tag) in batch[..got].iter().enumerate() {
+                let Some(rq) = self.choose_or_tell() else {
+                    chosen += self.runner.put_back(q, hctx, &batch[taken..got]);
+                    return (chosen, true);
+                };
+                self.runner.make_ready(q, rq, *tag);
+                chosen += 1;
+            }
+        }
+    }
+
+    /// With several: the choice first, since it decides whose tag is needed. A request whose queue has no tag is put aside and
+    /// the next is chosen, until a queue would have a second one aside.
+    fn choose_for_many(&mut self, bound: usize) -> (usize, bool) {
+        let q = self.q;
+        let mut chosen = 0;
+        while chosen < bound && !self.hold.is_empty() {
+            if q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() > 0) {
+                break;
+            }
+            let Some(rq) = self.choose_or_tell() else { return (chosen, true) };
+            let (got, goes_on) = self.runner.give_tag(q, rq, self.told);
+            chosen += got;
+            if !goes_on {
+                break;
+            }
+        }
+        (chosen, false)
+    }
+}

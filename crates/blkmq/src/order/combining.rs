@@ -1,0 +1,227 @@
+//! The locking `combining`: one thread at a time inserts and merges for all and dispatches a batch; every other thread leaves
+//! what it has and goes on.
+//!
+//! # Liveness
+//! Who finds another thread at the scheduler changes the staging word: it leaves its requests there, or a kick. The holder
+//! lets go only by an exchange from the word in which nothing was left, so it finds either and looks again at everything,
+//! behind a fence: what was left, tags that came back, what the scheduler held back, dispatch lists. So a loser may go at
+//! once, also when it leaves just before the holder lets go, and whether or not anything is in flight; a holder that is
+//! preempted delays what was left, and loses nothing.
+//!
+//! Who has nothing new to tell, and only polls, passes by: what he would find the last holder has found. News is whatever may
+//! let something go: a completion, something parked, a time that has come, the end of a quiescence, and what another one left
+//! to others.
+//!
+//! A holder that has done its share gives up: it sets WAITING, lets go whatever was left, and counts that it left something
+//! to others, so that whoever polls or sleeps finds it (see `runner`). A holder that may not dispatch, because the queue was
+//! quiesced when it came in, sets WAITING too and does the same. Whoever stays behind without a tag, or held back by the
+//! scheduler, is found by the completion that changes that, as `dispatch` says; here WAITING is changed only by the holder
+//! and set by those who park something, so a holder that finds it set behind a fence need not set it again.
+//!
+//! The scheduler changes only while the queue is frozen, drained, and quiesced: nobody is at it then, and nothing is left.
+
+use blkmq_sched::Time;
+
+use super::locking::{Dispatched, Inserted};
+use super::section::Section;
+use crate::account::Starting;
+use crate::hctx::Mapping;
+use crate::queue::RequestQueue;
+use crate::request::RqList;
+use crate::runner::{RUN_BOUND, Runner};
+use crate::stack::Chain;
+use crate::staging::Round;
+use crate::sync::atomic::Ordering;
+use crate::sync::kept;
+
+/// Gets a plug's requests into the scheduler: by this thread, in one hold with dispatch, or left to the thread that is at it.
+///
+/// COST: without contention two compare-exchanges of the staging word and a lock and unlock of the hold, dispatch
+/// included; with contention one exchange of the staging word, behind up to 128 loads of it if nothing was left there yet; either
+/// way once a plug.
+pub(super) fn insert<'q>(
+    runner: &mut Runner,
+    starting: &Starting<'q>,
+    mapping: &Mapping,
+    plug: &mut RqList,
+    may_dispatch: bool,
+) -> Inserted {
+    let q = starting.q;
+    let mut flushes = RqList::new();
+    let inserted = if q.settings.stages_all() {
+        stage(runner, starting, mapping, plug, &mut flushes)
+    } else {
+        insert_or_leave(runner, starting, mapping, plug, &mut flushes, may_dispatch)
+    };
+    runner.insert_flushes(q, flushes, starting.now);
+    // What was put aside waits for dispatch.
+    Inserted { dispatched: inserted.dispatched.filter(|_| !runner.parked), ..inserted }
+}
+
+/// Leaves all of a plug, whether another thread is at the scheduler or not: see `RequestQueue::stage_all`.
+#[cold]
+fn stage(
+    runner: &mut Runner,
+    starting: &Starting<'_>,
+    mapping: &Mapping,
+    plug: &mut RqList,
+    flushes: &mut RqList,
+) -> Inserted {
+    let q = starting.q;
+    let (entered, list) = runner.begin(starting, mapping, plug, flushes);
+    starting.member.counters.staged(list.len() as u64);
+    list.leave_anyway(&q.slots, &q.domain(0).staging);
+    q.hand_on();
+    Inserted { entered, dispatched: Some(Dispatched::all(0)) }
+}
+
+fn insert_or_leave<'q>(
+    runner: &mut Runner,
+    starting: &Starting<'q>,
+    mapping: &Mapping,
+    plug: &mut RqList,
+    flushes: &mut RqList,
+    may_dispatch: bool,
+) -> Inserted {
+    let q = starting.q;
+    let staging = &q.domain(0).staging;
+    let own = plug.len();
+    let is_noted = may_dispatch && runner.note_newcomers(q, mapping, plug);
+    // The plug once it has begun, so that it can be left, and how many operations that are.
+    let mut begun = None;
+    let mut has_looked = false;
+    loop {
+        if let Some(left) = staging.try_hold() {
+            let mut entered = 0;
+            let enter = |section: &mut Section<'q, '_>| {
+                let mut through = 0;
+                if let Some((operations, list)) = begun.take() {
+                    entered = operations;
+                    section.hold.backlog.add(list);
+                } else if section.hold.backlog.is_untried() {
+                    // What was left came first.
+                    let list;
+                    (entered, list) = section.runner.begin(starting, mapping, plug, flushes);
+                    section.hold.backlog.add(list);
+                } else {
+                    if is_noted {
+                        (entered, through) = section.hand_own_through(starting, plug);
+                    }
+                    if through == 0 {
+                        entered = section.insert_plug(starting, mapping, plug, flushes, None);
+                    }
+                }
+                through
+            };
+            let dispatched = serve(runner, q, left, starting.now, RUN_BOUND.max(own) + own, may_dispatch, enter);
+            return Inserted { entered, dispatched: Some(dispatched) };
+        }
+        if !std::mem::replace(&mut has_looked, true) && staging.is_let_go_soon() {
+            continue;
+        }
+        let (entered, list) = begun.take().unwrap_or_else(|| runner.begin(starting, mapping, plug, flushes));
+        let requests = list.len() as u64;
+        match list.leave(&q.slots, staging) {
+            Ok(()) => {
+                starting.member.counters.found_held();
+                starting.member.counters.staged(requests);
+                return Inserted { entered, dispatched: Some(Dispatched::all(0)) };
+            }
+            Err(list) => begun = Some((entered, list)),
+        }
+    }
+}
+
+/// Works off what others left and dispatches, or makes sure that the thread at the scheduler does.
+///
+/// COST: as of [`insert`].
+pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+    if std::mem::take(&mut runner.parked) {
+        // So that the holder looks at the dispatch lists.
+        q.live.word.set_waiting();
+        runner.has_news = true;
+    }
+    // A thread that brings nothing new would find what the last holder found. What the driver gave back is tried at each poll.
+    let gave_back = || q.hctxs.iter().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
+    if !std::mem::take(&mut runner.has_news) && !gave_back() {
+        return Dispatched::all(0);
+    }
+    let staging = &q.domain(0).staging;
+    let held = if kept("combine.kick") { staging.hold_or_kick() } else { staging.try_hold() };
+    match held {
+        Some(left) => serve(runner, q, left, now, bound, true, |_| 0),
+        None => {
+            runner.member(q).counters.found_held();
+            Dispatched::all(0)
+        }
+    }
+}
+
+/// Whether requests may pass the scheduler by, as far as this locking knows.
+#[inline]
+pub(super) fn is_free(q: &RequestQueue) -> bool {
+    q.domain(0).staging.is_free()
+}
+
+/// What the holder does until it can let go, for up to `bound` requests of others and as many of its own. `enter` inserts its own,
+/// and returns how many went through at once.
+fn serve<'q>(
+    runner: &mut Runner,
+    q: &'q RequestQueue,
+    left: Chain,
+    now: Time,
+    bound: usize,
+    may_dispatch: bool,
+    enter: impl FnOnce(&mut Section<'q, '_>) -> usize,
+) -> Dispatched {
+    let (domain, member) = (q.domain(0), runner.member(q));
+    let (mut enter, mut now) = (Some(enter), now);
+    let (mut chosen, mut share) = (0, bound);
+    let round = |left| {
+        if enter.is_none() {
+            // So that there is an end to it if others go on kicking. Another thread may have come because a time has come.
+            share -= 1;
+            now = q.clock.now();
+        }
+        let has_more = domain.enter(q, member, runner, now, |section| {
+            section.take_over(left);
+            section.hear();
+            // What came before has the room first.
+            section.retry_without_room();
+            if let Some(enter) = enter.take() {
+                chosen += enter(section);
+            }
+            if may_dispatch {
+                let through = section.hand_left_through(share.min(bound - chosen));
+                (share, chosen) = (share - through, chosen + through);
+            }
+            share -= section.insert_left(share);
+            if may_dispatch {
+                chosen += dispatch_held(section, bound - chosen);
+            }
+            section.settle();
+            section.hold.backlog.is_untried()
+        });
+        Round { has_more, is_last: share == 0 || chosen == bound }
+    };
+    let has_let_go = domain.staging.serve(left, round, |staging| q.live.give_up(staging));
+    Dispatched { chosen, gave_up: !has_let_go }
+}
+
+/// Dispatches under the lock: what stands in front of the scheduler, then what it chooses. Returns how many requests became ready.
+fn dispatch_held(section: &mut Section<'_, '_>, bound: usize) -> usize {
+    let q = section.q;
+    let mut chosen = 0;
+    let is_waiting = q.live.word.load().is_waiting();
+    loop {
+        if std::mem::take(&mut section.runner.parked) || is_waiting {
+            chosen += section.runner.dispatch_parked(q, section.told);
+        }
+        chosen += section.choose_batch(bound.saturating_sub(chosen));
+        if !section.runner.parked {
+            break;
+        }
+    }
+    section.runner.append_ready(q);
+    chosen.min(bound)
+}

@@ -1,0 +1,251 @@
+//! Inserting under the lock: into the scheduler, or merged with what waits there.
+
+use blkmq_sched::{Class, InsertAt, Merge, MergeHow, MergeLevel, Op};
+
+use super::domain::{Wait, WaitObserver};
+use super::section::Section;
+use crate::Status;
+use crate::account::Starting;
+use crate::hctx::Mapping;
+use crate::queue::RequestQueue;
+use crate::request::{FlushStep, Place, Request, RqList};
+use crate::runner::Runner;
+use crate::sync::kept;
+
+/// What of a plug found no room, and which kinds of requests that are: those behind them of the same kind must not pass them.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    pub(super) list: RqList,
+    blocked: [[bool; 2]; Class::ALL.len()],
+}
+
+impl Rest {
+    fn kind(&mut self, rq: &Request<'_>) -> &mut bool {
+        &mut self.blocked[rq.body().priority.class.index()][usize::from(rq.body().is_sync())]
+    }
+
+    /// Whether one of the same kind found no room: then this one goes behind it.
+    #[inline]
+    fn is_blocked(&mut self, rq: &Request<'_>) -> bool {
+        !self.list.is_empty() && *self.kind(rq)
+    }
+
+    fn put(&mut self, rq: Request<'_>) {
+        *self.kind(&rq) = true;
+        self.list.push_back(rq, Place::Plugged);
+    }
+}
+
+impl<'q> Section<'q, '_> {
+    /// Inserts a plug. Requests of the flush machine are put into `flushes`; operations that must not wait, and would have to,
+    /// are finished with [`Status::Again`]. What else finds no room goes into `rest`, where it has not entered, or without one
+    /// waits with what was left. Returns how many operations entered.
+    #[inline]
+    pub(super) fn insert_plug(
+        &mut self,
+        starting: &Starting<'q>,
+        mapping: &Mapping,
+        plug: &mut RqList,
+        flushes: &mut RqList,
+        mut rest: Option<&mut Rest>,
+    ) -> u64 {
+        let q = self.q;
+        let mut entered = 0;
+        while let Some(mut rq) = plug.pop_front(&q.slots) {
+            mapping.assign(rq.body_mut());
+            let nr_parts = u64::from(rq.body().nr_parts);
+            entered += nr_parts;
+            if rq.body().flush != FlushStep::None {
+                starting.add(&mut rq);
+                flushes.push_back(rq, Place::Held);
+                continue;
+            }
+            let is_blocked = match &mut rest {
+                Some(rest) => rest.is_blocked(&rq),
+                None => self.hold.backlog.is_blocked(&rq),
+            };
+            let inserted = if is_blocked { Err(rq) } else { self.insert_one(Some(starting), rq) };
+            let Err(mut rq) = inserted else { continue };
+            if rq.body().flags.nowait {
+                starting.refuse(&rq);
+                rq.body_mut().status = Status::Again;
+                self.runner.finished.push_back(rq, Place::Held);
+            } else if let Some(rest) = &mut rest {
+                entered -= nr_parts;
+                rest.put(rq);
+            } else {
+                starting.add(&mut rq);
+                self.hold.backlog.put_without_room(rq);
+            }
+        }
+        entered
+    }
+
+    /// Merges or inserts one request; gives it back if the scheduler is full. `starting`: the request begins with this; without, it
+    /// has begun.
+    #[inline(always)]
+    fn insert_one(&mut self, starting: Option<&Starting<'q>>, mut rq: Request<'q>) -> Result<(), Request<'q>> {
+        let (q, now) = (self.q, self.now);
+        let info = rq.body().info();
+        let Some(scheduler) = &mut self.hold.scheduler else { return Err(rq) };
+        if info.merge != MergeLevel::Never
+            && self.looks_for_merges
+            && let Some(merge) = scheduler.merge(&info)
+        {
+            self.merge(starting, merge, rq);
+            return Ok(());
+        }
+        let hctx = rq.body().hctx;
+        let limited = info.op != Op::Read;
+        if !self.hold.has_room(q, hctx, limited) {
+            return Err(rq);
+        }
+        self.hold.note_insertion(q, info.priority.class);
+        let Some(scheduler) = &mut self.hold.scheduler else { return Err(rq) };
+        let at = if rq.body().flags.at_head { InsertAt::Head } else { InsertAt::Sorted };
+        rq.body_mut().ordered = true;
+        if let Some(starting) = starting {
+            starting.add(&mut rq);
+        }
+        let id = rq.id();
+        let _ = rq.leave_at(Place::Scheduler);
+        scheduler.insert(id, &info, at, now);
+        self.hold.count_in(hctx);
+        self.hold.limited += u64::from(limited);
+        Ok(())
+    }
+
+    /// Hangs a newcomer onto the request that takes it in, and joins that with its neighbour if they touch now.
+    fn merge(&mut self, starting: Option<&Starting<'q>>, merge: Merge, newcomer: Request<'_>) {
+        let q = self.q;
+        let member = self.member;
+        let mut into = q.slots.leave_scheduler(merge.into);
+        match starting {
+            Some(starting) => starting.merge(&into, &newcomer),
+            None => member.account_merge(q, &newcomer),
+        }
+        into.absorb(newcomer, merge.how);
+        let _ = into.leave_at(Place::Scheduler);
+        let mut merges = 1;
+        if let Some(join) = merge.joined {
+            let mut survivor = q.slots.leave_scheduler(join.survivor);
+            let absorbed = q.slots.leave_scheduler(join.absorbed);
+            self.hold.count_out(absorbed.body().hctx);
+            self.hold.limited -= u64::from(absorbed.body().op != Op::Read);
+            member.account_join(q, &survivor, &absorbed);
+            survivor.absorb(absorbed, MergeHow::Back);
+            let _ = survivor.leave_at(Place::Scheduler);
+            merges += 1;
+        }
+        member.counters.merged_at_insert(merges);
+    }
+
+    /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. What waited for room had
+    /// its turn before.
+    #[inline]
+    pub(super) fn insert_left(&mut self, share: usize) -> usize {
+        if self.hold.backlog.is_empty() { 0 } else { self.insert_some_left(share) }
+    }
+
+    #[inline(never)]
+    fn insert_some_left(&mut self, share: usize) -> usize {
+        let q = self.q;
+        let mut tried = 0;
+        let observed = self.domain.wait_observer().map(|observer| (observer, observer.now()));
+        while tried < share
+            && let Some(mut rq) = self.hold.backlog.take(&q.slots)
+        {
+            tried += 1;
+            if let Some((observer, now)) = observed {
+                observer.tell(Wait::Staged, std::mem::take(&mut rq.body_mut().issued), now);
+            }
+            let is_blocked = kept("backlog.order") && self.hold.backlog.is_blocked(&rq);
+            let inserted = if is_blocked { Err(rq) } else { self.insert_one(None, rq) };
+            let Err(rq) = inserted else { continue };
+            if rq.body().flags.nowait {
+                self.refuse(rq);
+            } else {
+                self.hold.backlog.put_without_room(rq);
+            }
+        }
+        if self.hold.backlog.lacks_room() {
+            // As with a tag: the room may have come between the look and the mark.
+            q.live.lack_unless(self.told, || self.retry_without_room());
+        }
+        tried
+    }
+
+    /// Inserts what found no room before, as far as there is some now.
+    #[inline]
+    pub(super) fn retry_without_room(&mut self) {
+        if self.hold.backlog.lacks_room() {
+            self.retry_some();
+        }
+    }
+
+    #[cold]
+    fn retry_some(&mut self) {
+        let slots = &self.q.slots;
+        let mut backlog = std::mem::take(&mut self.hold.backlog);
+        backlog.retry(slots, |rq| self.insert_one(None, rq));
+        self.hold.backlog = backlog;
+    }
+
+    /// Ends a request that had begun and would have to wait.
+    #[cold]
+    fn refuse(&mut self, mut rq: Request<'_>) {
+        self.member.account_refuse(self.q, &mut rq);
+        rq.body_mut().status = Status::Again;
+        self.runner.finished.push_back(rq, Place::Held);
+    }
+}
+
+impl Runner {
+    /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Those of the flush machine are put
+    /// into `flushes`. Returns how many operations there are, and the requests that are to be left.
+    pub(super) fn begin(
+        &mut self,
+        starting: &Starting<'_>,
+        mapping: &Mapping,
+        plug: &mut RqList,
+        flushes: &mut RqList,
+    ) -> (u64, RqList) {
+        let q = starting.q;
+        let (mut entered, mut list) = (0, RqList::new());
+        let staged = q.domain(0).wait_observer().map(WaitObserver::now);
+        while let Some(mut rq) = plug.pop_front(&q.slots) {
+            mapping.assign(rq.body_mut());
+            entered += u64::from(rq.body().nr_parts);
+            starting.add(&mut rq);
+            if rq.body().flush == FlushStep::None {
+                if let Some(staged) = staged {
+                    // Where the time of issuing comes later.
+                    rq.body_mut().issued = staged;
+                }
+                list.push_back(rq, Place::Staged);
+            } else {
+                flushes.push_back(rq, Place::Held);
+            }
+        }
+        (entered, list)
+    }
+}
+
+/// Lets a request that the driver gave back wait in the scheduler again, but not at its head, so that it loses its place
+/// in front: the bug that the torture rig plants as `requeue.in_front`.
+#[cold]
+pub(crate) fn insert_behind(q: &RequestQueue, runner: &mut Runner, rq: Request<'_>) {
+    let hctx = rq.body().hctx;
+    q.domain(hctx).enter(q, runner.member(q), runner, q.clock.now(), |section| {
+        let info = rq.body().info();
+        match &mut section.hold.scheduler {
+            Some(scheduler) if rq.body().flush == FlushStep::None => {
+                let id = rq.id();
+                let _ = rq.leave_at(Place::Scheduler);
+                scheduler.insert(id, &info, InsertAt::Sorted, section.now);
+                section.hold.count_in(hctx);
+            }
+            _ => q.hctxs.get(hctx).park(rq),
+        }
+    });
+}

@@ -1,0 +1,83 @@
+//! The ordered section: the scheduler under its lock, lent to one thread together with all that it needs there.
+
+use blkmq_sched::Time;
+
+use super::{Domain, Hold};
+use crate::liveness::Told;
+use crate::member::Member;
+use crate::queue::RequestQueue;
+use crate::request::{Place, RqList};
+use crate::runner::Runner;
+use crate::stack::Chain;
+
+/// The scheduler under its lock. Made and ended by [`Domain::enter`] alone.
+pub(crate) struct Section<'q, 's> {
+    pub(super) q: &'q RequestQueue,
+    pub(super) member: &'q Member,
+    pub(super) domain: &'s Domain,
+    pub(super) hold: &'s mut Hold,
+    /// The thread's own lists. What the section does with them happens under the lock.
+    pub(super) runner: &'s mut Runner,
+    pub(super) now: Time,
+    /// Whether WAITING was set when this thread came, so that a look in vain needs no other.
+    pub(super) told: Told,
+    /// Whether what is inserted looks for a merge.
+    pub(super) looks_for_merges: bool,
+    /// The scheduler is to be asked earlier than the threads that sleep know.
+    tells: bool,
+}
+
+impl<'q, 's> Section<'q, 's> {
+    #[inline(always)]
+    pub(super) fn new(
+        q: &'q RequestQueue,
+        member: &'q Member,
+        domain: &'s Domain,
+        hold: &'s mut Hold,
+        runner: &'s mut Runner,
+        now: Time,
+    ) -> Self {
+        Self { q, member, domain, hold, runner, now, told: Told::NO, looks_for_merges: true, tells: false }
+    }
+
+    /// What has to be done before the lock is let go, whatever was done under it. Returns whether threads that sleep are to be
+    /// woken when it has been.
+    #[inline(always)]
+    pub(super) fn end(mut self) -> bool {
+        // Requests may pass from here on, or no longer.
+        self.hold.turn_gate(self.q);
+        self.domain.note_waiting(self.hold);
+        std::mem::take(&mut self.tells)
+    }
+
+    /// Looks whether WAITING is set: see [`Liveness::told`](crate::liveness::Liveness::told). For a locking under which one thread
+    /// looks for all.
+    #[inline]
+    pub(super) fn hear(&mut self) {
+        self.told = self.q.live.told();
+    }
+
+    /// Sees to it that WAITING says whether anything waits, here or on a dispatch list. For a locking under which one thread
+    /// looks for all.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        let q = self.q;
+        q.live.settle(self.hold.has_waiting(), || q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0));
+    }
+
+    /// Notes when the scheduler would let go what it holds back, if it does.
+    #[inline]
+    pub(super) fn plan(&mut self, is_held_back: bool) {
+        self.tells |= self.domain.plan(self.hold, is_held_back, self.now);
+    }
+
+    /// Adds to the backlog what was left with the holder.
+    #[inline]
+    pub(super) fn take_over(&mut self, left: Chain) {
+        if !left.is_empty() {
+            let mut list = RqList::new();
+            list.take_over(&self.q.slots, left, Place::Staged);
+            self.hold.backlog.add(list);
+        }
+    }
+}

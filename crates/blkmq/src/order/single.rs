@@ -1,0 +1,217 @@
+//! The locking `single`: one lock around each insertion and around each choice of one request, and threads wait for it, as in Linux.
+
+use blkmq_sched::Time;
+
+use super::choose::Choice;
+use super::insert::Rest;
+use super::locking::{Dispatched, Inserted};
+use crate::account::Starting;
+use crate::hctx::Mapping;
+use crate::liveness::Told;
+use crate::queue::RequestQueue;
+use crate::request::RqList;
+use crate::runner::Runner;
+use crate::sync::kept;
+use crate::tags::Tag;
+
+/// Tags taken in one go for what waits in the scheduler. Few, since they are missing elsewhere until their requests are
+/// chosen.
+const TAG_BATCH: usize = 8;
+
+/// One hold for the whole plug. What finds no room stays in it. `may_skip_merges`: no merge is looked for if the lock is taken.
+///
+/// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion.
+#[inline]
+pub(super) fn insert(
+    runner: &mut Runner,
+    starting: &Starting<'_>,
+    mapping: &Mapping,
+    plug: &mut RqList,
+    may_skip_merges: bool,
+) -> Inserted {
+    let (q, domain) = (starting.q, starting.q.domain(0));
+    let (mut rest, mut flushes) = (Rest::default(), RqList::new());
+    let skips_merges = may_skip_merges && domain.is_taken();
+    let entered = domain.enter(q, starting.member, runner, starting.now, |section| {
+        section.looks_for_merges = !skips_merges;
+        section.insert_plug(starting, mapping, plug, &mut flushes, Some(&mut rest))
+    });
+    // What merged in the plug counts when the request it merged into leaves it, for what stays there must not keep a frozen queue
+    // from draining.
+    *plug = rest.list;
+    runner.insert_flushes(q, flushes, starting.now);
+    Inserted { entered, dispatched: None }
+}
+
+/// Chooses one request after another, each under a lock of its own.
+pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+    let (domain, member) = (q.domain(0), runner.member(q));
+    dispatch_by(runner, q, now, bound, |runner, now, _| {
+        domain.enter(q, member, runner, now, |section| section.choose_one())
+    })
+}
+
+/// Whether requests may pass the scheduler by, as far as this locking knows.
+#[inline]
+pub(super) fn is_free(q: &RequestQueue) -> bool {
+    !q.domain(0).has_waiting()
+}
+
+/// Asks the scheduler by `ask`, which gets the time, and whether this thread has news for one that may be asking already.
+pub(super) fn dispatch_by<'q>(
+    runner: &mut Runner,
+    q: &'q RequestQueue,
+    now: Time,
+    bound: usize,
+    mut ask: impl FnMut(&mut Runner, Time, bool) -> Choice<'q>,
+) -> Dispatched {
+    let domain = q.domain(0);
+    let chosen = runner.dispatch_for_itself(q, bound, |runner, bound| {
+        if domain.nr_left() > 0 {
+            insert_without_room(runner, q, now);
+        }
+        let mut ask = |runner: &mut Runner, now| choose_or_wait(runner, q, now, &mut ask);
+        if domain.is_for_first_hctx() {
+            dispatch_one_hctx(runner, q, now, bound, &mut ask)
+        } else {
+            dispatch_many_hctxs(runner, q, now, bound, &mut ask)
+        }
+    });
+    Dispatched::all(chosen)
+}
+
+/// Inserts what found no room before, as far as there is some now.
+pub(super) fn insert_without_room(runner: &mut Runner, q: &RequestQueue, now: Time) {
+    let has_changed = q.domain(0).enter(q, runner.member(q), runner, now, |section| {
+        let nr_left = section.hold.backlog.len();
+        section.retry_without_room();
+        section.insert_left(usize::MAX);
+        section.hold.backlog.len() != nr_left
+    });
+    runner.has_news |= has_changed;
+}
+
+/// Asks the scheduler once; if it holds requests back, once more with WAITING set and the tallies read after it.
+fn choose_or_wait<'q>(
+    runner: &mut Runner,
+    q: &'q RequestQueue,
+    now: Time,
+    ask: &mut impl FnMut(&mut Runner, Time, bool) -> Choice<'q>,
+) -> Choice<'q> {
+    let has_news = runner.has_news;
+    match ask(runner, now, has_news) {
+        Choice::HeldBack => q.live.lack(|| ask(runner, now, true)),
+        choice => choice,
+    }
+}
+
+/// While all that waits goes to one hardware queue: tags first, then the choices, so that nothing is chosen before it
+/// can go. Returns how many requests became ready.
+///
+/// COST: per request one lock and unlock of the hold, the scheduler's own work, and the slot's two lines; per batch
+/// of tags a read-modify-write of a tag word.
+fn dispatch_one_hctx<'q>(
+    runner: &mut Runner,
+    q: &'q RequestQueue,
+    now: Time,
+    bound: usize,
+    ask: &mut impl FnMut(&mut Runner, Time) -> Choice<'q>,
+) -> usize {
+    let (hctx, domain) = (q.hctxs.get(0), q.domain(0));
+    let (mut chosen, mut batches) = (0, 0);
+    let mut batch = [Tag(0); TAG_BATCH];
+    let mut tags = &batch[..0];
+    let (mut nr_lacked, mut looks_for_another) = (0, false);
+    let mut now = now;
+    loop {
+        let waiting = if chosen < bound { domain.nr_waiting() as usize } else { 0 };
+        if waiting == 0 {
+            if tags.is_empty() {
+                break;
+            }
+            // Others were faster. Another thread may insert, and lack a tag that was held here, before it is back: look
+            // again after putting it back.
+            chosen += runner.put_unused(q, hctx, std::mem::take(&mut tags));
+            continue;
+        }
+        if tags.is_empty() {
+            nr_lacked = hctx.nr_lacked();
+            let wanted = waiting.min(bound - chosen).min(TAG_BATCH);
+            // A thread that looks again for another one must not send that one to look again in turn, or two that hold the last
+            // tag in vain by turns go on for ever. Nothing is lost: the thread that has the tag now took it after the other had
+            // noted what it lacked, and so asks the scheduler after what the other did; or else it looks again itself. So it does
+            // if a time has come by when it has put the tag back; a thread that comes for a time later than that finds the tag.
+            let got = runner.tags_or_wait(q, hctx, &mut batch[..wanted], Told::NO, !looks_for_another);
+            if got == 0 {
+                break;
+            }
+            tags = &batch[..got];
+        }
+        match ask(runner, now) {
+            Choice::Chosen(rq) if rq.body().hctx == 0 => {
+                runner.make_ready(q, rq, tags[0]);
+                tags = &tags[1..];
+                (chosen, batches) = (chosen + 1, batches + 1);
+                looks_for_another = false;
+            }
+            // Another thread inserted for another hardware queue meanwhile.
+            Choice::Chosen(rq) => {
+                batches += 1;
+                chosen += runner.put_unused(q, hctx, std::mem::take(&mut tags));
+                chosen += runner.give_tag(q, rq, Told::NO).0;
+                looks_for_another = false;
+            }
+            // As above: look again, by the count of waiting requests.
+            Choice::Empty => chosen += runner.put_unused(q, hctx, std::mem::take(&mut tags)),
+            Choice::HeldBack | Choice::Taken => {
+                // No word of the room that comes back with them: a thread that is told looks, is held back too, and tells the
+                // others in turn, for ever. What is held back goes on when a request with the device completes or a
+                // time has come, and either makes room.
+                chosen += runner.put_back(q, hctx, std::mem::take(&mut tags));
+                // A thread that inserted something that may go, completed what held something back, or came because a time had
+                // come, may have lacked a tag that was held here and have left.
+                let is_due = domain.has_come(q, &mut now) && kept("dispatch.due_for_all");
+                if hctx.nr_lacked() == nr_lacked && !is_due {
+                    break;
+                }
+                looks_for_another = kept("dispatch.look_for_another");
+                runner.has_news = true;
+            }
+        }
+    }
+    runner.member(q).counters.dispatched(batches);
+    chosen
+}
+
+/// With several: the choice first, since it decides whose tag is needed. A request whose hardware queue has no tag is put
+/// aside and the next is chosen, until a hardware queue would have a second one aside. Returns how many became ready.
+fn dispatch_many_hctxs<'q>(
+    runner: &mut Runner,
+    q: &'q RequestQueue,
+    now: Time,
+    bound: usize,
+    ask: &mut impl FnMut(&mut Runner, Time) -> Choice<'q>,
+) -> usize {
+    let domain = q.domain(0);
+    let (mut chosen, mut batches, mut now) = (0, 0, now);
+    while chosen < bound && domain.nr_waiting() > 0 {
+        if q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() > 0) {
+            break;
+        }
+        match ask(runner, now) {
+            Choice::Chosen(rq) => {
+                batches += 1;
+                let (got, goes_on) = runner.give_tag(q, rq, Told::NO);
+                chosen += got;
+                if !goes_on {
+                    break;
+                }
+            }
+            // A thread that came because a time had come may have found this one at the scheduler and have left.
+            Choice::HeldBack | Choice::Taken if domain.has_come(q, &mut now) => runner.has_news = true,
+            Choice::Empty | Choice::HeldBack | Choice::Taken => break,
+        }
+    }
+    runner.member(q).counters.dispatched(batches);
+    chosen
+}
