@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use crate::driver::Driver;
-use crate::queue::QueueError;
+use crate::error::QueueError;
 use crate::sync::Arc;
 
 /// The addresses of the drivers. Nobody waits for this on the path of a request.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::hctx::Layout;
-use crate::queue::{QueueError, RequestQueue};
+use crate::error::QueueError;
+use crate::layout::Layout;
+use crate::queue::RequestQueue;
 use crate::runner::Runner;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};

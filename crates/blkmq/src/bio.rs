@@ -3,7 +3,9 @@
 pub use blkmq_sched::{IoPriority, Op};
 
 use crate::buffer::Buffers;
-use crate::limits::SECTOR_SIZE;
+
+/// Bytes of a sector, the unit of every address here whatever the device's block size.
+pub const SECTOR_SIZE: usize = 512;
 
 /// What an operation asks for beyond its [`Op`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -1,6 +1,8 @@
 //! Memory for data, owned by the operation until it completes.
 #![expect(unsafe_code, reason = "aligned memory, and views of it that outlive the borrow of their owner")]
 
+mod arena;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, null, without_provenance};
 use std::sync::Arc;
 
-use crate::arena::Arena;
+pub use arena::{Arena, Registration};
 
 /// Alignment of owned buffers in bytes: what direct I/O on any common device asks for.
 pub const BUFFER_ALIGN: usize = 4096;

@@ -11,7 +11,7 @@
 use blkmq_sched::{Class, Op};
 
 use crate::account::{Mark, Starting};
-use crate::hctx::Mapping;
+use crate::layout::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, RqList};
 use crate::runner::Runner;

@@ -4,27 +4,23 @@
 //! of hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may have
 //! submitters of its own, which it must go on polling for the queue to drain.
 
+pub(crate) mod state;
+pub(crate) mod wanted;
+
 use blkmq_sched::{ClientId, KnobError, Scheduler};
 
 use crate::account::{SectorRange, check_ranges};
 use crate::client::Client;
-use crate::clients::Clients;
 use crate::driver::{Topology, check_topology};
+use crate::error::QueueError;
 use crate::grace::Observed;
-use crate::hctx::Layout;
-use crate::knobs::{check_nr_requests, check_within_depth};
+use crate::layout::Layout;
 use crate::order::Locking;
-use crate::queue::{QueueError, RequestQueue, Wanted};
+use crate::queue::RequestQueue;
+use crate::settings::{check_nr_requests, check_within_depth};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, thread};
-
-/// State of the control path, under one lock.
-#[derive(Debug, Default)]
-pub(crate) struct Control {
-    freezes: u32,
-    quiesces: u32,
-    pub(crate) clients: Clients,
-}
+use wanted::Wanted;
 
 /// A queue that lets nothing new in. Dropping it lets the queue go on. Freezes nest.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Software queues: where a submitter's requests wait for a tag when there is no scheduler.
 
-use crate::hctx::HctxType;
+use crate::layout::HctxType;
 use crate::request::{Place, Request, RqList, Slots};
 use crate::sync::{Line, Mutex};
 

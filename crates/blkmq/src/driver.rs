@@ -16,12 +16,12 @@ use std::os::fd::BorrowedFd;
 
 use blkmq_sched::Time;
 
-pub use crate::arena::{Arena, Registration};
-use crate::issue::Started;
+pub use crate::buffer::{Arena, Registration};
 use crate::limits::Limits;
 use crate::member::MAX_MEMBERS;
 use crate::request::{Place, RqList, Slots};
 pub use crate::request::{Request, RqId};
+use crate::started::Started;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::tags::Tag;
 use crate::{MAX_DEPTH, MAX_HW_QUEUES, Status};

@@ -6,18 +6,16 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::Submitter;
-use crate::sync::Arc;
-use crate::wake::Notify;
+use crate::notify::Notify;
 
 /// A descriptor that becomes readable when its submitter should poll: something completed, or another thread started
-/// one of its requests. Between two events, poll at [`Submitter::next_wakeup`] and when one of
-/// [`Submitter::device_fds`] is readable too, unless the queue has background threads.
+/// one of its requests. Between two events, poll at [`Submitter::next_wakeup`](crate::Submitter::next_wakeup) and when one of
+/// [`Submitter::device_fds`](crate::Submitter::device_fds) is readable too, unless the queue has background threads.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// A descriptor for [`Submitter::set_notify`], which [`Notify::notify`] makes readable for any other reason too.
+    /// A descriptor for [`Submitter::set_notify`](crate::Submitter::set_notify), which [`Notify::notify`] makes readable for any other reason too.
     ///
     /// # Errors
     /// Those of eventfd(2), such as no descriptors left.
@@ -55,28 +53,5 @@ impl Notify for EventFd {
     fn notify(&self) {
         // The only error is a counter about to overflow, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-}
-
-impl Submitter {
-    /// Makes an eventfd that fires on completion, in place of what [`set_notify`](Self::set_notify) set.
-    ///
-    /// # Errors
-    /// Those of eventfd(2), such as no descriptors left.
-    pub fn eventfd(&mut self) -> io::Result<Arc<EventFd>> {
-        let fd = Arc::new(EventFd::new()?);
-        self.set_notify(Some(fd.clone()));
-        Ok(fd)
-    }
-
-    /// The device's descriptors that say when this submitter should poll: readable while the device has completed something
-    /// on a hardware queue that this submitter's requests go to. None if its completions come at times that
-    /// [`next_wakeup`](Self::next_wakeup) tells. They change with the number of hardware queues.
-    ///
-    /// Ask for them before each sleep, which is the time to wait for another thread that is taking completions off the device: until
-    /// it is done the descriptors may be readable though there is nothing for this one to do.
-    #[must_use]
-    pub fn device_fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.queue().ready_fds(self.polled_hctxs())
     }
 }

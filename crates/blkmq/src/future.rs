@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::bio::Bio;
+use crate::notify::Notify;
 use crate::submit::{Completion, RejectReason, Rejected, Submitter};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex};
-use crate::wake::Notify;
 use crate::{RqId, Time};
 
 /// A submitter whose operations are futures. Clones share it, also between threads.

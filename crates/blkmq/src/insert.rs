@@ -5,7 +5,8 @@ use blkmq_sched::Time;
 
 use crate::Status;
 use crate::account::Starting;
-use crate::hctx::{HwCtx, Layout, Mapping};
+use crate::hctx::HwCtx;
+use crate::layout::{Layout, Mapping};
 use crate::order::{Dispatched, Inserted};
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList, Slots};

@@ -11,7 +11,6 @@
 use blkmq_sched::Time;
 
 use crate::driver::Batch;
-use crate::flush::FLUSH_POOL;
 use crate::hctx::HwCtx;
 use crate::order::insert_behind;
 use crate::queue::RequestQueue;
@@ -22,46 +21,6 @@ use crate::sync::kept;
 
 /// How often a drainer looks again for what others appended before it leaves the rest to them.
 const DRAIN_ROUNDS: u32 = 64;
-
-/// Whom to tell that the driver works on something: they may sleep, and must plan for the completion.
-#[derive(Debug, Default)]
-pub(crate) struct Started {
-    any: bool,
-    /// Other members whose requests were started.
-    members: [u16; 8],
-    len: usize,
-    overflow: bool,
-}
-
-impl Started {
-    /// A request of `owner` was started by `member`.
-    pub(crate) fn note(&mut self, owner: u16, member: u16) {
-        self.any = true;
-        if owner == member || self.overflow || self.members[..self.len].contains(&owner) {
-            return;
-        }
-        // A flush of the queue's own has no owner; whoever waits for it is among the sleepers.
-        if self.len == self.members.len() || owner == FLUSH_POOL {
-            self.overflow = true;
-            return;
-        }
-        self.members[self.len] = owner;
-        self.len += 1;
-    }
-
-    /// Wakes those that sleep. Called when the driver has the requests, so that a look at its next event counts them, and
-    /// under no lock.
-    fn tell(self, q: &RequestQueue) {
-        if self.overflow {
-            q.wake_sleepers();
-        } else if self.len > 0 && q.live.sleepers.any() {
-            for member in &self.members[..self.len] {
-                q.members.get(*member).wake.rouse();
-            }
-        }
-        q.wake_background();
-    }
-}
 
 impl Runner {
     /// Drains a hardware queue's issue list, or leaves it to the thread that is draining it, or to the one that owns it.

@@ -3,24 +3,16 @@
 use blkmq_sched::{Knob, Unit};
 
 use crate::control::Change;
+use crate::error::QueueError;
 use crate::order::Locking;
-use crate::queue::{QueueError, RequestQueue, scheduler_names};
+use crate::queue::RequestQueue;
+use crate::schedulers::scheduler_names;
+use crate::settings::NR_REQUESTS;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, order};
 
 /// The prefix of the scheduler's knobs among the queue's.
 const SCHEDULER_PREFIX: &str = "iosched/";
-
-/// The bound on requests per hardware queue.
-pub(crate) const NR_REQUESTS: Knob = Knob {
-    name: "nr_requests",
-    unit: Unit::Count,
-    default: None,
-    min: 1,
-    max: 65536,
-    about: "Requests each hardware queue may have, queued and with the driver; by default as many as it can, 65536, with a \
-            scheduler, and the depth, which it cannot exceed, without. What was set stays when the scheduler changes.",
-};
 
 /// The knobs of every queue that have a number for a value. `scheduler` and `locking` have a name, `iosched/...` are
 /// the scheduler's, and `size` is the device's.
@@ -59,22 +51,6 @@ pub const QUEUE_KNOBS: &[Knob] = &[
         about: "Whether requests may pass the scheduler by while nothing waits; by default 1 under the locking combining.",
     },
 ];
-
-/// Whether this is a number of requests that a hardware queue may have.
-pub(crate) fn check_nr_requests(nr_requests: u32) -> Result<(), QueueError> {
-    let checked = NR_REQUESTS.check(i64::from(nr_requests));
-    checked.map(|_| ()).map_err(|error| QueueError::BadValue(error.to_string()))
-}
-
-/// Whether a hardware queue of this depth may have this number of requests while there is no scheduler.
-pub(crate) fn check_within_depth(nr_requests: u32, depth: u16) -> Result<(), QueueError> {
-    if nr_requests > u32::from(depth) {
-        return Err(QueueError::BadValue(format!(
-            "nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler"
-        )));
-    }
-    Ok(())
-}
 
 impl RequestQueue {
     /// The value of a knob as text; `scheduler` and `locking` show all, the chosen one in brackets. `size`, in sectors,

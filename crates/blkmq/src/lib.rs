@@ -25,6 +25,7 @@ pub mod grace;
 pub mod handover;
 pub mod left;
 pub mod liveness;
+mod notify;
 pub mod room;
 pub mod stack;
 pub mod staging;
@@ -36,8 +37,6 @@ pub mod word;
 // loom checks the pieces above in small models; everything below is built on them and too large for it.
 #[cfg(not(loom))]
 mod account;
-#[cfg(not(loom))]
-mod arena;
 #[cfg(not(loom))]
 mod attached;
 #[cfg(not(loom))]
@@ -68,6 +67,8 @@ mod dispatch;
 pub mod driver;
 #[cfg(not(loom))]
 mod dump;
+#[cfg(not(loom))]
+mod error;
 #[cfg(all(feature = "eventfd", not(loom)))]
 pub mod event;
 #[cfg(not(loom))]
@@ -83,6 +84,8 @@ mod issue;
 #[cfg(not(loom))]
 mod knobs;
 #[cfg(not(loom))]
+mod layout;
+#[cfg(not(loom))]
 pub mod limits;
 #[cfg(not(loom))]
 mod looks;
@@ -96,12 +99,20 @@ mod order;
 mod plug;
 #[cfg(not(loom))]
 mod queue;
+#[cfg(all(feature = "eventfd", not(loom)))]
+mod readiness;
 #[cfg(not(loom))]
 mod request;
 #[cfg(not(loom))]
 mod runner;
 #[cfg(not(loom))]
+mod schedulers;
+#[cfg(not(loom))]
+mod settings;
+#[cfg(not(loom))]
 mod split;
+#[cfg(not(loom))]
+mod started;
 #[cfg(not(loom))]
 mod status;
 #[cfg(not(loom))]
@@ -128,20 +139,23 @@ pub use clock::{Clock, VirtualClock};
 #[cfg(not(loom))]
 pub use control::{Change, Freeze, Quiesce};
 #[cfg(not(loom))]
+pub use error::QueueError;
+#[cfg(not(loom))]
 pub use hctx::{MAX_DEPTH, MAX_HW_QUEUES};
 #[cfg(not(loom))]
 pub use knobs::QUEUE_KNOBS;
 #[cfg(not(loom))]
 pub use limits::Limits;
+pub use notify::Notify;
 #[cfg(not(loom))]
 pub use order::{Locking, Measures, Wait};
 #[cfg(not(loom))]
-pub use queue::{QueueError, RequestQueue, scheduler_names};
+pub use queue::RequestQueue;
 #[cfg(not(loom))]
 pub use request::RqId;
+#[cfg(not(loom))]
+pub use schedulers::scheduler_names;
 #[cfg(not(loom))]
 pub use status::Status;
 #[cfg(not(loom))]
 pub use submit::{Completion, RejectReason, Rejected, Submitter};
-#[cfg(not(loom))]
-pub use wake::Notify;

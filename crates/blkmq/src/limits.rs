@@ -4,9 +4,7 @@ use blkmq_sched::{MergeLimits, Op};
 
 use crate::Status;
 use crate::bio::Flags;
-
-/// Bytes of a sector, the unit of every address here whatever the device's block size.
-pub const SECTOR_SIZE: usize = 512;
+pub use crate::bio::SECTOR_SIZE;
 
 /// What a device accepts. Names follow the kernel's queue limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

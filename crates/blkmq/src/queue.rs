@@ -1,174 +1,32 @@
 //! The request queue: everything that the threads of one device share.
 
-use std::fmt;
 #[cfg(feature = "eventfd")]
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use blkmq_sched::{MergeLevel, MergeLimits, Scheduler, Tally, Time};
+use blkmq_sched::{MergeLimits, Scheduler, Tally, Time};
 
 use crate::account::Account;
 use crate::attached::Attached;
+use crate::buffer::{Arena, Buffer};
 use crate::client::Client;
 use crate::clock::Clock;
-use crate::control::Control;
+use crate::control::state::Control;
 use crate::driver::Driver;
+use crate::error::QueueError;
 use crate::hctx::HwCtxTable;
-use crate::knobs::NR_REQUESTS;
 use crate::limits::Limits;
 use crate::liveness::Liveness;
 use crate::member::{MAX_MEMBERS, Member, Members};
-use crate::order::{Domain, Hold, Locking};
+use crate::order::{Domain, Hold};
 use crate::request::Slots;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::settings::{NR_REQUESTS, Settings};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex, kept};
 use crate::{Stats, Submitter};
 
 /// How long to wait before trying again what the driver refused or gave back, in ns.
 const RETRY_NS: u64 = 3_000_000;
-
-/// Why a queue could not be built or changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum QueueError {
-    /// No scheduler has this name.
-    UnknownScheduler(String),
-    /// The queue, or its scheduler, has no knob of this name; the second part names those it has, and tells if another scheduler has it.
-    UnknownKnob(String, String),
-    /// A knob's value is not what it takes; the text says what it takes.
-    BadValue(String),
-    /// The device's description of itself makes no sense.
-    BadDevice(String),
-    /// Every place for a thread is taken.
-    TooManySubmitters,
-    /// Each hardware queue belongs to one submitter, and there is none for this thread; the text says how many there are.
-    NoHardwareQueue(String),
-    /// The device cannot have that many hardware queues.
-    BadTopology(String),
-    /// The system lacks something that each thread needs; the text says what.
-    System(String),
-}
-
-impl fmt::Display for QueueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownScheduler(name) => {
-                write!(f, "unknown scheduler '{name}'; there are: {}", scheduler_names().join(", "))
-            }
-            Self::UnknownKnob(name, known) => write!(f, "unknown knob '{name}'; there are: {known}"),
-            Self::BadValue(text)
-            | Self::BadDevice(text)
-            | Self::NoHardwareQueue(text)
-            | Self::BadTopology(text)
-            | Self::System(text) => f.write_str(text),
-            Self::TooManySubmitters => write!(f, "a queue takes at most {} threads", MAX_MEMBERS - 1),
-        }
-    }
-}
-
-impl std::error::Error for QueueError {}
-
-/// The names that [`Builder::scheduler`](crate::Builder::scheduler) and [`RequestQueue::set_scheduler`] take.
-#[must_use]
-pub fn scheduler_names() -> Vec<&'static str> {
-    std::iter::once("none").chain(blkmq_sched::SCHEDULERS.iter().map(|known| known.name)).collect()
-}
-
-/// The scheduler that somebody asks for.
-#[derive(Debug)]
-pub(crate) enum Wanted {
-    Named(String),
-    Own(Box<dyn Scheduler>),
-}
-
-impl Wanted {
-    /// Looks it up; `None` stands for `none`.
-    pub(crate) fn find(self) -> Result<Option<Box<dyn Scheduler>>, QueueError> {
-        match self {
-            Self::Named(name) if name == "none" => Ok(None),
-            Self::Named(name) => blkmq_sched::scheduler(&name).map(Some).ok_or(QueueError::UnknownScheduler(name)),
-            Self::Own(scheduler) if scheduler.is_empty() => Ok(Some(scheduler)),
-            Self::Own(scheduler) => {
-                let (name, waiting) = (scheduler.name(), scheduler.len());
-                Err(QueueError::BadValue(format!(
-                    "a queue takes a scheduler in which nothing waits, not '{name}' with {waiting} requests"
-                )))
-            }
-        }
-    }
-}
-
-/// Knobs that the path of a request reads; on a line that is written only when one is set.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    has_scheduler: AtomicBool,
-    locking: AtomicU32,
-    bypass: AtomicBool,
-    /// Every submitter stages what it has, as if another thread were at the scheduler; for tests.
-    stages_all: AtomicBool,
-    pub(crate) nr_requests: AtomicU32,
-    /// `nr_requests` as somebody asked for it; 0 while nobody has.
-    pub(crate) asked_nr_requests: AtomicU32,
-    pub(crate) nomerges: AtomicU32,
-    pub(crate) io_timeout_ms: AtomicU32,
-    pub(crate) iostats: AtomicU32,
-}
-
-impl Settings {
-    pub(crate) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool, nr_requests: Option<u32>) -> Self {
-        Self {
-            has_scheduler: AtomicBool::new(false),
-            locking: AtomicU32::new(locking.index()),
-            bypass: AtomicBool::new(bypass),
-            stages_all: AtomicBool::new(false),
-            nr_requests: AtomicU32::new(0),
-            asked_nr_requests: AtomicU32::new(nr_requests.unwrap_or(0)),
-            nomerges: AtomicU32::new(0),
-            io_timeout_ms: AtomicU32::new(io_timeout_ms),
-            iostats: AtomicU32::new(1),
-        }
-    }
-
-    pub(crate) fn has_scheduler(&self) -> bool {
-        self.has_scheduler.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn locking(&self) -> Locking {
-        Locking::of_index(self.locking.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn set_locking(&self, locking: Locking) {
-        self.locking.store(locking.index(), Ordering::Relaxed);
-    }
-
-    /// Whether requests may pass the scheduler by while nothing waits.
-    pub(crate) fn has_bypass(&self) -> bool {
-        self.bypass.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_bypass(&self, bypass: bool) {
-        self.bypass.store(bypass, Ordering::Relaxed);
-    }
-
-    pub(crate) fn stages_all(&self) -> bool {
-        self.stages_all.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn has_iostats(&self) -> bool {
-        self.iostats.load(Ordering::Relaxed) != 0
-    }
-
-    pub(crate) fn merge_level(&self) -> MergeLevel {
-        match self.nomerges.load(Ordering::Relaxed) {
-            0 => MergeLevel::Full,
-            1 => MergeLevel::LastOnly,
-            _ => MergeLevel::Never,
-        }
-    }
-
-    pub(crate) fn timeout_ns(&self) -> u64 {
-        u64::from(self.io_timeout_ms.load(Ordering::Relaxed)) * 1_000_000
-    }
-}
 
 /// A device with its software queues, hardware queues, tags and scheduler.
 ///
@@ -223,6 +81,20 @@ impl RequestQueue {
         Submitter::join(Arc::clone(self), client)
     }
 
+    /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may make their memory ready
+    /// for itself, once instead of for each operation; where it does not they are like any others. They may be used with
+    /// other queues too, and outlive this one; their memory is freed together, with the last of them.
+    ///
+    /// # Panics
+    /// If they exceed half the address space.
+    #[must_use]
+    pub fn register_buffers(&self, count: usize, len: usize) -> Vec<Buffer> {
+        if count == 0 || len == 0 {
+            return (0..count).map(|_| Buffer::zeroed(0)).collect();
+        }
+        Arena::buffers(count, len, |arena| self.driver.register(arena))
+    }
+
     /// What the device accepts, as far as the queue knows: [`revalidate`](Self::revalidate) asks for its capacity anew.
     #[must_use]
     pub fn limits(&self) -> Limits {
@@ -262,7 +134,7 @@ impl RequestQueue {
     /// For tests: from now on every submitter finds the scheduler taken under the locking `combining`, and stages what it has.
     #[doc(hidden)]
     pub fn stage_all(&self) {
-        self.settings.stages_all.store(true, Ordering::Relaxed);
+        self.settings.stage_all();
     }
 
     /// What the scheduler needs to know of completions, since it was installed.
@@ -294,7 +166,7 @@ impl RequestQueue {
             let forgotten = MergeLimits { max_sectors: u32::MAX, max_segments: u16::MAX, ..limits };
             scheduler.set_merge_limits(if kept("install.merge_limits") { limits } else { forgotten });
         }
-        self.settings.has_scheduler.store(hold.scheduler().is_some(), Ordering::Relaxed);
+        self.settings.set_has_scheduler(hold.scheduler().is_some());
         self.apply_nr_requests(&mut hold, nr_requests);
         self.domain.note_waiting(&hold);
         self.domain.set_planned(u64::MAX);

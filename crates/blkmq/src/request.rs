@@ -4,6 +4,7 @@
 //! a list that it was put on, owns the request and nobody else touches it; so there is no lock per request.
 
 mod body;
+mod index;
 mod list;
 mod slot;
 mod state;
@@ -13,8 +14,9 @@ pub use blkmq_sched::RqId;
 pub use token::Request;
 
 pub(crate) use body::{Body, FlushStep, Part};
+pub(crate) use index::{NIL, SlotIndex};
 pub(crate) use list::RqList;
-pub(crate) use slot::{NIL, SlotIndex, Slots};
+pub(crate) use slot::Slots;
 pub(crate) use state::Place;
 
 #[cfg(test)]

@@ -6,12 +6,12 @@
 use blkmq_sched::Time;
 
 use crate::driver::Done;
-use crate::hctx::Layout;
-use crate::issue::Started;
+use crate::layout::Layout;
 use crate::member::Member;
 use crate::order::{Dispatched, Newcomers};
 use crate::queue::RequestQueue;
 use crate::request::{Place, Request, RqList};
+use crate::started::Started;
 use crate::sync::atomic::Ordering;
 use crate::sync::kept;
 use crate::tags::{Hint, Tag};

@@ -9,17 +9,18 @@ use crate::Status;
 use crate::bio::Bio;
 use crate::client::Client;
 use crate::clock::Clock;
+use crate::error::QueueError;
 use crate::grace::Activity;
 use crate::insert::refuse_nowait;
 use crate::looks::Looks;
-use crate::queue::{QueueError, RequestQueue};
+use crate::notify::Notify;
+use crate::queue::RequestQueue;
 use crate::request::{Body, Part, Place, RqId, RqList};
 use crate::room::Ticket;
 use crate::runner::Runner;
 use crate::split::Whole;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, kept};
-use crate::wake::Notify;
 use crate::word::Snapshot;
 
 /// An operation that was not taken, with the reason.

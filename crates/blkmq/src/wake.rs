@@ -12,16 +12,9 @@ use std::time::Duration;
 #[cfg(all(feature = "eventfd", not(loom)))]
 use crate::event::EventFd;
 
+use crate::notify::Notify;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use crate::sync::{Line, Mutex, Parker, fence_at, kept};
-
-/// Something outside the queue that wants to know of completions: an eventfd, an executor.
-///
-/// Called by the completing thread, under no lock of the queue. It must not block and must not call the queue.
-pub trait Notify: Send + Sync {
-    /// Something completed for the submitter that this was given to.
-    fn notify(&self);
-}
 
 /// How to reach a member's thread.
 pub struct Wake {

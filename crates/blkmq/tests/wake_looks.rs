@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use blkmq::Notify;
 use blkmq::driver::{Batch, Done, Driver, RqId, Topology};
 use blkmq::event::EventFd;
-use blkmq::wake::Notify;
 use blkmq::{Bio, Buffer, Client, Limits, RequestQueue, Status, Submitter, Time};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 

@@ -7,7 +7,8 @@ use blkmq_sched::Time;
 use super::gauge::{Gauge, in_flight};
 use super::sums::Sums;
 use crate::account::Stat;
-use crate::queue::{QueueError, RequestQueue};
+use crate::error::QueueError;
+use crate::queue::RequestQueue;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -5,8 +5,8 @@ use blkmq_sched::{RqId, Time};
 use super::{Batch, Done, Driver, StartedTable};
 use crate::Status;
 use crate::bio::Bio;
-use crate::issue::Started;
 use crate::request::{Body, Part, Place, Request, RqList, SlotIndex, Slots};
+use crate::started::Started;
 use crate::tags::Tag;
 
 /// How many cases a property test tries, from a seed that it prints and that `BLKMQ_SEED` sets.

@@ -25,7 +25,7 @@ use blkmq_sched::Time;
 use super::locking::{Dispatched, Inserted};
 use super::section::Section;
 use crate::account::Starting;
-use crate::hctx::Mapping;
+use crate::layout::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::RqList;
 use crate::runner::{RUN_BOUND, Runner};

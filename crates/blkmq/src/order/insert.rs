@@ -6,7 +6,7 @@ use super::domain::{Wait, WaitObserver};
 use super::section::Section;
 use crate::Status;
 use crate::account::Starting;
-use crate::hctx::Mapping;
+use crate::layout::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;

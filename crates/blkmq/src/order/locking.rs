@@ -7,7 +7,7 @@ use blkmq_sched::Time;
 
 use super::{batch, combining, single, staged};
 use crate::account::Starting;
-use crate::hctx::Mapping;
+use crate::layout::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::RqList;
 use crate::runner::Runner;

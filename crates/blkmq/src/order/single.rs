@@ -6,7 +6,7 @@ use super::choose::Choice;
 use super::insert::Rest;
 use super::locking::{Dispatched, Inserted};
 use crate::account::Starting;
-use crate::hctx::Mapping;
+use crate::layout::Mapping;
 use crate::liveness::Told;
 use crate::queue::RequestQueue;
 use crate::request::RqList;

@@ -16,7 +16,7 @@ use super::choose::Choice;
 use super::locking::{Dispatched, Inserted, Measures};
 use super::single;
 use crate::account::Starting;
-use crate::hctx::Mapping;
+use crate::layout::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::{Place, RqList};
 use crate::runner::Runner;

@@ -2,7 +2,7 @@
 
 use blkmq_sched::{ClientId, Info, IoPriority, MergeLevel, Op, Time};
 
-use super::slot::{NIL, SlotIndex};
+use super::index::{NIL, SlotIndex};
 use crate::Status;
 use crate::account::Mark;
 use crate::bio::Flags;

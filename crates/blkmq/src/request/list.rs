@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 
 use blkmq_sched::MOST_NEWCOMERS;
 
-use super::slot::{Slot, SlotIndex, Slots};
+use super::index::SlotIndex;
+use super::slot::{Slot, Slots};
 use super::state::Place;
 use super::token::Request;
 use crate::handover::Handover;
@@ -33,6 +34,17 @@ unsafe impl Send for RqList {}
 impl Default for RqList {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl Slots {
+    /// Every slot of the caller's own pool, free.
+    pub(crate) fn take_pool(&self, pool: u16) -> RqList {
+        let mut free = RqList::new();
+        for slot in (0..self.nr_slots(pool)).rev() {
+            free.push_free(self.take_own(SlotIndex::new(pool, slot)));
+        }
+        free
     }
 }
 

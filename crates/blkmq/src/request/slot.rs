@@ -4,56 +4,20 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use blkmq_sched::RqId;
 
 use super::body::Body;
-use super::list::RqList;
-use super::state::{Deadline, Late, Place, State, TimeoutVerdict};
-use super::token::Request;
-use crate::Status;
+use super::index::{NIL, SlotIndex, generation_of};
+use super::state::{Deadline, Place, State};
 use crate::bio::Bio;
 use crate::sync::atomic::{AtomicPtr, AtomicU32};
-
-/// The address of a slot: its pool in the upper half, its place there in the lower half.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct SlotIndex(pub(crate) u32);
-
-/// The address of no slot.
-pub(crate) const NIL: SlotIndex = SlotIndex(u32::MAX);
-
-impl SlotIndex {
-    pub(crate) const fn new(pool: u16, slot: u16) -> Self {
-        Self((pool as u32) << 16 | slot as u32)
-    }
-
-    pub(crate) const fn pool(self) -> u16 {
-        (self.0 >> 16) as u16
-    }
-
-    pub(crate) const fn slot(self) -> u16 {
-        self.0 as u16
-    }
-
-    pub(crate) const fn with_generation(self, generation: u32) -> RqId {
-        RqId((generation as u64) << 32 | self.0 as u64)
-    }
-
-    pub(crate) const fn of(id: RqId) -> Self {
-        Self(id.0 as u32)
-    }
-}
-
-pub(crate) const fn generation_of(id: RqId) -> u32 {
-    (id.0 >> 32) as u32
-}
 
 /// A place for one request.
 ///
 /// # Invariants
-/// 1. `body` is reached only through the one [`Request`] token of the slot. Tokens are made by [`Slots::take_own`] for the
+/// 1. `body` is reached only through the one [`Request`](super::Request) token of the slot. Tokens are made by [`Slots::take_own`] for the
 ///    slot's submitter when the slot is free and on no list of free ones, and by [`Slots::adopt`] from an address that a token left behind.
 /// 2. `bio` is written only by the slot's submitter while no part of it is in flight, and read by the holders of its
 ///    parts' tokens.
@@ -164,6 +128,11 @@ impl Slots {
         (0u16..).zip(self.pools.iter()).filter_map(|(number, pool)| Some((number, &**pool.get()?)))
     }
 
+    /// How many slots a pool has; none if it was not made.
+    pub(super) fn nr_slots(&self, pool: u16) -> u16 {
+        self.pools[usize::from(pool)].get().map_or(0, |slots| slots.len() as u16)
+    }
+
     /// The slot at an address. COST: one dependent load beside the slot's own line.
     #[inline]
     pub(crate) fn slot(&self, index: SlotIndex) -> &Slot {
@@ -189,40 +158,6 @@ impl Slots {
         &self.slot(SlotIndex(index)).link
     }
 
-    /// Every slot of the caller's own pool, free.
-    pub(crate) fn take_pool(&self, pool: u16) -> RqList {
-        let nr_slots = self.pools[usize::from(pool)].get().map_or(0, |slots| slots.len()) as u16;
-        let mut free = RqList::new();
-        for slot in (0..nr_slots).rev() {
-            free.push_free(self.take_own(SlotIndex::new(pool, slot)));
-        }
-        free
-    }
-
-    /// Begins an operation in a slot of the caller's own pool.
-    ///
-    /// # Panics
-    /// If the slot is in use: its submitter has lost count.
-    #[inline]
-    pub(crate) fn take_own(&self, index: SlotIndex) -> Request<'_> {
-        let slot = self.slot(index);
-        assert!(slot.state.is_at(Place::Free), "a slot in use is not taken again");
-        slot.state.rest_at(Place::Held);
-        // SAFETY: a free slot has no token, and only its pool's submitter takes from the pool.
-        unsafe { self.adopt(index) }
-    }
-
-    /// Takes a slot back whose parts have all come home.
-    ///
-    /// # Panics
-    /// If the slot is elsewhere.
-    pub(crate) fn take_back(&self, index: SlotIndex) -> Request<'_> {
-        let slot = self.slot(index);
-        assert!(slot.state.is_at(Place::Completed), "a part came home twice");
-        // SAFETY: the submitter took the slot's own part off its completion ring, and left it there until now.
-        unsafe { self.adopt(index) }
-    }
-
     /// Stores the operation whose parts were just put in the plug. Called by their submitter before they leave it.
     pub(crate) fn store_bio(&self, parent: SlotIndex, bio: Bio) {
         let slot = self.slot(parent);
@@ -231,84 +166,14 @@ impl Slots {
         let cell = unsafe { &mut *slot.bio.get() };
         cell.put(|| bio);
     }
-
-    /// Begins a flush of the queue's own. Called under the hardware queue's flush lock when none is running.
-    ///
-    /// # Panics
-    /// If the slot is in use: the flush machine has lost count.
-    pub(crate) fn take_flush(&self, index: SlotIndex) -> Request<'_> {
-        self.take_own(index)
-    }
-
-    /// Makes the token of a request again from the address that [`Request::leave_at`] left on a list.
-    ///
-    /// # Safety
-    /// The caller took the address off the only list it was on, or won the transition out of its place.
-    #[inline]
-    pub(crate) unsafe fn adopt(&self, index: SlotIndex) -> Request<'_> {
-        Request { slots: self, slot: self.slot(index) }
-    }
-
-    /// Like [`adopt`](Self::adopt), by the slot itself.
-    ///
-    /// # Safety
-    /// As for [`adopt`](Self::adopt), and the slot is one of these pools'.
-    #[inline]
-    pub(super) unsafe fn adopt_at(&self, slot: NonNull<Slot>) -> Request<'_> {
-        // SAFETY: a pool never goes before the value that holds it, which outlives this borrow.
-        let slot = unsafe { slot.as_ref() };
-        Request { slots: self, slot }
-    }
-
-    /// The driver completes a request, of which it has a loan if it `is_lent`: its token, if nobody else has completed it.
-    /// `Ok(None)`: the timeout scan is asking about it just now and will complete it with this status. `Err`: the driver has no
-    /// such request.
-    pub(crate) fn complete(&self, id: RqId, status: Status, is_lent: bool) -> Result<Option<Request<'_>>, ()> {
-        let (slot, generation) = self.find(id).ok_or(())?;
-        match slot.state.complete(generation, status, is_lent) {
-            Late::Taken => {
-                // SAFETY: the transition lets one caller past, and until then the request had no token.
-                let mut rq = unsafe { self.adopt(SlotIndex::of(id)) };
-                rq.body_mut().status = status;
-                Ok(Some(rq))
-            }
-            Late::LeftToScan => Ok(None),
-            Late::Stale => Err(()),
-        }
-    }
-
-    /// The timeout scan is done with a request it reserved by `State::begin_timeout`: the token, if the scan has to
-    /// complete it.
-    pub(crate) fn end_timeout(&self, id: RqId, expired: bool) -> Option<Request<'_>> {
-        let (slot, generation) = self.find(id)?;
-        match slot.state.end_timeout(generation, expired) {
-            TimeoutVerdict::StillIssued => None,
-            TimeoutVerdict::Finish(status) => {
-                // SAFETY: the scan won the transition, and until then the request had no token.
-                let mut rq = unsafe { self.adopt(SlotIndex::of(id)) };
-                rq.body_mut().status = status;
-                Some(rq)
-            }
-        }
-    }
-
-    /// The request a scheduler chose, or that left it by merging.
-    ///
-    /// # Panics
-    /// If the scheduler names a request that it does not have: its books are broken, and going on would lose data.
-    pub(crate) fn leave_scheduler(&self, id: RqId) -> Request<'_> {
-        let found = self.find(id);
-        let (slot, generation) = found.expect("a scheduler hands back ids it was given");
-        assert!(slot.state.leave_scheduler(generation), "{id:?} left the scheduler twice: {:?}", slot.state.look());
-        // SAFETY: the transition out of `Scheduler` succeeded, and only the scheduler's holder makes it.
-        unsafe { self.adopt(SlotIndex::of(id)) }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::{plugged, slots};
     use super::*;
+    use crate::Status;
+    use crate::request::Request;
     use blkmq_sched::Time;
 
     #[test]

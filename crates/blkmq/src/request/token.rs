@@ -2,12 +2,15 @@
 #![expect(unsafe_code, reason = "a request's body is reached through its token, not through a lock")]
 
 use std::fmt;
+use std::ptr::NonNull;
 
 use blkmq_sched::{IoPriority, MergeHow, Op, RqId, Time};
 
 use super::body::{Body, Part};
-use super::slot::{NIL, Slot, SlotIndex, Slots};
-use super::state::Place;
+use super::index::{NIL, SlotIndex};
+use super::slot::{Slot, Slots};
+use super::state::{Late, Place, TimeoutVerdict};
+use crate::Status;
 use crate::bio::{Bio, Flags};
 use crate::buffer::Segment;
 use crate::limits::SECTOR_SIZE;
@@ -243,6 +246,105 @@ impl<'q> Request<'q> {
             each(part);
             at = next;
         }
+    }
+}
+
+/// How tokens come to be: each function says why there is no other.
+impl Slots {
+    /// Begins an operation in a slot of the caller's own pool.
+    ///
+    /// # Panics
+    /// If the slot is in use: its submitter has lost count.
+    #[inline]
+    pub(crate) fn take_own(&self, index: SlotIndex) -> Request<'_> {
+        let slot = self.slot(index);
+        assert!(slot.state.is_at(Place::Free), "a slot in use is not taken again");
+        slot.state.rest_at(Place::Held);
+        // SAFETY: a free slot has no token, and only its pool's submitter takes from the pool.
+        unsafe { self.adopt(index) }
+    }
+
+    /// Takes a slot back whose parts have all come home.
+    ///
+    /// # Panics
+    /// If the slot is elsewhere.
+    pub(crate) fn take_back(&self, index: SlotIndex) -> Request<'_> {
+        let slot = self.slot(index);
+        assert!(slot.state.is_at(Place::Completed), "a part came home twice");
+        // SAFETY: the submitter took the slot's own part off its completion ring, and left it there until now.
+        unsafe { self.adopt(index) }
+    }
+
+    /// Begins a flush of the queue's own. Called under the hardware queue's flush lock when none is running.
+    ///
+    /// # Panics
+    /// If the slot is in use: the flush machine has lost count.
+    pub(crate) fn take_flush(&self, index: SlotIndex) -> Request<'_> {
+        self.take_own(index)
+    }
+
+    /// Makes the token of a request again from the address that [`Request::leave_at`] left on a list.
+    ///
+    /// # Safety
+    /// The caller took the address off the only list it was on, or won the transition out of its place.
+    #[inline]
+    pub(crate) unsafe fn adopt(&self, index: SlotIndex) -> Request<'_> {
+        Request { slots: self, slot: self.slot(index) }
+    }
+
+    /// Like [`adopt`](Self::adopt), by the slot itself.
+    ///
+    /// # Safety
+    /// As for [`adopt`](Self::adopt), and the slot is one of these pools'.
+    #[inline]
+    pub(super) unsafe fn adopt_at(&self, slot: NonNull<Slot>) -> Request<'_> {
+        // SAFETY: a pool never goes before the value that holds it, which outlives this borrow.
+        let slot = unsafe { slot.as_ref() };
+        Request { slots: self, slot }
+    }
+
+    /// The driver completes a request, of which it has a loan if it `is_lent`: its token, if nobody else has completed it.
+    /// `Ok(None)`: the timeout scan is asking about it just now and will complete it with this status. `Err`: the driver has no
+    /// such request.
+    pub(crate) fn complete(&self, id: RqId, status: Status, is_lent: bool) -> Result<Option<Request<'_>>, ()> {
+        let (slot, generation) = self.find(id).ok_or(())?;
+        match slot.state.complete(generation, status, is_lent) {
+            Late::Taken => {
+                // SAFETY: the transition lets one caller past, and until then the request had no token.
+                let mut rq = unsafe { self.adopt(SlotIndex::of(id)) };
+                rq.body_mut().status = status;
+                Ok(Some(rq))
+            }
+            Late::LeftToScan => Ok(None),
+            Late::Stale => Err(()),
+        }
+    }
+
+    /// The timeout scan is done with a request it reserved by `State::begin_timeout`: the token, if the scan has to
+    /// complete it.
+    pub(crate) fn end_timeout(&self, id: RqId, expired: bool) -> Option<Request<'_>> {
+        let (slot, generation) = self.find(id)?;
+        match slot.state.end_timeout(generation, expired) {
+            TimeoutVerdict::StillIssued => None,
+            TimeoutVerdict::Finish(status) => {
+                // SAFETY: the scan won the transition, and until then the request had no token.
+                let mut rq = unsafe { self.adopt(SlotIndex::of(id)) };
+                rq.body_mut().status = status;
+                Some(rq)
+            }
+        }
+    }
+
+    /// The request a scheduler chose, or that left it by merging.
+    ///
+    /// # Panics
+    /// If the scheduler names a request that it does not have: its books are broken, and going on would lose data.
+    pub(crate) fn leave_scheduler(&self, id: RqId) -> Request<'_> {
+        let found = self.find(id);
+        let (slot, generation) = found.expect("a scheduler hands back ids it was given");
+        assert!(slot.state.leave_scheduler(generation), "{id:?} left the scheduler twice: {:?}", slot.state.look());
+        // SAFETY: the transition out of `Scheduler` succeeded, and only the scheduler's holder makes it.
+        unsafe { self.adopt(SlotIndex::of(id)) }
     }
 }
 

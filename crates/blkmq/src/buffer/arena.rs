@@ -7,8 +7,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::buffer::{BUFFER_ALIGN, Buffer};
-use crate::queue::RequestQueue;
+use super::{BUFFER_ALIGN, Buffer};
 
 /// What a driver keeps as long as an [`Arena`] lives. Dropping it undoes whatever was done for the arena.
 pub type Registration = Box<dyn Any + Send + Sync>;
@@ -42,6 +41,17 @@ impl Arena {
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         Self { start, layout, most, registration: None }
+    }
+
+    /// `count` zeroed buffers of `most` bytes, out of memory that `register` may show to a device.
+    pub(crate) fn buffers(
+        count: usize,
+        most: usize,
+        register: impl FnOnce(&Self) -> Option<Registration>,
+    ) -> Vec<Buffer> {
+        let mut arena = Self::new(count, most);
+        arena.registration = register(&arena);
+        arena.cut()
     }
 
     /// Where its memory is, for system calls.
@@ -94,24 +104,6 @@ impl Drop for Arena {
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Arena({} bytes, registered {})", self.len(), self.registration.is_some())
-    }
-}
-
-impl RequestQueue {
-    /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may make their memory ready
-    /// for itself, once instead of for each operation; where it does not they are like any others. They may be used with
-    /// other queues too, and outlive this one; their memory is freed together, with the last of them.
-    ///
-    /// # Panics
-    /// If they exceed half the address space.
-    #[must_use]
-    pub fn register_buffers(&self, count: usize, len: usize) -> Vec<Buffer> {
-        if count == 0 || len == 0 {
-            return (0..count).map(|_| Buffer::zeroed(0)).collect();
-        }
-        let mut arena = Arena::new(count, len);
-        arena.registration = self.driver.register(&arena);
-        arena.cut()
     }
 }
 
