@@ -13,6 +13,7 @@
 //! the future, which happens only when an expiry knob has been lowered, or when threads read the clock in another order
 //! than they insert. Here such a request goes out: holding it would stall an idle device.
 
+mod direction;
 mod level;
 mod merge;
 mod request;
@@ -22,7 +23,8 @@ mod tunables;
 
 use core::fmt;
 
-use level::{Direction, Level};
+use direction::Direction;
+use level::Level;
 use request::{ByAge, ByEnd, Request};
 use tunables::Tunables;
 

@@ -70,25 +70,6 @@ pub fn touch(name: &'static str) {
     HOT.with(|hot| hot.touched.set(Some(name)));
 }
 
-/// A step: the CPU has done something that others can see. Another CPU may go on before this returns.
-#[inline]
-pub(crate) fn step() {
-    HOT.with(|hot| {
-        let line = hot.touched.take();
-        let left = hot.left.get();
-        if hot.depth.get() > 0 || hot.quantum.get() == 0 {
-            return;
-        }
-        let watched = line.is_some() && line == hot.watched.get();
-        if left > 1 && !watched {
-            hot.left.set(left - 1);
-            return;
-        }
-        hot.left.set(left.saturating_sub(1));
-        crate::machine::decide(line.filter(|_| watched));
-    });
-}
-
 /// Runs a section in which no other CPU goes on. What would be steps are none in it, so it takes no time. It must not wait
 /// for anything.
 pub fn uninterrupted<R>(section: impl FnOnce() -> R) -> R {

@@ -27,6 +27,7 @@ mod hot;
 mod machine;
 mod random;
 pub mod schedule;
+mod step;
 pub mod sync;
 pub mod thread;
 pub mod time;

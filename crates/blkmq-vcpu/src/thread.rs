@@ -42,7 +42,7 @@ pub fn spawn_named<T: Send + 'static>(name: String, body: impl FnOnce() -> T + S
             let _ = wake(waiting);
         }
     });
-    crate::hot::step();
+    crate::step::step();
     JoinHandle(shared)
 }
 

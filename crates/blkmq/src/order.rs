@@ -6,7 +6,7 @@
 //! it ends, what others see of the domain is brought up to date, in one place.
 //!
 //! How many threads enter, one after another, and what the others do meanwhile, is the [`Locking`]. Each is one file with three
-//! entry points, which `locking` names in one place: insert a plug, dispatch, and whether requests may pass the scheduler by as far
+//! entry points, which `entry` names in one place: insert a plug, dispatch, and whether requests may pass the scheduler by as far
 //! as the locking is concerned.
 //!
 //! `insert`, `dispatch` and `bypass`, and the control path, call in here. Nothing here calls them, but for what `dispatch` knows of
@@ -17,10 +17,12 @@ mod batch;
 mod choose;
 mod combining;
 mod domain;
+mod entry;
 mod gate;
 mod hold;
 mod insert;
 mod locking;
+mod outcome;
 mod section;
 mod single;
 mod staged;
@@ -30,6 +32,6 @@ pub use domain::Wait;
 pub(crate) use domain::{Domain, WaitObserver};
 pub(crate) use hold::Hold;
 pub(crate) use insert::insert_behind;
-pub(crate) use locking::{Dispatched, Inserted};
 pub use locking::{Locking, Measures};
+pub(crate) use outcome::{Dispatched, Inserted};
 pub(crate) use through::Newcomers;

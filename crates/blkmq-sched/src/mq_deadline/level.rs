@@ -1,25 +1,10 @@
 //! A priority level: what waits in it, and what went through it.
 
+use super::direction::Direction;
 use super::request::{ByAge, Request};
-use crate::Op;
 use crate::list::List;
 use crate::slab::{Index, Probe, Slab};
 use crate::tree::Tree;
-
-/// The direction of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
-    Read,
-    Write,
-}
-
-impl Direction {
-    pub(super) const ALL: [Self; 2] = [Self::Read, Self::Write];
-
-    pub(super) const fn of(op: Op) -> Self {
-        if op.is_read() { Self::Read } else { Self::Write }
-    }
-}
 
 /// What waits of one class in one direction.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Merging: a newcomer with a waiting request, and two waiting requests that have come to touch.
 
 use super::MqDeadline;
-use super::level::Direction;
+use super::direction::Direction;
 use crate::slab::{Index, Probe};
 use crate::{Info, Join, Merge, MergeHow, MergeLevel};
 

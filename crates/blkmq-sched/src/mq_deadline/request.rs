@@ -6,7 +6,7 @@ use crate::slab::Index;
 use crate::tree::{Branches, Keyed};
 use crate::{Class, Info, RqId, Time};
 
-use super::level::Direction;
+use super::direction::Direction;
 
 /// One waiting request.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use core::fmt::{Result, Write};
 
-use super::level::Direction;
+use super::direction::Direction;
 use super::request::Request;
 use super::{MqDeadline, Pace};
 use crate::Class;

@@ -2,7 +2,7 @@
 //! arrivals and no hash. Sorted, they are what insertion and choice would have made of them.
 
 use super::MqDeadline;
-use super::level::Direction;
+use super::direction::Direction;
 use crate::scheduler::MOST_NEWCOMERS;
 use crate::slab::Probe;
 use crate::{Newcomer, Op, Time};

@@ -1,6 +1,6 @@
 //! The knobs of `mq-deadline`: the kernel's names, units, defaults and ranges.
 
-use super::level::Direction;
+use super::direction::Direction;
 use crate::{Knob, KnobError, Unit};
 
 const INT_MAX: i64 = i32::MAX as i64;

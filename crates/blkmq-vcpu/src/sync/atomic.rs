@@ -2,7 +2,7 @@
 
 pub use std::sync::atomic::Ordering;
 
-use crate::hot::step;
+use crate::step::step;
 
 /// What can be done with every atomic value, one step each.
 macro_rules! operations {

@@ -4,8 +4,9 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult};
 
-use crate::hot::{CpuId, step};
+use crate::hot::CpuId;
 use crate::machine::{is_running, sleep, wake};
+use crate::step::step;
 
 /// A lock; taking it and letting it go are steps. Who waits is woken when it is let go, and may find it taken again by
 /// another, as with `std`'s.

@@ -4,7 +4,8 @@ use std::fmt;
 
 use blkmq_sched::Time;
 
-use super::spec::{Accepts, Parameter, Values};
+use super::spec::value::Accepts;
+use super::spec::values::{Parameter, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
 use super::{Batch, Driver, Extent, Topology, check_topology};
 use crate::limits::{Limits, SECTOR_SIZE};

@@ -3,7 +3,7 @@
 
 use blkmq_sched::Time;
 
-use super::locking::Dispatched;
+use super::outcome::Dispatched;
 use super::single;
 use crate::queue::RequestQueue;
 use crate::runner::Runner;

@@ -22,7 +22,7 @@
 
 use blkmq_sched::Time;
 
-use super::locking::{Dispatched, Inserted};
+use super::outcome::{Dispatched, Inserted};
 use super::section::Section;
 use crate::account::Starting;
 use crate::layout::Mapping;

@@ -1,12 +1,9 @@
 //! What is ordered together: a scheduler under its lock, and what threads know of it without the lock.
 
 use super::hold::Hold;
-use super::section::Section;
 use crate::account::Counters;
 use crate::clock::{Clock, Time};
-use crate::member::Member;
 use crate::queue::RequestQueue;
-use crate::runner::Runner;
 use crate::staging::Staging;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Line, Mutex, MutexGuard, kept};
@@ -89,33 +86,6 @@ impl Domain {
         }
     }
 
-    /// Enters the ordered section as of `now`: `run` works under the scheduler's lock. Then what others see is brought up to date,
-    /// the lock is let go, and threads that sleep are woken if the scheduler is to be asked earlier than they know. `member` and
-    /// `runner` are the thread's, which must not be in the section already.
-    ///
-    /// COST: of a free lock a compare-exchange, and a swap to unlock; two readings of the meter, if there is one, of a held one.
-    /// At the end a load of the queue's word and three of the counts, which are written only if they have changed.
-    #[inline]
-    pub(crate) fn enter<'q, R>(
-        &self,
-        q: &'q RequestQueue,
-        member: &'q Member,
-        runner: &mut Runner,
-        now: Time,
-        run: impl FnOnce(&mut Section<'q, '_>) -> R,
-    ) -> R {
-        let mut guard = self.acquire(&member.counters);
-        guard.room = (0, 0);
-        let mut section = Section::new(q, member, self, &mut guard, runner, now);
-        let result = run(&mut section);
-        let tells = section.end();
-        drop(guard);
-        if tells {
-            q.wake_sleepers();
-        }
-        result
-    }
-
     /// The lock, for the control path: holds are not counted.
     pub(crate) fn control(&self) -> MutexGuard<'_, Hold> {
         self.lock.hold.lock()
@@ -123,7 +93,7 @@ impl Domain {
 
     /// The lock on the path of a request: holds are counted, and waits for them.
     #[inline]
-    fn acquire(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
+    pub(super) fn acquire(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
         counters.held();
         match self.lock.hold.try_lock() {
             Some(guard) => guard,

@@ -5,7 +5,7 @@
 
 use blkmq_sched::Class;
 
-use super::Hold;
+use super::hold::Hold;
 use crate::queue::RequestQueue;
 use crate::sync::kept;
 use crate::word::Gate;

@@ -1,43 +1,7 @@
-//! Which threads reach the scheduler, and how: the one place that tells the lockings apart.
+//! The lockings by their names: which threads reach the scheduler, and how.
 
 use std::fmt;
 use std::str::FromStr;
-
-use blkmq_sched::Time;
-
-use super::{batch, combining, single, staged};
-use crate::account::Starting;
-use crate::layout::Mapping;
-use crate::queue::RequestQueue;
-use crate::request::RqList;
-use crate::runner::Runner;
-
-/// What came of inserting a plug.
-#[must_use]
-pub(crate) struct Inserted {
-    /// How many operations left the plug and have entered the queue.
-    pub(crate) entered: u64,
-    /// What was dispatched with it, if that was tried as far as it is this thread's business.
-    pub(crate) dispatched: Option<Dispatched>,
-}
-
-/// How far a thread came in dispatching.
-#[must_use]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Dispatched {
-    /// How many requests became ready to be issued.
-    pub(crate) chosen: usize,
-    /// The thread has done its share at the scheduler, and left the rest: it [hands on](crate::liveness::Liveness::hand_on) what it
-    /// left.
-    pub(crate) gave_up: bool,
-}
-
-impl Dispatched {
-    /// So many, and it went as far as it could.
-    pub(crate) const fn all(chosen: usize) -> Self {
-        Self { chosen, gave_up: false }
-    }
-}
 
 /// The locking around a scheduler: how many threads reach it, one after another. It contains no policy of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -113,47 +77,6 @@ impl Locking {
     #[must_use]
     pub const fn takes_all(self) -> bool {
         matches!(self, Self::Staged(Measures { buckets: true, .. }) | Self::Combining)
-    }
-
-    /// Inserts a plug, which is not empty, of the thread that `runner` belongs to. What finds no room stays in the plug, or waits
-    /// with what others left. `may_dispatch`: requests may be started.
-    #[inline]
-    pub(crate) fn insert(
-        self,
-        runner: &mut Runner,
-        starting: &Starting<'_>,
-        mapping: &Mapping,
-        plug: &mut RqList,
-        may_dispatch: bool,
-    ) -> Inserted {
-        debug_assert!(!plug.is_empty(), "there is something to insert");
-        match self {
-            Self::Single | Self::Batch => single::insert(runner, starting, mapping, plug, false),
-            Self::Staged(measures) => staged::insert(runner, starting, mapping, plug, measures),
-            Self::Combining => combining::insert(runner, starting, mapping, plug, may_dispatch),
-        }
-    }
-
-    /// Chooses up to `bound` requests and makes them ready.
-    #[inline]
-    pub(crate) fn dispatch(self, runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
-        match self {
-            Self::Single => single::dispatch(runner, q, now, bound),
-            Self::Staged(measures) => staged::dispatch(runner, q, now, bound, measures),
-            Self::Batch => batch::dispatch(runner, q, now, bound),
-            Self::Combining => combining::dispatch(runner, q, now, bound),
-        }
-    }
-
-    /// Whether requests may pass the scheduler by as far as the locking knows: nothing waits that is not in the queue's word.
-    #[inline]
-    pub(crate) fn is_free(self, q: &RequestQueue) -> bool {
-        match self {
-            Self::Single => single::is_free(q),
-            Self::Staged(_) => staged::is_free(q),
-            Self::Batch => batch::is_free(q),
-            Self::Combining => combining::is_free(q),
-        }
     }
 
     pub(crate) const fn index(self) -> u32 {

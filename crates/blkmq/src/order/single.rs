@@ -4,7 +4,7 @@ use blkmq_sched::Time;
 
 use super::choose::Choice;
 use super::insert::Rest;
-use super::locking::{Dispatched, Inserted};
+use super::outcome::{Dispatched, Inserted};
 use crate::account::Starting;
 use crate::layout::Mapping;
 use crate::liveness::Told;

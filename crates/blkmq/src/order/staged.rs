@@ -13,7 +13,8 @@
 use blkmq_sched::Time;
 
 use super::choose::Choice;
-use super::locking::{Dispatched, Inserted, Measures};
+use super::locking::Measures;
+use super::outcome::{Dispatched, Inserted};
 use super::single;
 use crate::account::Starting;
 use crate::layout::Mapping;

@@ -10,8 +10,8 @@
 
 use blkmq_sched::{MOST_NEWCOMERS, Newcomer, Op};
 
-use super::Hold;
 use super::domain::{Wait, WaitObserver};
+use super::hold::Hold;
 use super::section::Section;
 use crate::account::Starting;
 use crate::layout::Mapping;

@@ -1,0 +1,156 @@
+//! The modules of a crate import one another in one direction: none stands in a cycle. A module and those inside of it are one room,
+//! which may use one another. Unit tests at the end of a file are not looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Crates whose modules are in no cycle.
+const CRATES: [&str; 4] = ["blkmq", "blkmq-nbd", "blkmq-sched", "blkmq-vcpu"];
+
+/// A module by its path within the crate; the root is empty.
+type Module = Vec<String>;
+
+/// What each module imports.
+type Imports = BTreeMap<Module, BTreeSet<Module>>;
+
+/// The paths that a source names from the root of its crate (`crate::`) or from the modules that it is in (`super::`).
+fn paths(module: &[String], source: &str) -> Vec<Module> {
+    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let source = source.split("#[cfg(all(test").next().unwrap_or_default();
+    let code: Vec<_> = source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
+    let code = code.join("\n");
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        expand(&[], &code[at + "crate::".len()..], &mut found);
+    }
+    for (at, _) in code.match_indices("super::") {
+        if code[..at].ends_with("super::") {
+            continue;
+        }
+        let mut base = module;
+        let mut rest = &code[at..];
+        while let Some(outer) = rest.strip_prefix("super::") {
+            base = &base[..base.len().saturating_sub(1)];
+            rest = outer;
+        }
+        expand(base, rest, &mut found);
+    }
+    found
+}
+
+/// Adds what a use tree names, such as `a::{b, c::D}`. Returns what of the text is behind it.
+fn expand<'t>(base: &[String], text: &'t str, found: &mut Vec<Module>) -> &'t str {
+    let mut path = base.to_vec();
+    let mut rest = text.trim_start();
+    loop {
+        if let Some(group) = rest.strip_prefix('{') {
+            rest = group;
+            loop {
+                rest = expand(&path, rest, found).trim_start();
+                match rest.strip_prefix(',') {
+                    Some(more) => rest = more,
+                    None => return rest.strip_prefix('}').unwrap_or(rest),
+                }
+            }
+        }
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        if end > 0 {
+            path.push(rest[..end].to_owned());
+        }
+        rest = &rest[end..];
+        match rest.strip_prefix("::") {
+            Some(more) => rest = more,
+            None => {
+                found.push(path);
+                return rest;
+            }
+        }
+    }
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of the repository can be read").flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+}
+
+fn imports(folder: &Path) -> Imports {
+    let mut texts = BTreeMap::new();
+    for file in sources(folder) {
+        let inside = file.strip_prefix(folder).expect("it was found there").with_extension("");
+        let mut module: Module = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        if module.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
+            module.pop();
+        }
+        texts.insert(module, fs::read_to_string(&file).expect("a source is text"));
+    }
+    let known =
+        |path: &Module| (1..=path.len()).rev().map(|len| path[..len].to_vec()).find(|path| texts.contains_key(path));
+    let of = |(module, text): (&Module, &String)| {
+        let named = paths(module, text).iter().filter_map(known).collect::<BTreeSet<_>>();
+        let others = named.into_iter().filter(|other| !other.starts_with(module)).collect();
+        (module.clone(), others)
+    };
+    texts.iter().map(of).collect()
+}
+
+/// The modules that can be reached from one by its imports.
+fn reached(imports: &Imports, from: &Module) -> BTreeSet<Module> {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = next.pop() {
+        for other in imports.get(module).into_iter().flatten() {
+            if seen.insert(other.clone()) {
+                next.push(other);
+            }
+        }
+    }
+    seen
+}
+
+/// The modules from which one comes back to itself, each with what it imports of the others.
+fn cycles(imports: &Imports) -> Vec<String> {
+    let turns: BTreeSet<_> = imports.keys().filter(|module| reached(imports, module).contains(*module)).collect();
+    let name = |module: &Module| module.join("::");
+    let line = |module: &&Module| {
+        let others: Vec<_> = imports[*module].iter().filter(|other| turns.contains(other)).map(name).collect();
+        format!("{} imports {}", name(module), others.join(", "))
+    };
+    turns.iter().map(line).collect()
+}
+
+fn module(path: &str) -> Module {
+    path.split("::").map(str::to_owned).collect()
+}
+
+#[test]
+fn use_trees_are_read_whole() {
+    let source = "use crate::a::{B, c::{D, E}};\nuse super::f::G;\nfn x() { crate::h::i() } // crate::no\n#[cfg(test)]\ncrate::no";
+    let expected = ["a::B", "a::c::D", "a::c::E", "h::i", "p::f::G"].map(module);
+    assert_eq!(paths(&module("p::q"), source), expected);
+}
+
+#[test]
+fn a_cycle_is_found_and_named() {
+    let imports = |edges: &[(&str, &str)]| {
+        let mut imports = Imports::new();
+        for (from, to) in edges {
+            imports.entry(module(from)).or_default().insert(module(to));
+            imports.entry(module(to)).or_default();
+        }
+        imports
+    };
+    assert!(cycles(&imports(&[("a", "b"), ("b", "c"), ("a", "c")])).is_empty());
+    let found = cycles(&imports(&[("a", "b"), ("b", "c"), ("c", "b")]));
+    assert_eq!(found, ["b imports c", "c imports b"]);
+}
+
+#[test]
+fn no_module_stands_in_a_cycle() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is one of several");
+    for name in CRATES {
+        let imports = imports(&crates.join(name).join("src"));
+        assert!(imports.len() > 1, "{name} has modules");
+        assert_eq!(cycles(&imports), [""; 0], "{name}: what several modules need belongs into one below them");
+    }
+}

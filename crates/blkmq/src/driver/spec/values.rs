@@ -1,0 +1,136 @@
+//! The parameters of a device, and their values in a spec.
+
+use std::fmt;
+
+use super::value::{Accepts, Value};
+
+/// A parameter of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameter {
+    /// The name; the kernel's, where the kernel has the parameter.
+    pub name: &'static str,
+    /// What a value looks like.
+    pub accepts: Accepts,
+    /// The value of a spec that does not give one, as it would be written there; empty for none.
+    pub default: &'static str,
+    /// One sentence on what it does.
+    pub about: &'static str,
+}
+
+impl Parameter {
+    /// A parameter.
+    #[must_use]
+    pub const fn new(name: &'static str, accepts: Accepts, default: &'static str, about: &'static str) -> Self {
+        Self { name, accepts, default, about }
+    }
+}
+
+/// The value of each parameter of a device, given or default.
+pub struct Values<'a> {
+    pub(super) parameters: &'static [Parameter],
+    pub(super) given: Vec<Option<Value>>,
+    /// Tells the opener what is waited for while the device is opened.
+    pub(super) tell: &'a dyn Fn(&str),
+}
+
+impl fmt::Debug for Values<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Values").field("given", &self.given).finish_non_exhaustive()
+    }
+}
+
+impl Values<'_> {
+    /// Reads `name=value,name=value`; `None` leaves everything at its default.
+    pub(crate) fn parse(parameters: &'static [Parameter], text: Option<&str>) -> Result<Self, String> {
+        let mut values = Self { parameters, given: vec![None; parameters.len()], tell: &|_| () };
+        let mut words = text.into_iter().flat_map(|text| text.split(',')).peekable();
+        while let Some(word) = words.next() {
+            let Some((name, value)) = word.split_once('=') else {
+                return Err(format!("{word:?} is not of the form name=value"));
+            };
+            let Some(place) = parameters.iter().position(|parameter| parameter.name == name) else {
+                let known = join(parameters.iter().map(|parameter| parameter.name));
+                return Err(format!("there is no parameter {name:?}; there are: {known}"));
+            };
+            let accepts = parameters[place].accepts;
+            let mut value = value.to_owned();
+            // The parts of a fault's description are separated by commas too; a parameter always has its name before
+            // it.
+            while let Some(part) = words.next_if(|next| matches!(accepts, Accepts::Fault) && !next.contains('=')) {
+                value.push(',');
+                value.push_str(part);
+            }
+            let value = accepts.parse(&value).map_err(|error| format!("{name}={value:?}: {error}"))?;
+            if values.given[place].replace(value).is_some() {
+                return Err(format!("{name} is given twice"));
+            }
+        }
+        Ok(values)
+    }
+
+    /// Tells the opener what the device waits for, in one sentence.
+    pub fn tell(&self, text: &str) {
+        (self.tell)(text);
+    }
+
+    fn place(&self, name: &str) -> usize {
+        let place = self.parameters.iter().position(|parameter| parameter.name == name);
+        place.expect("a device asks for the parameters of its own table")
+    }
+
+    /// Whether the spec gives the parameter.
+    ///
+    /// # Panics
+    /// If the table has none of this name.
+    #[must_use]
+    pub fn is_given(&self, name: &str) -> bool {
+        self.given[self.place(name)].is_some()
+    }
+
+    /// The value of a parameter; `None` if it is not given and has no default.
+    ///
+    /// # Panics
+    /// If the table has none of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Value> {
+        let place = self.place(name);
+        let Parameter { accepts, default, .. } = self.parameters[place];
+        self.given[place]
+            .clone()
+            .or_else(|| (!default.is_empty()).then(|| accepts.parse(default).expect("a table's default is acceptable")))
+    }
+
+    /// The value of a parameter that is a number and has a default; sizes in bytes, times in nanoseconds.
+    ///
+    /// # Panics
+    /// If it is none, or its range does not fit the type.
+    #[must_use]
+    pub fn number<T: TryFrom<u64>>(&self, name: &str) -> T {
+        let Some(Value::Number(number)) = self.get(name) else {
+            unreachable!("{name} is a number and has a default");
+        };
+        T::try_from(number).ok().expect("a table's range fits the type it is read as")
+    }
+
+    /// The size of a device in bytes, from `size` or, in its place, `gb`.
+    pub(crate) fn size(&self) -> Result<u64, String> {
+        match (self.is_given("size"), self.is_given("gb")) {
+            (true, true) => Err("give size or gb, not both".to_owned()),
+            (true, false) => Ok(self.number("size")),
+            (false, _) => Ok(self.number("gb")),
+        }
+    }
+
+    /// The value of a switch.
+    ///
+    /// # Panics
+    /// If the table has no switch of this name.
+    #[must_use]
+    pub fn is_on(&self, name: &str) -> bool {
+        self.number::<u64>(name) == 1
+    }
+}
+
+pub(super) fn join<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,55 @@
+//! The entry points of a locking: the one place that tells the lockings apart.
+
+use blkmq_sched::Time;
+
+use super::locking::Locking;
+use super::outcome::{Dispatched, Inserted};
+use super::{batch, combining, single, staged};
+use crate::account::Starting;
+use crate::layout::Mapping;
+use crate::queue::RequestQueue;
+use crate::request::RqList;
+use crate::runner::Runner;
+
+impl Locking {
+    /// Inserts a plug, which is not empty, of the thread that `runner` belongs to. What finds no room stays in the plug, or waits
+    /// with what others left. `may_dispatch`: requests may be started.
+    #[inline]
+    pub(crate) fn insert(
+        self,
+        runner: &mut Runner,
+        starting: &Starting<'_>,
+        mapping: &Mapping,
+        plug: &mut RqList,
+        may_dispatch: bool,
+    ) -> Inserted {
+        debug_assert!(!plug.is_empty(), "there is something to insert");
+        match self {
+            Self::Single | Self::Batch => single::insert(runner, starting, mapping, plug, false),
+            Self::Staged(measures) => staged::insert(runner, starting, mapping, plug, measures),
+            Self::Combining => combining::insert(runner, starting, mapping, plug, may_dispatch),
+        }
+    }
+
+    /// Chooses up to `bound` requests and makes them ready.
+    #[inline]
+    pub(crate) fn dispatch(self, runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+        match self {
+            Self::Single => single::dispatch(runner, q, now, bound),
+            Self::Staged(measures) => staged::dispatch(runner, q, now, bound, measures),
+            Self::Batch => batch::dispatch(runner, q, now, bound),
+            Self::Combining => combining::dispatch(runner, q, now, bound),
+        }
+    }
+
+    /// Whether requests may pass the scheduler by as far as the locking knows: nothing waits that is not in the queue's word.
+    #[inline]
+    pub(crate) fn is_free(self, q: &RequestQueue) -> bool {
+        match self {
+            Self::Single => single::is_free(q),
+            Self::Staged(_) => staged::is_free(q),
+            Self::Batch => batch::is_free(q),
+            Self::Combining => combining::is_free(q),
+        }
+    }
+}
