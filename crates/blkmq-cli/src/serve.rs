@@ -169,9 +169,9 @@ pub(crate) struct Serve {
 
 /// What happens to a server.
 enum Event {
-    /// Somebody asked for the end by the control socket.
+    /// An operator asked for the end by the control socket.
     Stop,
-    /// Somebody asked for it by a signal.
+    /// A signal asked for it.
     Signal,
     /// The command of `--run` has ended.
     Ended(io::Result<ExitStatus>),

@@ -24,6 +24,7 @@ fn activated(folder: &Path, arguments: &[&str]) -> Command {
     shell
 }
 
+/// Red if a socket that was handed over is not used or not named in the list, or its file is removed at the end.
 #[test]
 fn a_socket_that_was_handed_over_is_listened_at() {
     let folder = tempfile::tempdir().unwrap();
@@ -74,6 +75,8 @@ fn what_was_handed_over_is_not_handed_on() {
     assert_eq!(ended(&output, 0), "");
 }
 
+/// Red if a server with `--nbd` leaves such a socket unused without a word, a descriptor is taken that is no such
+/// socket or is not there, or one that was handed to another process is.
 #[test]
 fn sockets_that_were_handed_over_are_used_or_refused() {
     let folder = tempfile::tempdir().unwrap();

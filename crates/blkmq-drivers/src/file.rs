@@ -1,9 +1,9 @@
 //! Files and block devices, each hardware queue with an io_uring of its own.
 //!
-//! Requests are started in the order in which they come, with one system call for all of them; what the kernel has done is
-//! found on the ring without one. Any thread may look there, unless each ring is to belong to one submitter; who sleeps does so
-//! on the ring's descriptor. Polled hardware queues have a second ring, whose completions are found by asking the device; where
-//! the disk does not poll, they are like others.
+//! Requests are started in the order in which they come, with one system call for all of them; what the kernel has done
+//! is found on the ring without one. Any thread may look there, unless each ring is to belong to one submitter; a
+//! thread that sleeps does so on the ring's descriptor. Polled hardware queues have a second ring, whose completions
+//! are found by asking the device; where the disk does not poll, they are like others.
 
 mod crew;
 mod engine;
@@ -173,7 +173,7 @@ impl File {
         Self::open_with(config, None, &|_| ())
     }
 
-    /// The same, with somebody who is told of everything that the kernel is asked for, and what it answers.
+    /// The same, with a journal that is told of everything that the kernel is asked for and answers.
     ///
     /// # Errors
     /// As of [`open`](Self::open).

@@ -1,4 +1,4 @@
-//! Who is connected.
+//! The clients that are connected.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ pub struct ClientInfo {
     pub number: u64,
     /// Where it comes from: address and port, or process and user.
     pub peer: String,
-    /// Who its certificate says it is, if it had to show one: the common name of its subject, or else the first of its
+    /// The name in its certificate, if it had to show one: the common name of its subject, or else the first of its
     /// alternative names.
     pub name: Option<String>,
     /// The name of its export; `None` before it has chosen one.
@@ -383,8 +383,8 @@ impl Inside {
         } else {
             return true;
         };
-        // One time for all: a thread that is held up between two looks at the clock would take a later one for the
-        // oldest.
+        // One time for all: a thread that is held up between two looks at the clock would take a client that came later
+        // for the oldest.
         let now = Instant::now();
         let Some(oldest) = here().filter(|entry| entry.source == source).max_by_key(|entry| entry.silence(now)) else {
             return false;

@@ -176,7 +176,8 @@ impl Connection {
         let visitor = Arc::new(Visitor::new(Arc::clone(shared), Arc::clone(entry)));
         let mut negotiation = Negotiation::begin(visitor, encryption, output);
         loop {
-            // Nothing is answered before the last answer is gone: who does not read cannot make this one grow.
+            // Nothing is answered before the last answer is gone: a client that does not read cannot make `output`
+            // grow.
             send_all(stream, shared, entry, output, deadline)?;
             let (used, step) = negotiation.advance(input.bytes(), output);
             input.consume(used);
@@ -220,7 +221,7 @@ fn wait_until(
     events: PollFlags,
     deadline: Instant,
 ) -> Result<(), Ending> {
-    // Looked at before too: who stops the server rings for those whom it finds.
+    // Looked at before too: the thread that stops the server rings only for the clients that it finds.
     let left = time_left(shared, entry, deadline)?;
     wait(Some(stream.as_fd()), &entry.bell, &[], events, Some(left)).map(|_| ())
 }

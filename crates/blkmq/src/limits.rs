@@ -139,6 +139,7 @@ impl Limits {
 mod tests {
     use super::*;
 
+    /// Red if what is missing of the last sector counts, or is taken off a device that has none.
     #[test]
     fn a_device_ends_at_the_last_byte_that_its_last_sector_has() {
         let size = |capacity_sectors, missing_bytes| {

@@ -81,7 +81,7 @@ pub(super) struct Export {
     pub(super) weight: u16,
     /// The priority of its clients' operations.
     pub(super) priority: IoPriority,
-    /// Who may use it, if that was said.
+    /// The clients that may use it, if that was said.
     pub(super) allow: Option<Allow>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn path() -> PathBuf {
     }
 }
 
-/// Refuses a folder that somebody else owns or can write to: he could put his socket in the place of ours.
+/// Refuses a folder that another user owns or can write to: that user could put a socket in the place of ours.
 fn check(path: &Path) -> Result<(), Failure> {
     let wrong = |what: &str| Err(Failure::Running(format!("{}: {what}", path.display())));
     let found = fs::symlink_metadata(path).map_err(|error| Failure::writing(path.display(), &error))?;
@@ -86,7 +86,7 @@ fn is_dead(pid: i32) -> bool {
     Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
 
-/// Whether this is a socket on which nobody listens any more.
+/// Whether this is a socket on which no process listens any more.
 fn is_stale(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
         && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
@@ -96,13 +96,13 @@ fn is_stale(path: &Path) -> bool {
 #[derive(Debug)]
 pub(super) struct Socket {
     path: PathBuf,
-    /// The file's device and number: what somebody else has put there since stays. No other file gets the number
+    /// The file's device and number: what another process has put there since stays. No other file gets the number
     /// while the listener is open.
     identity: (u64, u64),
 }
 
 impl Socket {
-    /// Listens at a path, for this user alone. A socket that somebody left there is replaced, and nothing else.
+    /// Listens at a path, for this user alone. A socket that a process left there is replaced, and nothing else.
     pub(super) fn listen(path: &Path) -> Result<(UnixListener, Self), Failure> {
         let wrong = |what: &str| Failure::Running(format!("{}: {what}", path.display()));
         match fs::symlink_metadata(path) {

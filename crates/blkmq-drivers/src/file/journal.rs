@@ -1,4 +1,4 @@
-//! What passes between a driver and its rings, told to who checks it.
+//! What passes between a driver and its rings, told to a checker.
 #![expect(unsafe_code, reason = "an entry is read as the kernel reads it")]
 
 use std::fmt;
@@ -35,8 +35,8 @@ pub enum Asked {
     Other(u8),
 }
 
-/// Who is told of everything that is asked of the kernel, and what it answers. Called by the threads that drive the queue, in
-/// their midst: it should return soon, and call neither queue nor driver.
+/// A checker that is told of everything that the kernel is asked for and answers. The threads that drive the queue call
+/// it in the midst of that: it should return soon, and call neither queue nor driver.
 pub trait Journal: Send + Sync + fmt::Debug {
     /// An entry of this hardware queue's request `tag` is about to go on the ring; the kernel has not seen it yet.
     fn asked(&self, hctx: u16, tag: u16, asked: Asked);

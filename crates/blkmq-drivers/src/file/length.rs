@@ -86,6 +86,8 @@ impl Length {
 mod tests {
     use super::*;
 
+    /// Red if what was told grows shorter without a look, a file whose size the kernel does not say counts as
+    /// shorter, or one that was cut short is trusted again once it is longer: what lay behind its end is gone.
     #[test]
     fn a_file_that_is_shorter_than_was_told_stays_so() {
         let length = Length::new();
@@ -102,6 +104,7 @@ mod tests {
         assert_eq!((length.look(|| Some(32768)), length.end()), (None, 4096));
     }
 
+    /// Red if the file is looked at for every batch, or not again.
     #[test]
     fn it_is_looked_at_once_in_a_while() {
         let length = Length::new();

@@ -1,4 +1,4 @@
-//! The second ring of a polled hardware queue: its reads and writes complete when somebody looks, not by an interrupt.
+//! The second ring of a polled hardware queue: its reads and writes complete when a thread looks, not by an interrupt.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use super::target::Target;
 /// A ring whose completions are found by asking the device.
 pub(super) struct Poller {
     pub(super) uring: IoUring,
-    /// Transfers on it, for who plans when to look.
+    /// Transfers on it, for the thread that plans when to look.
     in_flight: AtomicU32,
     /// The disk does not poll: nothing more goes here.
     is_refused: AtomicBool,
@@ -53,8 +53,8 @@ impl Poller {
     ///
     /// COST: a system call.
     pub(super) fn look(&self) {
-        // On a ring that polls each submission asks the device too; what another thread is just putting there may go along. An
-        // error is a signal: whoever waits looks again.
+        // On a ring that polls each submission asks the device too; what another thread is just putting there may go
+        // along. An error is a signal: a thread that waits looks again.
         let _ = self.uring.submit();
     }
 }

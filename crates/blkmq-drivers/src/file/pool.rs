@@ -236,6 +236,8 @@ mod tests {
         libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
     }
 
+    /// Red if an answer is not what a ring's completion would say: the bytes that were done, or 0. Red too if an
+    /// offset, a mode or a piece of memory gets lost.
     #[test]
     #[cfg_attr(miri, ignore = "there is no preadv2")]
     fn calls_are_answered_as_a_ring_answers_them() {

@@ -1,8 +1,9 @@
 //! The io_uring of one hardware queue.
 //!
 //! Its two sides have a lock each: one thread at a time puts requests on the ring, one at a time takes completions off.
-//! Who finds another taking them off leaves: while completions are left the ring's descriptor stays readable, so whoever
-//! then sleeps on it is awake at once. Where the ring belongs to one submitter, no thread finds another there.
+//! A thread that finds another taking them off leaves: while completions are left the ring's descriptor stays readable,
+//! so a thread that then sleeps on it is awake at once. Where the ring belongs to one submitter, no thread finds
+//! another there.
 #![expect(unsafe_code, reason = "rings are shared between threads and memory is handed to the kernel")]
 
 use std::io;
@@ -29,15 +30,17 @@ pub(super) struct Ring {
     poller: OnceLock<Poller>,
     /// The hardware queue is a polled one. Changes only while nothing is in flight.
     polls: AtomicBool,
-    /// Who puts entries on the ring has this, and the memory that it knows.
+    /// The thread that puts entries on the ring has this, and the memory that the ring knows.
     starting: Mutex<Table>,
-    /// Who takes completions off the ring has this.
+    /// The thread that takes completions off the ring has this.
     reaping: Mutex<()>,
-    /// By tag. Each lock is taken by one thread at a time: by who starts the request, then by who finds its completion.
+    /// By tag. Each lock is taken by one thread at a time: by the one that starts the request, then by the one that
+    /// finds its completion.
     transfers: Box<[Mutex<Transfer>]>,
     /// The kernel has not taken everything that is on the ring.
     is_behind: AtomicBool,
-    /// Who is told what passes here, with the number of the hardware queue; looked at once for each entry and each completion.
+    /// What is told of all that passes here, with the number of the hardware queue; looked at once for each entry and
+    /// each completion.
     journal: Option<(u16, Arc<dyn Journal>)>,
 }
 
@@ -126,8 +129,9 @@ impl Ring {
         if self.polls.load(Ordering::Relaxed) { self.poller.get() } else { None }
     }
 
-    /// The ring's descriptor: readable while there are completions, but for those that must be polled for. First it waits for who
-    /// takes completions, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
+    /// The ring's descriptor: readable while there are completions, but for those that must be polled for. First
+    /// it waits for the thread that takes completions, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks
+    /// for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         drop(lock(&self.reaping));
         // SAFETY: the ring keeps it open for as long as it is borrowed.
@@ -213,8 +217,9 @@ impl Ring {
         }
         if is_unfinished {
             self.submit(&lock(&self.starting));
-            // Whose requests these are may sleep, and this thread has perhaps nothing more to wait for. Who looked between the
-            // answer and the new entry of a polled request has found nothing to poll for.
+            // The submitters of these requests may sleep, and this thread has perhaps nothing more to wait for. A
+            // thread that looked between the answer and the new entry of a polled request has found nothing to poll
+            // for.
             if self.is_behind() || self.poller().is_some_and(Poller::is_busy) {
                 done.plan_anew();
             }
@@ -260,10 +265,11 @@ mod tests {
         Ring::new(&target, 4).expect("the kernel has rings")
     }
 
-    /// Red if it does not wait: who sleeps is awake at once then while another one takes completions, as often as it likes.
+    /// Red if it does not wait: a thread that sleeps would be awake at once, again and again, while another one takes
+    /// completions.
     #[test]
     #[cfg_attr(miri, ignore = "there is no io_uring")]
-    fn who_is_about_to_sleep_waits_for_who_takes_completions() {
+    fn a_thread_about_to_sleep_waits_for_the_one_that_takes_completions() {
         let ring = ring();
         let reaping = lock(&ring.reaping);
         thread::scope(|scope| {

@@ -20,7 +20,7 @@ pub(super) struct Rings {
     refusal: OnceLock<String>,
     /// What every ring is to register, by the slot of its table.
     memory: Mutex<[Option<Memory>; SLOTS]>,
-    /// Who is told what the rings are asked; most often nobody.
+    /// What is told of all that the rings are asked, if anything is.
     journal: Option<Arc<dyn Journal>>,
 }
 

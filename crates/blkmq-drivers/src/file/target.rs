@@ -180,7 +180,7 @@ impl Target {
     }
 
     /// What the file system knows of a stretch, data that is only in the page cache included. It moves the descriptor's
-    /// offset, by which nobody goes: reads and writes name their own.
+    /// offset, which reads and writes do not use: they name their own.
     ///
     /// COST: two or three system calls, which may have to read the file's map.
     pub(super) fn extent(&self, start: u64, bytes: u64) -> Extent {
@@ -256,9 +256,9 @@ fn open_again(config: &Config, flags: i32, first: &std::fs::File) -> io::Result<
     Ok(file)
 }
 
-/// What the kernel is asked by for losses.
+/// The file, opened once more: by this descriptor the kernel is asked for losses.
 ///
-/// Of a block device that is written to it is also what claims the device, which the kernel then gives to no file
+/// Of a block device that is written to, this descriptor also claims the device, which the kernel then gives to no file
 /// system, and to no other program that asks to have it alone.
 fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<OwnedFd, String> {
     let claims = kind.is_block_device() && !config.read_only && !config.force;
@@ -377,7 +377,7 @@ fn is_on(magic: libc::c_long, file: &std::fs::File, kind: FileType) -> bool {
 
 /// Asks for what makes reads and writes cheaper.
 ///
-/// Nobody asks when a disk was last read, so that is not noted, where the kernel lets us choose.
+/// No program needs to know when a disk was last read, so that is not noted, where the kernel lets us choose.
 ///
 /// Where a file system does not say that it can be asked not to wait, another thread of the kernel does everything,
 /// instead of the ring. tmpfs does not say so, though it has nothing to wait for but memory; this says it for it.
@@ -385,7 +385,7 @@ fn set_flags(file: BorrowedFd<'_>, is_on_tmpfs: bool) -> rustix::io::Result<()> 
     if is_on_tmpfs {
         fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?;
     }
-    // It is for the file's owner to choose, and some systems let nobody.
+    // It is for the file's owner to choose, and some systems do not have it.
     let _ = fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NOATIME);
     Ok(())
 }

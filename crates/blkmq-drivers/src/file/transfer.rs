@@ -58,8 +58,9 @@ pub(super) enum Next {
 /// A request with a tag, from its start to its completion.
 ///
 /// # Invariant
-/// While there is a loan, here or with who has just taken it for an answer, `pieces` name memory of its request's buffers, which lives that long, and does not move; nor do `pieces`
-/// themselves, which the kernel may read. With a stand-in `pieces` name that, and `meant` the request's memory.
+/// While there is a loan, here or with the thread that has just taken it for an answer, `pieces` name memory of its
+/// request's buffers, which lives that long, and does not move; nor do `pieces` themselves, which the kernel may read.
+/// With a stand-in `pieces` name that, and `meant` the request's memory.
 #[derive(Debug)]
 pub(super) struct Transfer {
     /// The loan of the request; none while the tag is free.
@@ -69,7 +70,7 @@ pub(super) struct Transfer {
     is_durable: bool,
     /// A sync is to make it durable, once it is done.
     is_synced_behind: bool,
-    /// The number of the sync that the kernel is asked for, where [`Losses`](super::losses::Losses) counts them.
+    /// The number of the sync that the kernel is asked for, where [`Losses`] counts them.
     sync: Option<u64>,
     /// Once that sync is done: syncs with lower numbers than this are to be answered first.
     until: u64,

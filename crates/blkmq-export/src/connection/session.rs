@@ -146,7 +146,7 @@ impl Session {
                         taken += len;
                         rest = &mut rest[len..];
                     }
-                    // It has no more, or will never have: whoever takes bytes in says which.
+                    // It has no more, or will never have: `fetch` finds out which.
                     _ => return taken,
                 }
             }
@@ -166,7 +166,7 @@ impl Session {
             *left -= len;
         }
         // A client that goes without saying so by TLS is no more suspicious than one without TLS: a request that was cut off
-        // is not done, and of whole ones none is missed by who waits for its answer.
+        // is not done, and of whole ones a client that waits for the answers misses none.
         self.has_ended |= len == 0;
         Ok(())
     }

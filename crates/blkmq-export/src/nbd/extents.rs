@@ -79,6 +79,8 @@ mod tests {
         to[..written].chunks(EXTENT_SIZE).map(|extent| (word(&extent[..4]), word(&extent[4..]))).collect()
     }
 
+    /// Red if the edges of a hole are rounded outwards, so that it takes in a block with data; if neighbours of one
+    /// state are two extents; if an extent goes past the question; or if there are more extents than were asked for.
     #[test]
     fn stretches_become_extents_in_whole_blocks() {
         // Data from 10 to 20 and from 32 to 64, else holes.
@@ -91,6 +93,8 @@ mod tests {
         assert_eq!(extents(8, 88, 8, 2, &map), [(16, 0), (8, 3)]);
     }
 
+    /// Red if the two bits of a state are interchanged, one of them is taken for the other, or a number is not in the
+    /// order of the network.
     #[test]
     fn a_state_is_what_the_device_says() {
         for (is_hole, is_zero, state) in [(false, false, 0), (true, false, 1), (false, true, 2), (true, true, 3)] {

@@ -39,8 +39,8 @@ fn a_hundred_writes_of_which_nothing_has_come_take_no_more_than_64_mib() {
     until(|| server.memory().0 == 0);
 }
 
-/// Waits for ever if a write that is half received keeps what has come of it until it gets memory for the rest: eight
-/// of them, each larger than what there is for all, would each wait for what the others have.
+/// Red, for it waits for ever, if a write that is half received keeps what has come of it until it gets memory for the
+/// rest: eight of them, each larger than what there is for all, would each wait for what the others have.
 #[test]
 fn writes_that_are_half_received_do_not_keep_each_other_waiting() {
     let server = tight();
@@ -66,8 +66,8 @@ fn writes_that_are_half_received_do_not_keep_each_other_waiting() {
     }
 }
 
-/// Waits for ever if connections have no part of their own: those that ask for much and read nothing would keep all
-/// from others.
+/// Red, for it waits for ever, if connections have no part of their own: those that ask for much and read nothing would
+/// keep all from others.
 #[test]
 fn clients_that_read_nothing_leave_others_their_memory() {
     let server = tight();
@@ -110,6 +110,7 @@ fn what_waits_for_memory_gets_it_when_others_are_done() {
     until(|| server.clients().is_empty());
 }
 
+/// Red if a server starts in which a connection could not have its part, or the error does not say how much is enough.
 #[test]
 fn too_little_memory_is_refused_with_what_would_do() {
     let export = Export::new("", queue("ram,size=1M"));

@@ -87,6 +87,8 @@ fn no_program_is_run_and_no_call_is_made_that_a_server_does_not_need() {
     assert!(Command::new("/bin/true").status().unwrap().success(), "other threads are as they were");
 }
 
+/// Red if the folder that a link leads to is left out: a certificate that was renewed could not be read. Red too if the
+/// folder itself is left out, for the next link there.
 #[test]
 fn a_folder_for_tls_is_where_its_links_lead_too() {
     let folder = tempfile::tempdir().unwrap();

@@ -124,6 +124,8 @@ fn a_read_only_export_says_so_before_anything_else_about_the_range() {
     }
 }
 
+/// Red if a flag gets lost on the way, zeroes are left to a device that cannot make them, or a client that wants them
+/// fast or not at all gets them slowly: where they are written, or a block is changed in part.
 #[test]
 fn zeroes_are_written_where_the_device_cannot_make_them() {
     let zeroes = |flags, terms| request(commands::WRITE_ZEROES, flags, 0, 4096).check(terms);
@@ -144,6 +146,7 @@ fn zeroes_are_written_where_the_device_cannot_make_them() {
     }
 }
 
+/// Red if the flag for one extent is refused, is left out of the command, or is there unasked.
 #[test]
 fn a_block_status_is_of_one_extent_or_of_many() {
     for (flags, one) in [(0, false), (command_flags::REQ_ONE, true)] {
