@@ -1,5 +1,5 @@
-//! Whatever a server says, the device `nbd` either is not there, for a reason that can be read, or completes everything that it is asked
-//! for, within memory that is its own.
+//! Whatever a server says, the device `nbd` either is not there, for a reason that can be read, or completes everything
+//! that it is asked for, within memory that is its own.
 #![no_main]
 
 mod reach;

@@ -1,4 +1,5 @@
-//! Any bytes are a request of the control socket's HTTP, or are refused by an answer that is HTTP itself; in pieces the same as whole.
+//! Any bytes are a request of the control socket's HTTP, or are refused by an answer that is HTTP itself; in pieces the
+//! same as whole.
 #![no_main]
 
 mod reach;

@@ -1,5 +1,5 @@
-//! Whatever can be read of any bytes as a trace can be replayed: one choice for each issue, and played through a queue each
-//! operation is done or refused.
+//! Whatever can be read of any bytes as a trace can be replayed: one choice for each issue, and played through a queue
+//! each operation is done or refused.
 #![no_main]
 
 mod reach;

@@ -1,5 +1,5 @@
-//! Whatever a client sends once it has chosen an export, the server answers each request at most once, and in the form that was agreed
-//! on, ends, and has nothing left.
+//! Whatever a client sends once it has chosen an export, the server answers each request at most once, and in the form
+//! that was agreed on, ends, and has nothing left.
 #![no_main]
 
 mod reach;
@@ -91,7 +91,8 @@ fn after_options(said: &[u8], nr_options: usize) -> Option<&[u8]> {
     Some(rest)
 }
 
-/// Reads all replies: those of reads have data as long as `lengths` says by their cookies, unless they are chunks, which say it themselves.
+/// Reads all replies: those of reads have data as long as `lengths` says by their cookies, unless they are chunks,
+/// which say it themselves.
 fn check_replies(mut rest: &[u8], is_structured: bool, lengths: &HashMap<u64, usize>, reached: &mut Reached) {
     let mut answered = HashMap::new();
     while !rest.is_empty() {

@@ -76,7 +76,8 @@ pub(crate) struct Bench {
     /// Measure how long threads wait for the scheduler's lock, and requests for the thread they were left with.
     #[arg(long, conflicts_with = "ab")]
     waits: bool,
-    /// Run each job for so long, as in 5s or 100ms, whatever the file says; with --ab, each slice [default there: 100ms].
+    /// Run each job for so long, as in 5s or 100ms, whatever the file says; with --ab, each slice [default there:
+    /// 100ms].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     runtime: Option<Duration>,
     /// Change an option of every job in the file, as in numjobs=1. May be repeated.

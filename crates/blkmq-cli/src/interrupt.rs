@@ -13,11 +13,12 @@ use signal_hook::low_level::pipe;
 
 use crate::failure::Failure;
 
-/// Signals that come so soon after the first are the same wish: `timeout` sends one to the program and one to its group.
+/// Signals that come so soon after the first are the same wish: `timeout` sends one to the program and one to its
+/// group.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// A flag that Ctrl-C and SIGTERM set: the run takes no more operations and waits for those that are outstanding. Who does not want to
-/// wait for them types it again, a second later or more. Called once.
+/// A flag that Ctrl-C and SIGTERM set: the run takes no more operations and waits for those that are outstanding. Who
+/// does not want to wait for them types it again, a second later or more. Called once.
 pub(crate) fn flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let is_impatient = Arc::new(AtomicBool::new(false));

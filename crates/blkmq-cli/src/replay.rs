@@ -53,7 +53,8 @@ pub(crate) struct Replay {
     /// The scheduler in front of the device [default, as in Linux: mq-deadline for one hardware queue, else none].
     #[arg(long, value_name = "NAME", conflicts_with = "order")]
     scheduler: Option<String>,
-    /// So many times as fast as traced; 0 or max for as fast as the device takes it, with as many outstanding as traced.
+    /// So many times as fast as traced; 0 or max for as fast as the device takes it, with as many outstanding as
+    /// traced.
     #[arg(long, value_name = "FACTOR", default_value = "1", allow_hyphen_values = true, conflicts_with = "order")]
     speed: Speed,
     /// Real is the machine's time; virtual time takes none to pass, and gives the same result each time.

@@ -80,7 +80,8 @@ fn names() -> Vec<&'static str> {
 /// How long a load runs on virtual time, where every run gives the same result.
 const VIRTUAL: Duration = Duration::from_secs(5);
 
-/// What comes before that: the published run lasts so long that the beginning, with an empty write cache, does not count.
+/// What comes before that: the published run lasts so long that the beginning, with an empty write cache, does not
+/// count.
 const RAMP: &str = "ramp_time=5";
 
 /// As long as a slice must be to say anything, as threads have to start first.

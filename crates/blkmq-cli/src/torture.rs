@@ -106,14 +106,16 @@ fn mutants() -> Vec<&'static str> {
     MUTANTS.iter().map(|mutant| mutant.name).collect()
 }
 
-/// What runs: the version, the commit if whoever built it said so, and the compiler, which decides what is hashed in which order.
+/// What runs: the version, the commit if whoever built it said so, and the compiler, which decides what is hashed in
+/// which order.
 fn version() -> String {
     let commit = option_env!("BLKMQ_COMMIT").filter(|commit| !commit.is_empty());
     let commit = commit.map(|commit| format!(" ({commit})")).unwrap_or_default();
     format!("blkmq {}{commit}, {}", env!("CARGO_PKG_VERSION"), env!("BLKMQ_RUSTC"))
 }
 
-/// What was found. Seeds and hashes have 64 bits and are text, because readers of JSON may know numbers up to 2^53 only.
+/// What was found. Seeds and hashes have 64 bits and are text, because readers of JSON may know numbers up to 2^53
+/// only.
 #[derive(Debug, Serialize)]
 struct Found {
     version: String,
@@ -257,8 +259,8 @@ impl Torture {
         }
     }
 
-    /// Says what was found before it is made shorter, which takes its time. If it cannot be written, the end of the run says
-    /// so once more.
+    /// Says what was found before it is made shorter, which takes its time. If it cannot be written, the end of the run
+    /// says so once more.
     fn announce(&self, broken: &Broken, out: &mut dyn Write) {
         let Broken { seed, requests, .. } = *broken;
         let found = format!("found: seed {seed}, requests {requests}: {}: {}", broken.rule(), broken.what());

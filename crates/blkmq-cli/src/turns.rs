@@ -47,8 +47,8 @@ impl Variant {
     }
 }
 
-/// Runs slices of all variants until the ratio of each of `pairs` is resolved, or for so many rounds, or until `stop` is set;
-/// two rounds there must be.
+/// Runs slices of all variants until the ratio of each of `pairs` is resolved, or for so many rounds, or until `stop`
+/// is set; two rounds there must be.
 pub(crate) fn take(
     variants: &mut [Variant],
     slice: Duration,
@@ -102,8 +102,9 @@ impl Variant {
         if outcome.stopped {
             return Ok(None);
         }
-        // Not until the last thread noticed the end, which is the scheduler's time, not ours; and so without what completed
-        // after the end: with few operations in a slice, the ones that are outstanding then would decide the rate.
+        // Not until the last thread noticed the end, which is the scheduler's time, not ours; and so without what
+        // completed after the end: with few operations in a slice, the ones that are outstanding then would decide the
+        // rate.
         let ios: u64 = outcome.jobs.iter().map(|job| job.ios_in_time).sum();
         let rate = ios as f64 / (slice.as_secs_f64() * self.nr_stages as f64);
         if rate <= 0.0 {

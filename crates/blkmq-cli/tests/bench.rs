@@ -34,7 +34,8 @@ fn key_set(value: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Whatever reads fio's JSON finds in ours each key that it finds in fio's, for the same job; what is more is under `blkmq`.
+/// Whatever reads fio's JSON finds in ours each key that it finds in fio's, for the same job; what is more is under
+/// `blkmq`.
 #[test]
 fn the_json_has_fios_keys() {
     if Command::new("fio").arg("--version").output().is_err() {
@@ -154,8 +155,8 @@ fn the_numbers_of_a_run_fit_together() {
     let clat = &read["clat_ns"];
     assert_eq!(clat["N"], read["total_ios"]);
     let median = number(&clat["percentile"]["50.000000"]);
-    // Not each one: whoever dispatches another thread's request does so by the clock reading of its own batch, which may be
-    // older than the request.
+    // Not each one: whoever dispatches another thread's request does so by the clock reading of its own batch, which
+    // may be older than the request.
     assert!(median >= 10_000, "the device takes 10 us: {clat}");
     assert!((number(&clat["min"])..=number(&clat["max"])).contains(&median), "{clat}");
     let shares: f64 = ["latency_ns", "latency_us", "latency_ms"]
@@ -212,8 +213,8 @@ fn the_bypass_goes_with_the_locking() {
     }
 }
 
-/// Sixteen operations at a time, of which the device takes four. A queue by itself has no other thread to leave anything with,
-/// or to wait for.
+/// Sixteen operations at a time, of which the device takes four. A queue by itself has no other thread to leave
+/// anything with, or to wait for.
 #[test]
 fn the_lockings_count_what_they_do() {
     let path = job("counts.fio", "rw=randread\niodepth=16\niodepth_batch_submit=16\niodepth_batch_complete=16");
@@ -263,7 +264,8 @@ fn waits_are_measured_when_that_is_wanted() {
     }
 }
 
-/// Neighbours join in the scheduler if they come one by one while the device is busy, and in the plug if they come together.
+/// Neighbours join in the scheduler if they come one by one while the device is busy, and in the plug if they come
+/// together.
 #[test]
 fn merges_are_told_by_where_they_happen() {
     let device = ["--device", "null,irqmode=2,hw_queue_depth=1", "--clock", "virtual", "--scheduler", "mq-deadline"];
@@ -327,8 +329,8 @@ fn a_comparison_finds_the_ratio() {
     assert!(words.contains("B/A  0.5") && words.contains("16 rounds of four slices of 100 ms"), "{words}");
 }
 
-/// A rate is of the operations that completed within the slices: what their ends find outstanding would hide that a device is
-/// slow. Red if it counts: 32 requests more in each slice of 20.
+/// A rate is of the operations that completed within the slices: what their ends find outstanding would hide that a
+/// device is slow. Red if it counts: 32 requests more in each slice of 20.
 #[test]
 fn a_slow_device_does_not_look_quick() {
     let path = job("slow.fio", "rw=randread\niodepth=32\nnorandommap");

@@ -13,7 +13,8 @@ const DEPTH: u64 = 128;
 /// Reads of the other one.
 const READS: usize = 32;
 
-/// A server whose device takes one request at a time, with an export of its own and one of a priority on the same queue.
+/// A server whose device takes one request at a time, with an export of its own and one of a priority on the same
+/// queue.
 fn with_priority(priority: &str) -> Served {
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let config = folder.path().join("disks.toml");
@@ -62,9 +63,9 @@ fn overtaken(server: &Served) -> u64 {
     })
 }
 
-/// From the connection through the queue to the device. Red if the export's priority does not reach the queue's client, or the
-/// scheduler does not look at it, or room in the scheduler (for two requests, with such a device) goes to the flood again and again: the
-/// second line shows that it is the priority alone that makes the difference.
+/// From the connection through the queue to the device. Red if the export's priority does not reach the queue's client,
+/// or the scheduler does not look at it, or room in the scheduler (for two requests, with such a device) goes to the
+/// flood again and again: the second line shows that it is the priority alone that makes the difference.
 #[test]
 fn a_client_with_a_higher_class_does_not_wait_for_the_others() {
     let (ahead, alike) = (overtaken(&with_priority("rt/0")), overtaken(&with_priority("be/4")));

@@ -1,5 +1,5 @@
-//! The modules of a crate import one another in one direction: none stands in a cycle. A module and those inside of it are one room,
-//! which may use one another. Unit tests at the end of a file are not looked at.
+//! The modules of a crate import one another in one direction: none stands in a cycle. A module and those inside of it
+//! are one room, which may use one another. Unit tests at the end of a file are not looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! Every bug that can be planted is found, by a rule that is there to find it. In release builds alone: they play the same
-//! worlds, several times as fast.
+//! Every bug that can be planted is found, by a rule that is there to find it. In release builds alone: they play the
+//! same worlds, several times as fast.
 #![cfg(not(debug_assertions))]
 
 mod run;
@@ -10,9 +10,9 @@ use serde_json::Value;
 
 /// So many operations are tried with each seed. Two cores need less than two minutes for them.
 const MOST: &str = "5000000";
-/// A bug that is not found with so many seeds is one that the rig is blind to. The rarest need 2,500,000 operations in the
-/// mean, so one in seven seeds misses them. And a bug shows in many ways, the first of which may be one that another rule
-/// watches over: then further seeds are tried too.
+/// A bug that is not found with so many seeds is one that the rig is blind to. The rarest need 2,500,000 operations in
+/// the mean, so one in seven seeds misses them. And a bug shows in many ways, the first of which may be one that
+/// another rule watches over: then further seeds are tried too.
 const MOST_SEEDS: u64 = 5;
 
 /// How a planted bug was found.
@@ -23,7 +23,8 @@ struct Found {
     said: String,
 }
 
-/// Plants a bug and looks for it; `None` if it is not found. What was found must be the bug: the same world without it is clean.
+/// Plants a bug and looks for it; `None` if it is not found. What was found must be the bug: the same world without it
+/// is clean.
 fn find(Mutant { name, found_by, .. }: &Mutant, seed: u64) -> Option<Found> {
     let output = blkmq(&["torture", "--seed", &seed.to_string(), "--requests", MOST, "--plant", name, "--json"]);
     if output.status.code().is_none() {

@@ -62,8 +62,8 @@ fn labelled<'a>(table: &'a Value, label: &str) -> &'a Value {
     rows.iter().find(|row| row["label"] == label).unwrap_or_else(|| panic!("{label}: {table}"))
 }
 
-/// Every locking has its rows on every device, with and without a bypass, and all are compared with the row `single` and with
-/// the one without a scheduler on the same device.
+/// Every locking has its rows on every device, with and without a bypass, and all are compared with the row `single`
+/// and with the one without a scheduler on the same device.
 fn ways_are_compared(table: &Value) {
     let median = |row: &Value| number(&row["iops"], "median");
     let suffixes = if table["name"] == "scaling" { &[", 1 queue", ", 32 queues"][..] } else { &[""] };

@@ -1,5 +1,5 @@
-//! The rules of the repository that a compiler does not check, over every file that git tracks. Each rule is a function from
-//! text to findings, tested first on text that it must reject.
+//! The rules of the repository that a compiler does not check, over every file that git tracks. Each rule is a function
+//! from text to findings, tested first on text that it must reject.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -7,6 +7,8 @@ use std::process::Command;
 
 /// Most lines of a file under `crates/*/src`.
 const MAX_SOURCE_LINES: usize = 600;
+/// Most columns of a comment, which no formatter breaks.
+const MAX_COMMENT_COLUMNS: usize = 120;
 /// Most lines of README.md: one that is longer is no longer read.
 const MAX_README_LINES: usize = 150;
 /// How far above an atomic ordering its reason may end.
@@ -46,6 +48,15 @@ fn banners(text: &str) -> Vec<Finding> {
     lines(text)
         .filter(|(_, line)| is_banner(line))
         .map(|(number, _)| (number, "a banner: a module or a function's name says it".into()))
+        .collect()
+}
+
+/// Lines of comments that are too wide.
+fn wide_comments(text: &str) -> Vec<Finding> {
+    let is_comment = |line: &str| line.trim_start().starts_with("//");
+    lines(text)
+        .filter(|(_, line)| is_comment(line) && line.chars().count() > MAX_COMMENT_COLUMNS)
+        .map(|(number, _)| (number, format!("a comment wider than {MAX_COMMENT_COLUMNS} columns")))
         .collect()
 }
 
@@ -224,6 +235,14 @@ fn sources_are_short() {
     assert_eq!(too_long("a\nb\n", 2), []);
     assert_eq!(too_long("a\nb\nc", 2).len(), 1);
     check(is_source, |_, text| too_long(text, MAX_SOURCE_LINES));
+}
+
+#[test]
+fn comments_are_no_wider_than_a_screen() {
+    let wide = format!("let x = \"{0}\";\n    /// {0}", "x".repeat(MAX_COMMENT_COLUMNS - 7));
+    assert_eq!(wide_comments(&wide).iter().map(|f| f.0).collect::<Vec<_>>(), []);
+    assert_eq!(wide_comments(&(wide + "x")).iter().map(|f| f.0).collect::<Vec<_>>(), [2]);
+    check(|path| has_extension(path, "rs"), |_, text| wide_comments(text));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `blkmq torture`: the same from the same seed, what it says of a failure, and the seeds of all bugs that it has found.
+//! `blkmq torture`: the same from the same seed, what it says of a failure, and the seeds of all bugs that it has
+//! found.
 
 mod run;
 

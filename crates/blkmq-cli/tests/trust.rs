@@ -175,8 +175,8 @@ fn of_threads(process: &str, field: &str) -> Vec<String> {
     texts.map(value).collect()
 }
 
-/// Red if what is given up is given up after a thread was started, for that one keeps it: a thread of the server, or one
-/// that does the requests of a file without io_uring. Red too if `--sandbox off` does not count.
+/// Red if what is given up is given up after a thread was started, for that one keeps it: a thread of the server, or
+/// one that does the requests of a file without io_uring. Red too if `--sandbox off` does not count.
 #[test]
 fn every_thread_of_a_server_is_in_the_sandbox_unless_it_is_switched_off() {
     let of = |server: &Served, field: &str| of_threads(&server.child.id().to_string(), field);

@@ -100,7 +100,8 @@ pub struct Config {
     pub read_only: bool,
     /// A block device for writing, though it is mounted or another program has it for itself.
     pub force: bool,
-    /// How long another server is waited for that has the file, or one that was killed, until the kernel has let go of what it had.
+    /// How long another server is waited for that has the file, or one that was killed, until the kernel has let go of
+    /// what it had.
     pub lock_timeout: Duration,
     /// Hardware queues, 1 to [`MAX_HW_QUEUES`].
     pub queues: u16,
@@ -165,7 +166,8 @@ pub struct File {
 }
 
 impl File {
-    /// Opens the file, and takes a lock on it that keeps other servers off. Waits for it as long as the configuration says.
+    /// Opens the file, and takes a lock on it that keeps other servers off. Waits for it as long as the configuration
+    /// says.
     ///
     /// # Errors
     /// Why it cannot be opened, or the kernel gives no ring, in one sentence.
@@ -250,14 +252,14 @@ impl Driver for File {
         self.config.owned
     }
 
-    /// COST: a system call for all requests, and for each a lock that nobody waits for, and its pieces written to the ring. Once in a
-    /// millisecond, and for what reaches the last block, a system call that asks for the file's size.
+    /// COST: a system call for all requests, and for each a lock that nobody waits for, and its pieces written to the
+    /// ring. Once in a millisecond, and for what reaches the last block, a system call that asks for the file's size.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
         self.engine(hctx).start(&self.target, batch, now);
     }
 
-    /// COST: a lock that nobody waits for, and a look at the ring; for each completion another such lock. On a polled hardware
-    /// queue with reads or writes in flight, a system call.
+    /// COST: a lock that nobody waits for, and a look at the ring; for each completion another such lock. On a polled
+    /// hardware queue with reads or writes in flight, a system call.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
         self.engine(hctx).reap(&self.target, done);
     }

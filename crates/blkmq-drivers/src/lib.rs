@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use blkmq::driver::Driver;
 use blkmq::driver::spec::{self, Accepts, DeviceDescription, Parameter, SpecError};
 
-/// The parameter of every device here that says how deep its hardware queues are. The kernel lets a ring have more in flight, by far.
+/// The parameter of every device here that says how deep its hardware queues are. The kernel lets a ring have more in
+/// flight, by far.
 const HW_QUEUE_DEPTH: Parameter = Parameter::new(
     "hw_queue_depth",
     Accepts::Count { unit: "", min: 1, max: 4096 },
@@ -50,8 +51,8 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     open_telling(spec, &|_| ())
 }
 
-/// The same. `tell` is told, in one sentence each, what is waited for, as when another server has the file still, and what is not as it
-/// was asked for, as when the system forbids io_uring.
+/// The same. `tell` is told, in one sentence each, what is waited for, as when another server has the file still, and
+/// what is not as it was asked for, as when the system forbids io_uring.
 ///
 /// # Errors
 /// As of [`open`].

@@ -183,8 +183,9 @@ impl Driver for Nbd {
         self.link.connect(u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX))
     }
 
-    /// COST: a system call for all requests; for each request a header of 28 bytes, a copy of what it writes, and a lock
-    /// of its own. Another thread holds that lock only for a moment, while the server leaves or a request is overdue.
+    /// COST: a system call for all requests; for each request a header of 28 bytes, a copy of what it writes, and a
+    /// lock of its own. Another thread holds that lock only for a moment, while the server leaves or a request is
+    /// overdue.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         if !self.link.is_attended() && !self.link.attend() {
             return batch.finish_all(Status::IoError);

@@ -112,8 +112,8 @@ fn read(submitter: &mut Submitter, sector: u64, len: usize) -> Vec<u8> {
     done.bio.buffers.iter().next().expect("a read has a buffer").to_vec()
 }
 
-/// Red if a direct read or write of a file in memory is done by a thread that the kernel makes for it: each request handed over to
-/// such threads, and its end handed back, is several times as slow.
+/// Red if a direct read or write of a file in memory is done by a thread that the kernel makes for it: each request
+/// handed over to such threads, and its end handed back, is several times as slow.
 #[test]
 fn a_file_in_memory_is_read_and_written_by_who_asks() {
     const BASE: &str = "/dev/shm";
@@ -144,7 +144,8 @@ fn a_file_in_memory_is_read_and_written_by_who_asks() {
     assert_eq!(nr_workers, 0, "{worker} is there");
 }
 
-/// Everything that a client can do, at random and many at once, against bytes in memory; then what the file itself holds.
+/// Everything that a client can do, at random and many at once, against bytes in memory; then what the file itself
+/// holds.
 #[test]
 fn a_file_holds_what_was_written_under_every_scheduler_and_locking() {
     const SECTORS: usize = 4096;
@@ -264,8 +265,8 @@ fn has_holes(folder: &Folder) -> bool {
     has_holes
 }
 
-/// Red if data is said to be a hole, also data that is in the page cache alone, or if what a discard or zeroes have left is not
-/// seen by those who ask afterwards.
+/// Red if data is said to be a hole, also data that is in the page cache alone, or if what a discard or zeroes have
+/// left is not seen by those who ask afterwards.
 #[test]
 fn the_extents_of_a_file_are_its_own() {
     const KIB: u64 = 1 << 10;
@@ -382,8 +383,8 @@ fn memory_may_lie_anywhere() {
     }
 }
 
-/// Red if odd memory goes through the page cache, beside direct writes of the neighbours: the kernel then writes old neighbours
-/// back, and says so at the flush.
+/// Red if odd memory goes through the page cache, beside direct writes of the neighbours: the kernel then writes old
+/// neighbours back, and says so at the flush.
 #[test]
 fn odd_memory_harms_no_neighbours() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "neighbours");
@@ -414,7 +415,8 @@ fn odd_memory_harms_no_neighbours() {
     }
 }
 
-/// Red if a thread that sleeps while the queue is quiesced is woken by what lies on the ring: it would look again and again.
+/// Red if a thread that sleeps while the queue is quiesced is woken by what lies on the ring: it would look again and
+/// again.
 #[test]
 fn who_waits_for_a_quiesced_queue_sleeps() {
     use rustix::time::{ClockId, clock_gettime};
@@ -438,7 +440,8 @@ fn who_waits_for_a_quiesced_queue_sleeps() {
     assert!(submitter.reap().is_some());
 }
 
-/// A thread that started requests of others ends while they are with the kernel, which then gives up what it had not begun.
+/// A thread that started requests of others ends while they are with the kernel, which then gives up what it had not
+/// begun.
 #[test]
 fn requests_outlive_the_thread_that_started_them() {
     for base in bases() {
@@ -507,8 +510,8 @@ fn reads_outlive_the_thread_that_started_them() {
 /// Says to this test program that it is to forbid itself io_uring.
 const FORBIDDEN: &str = "BLKMQ_TEST_FORBIDS_IO_URING";
 
-/// Red if a file cannot be used where containers are not allowed io_uring, or nobody is told that threads do it. A filter is for ever,
-/// so a process of its own has it.
+/// Red if a file cannot be used where containers are not allowed io_uring, or nobody is told that threads do it. A
+/// filter is for ever, so a process of its own has it.
 #[test]
 fn where_io_uring_is_forbidden_threads_do_the_requests() {
     if std::env::var_os(FORBIDDEN).is_none() {
@@ -633,9 +636,9 @@ fn what_only_reads_refuses_the_rest() {
     assert!(error.ends_with("a: in use by another server"), "{error}");
 }
 
-/// Holes are read without the disk, so a file of nothing else is polled on any disk; once data is there it depends on the disk.
-/// Red if who waits does not look, for then it waits for ever; if a flush goes to the ring that polls, which cannot do it; or if
-/// what the disk does not poll for fails.
+/// Holes are read without the disk, so a file of nothing else is polled on any disk; once data is there it depends on
+/// the disk. Red if who waits does not look, for then it waits for ever; if a flush goes to the ring that polls, which
+/// cannot do it; or if what the disk does not poll for fails.
 #[test]
 fn polled_hardware_queues_poll_where_the_disk_does() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "polled");

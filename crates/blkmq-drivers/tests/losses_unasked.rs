@@ -1,5 +1,5 @@
-//! Losses where the kernel cannot be asked for them, as on an overlay. Here a filter forbids the question, for the thread
-//! of the test.
+//! Losses where the kernel cannot be asked for them, as on an overlay. Here a filter forbids the question, for the
+//! thread of the test.
 
 mod common;
 
@@ -67,8 +67,8 @@ impl Journal for Keeping {
     }
 }
 
-/// Red if the second flush is believed: the kernel has told the first one alone of the loss, and its answer is not found
-/// yet.
+/// Red if the second flush is believed: the kernel has told the first one alone of the loss, and its answer is not
+/// found yet.
 #[test]
 fn no_sync_is_believed_before_one_beside_it_is_answered() {
     for engine in [Choice::IoUring, Choice::Threads] {

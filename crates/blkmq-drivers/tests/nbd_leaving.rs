@@ -151,8 +151,8 @@ fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
     }
 }
 
-/// Red, or hangs since a server has ended, if the device sends anything more to the server that is about to go, over any
-/// connection, or leaves before that one has answered what it has, or has the next one do that once more.
+/// Red, or hangs since a server has ended, if the device sends anything more to the server that is about to go, over
+/// any connection, or leaves before that one has answered what it has, or has the next one do that once more.
 #[test]
 fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
     let (folder, listener) = folder();

@@ -51,7 +51,8 @@ fn a_file_in_use_is_waited_for_with_a_word_and_then_refused() {
     });
 }
 
-/// Everything that may be done to the last sectors of a file of so many bytes, against an array of as many. Data is 1 to 255.
+/// Everything that may be done to the last sectors of a file of so many bytes, against an array of as many. Data is 1
+/// to 255.
 fn check_odd_end(path: &Path, bytes: usize, words: &str, random: &mut SmallRng) {
     let sectors = bytes.div_ceil(512);
     let mut model: Vec<u8> = (0..bytes).map(|_| random.random_range(1..=255)).collect();
@@ -104,8 +105,8 @@ fn check_odd_end(path: &Path, bytes: usize, words: &str, random: &mut SmallRng) 
     assert_eq!(fs::read(path).expect("it is there").len(), bytes - 1, "a write makes it no longer");
 }
 
-/// Red if the end of a file is left out without a word (1000 bytes were served as 512), if a write makes the file longer by what its
-/// last sector lacks, or if a read tells of that what the memory held before.
+/// Red if the end of a file is left out without a word (1000 bytes were served as 512), if a write makes the file
+/// longer by what its last sector lacks, or if a read tells of that what the memory held before.
 #[test]
 fn a_file_is_read_and_written_to_its_last_byte_and_becomes_no_longer() {
     let (_folder, path) = folder();
@@ -160,7 +161,8 @@ impl Drop for Mount {
     }
 }
 
-/// A file system in a file, mounted; `None`, and a word that the test is skipped, without the rights or programs for it.
+/// A file system in a file, mounted; `None`, and a word that the test is skipped, without the rights or programs for
+/// it.
 fn mounted(folder: &Path) -> Option<(String, Mount)> {
     let image = folder.join("image").display().to_string();
     fs::File::create(&image).and_then(|file| file.set_len(16 << 20)).expect("it is a hole");

@@ -1,7 +1,7 @@
-//! The least that an NBD server does, made from the parts of the protocol that need no socket: a thread that sleeps until
-//! something comes, one receive and one send for all of it, and no device. `floor SOCKET` serves a GiB of zeroes that forgets
-//! what is written; `scripts/servers` measures it beside others, as what is left when a server costs nothing. Without an
-//! argument it answers one read of its own.
+//! The least that an NBD server does, made from the parts of the protocol that need no socket: a thread that sleeps
+//! until something comes, one receive and one send for all of it, and no device. `floor SOCKET` serves a GiB of zeroes
+//! that forgets what is written; `scripts/servers` measures it beside others, as what is left when a server costs
+//! nothing. Without an argument it answers one read of its own.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -97,8 +97,8 @@ fn negotiate(
     }
 }
 
-/// Appends the answers to all requests that are there as a whole. Returns how many bytes they took, or `None` if the client
-/// leaves.
+/// Appends the answers to all requests that are there as a whole. Returns how many bytes they took, or `None` if the
+/// client leaves.
 fn answer(terms: &Terms, input: &[u8], output: &mut Vec<u8>) -> Outcome<Option<usize>> {
     let mut used = 0;
     while let Some(head) = input[used..].first_chunk::<REQUEST_SIZE>() {

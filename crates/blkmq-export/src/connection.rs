@@ -98,8 +98,8 @@ impl fmt::Display for Ending {
 }
 
 /// Waits until one of `events` holds of the socket, if there is one, the bell rings, one of the device's descriptors is
-/// readable, or the time is over. Returns what holds of the socket, and `PRI` if it was not the time that ended the wait; the
-/// bell rings no more then.
+/// readable, or the time is over. Returns what holds of the socket, and `PRI` if it was not the time that ended the
+/// wait; the bell rings no more then.
 fn wait(
     socket: Option<BorrowedFd<'_>>,
     bell: &EventFd,
@@ -228,8 +228,8 @@ fn wait_until(
 
 /// Begins to encrypt the connection, which the client has been told.
 fn secure(stream: &mut Stream, shared: &Shared, entry: &Entry, input: &Input, deadline: Instant) -> Result<(), Ending> {
-    // A client waits for the answer to STARTTLS. What came with it may be from somebody on the way, and would count as the
-    // client's word inside TLS if it stayed.
+    // A client waits for the answer to STARTTLS. What came with it may be from somebody on the way, and would count as
+    // the client's word inside TLS if it stayed.
     if !input.bytes().is_empty() {
         return Err(Ending::Negotiation("the client went on in the clear after it had asked for TLS".into()));
     }

@@ -248,7 +248,8 @@ mod tests {
         assert_eq!((offer.size, offer.preferred, offer.maximum), (10_240_000, 4096, 99_840));
     }
 
-    /// Red if a weight, a level of a priority, be it the export's or a client's, or the length of a name is not looked at.
+    /// Red if a weight, a level of a priority, be it the export's or a client's, or the length of a name is not looked
+    /// at.
     #[test]
     fn what_cannot_be_is_refused_with_what_could() {
         let good = export("ram,size=1M");
@@ -270,8 +271,8 @@ mod tests {
         assert_eq!(name, "the name of an export has 4097 bytes; at most 4096");
     }
 
-    /// Red if the first entry that is for a client does not count, nor what it says of writing and of the priority, or if the
-    /// queue's client does not get that priority.
+    /// Red if the first entry that is for a client does not count, nor what it says of writing and of the priority, or
+    /// if the queue's client does not get that priority.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn a_client_gets_what_the_first_entry_for_it_says() {

@@ -1,5 +1,5 @@
-//! Sockets that listen already when the process starts, as systemd and libnbd hand them over: the descriptors from 3 on,
-//! told of by variables of the environment.
+//! Sockets that listen already when the process starts, as systemd and libnbd hand them over: the descriptors from 3
+//! on, told of by variables of the environment.
 #![expect(unsafe_code, reason = "descriptors are handed over by their numbers")]
 
 use std::env;
@@ -15,8 +15,8 @@ pub const VARIABLES: [&str; 4] = ["LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", 
 /// The number of the first one.
 const FIRST: RawFd = 3;
 
-/// Takes the sockets that were handed over to this process, in order; there are none the second time. It is called before
-/// anything else opens descriptors or takes these. Programs that this one starts do not get them.
+/// Takes the sockets that were handed over to this process, in order; there are none the second time. It is called
+/// before anything else opens descriptors or takes these. Programs that this one starts do not get them.
 ///
 /// # Errors
 /// The variables make no sense, or tell of a descriptor that is not open; the text says which and what.
@@ -53,8 +53,9 @@ fn claim(first: RawFd, count: RawFd) -> Result<Vec<OwnedFd>, String> {
         if flags.contains(FdFlags::CLOEXEC) {
             return Err(format!("LISTEN_FDS: descriptor {fd}: it was opened here, and not handed over"));
         }
-        // SAFETY: it is open, and has come from who started this process: what is opened here is marked as closed when another
-        // program begins. So it is nobody's here, and whoever asks gets it only the first time, for it is marked now.
+        // SAFETY: it is open, and has come from who started this process: what is opened here is marked as closed when
+        // another program begins. So it is nobody's here, and whoever asks gets it only the first time, for it is
+        // marked now.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         sockets.push(socket);

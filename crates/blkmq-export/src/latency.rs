@@ -42,11 +42,12 @@ pub const NR_BUCKETS: usize = 26;
 /// Longest time of the first bucket, as an exponent of two, in nanoseconds: about a microsecond.
 const FIRST: u32 = 10;
 
-/// Requests by how long they took, from when the server had taken them up, within the bounds of their connection, to when their
-/// reply was made.
+/// Requests by how long they took, from when the server had taken them up, within the bounds of their connection, to
+/// when their reply was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Histogram {
-    /// Requests of each bucket. Each bucket is twice as long as the one before; the last one takes what is longer still.
+    /// Requests of each bucket. Each bucket is twice as long as the one before; the last one takes what is longer
+    /// still.
     pub buckets: [u64; NR_BUCKETS],
     /// Nanoseconds that all requests took.
     pub sum_ns: u64,

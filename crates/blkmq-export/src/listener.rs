@@ -21,8 +21,8 @@ use crate::uri;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// When a TCP client that says nothing is asked whether it is still there, how often again, and after how many questions
-/// without an answer it is not: a machine that is dead is noticed after two minutes.
+/// When a TCP client that says nothing is asked whether it is still there, how often again, and after how many
+/// questions without an answer it is not: a machine that is dead is noticed after two minutes.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(10), 6);
 
 /// Where a server listens.

@@ -57,8 +57,8 @@ pub struct Tls {
     is_required: bool,
 }
 
-/// What TLS is made of. Version 1.2 does not change keys, so that with AES-GCM a connection ends without a word after 2^24 records;
-/// with ChaCha20-Poly1305 it does not.
+/// What TLS is made of. Version 1.2 does not change keys, so that with AES-GCM a connection ends without a word after
+/// 2^24 records; with ChaCha20-Poly1305 it does not.
 fn provider() -> CryptoProvider {
     let mut provider = default_provider();
     provider.cipher_suites.retain(|suite| {
@@ -68,11 +68,12 @@ fn provider() -> CryptoProvider {
 }
 
 impl Tls {
-    /// Reads the files of a folder, which are named as other NBD servers name them: `server-cert.pem` and `server-key.pem`,
-    /// and if clients are verified, `ca-cert.pem` and, where there is one, `ca-crl.pem`. A client that is verified must show a
-    /// certificate that is signed by one of `ca-cert.pem` and not listed in `ca-crl.pem`.
+    /// Reads the files of a folder, which are named as other NBD servers name them: `server-cert.pem` and
+    /// `server-key.pem`, and if clients are verified, `ca-cert.pem` and, where there is one, `ca-crl.pem`. A client
+    /// that is verified must show a certificate that is signed by one of `ca-cert.pem` and not listed in `ca-crl.pem`.
     ///
-    /// Clients may use TLS then, version 1.3, or 1.2 with ChaCha20-Poly1305, and need not; see [`required`](Self::required).
+    /// Clients may use TLS then, version 1.3, or 1.2 with ChaCha20-Poly1305, and need not; see
+    /// [`required`](Self::required).
     ///
     /// # Errors
     /// A file is not there or not what it should be, or `ca-crl.pem` is past its date; the text says which, and what is

@@ -25,8 +25,8 @@ pub(crate) struct Hash<C> {
 /// As many buckets as Linux has, before anything is reserved.
 const LEAST_BITS: u32 = 6;
 
-/// As many buckets as there are at most, 256 times as many as Linux has: more would lie farther from the processor, for the sake of
-/// those tens of thousands of requests that seldom wait together.
+/// As many buckets as there are at most, 256 times as many as Linux has: more would lie farther from the processor, for
+/// the sake of those tens of thousands of requests that seldom wait together.
 const MOST_BITS: u32 = 14;
 
 /// How many items of a bucket a look-up passes at most. Sectors that come by chance put far fewer into one; but whoever

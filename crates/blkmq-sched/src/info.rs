@@ -28,9 +28,9 @@ impl Time {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RqId(pub u64);
 
-/// Who is asking: a place in the embedder's table of clients, and which of the clients that had this place one after the other.
-/// So a client that comes has another id than the one that left its place, until the place was given 2^20 times. The default
-/// is nobody's.
+/// Who is asking: a place in the embedder's table of clients, and which of the clients that had this place one after
+/// the other. So a client that comes has another id than the one that left its place, until the place was given 2^20
+/// times. The default is nobody's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClientId(pub u32);
 
@@ -40,7 +40,8 @@ impl ClientId {
     /// How many places there can be.
     pub const PLACES: usize = 1 << Self::PLACE_BITS;
 
-    /// The client that has `place`, less than [`PLACES`](Self::PLACES), as the place is given for the `times`-th time, wrapping.
+    /// The client that has `place`, less than [`PLACES`](Self::PLACES), as the place is given for the `times`-th time,
+    /// wrapping.
     #[must_use]
     pub const fn new(place: usize, times: u32) -> Self {
         debug_assert!(place < Self::PLACES, "the place is in the table");

@@ -4,8 +4,8 @@
 //! an argument. It knows no thread, lock, clock, driver or tag, so the same value serves I/O, replays a recorded trace,
 //! and is judged by a property test. Whoever embeds one decides how many threads reach it.
 //!
-//! The crate is `no_std` with `alloc`, has no unsafe code and no dependency. After construction (and [`Scheduler::reserve`])
-//! nothing is allocated: what waits lives in slabs sized once, linked by index.
+//! The crate is `no_std` with `alloc`, has no unsafe code and no dependency. After construction (and
+//! [`Scheduler::reserve`]) nothing is allocated: what waits lives in slabs sized once, linked by index.
 #![no_std]
 #![forbid(unsafe_code)]
 

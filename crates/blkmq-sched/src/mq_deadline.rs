@@ -1,17 +1,17 @@
 //! `mq-deadline`: sector order in batches, a deadline per request, reads before writes, three strict priority classes.
 //!
-//! A request waits in two places at once: in a tree sorted by sector and in a list in order of arrival. Choosing follows
-//! the tree from where the last request ended, [`fifo_batch`](Tunables::fifo_batch) requests at a time. Each time a batch
-//! ends, the direction is chosen anew (reads first, but only `writes_starved` times in a row past waiting writes), and
-//! only then the oldest request of that direction may jump the queue, if its deadline has passed.
+//! A request waits in two places at once: in a tree sorted by sector and in a list in order of arrival. Choosing
+//! follows the tree from where the last request ended, [`fifo_batch`](Tunables::fifo_batch) requests at a time. Each
+//! time a batch ends, the direction is chosen anew (reads first, but only `writes_starved` times in a row past waiting
+//! writes), and only then the oldest request of that direction may jump the queue, if its deadline has passed.
 //!
 //! A class is served only while no higher one has requests queued, be it only inside the driver. Those completions the
-//! scheduler does not see as they happen: it learns them by [`Scheduler::fold`], and asks for that only while two classes
-//! are queued. A request that waited `prio_aging_expire` passes higher classes.
+//! scheduler does not see as they happen: it learns them by [`Scheduler::fold`], and asks for that only while two
+//! classes are queued. A request that waited `prio_aging_expire` passes higher classes.
 //!
-//! In one point it differs from Linux. There a request is also held back while its start (deadline minus expiry) lies in
-//! the future, which happens only when an expiry knob has been lowered, or when threads read the clock in another order
-//! than they insert. Here such a request goes out: holding it would stall an idle device.
+//! In one point it differs from Linux. There a request is also held back while its start (deadline minus expiry) lies
+//! in the future, which happens only when an expiry knob has been lowered, or when threads read the clock in another
+//! order than they insert. Here such a request goes out: holding it would stall an idle device.
 
 mod direction;
 mod level;
@@ -145,7 +145,8 @@ impl<P: Probe> MqDeadline<P> {
         self.try_level(class, now)
     }
 
-    /// The candidate of one level. A new batch has then begun, even if the candidate turns out not to go: so does Linux.
+    /// The candidate of one level. A new batch has then begun, even if the candidate turns out not to go: so does
+    /// Linux.
     #[inline]
     fn try_level(&mut self, class: Class, now: Time) -> Option<Index> {
         let candidate = self.candidate(self.pace, class, now)?;
@@ -250,10 +251,11 @@ impl<P: Probe> MqDeadline<P> {
         }
     }
 
-    /// When ageing would let a request of this level go, if nothing else happens; and where the choosing stands until then
-    /// once this level has been tried in vain.
+    /// When ageing would let a request of this level go, if nothing else happens; and where the choosing stands until
+    /// then once this level has been tried in vain.
     fn level_wakeup(&self, pace: Pace, class: Class) -> Option<(Time, Pace)> {
-        // With no deadline passed yet, this is the candidate by sector; in a new batch the oldest may later take its place.
+        // With no deadline passed yet, this is the candidate by sector; in a new batch the oldest may later take its
+        // place.
         let candidate = self.candidate(pace, class, Time(0))?;
         let by_sector = self.ages_at(candidate.item);
         let Some(pace) = candidate.new_batch else { return Some((by_sector, pace)) };

@@ -8,11 +8,11 @@ use crate::{Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, Merge
 /// when [`Scheduler::wants_tally`] says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// Dispatched requests that completed, by [`Class::index`](crate::Class::index). A request that another one absorbed
-    /// is not among them.
+    /// Dispatched requests that completed, by [`Class::index`](crate::Class::index). A request that another one
+    /// absorbed is not among them.
     pub completed: [u64; 3],
-    /// Requests that passed the scheduler by, as [`Scheduler::gate`] allowed, by class; among the completed ones once they
-    /// are over.
+    /// Requests that passed the scheduler by, as [`Scheduler::gate`] allowed, by class; among the completed ones once
+    /// they are over.
     pub bypassed: [u64; 3],
 }
 
@@ -31,8 +31,9 @@ pub const MOST_NEWCOMERS: usize = 32;
 /// A policy: which request next?
 ///
 /// Every method takes constant or logarithmic time in the number of waiting requests and allocates nothing, but for
-/// [`hand_through`](Self::hand_through), which is for few requests, and [`reserve`](Self::reserve), [`force`](Self::force) and its
-/// like, [`requeue`](Self::requeue), knobs and [`show`](Self::show), which are for the control path.
+/// [`hand_through`](Self::hand_through), which is for few requests, and [`reserve`](Self::reserve),
+/// [`force`](Self::force) and its like, [`requeue`](Self::requeue), knobs and [`show`](Self::show), which are for the
+/// control path.
 pub trait Scheduler: Send + fmt::Debug {
     /// The kernel's name of the policy.
     fn name(&self) -> &'static str;
@@ -54,13 +55,14 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Chooses the next request and forgets it. `None`: nothing waits, or nothing may go yet ([`Self::next_wakeup`]).
     fn dispatch(&mut self, now: Time) -> Option<RqId>;
 
-    /// Takes in requests that come together, sorted, and hands all of them out at once: `order` gets their places in `newcomers`,
-    /// in the order in which as many calls of [`dispatch`](Self::dispatch) behind an [`insert`](Self::insert) of each would have
-    /// named them, and the scheduler is as it would be then. False if it is not as simple as that: something waits already, two
-    /// of them could merge, one would be held back; then nothing has changed. That is also the default.
+    /// Takes in requests that come together, sorted, and hands all of them out at once: `order` gets their places in
+    /// `newcomers`, in the order in which as many calls of [`dispatch`](Self::dispatch) behind an
+    /// [`insert`](Self::insert) of each would have named them, and the scheduler is as it would be then. False if it is
+    /// not as simple as that: something waits already, two of them could merge, one would be held back; then nothing
+    /// has changed. That is also the default.
     ///
-    /// All are of one operation and one class of priority. `order` has as many places as there are newcomers, [`MOST_NEWCOMERS`]
-    /// at most.
+    /// All are of one operation and one class of priority. `order` has as many places as there are newcomers,
+    /// [`MOST_NEWCOMERS`] at most.
     fn hand_through(&mut self, _newcomers: &[Newcomer], _now: Time, _order: &mut [u8]) -> bool {
         false
     }
@@ -69,8 +71,8 @@ pub trait Scheduler: Send + fmt::Debug {
     /// follows the choices of another. Takes linear time.
     fn force(&mut self, rq: RqId) -> bool;
 
-    /// Lets `into` take the newcomer in, whatever the limits and the knobs say; false if `into` does not wait here in sector
-    /// order. For a replay that follows the merges of another. Takes linear time.
+    /// Lets `into` take the newcomer in, whatever the limits and the knobs say; false if `into` does not wait here in
+    /// sector order. For a replay that follows the merges of another. Takes linear time.
     fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool;
 
     /// Lets one waiting request absorb another, as [`force_merge`](Self::force_merge) does a newcomer.
@@ -94,20 +96,21 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Learns what completed so far. Sums may lag behind, and never fall.
     fn fold(&mut self, tally: &Tally);
 
-    /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go though nothing else happens.
-    /// A time that has passed means at once. Valid until anything else is called.
+    /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go though nothing else
+    /// happens. A time that has passed means at once. Valid until anything else is called.
     fn next_wakeup(&self) -> Option<Time>;
 
-    /// Whether requests of this class may pass by: whether, while nothing waits here, one would be handed out as soon as it is
-    /// inserted, and the next too, until one of another class is inserted. Those that pass are told in the next
-    /// [`fold`](Self::fold), which comes before the first [`dispatch`](Self::dispatch) behind such an insertion. By default none
-    /// may.
+    /// Whether requests of this class may pass by: whether, while nothing waits here, one would be handed out as soon
+    /// as it is inserted, and the next too, until one of another class is inserted. Those that pass are told in the
+    /// next [`fold`](Self::fold), which comes before the first [`dispatch`](Self::dispatch) behind such an insertion.
+    /// By default none may.
     fn gate(&self, _class: Class) -> bool {
         false
     }
 
-    /// Requests begin to wait again, and others may have passed by since the last one left: what is kept of the latest choices,
-    /// such as a running batch, is not the latest any more. Called before the insertion. By default nothing is kept.
+    /// Requests begin to wait again, and others may have passed by since the last one left: what is kept of the latest
+    /// choices, such as a running batch, is not the latest any more. Called before the insertion. By default nothing is
+    /// kept.
     fn resume(&mut self) {}
 
     /// How many requests other than synchronous reads may be queued or with the driver at once; `None`: no such limit.

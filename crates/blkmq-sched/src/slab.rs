@@ -42,7 +42,8 @@ impl Index {
     }
 }
 
-/// A fixed set of slots. To look at a slot that is not in use is a bug of the caller, who then sees what was there last.
+/// A fixed set of slots. To look at a slot that is not in use is a bug of the caller, who then sees what was there
+/// last.
 #[derive(Debug)]
 pub(crate) struct Slab<T, P = ()> {
     items: Vec<T>,

@@ -156,8 +156,8 @@ impl Run {
         }
     }
 
-    /// Red when the choices or what they leave behind (where the disk stands, the running batch, what is counted) are not those
-    /// of insertion and dispatch, one by one; or when something has changed though the scheduler said no.
+    /// Red when the choices or what they leave behind (where the disk stands, the running batch, what is counted) are
+    /// not those of insertion and dispatch, one by one; or when something has changed though the scheduler said no.
     fn hand_through(&mut self, infos: &[Info]) {
         while self.dispatch() {}
         if infos.len().is_multiple_of(2) {
@@ -460,8 +460,8 @@ proptest! {
     }
 }
 
-/// Every sequence of up to six of these steps. What they share (classes, directions, sectors that touch, a batch of two)
-/// makes each pair of rules meet.
+/// Every sequence of up to six of these steps. What they share (classes, directions, sectors that touch, a batch of
+/// two) makes each pair of rules meet.
 #[test]
 fn every_short_sequence_agrees_with_the_model() {
     let (read, write) = (0x20, 0x28);

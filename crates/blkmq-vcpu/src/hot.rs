@@ -1,5 +1,5 @@
-//! What every step touches: a few cells of the running thread, so that a step after which the same CPU goes on costs next
-//! to nothing.
+//! What every step touches: a few cells of the running thread, so that a step after which the same CPU goes on costs
+//! next to nothing.
 
 use std::cell::Cell;
 
@@ -70,8 +70,8 @@ pub fn touch(name: &'static str) {
     HOT.with(|hot| hot.touched.set(Some(name)));
 }
 
-/// Runs a section in which no other CPU goes on. What would be steps are none in it, so it takes no time. It must not wait
-/// for anything.
+/// Runs a section in which no other CPU goes on. What would be steps are none in it, so it takes no time. It must not
+/// wait for anything.
 pub fn uninterrupted<R>(section: impl FnOnce() -> R) -> R {
     /// Ends the section also when it panics.
     struct Section;
@@ -97,8 +97,8 @@ pub fn steps() -> u64 {
     HOT.with(|hot| hot.steps.get() + hot.made())
 }
 
-/// Lets the run go on for `steps` more steps from here, no further unless this is called again: whoever knows that there
-/// was progress calls it. Without such a call a run goes on as long as any CPU can.
+/// Lets the run go on for `steps` more steps from here, no further unless this is called again: whoever knows that
+/// there was progress calls it. Without such a call a run goes on as long as any CPU can.
 pub fn go_on_for(steps: u64) {
     HOT.with(|hot| hot.last_step.set(crate::steps().saturating_add(steps)));
 }

@@ -177,7 +177,8 @@ pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + 
     });
     let machine = MACHINE.with(|place| place.borrow_mut().take());
     if let Some(machine) = machine {
-        // A fiber that has not come to its end must not unwind: what it owns may wait for other fibers when it is dropped.
+        // A fiber that has not come to its end must not unwind: what it owns may wait for other fibers when it is
+        // dropped.
         machine.cpus.into_iter().filter_map(|cpu| cpu.fiber).for_each(|fiber| {
             if !fiber.is_done() {
                 std::mem::forget(fiber);
@@ -339,8 +340,8 @@ impl Machine {
         timers.min()
     }
 
-    /// Asks the schedule who goes on, and begins that CPU's quantum. `from` is the CPU whose quantum is over, if it can go
-    /// on itself, and the watched line that ended it.
+    /// Asks the schedule who goes on, and begins that CPU's quantum. `from` is the CPU whose quantum is over, if it can
+    /// go on itself, and the watched line that ended it.
     fn choose(&mut self, from: Option<(CpuId, Option<&'static str>)>) -> Option<CpuId> {
         let (now, steps, last) = HOT.with(|hot| (hot.now(), hot.steps.get() + hot.made(), hot.cpu.get()));
         if steps >= HOT.with(|hot| hot.last_step.get()) {

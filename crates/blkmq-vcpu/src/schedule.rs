@@ -21,15 +21,16 @@ pub struct Decision {
     pub watch: Option<&'static str>,
 }
 
-/// Decides which virtual CPU goes on. Deterministic: what it decides follows from its own state and from what it is told.
+/// Decides which virtual CPU goes on. Deterministic: what it decides follows from its own state and from what it is
+/// told.
 pub trait Schedule {
     /// A CPU began.
     fn added(&mut self, cpu: CpuId) {
         let _ = cpu;
     }
 
-    /// Chooses among `runnable`, which is not empty and in rising order. `from` is the CPU whose quantum is over, if it can
-    /// go on itself; `watched` the line that ended the quantum, if one did; `step` the steps made so far.
+    /// Chooses among `runnable`, which is not empty and in rising order. `from` is the CPU whose quantum is over, if it
+    /// can go on itself; `watched` the line that ended the quantum, if one did; `step` the steps made so far.
     fn decide(&mut self, runnable: &[CpuId], from: Option<CpuId>, watched: Option<&'static str>, step: u64)
     -> Decision;
 }

@@ -1,5 +1,5 @@
-//! The machine does what its documentation says: it is deterministic, its locks exclude, its clock jumps, it finds races and
-//! deadlocks, and it survives panics.
+//! The machine does what its documentation says: it is deterministic, its locks exclude, its clock jumps, it finds
+//! races and deadlocks, and it survives panics.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails there and then, in its helpers too")]
 
 use std::sync::Mutex as Plain;

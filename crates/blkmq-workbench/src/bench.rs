@@ -1,8 +1,9 @@
 //! The load generator: runs the jobs of fio's job files through the block layer.
 //!
-//! Each thread of a job is a thread with a [`Submitter`](blkmq::Submitter) and a [`Client`] of its own. On a virtual clock
-//! all are tasks of the calling thread, and the outcome depends on the jobs, the device and the settings alone. As fio
-//! does, a job without batch options passes on each operation by itself, so that what merges does so in the scheduler.
+//! Each thread of a job is a thread with a [`Submitter`](blkmq::Submitter) and a [`Client`] of its own. On a virtual
+//! clock all are tasks of the calling thread, and the outcome depends on the jobs, the device and the settings alone.
+//! As fio does, a job without batch options passes on each operation by itself, so that what merges does so in the
+//! scheduler.
 
 mod cpu;
 mod latency;
@@ -48,30 +49,30 @@ pub struct Setup {
     pub locking: Locking,
     /// Whether requests may pass the scheduler by; `None` for what goes with the locking.
     pub bypass: Option<bool>,
-    /// Knobs of the queue and, as `iosched/NAME`, of its scheduler, with their values, in the order in which they are set;
-    /// and `accounting`, how the statistics know what is in flight.
+    /// Knobs of the queue and, as `iosched/NAME`, of its scheduler, with their values, in the order in which they are
+    /// set; and `accounting`, how the statistics know what is in flight.
     pub settings: Vec<(String, String)>,
     /// Which time the jobs run on.
     pub clock: ClockKind,
-    /// Whether it is measured how long threads and requests wait on their way to the scheduler, at the price of a reading of
-    /// the clock for each wait.
+    /// Whether it is measured how long threads and requests wait on their way to the scheduler, at the price of a
+    /// reading of the clock for each wait.
     pub waits: bool,
 }
 
 /// Which time jobs run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClockKind {
-    /// The machine's: read for each batch, or, if nobody has a use for that, as it was at the kernel's last tick. Nobody has
-    /// if no job has latencies measured or anything to do at a certain time, and the device takes no time of its own: what
-    /// fio saves with `gtod_reduce`. The queue's statistics then count time in ticks.
+    /// The machine's: read for each batch, or, if nobody has a use for that, as it was at the kernel's last tick.
+    /// Nobody has if no job has latencies measured or anything to do at a certain time, and the device takes no time of
+    /// its own: what fio saves with `gtod_reduce`. The queue's statistics then count time in ticks.
     #[default]
     Real,
     /// The machine's, read for each batch in any case.
     Exact,
     /// One that takes no time to pass.
     Virtual,
-    /// The machine's for the jobs, while that of the block layer stands still as long as anything can be done: it takes no
-    /// time stamps, so that a measurement without them shows what they cost. Latencies are those of that clock.
+    /// The machine's for the jobs, while that of the block layer stands still as long as anything can be done: it takes
+    /// no time stamps, so that a measurement without them shows what they cost. Latencies are those of that clock.
     Still,
 }
 
@@ -266,8 +267,8 @@ impl Bench {
     /// Runs the jobs, and returns when all of them have ended.
     ///
     /// # Errors
-    /// The queue cannot serve so many threads, or time would have to end the jobs and does not pass. That the device failed
-    /// an operation is in the outcome: it ends the job whose operation it was.
+    /// The queue cannot serve so many threads, or time would have to end the jobs and does not pass. That the device
+    /// failed an operation is in the outcome: it ends the job whose operation it was.
     pub fn run(&mut self, control: &Control) -> Result<Outcome, BenchError> {
         let mut plans = self.plans.clone();
         if let Some(runtime) = control.runtime {

@@ -1,4 +1,5 @@
-//! Reads the binary traces that Linux's blktrace writes: one file per CPU, records of 48 bytes with a payload behind each.
+//! Reads the binary traces that Linux's blktrace writes: one file per CPU, records of 48 bytes with a payload behind
+//! each.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! The output of a run in the shape of fio's JSON (version 3.33), so that what reads fio's results reads ours. What fio has no
-//! word for stands under the key `blkmq`.
+//! The output of a run in the shape of fio's JSON (version 3.33), so that what reads fio's results reads ours. What fio
+//! has no word for stands under the key `blkmq`.
 
 mod numbers;
 
@@ -157,8 +157,8 @@ const LEVELS: [&str; 7] = ["1", "2", "4", "8", "16", "32", ">=64"];
 const BATCHES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
 
 impl Document {
-    /// What `outcome` of `jobs` comes to; groups that are reported as one are one element. With `bins` the histograms of
-    /// latencies stand beside their percentiles, as in fio's format `json+`.
+    /// What `outcome` of `jobs` comes to; groups that are reported as one are one element. With `bins` the histograms
+    /// of latencies stand beside their percentiles, as in fio's format `json+`.
     #[must_use]
     pub fn new(global: &[(String, String)], jobs: &[Job], outcome: &Outcome, subject: Subject, bins: bool) -> Self {
         let now = jiff::Timestamp::try_from(SystemTime::now()).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! One job, in the words of fio: what it does to a device, how fast, for how long, and what is measured of it.
 //!
-//! A field has the name of fio's option unless it says otherwise. What depends on other options is settled here already: a
-//! job of a synchronous engine has an `iodepth` of 1, `iodepth_low` is never 0, and so on.
+//! A field has the name of fio's option unless it says otherwise. What depends on other options is settled here
+//! already: a job of a synchronous engine has an `iodepth` of 1, `iodepth_low` is never 0, and so on.
 
 use std::ops::{Index, IndexMut, RangeInclusive};
 use std::time::Duration;
@@ -28,16 +28,16 @@ pub struct Job {
     pub operations: Operations,
     /// In which order it goes through its area; from `rw` and the number behind its colon. Default: sequential.
     pub order: Order,
-    /// With a random [`Order`]: how many percent of the operations are at random places; the others follow the one before.
-    /// Default: 100.
+    /// With a random [`Order`]: how many percent of the operations are at random places; the others follow the one
+    /// before. Default: 100.
     pub percentage_random: ByDirection<u32>,
     /// How random places are chosen. Default: evenly.
     pub random_distribution: Distribution,
-    /// With a random [`Order`]: do not keep track of which blocks were visited. Default: false, each block of the area is
-    /// visited once before any is visited again. True with `blockalign` and with a distribution that is not even.
+    /// With a random [`Order`]: do not keep track of which blocks were visited. Default: false, each block of the area
+    /// is visited once before any is visited again. True with `blockalign` and with a distribution that is not even.
     pub norandommap: bool,
-    /// Where the job's random numbers start; from `randseed`, `randrepeat` and `allrandrepeat`. Threads of a job differ.
-    /// `None`: anew in each run. Default: [`Job::SEED`].
+    /// Where the job's random numbers start; from `randseed`, `randrepeat` and `allrandrepeat`. Threads of a job
+    /// differ. `None`: anew in each run. Default: [`Job::SEED`].
     pub seed: Option<u64>,
 
     /// How long an operation is. Default: 4096 bytes.
@@ -49,20 +49,21 @@ pub struct Job {
     /// Default: false.
     pub bs_unaligned: bool,
 
-    /// Length of the area that one thread uses, from its start; from `size` and `filesize`. Default: `None`, up to the end
-    /// of the device.
+    /// Length of the area that one thread uses, from its start; from `size` and `filesize`. Default: `None`, up to the
+    /// end of the device.
     pub size: Option<Extent>,
     /// Where the first thread's area starts. Default: 0.
     pub offset: Extent,
     /// How far the area of a thread lies behind that of the job's thread before. Default: 0.
     pub offset_increment: Extent,
-    /// Where `offset` or `offset_increment` is a percentage, the start of an area is rounded up to a multiple of this many
-    /// bytes. Default: 0, of the smallest block size.
+    /// Where `offset` or `offset_increment` is a percentage, the start of an area is rounded up to a multiple of this
+    /// many bytes. Default: 0, of the smallest block size.
     pub offset_align: u64,
-    /// How much one thread transfers in one pass, in bytes or percent of `size`: more than `size` begins anew at the start
-    /// of the area, less stops early. Default: `None`, as much as `size`.
+    /// How much one thread transfers in one pass, in bytes or percent of `size`: more than `size` begins anew at the
+    /// start of the area, less stops early. Default: `None`, as much as `size`.
     pub io_size: Option<Extent>,
-    /// How many operations one thread does in one pass at most; does not extend a pass. Default: `None`, as many as fit.
+    /// How many operations one thread does in one pass at most; does not extend a pass. Default: `None`, as many as
+    /// fit.
     pub number_ios: Option<u64>,
     /// How many passes one thread does. At least 1. Default: 1.
     pub loops: u64,
@@ -73,15 +74,19 @@ pub struct Job {
     pub iodepth: u32,
     /// How many operations are submitted together. From 1 to `iodepth`. Default: 1; 0 in a file means `iodepth`.
     pub iodepth_batch_submit: u32,
-    /// How many completions are waited for when the thread must wait. From 0 (look, do not wait) to `iodepth`. Default: 1.
+    /// How many completions are waited for when the thread must wait. From 0 (look, do not wait) to `iodepth`. Default:
+    /// 1.
     pub iodepth_batch_complete_min: u32,
-    /// How many completions are taken at once at most. From `iodepth_batch_complete_min`, which is the default, to `iodepth`.
+    /// How many completions are taken at once at most. From `iodepth_batch_complete_min`, which is the default, to
+    /// `iodepth`.
     pub iodepth_batch_complete_max: u32,
-    /// Once `iodepth` was reached, submit again when no more than this are outstanding. From 1 to `iodepth`, the default.
+    /// Once `iodepth` was reached, submit again when no more than this are outstanding. From 1 to `iodepth`, the
+    /// default.
     pub iodepth_low: u32,
     /// Use polled hardware queues. Default: false.
     pub hipri: bool,
-    /// Have the device register the buffers, so that it need not prepare their memory for each operation. Default: false.
+    /// Have the device register the buffers, so that it need not prepare their memory for each operation. Default:
+    /// false.
     pub fixedbufs: bool,
     /// The priority of each operation; from `prioclass` and `prio`. Default: `None`, the client's.
     pub priority: Option<IoPriority>,
@@ -105,9 +110,11 @@ pub struct Job {
     pub rate_ignore_thinktime: bool,
     /// Pause after each `thinktime_blocks` operations. Default: 0, never.
     pub thinktime: Duration,
-    /// The first part of the pause during which the thread computes instead of sleeping. At most `thinktime`. Default: 0.
+    /// The first part of the pause during which the thread computes instead of sleeping. At most `thinktime`. Default:
+    /// 0.
     pub thinktime_spin: Duration,
-    /// How many operations are between pauses. At least 1. Default: 1; with `thinktime_iotime` so many that it never counts.
+    /// How many operations are between pauses. At least 1. Default: 1; with `thinktime_iotime` so many that it never
+    /// counts.
     pub thinktime_blocks: u64,
     /// Count operations for `thinktime_blocks` when they are submitted, not when they are complete. Default: false.
     pub thinktime_blocks_issue: bool,
@@ -125,7 +132,8 @@ pub struct Job {
 
     /// What written blocks hold, so that they can be checked. Default: `None`, nothing that is checked.
     pub verify: Option<Verify>,
-    /// Check after a pass of writes what it wrote. Without effect on reads, which are checked as they complete. Default: true.
+    /// Check after a pass of writes what it wrote. Without effect on reads, which are checked as they complete.
+    /// Default: true.
     pub do_verify: bool,
     /// Bytes that carry a check of their own; divides every block size. Default: 0, the length of the operation.
     pub verify_interval: u64,
@@ -133,7 +141,8 @@ pub struct Job {
     pub verify_backlog: u64,
     /// How many blocks are checked then. Default: `verify_backlog`.
     pub verify_backlog_batch: u64,
-    /// End the job at the first block that is not what was written. Default: false, count and go on, and fail at the end.
+    /// End the job at the first block that is not what was written. Default: false, count and go on, and fail at the
+    /// end.
     pub verify_fatal: bool,
 
     /// Which latencies are taken; from `gtod_reduce`, `disable_lat`, `disable_clat` and `disable_slat`.

@@ -24,8 +24,8 @@ pub struct JobFile {
     /// What has no effect for want of another option, as an `iodepth` without an engine that keeps several operations
     /// outstanding; and what was passed over, in [`Mode::Lenient`].
     pub warnings: Vec<TextError>,
-    /// The options that fio obeys and that have no effect on a job here, each once, in the order of the file: there is no
-    /// page cache to go around, no file to create, no content to compress, no log to write.
+    /// The options that fio obeys and that have no effect on a job here, each once, in the order of the file: there is
+    /// no page cache to go around, no file to create, no content to compress, no log to write.
     pub without_effect: Vec<&'static str>,
 }
 
@@ -60,8 +60,8 @@ pub trait Surroundings {
 pub struct System;
 
 impl JobFile {
-    /// Reads `text`, the content of a job file, which errors call `file`. Each of `overrides`, of the form `NAME=VALUE`,
-    /// is applied to every job after what the file says.
+    /// Reads `text`, the content of a job file, which errors call `file`. Each of `overrides`, of the form
+    /// `NAME=VALUE`, is applied to every job after what the file says.
     ///
     /// # Errors
     /// The first line or override that is wrong, with what would be right. Or there is no job.
@@ -116,7 +116,8 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// Applies the options of a section to what it has so far. `kb_base` goes first, since it says how to read the others.
+    /// Applies the options of a section to what it has so far. `kb_base` goes first, since it says how to read the
+    /// others.
     fn apply(&mut self, draft: &mut Draft, lines: &[Line]) -> Result<(), TextError> {
         let is_base = |line: &&Line| matches!(&line.what, What::Option(name, _) if name == "kb_base");
         for line in lines.iter().filter(is_base).chain(lines.iter().filter(|line| !is_base(line))) {

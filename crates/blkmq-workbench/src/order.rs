@@ -1,14 +1,14 @@
 //! Replays a trace of Linux on virtual time and asks our scheduler for every choice that Linux's scheduler made.
 //!
-//! The scheduler sees the insertions and completions of the trace at the trace's times, rounded down to Linux's jiffies.
-//! Linux asks its scheduler for one request more than the driver has tags for, and keeps that one aside until a tag comes
-//! free. So a choice is made long before the device takes the request:
+//! The scheduler sees the insertions and completions of the trace at the trace's times, rounded down to Linux's
+//! jiffies. Linux asks its scheduler for one request more than the driver has tags for, and keeps that one aside until
+//! a tag comes free. So a choice is made long before the device takes the request:
 //! - right after each issue, for the issue that comes next;
 //! - if that found nothing, when a plug has been emptied into the scheduler (the module `plug` knows when that is);
 //! - if that found nothing either, at the issue itself.
 //!
-//! What joined what is Linux's own finding: merges are applied as recorded, and not looked for. After a disagreement our
-//! scheduler takes its own choice back, is made to choose as Linux did, and the replay goes on.
+//! What joined what is Linux's own finding: merges are applied as recorded, and not looked for. After a disagreement
+//! our scheduler takes its own choice back, is made to choose as Linux did, and the replay goes on.
 
 mod agreement;
 mod plug;
@@ -147,8 +147,8 @@ impl<'a> Replay<'a> {
         self.scheduler.insert(id, &info, InsertAt::Sorted, jiffies(event.time));
     }
 
-    /// A bio or request joins a request that waits; or one that is still in its submitter's plug, which is not our concern.
-    /// `merges_on`: it is what its task does right after another merge.
+    /// A bio or request joins a request that waits; or one that is still in its submitter's plug, which is not our
+    /// concern. `merges_on`: it is what its task does right after another merge.
     fn merge(&mut self, event: &Event<'_>, merges_on: bool) {
         let absorbed = self.absorbed(event).filter(|_| merges_on && !self.plugs.holds(event));
         if absorbed.is_none() && self.plugs.grow(event) {
@@ -176,8 +176,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Our scheduler takes its choice back before the issue for which it was made: it goes on waiting, and can grow. What
-    /// Linux keeps aside cannot, so Linux chose another one.
+    /// Our scheduler takes its choice back before the issue for which it was made: it goes on waiting, and can grow.
+    /// What Linux keeps aside cannot, so Linux chose another one.
     fn give_back(&mut self, now: u64) {
         let Some((id, rq)) = self.kept.take().and_then(|id| Some((id, *self.waiting.get(&id)?))) else { return };
         self.refuted = Some(self.describe(id, now));

@@ -18,8 +18,8 @@ const MAX_LANES: usize = 128;
 /// A sleep on the machine's clock ends this much before it has to, since waking takes time.
 const WAKING_NS: u64 = 200_000;
 
-/// The longest data of an operation, in sectors (64 MiB): what a trace states beyond that is no transfer of data, and would
-/// take memory at the trace's will.
+/// The longest data of an operation, in sectors (64 MiB): what a trace states beyond that is no transfer of data, and
+/// would take memory at the trace's will.
 const MAX_DATA_SECTORS: u64 = 131_072;
 
 /// Between two reports of progress.
@@ -68,7 +68,8 @@ pub struct Outcome {
     pub refused: Vec<(Status, u64)>,
     /// Nanoseconds from the beginning to the last completion.
     pub duration: u64,
-    /// From the moment at which an operation was to be submitted (with [`Speed::Max`]: was submitted) to its completion.
+    /// From the moment at which an operation was to be submitted (with [`Speed::Max`]: was submitted) to its
+    /// completion.
     pub latencies: Latencies,
     /// What the queue counted.
     pub stats: Stats,

@@ -2,11 +2,11 @@
 //! averaged is the logarithm of the ratio inside one round.
 //!
 //! A round runs the variants forth and back (A B B A), the next one back and forth (B A A B). A rate that drifts evenly
-//! raises both sides of a round alike, and one that drifts ever faster raises them alike over two rounds. The interval is
-//! that of a trimmed mean (Tukey and McLaughlin 1963): the lowest and the highest fifth of the rounds do not count for the
-//! mean, and count as the lowest and highest that remain for its spread, so that a slice during which another program had
-//! the core moves neither. `tests/ratio.rs` counts how often the interval holds the true ratio: at least 95 times in a
-//! hundred, stopping included.
+//! raises both sides of a round alike, and one that drifts ever faster raises them alike over two rounds. The interval
+//! is that of a trimmed mean (Tukey and McLaughlin 1963): the lowest and the highest fifth of the rounds do not count
+//! for the mean, and count as the lowest and highest that remain for its spread, so that a slice during which another
+//! program had the core moves neither. `tests/ratio.rs` counts how often the interval holds the true ratio: at least 95
+//! times in a hundred, stopping included.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
@@ -16,8 +16,8 @@ pub const WIDTH: f64 = 0.02;
 pub const MIN_ROUNDS: usize = 16;
 /// Share of the rounds that is trimmed at each end.
 const TRIM: f64 = 0.2;
-/// Of an interval of a fixed number of rounds. Stopping when it is narrow prefers those whose spread is underestimated, which
-/// costs up to two percent: 0.95 remain.
+/// Of an interval of a fixed number of rounds. Stopping when it is narrow prefers those whose spread is underestimated,
+/// which costs up to two percent: 0.95 remain.
 const CONFIDENCE: f64 = 0.97;
 
 /// A ratio of rates with its 95 % interval.
@@ -34,8 +34,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// What the slices of `b` have over those of `a`, both in the order in which they ran, two a round. A round counts if all
-    /// of its four numbers are finite and above 0; `None` if that is so of fewer than two rounds.
+    /// What the slices of `b` have over those of `a`, both in the order in which they ran, two a round. A round counts
+    /// if all of its four numbers are finite and above 0; `None` if that is so of fewer than two rounds.
     #[must_use]
     pub fn new(a: &[f64], b: &[f64]) -> Option<Self> {
         let log = |pair: &[f64]| f64::midpoint(pair[0].ln(), pair[1].ln());
@@ -148,7 +148,8 @@ impl Turns {
         self.are_resolved(&pairs)
     }
 
-    /// Whether the ratios of these pairs are resolved, as [`ratio`](Self::ratio) takes them; one of a variant to itself is.
+    /// Whether the ratios of these pairs are resolved, as [`ratio`](Self::ratio) takes them; one of a variant to itself
+    /// is.
     #[must_use]
     pub fn are_resolved(&self, pairs: &[(usize, usize)]) -> bool {
         let is_resolved = |(a, b): (usize, usize)| a == b || self.ratio(a, b).is_some_and(|ratio| ratio.is_resolved());

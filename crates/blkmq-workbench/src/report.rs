@@ -19,8 +19,8 @@ pub struct Report {
     pub machine: String,
     /// When it was measured.
     pub date: String,
-    /// Which figures were measured on that machine, which come from a model or run on virtual time, and which are published
-    /// figures of others.
+    /// Which figures were measured on that machine, which come from a model or run on virtual time, and which are
+    /// published figures of others.
     pub modelled: String,
     /// What was found, in the order of reading.
     pub sections: Vec<Section>,

@@ -1,4 +1,5 @@
-//! What each option of a job does, on virtual time. Each test was seen to fail with the line that obeys the option taken out.
+//! What each option of a job does, on virtual time. Each test was seen to fail with the line that obeys the option
+//! taken out.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! Busy time while the statistics are off, on virtual CPUs: what is entering the queue, and is about to say that it does not
-//! count, is met by others at every step.
+//! Busy time while the statistics are off, on virtual CPUs: what is entering the queue, and is about to say that it
+//! does not count, is met by others at every step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,8 +59,8 @@ fn who_reads_counts_no_time_as_busy_while_the_statistics_are_off() {
     }
 }
 
-/// Goes red if the statistics are switched on without an end to the time before. They are on for a moment in each round, a
-/// tick at most.
+/// Goes red if the statistics are switched on without an end to the time before. They are on for a moment in each
+/// round, a tick at most.
 #[test]
 fn the_time_before_the_statistics_are_switched_on_is_not_busy() {
     for seed in 0..20 {

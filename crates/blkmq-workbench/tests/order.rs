@@ -31,8 +31,8 @@ impl Choices for Trace {
     }
 }
 
-/// Of four announced requests one merges, so the plug is done with the third insertion. The choice behind the first issue
-/// is made then, before a bio moves the last request to 150: without counting the merge, 150 would be chosen.
+/// Of four announced requests one merges, so the plug is done with the third insertion. The choice behind the first
+/// issue is made then, before a bio moves the last request to 150: without counting the merge, 150 would be chosen.
 #[test]
 fn a_request_that_merges_as_its_plug_is_emptied_counts_as_inserted() {
     let trace = Trace::default().add(1, "U", 0, 4).add(1, "I", 100, 8).add(1, "M", 108, 8);
@@ -222,7 +222,8 @@ fn a_plugged_request_is_not_taken_for_a_waiting_one_at_its_place() {
     assert_eq!(trace.choices(), "0R 92R 108R");
 }
 
-/// We keep 16 aside while Linux takes 100, so 16 can still be absorbed, and must not wait on as if nothing had happened.
+/// We keep 16 aside while Linux takes 100, so 16 can still be absorbed, and must not wait on as if nothing had
+/// happened.
 #[test]
 fn what_only_we_chose_can_be_absorbed() {
     let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 16, 8).add(1, "U", 0, 1);
@@ -254,8 +255,8 @@ fn after_a_disagreement_the_replay_follows_linux() {
     assert_eq!(trace.choices(), "8R 300R 8R");
 }
 
-/// The trace says that the bio went in front of 116, though it would fit behind 100 too. Red if our scheduler is left to
-/// find a place for it: it would grow 100 to 116.
+/// The trace says that the bio went in front of 116, though it would fit behind 100 too. Red if our scheduler is left
+/// to find a place for it: it would grow 100 to 116.
 #[test]
 fn a_front_merge_is_no_back_merge_though_one_would_fit() {
     let trace = Trace::default().add(1, "U", 0, 4).add(1, "I", 0, 8).add(1, "I", 100, 8).add(1, "I", 116, 8);

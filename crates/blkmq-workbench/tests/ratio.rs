@@ -1,4 +1,5 @@
-//! The intervals of comparisons, on rates whose true ratio is known. Prints its seed and takes another from `BLKMQ_SEED`.
+//! The intervals of comparisons, on rates whose true ratio is known. Prints its seed and takes another from
+//! `BLKMQ_SEED`.
 
 use blkmq_workbench::{Ratio, Turns};
 

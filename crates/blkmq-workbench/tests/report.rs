@@ -119,7 +119,8 @@ fn bars_of_two_names_are_told_apart() {
     assert!(names.iter().all(|name| drawn.contains(name)), "{drawn}");
 }
 
-/// Nothing that a browser would fetch or run: no address but the name of the SVG dialect, no script, no style from elsewhere.
+/// Nothing that a browser would fetch or run: no address but the name of the SVG dialect, no script, no style from
+/// elsewhere.
 #[test]
 fn it_needs_nothing_else() {
     let html = report(vec![section(lines()), section(bars())]).html();

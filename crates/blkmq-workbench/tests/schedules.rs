@@ -59,7 +59,8 @@ fn time_for_one_at_a_time(seed: u64, locking: Locking, bypass: bool) -> u64 {
     told.recv().expect("the world was told of")
 }
 
-/// Nobody is left waiting for a timeout. Red if who held a tag in vain does not look again at what found no room meanwhile.
+/// Nobody is left waiting for a timeout. Red if who held a tag in vain does not look again at what found no room
+/// meanwhile.
 #[test]
 fn room_that_a_tag_took_in_vain_is_found() {
     for locking in Locking::ALL {
@@ -77,8 +78,8 @@ fn room_that_a_tag_took_in_vain_is_found() {
     assert!(late.is_some(), "the test cannot fail");
 }
 
-/// Lets each CPU make so many operations on one line, then the next CPU as many as come next in a pattern, without end: a
-/// machine whose CPUs stay in step, for better or worse.
+/// Lets each CPU make so many operations on one line, then the next CPU as many as come next in a pattern, without end:
+/// a machine whose CPUs stay in step, for better or worse.
 struct InStep {
     line: &'static str,
     pattern: Vec<u64>,
@@ -101,8 +102,8 @@ impl Schedule for InStep {
     }
 }
 
-/// One request of two is with the device, for long; another has to wait for it in the scheduler; flushes stand in front of
-/// that. Two threads look at all this, in step.
+/// One request of two is with the device, for long; another has to wait for it in the scheduler; flushes stand in front
+/// of that. Two threads look at all this, in step.
 fn looks_in_step(seed: u64, locking: Locking) -> Ended {
     let mut random = Random::new(seed);
     let line = *random.pick(&[
@@ -139,8 +140,8 @@ fn looks_in_step(seed: u64, locking: Locking) -> Ended {
     })
 }
 
-/// Threads that hold the last tag in vain, by turns, do not send each other to look again for ever. Red if who looks again for
-/// another sends that one to look again in turn, or if such a tag goes past what stands on the dispatch list.
+/// Threads that hold the last tag in vain, by turns, do not send each other to look again for ever. Red if who looks
+/// again for another sends that one to look again in turn, or if such a tag goes past what stands on the dispatch list.
 #[test]
 fn two_who_look_in_step_come_to_an_end() {
     for locking in Locking::ALL {
@@ -156,8 +157,8 @@ fn two_who_look_in_step_come_to_an_end() {
     }
 }
 
-/// A request is with the device, for long, and another is held back for that; a third is submitted, and until that has been
-/// done another thread polls, in step.
+/// A request is with the device, for long, and another is held back for that; a third is submitted, and until that has
+/// been done another thread polls, in step.
 fn polls_in_step(seed: u64) -> Ended {
     let mut random = Random::new(seed);
     let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
@@ -191,8 +192,8 @@ fn polls_in_step(seed: u64) -> Ended {
     })
 }
 
-/// Who polls does not keep another at the scheduler, with requests in its hands that it has chosen. Red if who polls with no
-/// news tells who chooses to look once more.
+/// Who polls does not keep another at the scheduler, with requests in its hands that it has chosen. Red if who polls
+/// with no news tells who chooses to look once more.
 #[test]
 fn who_polls_keeps_nobody_at_the_scheduler() {
     let endless = |seed: &u64| polls_in_step(*seed) != Ended::Finished;
@@ -203,8 +204,8 @@ fn who_polls_keeps_nobody_at_the_scheduler() {
     assert!(found.is_some(), "the test cannot fail");
 }
 
-/// A request is with the device, for a second, and another is held back for that until a time comes. One thread looks just
-/// before that time; two poll, in step, until it has come back from there.
+/// A request is with the device, for a second, and another is held back for that until a time comes. One thread looks
+/// just before that time; two poll, in step, until it has come back from there.
 fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
     let mut random = Random::new(seed);
     let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
@@ -250,8 +251,9 @@ fn who_chooses_alone_sees_that_a_time_has_come() {
     assert!(found.is_some(), "the test cannot fail");
 }
 
-/// A request is with the device, for a second, and another is held back for that until a time comes. One thread sleeps until
-/// then; others look at about that time, hold the last tag meanwhile, and go. Returns when the second request was issued.
+/// A request is with the device, for a second, and another is held back for that until a time comes. One thread sleeps
+/// until then; others look at about that time, hold the last tag meanwhile, and go. Returns when the second request was
+/// issued.
 fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
     let schedule: Box<dyn Schedule> = match seed % 4 {
         0 => Box::new(Uniform::new(Random::new(seed), 5)),
@@ -291,8 +293,8 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
     told.recv().expect("the world was told of")
 }
 
-/// Red if who held the last tag while a time came does not look again as of that time. (To do so only for who lacked the tag is
-/// not enough: with two others the second may take it from the first one's hands.)
+/// Red if who held the last tag while a time came does not look again as of that time. (To do so only for who lacked
+/// the tag is not enough: with two others the second may take it from the first one's hands.)
 #[test]
 fn what_a_time_lets_go_goes_though_its_tag_was_held() {
     let is_late = |seed: &u64, locking, nr_others| time_of_the_held_back(*seed, locking, nr_others) > SOON_NS / 2;
@@ -312,8 +314,8 @@ fn what_a_time_lets_go_goes_though_its_tag_was_held() {
     assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
 }
 
-/// The same, while the thread that waits submits another one about then, and more tags are there. Returns when the request that
-/// was held back was issued.
+/// The same, while the thread that waits submits another one about then, and more tags are there. Returns when the
+/// request that was held back was issued.
 fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: u32) -> u64 {
     let schedule: Box<dyn Schedule> = match seed % 3 {
         0 => Box::new(Uniform::new(Random::new(seed), 5)),
@@ -397,8 +399,9 @@ impl Schedule for Turns {
     }
 }
 
-/// Two requests are with the device, and a third is held back for them until a time comes. At about that time one of the two
-/// completes, a flush takes the last tag, and the thread that waits looks. Returns how late the third was issued.
+/// Two requests are with the device, and a third is held back for them until a time comes. At about that time one of
+/// the two completes, a flush takes the last tag, and the thread that waits looks. Returns how late the third was
+/// issued.
 fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 {
     let mut random = Random::new(seed);
     let is_on = Arc::new(AtomicBool::new(false));
@@ -464,7 +467,8 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
     told.recv().expect("the world was told of")
 }
 
-/// Red if who chooses many at a time, and finds something held back until a time that has come since it looked at the clock, goes.
+/// Red if who chooses many at a time, and finds something held back until a time that has come since it looked at the
+/// clock, goes.
 #[test]
 fn a_time_that_came_while_others_had_the_tags_is_not_forgotten() {
     let is_late = |seed: &u64, locking| lateness_beside_a_completion_and_a_flush(*seed, locking) > SOON_NS / 4;

@@ -1,5 +1,5 @@
-//! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH
-//! [STATISTICS [CLOCK [LOCKING [BYPASS]]]]]]]`, by default `none`, 100000, 1, `per-thread` (or `off`, or `shared`), `real` (or
+//! A loop that does nothing but pass requests through the block layer: `cost [SCHEDULER [REQUESTS [BATCH [STATISTICS
+//! [CLOCK [LOCKING [BYPASS]]]]]]]`, by default `none`, 100000, 1, `per-thread` (or `off`, or `shared`), `real` (or
 //! `coarse`), the default locking and 0. `scripts/cost` counts its instructions.
 
 use std::collections::VecDeque;

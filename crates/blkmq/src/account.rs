@@ -1,8 +1,8 @@
 //! Counting without a shared line: every thread adds to a line of its own, readers sum.
 //!
 //! Here is what the layer counts for itself and its tests; the statistics that users know from Linux are in the modules
-//! below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of sectors, and
-//! `batch` what the path calls.
+//! below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of sectors,
+//! and `batch` what the path calls.
 
 mod batch;
 mod gauge;
@@ -221,8 +221,8 @@ impl Counters {
         }
     }
 
-    /// Requests of a class are about to pass the scheduler by, so many of them other than reads. Counted before the look at
-    /// the gate that decides.
+    /// Requests of a class are about to pass the scheduler by, so many of them other than reads. Counted before the
+    /// look at the gate that decides.
     pub(crate) fn bypassing(&self, class: Class, requests: u64, limited: u64) {
         add(&self.0.bypassed[class.index()], requests);
         // Their completion is counted against what the scheduler let in, and these never came in.

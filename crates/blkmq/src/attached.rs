@@ -1,7 +1,7 @@
 //! Which devices are behind a queue.
 //!
-//! A device serves one queue at a time: each queue counts its tags and its requests on its own, so what a second one asks for
-//! would be taken for what the first did.
+//! A device serves one queue at a time: each queue counts its tags and its requests on its own, so what a second one
+//! asks for would be taken for what the first did.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -13,8 +13,8 @@ use crate::sync::Arc;
 /// The addresses of the drivers. Nobody waits for this on the path of a request.
 static ATTACHED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-/// A device's place behind a queue, which is free again when this is dropped. The device outlives it: its address is nobody else's
-/// until then.
+/// A device's place behind a queue, which is free again when this is dropped. The device outlives it: its address is
+/// nobody else's until then.
 #[derive(Debug)]
 pub(crate) struct Attached(usize);
 

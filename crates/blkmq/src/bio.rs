@@ -15,8 +15,8 @@ pub struct Flags {
     /// Make the volatile cache durable before this write. Refused, as a flush is, by a device with
     /// [`no_flush`](crate::Limits::no_flush).
     pub preflush: bool,
-    /// Complete only when the data is durable. Refused by a device with [`no_flush`](crate::Limits::no_flush) that has no
-    /// [`fua`](crate::Limits::fua) either.
+    /// Complete only when the data is durable. Refused by a device with [`no_flush`](crate::Limits::no_flush) that has
+    /// no [`fua`](crate::Limits::fua) either.
     pub fua: bool,
     /// The data may be wanted soon; nobody waits for it yet.
     pub readahead: bool,
@@ -26,19 +26,20 @@ pub struct Flags {
     pub nowait: bool,
     /// Use a polled hardware queue if there is one.
     pub polled: bool,
-    /// Go in front of everything that waits in the scheduler. Merging comes first, as in Linux: what joins another request, in
-    /// the plug or in the scheduler, goes where that goes. With `nomerge` it goes to the head in any case.
+    /// Go in front of everything that waits in the scheduler. Merging comes first, as in Linux: what joins another
+    /// request, in the plug or in the scheduler, goes where that goes. With `nomerge` it goes to the head in any case.
     pub at_head: bool,
     /// Never merge this operation.
     pub nomerge: bool,
-    /// Zeroes keep the room that they take up, or get it: no hole is left. A device that knows no way to that refuses them as
-    /// [`Status::Unsupported`](crate::Status::Unsupported). Without this it chooses, and leaves a hole if it can.
+    /// Zeroes keep the room that they take up, or get it: no hole is left. A device that knows no way to that refuses
+    /// them as [`Status::Unsupported`](crate::Status::Unsupported). Without this it chooses, and leaves a hole if it
+    /// can.
     pub nounmap: bool,
 }
 
 /// One operation: what, where, and the buffers it owns until it completes.
-// The order keeps what is moved by itself, the buffer and the flags, within 16 bytes or at a multiple of them: a load that
-// takes in the ends of two stores just made waits until both have left the processor.
+// The order keeps what is moved by itself, the buffer and the flags, within 16 bytes or at a multiple of them: a load
+// that takes in the ends of two stores just made waits until both have left the processor.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Bio {

@@ -22,8 +22,9 @@ pub const BUFFER_ALIGN: usize = 4096;
 ///    initialised, for as long as this value lives.
 /// 2. While this value lives nobody else reads or writes these bytes, but through views made from it.
 /// 3. `owner` tells whose the memory is. Null: someone else's. An odd address, which points nowhere: it came from
-///    `layout(capacity)`, and the address is twice the capacity and one. Any other: it is a part of this arena, of which the
-///    value holds a count. So a buffer is no longer than it was without arenas: it is moved with each operation.
+///    `layout(capacity)`, and the address is twice the capacity and one. Any other: it is a part of this arena, of
+///    which the value holds a count. So a buffer is no longer than it was without arenas: it is moved with each
+///    operation.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -59,8 +60,8 @@ impl Buffer {
         Self::try_zeroed(len).unwrap_or_else(|| handle_alloc_error(layout(len.max(1))))
     }
 
-    /// The same; `None` if the system has no memory for it. Where it promises more memory than it has, as Linux mostly does, it ends
-    /// a process later instead.
+    /// The same; `None` if the system has no memory for it. Where it promises more memory than it has, as Linux mostly
+    /// does, it ends a process later instead.
     ///
     /// # Panics
     /// If `len` exceeds half the address space.
@@ -90,8 +91,8 @@ impl Buffer {
         }
     }
 
-    /// Makes the buffer another length, up to the one with which it was made; its memory and what that holds stay. False,
-    /// and nothing has changed, if it cannot be that long, or belongs to someone else.
+    /// Makes the buffer another length, up to the one with which it was made; its memory and what that holds stay.
+    /// False, and nothing has changed, if it cannot be that long, or belongs to someone else.
     pub fn set_len(&mut self, len: usize) -> bool {
         let fits = match self.owner() {
             Owner::Another => false,

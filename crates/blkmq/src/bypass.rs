@@ -1,9 +1,9 @@
 //! Passing the scheduler by: while nothing waits it would hand a request straight back.
 //!
 //! Whether that is so the scheduler says under its lock, and for which one class; the queue's word then shows it as its
-//! gate. Who passes counts its requests on a line of its own, fences, and looks at the gate once more: there it passes, or
-//! turns back. Who shuts the gate fences and then reads those counts. So whoever inserts a request of another class knows
-//! of all that has passed, and strict classes stay strict.
+//! gate. Who passes counts its requests on a line of its own, fences, and looks at the gate once more: there it passes,
+//! or turns back. Who shuts the gate fences and then reads those counts. So whoever inserts a request of another class
+//! knows of all that has passed, and strict classes stay strict.
 //!
 //! A request never passes what another thread left to the scheduler before: whatever waits is in the word, and what was
 //! just left makes the staging not free.
@@ -28,11 +28,11 @@ impl RequestQueue {
 }
 
 impl Runner {
-    /// Starts the requests at the front of a plug that may pass the scheduler by, as far as there are tags. Returns how many
-    /// operations these are.
+    /// Starts the requests at the front of a plug that may pass the scheduler by, as far as there are tags. Returns how
+    /// many operations these are.
     ///
-    /// COST: per run of one class and hardware queue a read-modify-write of a tag word and a fence; per request its slot and
-    /// this thread's own lines.
+    /// COST: per run of one class and hardware queue a read-modify-write of a tag word and a fence; per request its
+    /// slot and this thread's own lines.
     pub(crate) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         let q = starting.q;
         let mut entered = 0;
@@ -71,8 +71,8 @@ impl Runner {
         entered
     }
 
-    /// Starts as many requests of a run as there are tags, and leaves the others in it; none if the gate is shut before they
-    /// are through. Returns how many requests these are, and how many operations.
+    /// Starts as many requests of a run as there are tags, and leaves the others in it; none if the gate is shut before
+    /// they are through. Returns how many requests these are, and how many operations.
     fn pass(&mut self, starting: &Starting<'_>, gate: Gate, index: u16, run: &mut RqList) -> (usize, u64) {
         let q = starting.q;
         let hctx = q.hctxs.get(index);
@@ -126,8 +126,8 @@ impl Runner {
             }
             tagged.push_back(rq, Place::Plugged);
         }
-        // A thread that lacked one of these tags, or waited for what was counted to be over, is found by the look at the scheduler
-        // that this thread takes next.
+        // A thread that lacked one of these tags, or waited for what was counted to be over, is found by the look at
+        // the scheduler that this thread takes next.
         q.live.brought_tags();
     }
 }

@@ -54,17 +54,17 @@ impl Clock {
         Self::Real(RealClock(Origin::Exact(Instant::now())))
     }
 
-    /// A clock that follows the machine's from tick to tick of its kernel, 1 to 10 ms apart: for who has no use for exact
-    /// time stamps and would not pay for them. All that takes its time from the queue's clock is as coarse as that:
-    /// [`Completion`](crate::Completion), the statistics, a scheduler's deadlines, and the null device's latency.
+    /// A clock that follows the machine's from tick to tick of its kernel, 1 to 10 ms apart: for who has no use for
+    /// exact time stamps and would not pay for them. All that takes its time from the queue's clock is as coarse as
+    /// that: [`Completion`](crate::Completion), the statistics, a scheduler's deadlines, and the null device's latency.
     #[cfg(feature = "coarse-clock")]
     #[must_use]
     pub fn coarse() -> Self {
         Self::Real(RealClock(Origin::Coarse(tick())))
     }
 
-    /// The time now. COST: a vDSO call of some 25 ns for the exact real clock, which reads the processor's counter, and of
-    /// some 5 ns for the coarse one; callers read it once per batch.
+    /// The time now. COST: a vDSO call of some 25 ns for the exact real clock, which reads the processor's counter, and
+    /// of some 5 ns for the coarse one; callers read it once per batch.
     #[must_use]
     pub fn now(&self) -> Time {
         match self {

@@ -10,7 +10,8 @@ use crate::runner::Runner;
 use crate::sync::kept;
 use crate::tags::{Gathered, Hint, Tag};
 
-/// Tags on their way back, of one hardware queue at a time, so that a batch of them costs one operation on each tag word.
+/// Tags on their way back, of one hardware queue at a time, so that a batch of them costs one operation on each tag
+/// word.
 struct TagBatch<'q> {
     hctx: u16,
     gathered: Option<Gathered<'q>>,
@@ -119,8 +120,8 @@ impl Runner {
         self.has_news = true;
     }
 
-    /// Completes the requests at the front that are one operation each, of one submitter: the whole list moves on at once.
-    /// Returns whether there were any.
+    /// Completes the requests at the front that are one operation each, of one submitter: the whole list moves on at
+    /// once. Returns whether there were any.
     fn complete_run<'q>(
         &mut self,
         q: &'q RequestQueue,

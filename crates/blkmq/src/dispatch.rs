@@ -1,11 +1,12 @@
 //! Choosing: from the dispatch lists, then from the scheduler or, without one, from the software queues.
 //!
-//! A request that stays behind for lack of a tag, or because the scheduler holds it back until others complete, is found by the
-//! thread that brings the tag or the completion: see `liveness`.
+//! A request that stays behind for lack of a tag, or because the scheduler holds it back until others complete, is
+//! found by the thread that brings the tag or the completion: see `liveness`.
 //!
-//! WAITING is cleared only by a thread that looked everywhere and found nothing, by a compare-exchange from the word read before
-//! the look; a request left behind meanwhile has changed the word. So has the gate, if it was shut or opened under one of
-//! the holds in between: then WAITING stays, though nothing may wait, and the next thread that dispatches clears it.
+//! WAITING is cleared only by a thread that looked everywhere and found nothing, by a compare-exchange from the word
+//! read before the look; a request left behind meanwhile has changed the word. So has the gate, if it was shut or
+//! opened under one of the holds in between: then WAITING stays, though nothing may wait, and the next thread that
+//! dispatches clears it.
 
 use blkmq_sched::Time;
 
@@ -30,8 +31,9 @@ impl Runner {
         }))
     }
 
-    /// What each thread does for itself, unless one dispatches for all: what stands in front of the scheduler, then what `choose`
-    /// chooses, up to a bound, from there; and WAITING is cleared if nothing waits any more. Returns how many requests became ready.
+    /// What each thread does for itself, unless one dispatches for all: what stands in front of the scheduler, then
+    /// what `choose` chooses, up to a bound, from there; and WAITING is cleared if nothing waits any more. Returns how
+    /// many requests became ready.
     pub(crate) fn dispatch_for_itself(
         &mut self,
         q: &RequestQueue,
@@ -127,8 +129,8 @@ impl Runner {
         (self.tags_or_wait(q, hctx, &mut tag, told, true) == 1).then_some(tag[0])
     }
 
-    /// Tags into the front of `out`, and how many; if there is none, WAITING set for whoever brings one back. `tells`: who
-    /// holds one in vain just now is to look again.
+    /// Tags into the front of `out`, and how many; if there is none, WAITING set for whoever brings one back. `tells`:
+    /// who holds one in vain just now is to look again.
     pub(crate) fn tags_or_wait(
         &mut self,
         q: &RequestQueue,
@@ -147,8 +149,9 @@ impl Runner {
         q.live.lack_unless(told, || hctx.tags.get_batch(&mut self.hint, out))
     }
 
-    /// Puts tags back that were taken for nothing, as a completer does: somebody may have lacked one, or the room it took,
-    /// meanwhile. What the caller chose from it looks at again. Returns how many requests of the dispatch list got one.
+    /// Puts tags back that were taken for nothing, as a completer does: somebody may have lacked one, or the room it
+    /// took, meanwhile. What the caller chose from it looks at again. Returns how many requests of the dispatch list
+    /// got one.
     pub(crate) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let given = self.put_back(q, hctx, tags);
         q.brought();
@@ -161,8 +164,8 @@ impl Runner {
     /// The same without a word to those who wait for room.
     pub(crate) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let mut given = 0;
-        // What stands on the dispatch list comes first, and gets one here: of several who look at it and at the scheduler by
-        // turns each may else find that another has the last tag, in vain.
+        // What stands on the dispatch list comes first, and gets one here: of several who look at it and at the
+        // scheduler by turns each may else find that another has the last tag, in vain.
         while given < tags.len()
             && hctx.nr_parked() > 0
             && kept("dispatch.give_to_list")

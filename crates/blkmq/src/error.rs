@@ -10,7 +10,8 @@ use crate::schedulers::scheduler_names;
 pub enum QueueError {
     /// No scheduler has this name.
     UnknownScheduler(String),
-    /// The queue, or its scheduler, has no knob of this name; the second part names those it has, and tells if another scheduler has it.
+    /// The queue, or its scheduler, has no knob of this name; the second part names those it has, and tells if another
+    /// scheduler has it.
     UnknownKnob(String, String),
     /// A knob's value is not what it takes; the text says what it takes.
     BadValue(String),
@@ -18,7 +19,8 @@ pub enum QueueError {
     BadDevice(String),
     /// Every place for a thread is taken.
     TooManySubmitters,
-    /// Each hardware queue belongs to one submitter, and there is none for this thread; the text says how many there are.
+    /// Each hardware queue belongs to one submitter, and there is none for this thread; the text says how many there
+    /// are.
     NoHardwareQueue(String),
     /// The device cannot have that many hardware queues.
     BadTopology(String),

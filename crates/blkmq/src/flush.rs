@@ -1,10 +1,10 @@
 //! The flush machine: what a volatile write cache needs before and after a request's data.
 //!
 //! A flush, or a write that wants one, becomes steps: a flush before the data, the data, a flush after it. The device
-//! decides which are needed: without a write cache none, with FUA of its own no flush after the data. A device that has FUA is
-//! told of it in any case: one without a cache of its own may stand for others that have one. Each hardware queue
-//! has one machine. Requests that wait for a flush while one is running share the next one, whatever their number: what
-//! completed before they came may be newer than the running flush.
+//! decides which are needed: without a write cache none, with FUA of its own no flush after the data. A device that has
+//! FUA is told of it in any case: one without a cache of its own may stand for others that have one. Each hardware
+//! queue has one machine. Requests that wait for a flush while one is running share the next one, whatever their
+//! number: what completed before they came may be newer than the running flush.
 //!
 //! The machine's requests bypass the scheduler: their steps wait on the hardware queue's dispatch list.
 
@@ -15,8 +15,8 @@ use crate::limits::Limits;
 use crate::request::{Body, FlushStep, Place, Request, RqList, SlotIndex, Slots};
 use crate::sync::kept;
 
-/// How long a waiting flush lets data of other flush sequences go first, in ns. Letting it finish saves flushes; letting
-/// it go on for ever would starve the waiting.
+/// How long a waiting flush lets data of other flush sequences go first, in ns. Letting it finish saves flushes;
+/// letting it go on for ever would starve the waiting.
 pub(crate) const FLUSH_PENDING_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// The pool whose slots are the queue's own flushes, one per hardware queue.

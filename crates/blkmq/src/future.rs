@@ -6,22 +6,23 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::bio::Bio;
+use crate::completion::{Completion, RejectReason, Rejected};
 use crate::notify::Notify;
-use crate::submit::{Completion, RejectReason, Rejected, Submitter};
+use crate::submit::Submitter;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, Mutex};
 use crate::{RqId, Time};
 
 /// A submitter whose operations are futures. Clones share it, also between threads.
 ///
-/// Polling a future drives the queue, unless another one of this submitter has done so since this one was polled last, and
-/// nothing has come since and nothing is to be passed on. While every task sleeps somebody else must: background threads
-/// ([`RequestQueue::start_threads`](crate::RequestQueue::start_threads)), other submitters' threads, or a timer of the
-/// executor set to [`next_wakeup`](Self::next_wakeup). For a device that says by a descriptor what it has completed, as files do,
-/// it is threads: no time is known there.
+/// Polling a future drives the queue, unless another one of this submitter has done so since this one was polled last,
+/// and nothing has come since and nothing is to be passed on. While every task sleeps somebody else must: background
+/// threads ([`RequestQueue::start_threads`](crate::RequestQueue::start_threads)), other submitters' threads, or a timer
+/// of the executor set to [`next_wakeup`](Self::next_wakeup). For a device that says by a descriptor what it has
+/// completed, as files do, it is threads: no time is known there.
 ///
-/// Wakers may be called while another future of the same submitter is being polled, so waking must only schedule a task,
-/// as every common executor does, and not poll it there and then.
+/// Wakers may be called while another future of the same submitter is being polled, so waking must only schedule a
+/// task, as every common executor does, and not poll it there and then.
 #[derive(Debug, Clone)]
 pub struct AsyncSubmitter {
     inner: Arc<Mutex<Inner>>,
@@ -76,8 +77,8 @@ impl Wakers {
 
 impl Notify for Wakers {
     fn notify(&self) {
-        // Relaxed: who takes this away and then drives enters the queue behind a fence, and whoever has news fences before it
-        // tells of them. So the news is seen there, or this store comes later and its task drives again.
+        // Relaxed: who takes this away and then drives enters the queue behind a fence, and whoever has news fences
+        // before it tells of them. So the news is seen there, or this store comes later and its task drives again.
         self.is_news.store(true, Ordering::Relaxed);
         self.wake();
     }
@@ -93,9 +94,9 @@ impl AsyncSubmitter {
         Self { inner: Arc::new(Mutex::new(Inner { submitter, nr_drives: 0, due: None, watched, wakers })) }
     }
 
-    /// Takes an operation; it is passed on when its future, or another of this submitter, is polled. If there is no slot it
-    /// drives the queue once and tries again: operations whose futures were dropped may take all slots, and then there is
-    /// no future to poll.
+    /// Takes an operation; it is passed on when its future, or another of this submitter, is polled. If there is no
+    /// slot it drives the queue once and tries again: operations whose futures were dropped may take all slots, and
+    /// then there is no future to poll.
     ///
     /// # Errors
     /// Those of [`Submitter::submit`]. With [`RejectReason::Full`], and no other future to wait for, try again at
@@ -137,7 +138,8 @@ impl Inner {
         self.due.is_some_and(|due| due <= self.submitter.queue().clock().now())
     }
 
-    /// Drives the queue and reaps what is over. Returns whether other futures than the one of `id` have something to look at.
+    /// Drives the queue and reaps what is over. Returns whether other futures than the one of `id` have something to
+    /// look at.
     fn reap(&mut self, id: Option<RqId>) -> bool {
         self.nr_drives += 1;
         if self.is_due() {
@@ -164,8 +166,9 @@ impl Future for Operation {
         let mut inner = shared.lock();
         // Registered first, so that what completes from here on wakes this task.
         inner.wakers.register(context.waker());
-        // Of the tasks that are woken together one drives the queue: the others would find nothing new, unless something waits
-        // in the plug, or a time has come. Who was polled twice with nobody driving in between has a reason of its own.
+        // Of the tasks that are woken together one drives the queue: the others would find nothing new, unless
+        // something waits in the plug, or a time has come. Who was polled twice with nobody driving in between has a
+        // reason of its own.
         let is_news = inner.wakers.is_news.swap(false, Ordering::Relaxed)
             || self.seen == inner.nr_drives
             || inner.submitter.has_plugged()

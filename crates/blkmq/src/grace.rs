@@ -29,15 +29,16 @@ impl Activity {
         Self(Line::new("submitter.activity", AtomicU64::new(0)))
     }
 
-    /// Enters. The caller reads the queue's word next and, if it is closed, calls [`leave`](Self::leave) and turns back.
+    /// Enters. The caller reads the queue's word next and, if it is closed, calls [`leave`](Self::leave) and turns
+    /// back.
     ///
     /// COST: a load and a store of the thread's own line, and a fence; once a batch.
     #[inline]
     pub fn enter(&self) {
         let before = self.0.load(Ordering::Relaxed);
         debug_assert!(before.is_multiple_of(2), "entered twice");
-        // Release: a closer that reads this entry in place of the exit before it sees what the exit published. The fence
-        // orders the mark before the read of the word and pairs with the fence of `Word::close`.
+        // Release: a closer that reads this entry in place of the exit before it sees what the exit published. The
+        // fence orders the mark before the read of the word and pairs with the fence of `Word::close`.
         self.0.store(before + 1, order("grace.enter", Ordering::Release));
         fence_at("grace.enter_fence");
     }

@@ -1,9 +1,9 @@
 //! An ordered list that whoever comes first works off for all.
 //!
-//! Everybody appends, or puts what comes next behind the holder's state if nobody holds the list, and then tries the lock.
-//! Who fails leaves: the holder looks again after unlocking. Two fences make that certain. The appender's stands between
-//! its append and its look at the lock, the holder's between its unlocking and its look at the list. Whichever comes first,
-//! either the appender sees the lock free and takes it, or the holder sees the append.
+//! Everybody appends, or puts what comes next behind the holder's state if nobody holds the list, and then tries the
+//! lock. Who fails leaves: the holder looks again after unlocking. Two fences make that certain. The appender's stands
+//! between its append and its look at the lock, the holder's between its unlocking and its look at the list. Whichever
+//! comes first, either the appender sees the lock free and takes it, or the holder sees the append.
 
 use crate::stack::{Chain, SlotStack};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,20 +24,22 @@ impl<T> Handover<T> {
         Self { incoming: SlotStack::new("issue.incoming"), holder: TryLock::new("issue.lock", state) }
     }
 
-    /// Appends `slots` in order, as one chain. Owes a [`drain`](Self::drain). Returns whether nothing else was incoming.
+    /// Appends `slots` in order, as one chain. Owes a [`drain`](Self::drain). Returns whether nothing else was
+    /// incoming.
     #[inline]
     pub fn append<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
         self.incoming.push(slots, link_of)
     }
 
-    /// Shows the holder's state to `put`, which puts something behind it, if nobody holds the list and nothing is incoming. Owes a
-    /// [`drain`](Self::drain). For who knows that all that goes before it was appended already.
+    /// Shows the holder's state to `put`, which puts something behind it, if nobody holds the list and nothing is
+    /// incoming. Owes a [`drain`](Self::drain). For who knows that all that goes before it was appended already.
     ///
     /// COST: of a list that nobody holds a compare-exchange, and a store, also if something is incoming; else a load.
     #[inline]
     pub fn put(&self, put: impl FnOnce(&mut T)) -> bool {
         let Some(mut state) = self.holder.try_lock() else { return false };
-        // Who appended meanwhile and left, because this thread holds the list, is found by the drain that this one owes.
+        // Who appended meanwhile and left, because this thread holds the list, is found by the drain that this one
+        // owes.
         let is_idle = !(kept("handover.put_look") && self.is_pending());
         if is_idle {
             put(&mut state);
@@ -80,8 +82,8 @@ impl<T> Handover<T> {
 
 /// A word to the one thread that may drain a list, from those who appended to it: there is something.
 ///
-/// It takes the word away before it drains. So what is appended before a word is left is drained when that word is taken, or
-/// was before.
+/// It takes the word away before it drains. So what is appended before a word is left is drained when that word is
+/// taken, or was before.
 #[derive(Debug)]
 pub struct Inbox(Line<AtomicBool>);
 
@@ -98,8 +100,8 @@ impl Inbox {
         Self(Line::new("hctx.inbox", AtomicBool::new(false)))
     }
 
-    /// Leaves a word, after appending. Returns whether it is news: then the caller wakes the owner, which looks at this last
-    /// before it sleeps.
+    /// Leaves a word, after appending. Returns whether it is news: then the caller wakes the owner, which looks at this
+    /// last before it sleeps.
     ///
     /// COST: an exchange of a line that the owner reads at each poll.
     #[must_use = "the owner is to be woken"]

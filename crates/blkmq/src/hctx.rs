@@ -32,8 +32,8 @@ pub(crate) struct HwCtx {
     pub(crate) stalled: Line<AtomicBool>,
     /// The driver gave back what it was offered last: while this is set, whoever sleeps plans for another try.
     pub(crate) gave_back: Line<AtomicBool>,
-    /// How often the driver refused something of late: 16 for each time, of which an eighth goes with each batch offered. Only
-    /// who issues writes it.
+    /// How often the driver refused something of late: 16 for each time, of which an eighth goes with each batch
+    /// offered. Only who issues writes it.
     dispatch_busy: Line<AtomicU32>,
     /// How often somebody found no tag here, wrapping.
     nr_lacked: Line<AtomicU32>,
@@ -49,7 +49,8 @@ pub(crate) struct HwCtx {
     pub(crate) flush: Mutex<FlushQueue>,
 }
 
-/// What waits in front of the scheduler: flush steps, requests that the driver gave back, and those whose tag is missing.
+/// What waits in front of the scheduler: flush steps, requests that the driver gave back, and those whose tag is
+/// missing.
 #[derive(Debug)]
 struct DispatchList {
     list: Mutex<RqList>,
@@ -106,9 +107,9 @@ impl HwCtx {
         self.nr_lacked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often somebody found no tag, wrapping. Who reads it before he takes tags, and behind the fence that follows the
-    /// return of those he held in vain, knows whether anybody lacked them meanwhile. The fences make that certain, his and
-    /// that of who lacked one: either that one's second look finds the tag, or it is in the count.
+    /// How often somebody found no tag, wrapping. Who reads it before he takes tags, and behind the fence that follows
+    /// the return of those he held in vain, knows whether anybody lacked them meanwhile. The fences make that certain,
+    /// his and that of who lacked one: either that one's second look finds the tag, or it is in the count.
     pub(crate) fn nr_lacked(&self) -> u32 {
         self.nr_lacked.load(Ordering::Relaxed)
     }
@@ -141,8 +142,9 @@ impl HwCtx {
         }
     }
 
-    /// It holds none any more. Called under the software queue's lock, so nobody else changes its bit. The count goes down
-    /// first and up last: who reads a count above zero finds a bit, and does not spin until another thread gets on.
+    /// It holds none any more. Called under the software queue's lock, so nobody else changes its bit. The count goes
+    /// down first and up last: who reads a count above zero finds a bit, and does not spin until another thread gets
+    /// on.
     pub(crate) fn unmark_ctx(&self, member: u16) {
         let (word, bit) = (&self.ctx_map[usize::from(member / 64)], 1 << (member % 64));
         if word.load(Ordering::Relaxed) & bit != 0 {

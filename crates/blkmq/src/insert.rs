@@ -14,10 +14,10 @@ use crate::runner::Runner;
 use crate::word::Snapshot;
 
 impl Runner {
-    /// Inserts what a plug holds. What finds no room stays there, or with the scheduler's holder. Requests of the flush machine go
-    /// to it, operations that must not wait and would have to are finished with [`Status::Again`]. `seen` is the queue's word as the
-    /// caller read it inside: if that says quiesced, the caller does not run, so nothing may be started here. Returns how far
-    /// dispatching came, if that was tried as far as it is this thread's business.
+    /// Inserts what a plug holds. What finds no room stays there, or with the scheduler's holder. Requests of the flush
+    /// machine go to it, operations that must not wait and would have to are finished with [`Status::Again`]. `seen` is
+    /// the queue's word as the caller read it inside: if that says quiesced, the caller does not run, so nothing may be
+    /// started here. Returns how far dispatching came, if that was tried as far as it is this thread's business.
     pub(crate) fn insert(
         &mut self,
         q: &RequestQueue,
@@ -53,8 +53,8 @@ impl Runner {
         }
     }
 
-    /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue. Returns how many
-    /// operations there were.
+    /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue. Returns how
+    /// many operations there were.
     fn insert_direct(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList, seen: Snapshot) -> u64 {
         let q = starting.q;
         let mut entered = 0;
@@ -96,7 +96,8 @@ impl Runner {
             self.finished.push_back(rq, Place::Held);
         });
         if run.is_empty() {
-            // A mark for an empty software queue could outlive the layout of the hardware queues that it was made under.
+            // A mark for an empty software queue could outlive the layout of the hardware queues that it was made
+            // under.
             return;
         }
         let mut rest = run.take_while(&q.slots, |rq| {

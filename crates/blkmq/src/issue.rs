@@ -5,8 +5,8 @@
 //! `handover`). What the driver refuses stays at the head and marks the hardware queue as stalled, which every thread
 //! that polls the queue retries; threads that sleep are woken so that they plan for the retry.
 //!
-//! An issue list that has an owner is drained by that one alone. Who else appends leaves a word in its inbox and wakes it. It
-//! takes the word away before it drains, and looks for one last before it sleeps, behind its fence.
+//! An issue list that has an owner is drained by that one alone. Who else appends leaves a word in its inbox and wakes
+//! it. It takes the word away before it drains, and looks for one last before it sleeps, behind its fence.
 
 use blkmq_sched::Time;
 
@@ -23,7 +23,8 @@ use crate::sync::kept;
 const DRAIN_ROUNDS: u32 = 64;
 
 impl Runner {
-    /// Drains a hardware queue's issue list, or leaves it to the thread that is draining it, or to the one that owns it.
+    /// Drains a hardware queue's issue list, or leaves it to the thread that is draining it, or to the one that owns
+    /// it.
     pub(crate) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
         let hctx = q.hctxs.get(index);
         if q.is_owned && kept("issue.owner") {
@@ -123,7 +124,8 @@ impl Runner {
             } else {
                 insert_behind(q, self, rq);
             }
-            // After the parking: who sees no mark and sleeps then either sees the request, or is woken for the new mark.
+            // After the parking: who sees no mark and sleeps then either sees the request, or is woken for the new
+            // mark.
             is_news |= !hctx.gave_back.swap(true, Ordering::Relaxed);
             q.live.word.set_waiting();
             if let Some(tag) = tag {

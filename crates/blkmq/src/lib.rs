@@ -58,6 +58,8 @@ pub mod clock;
 #[cfg(not(loom))]
 mod complete;
 #[cfg(not(loom))]
+mod completion;
+#[cfg(not(loom))]
 mod control;
 #[cfg(not(loom))]
 mod ctx;
@@ -137,6 +139,8 @@ pub use client::Client;
 #[cfg(not(loom))]
 pub use clock::{Clock, VirtualClock};
 #[cfg(not(loom))]
+pub use completion::{Completion, RejectReason, Rejected};
+#[cfg(not(loom))]
 pub use control::{Change, Freeze, Quiesce};
 #[cfg(not(loom))]
 pub use error::QueueError;
@@ -158,4 +162,4 @@ pub use schedulers::scheduler_names;
 #[cfg(not(loom))]
 pub use status::Status;
 #[cfg(not(loom))]
-pub use submit::{Completion, RejectReason, Rejected, Submitter};
+pub use submit::Submitter;

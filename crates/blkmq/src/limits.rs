@@ -12,8 +12,8 @@ pub struct Limits {
     /// Size of the device in sectors of 512 bytes. May grow while a queue exists:
     /// [`RequestQueue::revalidate`](crate::RequestQueue::revalidate).
     pub capacity_sectors: u64,
-    /// Bytes that the device's last sector lacks, 0 to 511: what reads of it tell of them is zero, what is written there is
-    /// dropped. Only with logical blocks of 512 bytes, and of a device that never grows.
+    /// Bytes that the device's last sector lacks, 0 to 511: what reads of it tell of them is zero, what is written
+    /// there is dropped. Only with logical blocks of 512 bytes, and of a device that never grows.
     pub missing_bytes: u16,
     /// Smallest unit of I/O in bytes; a power of two from 512 to 65536.
     pub logical_block_size: u32,
@@ -98,8 +98,8 @@ impl Limits {
         Ok(())
     }
 
-    /// Checks that the device can keep what an operation asks for beside its data: a flush, also one before a write, and a write
-    /// that is durable when it completes.
+    /// Checks that the device can keep what an operation asks for beside its data: a flush, also one before a write,
+    /// and a write that is durable when it completes.
     ///
     /// # Errors
     /// [`Status::Unsupported`]: the device can do neither what is asked for nor anything that amounts to it.

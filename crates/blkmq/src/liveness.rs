@@ -1,11 +1,12 @@
 //! What the threads of a queue tell each other, so that no request that waits is forgotten.
 //!
-//! Each protocol is one function for each of its sides, with the fence that it needs. The models in `tests/loom_*.rs` call these
-//! same functions.
+//! Each protocol is one function for each of its sides, with the fence that it needs. The models in `tests/loom_*.rs`
+//! call these same functions.
 //!
 //! # Lacking and bringing
-//! A thread that lacks something (a tag, room in the scheduler, a completion that the scheduler waits for) leaves, because another
-//! thread will bring it. [`Liveness::lack`] and [`Liveness::brought`] make sure that the other thread knows:
+//! A thread that lacks something (a tag, room in the scheduler, a completion that the scheduler waits for) leaves,
+//! because another thread will bring it. [`Liveness::lack`] and [`Liveness::brought`] make sure that the other thread
+//! knows:
 //!
 //! ```text
 //!     the thread that lacks a tag              the thread that brings one
@@ -15,20 +16,21 @@
 //!  4. looks for a tag again
 //! ```
 //!
-//! All threads agree which of the fences 3 and b comes first. If it is 3, then c finds WAITING set, and the second thread
-//! dispatches. If it is b, then 4 finds the tag. Without either fence both looks may miss, and the request waits for ever.
+//! All threads agree which of the fences 3 and b comes first. If it is 3, then c finds WAITING set, and the second
+//! thread dispatches. If it is b, then 4 finds the tag. Without either fence both looks may miss, and the request waits
+//! for ever.
 //!
-//! A thread that lacks room for what is in its plug does the same with a mark of its own ([`Liveness::lack_room`]), for dispatching
-//! does not help it: it sleeps until it is woken.
+//! A thread that lacks room for what is in its plug does the same with a mark of its own ([`Liveness::lack_room`]), for
+//! dispatching does not help it: it sleeps until it is woken.
 //!
 //! # Being told
-//! A thread that has the scheduler and finds WAITING set fences once ([`Liveness::told`]). For the rest of its hold step 2 has
-//! happened and step 3 too, so a single look is enough wherever it lacks something.
+//! A thread that has the scheduler and finds WAITING set fences once ([`Liveness::told`]). For the rest of its hold
+//! step 2 has happened and step 3 too, so a single look is enough wherever it lacks something.
 //!
 //! # Handing on
-//! A thread that stops before everything is done that could be done sets WAITING, counts that it left something, and wakes the
-//! threads that sleep ([`Liveness::hand_on`]). A thread that polls reads that count before it looks at anything, and sleeps only if
-//! the count is still the same in the last look before it sleeps.
+//! A thread that stops before everything is done that could be done sets WAITING, counts that it left something, and
+//! wakes the threads that sleep ([`Liveness::hand_on`]). A thread that polls reads that count before it looks at
+//! anything, and sleeps only if the count is still the same in the last look before it sleeps.
 
 use crate::left::Left;
 use crate::room::{Room, Ticket};
@@ -78,15 +80,16 @@ impl Liveness {
         look_again()
     }
 
-    /// The same for a thread that may have been told. If it was, its first look was the last that it owes, and nothing is what it
-    /// found.
+    /// The same for a thread that may have been told. If it was, its first look was the last that it owes, and nothing
+    /// is what it found.
     #[inline]
     pub fn lack_unless<R: Default>(&self, told: Told, look_again: impl FnOnce() -> R) -> R {
         if told == Told::NO { self.lack(look_again) } else { R::default() }
     }
 
-    /// Called by a thread that has just taken the scheduler. If WAITING is set it fences, so that each of its looks from here on
-    /// counts as the second one of [`lack`](Self::lack). Nobody but this thread clears WAITING while it has the scheduler.
+    /// Called by a thread that has just taken the scheduler. If WAITING is set it fences, so that each of its looks
+    /// from here on counts as the second one of [`lack`](Self::lack). Nobody but this thread clears WAITING while it
+    /// has the scheduler.
     #[inline]
     pub fn told(&self) -> Told {
         let is_told = self.word.load().is_waiting();
@@ -106,8 +109,9 @@ impl Liveness {
         (try_again(), ticket)
     }
 
-    /// Called by a thread that has put tags back, or made room, or counted completions: fences, and calls `wake_all` if a plug is
-    /// held back for want of room. The caller then looks at WAITING, or sees to it that the thread at the scheduler does.
+    /// Called by a thread that has put tags back, or made room, or counted completions: fences, and calls `wake_all` if
+    /// a plug is held back for want of room. The caller then looks at WAITING, or sees to it that the thread at the
+    /// scheduler does.
     ///
     /// COST: a fence and a load while no plug is held back.
     #[inline]
@@ -125,15 +129,16 @@ impl Liveness {
         fence_at("liveness.brought_fence");
     }
 
-    /// Called by a thread that leaves undone what could be done, and may not come again: others find it by WAITING, those who are
-    /// about to sleep by the count. The caller wakes the threads that sleep in `wake_all`.
+    /// Called by a thread that leaves undone what could be done, and may not come again: others find it by WAITING,
+    /// those who are about to sleep by the count. The caller wakes the threads that sleep in `wake_all`.
     pub fn hand_on(&self, wake_all: impl FnOnce()) {
         // First the mark, which says what was left: a thread that reads the new count must find it.
         self.word.set_waiting();
         self.call_others(wake_all);
     }
 
-    /// The same for a thread that let something go by a change, and does not know whether anything waits. What waits has set WAITING.
+    /// The same for a thread that let something go by a change, and does not know whether anything waits. What waits
+    /// has set WAITING.
     pub fn call_others(&self, wake_all: impl FnOnce()) {
         self.left.count();
         self.wake(wake_all);
@@ -146,11 +151,12 @@ impl Liveness {
         staging.give_up();
     }
 
-    /// Called by a thread before it lets go the scheduler: sets WAITING if something waits there (`waits`), and clears it if
-    /// nothing does and `is_rest_idle` finds nothing elsewhere.
+    /// Called by a thread before it lets go the scheduler: sets WAITING if something waits there (`waits`), and clears
+    /// it if nothing does and `is_rest_idle` finds nothing elsewhere.
     #[inline]
     pub fn settle(&self, waits: bool, is_rest_idle: impl FnOnce() -> bool) {
-        // Before the look elsewhere: a thread that leaves something there afterwards changes the word, and the clearing fails.
+        // Before the look elsewhere: a thread that leaves something there afterwards changes the word, and the clearing
+        // fails.
         let seen = self.word.load();
         if waits {
             if !seen.is_waiting() {

@@ -1,25 +1,26 @@
 //! What a thread does before it sleeps until its device has something for it: it looks again.
 //!
-//! To be woken takes longer than many a device does. A thread lets others have the processor once and looks again; where the last
-//! wait was short, it goes on so for as long as a short wait lasts. Where others keep the processor for longer than that is worth,
-//! they are not let in for a while: who sleeps is woken before them.
+//! To be woken takes longer than many a device does. A thread lets others have the processor once and looks again;
+//! where the last wait was short, it goes on so for as long as a short wait lasts. Where others keep the processor for
+//! longer than that is worth, they are not let in for a while: who sleeps is woken before them.
 //!
-//! Threads that share a device and processors take turns. The time of others is no time of looking, and if they bring something it is
-//! not in vain: else each would take the others for somebody who just keeps the processor, and all would sleep, and be woken, for each
-//! request.
+//! Threads that share a device and processors take turns. The time of others is no time of looking, and if they bring
+//! something it is not in vain: else each would take the others for somebody who just keeps the processor, and all
+//! would sleep, and be woken, for each request.
 
 use blkmq_sched::Time;
 
 use crate::clock::Clock;
 
-/// A wait that takes less is a short one, in nanoseconds, without the turns of others. A thread that looks in vain has lost as much.
+/// A wait that takes less is a short one, in nanoseconds, without the turns of others. A thread that looks in vain has
+/// lost as much.
 const SHORT: u64 = 100_000;
 
 /// What it is worth to find a completion without being woken for it, in nanoseconds.
 const WORTH: u64 = 50_000;
 
-/// No more completions than this are counted for others who keep the processor: what is more has come from other processors. With
-/// [`WORTH`] it makes 2.5 ms, and who computes keeps the processor for 3 ms.
+/// No more completions than this are counted for others who keep the processor: what is more has come from other
+/// processors. With [`WORTH`] it makes 2.5 ms, and who computes keeps the processor for 3 ms.
 const MOST: u32 = 50;
 
 /// Nobody had the processor who gave it back after so many nanoseconds: to let somebody in takes longer.
@@ -28,8 +29,8 @@ const ALONE: u64 = 2_000;
 /// Turns of others in one wait before this thread sleeps.
 const TURNS: u32 = 16;
 
-/// For how many times as long as others have kept the processor in vain they are not let in: no more than a sixteenth of the time
-/// is lost to them, whoever they are.
+/// For how many times as long as others have kept the processor in vain they are not let in: no more than a sixteenth
+/// of the time is lost to them, whoever they are.
 const REST: u64 = 16;
 
 /// A time, and how many requests the device had brought by then, wrapping.
@@ -85,8 +86,8 @@ impl Looks {
         self.wait = None;
     }
 
-    /// Nothing has come yet. `brought` is how many requests the device has brought so far, whosever they were, wrapping. Returns
-    /// whether to let others have the processor and look again, rather than sleep.
+    /// Nothing has come yet. `brought` is how many requests the device has brought so far, whosever they were,
+    /// wrapping. Returns whether to let others have the processor and look again, rather than sleep.
     ///
     /// COST: a clock reading, and for the caller a line that who polls writes.
     pub(crate) fn again(&mut self, brought: u32) -> bool {
@@ -138,8 +139,8 @@ impl Looks {
         }
     }
 
-    /// Others have had the processor, if they were let in, and this thread has polled since. Returns whether the device has brought
-    /// something in a turn of theirs.
+    /// Others have had the processor, if they were let in, and this thread has polled since. Returns whether the device
+    /// has brought something in a turn of theirs.
     fn judge(&mut self, wait: &mut Wait, brought: u32) -> bool {
         let Some((start, took)) = wait.yielded.take() else { return false };
         let brought = brought.wrapping_sub(start.brought);
@@ -163,8 +164,8 @@ mod tests {
         Moment { time: Time(ns), brought }
     }
 
-    /// A wait of so long from `start` on, in which each look takes `step` and the device brings `others` requests meanwhile. Returns
-    /// how many looks it was worth.
+    /// A wait of so long from `start` on, in which each look takes `step` and the device brings `others` requests
+    /// meanwhile. Returns how many looks it was worth.
     fn wait_beside(looks: &mut Looks, step: u64, others: u32, start: u64, took: u64) -> u64 {
         looks.begin();
         let moment = |look: u64| at(start + look * step, others * look as u32);
@@ -195,8 +196,8 @@ mod tests {
         assert_eq!(wait(&mut looks, 0, 50_000), 25, "it was again");
     }
 
-    /// Red if threads that take turns at a processor sleep for each other, or one whose request is slow looks for as long as others
-    /// have turns.
+    /// Red if threads that take turns at a processor sleep for each other, or one whose request is slow looks for as
+    /// long as others have turns.
     #[test]
     fn the_turns_of_others_are_no_waiting() {
         let mut looks = Looks::default();
@@ -207,8 +208,8 @@ mod tests {
         assert_eq!(wait_beside(&mut looks, 20_000, 0, 0, 300_000), 15, "it was quick");
     }
 
-    /// Red if what the device brings for others counts where they have processors of their own: this thread would keep its own
-    /// for as long as a slow device takes, if it has enough to do.
+    /// Red if what the device brings for others counts where they have processors of their own: this thread would keep
+    /// its own for as long as a slow device takes, if it has enough to do.
     #[test]
     fn what_is_brought_by_whom_this_thread_does_not_let_in_is_nothing_to_it() {
         let mut looks = Looks::default();
@@ -247,7 +248,8 @@ mod tests {
         assert_eq!(wait(&mut looks, 0, 50_000), 1);
     }
 
-    /// Red if others are let in again and again who keep the processor, or those are not whose requests the device brings meanwhile.
+    /// Red if others are let in again and again who keep the processor, or those are not whose requests the device
+    /// brings meanwhile.
     #[test]
     fn who_keeps_the_processor_for_long_is_not_let_in_for_a_while() {
         for (took, brought, is_let_in) in [

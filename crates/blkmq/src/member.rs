@@ -12,9 +12,9 @@ use crate::wake::Wake;
 /// Threads that a queue can work with at once, the queue's own pool included.
 pub(crate) const MAX_MEMBERS: usize = 1024;
 
-/// The shared side of one thread. Each field lies on lines of its own, and the whole on a page of its own: processors fetch
-/// lines ahead of those that a thread goes through, up to the end of the page, and would take them from the thread whose
-/// they are. (Side by side, two threads that pass the scheduler by lost a fifth of their rate by it.)
+/// The shared side of one thread. Each field lies on lines of its own, and the whole on a page of its own: processors
+/// fetch lines ahead of those that a thread goes through, up to the end of the page, and would take them from the
+/// thread whose they are. (Side by side, two threads that pass the scheduler by lost a fifth of their rate by it.)
 #[derive(Debug)]
 #[repr(align(4096))]
 pub(crate) struct Member {

@@ -4,8 +4,8 @@ use blkmq_sched::MergeLimits;
 
 use crate::request::{Place, Request, RqList, Slots};
 
-/// Puts a request behind the others of a plug, or joins it to the newest one there by the rules that hold in a scheduler
-/// too. Returns whether it joined.
+/// Puts a request behind the others of a plug, or joins it to the newest one there by the rules that hold in a
+/// scheduler too. Returns whether it joined.
 ///
 /// COST: a look at where the newest one lies, and the rules only if the two touch.
 #[inline]

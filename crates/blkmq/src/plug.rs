@@ -4,12 +4,13 @@ use blkmq_sched::{ClientId, IoPriority, MergeLevel, Op, Time};
 
 use crate::Status;
 use crate::bio::{Bio, Flags};
+use crate::completion::RejectReason;
 use crate::flush;
 use crate::limits::Limits;
 use crate::merge::plug_or_merge;
 use crate::request::{Body, FlushStep, NIL, Part, Place, Request, RqId, SlotIndex};
 use crate::split::{self, Piece, Pieces, Whole};
-use crate::submit::{Outstanding, RejectReason, Submitter};
+use crate::submit::{Outstanding, Submitter};
 
 /// A plug with this many requests is flushed.
 const PLUG_MAX: usize = 32;
@@ -69,8 +70,8 @@ impl Submitter {
 
     /// Puts an operation in the plug that was accepted whole just now. `bio` hands it over, so that it moves only once.
     ///
-    /// COST: its slot is written once; beside the slot only lines of this thread are written, and none is read that others
-    /// write.
+    /// COST: its slot is written once; beside the slot only lines of this thread are written, and none is read that
+    /// others write.
     #[inline(always)]
     pub(crate) fn plug_whole(&mut self, asked: &Asked, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
         if self.plug.is_empty() {
@@ -99,7 +100,8 @@ impl Submitter {
         if nr_parts > self.free.len() { Err(RejectReason::Full) } else { Ok(nr_parts) }
     }
 
-    /// COST: an operation behind the end as this thread knows it reads a line that is written when the device has grown.
+    /// COST: an operation behind the end as this thread knows it reads a line that is written when the device has
+    /// grown.
     fn check(&mut self, bio: &Bio) -> Result<(), Status> {
         let known = Limits { capacity_sectors: self.whole.capacity, ..self.q.limits };
         let mut checked = known.check(bio.op, bio.sector, bio.nr_sectors);

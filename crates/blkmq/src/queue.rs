@@ -30,8 +30,8 @@ const RETRY_NS: u64 = 3_000_000;
 
 /// A device with its software queues, hardware queues, tags and scheduler.
 ///
-/// Threads work with it through a [`Submitter`] each. Control operations take `&Arc<RequestQueue>` and may come from any
-/// thread.
+/// Threads work with it through a [`Submitter`] each. Control operations take `&Arc<RequestQueue>` and may come from
+/// any thread.
 #[derive(Debug)]
 pub struct RequestQueue {
     pub(crate) live: Liveness,
@@ -65,8 +65,8 @@ pub struct RequestQueue {
 }
 
 impl RequestQueue {
-    /// What orders the requests of a hardware queue, together with those of all others of the same domain. Today that is one for
-    /// all.
+    /// What orders the requests of a hardware queue, together with those of all others of the same domain. Today that
+    /// is one for all.
     #[inline]
     pub(crate) fn domain(&self, _hctx: u16) -> &Domain {
         &self.domain
@@ -81,9 +81,9 @@ impl RequestQueue {
         Submitter::join(Arc::clone(self), client)
     }
 
-    /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may make their memory ready
-    /// for itself, once instead of for each operation; where it does not they are like any others. They may be used with
-    /// other queues too, and outlive this one; their memory is freed together, with the last of them.
+    /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may make their memory
+    /// ready for itself, once instead of for each operation; where it does not they are like any others. They may be
+    /// used with other queues too, and outlive this one; their memory is freed together, with the last of them.
     ///
     /// # Panics
     /// If they exceed half the address space.
@@ -124,14 +124,15 @@ impl RequestQueue {
         stats
     }
 
-    /// Requests that the driver has, or is about to get: the tags that are out. Exact while no thread takes tags; else it
-    /// may count some that are just being made free again.
+    /// Requests that the driver has, or is about to get: the tags that are out. Exact while no thread takes tags; else
+    /// it may count some that are just being made free again.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.hctxs.iter().map(|(_, hctx)| hctx.tags.weight()).sum()
     }
 
-    /// For tests: from now on every submitter finds the scheduler taken under the locking `combining`, and stages what it has.
+    /// For tests: from now on every submitter finds the scheduler taken under the locking `combining`, and stages what
+    /// it has.
     #[doc(hidden)]
     pub fn stage_all(&self) {
         self.settings.stage_all();
@@ -150,8 +151,8 @@ impl RequestQueue {
         tally
     }
 
-    /// Completed requests other than reads that a scheduler had dispatched; those that passed it by count as one less when they
-    /// begin, so the sum wraps.
+    /// Completed requests other than reads that a scheduler had dispatched; those that passed it by count as one less
+    /// when they begin, so the sum wraps.
     pub(crate) fn nr_limited_completed(&self) -> u64 {
         self.members.iter().fold(0, |sum, (_, member)| sum.wrapping_add(member.counters.nr_limited()))
     }
@@ -172,8 +173,8 @@ impl RequestQueue {
         self.domain.set_planned(u64::MAX);
     }
 
-    /// How many requests each hardware queue may have, if nothing else was asked for: what waits in a scheduler holds no tag, so that it
-    /// may have all that there is to choose from.
+    /// How many requests each hardware queue may have, if nothing else was asked for: what waits in a scheduler holds
+    /// no tag, so that it may have all that there is to choose from.
     fn wanted_nr_requests(&self, has_scheduler: bool) -> u32 {
         let depth = u32::from(self.hctxs.depth());
         match (self.settings.asked_nr_requests.load(Ordering::Relaxed), has_scheduler) {
@@ -204,7 +205,8 @@ impl RequestQueue {
         hold.reset_gate(self);
     }
 
-    /// When a thread that drives these hardware queues must look again though nobody wakes it. It polled last at `looked`.
+    /// When a thread that drives these hardware queues must look again though nobody wakes it. It polled last at
+    /// `looked`.
     pub(crate) fn next_event(&self, hctxs: impl Iterator<Item = u16>, looked: Time, now: Time) -> Time {
         let scan = Time(self.timeout_scan.load(Ordering::Relaxed));
         // A time that had passed at the poll is no reason to wake: it found the request free but no tag.
@@ -229,8 +231,8 @@ impl RequestQueue {
         hctxs.filter_map(|index| self.driver.ready_fd(index)).collect()
     }
 
-    /// Lets a thread that polls these hardware queues sleep as [`Sleepers::sleep`](crate::wake::Sleepers::sleep) does; the device's descriptors for them wake it
-    /// too.
+    /// Lets a thread that polls these hardware queues sleep as [`Sleepers::sleep`](crate::wake::Sleepers::sleep) does;
+    /// the device's descriptors for them wake it too.
     pub(crate) fn sleep(
         &self,
         member: &Member,
@@ -245,8 +247,8 @@ impl RequestQueue {
         self.live.sleepers.sleep(&member.wake, &fds, ready, timeout);
     }
 
-    /// Requests that polls of a member's hardware queues have brought, whosever they were, wrapping; counted where threads wait for
-    /// the device's descriptors.
+    /// Requests that polls of a member's hardware queues have brought, whosever they were, wrapping; counted where
+    /// threads wait for the device's descriptors.
     pub(crate) fn nr_brought(&self, member: u16) -> u32 {
         let hctxs = self.hctxs.layout().mapped(member);
         hctxs.fold(0, |sum, index| sum.wrapping_add(self.hctxs.get(index).nr_brought()))

@@ -18,12 +18,12 @@ impl Submitter {
         Ok(fd)
     }
 
-    /// The device's descriptors that say when this submitter should poll: readable while the device has completed something
-    /// on a hardware queue that this submitter's requests go to. None if its completions come at times that
+    /// The device's descriptors that say when this submitter should poll: readable while the device has completed
+    /// something on a hardware queue that this submitter's requests go to. None if its completions come at times that
     /// [`next_wakeup`](Self::next_wakeup) tells. They change with the number of hardware queues.
     ///
-    /// Ask for them before each sleep, which is the time to wait for another thread that is taking completions off the device: until
-    /// it is done the descriptors may be readable though there is nothing for this one to do.
+    /// Ask for them before each sleep, which is the time to wait for another thread that is taking completions off the
+    /// device: until it is done the descriptors may be readable though there is nothing for this one to do.
     #[must_use]
     pub fn device_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.queue().ready_fds(self.polled_hctxs())

@@ -6,8 +6,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Set while somebody has a plug held back for want of room. A carry out of this bit counts how often room came.
 const WANTED: u64 = 1;
 
-/// How often there may have been room again since somebody wanted some, and whether anybody wants some now. It changes only
-/// while a plug is held back.
+/// How often there may have been room again since somebody wanted some, and whether anybody wants some now. It changes
+/// only while a plug is held back.
 #[derive(Debug)]
 pub struct Room(Line<AtomicU64>);
 
@@ -28,8 +28,9 @@ impl Room {
         Self(Line::new("queue.room", AtomicU64::new(0)))
     }
 
-    /// Asks to be told. The caller fences then ([`Liveness::lack_room`](crate::liveness::Liveness::lack_room)) and looks for room
-    /// once more: it finds what came before, and what comes later makes the ticket [stale](Self::is_stale).
+    /// Asks to be told. The caller fences then ([`Liveness::lack_room`](crate::liveness::Liveness::lack_room)) and
+    /// looks for room once more: it finds what came before, and what comes later makes the ticket
+    /// [stale](Self::is_stale).
     #[must_use]
     pub fn want(&self) -> Ticket {
         Ticket(self.0.fetch_or(WANTED, Ordering::Relaxed) | WANTED)
@@ -42,14 +43,15 @@ impl Room {
     }
 
     /// There may be room. The caller has made it visible and fenced
-    /// ([`Liveness::brought`](crate::liveness::Liveness::brought)), and wakes the threads that sleep if this returns true.
+    /// ([`Liveness::brought`](crate::liveness::Liveness::brought)), and wakes the threads that sleep if this returns
+    /// true.
     ///
     /// COST: a load while no plug is held back.
     #[must_use = "who sleeps is to be woken"]
     pub fn came(&self) -> bool {
         let seen = self.0.load(Ordering::Relaxed);
-        // If another got ahead it wakes who sleeps; who has asked once more since then fenced after this caller did, and
-        // finds this caller's room itself.
+        // If another got ahead it wakes who sleeps; who has asked once more since then fenced after this caller did,
+        // and finds this caller's room itself.
         seen & WANTED != 0 && self.0.compare_exchange(seen, seen + WANTED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 

@@ -49,8 +49,8 @@ pub(crate) struct Runner {
     pub(crate) completed: RqList,
     /// Requests were put aside in this run, or wait for room that a tag took in vain.
     pub(crate) parked: bool,
-    /// This thread has put tags back, or parked something, or may find what was held back free, since it was at the scheduler
-    /// last: if another is there it is to look once more.
+    /// This thread has put tags back, or parked something, or may find what was held back free, since it was at the
+    /// scheduler last: if another is there it is to look once more.
     pub(crate) has_news: bool,
     /// The queue was quiesced at the last look, which left things undone.
     pub(crate) saw_quiesced: bool,
@@ -145,8 +145,8 @@ impl Runner {
     }
 
     /// Dispatches, issues and completes until nothing can go on, or this thread has done its share (`own`, or
-    /// [`RUN_BOUND`], requests) and others must do theirs. `dispatched` says how far that came already, if it was tried.
-    /// The caller is inside the queue ([`Member::activity`]).
+    /// [`RUN_BOUND`], requests) and others must do theirs. `dispatched` says how far that came already, if it was
+    /// tried. The caller is inside the queue ([`Member::activity`]).
     pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         let bound = own.max(RUN_BOUND);
         let (mut now, mut dispatched) = (now, dispatched);
@@ -203,17 +203,17 @@ impl Runner {
         }
     }
 
-    /// Whether a quiescence that held this thread up is over, or something was left to others since it looked, or a time was
-    /// planned that had come by then. Who sleeps looks at this last, behind its fence: whoever ended the quiescence, left
-    /// something, or planned, fenced too, and then either saw the sleeper or has its change seen here.
+    /// Whether a quiescence that held this thread up is over, or something was left to others since it looked, or a
+    /// time was planned that had come by then. Who sleeps looks at this last, behind its fence: whoever ended the
+    /// quiescence, left something, or planned, fenced too, and then either saw the sleeper or has its change seen here.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
         q.live.left.read() != self.left
             || self.saw_quiesced && !q.live.word.load().is_quiesced()
             || self.was_early(q) && kept("sleep.planned")
     }
 
-    /// This thread had nothing new to tell, and passed by another one at the scheduler, which asked it as of an earlier time and
-    /// has planned for one that had come when this thread looked.
+    /// This thread had nothing new to tell, and passed by another one at the scheduler, which asked it as of an earlier
+    /// time and has planned for one that had come when this thread looked.
     fn was_early(&self, q: &RequestQueue) -> bool {
         let planned = q.domain(0).planned();
         planned != self.planned && planned <= self.looked.0
@@ -242,8 +242,8 @@ impl Runner {
         I: Iterator<Item = u16> + Clone,
     {
         let left = q.live.left.read();
-        // What a time, the end of a quiescence, or somebody else's leaving lets go, who is at the scheduler may have seen too
-        // early.
+        // What a time, the end of a quiescence, or somebody else's leaving lets go, who is at the scheduler may have
+        // seen too early.
         let planned = q.domain(0).planned();
         self.has_news |= left != self.left || self.saw_quiesced || planned <= now.0;
         (self.left, self.planned) = (left, planned);

@@ -16,7 +16,8 @@ pub(crate) struct Piece {
     pub(crate) nr_segments: u16,
 }
 
-/// The limits of most operations, worked out once: a read or write of one buffer that becomes one request of one segment.
+/// The limits of most operations, worked out once: a read or write of one buffer that becomes one request of one
+/// segment.
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) capacity: u64,
@@ -43,8 +44,8 @@ impl Whole {
         }
     }
 
-    /// The one piece of an operation, if it is of this kind, passes [`Limits::check`], has the buffer it needs, and wants
-    /// nothing of the flush machine.
+    /// The one piece of an operation, if it is of this kind, passes [`Limits::check`], has the buffer it needs, and
+    /// wants nothing of the flush machine.
     #[inline]
     pub(crate) fn piece(&self, bio: &Bio) -> Option<Piece> {
         let Bio { op: Op::Read | Op::Write, sector, nr_sectors, flags, buffers: Buffers::One(buffer), .. } = bio else {

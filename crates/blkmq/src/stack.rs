@@ -29,8 +29,8 @@ impl SlotStack {
         self.newest.load(Ordering::Relaxed) == NIL
     }
 
-    /// Publishes a chain from `first`, the oldest, to `last`, the newest. Each element's link names the element *before*
-    /// it; the link of `first` is written here. Returns whether the stack was empty.
+    /// Publishes a chain from `first`, the oldest, to `last`, the newest. Each element's link names the element
+    /// *before* it; the link of `first` is written here. Returns whether the stack was empty.
     ///
     /// COST: one compare-exchange on the shared line, however long the chain.
     #[inline]
@@ -99,7 +99,8 @@ impl Chain {
         self.newest == NIL
     }
 
-    /// Takes the slot off that was pushed last. Its link is read before it is returned, so the slot may be reused at once.
+    /// Takes the slot off that was pushed last. Its link is read before it is returned, so the slot may be reused at
+    /// once.
     #[inline]
     pub fn pop_newest<'a>(&mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
         let slot = self.newest;

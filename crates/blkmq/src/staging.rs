@@ -1,9 +1,9 @@
 //! Who is at the scheduler, and what the others left for it.
 //!
 //! One word says both. Who finds it held leaves its requests, or a word that there is something to look at, by one
-//! exchange, and goes. The holder lets go by one exchange too, from the word in which nothing was left: if something was,
-//! the exchange fails and the holder works that off first. So whatever is left while the scheduler is held is worked off
-//! by the present holder, without a look back by who left it.
+//! exchange, and goes. The holder lets go by one exchange too, from the word in which nothing was left: if something
+//! was, the exchange fails and the holder works that off first. So whatever is left while the scheduler is held is
+//! worked off by the present holder, without a look back by who left it.
 //!
 //! ```text
 //!  63       34  33      32   31                            0
@@ -63,8 +63,8 @@ impl Staging {
         if seen & HELD != 0 { None } else { self.hold_from(seen) }
     }
 
-    /// Takes the hold, and what was left; or, if another has it, sees to it that it looks once more at everything before it
-    /// lets go. Called by a thread that has made visible what the holder is to see:
+    /// Takes the hold, and what was left; or, if another has it, sees to it that it looks once more at everything
+    /// before it lets go. Called by a thread that has made visible what the holder is to see:
     ///
     /// ```text
     ///     the thread that kicks                    the holder
@@ -73,11 +73,12 @@ impl Staging {
     ///  3. kicks, or finds a kick there          c. looks at everything
     /// ```
     ///
-    /// If the holder takes this kick away, it does so behind step 3, and c finds what 1 left. If step 3 finds a kick that the holder
-    /// is just taking away, 3 has read what was there before a; so fence 2 comes before b, and again c finds it.
+    /// If the holder takes this kick away, it does so behind step 3, and c finds what 1 left. If step 3 finds a kick
+    /// that the holder is just taking away, 3 has read what was there before a; so fence 2 comes before b, and again c
+    /// finds it.
     ///
-    /// COST: of a free word a load and a compare-exchange; of a held one two loads and a fence, and a compare-exchange if the holder
-    /// has not been kicked already.
+    /// COST: of a free word a load and a compare-exchange; of a held one two loads and a fence, and a compare-exchange
+    /// if the holder has not been kicked already.
     #[inline]
     pub fn hold_or_kick(&self) -> Option<Chain> {
         loop {
@@ -103,9 +104,10 @@ impl Staging {
         }
     }
 
-    /// Looks for a moment, as long as a hold in which requests wait takes, whether the holder lets go; not if another has left
-    /// something, for then the holder will be there longer. What is left costs the holder more than what it brought itself,
-    /// since the lines are another's, and who left it has nothing to do meanwhile. Nothing depends on it.
+    /// Looks for a moment, as long as a hold in which requests wait takes, whether the holder lets go; not if another
+    /// has left something, for then the holder will be there longer. What is left costs the holder more than what it
+    /// brought itself, since the lines are another's, and who left it has nothing to do meanwhile. Nothing depends on
+    /// it.
     ///
     /// COST: up to 128 loads of a line that the holder writes once.
     #[must_use]
@@ -119,15 +121,15 @@ impl Staging {
     }
 
     fn hold_from(&self, seen: u64) -> Option<Chain> {
-        // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: what the last holder did, and what was left
-        // since, is visible.
+        // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: what the last holder did, and what was
+        // left since, is visible.
         let acquire = order("staging.hold", Ordering::Acquire);
         let taken = self.0.compare_exchange(seen, HELD | NOTHING, acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Chain::from_newest(newest(seen)))
     }
 
-    /// Leaves `slots`, oldest first, with the holder. Returns false, and has left nothing, if nobody holds the word: then the
-    /// caller is to take the hold itself.
+    /// Leaves `slots`, oldest first, with the holder. Returns false, and has left nothing, if nobody holds the word:
+    /// then the caller is to take the hold itself.
     ///
     /// COST: one compare-exchange of the shared line, however many there are; one load if nobody holds it.
     #[inline]
@@ -162,8 +164,8 @@ impl Staging {
             }
             link_of(first).store(newest(seen), Ordering::Relaxed);
             let left = seen & !NOTHING | u64::from(last);
-            // Release publishes the slots and their links to the Acquire of who takes them. Later changes of the word are
-            // read-modify-writes too, so they hand it on.
+            // Release publishes the slots and their links to the Acquire of who takes them. Later changes of the word
+            // are read-modify-writes too, so they hand it on.
             match self.0.compare_exchange_weak(seen, left, order("staging.leave", Ordering::Release), Ordering::Relaxed)
             {
                 Ok(_) => return true,
@@ -172,9 +174,9 @@ impl Staging {
         }
     }
 
-    /// What the holder does until it lets go. `round` gets what was left, works on it, and says how far it came. Returns whether the
-    /// holder let go because nothing was left; else it gave up, by `give_up`, which ends with [`give_up`](Self::give_up) or
-    /// [`give_up_and_look`](Self::give_up_and_look).
+    /// What the holder does until it lets go. `round` gets what was left, works on it, and says how far it came.
+    /// Returns whether the holder let go because nothing was left; else it gave up, by `give_up`, which ends with
+    /// [`give_up`](Self::give_up) or [`give_up_and_look`](Self::give_up_and_look).
     #[inline]
     #[must_use]
     pub fn serve(&self, left: Chain, mut round: impl FnMut(Chain) -> Round, give_up: impl FnOnce(&Self)) -> bool {
@@ -197,14 +199,14 @@ impl Staging {
     pub fn take(&self) -> Chain {
         let left = self.0.swap(HELD | NOTHING, Ordering::Relaxed);
         debug_assert!(left & HELD != 0, "only the holder takes what was left");
-        // Between the kick that this takes away and the look at what it was for; pairs with the fence of `hold_or_kick`. And
-        // between the swap and the slots, with the Release of `leave`.
+        // Between the kick that this takes away and the look at what it was for; pairs with the fence of
+        // `hold_or_kick`. And between the swap and the slots, with the Release of `leave`.
         fence_at("staging.take_fence");
         Chain::from_newest(newest(left))
     }
 
-    /// The holder lets go, unless something was left, or somebody kicked, since it took what there was. Returns whether it
-    /// did; if not, it takes what was left and looks again.
+    /// The holder lets go, unless something was left, or somebody kicked, since it took what there was. Returns whether
+    /// it did; if not, it takes what was left and looks again.
     #[inline]
     #[must_use]
     pub fn let_go(&self) -> bool {
@@ -227,7 +229,8 @@ impl Staging {
     /// The same for a holder that looks again itself at once: behind this it finds what it was kicked for.
     pub fn give_up_and_look(&self) {
         self.give_up();
-        // Between the kick that this takes away and the look at what it was for; pairs with the fence of `hold_or_kick`.
+        // Between the kick that this takes away and the look at what it was for; pairs with the fence of
+        // `hold_or_kick`.
         fence_at("staging.look_fence");
     }
 

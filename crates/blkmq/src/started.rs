@@ -29,8 +29,8 @@ impl Started {
         self.len += 1;
     }
 
-    /// Wakes those that sleep. Called when the driver has the requests, so that a look at its next event counts them, and
-    /// under no lock.
+    /// Wakes those that sleep. Called when the driver has the requests, so that a look at its next event counts them,
+    /// and under no lock.
     pub(crate) fn tell(self, q: &RequestQueue) {
         if self.overflow {
             q.wake_sleepers();

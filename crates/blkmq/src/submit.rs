@@ -9,6 +9,7 @@ use crate::Status;
 use crate::bio::Bio;
 use crate::client::Client;
 use crate::clock::Clock;
+use crate::completion::{Completion, RejectReason, Rejected};
 use crate::error::QueueError;
 use crate::grace::Activity;
 use crate::insert::refuse_nowait;
@@ -22,56 +23,6 @@ use crate::split::Whole;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, kept};
 use crate::word::Snapshot;
-
-/// An operation that was not taken, with the reason.
-#[derive(Debug)]
-pub struct Rejected {
-    /// The operation, as it was handed in.
-    pub bio: Bio,
-    /// Why.
-    pub reason: RejectReason,
-}
-
-/// Why an operation was not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RejectReason {
-    /// All slots are in use: reap completions first.
-    Full,
-    /// The operation can never succeed.
-    Bad(Status),
-}
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.reason {
-            RejectReason::Full => f.write_str("every slot of the submitter is in use"),
-            RejectReason::Bad(status) => status.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Rejected {}
-
-/// An operation that is over.
-#[derive(Debug)]
-pub struct Completion {
-    /// The id that [`Submitter::submit`] returned.
-    pub id: RqId,
-    /// How it ended.
-    pub status: Status,
-    /// When it was submitted, when the driver got the last of it, and when that was completed; by the clock readings of
-    /// the batches it went with: when its plug was begun, when that was passed on (when it was begun too, if
-    /// [`Submitter::submit_batch`] or [`Submitter::flush_batch`] passed it on) or the request dispatched later, and when
-    /// what finished together with it was found, or it was refused. Operations that never reached the driver have zero for
-    /// `issued`.
-    pub submitted: Time,
-    /// See [`submitted`](Self::submitted).
-    pub issued: Time,
-    /// See [`submitted`](Self::submitted).
-    pub completed: Time,
-    /// The operation, with its buffers.
-    pub bio: Bio,
-}
 
 /// What is still to come of a bio that was split.
 #[derive(Debug, Clone, Copy, Default)]
@@ -92,9 +43,9 @@ struct Tried {
 
 /// One thread's door to a queue, serving one client.
 ///
-/// [`submit`](Self::submit) gathers operations in a plug; [`poll`](Self::poll) and [`wait`](Self::wait) pass the plug on
-/// and drive the queue; [`reap`](Self::reap) hands out what is over. A thread with operations outstanding must poll or
-/// wait: others may depend on it.
+/// [`submit`](Self::submit) gathers operations in a plug; [`poll`](Self::poll) and [`wait`](Self::wait) pass the plug
+/// on and drive the queue; [`reap`](Self::reap) hands out what is over. A thread with operations outstanding must poll
+/// or wait: others may depend on it.
 pub struct Submitter {
     pub(crate) q: Arc<RequestQueue>,
     pub(crate) runner: Runner,
@@ -166,8 +117,9 @@ impl Submitter {
         self.nr_slots() - self.free.len()
     }
 
-    /// Takes an operation. It waits in the plug, where it may merge with the operation before it, until the plug is full,
-    /// or [`flush_plug`](Self::flush_plug), [`poll`](Self::poll) or [`wait`](Self::wait) passes it on. Never blocks.
+    /// Takes an operation. It waits in the plug, where it may merge with the operation before it, until the plug is
+    /// full, or [`flush_plug`](Self::flush_plug), [`poll`](Self::poll) or [`wait`](Self::wait) passes it on. Never
+    /// blocks.
     ///
     /// # Errors
     /// The operation comes back if there is no free slot, or if it can never succeed; nothing has happened then.
@@ -191,7 +143,8 @@ impl Submitter {
     /// Takes operations from the front of `bios` until one is rejected or none is left, and passes the plug on. Returns
     /// how many it took; a rejected operation stays in `bios`, at the front, with the reason returned beside it.
     ///
-    /// COST: the clock is read once when the batch begins, unless a plug was begun before, and again after each full plug.
+    /// COST: the clock is read once when the batch begins, unless a plug was begun before, and again after each full
+    /// plug.
     pub fn submit_batch(&mut self, bios: &mut std::collections::VecDeque<Bio>) -> (usize, Option<RejectReason>) {
         let mut taken = 0;
         let mut rejected = None;
@@ -237,8 +190,8 @@ impl Submitter {
         }
     }
 
-    /// Like [`flush_plug`](Self::flush_plug), for who has filled the plug without a pause: the time at which it was begun
-    /// is taken for the time now, and the clock is not read again.
+    /// Like [`flush_plug`](Self::flush_plug), for who has filled the plug without a pause: the time at which it was
+    /// begun is taken for the time now, and the clock is not read again.
     pub fn flush_batch(&mut self) {
         if self.is_held_back {
             self.flush_plug();
@@ -265,15 +218,16 @@ impl Submitter {
         }
         runner.drive_inside(q, |layout| layout.mapped(member), now, seen);
         activity.leave();
-        // What others completed lines up behind what this thread did: else who never reaps all of that would not see it.
+        // What others completed lines up behind what this thread did: else who never reaps all of that would not see
+        // it.
         self.collect();
         let is_over = self.settle();
         self.is_held_back = !self.plug.is_empty();
         if self.is_held_back && !self.is_in_vain() { self.retry_plug(now) } else { is_over }
     }
 
-    /// Whether what keeps the plug back, found when it was last tried, is still so: then it is not tried again, for that
-    /// costs a walk over all of it under the scheduler's lock.
+    /// Whether what keeps the plug back, found when it was last tried, is still so: then it is not tried again, for
+    /// that costs a walk over all of it under the scheduler's lock.
     pub(crate) fn lacks_room(&self) -> bool {
         self.tried.is_some_and(|tried| !self.q.live.room.is_stale(tried.ticket))
     }
@@ -319,12 +273,12 @@ impl Submitter {
         Completion { id, status, submitted, issued, completed, bio }
     }
 
-    /// Polls until something can be reaped or `deadline` has passed, sleeping in between; `None` waits for ever. Returns
-    /// true if there is something to reap; false also if nothing is outstanding.
+    /// Polls until something can be reaped or `deadline` has passed, sleeping in between; `None` waits for ever.
+    /// Returns true if there is something to reap; false also if nothing is outstanding.
     ///
-    /// COST: before a sleep on a device's descriptors one poll more after others had the processor, and up to 100 us of such polls if
-    /// the wait before took less. Up to 16 turns of others who find something for this queue, on a processor that they share with this
-    /// thread, do not count.
+    /// COST: before it sleeps on a device's descriptors, the thread lets others have the processor once and polls again.
+    /// If its last wait was short it goes on doing so for up to 100 us. Up to 16 turns in which another thread had the
+    /// processor and brought something for this queue are not counted.
     ///
     /// On a virtual clock sleeping means moving the clock to the next event.
     pub fn wait(&mut self, deadline: Option<Time>) -> bool {
@@ -356,8 +310,8 @@ impl Submitter {
     }
 
     /// When to poll next though nobody wakes this thread: the driver's next event for it, a retry, the end of what the
-    /// scheduler holds back, an overdue request. `None` if nothing is outstanding, or the queue is quiesced: polling does
-    /// nothing then, and whoever ends the quiescence wakes those who sleep.
+    /// scheduler holds back, an overdue request. `None` if nothing is outstanding, or the queue is quiesced: polling
+    /// does nothing then, and whoever ends the quiescence wakes those who sleep.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Time> {
         if self.nr_outstanding() == 0 {
@@ -495,14 +449,15 @@ impl Submitter {
         self.q.hctxs.layout().mapped(self.runner.member)
     }
 
-    /// Those that it polls: none while the queue is quiesced, when a device's descriptors would wake it again and again.
+    /// Those that it polls: none while the queue is quiesced, when a device's descriptors would wake it again and
+    /// again.
     pub(crate) fn polled_hctxs(&self) -> impl Iterator<Item = u16> + use<> {
         let polls = !self.runner.saw_quiesced;
         self.hctxs().filter(move |_| polls)
     }
 
-    /// Whether others have put something on the issue list of a hardware queue that this submitter owns. While the queue is
-    /// quiesced it does not look.
+    /// Whether others have put something on the issue list of a hardware queue that this submitter owns. While the
+    /// queue is quiesced it does not look.
     fn has_word(&self) -> bool {
         let q = &self.q;
         q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())
@@ -528,8 +483,8 @@ impl Submitter {
                     || self.runner.may_go_on(q)
                     || self.has_word()
             },
-            // Looked up again behind the fence: requests of this thread may have been started by another meanwhile, and it may
-            // have waited for who polls.
+            // Looked up again behind the fence: requests of this thread may have been started by another meanwhile, and
+            // it may have waited for who polls.
             || {
                 let wakeup = self.next_wakeup().map_or(u64::MAX, |time| time.0);
                 let until = wakeup.min(deadline.map_or(u64::MAX, |time| time.0));
@@ -549,7 +504,8 @@ impl Drop for Submitter {
     }
 }
 
-/// Enters the queue, and reads its word there: whoever closes it meanwhile either waits for this thread or is seen by it.
+/// Enters the queue, and reads its word there: whoever closes it meanwhile either waits for this thread or is seen by
+/// it.
 #[inline(always)]
 fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
     if kept("submit.word_inside") {
@@ -570,8 +526,8 @@ fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, 
     let own = plug.len();
     let dispatched = runner.insert(q, plug, now, seen);
     if seen.is_quiesced() {
-        // The thread that ends the quiescence wakes others; and if it has ended already, others may have left something with this
-        // thread meanwhile.
+        // The thread that ends the quiescence wakes others; and if it has ended already, others may have left something
+        // with this thread meanwhile.
         q.hand_on();
         runner.saw_quiesced = true;
         if !runner.finished.is_empty() {

@@ -98,7 +98,8 @@ impl Word {
                 continue;
             }
             let want = lowest(free, count);
-            // Acquire pairs with the Release of `fold`: what the tag's last owner did before putting it back is visible.
+            // Acquire pairs with the Release of `fold`: what the tag's last owner did before putting it back is
+            // visible.
             taken = self.taken.fetch_or(want, order("tags.get", Ordering::Acquire));
             let got = want & !taken;
             if got != 0 {
@@ -128,7 +129,8 @@ impl Word {
 
     /// The bits that are out. A bit that is being folded back may still count.
     fn busy(&self) -> u64 {
-        // Acquire pairs with the Release of `fold` and of `put`: who finds a tag back, by either, sees what its owner did.
+        // Acquire pairs with the Release of `fold` and of `put`: who finds a tag back, by either, sees what its owner
+        // did.
         let taken = self.taken.load(order("tags.busy_taken", Ordering::Acquire));
         taken & !self.cleared.load(order("tags.busy_cleared", Ordering::Acquire))
     }

@@ -25,8 +25,8 @@ impl Runner {
         }
         let next = || now.after(q.settings.timeout_ns()).0;
         let planned = next();
-        // Acquire pairs with the Release of who set a shorter time while the scan was due: what it set forward may just be
-        // written over, so the time is read once more.
+        // Acquire pairs with the Release of who set a shorter time while the scan was due: what it set forward may just
+        // be written over, so the time is read once more.
         let acquire = order("timeout.begin", Ordering::Acquire);
         if q.timeout_scan.compare_exchange(due, planned, acquire, Ordering::Relaxed).is_err() {
             return;
@@ -44,14 +44,14 @@ impl Runner {
         q.timeout_scan.fetch_min(earliest, Ordering::Relaxed);
         if was_asked || earliest < planned {
             // A device that was asked about a request may know better now when it will be done, and whoever sleeps has
-            // planned by what it said before. And who looked while the scan ran saw it planned later than it is now; this
-            // thread may leave, and nobody else would come in time.
+            // planned by what it said before. And who looked while the scan ran saw it planned later than it is now;
+            // this thread may leave, and nobody else would come in time.
             q.wake_sleepers();
         }
     }
 
-    /// Handles one request that the driver was given. Returns when it must be looked at again, and notes whether the driver
-    /// was asked.
+    /// Handles one request that the driver was given. Returns when it must be looked at again, and notes whether the
+    /// driver was asked.
     fn check_deadline(&mut self, q: &RequestQueue, hctx: u16, id: RqId, now: Time, was_asked: &mut bool) -> Time {
         let never = Time(u64::MAX);
         let Some((slot, generation)) = q.slots.find(id) else { return never };

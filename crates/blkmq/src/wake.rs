@@ -84,8 +84,8 @@ impl Wake {
     ///
     /// COST: a fence and two loads of lines that change only when the thread goes to sleep.
     pub fn wake(&self) {
-        // ORDERING: between the waker's publication and its look at `sleeping`; pairs with the fence in `sleep`, between
-        // the store of `sleeping` and the sleeper's last look. One of the two sees the other.
+        // ORDERING: between the waker's publication and its look at `sleeping`; pairs with the fence in `sleep`,
+        // between the store of `sleeping` and the sleeper's last look. One of the two sees the other.
         fence(Ordering::SeqCst);
         self.rouse();
     }
@@ -112,8 +112,8 @@ impl Wake {
         self.parker.unpark();
     }
 
-    /// Sleeps until woken, or one of `fds` is readable, or `timeout` has passed, unless `ready` says that there is something
-    /// to do.
+    /// Sleeps until woken, or one of `fds` is readable, or `timeout` has passed, unless `ready` says that there is
+    /// something to do.
     fn sleep(&self, fds: &[BorrowedFd<'_>], ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
         self.sleeping.store(true, Ordering::Relaxed);
         // Between what says that this thread sleeps and its last look; pairs with the fences of `wake` and of
@@ -163,8 +163,8 @@ impl Sleepers {
         self.0.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
     }
 
-    /// Lets a thread sleep until it is woken, or one of `fds` is readable, or `timeout` has passed, unless `ready`, asked
-    /// last, says that there is something to do.
+    /// Lets a thread sleep until it is woken, or one of `fds` is readable, or `timeout` has passed, unless `ready`,
+    /// asked last, says that there is something to do.
     pub fn sleep(
         &self,
         wake: &Wake,

@@ -5,9 +5,9 @@
 //! in between.
 //!
 //! The gate, in the flags too, is the class of requests that may pass the scheduler by while nothing waits. Who passes
-//! counts what it takes along, fences, and reads the word once more; who shuts the gate changes the word, fences, and then
-//! reads the counts. Of the two fences one comes first: either the passer finds the gate shut and turns back, or its
-//! requests are in the counts.
+//! counts what it takes along, fences, and reads the word once more; who shuts the gate changes the word, fences, and
+//! then reads the counts. Of the two fences one comes first: either the passer finds the gate shut and turns back, or
+//! its requests are in the counts.
 
 use std::fmt;
 
@@ -121,8 +121,8 @@ impl Word {
 
     /// Counts a staging and sets WAITING, in one operation; returns the word as it was before.
     ///
-    /// Called after the thing that waits is where the dispatcher will look for it. A thread that sets WAITING because it lacks
-    /// something owes a fence and another look: see [`Liveness::lack`](crate::liveness::Liveness::lack).
+    /// Called after the thing that waits is where the dispatcher will look for it. A thread that sets WAITING because
+    /// it lacks something owes a fence and another look: see [`Liveness::lack`](crate::liveness::Liveness::lack).
     #[inline]
     pub fn set_waiting(&self) -> Snapshot {
         // Release publishes what was staged to whoever reads the count. Acquire: a caller that finds the queue free
@@ -157,8 +157,9 @@ impl Word {
         fence_at("word.shut_fence");
     }
 
-    /// Passes the gate, which this thread has seen open: `count` counts what it takes along, and behind a fence it looks at the gate
-    /// once more. If this returns false the gate was shut, perhaps before the count was read: then nothing may pass.
+    /// Passes the gate, which this thread has seen open: `count` counts what it takes along, and behind a fence it
+    /// looks at the gate once more. If this returns false the gate was shut, perhaps before the count was read: then
+    /// nothing may pass.
     ///
     /// COST: a fence and a load.
     #[inline]

@@ -1,5 +1,5 @@
-//! The twin of blktests' block/017: `inflight` counts what the device works on, reads and others apart, while it takes its
-//! time. And what that file leaves out: the statistics also count what waits.
+//! The twin of blktests' block/017: `inflight` counts what the device works on, reads and others apart, while it takes
+//! its time. And what that file leaves out: the statistics also count what waits.
 
 mod device;
 

@@ -1,5 +1,5 @@
-//! Busy time under loads that are mostly idle, the published failures of Linux before 6.10: 10 % busy shown as 80 %, and
-//! 4 ms of thought between short requests shown as 90 %.
+//! Busy time under loads that are mostly idle, the published failures of Linux before 6.10: 10 % busy shown as 80 %,
+//! and 4 ms of thought between short requests shown as 90 %.
 
 mod device;
 
@@ -97,8 +97,8 @@ fn overlapping_requests_count_once() {
     assert_eq!(stat.read_ticks, 6000, "{stat}");
 }
 
-/// A queue, or a range, that comes in the middle of a tick was not busy for what had passed of that. Red if a gauge begins
-/// with the tick that is under way.
+/// A queue, or a range, that comes in the middle of a tick was not busy for what had passed of that. Red if a gauge
+/// begins with the tick that is under way.
 #[test]
 fn what_passed_before_a_queue_or_a_range_was_there_does_not_count() {
     let tick = 1 << 20;

@@ -99,7 +99,8 @@ fn a_long_request_shows_as_busy_before_it_ends() {
     assert!((9998..=10_000).contains(&q.stat().io_ticks), "{}", q.stat());
 }
 
-/// Goes red if the times are those of the part that was handed over last: what this thread completed itself comes first.
+/// Goes red if the times are those of the part that was handed over last: what this thread completed itself comes
+/// first.
 #[test]
 fn an_operation_that_was_split_is_over_with_its_last_part() {
     let limits = Limits { max_sectors: 8, ..spec::open("null").expect("the spec is good").limits() };

@@ -16,7 +16,8 @@ const SHARE: u16 = 64;
 
 type Meanwhile = Box<dyn FnMut() + Send>;
 
-/// A device that finishes requests at once, but for the first ones, and lets others do something while it is given some.
+/// A device that finishes requests at once, but for the first ones, and lets others do something while it is given
+/// some.
 struct Quick {
     nr_tags: u16,
     /// So many more are done when it is polled.
@@ -81,8 +82,9 @@ fn pass_on(submitter: &mut Submitter, place: u64) {
     submitter.flush_plug();
 }
 
-/// Another submitter appends to the issue list each time that the device is given something, so its drainer never comes to an
-/// end, until it leaves the rest to who polls. Goes red if it does not say so: the last request of the other one never starts.
+/// Another submitter appends to the issue list each time that the device is given something, so its drainer never comes
+/// to an end, until it leaves the rest to who polls. Goes red if it does not say so: the last request of the other one
+/// never starts.
 #[test]
 fn what_a_drainer_leaves_is_issued_by_who_polls() {
     for locking in Locking::ALL {
@@ -123,9 +125,9 @@ impl Notify for Bell {
     }
 }
 
-/// A thread polls with which a device's tags come back, and takes many requests of a second submitter to it, but not the one of a
-/// third that stands behind them. The second has all that it wanted, so nobody but the third is bound to poll, and it sleeps.
-/// Goes red if the first leaves the rest without waking who sleeps.
+/// A thread polls with which a device's tags come back, and takes many requests of a second submitter to it, but not
+/// the one of a third that stands behind them. The second has all that it wanted, so nobody but the third is bound to
+/// poll, and it sleeps. Goes red if the first leaves the rest without waking who sleeps.
 #[test]
 fn who_has_done_its_share_wakes_who_sleeps() {
     for locking in Locking::ALL {

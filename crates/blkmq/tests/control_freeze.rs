@@ -27,8 +27,8 @@ fn a_frozen_queue_drains_although_operations_merged_in_a_plug() {
     }
 }
 
-/// Red if ending a freeze wakes nobody, or if a thread whose plug was held back goes to sleep without a last look at the
-/// mark that the end of the freeze takes off.
+/// Red if ending a freeze wakes nobody, or if a thread whose plug was held back goes to sleep without a last look at
+/// the mark that the end of the freeze takes off.
 #[test]
 fn sleepers_go_on_when_the_freeze_ends() {
     let mut random = Random::new(seed());

@@ -24,8 +24,8 @@ fn finishes(mut submitter: Submitter) -> bool {
     is_done
 }
 
-/// A thread stops after its share though what it completed made a flush step ready. Red if it does not leave word of it:
-/// that thread has nothing outstanding, so it need not come again, and who waits for the step finds nothing to do.
+/// A thread stops after its share though what it completed made a flush step ready. Red if it does not leave word of
+/// it: that thread has nothing outstanding, so it need not come again, and who waits for the step finds nothing to do.
 #[test]
 fn a_flush_step_goes_on_although_the_thread_that_made_it_ready_has_done_its_share() {
     // The driver refuses the flush at first, so that the other thread issues it beside as much as its share.
@@ -129,8 +129,8 @@ fn sleepers_go_on_when_another_thread_issues_for_them() {
 }
 
 /// Rounds in which there are fewer tags than threads. Red if what finds no tag does not say that it waits, or if who
-/// completes or starts another's request does not wake it. (The look at the tags after that is the model's business: see
-/// `loom_restart`.)
+/// completes or starts another's request does not wake it. (The look at the tags after that is the model's business:
+/// see `loom_restart`.)
 #[test]
 fn sleepers_go_on_when_there_is_a_tag() {
     let mut random = Random::new(seed());

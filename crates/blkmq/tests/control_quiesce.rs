@@ -14,8 +14,8 @@ use common::rounds::rounds;
 use common::worker::Load;
 use common::{assert_balanced, queue};
 
-/// Red if a submitter without a scheduler starts requests, or hands them to a driver that takes concurrent calls, though
-/// it may not run: the driver got them, or they stayed in the submitter's hands until it submitted again.
+/// Red if a submitter without a scheduler starts requests, or hands them to a driver that takes concurrent calls,
+/// though it may not run: the driver got them, or they stayed in the submitter's hands until it submitted again.
 #[test]
 fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
     for device in ["null,irqmode=0", "null,irqmode=1", "null,irqmode=1,memory_backed=1,cache_size=1"] {
@@ -117,8 +117,8 @@ impl Driver for Overdue {
     }
 }
 
-/// Red if a background thread plans for what is due while the queue is quiesced, when it can do nothing about it: it asks
-/// thousands of times. A slow machine asks less often, never more.
+/// Red if a background thread plans for what is due while the queue is quiesced, when it can do nothing about it: it
+/// asks thousands of times. A slow machine asks less often, never more.
 #[test]
 fn background_threads_rest_while_the_queue_is_quiesced() {
     let device = Arc::new(Overdue::default());

@@ -488,8 +488,8 @@ fn left_of_ones(driver: Arc<dyn Driver>, power: &dyn Power, zero: Bio) -> Vec<u8
     read.buffers.iter().next().expect("a read has a buffer").to_vec()
 }
 
-/// Red if the flush machine leaves out the flush behind zeroes or a discard, or takes the flag off before a device that has FUA;
-/// or if the cache of the device models keeps what was zeroed.
+/// Red if the flush machine leaves out the flush behind zeroes or a discard, or takes the flag off before a device that
+/// has FUA; or if the cache of the device models keeps what was zeroed.
 #[test]
 fn zeroes_and_discards_with_fua_survive_power_loss() {
     let fua = Flags { fua: true, ..Flags::default() };

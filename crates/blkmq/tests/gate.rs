@@ -112,7 +112,8 @@ fn the_gate_stays_shut_for_some_time_after_something_waited() {
     });
 }
 
-/// Red when the scheduler is not told that others have passed: it goes on with the batch of writes in which it was left.
+/// Red when the scheduler is not told that others have passed: it goes on with the batch of writes in which it was
+/// left.
 #[test]
 fn no_batch_outlasts_what_has_passed() {
     for_all(|locking| {

@@ -137,7 +137,8 @@ fn a_full_submitter_hands_the_operation_back_and_goes_on() {
     }
 }
 
-/// Nowait operations end at once when they would have to wait for a tag, or for a place in the scheduler, and never are lost.
+/// Nowait operations end at once when they would have to wait for a tag, or for a place in the scheduler, and never are
+/// lost.
 #[test]
 fn nowait_ends_with_again_instead_of_waiting() {
     for scheduler in SCHEDULERS {

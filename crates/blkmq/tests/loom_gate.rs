@@ -1,9 +1,9 @@
 //! Models of the gate, through which requests pass the scheduler by while nothing waits.
 //!
-//! The models call the functions of `word`, `liveness` and `staging` that the product calls. Of the modules that loom does not
-//! compile they restate in which order these come: from `bypass` that of `pass`, `turn_back` and `shut_gate`, with the read of the
-//! counts; from `combine` that of the holder; from `complete` what follows the tags. In the product the scheduler has a lock
-//! besides; the models go without.
+//! The models call the functions of `word`, `liveness` and `staging` that the product calls. Of the modules that loom
+//! does not compile they restate in which order these come: from `bypass` that of `pass`, `turn_back` and `shut_gate`,
+//! with the read of the counts; from `combine` that of the holder; from `complete` what follows the tags. In the
+//! product the scheduler has a lock besides; the models go without.
 //!
 //! The models of what was left stop where the gate has been read for the first time. In the product the second look,
 //! behind its fence, would catch it if that first look were Relaxed or took its two steps the other way round; what the

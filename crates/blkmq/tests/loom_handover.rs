@@ -98,7 +98,8 @@ fn two_appenders() {
     beside_an_appender(|issue| issue.append(2..3));
 }
 
-/// One thread puts and drains, the other appends and drains: who leaves because the other is just putting is not forgotten.
+/// One thread puts and drains, the other appends and drains: who leaves because the other is just putting is not
+/// forgotten.
 fn putter_and_appender() {
     beside_an_appender(|issue| issue.put_or_append(2));
 }
@@ -120,7 +121,8 @@ fn beside_an_appender(bring: fn(&Issue)) {
     assert!([[0, 1, 2], [2, 0, 1]].contains(&issued.clone().try_into().expect("three slots")), "{issued:?}");
 }
 
-/// Who knows, under a lock of their own, that what they bring comes behind what the other one brought, keeps that order.
+/// Who knows, under a lock of their own, that what they bring comes behind what the other one brought, keeps that
+/// order.
 fn ordered_putters() {
     let (issue, order) = (Issue::new(), Arc::new(TryLock::new("test.order", Vec::new())));
     let bring = |issue: &Issue, order: &TryLock<Vec<u32>>, slots: &[u32]| {

@@ -50,8 +50,8 @@ impl Owned {
         })
     }
 
-    /// What a thread does that has chosen a request for somebody else's hardware queue: `Runner::append_ready`, and the way
-    /// past the drain in `Runner::issue`. Returns whether the owner is to be woken.
+    /// What a thread does that has chosen a request for somebody else's hardware queue: `Runner::append_ready`, and the
+    /// way past the drain in `Runner::issue`. Returns whether the owner is to be woken.
     fn bring(&self, slot: u32) -> bool {
         let append = || {
             self.slots[slot as usize].touch();
@@ -111,8 +111,8 @@ fn falling_asleep(broken: Broken) {
     other.join().expect("the thread ran to its end");
 }
 
-/// Two threads bring something while the owner polls; a last poll finds what the others did not. Nobody sleeps, so nobody is
-/// woken: loom lets no other thread in between the word and the fence of who wakes.
+/// Two threads bring something while the owner polls; a last poll finds what the others did not. Nobody sleeps, so
+/// nobody is woken: loom lets no other thread in between the word and the fence of who wakes.
 fn two_bringers(broken: Broken) {
     let owned = Owned::new(broken);
     let others = [0, 1].map(|slot| {

@@ -105,8 +105,8 @@ fn folding() {
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
-/// Who finds WAITING set on staging relies on the one who will clear it; who finds it clear works off what is staged and
-/// clears it, from the word as it was before or, broken, after its last look.
+/// Who finds WAITING set on staging relies on the one who will clear it; who finds it clear works off what is staged
+/// and clears it, from the word as it was before or, broken, after its last look.
 fn staging(read_before_look: bool) {
     let shared = Arc::new((Word::new(), AtomicUsize::new(0), Exclusive::default()));
     fn stage((word, staged, worked): &(Word, AtomicUsize, Exclusive), read_before_look: bool) {

@@ -1,4 +1,5 @@
-//! Models of the slot stack: nothing is lost or doubled, each pusher's order is kept, and a slot comes with its content.
+//! Models of the slot stack: nothing is lost or doubled, each pusher's order is kept, and a slot comes with its
+//! content.
 #![cfg(loom)]
 
 mod model;

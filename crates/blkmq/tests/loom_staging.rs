@@ -1,15 +1,16 @@
 //! Models of the staging word: one thread at a time is at the scheduler, and what the others leave it, requests or a
 //! word that there is something to look at, is never forgotten.
 //!
-//! The models call the functions of `liveness` and `staging` that the product calls. Of the modules that loom does not compile they
-//! restate in which order these come: from `combine` that of `combine`, `work` and `combine_for_others`; from `complete` what
-//! follows the tags; from `runner` the end of a share; from `control` and `account` what a freeze waits for. In the product the
-//! scheduler has a lock besides; the models go without, so the staging word alone keeps the threads apart.
+//! The models call the functions of `liveness` and `staging` that the product calls. Of the modules that loom does not
+//! compile they restate in which order these come: from `combine` that of `combine`, `work` and `combine_for_others`;
+//! from `complete` what follows the tags; from `runner` the end of a share; from `control` and `account` what a freeze
+//! waits for. In the product the scheduler has a lock besides; the models go without, so the staging word alone keeps
+//! the threads apart.
 //!
 //! Two sites have less to reject than one would think, because something else does the same. The fence in `take` also
-//! does what the Acquire of its swap does, so no model misses that Acquire alone. And nothing misses that fence, or that of the
-//! kick, where a kick is for a tag, since every last look at the tags stands behind a fence of its own; they are needed where a kick
-//! is for something that was parked.
+//! does what the Acquire of its swap does, so no model misses that Acquire alone. And nothing misses that fence, or
+//! that of the kick, where a kick is for a tag, since every last look at the tags stands behind a fence of its own;
+//! they are needed where a kick is for something that was parked.
 #![cfg(loom)]
 
 mod model;
@@ -296,8 +297,8 @@ fn kicked_before() {
     queue.is_done();
 }
 
-/// A thread that has chosen a request lets go, though another one has parked something meanwhile and kicked it, and looks again
-/// itself, as one does that chooses alone.
+/// A thread that has chosen a request lets go, though another one has parked something meanwhile and kicked it, and
+/// looks again itself, as one does that chooses alone.
 fn kicked_chooser() {
     let queue = Queue::new(0, Broken::Nothing);
     let parker = spawn(&queue, |queue| {

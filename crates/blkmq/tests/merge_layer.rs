@@ -211,8 +211,8 @@ fn zeroes_of_two_kinds_do_not_merge() {
     }
 }
 
-/// A stream of writes that two clients, in these groups, submit by turns: how many merged. Each client gets its own back, with
-/// `status`.
+/// A stream of writes that two clients, in these groups, submit by turns: how many merged. Each client gets its own
+/// back, with `status`.
 fn merges_of_a_striped_stream(groups: [u32; 2], status: Status) -> u64 {
     const STRIPES: u64 = 32;
     let mut rig = Rig::new(ROOMY);

@@ -1,4 +1,5 @@
-//! What the lockings do to the merging of `merge-64x32`: 64 sequential writers on a model of a hard disk, on virtual time.
+//! What the lockings do to the merging of `merge-64x32`: 64 sequential writers on a model of a hard disk, on virtual
+//! time.
 
 mod jobs;
 
@@ -60,13 +61,15 @@ fn batch_and_combining_merge_as_single_does() {
     }
 }
 
-/// One bio of each writer that waits for a tag, in order, and what the tags are held by: the way that lost 72.9 % on a disk.
+/// One bio of each writer that waits for a tag, in order, and what the tags are held by: the way that lost 72.9 % on a
+/// disk.
 struct EarlyTags {
     waiters: VecDeque<usize>,
     free: usize,
 }
 
-/// The same load, but a bio takes one of `nr_requests` tags before it may go on to be merged, and gives it back when it is over.
+/// The same load, but a bio takes one of `nr_requests` tags before it may go on to be merged, and gives it back when it
+/// is over.
 fn run_with_early_tags(nr_requests: usize) -> Stats {
     let clock = VirtualClock::new();
     let q = RequestQueue::builder(spec::open("hdd").expect("there is such a device"));

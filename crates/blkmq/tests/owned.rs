@@ -82,8 +82,9 @@ impl Driver for Owned {
 const THREADS: u64 = 4;
 const EACH: u64 = 3000;
 
-/// Every request reaches the device by the thread that owns its hardware queue, whoever chose it, and completes; half of the
-/// threads sleep while they wait. (On virtual CPUs the mutant `not-owner` of the torture rig shows what happens otherwise.)
+/// Every request reaches the device by the thread that owns its hardware queue, whoever chose it, and completes; half
+/// of the threads sleep while they wait. (On virtual CPUs the mutant `not-owner` of the torture rig shows what happens
+/// otherwise.)
 #[test]
 fn only_the_owner_calls_the_driver() {
     for locking in Locking::ALL {

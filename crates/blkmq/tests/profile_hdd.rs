@@ -69,8 +69,8 @@ fn merge_64x32_under_mq_deadline_is_the_robots_disk() {
     assert!((20_000..=27_000).contains(&iops), "{iops}");
 }
 
-/// What a data sheet says of such disks: 70 to 90 random reads of 4 KiB a second one by one, about twice as many with 32
-/// outstanding, and the full transfer rate to a single sequential reader.
+/// What a data sheet says of such disks: 70 to 90 random reads of 4 KiB a second one by one, about twice as many with
+/// 32 outstanding, and the full transfer rate to a single sequential reader.
 #[test]
 fn reads_are_as_fast_as_those_of_such_disks() {
     let reads = |iodepth, random: bool| {

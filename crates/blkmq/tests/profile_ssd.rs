@@ -54,7 +54,8 @@ fn one_read_at_a_time_is_as_fast_as_published() {
     assert!((12..=14).contains(&reads), "{reads}");
 }
 
-/// Published are 9758 MiB/s for 32 writers of depth 128 over eight SSDs, and a p99 of 405 ms for the reader beside them.
+/// Published are 9758 MiB/s for 32 writers of depth 128 over eight SSDs, and a p99 of 405 ms for the reader beside
+/// them.
 #[test]
 fn writers_of_64_kib_hold_a_reader_up_as_published() {
     for seed in 0..2 {

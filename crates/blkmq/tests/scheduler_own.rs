@@ -13,8 +13,8 @@ use blkmq_sched::{
 };
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
-/// The latest request first: an order that no scheduler of blkmq's own has. Counts how often it is asked to merge, and has an
-/// `async_depth`, unless that is 0, which changes without a word.
+/// The latest request first: an order that no scheduler of blkmq's own has. Counts how often it is asked to merge, and
+/// has an `async_depth`, unless that is 0, which changes without a word.
 #[derive(Debug, Default)]
 struct LatestFirst(Vec<RqId>, Arc<AtomicUsize>, Arc<AtomicU32>);
 

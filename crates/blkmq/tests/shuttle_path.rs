@@ -125,7 +125,8 @@ fn a_thread_that_is_held_up_holds_up_nobody() {
     }
 }
 
-/// With one place for all, a thread that holds a tag in vain takes another's room for that moment, and owes it a wake-up.
+/// With one place for all, a thread that holds a tag in vain takes another's room for that moment, and owes it a
+/// wake-up.
 #[test]
 fn who_waits_for_the_only_place_is_woken() {
     for device in [
@@ -143,8 +144,8 @@ fn who_waits_for_the_only_place_is_woken() {
 }
 
 /// Each of these second looks is what finds a request, or a completion, that came in between. The second look at the
-/// tags is not among them: a poll dispatches again before it sleeps, which is why only the small model of it turns red. Under
-/// one lock for each step, where threads meet more often than where one works for all.
+/// tags is not among them: a poll dispatches again before it sleeps, which is why only the small model of it turns red.
+/// Under one lock for each step, where threads meet more often than where one works for all.
 #[test]
 fn without_a_last_look_somebody_sleeps_for_ever() {
     for (site, device, scheduler) in [

@@ -247,8 +247,8 @@ fn one_hardware_queue_gets_the_schedulers_order_under_batch_and_combining() {
     assert!(found > 0, "single shows inversions, or this test could not");
 }
 
-/// Red when what is handed through goes on in the order in which it came (`RqList::reorder` left out). That it does not pass what
-/// another thread appended to the issue list before is modelled in `loom_handover`.
+/// Red when what is handed through goes on in the order in which it came (`RqList::reorder` left out). That it does not
+/// pass what another thread appended to the issue list before is modelled in `loom_handover`.
 #[test]
 fn what_is_handed_through_reaches_the_device_in_the_schedulers_order() {
     for threads in [1, 2, 4] {

@@ -76,8 +76,8 @@ fn times(done: &[blkmq::Completion]) -> Vec<(u64, u64)> {
     done.iter().map(|done| (done.submitted.0 / SECOND, done.issued.0 / SECOND)).collect()
 }
 
-/// Red if `submit_batch` takes the time of a plug that was begun before it for its own, or `flush_batch` that of one that
-/// could not be passed on.
+/// Red if `submit_batch` takes the time of a plug that was begun before it for its own, or `flush_batch` that of one
+/// that could not be passed on.
 #[test]
 fn a_batch_is_issued_when_it_was_begun_unless_it_was_held_up() {
     let clock = VirtualClock::new();
@@ -149,7 +149,8 @@ fn nowait_behind_one_without_room_does_not_wait() {
     }
 }
 
-/// Red if the first error of a part decides, as it does for operations that were done: nobody would be told of this one.
+/// Red if the first error of a part decides, as it does for operations that were done: nobody would be told of this
+/// one.
 #[test]
 fn leaving_hands_back_an_operation_that_was_done_in_part() {
     for status in [Status::Ok, Status::NoSpace] {

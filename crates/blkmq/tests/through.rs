@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use blkmq::driver::{Batch, Driver, Topology, spec};
 use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Status, Submitter, Time};
 
-/// Submits all in one batch, and waits for it with a bound, so that what is held back for ever fails instead of hanging.
+/// Submits all in one batch, and waits for it with a bound, so that what is held back for ever fails instead of
+/// hanging.
 fn pass(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) -> usize {
     let expected = bios.len();
     let (_, rejected) = submitter.submit_batch(bios);
@@ -27,8 +28,9 @@ fn writes(number: u64) -> VecDeque<Bio> {
     (0..number).rev().map(|place| Bio::write(place * 64, Buffer::zeroed(4096))).collect()
 }
 
-/// Red when writes that were handed through are not counted among those that entered the scheduler: they are counted when they
-/// complete, so more would have completed than entered, and no write would ever find room below `async_depth`.
+/// Red when writes that were handed through are not counted among those that entered the scheduler: they are counted
+/// when they complete, so more would have completed than entered, and no write would ever find room below
+/// `async_depth`.
 #[test]
 fn writes_that_were_handed_through_leave_room_below_async_depth() {
     let device = spec::open("null,irqmode=0,poll_queues=0").unwrap();

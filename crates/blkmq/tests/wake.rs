@@ -108,7 +108,8 @@ fn an_operation_outlives_its_dropped_future() {
     assert_eq!(q.stats().completed, 2);
 }
 
-/// Nobody polls a future that was dropped: taking the next operation must drive the queue, or there never is a slot again.
+/// Nobody polls a future that was dropped: taking the next operation must drive the queue, or there never is a slot
+/// again.
 #[test]
 fn operations_whose_futures_were_dropped_make_room() {
     let clock = VirtualClock::new();
@@ -151,8 +152,8 @@ fn an_eventfd_becomes_readable_when_something_completes() {
     }
 }
 
-/// A device that is done with a request at the second poll after all those that it was given have come, and says after the first
-/// that it wants the second at once.
+/// A device that is done with a request at the second poll after all those that it was given have come, and says after
+/// the first that it wants the second at once.
 #[derive(Debug)]
 struct Behind {
     started: Mutex<Vec<RqId>>,
@@ -206,8 +207,8 @@ impl Driver for Behind {
     }
 }
 
-/// Red, for it waits for ever, if `Done::plan_anew` wakes nobody: the thread that polled has what it came for, and does not come
-/// again; the other one sleeps with an old plan.
+/// Red, for it waits for ever, if `Done::plan_anew` wakes nobody: the thread that polled has what it came for, and does
+/// not come again; the other one sleeps with an old plan.
 #[test]
 fn an_event_that_a_poll_brings_nearer_is_known_to_those_who_sleep() {
     for _ in 0..100 {

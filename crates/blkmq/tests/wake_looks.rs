@@ -29,8 +29,9 @@ struct Held {
     polls: u32,
 }
 
-/// A device with a descriptor that does one thing at a time, and beside it, with the next poll and in 200 us, all that it is asked of other
-/// sectors than the first. It counts polls, and how often a thread asked for the descriptor, which it does to sleep.
+/// A device with a descriptor that does one thing at a time, and beside it, with the next poll and in 200 us, all that
+/// it is asked of other sectors than the first. It counts polls, and how often a thread asked for the descriptor, which
+/// it does to sleep.
 #[derive(Debug)]
 struct Device {
     pace: Mutex<Pace>,
@@ -145,8 +146,8 @@ fn one(device: &Device, submitter: &mut Submitter) -> (u32, u32) {
     counts
 }
 
-/// Waits again and again until the device was looked for. Where others want the processor that may take long: they are let in
-/// once in a while only.
+/// Waits again and again until the device was looked for. Where others want the processor that may take long: they are
+/// let in once in a while only.
 fn one_by_looks(device: &Device, submitter: &mut Submitter) {
     let mut waits = (0..3_000_000).map(|_| one(device, submitter));
     assert!(waits.any(|(polls, sleeps)| polls > 3 && sleeps == 0), "it was never looked for");
@@ -171,7 +172,8 @@ fn a_device_that_was_slow_is_slept_for() {
     assert!(looks < 10, "{waits:?}");
 }
 
-/// Red if a wait that ends at its deadline says nothing of the device: who waits for a moment, again and again, would never sleep.
+/// Red if a wait that ends at its deadline says nothing of the device: who waits for a moment, again and again, would
+/// never sleep.
 #[test]
 fn a_device_that_was_not_there_in_time_is_slept_for() {
     let (device, mut submitter) = device(Pace::Polls(3));
@@ -182,15 +184,16 @@ fn a_device_that_was_not_there_in_time_is_slept_for() {
         let deadline = submitter.queue().clock().now().after(40_000);
         wait(&device, &mut submitter, Some(deadline))
     });
-    // The first one finds that the device is not quick any more. One whose deadline comes before its first look does not sleep.
+    // The first one finds that the device is not quick any more. One whose deadline comes before its first look does
+    // not sleep.
     let looks = waits[1..].iter().filter(|(polls, sleeps)| *polls > 4 || *sleeps == 0).count();
     assert!(looks < 10, "{waits:?}");
     *device.pace.lock().expect("no test panics with the lock") = Pace::Polls(0);
     assert!(submitter.wait(None));
 }
 
-/// Red if a thread does not hear what the device brings for others: it takes who shares its processor for somebody who keeps it in
-/// vain, and sleeps.
+/// Red if a thread does not hear what the device brings for others: it takes who shares its processor for somebody who
+/// keeps it in vain, and sleeps.
 #[test]
 fn threads_that_share_a_processor_and_a_device_take_turns() {
     let (device, mut submitter) = device(Pace::Polls(12));

@@ -47,8 +47,8 @@ impl Driver for Busy {
     }
 }
 
-/// The device is asked every 3 ms by each thread. If a refusal wakes threads that wait for the same device already, they
-/// ask at once and wake each other, thousands of times. A slow machine asks less often, never more.
+/// The device is asked every 3 ms by each thread. If a refusal wakes threads that wait for the same device already,
+/// they ask at once and wake each other, thousands of times. A slow machine asks less often, never more.
 #[test]
 fn threads_that_wait_for_a_busy_device_do_not_keep_each_other_awake() {
     for (gives_back, scheduler) in [(false, "none"), (false, "mq-deadline"), (true, "none"), (true, "mq-deadline")] {

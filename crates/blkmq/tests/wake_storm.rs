@@ -1,5 +1,5 @@
-//! Who is woken while a scheduler holds requests back and a device keeps what it has: those who have a reason to look, once,
-//! and not each other without end. The torture rig found these.
+//! Who is woken while a scheduler holds requests back and a device keeps what it has: those who have a reason to look,
+//! once, and not each other without end. The torture rig found these.
 
 mod device;
 
@@ -30,8 +30,8 @@ impl Told {
     }
 }
 
-/// A queue in which a read and a write of the idle class wait for a real-time read that the device keeps, all of them of
-/// the first submitter, who is told; the second has nothing to do.
+/// A queue in which a read and a write of the idle class wait for a real-time read that the device keeps, all of them
+/// of the first submitter, who is told; the second has nothing to do.
 struct HeldBack {
     clock: VirtualClock,
     device: Arc<Recorder>,
@@ -98,8 +98,8 @@ impl HeldBack {
     }
 }
 
-/// Asked in vain, mq-deadline names the time of its read and that of its write in turn. Red if each change to the earlier
-/// one tells those who sleep.
+/// Asked in vain, mq-deadline names the time of its read and that of its write in turn. Red if each change to the
+/// earlier one tells those who sleep.
 #[test]
 fn a_scheduler_that_is_asked_in_vain_again_and_again_tells_of_its_plan_once() {
     let mut world = held_back();
@@ -109,8 +109,8 @@ fn a_scheduler_that_is_asked_in_vain_again_and_again_tells_of_its_plan_once() {
     world.end();
 }
 
-/// Red if tags that were lent to a choice that came to nothing are taken for room: who is told of it tries in vain, asks,
-/// and tells others.
+/// Red if tags that were lent to a choice that came to nothing are taken for room: who is told of it tries in vain,
+/// asks, and tells others.
 #[test]
 fn a_choice_that_comes_to_nothing_makes_no_room() {
     let mut world = held_back();
@@ -165,8 +165,8 @@ fn a_knob_that_makes_room_says_so() {
     assert_eq!(submitter.reap_all(|_| ()), 3);
 }
 
-/// Goes red if only a device that was asked is a reason to wake them. Who goes to sleep while the scan runs plans for one
-/// timeout later, and would find the request half a second overdue.
+/// Goes red if only a device that was asked is a reason to wake them. Who goes to sleep while the scan runs plans for
+/// one timeout later, and would find the request half a second overdue.
 #[test]
 fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
     let clock = VirtualClock::new();
@@ -193,8 +193,9 @@ fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
     waits.poll();
 }
 
-/// Red if the next time at which something is let go is told only when it is earlier than the one that has passed. Who looks
-/// at that one, and finds another thread at the scheduler, sleeps without a plan; and that other thread may leave the queue.
+/// Red if the next time at which something is let go is told only when it is earlier than the one that has passed. Who
+/// looks at that one, and finds another thread at the scheduler, sleeps without a plan; and that other thread may leave
+/// the queue.
 #[test]
 fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
     const AGED: u64 = 10_000_000_000;

@@ -93,9 +93,9 @@ pub(super) fn table(name: &str) -> Table {
 /// The lockings, and `staged` step by step, as its measures were taken one after the other.
 const LOCKINGS: [&str; 6] = ["single", "staged:dispatch", "staged:dispatch+merges", "staged", "batch", "combining"];
 
-/// The ways to order requests on one device, in the order of reading: none, and mq-deadline under each locking, while all
-/// requests go through it and while they may pass by. All gain over the first locking without bypass, which is Linux's.
-/// `extra` is set where there is a scheduler, `published` is for rows by their names.
+/// The ways to order requests on one device, in the order of reading: none, and mq-deadline under each locking, while
+/// all requests go through it and while they may pass by. All gain over the first locking without bypass, which is
+/// Linux's. `extra` is set where there is a scheduler, `published` is for rows by their names.
 fn ways(device: &'static str, extra: &[(&'static str, &str)], published: &[(&str, Published)]) -> Vec<Row> {
     let mut rows = vec![Row {
         label: "none".to_owned(),

@@ -24,8 +24,8 @@ pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
     Ok(exports.iter().map(|export| Arc::clone(&by_name[export.queue()])).collect())
 }
 
-/// The device's spec. What nobody may write to is opened for reading only, where a device knows the difference: then it may be a file
-/// that cannot be written, and that others read too.
+/// The device's spec. What nobody may write to is opened for reading only, where a device knows the difference: then it
+/// may be a file that cannot be written, and that others read too.
 fn with_access(text: &str, read_only: bool) -> String {
     let mut words = text.split(',');
     let name = words.next();

@@ -126,7 +126,8 @@ impl Goal {
 mod tests {
     use super::*;
 
-    /// The lines that are told when `answers` are typed, and whether it was ended; ten lines, of the step of their number.
+    /// The lines that are told when `answers` are typed, and whether it was ended; ten lines, of the step of their
+    /// number.
     fn told(answers: &str) -> (Vec<u64>, bool) {
         let mut stepper = Stepper::new(Some(answers.as_bytes()));
         let mut text = Vec::new();

@@ -1,8 +1,8 @@
-//! The journal of what clients asked of a file, what its driver asked of the rings, and all answers, in one order; and whether
-//! each flush and FUA was answered behind a sync that made durable what it should.
+//! The journal of what clients asked of a file, what its driver asked of the rings, and all answers, in one order; and
+//! whether each flush and FUA was answered behind a sync that made durable what it should.
 //!
-//! An event stands in the journal before what it tells of has an effect, if it asks, and after it has happened, if it answers.
-//! So what stands behind an answer came behind it.
+//! An event stands in the journal before what it tells of has an effect, if it asks, and after it has happened, if it
+//! answers. So what stands behind an answer came behind it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

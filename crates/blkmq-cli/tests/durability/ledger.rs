@@ -47,7 +47,8 @@ impl Ledger {
         Self { sectors: std::iter::repeat_with(known).take(bytes / SECTOR).collect(), next: 1, survives }
     }
 
-    /// A write, or zeroing, is about to be asked for. Returns its number, which is also what a write is to fill each word with.
+    /// A write, or zeroing, is about to be asked for. Returns its number, which is also what a write is to fill each
+    /// word with.
     pub(crate) fn asked(&mut self, sectors: Range<usize>, zeroes: bool) -> u64 {
         let number = self.next;
         self.next += 1;

@@ -1,4 +1,5 @@
-//! A random load of writes, zeroes, discards and flushes, by one client of several, each in a part of the device of its own.
+//! A random load of writes, zeroes, discards and flushes, by one client of several, each in a part of the device of its
+//! own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! What was acknowledged is there afterwards: after a kill, after a power loss, and as the order of what a file's rings were asked
-//! shows. And what clients are told when disks are full, syncs or sectors fail, or descriptors run out.
+//! What was acknowledged is there afterwards: after a kill, after a power loss, and as the order of what a file's rings
+//! were asked shows. And what clients are told when disks are full, syncs or sectors fail, or descriptors run out.
 
 #[path = "../../../blkmq/tests/device/mod.rs"]
 mod device;

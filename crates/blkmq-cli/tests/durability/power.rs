@@ -31,7 +31,8 @@ fn connect(server: &Server) -> Nbd {
     Nbd::connect(ours, "")
 }
 
-/// How many of the power losses, each after another one on the same device, lose what was to be kept, and the first of these.
+/// How many of the power losses, each after another one on the same device, lose what was to be kept, and the first of
+/// these.
 fn losses(fua: u8, flushes: bool, rounds: u64, claim: impl Fn(Limits) -> Limits) -> (u64, Option<String>) {
     let seed = first_seed();
     let mut random = Random(seed);

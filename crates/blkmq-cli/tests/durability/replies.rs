@@ -44,9 +44,9 @@ fn config(folder: &tempfile::TempDir, name: &str, direct: bool) -> Config {
     Config { size, direct, queues: 2, depth: 8, ..Config::new(file(folder, name).0) }
 }
 
-/// Red if the driver leaves out the sync of a flush, the one behind zeroes and discards with FUA, or the flag of a write with it; or
-/// if the flush machine lets those that wait share the flush that runs, or sends the data of a write first that wants a flush
-/// before it.
+/// Red if the driver leaves out the sync of a flush, the one behind zeroes and discards with FUA, or the flag of a
+/// write with it; or if the flush machine lets those that wait share the flush that runs, or sends the data of a write
+/// first that wants a flush before it.
 #[test]
 fn every_reply_follows_its_sync() {
     let folder = folder();
@@ -78,7 +78,8 @@ fn every_reply_to_an_nbd_client_follows_its_sync() {
     assert!(flushes > 10 && fuas > 10, "{flushes} {fuas}");
 }
 
-/// The check can fail: journals of real runs are refused once syncs, or the flags of durable writes, are taken out of them.
+/// The check can fail: journals of real runs are refused once syncs, or the flags of durable writes, are taken out of
+/// them.
 #[test]
 fn a_sync_left_out_is_found_out() {
     let folder = folder();

@@ -93,7 +93,8 @@ mod tests {
 
     use super::*;
 
-    /// Red if a place or number of the interface is wrong: the entries are made by the crate that the driver makes them with.
+    /// Red if a place or number of the interface is wrong: the entries are made by the crate that the driver makes them
+    /// with.
     #[test]
     fn entries_are_read_as_they_were_made() {
         const FILE: types::Fixed = types::Fixed(1);

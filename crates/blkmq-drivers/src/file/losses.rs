@@ -134,9 +134,9 @@ impl Losses {
     /// Whether the success of a sync is to be believed, if that can be told already: all syncs with lower numbers than
     /// `until` are answered. 0 where there is nothing to wait for.
     ///
-    /// Of syncs at the same time the kernel tells one alone of a loss, and the answer to that one may be found after the
-    /// answers to others. It has told that one before any of the others was answered, so that one was under way when
-    /// the answer to this one was found, or had been judged.
+    /// Of syncs at the same time the kernel tells one alone of a loss, and the answer to that one may be found after
+    /// the answers to others. It has told that one before any of the others was answered, so that one was under way
+    /// when the answer to this one was found, or had been judged.
     pub(super) fn is_certain(&self, until: u64) -> Option<bool> {
         if until == 0 {
             return Some(true);
@@ -178,8 +178,8 @@ impl Losses {
     }
 
     /// Whether nothing is lost of what was written before, as far as the kernel can be asked. A sync that has succeeded
-    /// does not say so by itself: of two at the same time the kernel tells one alone of the loss, and the answer to that
-    /// one may be found after the answer to the other.
+    /// does not say so by itself: of two at the same time the kernel tells one alone of the loss, and the answer to
+    /// that one may be found after the answer to the other.
     ///
     /// Data that could not be written back was noted by the kernel before the sync returned that waited for it, and
     /// this is called after that. By the witness the note is seen once, by the first thread that asks after it was
@@ -270,8 +270,8 @@ mod tests {
         }
     }
 
-    /// Red if a sync that was under way beside it is not waited for, or what that one has lost does not count. Red too if
-    /// a sync that began later is waited for: two that always overlap would wait for each other for ever.
+    /// Red if a sync that was under way beside it is not waited for, or what that one has lost does not count. Red too
+    /// if a sync that began later is waited for: two that always overlap would wait for each other for ever.
     #[test]
     fn a_sync_is_certain_once_those_beside_it_are_answered() {
         let losses = unasked();

@@ -24,7 +24,8 @@ use crate::{lock, try_lock};
 
 /// A ring, and the requests that are on it.
 ///
-/// That of a polled hardware queue has a [`Poller`] beside it for reads and writes, since nothing else can be polled for.
+/// That of a polled hardware queue has a [`Poller`] beside it for reads and writes, since nothing else can be polled
+/// for.
 pub(super) struct Ring {
     uring: IoUring,
     poller: OnceLock<Poller>,
@@ -91,8 +92,8 @@ impl Ring {
         Ok(is_missing)
     }
 
-    /// Registers memory in a slot, or clears that. What the kernel does not take, for want of what it may pin, is used as any
-    /// other memory.
+    /// Registers memory in a slot, or clears that. What the kernel does not take, for want of what it may pin, is used
+    /// as any other memory.
     pub(super) fn register(&self, slot: u16, memory: Option<Memory>) {
         let mut table = lock(&self.starting);
         let piece = |memory: Option<Memory>| libc::iovec {
@@ -100,8 +101,8 @@ impl Ring {
             iov_len: memory.map_or(0, |memory| memory.len),
         };
         let update = |uring: &IoUring, memory| {
-            // SAFETY: an arena stays registered no longer than its memory is there. A transfer names a slot only if the table
-            // says so when it starts, under the lock; its buffer keeps the arena until it is over.
+            // SAFETY: an arena stays registered no longer than its memory is there. A transfer names a slot only if the
+            // table says so when it starts, under the lock; its buffer keeps the arena until it is over.
             unsafe { uring.submitter().register_buffers_update(slot.into(), &[piece(memory)], None) }
         };
         let urings = || self.poller.get().map(|poller| &poller.uring).into_iter().chain([&self.uring]);
@@ -226,7 +227,8 @@ impl Ring {
         }
     }
 
-    /// Takes a completion. Returns whether something more of its request was put on a ring: all of it, if it `is_refused`.
+    /// Takes a completion. Returns whether something more of its request was put on a ring: all of it, if it
+    /// `is_refused`.
     fn take(&self, target: &Target, completion: &cqueue::Entry, is_refused: bool, done: &mut Done<'_>) -> bool {
         let (tag, mut result) = (completion.user_data() as u16, completion.result());
         if let Some((hctx, journal)) = &self.journal {

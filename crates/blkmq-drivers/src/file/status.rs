@@ -15,8 +15,8 @@ pub(super) enum Verdict {
 pub(super) const fn verdict(errno: i32) -> Verdict {
     Verdict::Failed(match errno {
         libc::EINTR | libc::EAGAIN | libc::ECANCELED => return Verdict::Again,
-        // A read that waits for the page cache goes on in the thread that started it; if that has ended, its memory is gone
-        // for the kernel, though not the buffer.
+        // A read that waits for the page cache goes on in the thread that started it; if that has ended, its memory is
+        // gone for the kernel, though not the buffer.
         libc::EFAULT => return Verdict::Again,
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Status::NoSpace,
         libc::EOPNOTSUPP | libc::ENOTTY | libc::EROFS | libc::EPERM | libc::ENOSYS => Status::Unsupported,

@@ -25,9 +25,9 @@ const BUFFERED: types::Fixed = types::Fixed(1);
 const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// How often the kernel may put the same off. A ring waits by itself for what would block, so what comes back is what was broken off
-/// when the thread that had asked for it ended: once for each such thread. What comes back more often than this, as a file system's
-/// or a bad buffer's answer, would come back for ever, as fast as it is asked for.
+/// How often the kernel may put the same off. A ring waits by itself for what would block, so what comes back is what
+/// was broken off when the thread that had asked for it ended: once for each such thread. What comes back more often
+/// than this, as a file system's or a bad buffer's answer, would come back for ever, as fast as it is asked for.
 const MOST_TRIES: u16 = 1000;
 
 /// After how long a sync that was done looks again whether syncs that were under way beside it are answered.
@@ -148,8 +148,8 @@ impl Transfer {
 
     /// Takes down what a request asks for.
     ///
-    /// COST: an allocation, and a copy of the data, for memory that direct I/O does not take. Beside direct writes nothing may go
-    /// through the page cache: the kernel would write old neighbours back over them.
+    /// COST: an allocation, and a copy of the data, for memory that direct I/O does not take. Beside direct writes
+    /// nothing may go through the page cache: the kernel would write old neighbours back over them.
     fn take_down(&mut self, target: &Target, rq: &mut Request<'_>) {
         self.task = match rq.op() {
             Op::Read => Task::Read,
@@ -226,7 +226,8 @@ impl Transfer {
         };
     }
 
-    /// The entry that asks the kernel for what is still to be done. It names `self.pieces`, which stay until it is answered.
+    /// The entry that asks the kernel for what is still to be done. It names `self.pieces`, which stay until it is
+    /// answered.
     pub(super) fn entry(&self) -> squeue::Entry {
         let pieces = &self.pieces[self.through..];
         let (first, len) = (pieces.as_ptr(), pieces.len() as u32);
@@ -382,8 +383,8 @@ impl Transfer {
     fn hand_over(&self, mut data: &[u8]) {
         for piece in &self.pieces {
             let (part, rest) = data.split_at(piece.iov_len);
-            // SAFETY: by the invariant the request's memory is there until the loan is given back, which comes after this, and the
-            // request has as many bytes as its stand-in. Nobody else touches them meanwhile.
+            // SAFETY: by the invariant the request's memory is there until the loan is given back, which comes after
+            // this, and the request has as many bytes as its stand-in. Nobody else touches them meanwhile.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), piece.iov_base.cast(), part.len()) };
             data = rest;
         }
@@ -544,8 +545,8 @@ mod tests {
         assert_eq!(transfer.answered(-libc::EFAULT), Next::Over(Status::IoError));
     }
 
-    /// Red if the reply to a discard or zeroes with FUA does not wait for a sync, nor that to a write where it needs one;
-    /// or if the sync comes before all is written.
+    /// Red if the reply to a discard or zeroes with FUA does not wait for a sync, nor that to a write where it needs
+    /// one; or if the sync comes before all is written.
     #[test]
     fn what_a_sync_is_to_make_durable_is_synced_when_it_is_done() {
         for (task, bytes, done) in [(Task::Range(ZERO, None), 0, &[0][..]), (Task::Write, 1024, &[512, 512])] {

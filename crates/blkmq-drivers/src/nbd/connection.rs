@@ -287,7 +287,8 @@ impl Connection {
                 if asked.is_read() && errno == 0 {
                     received.data = Some((tag, 0));
                 } else if errno == blkmq_nbd::Errno::Shutdown.number() {
-                    // The server is about to go, and has not done the request. The next server is asked, if there is time.
+                    // The server is about to go, and has not done the request. The next server is asked, if there is
+                    // time.
                     if link.keeps() {
                         asked.take_back();
                     } else {

@@ -15,7 +15,8 @@ use rustix::ioctl::{Getter, Opcode, ioctl};
 pub(super) fn on_the_way(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
     // SAFETY: of a socket this asks how many bytes are on their way, and the answer is a `c_int`.
     let question = unsafe { Getter::<{ TIOCOUTQ as Opcode }, c_int>::new() };
-    // SAFETY: the descriptor is open while it is borrowed, and one that is no socket answers with the same type, or not at all.
+    // SAFETY: the descriptor is open while it is borrowed, and one that is no socket answers with the same type, or not
+    // at all.
     let waiting = unsafe { ioctl(socket, question) }?;
     Ok(usize::try_from(waiting).unwrap_or(0))
 }

@@ -7,7 +7,8 @@ use blkmq::{Bio, Op, Status};
 use crate::log::Topic;
 use crate::server::Shared;
 
-/// Tells the log of a connection's failed operations: each kind of them once, for a full disk may fail thousands a second.
+/// Tells the log of a connection's failed operations: each kind of them once, for a full disk may fail thousands a
+/// second.
 pub(super) struct Failures {
     shared: Arc<Shared>,
     /// The client's number.

@@ -59,8 +59,8 @@ impl Input {
     /// Receives up to `most` bytes: first into `payload`, for which nothing may be left here, then into what is free
     /// here.
     ///
-    /// COST: that of [`Stream::receive`], one system call without TLS. What is left of a request moves to the front before it:
-    /// fewer than 28 bytes, or an option.
+    /// COST: that of [`Stream::receive`], one system call without TLS. What is left of a request moves to the front
+    /// before it: fewer than 28 bytes, or an option.
     ///
     /// # Errors
     /// Those of [`Stream::receive`]; `AGAIN` if nothing is there.

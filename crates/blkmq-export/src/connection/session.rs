@@ -52,8 +52,8 @@ impl Write for Outlet<'_> {
     }
 }
 
-/// A TLS session. It holds at most 64 KiB that came and are not decrypted, a record that is, and 64 KiB that wait for the
-/// socket; before the handshake is over, the 64 KiB that one of its messages may have.
+/// A TLS session. It holds at most 64 KiB that came and are not decrypted, a record that is, and 64 KiB that wait for
+/// the socket; before the handshake is over, the 64 KiB that one of its messages may have.
 pub(super) struct Session {
     tls: ServerConnection,
     arrived: Arrived,
@@ -165,8 +165,8 @@ impl Session {
         if let Some(left) = &mut self.left {
             *left -= len;
         }
-        // A client that goes without saying so by TLS is no more suspicious than one without TLS: a request that was cut off
-        // is not done, and of whole ones a client that waits for the answers misses none.
+        // A client that goes without saying so by TLS is no more suspicious than one without TLS: a request that was
+        // cut off is not done, and of whole ones a client that waits for the answers misses none.
         self.has_ended |= len == 0;
         Ok(())
     }

@@ -16,8 +16,8 @@ use crate::tls;
 
 /// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more.
 ///
-/// What the kernel adds to each message counts too: it is room for some 8 answers of 4 KiB sent one by one, and twice as many sent
-/// together. The kernel draws the line at a quarter of a buffer that is twice what it is asked for.
+/// What the kernel adds to each message counts too: it is room for some 8 answers of 4 KiB sent one by one, and twice
+/// as many sent together. The kernel draws the line at a quarter of a buffer that is twice what it is asked for.
 const BEHIND: usize = 72 << 10;
 
 /// Why bytes do not get through.
@@ -57,7 +57,8 @@ impl Stream {
     /// The socket does not block. Bytes go over it as they are.
     pub(super) fn new(socket: OwnedFd) -> Self {
         let is_unix = socket_domain(&socket) == Ok(AddressFamily::UNIX);
-        // TCP chooses its buffers by what the way to the client takes. If this fails, a client counts as behind sooner or later.
+        // TCP chooses its buffers by what the way to the client takes. If this fails, a client counts as behind sooner
+        // or later.
         if is_unix {
             let _ = set_socket_send_buffer_size(&socket, 2 * BEHIND);
         }
@@ -76,8 +77,8 @@ impl Stream {
     /// Takes a step of the handshake. Returns whether it is over.
     ///
     /// # Errors
-    /// `AGAIN` if the socket has to be waited for: to write if [`wants_write`](Self::wants_write), else to read. Or the client
-    /// is gone, speaks no TLS, or is not let in.
+    /// `AGAIN` if the socket has to be waited for: to write if [`wants_write`](Self::wants_write), else to read. Or the
+    /// client is gone, speaks no TLS, or is not let in.
     pub(super) fn shake_hands(&mut self) -> Result<bool, Fault> {
         let socket = self.socket.as_fd();
         self.session.as_mut().map_or(Ok(true), |session| session.shake_hands(socket))
@@ -91,8 +92,8 @@ impl Stream {
     /// Receives what is there, up to the length of all slices. Returns the bytes, none if the client sends no more, and
     /// whether there is no more just now: only a readable socket brings more then.
     ///
-    /// COST: without TLS one system call. With it one for each 64 KiB, a copy of what it brings, and allocations in the TLS
-    /// library.
+    /// COST: without TLS one system call. With it one for each 64 KiB, a copy of what it brings, and allocations in the
+    /// TLS library.
     ///
     /// # Errors
     /// `AGAIN` if nothing is there.
@@ -107,11 +108,11 @@ impl Stream {
         }
     }
 
-    /// Sends as much as goes now, in order. Returns how much of it the caller need not send again; with TLS some of that may
-    /// still wait for the socket, see [`wants_write`](Self::wants_write).
+    /// Sends as much as goes now, in order. Returns how much of it the caller need not send again; with TLS some of
+    /// that may still wait for the socket, see [`wants_write`](Self::wants_write).
     ///
-    /// COST: without TLS one system call and no copy. With it one for up to 64 KiB, which are encrypted into memory of the
-    /// TLS library.
+    /// COST: without TLS one system call and no copy. With it one for up to 64 KiB, which are encrypted into memory of
+    /// the TLS library.
     ///
     /// # Errors
     /// `AGAIN` if the socket takes nothing now.
@@ -122,8 +123,8 @@ impl Stream {
         }
     }
 
-    /// Whether TLS has something for the socket that was not handed to it yet: [`send`](Self::send), also without any slice,
-    /// goes on with it.
+    /// Whether TLS has something for the socket that was not handed to it yet: [`send`](Self::send), also without any
+    /// slice, goes on with it.
     pub(super) fn wants_write(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.wants_write())
     }

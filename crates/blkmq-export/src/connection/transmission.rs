@@ -24,8 +24,8 @@ use crate::nbd::command::{Command, REQUEST_SIZE, Request};
 use crate::nbd::reply::Refusal;
 use crate::stop::{Phase, Stop};
 
-/// How long a client that has many answers to take is left to do just that. Its connection is not woken meanwhile for each request
-/// that it sends; one that takes no answer before it has sent more still gets there.
+/// How long a client that has many answers to take is left to do just that. Its connection is not woken meanwhile for
+/// each request that it sends; one that takes no answer before it has sent more still gets there.
 const RELIEF: Duration = Duration::from_micros(200);
 
 /// How often a connection that has ended looks whether the client has got everything, which wakes nobody.
@@ -67,7 +67,8 @@ pub(super) struct Transmission {
     is_writable: bool,
     /// Bytes that are still read from the socket, once the server is being drained.
     last_bytes: Option<usize>,
-    /// Why nothing more is read, which fails the request whose data is not complete: what is in hand is answered, and that is all.
+    /// Why nothing more is read, which fails the request whose data is not complete: what is in hand is answered, and
+    /// that is all.
     end: Option<Refusal>,
     /// When everything was answered, all that was sent had arrived.
     has_arrived: bool,
@@ -117,8 +118,8 @@ impl Transmission {
 
     /// Serves the client until it leaves, breaks the protocol, or the server stops.
     ///
-    /// COST: per turn one system call to receive and one to send, for all requests that came together, which go through the queue
-    /// as one plug; before it sleeps three or four to look again, and one to sleep.
+    /// COST: per turn one system call to receive and one to send, for all requests that came together, which go through
+    /// the queue as one plug; before it sleeps three or four to look again, and one to sleep.
     pub(super) fn run(&mut self) -> Result<(), Ending> {
         loop {
             self.look_at_stop()?;
@@ -329,7 +330,8 @@ impl Transmission {
         !self.desk.outbox.is_empty() || (!self.is_gone && self.stream.wants_write())
     }
 
-    /// Everything is answered. Tells the client that this is the end, and returns whether that, and all before it, is with the socket.
+    /// Everything is answered. Tells the client that this is the end, and returns whether that, and all before it, is
+    /// with the socket.
     fn has_closed(&mut self) -> Result<bool, Ending> {
         if self.is_gone {
             return Ok(true);
@@ -346,8 +348,8 @@ impl Transmission {
         }
     }
 
-    /// Waits until a client that may go on sending has got what it was sent. A TCP socket that is closed with something unread, or
-    /// sent something after that, takes back what is still on its way.
+    /// Waits until a client that may go on sending has got what it was sent. A TCP socket that is closed with something
+    /// unread, or sent something after that, takes back what is still on its way.
     fn see_off(&mut self) -> Result<(), Ending> {
         self.desk.leave();
         self.stream.end_sending();
@@ -478,7 +480,8 @@ impl Transmission {
         if self.has_output() {
             events |= PollFlags::OUT;
         }
-        // What the device has done for others is theirs to find. Who polls for them may be waited for, before the time is looked at.
+        // What the device has done for others is theirs to find. Who polls for them may be waited for, before the time
+        // is looked at.
         let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };
         let wakeup = self.submitter.next_wakeup();
         let clock = self.submitter.queue().clock();
@@ -496,7 +499,8 @@ impl Transmission {
         Ok(())
     }
 
-    /// Leaves a client alone that has many answers to take. Returns whether it is ready for more, or something else is to be done.
+    /// Leaves a client alone that has many answers to take. Returns whether it is ready for more, or something else is
+    /// to be done.
     ///
     /// COST: a system call, and for a client that is behind up to [`RELIEF`] of sleep.
     fn leave_alone(&mut self) -> Result<bool, Ending> {

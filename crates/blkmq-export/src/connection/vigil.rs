@@ -1,20 +1,21 @@
 //! What a connection does between having nothing to do and sleeping: it looks again.
 //!
-//! One more look, after others had the processor, finds what a client that shares it has sent by then, many requests together
-//! where it would have been woken for each. A client that waits for each answer before it asks again is looked for longer, if
-//! it has been quick: to wake a processor takes longer than such a client does. Where others keep the processor for longer than
-//! that is worth, they are not let in for a while: who sleeps is woken before them.
+//! One more look, after others had the processor, finds what a client that shares it has sent by then, many requests
+//! together where it would have been woken for each. A client that waits for each answer before it asks again is looked
+//! for longer, if it has been quick: to wake a processor takes longer than such a client does. Where others keep the
+//! processor for longer than that is worth, they are not let in for a while: who sleeps is woken before them.
 
 use blkmq::{Clock, Time};
 
-/// How long a client that was quick the last time is looked for, in nanoseconds. Each time that it is not quick again, it costs this.
+/// How long a client that was quick the last time is looked for, in nanoseconds. Each time that it is not quick again,
+/// it costs this.
 const WATCH: u64 = 100_000;
 
 /// What it is worth to find a request without being woken for it, in nanoseconds.
 const WORTH: u64 = 50_000;
 
-/// For how many times as long as others have kept the processor in vain they are not let in: no more than a sixteenth of the time is
-/// lost to them, whoever they are.
+/// For how many times as long as others have kept the processor in vain they are not let in: no more than a sixteenth
+/// of the time is lost to them, whoever they are.
 const REST: u64 = 16;
 
 /// Turns in a row, each with one request, after which a client counts as one that waits for its answers.
@@ -166,7 +167,8 @@ impl Vigil {
 mod tests {
     use super::*;
 
-    /// Turns of one request each, the next of which comes `gap` after the answer. Returns how it was looked for, if each look takes 10 us.
+    /// Turns of one request each, the next of which comes `gap` after the answer. Returns how it was looked for, if
+    /// each look takes 10 us.
     fn looks(vigil: &mut Vigil, start: u64, gap: u64) -> Vec<Look> {
         vigil.note(1);
         let looks =
@@ -226,8 +228,8 @@ mod tests {
         assert_eq!(looks(&mut vigil, 0, 50_000).len(), 5);
     }
 
-    /// Red if others are let in again and again who keep the processor: a client that waits for its answers would get one for
-    /// each of their turns.
+    /// Red if others are let in again and again who keep the processor: a client that waits for its answers would get
+    /// one for each of their turns.
     #[test]
     fn who_keeps_the_processor_for_long_is_not_let_in_for_a_while() {
         let mut vigil = Vigil::default();

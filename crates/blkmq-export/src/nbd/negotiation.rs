@@ -54,8 +54,8 @@ pub trait Catalogue {
     /// The client has asked for an export that it may not use, and is told this.
     fn note_refusal(&self, _refusal: &str) {}
 
-    /// What the client is told of an export that it asks for, as it is now; its device may take its time over that, and only who
-    /// asks for it waits.
+    /// What the client is told of an export that it asks for, as it is now; its device may take its time over that, and
+    /// only who asks for it waits.
     fn offer(&self, export: usize) -> Offer;
 
     /// Lets the client use an export that it chooses.
@@ -112,8 +112,8 @@ pub enum Step {
     Short,
     /// Something was done; there may be more to do.
     On,
-    /// The output is the last that goes out in the clear: a TLS handshake comes next, and then the negotiation goes on from
-    /// its first option. What of the input is not used came in the clear too, from anybody, and is no part of it.
+    /// The output is the last that goes out in the clear: a TLS handshake comes next, and then the negotiation goes on
+    /// from its first option. What of the input is not used came in the clear too, from anybody, and is no part of it.
     Secure,
     /// An export is chosen. What comes next are requests, once the output has been sent.
     Chosen(Agreement),

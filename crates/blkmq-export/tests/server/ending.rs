@@ -140,8 +140,8 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     assert_eq!(q.in_flight(), 0);
 }
 
-/// A server that listens at the loopback address, and a client of it, which has asked for more than its system takes before it does
-/// itself, and for less than the server's takes in all: so many reads of 64 KiB.
+/// A server that listens at the loopback address, and a client of it, which has asked for more than its system takes
+/// before it does itself, and for less than the server's takes in all: so many reads of 64 KiB.
 fn asking_by_tcp(reads: u64) -> (Server, Client<TcpStream>) {
     let export = Export::new("", queue("ram,size=16M"));
     let server = builder().export(export).listen(Address::loopback(0)).start().expect("it can listen there");
@@ -155,8 +155,8 @@ fn asking_by_tcp(reads: u64) -> (Server, Client<TcpStream>) {
     (server, client)
 }
 
-/// Red if the connection is closed once the socket has taken the last answer: what is still on its way is lost then, for by TCP a
-/// socket that is sent something after its end takes everything back.
+/// Red if the connection is closed once the socket has taken the last answer: what is still on its way is lost then,
+/// for by TCP a socket that is sent something after its end takes everything back.
 #[test]
 fn no_answer_is_lost_of_a_tcp_client_that_goes_on_sending() {
     for is_drained in [true, false] {
@@ -167,7 +167,8 @@ fn no_answer_is_lost_of_a_tcp_client_that_goes_on_sending() {
             client.request(commands::DISC, 0, 0, 0, 0);
         }
         for _ in 0..50 {
-            // What nobody answers any more; that it cannot be sent is no fault of the server. Meanwhile it gets to the end.
+            // What nobody answers any more; that it cannot be sent is no fault of the server. Meanwhile it gets to the
+            // end.
             let _ = client.stream.write_all(&request(commands::READ, 0, 8, 0, 512));
             thread::sleep(Duration::from_millis(1));
         }

@@ -203,7 +203,8 @@ fn what_was_said_in_the_clear_means_nothing_inside() {
     assert_eq!(client.read(0, 512), Ok(vec![0; 512]), "a simple reply");
 }
 
-/// Red if `secure` leaves the input as it is: the option is answered inside TLS then, as if the client had sent it there.
+/// Red if `secure` leaves the input as it is: the option is answered inside TLS then, as if the client had sent it
+/// there.
 #[test]
 fn what_somebody_adds_to_starttls_is_not_taken_for_the_clients_word() {
     let site = Site::new();
@@ -218,8 +219,8 @@ fn what_somebody_adds_to_starttls_is_not_taken_for_the_clients_word() {
     }
 }
 
-/// Red if `Session::receive` looks at the socket before it looks at what is decrypted or fetched: what follows the handshake
-/// in the same packet is in no socket any more, and the server sleeps for ever.
+/// Red if `Session::receive` looks at the socket before it looks at what is decrypted or fetched: what follows the
+/// handshake in the same packet is in no socket any more, and the server sleeps for ever.
 #[test]
 fn an_option_that_comes_with_the_end_of_the_handshake_is_answered() {
     let site = Site::new();
@@ -233,8 +234,8 @@ fn an_option_that_comes_with_the_end_of_the_handshake_is_answered() {
     assert_eq!(client.replies(options::LIST).len(), 2);
 }
 
-/// Red if `Session::receive` calls bytes short that it had no more room for: they are decrypted, so the socket is silent,
-/// and the server sleeps for ever.
+/// Red if `Session::receive` calls bytes short that it had no more room for: they are decrypted, so the socket is
+/// silent, and the server sleeps for ever.
 #[test]
 fn many_requests_in_large_records_are_all_answered_however_little_room_there_is() {
     let site = Site::new();

@@ -40,7 +40,8 @@ impl<P: Probe> MqDeadline<P> {
         if self.tunables.front_merges { self.beginning_at(info).find_map(fit) } else { None }
     }
 
-    /// Mergeable requests of the newcomer's class and direction that begin where it ends, the oldest in sector order first.
+    /// Mergeable requests of the newcomer's class and direction that begin where it ends, the oldest in sector order
+    /// first.
     fn beginning_at(&self, info: &Info) -> impl Iterator<Item = Index> {
         let sorted = &self.levels[info.priority.class.index()].queue(Direction::of(info.op)).sorted;
         let end = info.end();

@@ -1,4 +1,5 @@
-//! mq-deadline as its description tells it, with plain vectors and linear scans: slow, and simple enough to be believed.
+//! mq-deadline as its description tells it, with plain vectors and linear scans: slow, and simple enough to be
+//! believed.
 
 use blkmq_sched::{Class, Info, InsertAt, Join, Merge, MergeHow, MergeLevel, MergeLimits, Op, RqId, Tally, Time};
 

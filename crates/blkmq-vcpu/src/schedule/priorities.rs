@@ -4,8 +4,8 @@ use super::{Decision, Schedule};
 use crate::{CpuId, Random};
 
 /// Priority-change scheduling: it finds orders that take few but unlikely switches (Burckhardt, Kothari, Musuvathi,
-/// Nagarakatte: "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010). Change points come
-/// again and again here, since a run is long.
+/// Nagarakatte: "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010). Change points
+/// come again and again here, since a run is long.
 #[derive(Debug)]
 pub struct Priorities {
     random: Random,

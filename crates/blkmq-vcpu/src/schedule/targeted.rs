@@ -3,8 +3,8 @@
 use super::{Decision, Schedule};
 use crate::{CpuId, Random};
 
-/// Preempts after each operation on one line, and keeps the CPU that made it waiting for a while: what it read may be old,
-/// and what it wrote known to others, before its next step.
+/// Preempts after each operation on one line, and keeps the CPU that made it waiting for a while: what it read may be
+/// old, and what it wrote known to others, before its next step.
 #[derive(Debug)]
 pub struct Targeted {
     random: Random,

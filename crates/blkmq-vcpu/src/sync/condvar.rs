@@ -76,7 +76,8 @@ impl Condvar {
         }
     }
 
-    /// Wakes who has waited longest. One whose time has passed does not wait any more, though it may not have gone on yet.
+    /// Wakes who has waited longest. One whose time has passed does not wait any more, though it may not have gone on
+    /// yet.
     pub fn notify_one(&self) {
         let mut waiting = self.waiting();
         while !waiting.is_empty() && !wake(waiting.remove(0)) {}

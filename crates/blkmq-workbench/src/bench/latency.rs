@@ -24,7 +24,8 @@ impl Default for Latency {
 impl Latency {
     /// Adds an operation that took `ns` nanoseconds.
     ///
-    /// COST: some ten nanoseconds; allocates when a value is longer than any before, which happens a few times in a run.
+    /// COST: some ten nanoseconds; allocates when a value is longer than any before, which happens a few times in a
+    /// run.
     pub(super) fn record(&mut self, ns: u64) {
         self.histogram.record(ns).expect("the histogram grows to hold any number");
         self.sum += u128::from(ns);

@@ -34,8 +34,8 @@ pub struct JobOutcome {
     pub group: u32,
     /// Nanoseconds during which this thread was measured.
     pub runtime_ns: u64,
-    /// Operations that completed before the job's runtime was over; all of them if the job ended before that. For rates over
-    /// a short time: those that were outstanding then took longer, and would count without their time.
+    /// Operations that completed before the job's runtime was over; all of them if the job ended before that. For rates
+    /// over a short time: those that were outstanding then took longer, and would count without their time.
     pub ios_in_time: u64,
     /// Reads, writes and trims, in fio's order.
     pub directions: [DirectionOutcome; 3],
@@ -51,7 +51,8 @@ pub struct JobOutcome {
     pub usage: Usage,
     /// CPU time that the thread spent looking for completions that had not come, in nanoseconds.
     pub empty_polls_ns: u64,
-    /// Waits that the thread ended, its own and those of others' requests that it inserted; none unless they are measured.
+    /// Waits that the thread ended, its own and those of others' requests that it inserted; none unless they are
+    /// measured.
     pub waits: Waits,
     /// Blocks that were not what had been written.
     pub verify_errors: u64,
@@ -71,11 +72,11 @@ pub struct DirectionOutcome {
     pub bytes: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// From submission to completion; empty if the job does not have it measured. What fio calls completion latency, and,
-    /// since nothing comes between the start of an operation and its submission, total latency.
+    /// From submission to completion; empty if the job does not have it measured. What fio calls completion latency,
+    /// and, since nothing comes between the start of an operation and its submission, total latency.
     pub latency: Latency,
-    /// From the time when the device got the operation to its completion: the part of [`latency`](Self::latency) that is
-    /// not spent in the block layer. A merged operation has the times of its request.
+    /// From the time when the device got the operation to its completion: the part of [`latency`](Self::latency) that
+    /// is not spent in the block layer. A merged operation has the times of its request.
     pub device: Latency,
     /// How many operations, and how much data, completed in each slice of time, the last one shorter than the others.
     pub samples: Vec<Sample>,
@@ -94,7 +95,8 @@ pub struct Sample {
     pub bytes: u64,
 }
 
-/// How often a small number was seen: how often each power of two up to 64, what lies between two of them, and what is above.
+/// How often a small number was seen: how often each power of two up to 64, what lies between two of them, and what is
+/// above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spread([u64; 14]);
 
@@ -105,14 +107,15 @@ pub struct LayerOutcome {
     pub requests: u64,
     /// Operations that joined another's request.
     pub merges: u64,
-    /// Operations that jobs completed, and their data: what a request is the larger for, the more of them it consists of.
+    /// Operations that jobs completed, and their data: what a request is the larger for, the more of them it consists
+    /// of.
     pub operations: u64,
     /// In bytes.
     pub bytes: u64,
     /// CPU time of the jobs' threads, in nanoseconds.
     pub cpu_ns: u64,
-    /// What of that went into waiting: waits for the scheduler's lock, and polls that found nothing while operations were
-    /// outstanding.
+    /// What of that went into waiting: waits for the scheduler's lock, and polls that found nothing while operations
+    /// were outstanding.
     pub wait_ns: u64,
     /// What the queue counted meanwhile.
     pub stats: Stats,
@@ -247,8 +250,8 @@ impl Spread {
         std::array::from_fn(|at| self.0[2 * at] + self.0[2 * at + 1])
     }
 
-    /// How often 0, 1 to 4, 5 to 8, 9 to 16, and so on, the last count being of more than 64: fio's way to tell the length of
-    /// a batch.
+    /// How often 0, 1 to 4, 5 to 8, 9 to 16, and so on, the last count being of more than 64: fio's way to tell the
+    /// length of a batch.
     #[must_use]
     pub fn batches(&self) -> [u64; 7] {
         let [one, _, two, three, four, rest @ ..] = self.0;
@@ -270,8 +273,8 @@ impl LayerOutcome {
         share(self.cpu_ns, self.requests)
     }
 
-    /// The share of the threads' CPU time that went into waiting; 0 on a virtual clock, which takes none. Of many waits a
-    /// sample is measured.
+    /// The share of the threads' CPU time that went into waiting; 0 on a virtual clock, which takes none. Of many waits
+    /// a sample is measured.
     #[must_use]
     pub fn wait_share(&self) -> f64 {
         share(self.wait_ns, self.cpu_ns).min(1.0)
@@ -289,15 +292,15 @@ impl LayerOutcome {
         share(self.stats.bypassed, self.requests)
     }
 
-    /// Requests that the scheduler dispatched for each batch in which it did. A request that came again is counted once, as
-    /// it needs no second choice.
+    /// Requests that the scheduler dispatched for each batch in which it did. A request that came again is counted
+    /// once, as it needs no second choice.
     #[must_use]
     pub fn batch_size_mean(&self) -> f64 {
         share(self.requests.saturating_sub(self.stats.bypassed), self.stats.dispatch_batches)
     }
 
-    /// Bytes of a request: an operation's, times the operations of a request. Not what completed for each request that was
-    /// issued: of a short run, both ends would be in it.
+    /// Bytes of a request: an operation's, times the operations of a request. Not what completed for each request that
+    /// was issued: of a short run, both ends would be in it.
     #[must_use]
     pub fn request_bytes_mean(&self) -> f64 {
         share(self.bytes, self.operations) * share(self.requests + self.merges, self.requests)

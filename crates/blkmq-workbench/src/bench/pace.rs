@@ -51,8 +51,8 @@ impl Pace {
         Time(self.directions[direction].map_or(0, |meter| meter.due as u64))
     }
 
-    /// Of a mixture, the direction that goes next: the one that was drawn, unless the other one is due before it. So the rate
-    /// of one direction does not hold back the other; as in fio, it is the mixture that yields.
+    /// Of a mixture, the direction that goes next: the one that was drawn, unless the other one is due before it. So
+    /// the rate of one direction does not hold back the other; as in fio, it is the mixture that yields.
     pub(super) fn turn(&self, drawn: Direction, now: Time) -> Direction {
         let other = if drawn == Direction::Read { Direction::Write } else { Direction::Read };
         let is_first = self.due(drawn) <= now || self.due(drawn) <= self.due(other);

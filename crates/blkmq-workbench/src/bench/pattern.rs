@@ -187,7 +187,8 @@ impl Pattern {
         self.left_alike -= nr;
     }
 
-    /// The next operation of this pass; `None` when the pass is over. `turn` may exchange a direction that a mixture has drawn.
+    /// The next operation of this pass; `None` when the pass is over. `turn` may exchange a direction that a mixture
+    /// has drawn.
     pub(super) fn next(&mut self, turn: impl FnOnce(Direction) -> Direction) -> Option<Step> {
         if self.left.1 == 0 {
             return None;

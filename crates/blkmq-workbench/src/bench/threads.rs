@@ -13,20 +13,20 @@ use super::cpu::thread_cpu_ns;
 use super::outcome::JobOutcome;
 use super::worker::{Turn, Worker};
 
-/// A thread that waits for a completion looks so often before it sleeps, as another thread may be about to help it on. If there is
-/// no processor for each thread it lets others in between. If there is, and the device has descriptors, [`blkmq::Submitter::wait`]
-/// knows better how often to look.
+/// A thread that waits for a completion looks so often before it sleeps, as another thread may be about to help it on.
+/// If there is no processor for each thread it lets others in between. If there is, and the device has descriptors,
+/// [`blkmq::Submitter::wait`] knows better how often to look.
 const LOOKS: u32 = 16;
 
-/// A sleep ends this much before the event it is for, in nanoseconds, since to wake up takes time; so there is none for an
-/// event that is nearer.
+/// A sleep ends this much before the event it is for, in nanoseconds, since to wake up takes time; so there is none for
+/// an event that is nearer.
 const NEAR_NS: u64 = 60_000;
 
 /// The longest sleep, so that whoever asks for the end is heard.
 const LONGEST_NS: u64 = 50_000_000;
 
-/// So many waits of a thread are all measured. Of so many that follow, one stands for all: to ask for a thread's CPU time takes a
-/// system call, which may come while the thread has the scheduler's lock.
+/// So many waits of a thread are all measured. Of so many that follow, one stands for all: to ask for a thread's CPU
+/// time takes a system call, which may come while the thread has the scheduler's lock.
 const FEW: u32 = 256;
 const SAMPLE: u32 = 16;
 
@@ -48,8 +48,8 @@ thread_local! {
     static READINGS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What the queue measures its waits for locks by: the thread's CPU time, for a sample of them and so many times as much, or
-/// nothing while the thread is idle and all of it is counted already.
+/// What the queue measures its waits for locks by: the thread's CPU time, for a sample of them and so many times as
+/// much, or nothing while the thread is idle and all of it is counted already.
 pub(super) fn lock_meter() -> u64 {
     let reading = READINGS.get();
     READINGS.set(reading.wrapping_add(1));
@@ -59,7 +59,8 @@ pub(super) fn lock_meter() -> u64 {
     }
 }
 
-/// Runs each worker in a thread of its own; they begin together. Returns what they came to and whether they were stopped.
+/// Runs each worker in a thread of its own; they begin together. Returns what they came to and whether they were
+/// stopped.
 pub(super) fn run(workers: Vec<Worker>, stop: &AtomicBool) -> Vec<(JobOutcome, bool)> {
     let (barrier, begin) = (Barrier::new(workers.len()), OnceLock::new());
     let nr_cores = thread::available_parallelism().map_or(1, usize::from);
@@ -86,7 +87,8 @@ fn run_one(
     barrier.wait();
     let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
-    // Where threads share processors, nobody but them wants those: to let the others in costs less than sleep, however long.
+    // Where threads share processors, nobody but them wants those: to let the others in costs less than sleep, however
+    // long.
     let has_fds = !worker.submitter.device_fds().is_empty();
     let looks = if has_processor && has_fds { 0 } else { LOOKS };
     let mut idle = Idle::new(has_processor, looks);
@@ -164,7 +166,8 @@ impl Idle {
     }
 }
 
-/// Moves the block layer's clock to the device's next event, if that clock stands still; then there is nothing to wait for.
+/// Moves the block layer's clock to the device's next event, if that clock stands still; then there is nothing to wait
+/// for.
 fn is_helped_on(worker: &Worker) -> bool {
     let Clock::Virtual(clock) = worker.submitter.queue().clock() else { return false };
     match worker.submitter.next_wakeup() {

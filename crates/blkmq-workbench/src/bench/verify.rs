@@ -1,7 +1,7 @@
 //! What written blocks hold, and whether it is still there when they are read.
 //!
-//! Each block begins with a header: where it lies, who wrote it, as which of its writes, and the CRC-32C of the rest. Whose
-//! area nobody else writes to also knows which write it must find, and so notices one that was lost.
+//! Each block begins with a header: where it lies, who wrote it, as which of its writes, and the CRC-32C of the rest.
+//! Whose area nobody else writes to also knows which write it must find, and so notices one that was lost.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, VecDeque};

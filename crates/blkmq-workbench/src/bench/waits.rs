@@ -11,8 +11,8 @@ use super::Latency;
 pub struct Waits {
     /// Threads for the scheduler's lock, when it was taken.
     pub lock: Latency,
-    /// Requests that were made ready for another thread, until that one had tried to insert them; or this one, if the other had
-    /// just gone.
+    /// Requests that were made ready for another thread, until that one had tried to insert them; or this one, if the
+    /// other had just gone.
     pub staged: Latency,
 }
 

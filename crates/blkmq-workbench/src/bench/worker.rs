@@ -1,8 +1,8 @@
 //! One thread of a job: it submits what the job's pattern says, and takes what is over.
 //!
 //! A worker goes round by round ([`Worker::turn`]) and never blocks, so that a thread can run one of them and a virtual
-//! clock all of them. As fio does, it submits until as many operations as the job allows are outstanding, and then takes
-//! at least as many completions as the job wants at once before it submits again.
+//! clock all of them. As fio does, it submits until as many operations as the job allows are outstanding, and then
+//! takes at least as many completions as the job wants at once before it submits again.
 
 mod phase;
 mod submit;
@@ -104,8 +104,8 @@ pub(super) struct Worker {
     since_pause: u64,
     io_since: Time,
     loops_left: u64,
-    /// Writes that are to be read back before the pattern goes on; all of them if it is [`ALL`]. When that began, and how
-    /// long it took so far.
+    /// Writes that are to be read back before the pattern goes on; all of them if it is [`ALL`]. When that began, and
+    /// how long it took so far.
     read_back: u64,
     read_back_since: Time,
     read_back_ns: u64,

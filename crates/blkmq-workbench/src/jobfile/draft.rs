@@ -7,7 +7,8 @@ use blkmq::{Class, IoPriority};
 use crate::TextError;
 use crate::job::{BlockSize, ByDirection, Direction, Distribution, Extent, Job, Measure, Operations, Order};
 
-/// What has been read of a job. What has a meaning by itself goes into `job`; the rest waits for [`settle`](Draft::settle).
+/// What has been read of a job. What has a meaning by itself goes into `job`; the rest waits for
+/// [`settle`](Draft::settle).
 #[derive(Debug, Clone)]
 pub(super) struct Draft {
     pub(super) job: Job,
@@ -111,8 +112,8 @@ impl Draft {
         self.job.measure = Measure { lat: !none, clat: !none, slat: !none };
     }
 
-    /// What has no effect for want of another option; `section` is the place of the job's section. Overrides included, so
-    /// after everything was read.
+    /// What has no effect for want of another option; `section` is the place of the job's section. Overrides included,
+    /// so after everything was read.
     pub(super) fn note(&self, section: &str) -> Option<TextError> {
         let Job { iodepth, ioengine, .. } = &self.job;
         if !self.waits || *iodepth == 1 {

@@ -104,7 +104,8 @@ pub(super) fn option(line: &str) -> Result<What, String> {
     Ok(What::Option(name.to_owned(), Some(value.to_owned())))
 }
 
-/// Replaces `${NAME}` by the environment's variable, and `$ncpus`, `$pagesize` and `$mb_memory` by what the machine has.
+/// Replaces `${NAME}` by the environment's variable, and `$ncpus`, `$pagesize` and `$mb_memory` by what the machine
+/// has.
 pub(super) fn substitute(value: &str, surroundings: &dyn Surroundings) -> Result<String, String> {
     let mut result = String::new();
     let mut rest = value;

@@ -161,8 +161,8 @@ impl<'a> Value<'a> {
         self.text.is_none_or(str::is_empty)
     }
 
-    /// Reads `read,write,trim` into `target`. What is left out is as the one before it, or stays if nothing is before it;
-    /// a part that is empty stays.
+    /// Reads `read,write,trim` into `target`. What is left out is as the one before it, or stays if nothing is before
+    /// it; a part that is empty stays.
     pub(super) fn each<T: Clone>(
         self,
         target: &mut ByDirection<T>,

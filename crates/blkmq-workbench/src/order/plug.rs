@@ -44,8 +44,8 @@ struct Open {
 }
 
 impl Plugs {
-    /// The plugs of a trace. An announcement that its task's next events contradict is taken for none: the plug then ends
-    /// where the unbroken run of its insertions does.
+    /// The plugs of a trace. An announcement that its task's next events contradict is taken for none: the plug then
+    /// ends where the unbroken run of its insertions does.
     pub(super) fn new(events: &[Event<'_>]) -> Self {
         let mut believed = HashMap::new();
         // By task, looking back: the insertions and merges until it does anything else.

@@ -25,7 +25,8 @@ pub fn latencies(jobs: &[(String, &JobOutcome)]) -> Option<Section> {
     )
 }
 
-/// Operations per second in each slice of time, for each job, or group of threads, and direction. `None` if there was none.
+/// Operations per second in each slice of time, for each job, or group of threads, and direction. `None` if there was
+/// none.
 #[must_use]
 pub fn throughput(jobs: &[(String, &JobOutcome)]) -> Option<Section> {
     let lines = lines(jobs, |direction| {

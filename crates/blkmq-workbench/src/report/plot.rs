@@ -200,8 +200,8 @@ fn draw_bar(
     Ok(())
 }
 
-/// A name in lines for which there is room, broken behind blanks and commas where it has some. Of a very long one the end is
-/// left out.
+/// A name in lines for which there is room, broken behind blanks and commas where it has some. Of a very long one the
+/// end is left out.
 fn wrapped(name: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for part in clean(name).split_inclusive([' ', ',', '\n']) {
@@ -228,7 +228,8 @@ fn width(text: &str) -> f64 {
     text.chars().map(width_of).sum()
 }
 
-/// How wide a letter is, at most, by one of middle width. Of what the font of the reader's machine may have, the widest.
+/// How wide a letter is, at most, by one of middle width. Of what the font of the reader's machine may have, the
+/// widest.
 fn width_of(c: char) -> f64 {
     match c {
         'm' | 'w' | '%' | '@' | 'A'..='Z' => 1.5,

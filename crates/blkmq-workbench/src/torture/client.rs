@@ -64,8 +64,9 @@ pub(crate) struct Habits {
 }
 
 impl Habits {
-    /// So many clients, or fewer, or more, of a device of this size. Some share a tenant and are one client to the queue, and
-    /// some tenants share a group, so that their operations may merge. `period_ns`: they come together that often.
+    /// So many clients, or fewer, or more, of a device of this size. Some share a tenant and are one client to the
+    /// queue, and some tenants share a group, so that their operations may merge. `period_ns`: they come together that
+    /// often.
     pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64, period_ns: Option<u64>) -> Vec<Self> {
         // Many who are busy find for each other what one of them was not told of.
         let nr_clients = match random.below(8) {
@@ -306,8 +307,8 @@ impl Client {
         self.world.allow_more(parts(&self.world.limits, &self.asked(bio), &self.pieces).unwrap_or(1));
     }
 
-    /// The sectors of an operation are free for others. One that is not known came back twice, or to the wrong client: the
-    /// witness knows.
+    /// The sectors of an operation are free for others. One that is not known came back twice, or to the wrong client:
+    /// the witness knows.
     fn forget(&mut self, bio: u64) {
         if let Some(Some(claim)) = self.outstanding.remove(&bio) {
             self.world.share(|share| share.claims.give_back(&claim));
@@ -333,8 +334,8 @@ impl Client {
         self.world.witness.tell(Event::Outstanding { submitter: self.number, nr_outstanding });
     }
 
-    /// Who comes or looks in vain again and again, as while the queue is closed or the device hangs, does so less and less
-    /// often.
+    /// Who comes or looks in vain again and again, as while the queue is closed or the device hangs, does so less and
+    /// less often.
     fn rest(times_in_vain: u32) {
         thread::sleep(Duration::from_nanos((500 << times_in_vain.min(12)) - 500));
     }

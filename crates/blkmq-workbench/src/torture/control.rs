@@ -201,8 +201,8 @@ impl Controller {
         }
     }
 
-    /// Makes a change that needs a drained queue, or gives it up before it is made. `may_fail`: the device or the scheduler
-    /// may have a say in it. Returns whether it was made.
+    /// Makes a change that needs a drained queue, or gives it up before it is made. `may_fail`: the device or the
+    /// scheduler may have a say in it. Returns whether it was made.
     fn change(&mut self, control: Control, change: Result<Change, QueueError>, may_fail: bool) -> bool {
         let mut change = match change {
             Ok(change) => change,
@@ -217,7 +217,8 @@ impl Controller {
             self.tell(control, Phase::Refused);
             return false;
         }
-        // Who waits spins, so only for what has drained already. Either way the queue stays frozen until the change was told.
+        // Who waits spins, so only for what has drained already. Either way the queue stays frozen until the change was
+        // told.
         let outer = self.whims.random.one_in(4).then(|| {
             let mut freeze = self.world.q.freeze();
             Self::until(|| freeze.poll().then_some(()));

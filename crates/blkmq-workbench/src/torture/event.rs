@@ -98,7 +98,8 @@ pub(crate) enum Action {
     GivenBack,
     /// Completed it.
     Completed(Status),
-    /// Completed it, and was told that it has no such request. Right only for a request that it had given up or completed.
+    /// Completed it, and was told that it has no such request. Right only for a request that it had given up or
+    /// completed.
     Stale,
     /// Was asked about it because it took too long, and gave it up.
     GaveUp,
@@ -149,11 +150,11 @@ pub(crate) enum Event<'a> {
     Joined { submitter: u16, nr_slots: u16, tenant: u16 },
     /// It begins to leave. What is over from here on it reaps without a word.
     Leaving { submitter: u16 },
-    /// It left, and all its operations are over. `hands_back`: those that were not done were handed back, and told; else
-    /// they were dropped.
+    /// It left, and all its operations are over. `hands_back`: those that were not done were handed back, and told;
+    /// else they were dropped.
     Left { submitter: u16, hands_back: bool },
-    /// The queue is asked to take an operation. Told before anything of it can happen; what it does not take is rejected.
-    /// `pieces`: the lengths of its buffers, in bytes.
+    /// The queue is asked to take an operation. Told before anything of it can happen; what it does not take is
+    /// rejected. `pieces`: the lengths of its buffers, in bytes.
     Submitted { submitter: u16, bio: u64, asked: Asked, pieces: &'a [usize] },
     /// The id that the queue gave it.
     Named { submitter: u16, bio: u64, id: RqId },
@@ -161,8 +162,8 @@ pub(crate) enum Event<'a> {
     PassedOn { submitter: u16 },
     /// The queue did not take it.
     Rejected { submitter: u16, bio: u64, asked: Asked, reason: RejectReason },
-    /// It is over, and this submitter reaped it. `times`: when what happened to it, by the queue's word. `data`: of a read
-    /// that succeeded, what each sector held.
+    /// It is over, and this submitter reaped it. `times`: when what happened to it, by the queue's word. `data`: of a
+    /// read that succeeded, what each sector held.
     Reaped { submitter: u16, bio: u64, id: RqId, status: Status, times: Times, data: &'a [u64] },
     /// A leaving submitter got it back undone.
     HandedBack { submitter: u16, bio: u64 },
@@ -187,13 +188,13 @@ pub(crate) enum Event<'a> {
     Chosen { rq: RqId, now: Time },
     /// It was asked and chose none, with this many waiting; when it would let one go though nothing else happens.
     HeldBack { waiting: usize, now: Time, wakeup: Option<Time> },
-    /// It learned how many requests have completed since it was put in place, and how many of them have passed it by or do
-    /// so just now, by class.
+    /// It learned how many requests have completed since it was put in place, and how many of them have passed it by or
+    /// do so just now, by class.
     Folded { completed: [u64; 3], bypassed: [u64; 3] },
 
     /// The device was offered a request. `ranges`: first sector and length of each, more than one only for a discard.
-    /// `segments`: the lengths of the pieces of its data, in bytes. `data`: of a write, what each sector shall hold. `now`:
-    /// the time that the device was told.
+    /// `segments`: the lengths of the pieces of its data, in bytes. `data`: of a write, what each sector shall hold.
+    /// `now`: the time that the device was told.
     Offered {
         rq: RqId,
         hctx: u16,

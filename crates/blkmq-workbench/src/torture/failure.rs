@@ -21,8 +21,8 @@ const ABOUT_ALL: usize = 100;
 const LATEST: usize = 60;
 const LAST: u64 = 30;
 
-/// Steps that the search for the shortest prefix may take, those of the last try more. A world of the usual length needs some
-/// 4 million, one that never ends 40 million before that is seen.
+/// Steps that the search for the shortest prefix may take, those of the last try more. A world of the usual length
+/// needs some 4 million, one that never ends 40 million before that is seen.
 const SEARCH_STEPS: u64 = 200_000_000;
 
 /// A world that broke a promise, as it was played: with its seed and as many requests it is a run of its own.
@@ -48,8 +48,8 @@ impl Broken {
         self.outcome.violation.as_ref().map_or(NOTHING, |(_, violation)| &violation.what)
     }
 
-    /// Looks for a prefix of the world that fails, such that none of those tried below it does, and tells what happens in
-    /// it. `stop` ends the search early, and so does a number of steps; then it is the shortest found until then.
+    /// Looks for a prefix of the world that fails, such that none of those tried below it does, and tells what happens
+    /// in it. `stop` ends the search early, and so does a number of steps; then it is the shortest found until then.
     #[must_use]
     pub fn explain(self, settings: &Settings, stop: &AtomicBool) -> Failure {
         Failure::shortest(self, settings, &Budget { stop, steps: Cell::new(SEARCH_STEPS) })
@@ -90,7 +90,8 @@ pub struct Failure {
     pub time_ns: u64,
     /// The virtual CPU that was running.
     pub cpu: u16,
-    /// What happened to the operations and requests concerned, what changed the whole world, and all of the end; in order.
+    /// What happened to the operations and requests concerned, what changed the whole world, and all of the end; in
+    /// order.
     pub history: Vec<String>,
     /// Lines about them that came before these and are left out.
     pub left_out: u64,
@@ -105,8 +106,8 @@ impl Failure {
     fn shortest(broken: Broken, settings: &Settings, budget: &Budget<'_>) -> Self {
         let Broken { seed, requests, outcome } = broken;
         let mut shortest = (requests, outcome);
-        // Prefixes between one that passes and one that fails may do either. So the search ends where it would end again
-        // if it began there: then the command that repeats a failure finds the same one.
+        // Prefixes between one that passes and one that fails may do either. So the search ends where it would end
+        // again if it began there: then the command that repeats a failure finds the same one.
         loop {
             let before = shortest.0;
             shortest = Self::shorter(seed, shortest, settings, budget);
@@ -212,8 +213,8 @@ impl Story {
         }
     }
 
-    /// Finds the requests that reach where the operations concerned do, while these are open: parts of them, what they have
-    /// joined, and what they race with.
+    /// Finds the requests that reach where the operations concerned do, while these are open: parts of them, what they
+    /// have joined, and what they race with.
     fn note_neighbours(&mut self, entry: &Entry<'_>) {
         let Entry::Event(_, event) = entry else { return };
         let (sector, nr_sectors) = match *event {

@@ -50,8 +50,8 @@ impl History {
     }
 }
 
-/// A hash in which the order counts. Each word changes it one to one, so histories that differ in a single word never have
-/// the same; against somebody who looks for two that do it is no protection.
+/// A hash in which the order counts. Each word changes it one to one, so histories that differ in a single word never
+/// have the same; against somebody who looks for two that do it is no protection.
 #[derive(Debug, Clone)]
 pub(crate) struct Mix(u64);
 

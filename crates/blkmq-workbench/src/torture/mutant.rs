@@ -9,8 +9,8 @@ pub struct Mutant {
     pub what: &'static str,
     /// The site in the code, as [`blkmq_virtual::sync::weaken`] knows it.
     pub(crate) site: &'static str,
-    /// What is said of it when it is found by a rule that is there to find it, as in `rule: what happened`: parts of that,
-    /// one of which must be in it.
+    /// What is said of it when it is found by a rule that is there to find it, as in `rule: what happened`: parts of
+    /// that, one of which must be in it.
     pub found_by: &'static [&'static str],
 }
 

@@ -24,8 +24,9 @@ impl Watched {
 }
 
 impl Watched {
-    /// The time that the scheduler is asked at: no other than it was told, but for the planted bug `policy.expiry`, by which
-    /// nothing ever expires. With several classes waiting the time also says which may go, which is another matter.
+    /// The time that the scheduler is asked at: no other than it was told, but for the planted bug `policy.expiry`, by
+    /// which nothing ever expires. With several classes waiting the time also says which may go, which is another
+    /// matter.
     fn asked_at(&self, now: Time) -> Time {
         if kept("policy.expiry") || self.inner.wants_tally() { now } else { Time(0) }
     }

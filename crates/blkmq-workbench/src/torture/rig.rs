@@ -15,8 +15,8 @@ use super::failure::Broken;
 use super::history::{Mix, Reader};
 use super::world::{Outcome, Settings, play};
 
-/// Operations of a world. A run of more is a run of several worlds; one of as many or fewer is the one world of its seed,
-/// so that a failing world is repeated as a run of its own.
+/// Operations of a world. A run of more is a run of several worlds; one of as many or fewer is the one world of its
+/// seed, so that a failing world is repeated as a run of its own.
 pub const WORLD_REQUESTS: u64 = 5000;
 
 /// How much is to happen.

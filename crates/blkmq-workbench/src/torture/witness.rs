@@ -26,8 +26,8 @@ struct Inner {
 }
 
 impl Witness {
-    /// A witness with these checkers. `live` says what the world's thread holds of memory, in bytes; without it memory is
-    /// not checked.
+    /// A witness with these checkers. `live` says what the world's thread holds of memory, in bytes; without it memory
+    /// is not checked.
     pub(crate) fn new(history: History, checkers: Vec<Box<dyn Checker>>, live: Option<fn() -> i64>) -> Self {
         Self(Arc::new(Mutex::new(Inner { history, checkers, violation: None, live, own: 0, spare: 0 })))
     }

@@ -18,12 +18,12 @@ use super::plan::Plan;
 use super::policy::Watched;
 use super::witness::{Witness, stamp};
 
-/// The longest that a client sleeps of its own accord, in ns. Whoever changes the queue may sleep longer: operations wait for
-/// it only while the queue is frozen or quiesced, and that the checkers know.
+/// The longest that a client sleeps of its own accord, in ns. Whoever changes the queue may sleep longer: operations
+/// wait for it only while the queue is frozen or quiesced, and that the checkers know.
 const NAP_NS: u64 = 3_000_000;
 
-/// Steps that all CPUs together may make without an operation becoming over. While a device hangs time jumps, but those who
-/// poll look now and then.
+/// Steps that all CPUs together may make without an operation becoming over. While a device hangs time jumps, but those
+/// who poll look now and then.
 const MOST_STEPS: u64 = 200_000_000;
 
 /// Steps that a request may take in the long run.
@@ -35,7 +35,8 @@ pub const MOST_CPUS: u16 = 64;
 /// What all worlds of a run have in common.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Virtual CPUs that submit, 1 to [`MOST_CPUS`]; background threads and whoever changes the queue have further ones.
+    /// Virtual CPUs that submit, 1 to [`MOST_CPUS`]; background threads and whoever changes the queue have further
+    /// ones.
     pub cpus: u16,
     /// The scheduler, by a name that [`scheduler_names`] has; `None`: any, and changed under load.
     pub scheduler: Option<String>,
@@ -180,8 +181,8 @@ impl World {
     }
 }
 
-/// Plays the world of a seed until `requests` operations were taken and all are over. Must have a thread of its own, that
-/// ends soon after: a world that ends badly leaves its thread counting as panicking.
+/// Plays the world of a seed until `requests` operations were taken and all are over. Must have a thread of its own,
+/// that ends soon after: a world that ends badly leaves its thread counting as panicking.
 pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
     let plan = Plan::draw(seed, settings);
     let witness = Witness::new(History::new(reader), check::all(&facts(&plan)), settings.live);

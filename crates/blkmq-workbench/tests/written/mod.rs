@@ -17,8 +17,8 @@ impl Trace {
     }
 
     /// Adds the record that blkparse would print as `what sector + sectors`, of task `pid`. `what` is the action's
-    /// letter and what kind of I/O it is about: nothing for a read, `w` for a write, `d` for a discard, `f` for a flush.
-    /// For `U`, `sectors` counts the requests in the plug.
+    /// letter and what kind of I/O it is about: nothing for a read, `w` for a write, `d` for a discard, `f` for a
+    /// flush. For `U`, `sectors` counts the requests in the plug.
     pub(crate) fn add(mut self, pid: u32, what: &str, sector: u64, sectors: u32) -> Self {
         let action = match &what[..1] {
             "Q" => 1,

@@ -112,7 +112,8 @@ fn range<'q>(q: &'q RequestQueue, member: &'q Member, place: usize) -> (&'q Gaug
 /// Requests that begin in one go. The queue counts the operations that enter it, which are as many as requests but for
 /// merges; so here is only what differs from that.
 ///
-/// COST: per request a mark on its line and two looks at it; per batch the settings' line and a look at the clock's tick.
+/// COST: per request a mark on its line and two looks at it; per batch the settings' line and a look at the clock's
+/// tick.
 pub(crate) struct Starting<'q> {
     pub(crate) q: &'q RequestQueue,
     pub(crate) now: Time,
@@ -210,9 +211,9 @@ impl<'q> Starting<'q> {
 
 /// Requests that end in one go, counted as runs of one operation.
 ///
-/// COST: per request a few additions; per batch a look at the clock's tick, and per run the thread's own line. The fields
-/// keep their order so that no two sums are neighbours: as such they would be added as one vector, and the load of that
-/// waits until the narrower stores of the sums before have left the processor's store buffer.
+/// COST: per request a few additions; per batch a look at the clock's tick, and per run the thread's own line. The
+/// fields keep their order so that no two sums are neighbours: as such they would be added as one vector, and the load
+/// of that waits until the narrower stores of the sums before have left the processor's store buffer.
 #[repr(C)]
 pub(crate) struct Ending<'q> {
     requests: u64,
@@ -299,8 +300,8 @@ impl<'q> Ending<'q> {
 }
 
 impl Member {
-    /// A request that had begun, and was counted among those that entered, ends: it would have to wait. It counts as if it had
-    /// not begun.
+    /// A request that had begun, and was counted among those that entered, ends: it would have to wait. It counts as if
+    /// it had not begun.
     #[cold]
     pub(crate) fn account_refuse(&self, q: &RequestQueue, rq: &mut Request<'_>) {
         let body = rq.body_mut();
@@ -345,7 +346,8 @@ impl Member {
         }
     }
 
-    /// A request in the scheduler joins another one. If it is the older one, the other counts its time from then on too.
+    /// A request in the scheduler joins another one. If it is the older one, the other counts its time from then on
+    /// too.
     pub(crate) fn account_join(&self, q: &RequestQueue, survivor: &Request<'_>, absorbed: &Request<'_>) {
         self.account_merge(q, absorbed);
         let (survivor, absorbed) = (survivor.body(), absorbed.body());

@@ -15,8 +15,8 @@ const TICK_SHIFT: u32 = 20;
 ///
 /// Time is counted from tick to tick: whoever starts or ends requests moves the stamp to its own tick, and counts what
 /// lies between as busy if something was in flight. An end proves that; a start has to look. So a request that neither
-/// begins nor ends a tick counts nothing, one that lies across the edge of a tick counts the whole tick, and of many the
-/// sum is right.
+/// begins nor ends a tick counts nothing, one that lies across the edge of a tick counts the whole tick, and of many
+/// the sum is right.
 #[derive(Debug)]
 pub(crate) struct Gauge(Line<Shared>);
 
@@ -44,8 +44,8 @@ impl Gauge {
 
     /// Moves the stamp to the tick of `now`, and counts the time since if `is_busy`.
     ///
-    /// COST: a load of a line that is written at most once a tick; once a tick, one compare-exchange and, at a start, the
-    /// sum over all threads' lines.
+    /// COST: a load of a line that is written at most once a tick; once a tick, one compare-exchange and, at a start,
+    /// the sum over all threads' lines.
     #[inline]
     pub(crate) fn advance(&self, now: Time, is_busy: impl Fn() -> bool) {
         let tick = now.0 >> TICK_SHIFT;
@@ -88,9 +88,9 @@ impl Gauge {
         self.0.in_flight.load(Ordering::Relaxed)
     }
 
-    /// All that is shown, of the sums of all threads and what they say is in flight. While the statistics are on it counts
-    /// the busy time up to now: a long request would show none until it ends. While they are off, what seems to be in
-    /// flight may be requests about to say that they do not count, and the stamp may be old.
+    /// All that is shown, of the sums of all threads and what they say is in flight. While the statistics are on it
+    /// counts the busy time up to now: a long request would show none until it ends. While they are off, what seems to
+    /// be in flight may be requests about to say that they do not count, and the stamp may be old.
     pub(crate) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
         if in_flight > 0 && is_on {
             self.advance(now, || true);

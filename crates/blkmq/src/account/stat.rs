@@ -96,8 +96,8 @@ impl RequestQueue {
         self.account.gauge.stat(now, self.nr_queued(), self.settings.has_iostats(), all)
     }
 
-    /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them. It
-    /// looks at every tag that is out. What only waits in the queue is in [`Stat::in_flight`] alone.
+    /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them.
+    /// It looks at every tag that is out. What only waits in the queue is in [`Stat::in_flight`] alone.
     #[must_use]
     pub fn inflight(&self) -> [u32; 2] {
         let mut inflight = [0; 2];

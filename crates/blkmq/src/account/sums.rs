@@ -104,7 +104,8 @@ impl Sums {
         self.0.entered.load(Ordering::Acquire)
     }
 
-    /// Operations of those that entered that are not in flight as a request: not counted, joined to one, or over with it.
+    /// Operations of those that entered that are not in flight as a request: not counted, joined to one, or over with
+    /// it.
     pub(crate) fn nr_gone(&self) -> u64 {
         let groups = [Group::Read, Group::Write, Group::Discard].map(|group| self.group(group));
         groups.iter().fold(get(&self.0.skipped), |sum, of| sum.wrapping_add(get(&of.ios)).wrapping_add(get(&of.merges)))

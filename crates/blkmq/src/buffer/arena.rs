@@ -25,7 +25,8 @@ pub struct Arena {
     registration: Option<Registration>,
 }
 
-// SAFETY: by Invariant 2 nothing is done with the address here but to free the memory, once, when nobody has it any more.
+// SAFETY: by Invariant 2 nothing is done with the address here but to free the memory, once, when nobody has it any
+// more.
 unsafe impl Send for Arena {}
 // SAFETY: as above; what is shared is a number, and a registration that is `Sync`.
 unsafe impl Sync for Arena {}

@@ -1,11 +1,11 @@
-//! The model of a hard disk: seek by distance, rotation, a queue of its own with the shortest access first, a write cache
-//! and read-ahead. Its times depend on what was asked when, and on nothing else.
+//! The model of a hard disk: seek by distance, rotation, a queue of its own with the shortest access first, a write
+//! cache and read-ahead. Its times depend on what was asked when, and on nothing else.
 //!
 //! With `write_cache=1` a write completes when its data is in the cache, as long as there is room. The cache is written
-//! back from the lowest sector to the highest and again, joined where it touches, whenever no command waits for the heads;
-//! if writes wait for room, or a flush for the cache to be clean, by turns with those. With `write_cache=0`, and with FUA,
-//! a write completes when it is on the platter. Reads are answered from the cache or from what was read ahead, if all of
-//! their sectors are there.
+//! back from the lowest sector to the highest and again, joined where it touches, whenever no command waits for the
+//! heads; if writes wait for room, or a flush for the cache to be clean, by turns with those. With `write_cache=0`, and
+//! with FUA, a write completes when it is on the platter. Reads are answered from the cache or from what was read
+//! ahead, if all of their sectors are there.
 //!
 //! What it leaves out: zones (the transfer rate is the same everywhere), bad sectors, power saving, and the difference
 //! between settling for a read and for a write.
@@ -107,8 +107,8 @@ impl Driver for Hdd {
         self.store.as_ref().map_or(Extent::data(bytes), |store| store.extent(start, bytes))
     }
 
-    /// COST: one lock per batch; per request a look at each other one that waits for the heads. Nothing is allocated but the
-    /// pages of a memory-backed disk.
+    /// COST: one lock per batch; per request a look at each other one that waits for the heads. Nothing is allocated
+    /// but the pages of a memory-backed disk.
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, now: Time) {
         let mut drive = self.drive.lock();
         drive.advance(now);

@@ -184,7 +184,8 @@ impl Driver for Null {
             return batch.finish_all(Status::Ok);
         }
         let due = self.due(hctx, now);
-        // Held until the batch is done, so that nobody looks for a request between its start and its place in the queue.
+        // Held until the batch is done, so that nobody looks for a request between its start and its place in the
+        // queue.
         let mut queue = pending.map(|pending| pending.queue.lock());
         while let Some(mut rq) = batch.next() {
             match self.injection.as_ref().and_then(Injection::next) {

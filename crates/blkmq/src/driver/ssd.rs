@@ -1,14 +1,16 @@
-//! The model of an SSD: channels, dies with read and program times, a write buffer, and garbage collection that makes it
-//! fast and slow by turns. Its times depend on what was asked when and on the seed, and on nothing else.
+//! The model of an SSD: channels, dies with read and program times, a write buffer, and garbage collection that makes
+//! it fast and slow by turns. Its times depend on what was asked when and on the seed, and on nothing else.
 //!
-//! The controller takes commands in the order in which they come, whatever the hardware queue, `iops` a second at most. A
-//! read goes to the dies of its pages, which do one thing at a time; reads go before programs, but not before the step
-//! that is under way. A write is over when it is in the buffer. If the buffer is full, `write_slots` writes wait for room
-//! in the controller; the next one keeps all behind it waiting, reads too. What is in the buffer is programmed page by
-//! page, on one die after the other. See [`Config`] for the default profile, and the module `collector` for collection.
+//! The controller takes commands in the order in which they come, whatever the hardware queue, `iops` a second at most.
+//! A read goes to the dies of its pages, which do one thing at a time; reads go before programs, but not before the
+//! step that is under way. A write is over when it is in the buffer. If the buffer is full, `write_slots` writes wait
+//! for room in the controller; the next one keeps all behind it waiting, reads too. What is in the buffer is programmed
+//! page by page, on one die after the other. See [`Config`] for the default profile, and the module `collector` for
+//! collection.
 //!
 //! What it leaves out: a translation table (pages lie where their address says, not where they were written), hits of
-//! reads in the buffer, the bus time of programs, round robin among hardware queues, wear, heat, and what discards spare.
+//! reads in the buffer, the bus time of programs, round robin among hardware queues, wear, heat, and what discards
+//! spare.
 
 mod collector;
 mod config;
@@ -43,8 +45,8 @@ pub struct Ssd {
 /// The commands of a hardware queue, by the time at which they are over.
 #[derive(Debug)]
 struct Pending {
-    /// When the first one is over, for a look without the lock; [`NEVER`] if there is none. A look that misses a change is
-    /// made again: whoever waits keeps polling, or asks [`Ssd::next_event`], which takes the lock.
+    /// When the first one is over, for a look without the lock; [`NEVER`] if there is none. A look that misses a change
+    /// is made again: whoever waits keeps polling, or asks [`Ssd::next_event`], which takes the lock.
     next_due: Line<AtomicU64>,
     commands: Line<Mutex<Commands>>,
 }
@@ -188,8 +190,8 @@ impl Driver for Ssd {
         self.store.as_ref().map_or(Extent::data(bytes), |store| store.extent(start, bytes))
     }
 
-    /// COST: two locks per batch, one of them the whole device's; per request a step of each page's die and a push into a
-    /// heap. Nothing is allocated but the pages of a memory-backed SSD.
+    /// COST: two locks per batch, one of them the whole device's; per request a step of each page's die and a push into
+    /// a heap. Nothing is allocated but the pages of a memory-backed SSD.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
         let Some(pending) = self.pending(hctx) else { return };
         let mut commands = pending.commands.lock();

@@ -176,7 +176,8 @@ impl Store {
 
     /// What there is of the `bytes` bytes from byte `start` on: pages, or a hole.
     ///
-    /// COST: for a hole, a lock and a look-up in each shard; for pages, one of each for every page, up to [`MOST_LOOKED_AT`].
+    /// COST: for a hole, a lock and a look-up in each shard; for pages, one of each for every page, up to
+    /// [`MOST_LOOKED_AT`].
     pub(crate) fn extent(&self, start: u64, bytes: u64) -> Extent {
         let end = start + bytes;
         let (first, last) = (start / PAGE_SIZE as u64, end.div_ceil(PAGE_SIZE as u64));

@@ -1,12 +1,13 @@
 //! What was left with the holder of the scheduler and is not in the scheduler yet.
 //!
-//! What was left first is taken first, in rounds: of the [`ROUNDS`] requests that stand in front, one of each member that has
-//! some, then another of each. So no request waits for more than was there when it came, and a few, however much others
-//! leave behind it; and among those in front nobody's k-th request waits for another's (k + 1)-th.
+//! What was left first is taken first, in rounds: of the [`ROUNDS`] requests that stand in front, one of each member
+//! that has some, then another of each. So no request waits for more than was there when it came, and a few, however
+//! much others leave behind it; and among those in front nobody's k-th request waits for another's (k + 1)-th.
 //!
 //! Requests for which the scheduler had no room stay in one list per member, class and sync or async, so that the order
-//! within each is kept and none of them holds up another. Room that comes goes round: among members who wait for it nobody gets
-//! it twice before another that could use it. Of a member its highest class has it first, sync and async requests by turns.
+//! within each is kept and none of them holds up another. Room that comes goes round: among members who wait for it
+//! nobody gets it twice before another that could use it. Of a member its highest class has it first, sync and async
+//! requests by turns.
 
 use blkmq_sched::Class;
 
@@ -34,8 +35,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Tries the oldest request of one kind after the other, until `insert` takes one: the highest class first, since what is let in
-    /// of a lower one keeps its place while it waits for that. Returns whether it did.
+    /// Tries the oldest request of one kind after the other, until `insert` takes one: the highest class first, since
+    /// what is let in of a lower one keeps its place while it waits for that. Returns whether it did.
     fn retry_one<'q>(
         &mut self,
         slots: &'q Slots,
@@ -210,8 +211,8 @@ impl Backlog {
         self.nr_without_room > 0
     }
 
-    /// Tries what waits for room, the oldest of each list first; one that `insert` gives back stays where it was. Returns how
-    /// many it took.
+    /// Tries what waits for room, the oldest of each list first; one that `insert` gives back stays where it was.
+    /// Returns how many it took.
     pub(crate) fn retry<'q>(
         &mut self,
         slots: &'q Slots,
@@ -224,8 +225,8 @@ impl Backlog {
             let waiting = &mut self.members[member];
             if waiting.retry_one(slots, &mut insert) {
                 self.nr_without_room -= 1;
-                // Only who got something gives up his turn: looks in vain would else bring it round to the same one each time
-                // that there is room.
+                // Only who got something gives up his turn: looks in vain would else bring it round to the same one
+                // each time that there is room.
                 self.retry_turn = member + 1;
             } else {
                 set[word] &= !bit;

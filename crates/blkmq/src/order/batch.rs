@@ -1,5 +1,5 @@
-//! The locking `batch`: one lock, and threads wait for it, but one hold chooses as many requests as there are tags: Yu Kuai's series
-//! of 2025. The issue lists are appended to under the hold, so they keep the scheduler's order.
+//! The locking `batch`: one lock, and threads wait for it, but one hold chooses as many requests as there are tags: Yu
+//! Kuai's series of 2025. The issue lists are appended to under the hold, so they keep the scheduler's order.
 
 use blkmq_sched::Time;
 
@@ -11,10 +11,11 @@ use crate::sync::atomic::Ordering;
 
 pub(super) use super::single::is_free;
 
-/// Chooses as many requests as there are tags under one hold, or one while the device is busy, which is then issued before the
-/// next is chosen.
+/// Chooses as many requests as there are tags under one hold, or one while the device is busy, which is then issued
+/// before the next is chosen.
 ///
-/// COST: per batch one lock and unlock of the hold, a read-modify-write of a tag word, and an exchange of the issue list.
+/// COST: per batch one lock and unlock of the hold, a read-modify-write of a tag word, and an exchange of the issue
+/// list.
 pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
     let chosen = runner.dispatch_for_itself(q, bound, |runner, bound| {
         if q.domain(0).nr_left() > 0 {

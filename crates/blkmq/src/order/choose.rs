@@ -26,7 +26,8 @@ impl<'q> Section<'q, '_> {
         let scheduler = self.hold.scheduler.as_mut()?;
         let id = match scheduler.dispatch(now) {
             None if !scheduler.is_empty() && scheduler.next_wakeup().is_some_and(|time| time <= now) => {
-                // Asked in vain it may have come to where it lets one go at once. Nobody would plan for a time that has passed.
+                // Asked in vain it may have come to where it lets one go at once. Nobody would plan for a time that has
+                // passed.
                 scheduler.dispatch(now)?
             }
             id => id?,
@@ -83,8 +84,8 @@ impl<'q> Section<'q, '_> {
         chosen
     }
 
-    /// While all that waits goes to one hardware queue: tags first, then the choices, `wanted` of them, which is not more than
-    /// wait. Returns how many requests became ready, and whether the scheduler held something back.
+    /// While all that waits goes to one hardware queue: tags first, then the choices, `wanted` of them, which is not
+    /// more than wait. Returns how many requests became ready, and whether the scheduler held something back.
     fn choose_for_one(&mut self, wanted: usize) -> (usize, bool) {
         let q = self.q;
         let hctx = q.hctxs.get(0);
@@ -110,8 +111,8 @@ impl<'q> Section<'q, '_> {
         }
     }
 
-    /// With several: the choice first, since it decides whose tag is needed. A request whose queue has no tag is put aside and
-    /// the next is chosen, until a queue would have a second one aside.
+    /// With several: the choice first, since it decides whose tag is needed. A request whose queue has no tag is put
+    /// aside and the next is chosen, until a queue would have a second one aside.
     fn choose_for_many(&mut self, bound: usize) -> (usize, bool) {
         let q = self.q;
         let mut chosen = 0;

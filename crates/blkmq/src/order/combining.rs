@@ -1,24 +1,26 @@
-//! The locking `combining`: one thread at a time inserts and merges for all and dispatches a batch; every other thread leaves
-//! what it has and goes on.
+//! The locking `combining`: one thread at a time inserts and merges for all and dispatches a batch; every other thread
+//! leaves what it has and goes on.
 //!
 //! # Liveness
-//! Who finds another thread at the scheduler changes the staging word: it leaves its requests there, or a kick. The holder
-//! lets go only by an exchange from the word in which nothing was left, so it finds either and looks again at everything,
-//! behind a fence: what was left, tags that came back, what the scheduler held back, dispatch lists. So a loser may go at
-//! once, also when it leaves just before the holder lets go, and whether or not anything is in flight; a holder that is
-//! preempted delays what was left, and loses nothing.
+//! Who finds another thread at the scheduler changes the staging word: it leaves its requests there, or a kick. The
+//! holder lets go only by an exchange from the word in which nothing was left, so it finds either and looks again at
+//! everything, behind a fence: what was left, tags that came back, what the scheduler held back, dispatch lists. So a
+//! loser may go at once, also when it leaves just before the holder lets go, and whether or not anything is in flight;
+//! a holder that is preempted delays what was left, and loses nothing.
 //!
-//! Who has nothing new to tell, and only polls, passes by: what he would find the last holder has found. News is whatever may
-//! let something go: a completion, something parked, a time that has come, the end of a quiescence, and what another one left
-//! to others.
+//! Who has nothing new to tell, and only polls, passes by: what he would find the last holder has found. News is
+//! whatever may let something go: a completion, something parked, a time that has come, the end of a quiescence, and
+//! what another one left to others.
 //!
-//! A holder that has done its share gives up: it sets WAITING, lets go whatever was left, and counts that it left something
-//! to others, so that whoever polls or sleeps finds it (see `runner`). A holder that may not dispatch, because the queue was
-//! quiesced when it came in, sets WAITING too and does the same. Whoever stays behind without a tag, or held back by the
-//! scheduler, is found by the completion that changes that, as `dispatch` says; here WAITING is changed only by the holder
-//! and set by those who park something, so a holder that finds it set behind a fence need not set it again.
+//! A holder that has done its share gives up: it sets WAITING, lets go whatever was left, and counts that it left
+//! something to others, so that whoever polls or sleeps finds it (see `runner`). A holder that may not dispatch,
+//! because the queue was quiesced when it came in, sets WAITING too and does the same. Whoever stays behind without a
+//! tag, or held back by the scheduler, is found by the completion that changes that, as `dispatch` says; here WAITING
+//! is changed only by the holder and set by those who park something, so a holder that finds it set behind a fence need
+//! not set it again.
 //!
-//! The scheduler changes only while the queue is frozen, drained, and quiesced: nobody is at it then, and nothing is left.
+//! The scheduler changes only while the queue is frozen, drained, and quiesced: nobody is at it then, and nothing is
+//! left.
 
 use blkmq_sched::Time;
 
@@ -34,11 +36,12 @@ use crate::staging::Round;
 use crate::sync::atomic::Ordering;
 use crate::sync::kept;
 
-/// Gets a plug's requests into the scheduler: by this thread, in one hold with dispatch, or left to the thread that is at it.
+/// Gets a plug's requests into the scheduler: by this thread, in one hold with dispatch, or left to the thread that is
+/// at it.
 ///
 /// COST: without contention two compare-exchanges of the staging word and a lock and unlock of the hold, dispatch
-/// included; with contention one exchange of the staging word, behind up to 128 loads of it if nothing was left there yet; either
-/// way once a plug.
+/// included; with contention one exchange of the staging word, behind up to 128 loads of it if nothing was left there
+/// yet; either way once a plug.
 pub(super) fn insert<'q>(
     runner: &mut Runner,
     starting: &Starting<'q>,
@@ -141,7 +144,8 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
         q.live.word.set_waiting();
         runner.has_news = true;
     }
-    // A thread that brings nothing new would find what the last holder found. What the driver gave back is tried at each poll.
+    // A thread that brings nothing new would find what the last holder found. What the driver gave back is tried at
+    // each poll.
     let gave_back = || q.hctxs.iter().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
     if !std::mem::take(&mut runner.has_news) && !gave_back() {
         return Dispatched::all(0);
@@ -163,8 +167,8 @@ pub(super) fn is_free(q: &RequestQueue) -> bool {
     q.domain(0).staging.is_free()
 }
 
-/// What the holder does until it can let go, for up to `bound` requests of others and as many of its own. `enter` inserts its own,
-/// and returns how many went through at once.
+/// What the holder does until it can let go, for up to `bound` requests of others and as many of its own. `enter`
+/// inserts its own, and returns how many went through at once.
 fn serve<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
@@ -179,7 +183,8 @@ fn serve<'q>(
     let (mut chosen, mut share) = (0, bound);
     let round = |left| {
         if enter.is_none() {
-            // So that there is an end to it if others go on kicking. Another thread may have come because a time has come.
+            // So that there is an end to it if others go on kicking. Another thread may have come because a time has
+            // come.
             share -= 1;
             now = q.clock.now();
         }
@@ -208,7 +213,8 @@ fn serve<'q>(
     Dispatched { chosen, gave_up: !has_let_go }
 }
 
-/// Dispatches under the lock: what stands in front of the scheduler, then what it chooses. Returns how many requests became ready.
+/// Dispatches under the lock: what stands in front of the scheduler, then what it chooses. Returns how many requests
+/// became ready.
 fn dispatch_held(section: &mut Section<'_, '_>, bound: usize) -> usize {
     let q = section.q;
     let mut chosen = 0;

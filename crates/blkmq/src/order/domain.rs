@@ -13,8 +13,8 @@ use crate::sync::{Line, Mutex, MutexGuard, kept};
 pub enum Wait {
     /// A thread waits for the scheduler's lock.
     Lock,
-    /// A request that was made ready for another thread to insert waits until that one has inserted it, or merged it, or found no
-    /// room. Also if the other thread had just gone, and this one inserts it.
+    /// A request that was made ready for another thread to insert waits until that one has inserted it, or merged it,
+    /// or found no room. Also if the other thread had just gone, and this one inserts it.
     Staged,
 }
 
@@ -48,8 +48,8 @@ struct Lock {
     wait_observer: Option<WaitObserver>,
 }
 
-/// What others see without locking. Apart from the lock, so that a look does not take the line from the holder: while requests are
-/// handed through, nothing changes here.
+/// What others see without locking. Apart from the lock, so that a look does not take the line from the holder: while
+/// requests are handed through, nothing changes here.
 #[derive(Debug, Default)]
 struct Counts {
     /// Requests in the scheduler, as of the last unlock.
@@ -171,15 +171,16 @@ impl Domain {
         self.planned.store(planned, Ordering::Relaxed);
     }
 
-    /// Notes when the scheduler would let go what it holds back, if it does. Returns whether that is earlier than what the threads
-    /// that sleep have planned for, or they may have planned for nothing; they are woken when the lock has been let go.
+    /// Notes when the scheduler would let go what it holds back, if it does. Returns whether that is earlier than what
+    /// the threads that sleep have planned for, or they may have planned for nothing; they are woken when the lock has
+    /// been let go.
     pub(super) fn plan(&self, hold: &Hold, is_held_back: bool, now: Time) -> bool {
         let planned = self.planned();
         let wakeup = match &hold.scheduler {
             Some(scheduler) if is_held_back => {
                 let wakeup = scheduler.next_wakeup().map_or(u64::MAX, |time| time.0);
-                // A plan that is still to come stands until something is chosen. A scheduler that is asked in vain may name
-                // now this time and now that, and a thread that is woken for the earlier one asks it again.
+                // A plan that is still to come stands until something is chosen. A scheduler that is asked in vain may
+                // name now this time and now that, and a thread that is woken for the earlier one asks it again.
                 if planned > now.0 { wakeup.min(planned) } else { wakeup }
             }
             _ => u64::MAX,
@@ -187,7 +188,8 @@ impl Domain {
         if planned != wakeup {
             self.set_planned(wakeup);
         }
-        // A thread that looked when the old time had passed found another one at the scheduler, and plans for no time by now.
+        // A thread that looked when the old time had passed found another one at the scheduler, and plans for no time
+        // by now.
         let is_next = planned <= now.0 && now.0 < wakeup && wakeup != u64::MAX;
         wakeup < planned || is_next
     }

@@ -12,8 +12,8 @@ use crate::request::RqList;
 use crate::runner::Runner;
 
 impl Locking {
-    /// Inserts a plug, which is not empty, of the thread that `runner` belongs to. What finds no room stays in the plug, or waits
-    /// with what others left. `may_dispatch`: requests may be started.
+    /// Inserts a plug, which is not empty, of the thread that `runner` belongs to. What finds no room stays in the
+    /// plug, or waits with what others left. `may_dispatch`: requests may be started.
     #[inline]
     pub(crate) fn insert(
         self,
@@ -42,7 +42,8 @@ impl Locking {
         }
     }
 
-    /// Whether requests may pass the scheduler by as far as the locking knows: nothing waits that is not in the queue's word.
+    /// Whether requests may pass the scheduler by as far as the locking knows: nothing waits that is not in the queue's
+    /// word.
     #[inline]
     pub(crate) fn is_free(self, q: &RequestQueue) -> bool {
         match self {

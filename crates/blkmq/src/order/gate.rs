@@ -1,7 +1,8 @@
 //! The gate: for which class the queue's word says that requests may pass the scheduler by while nothing waits.
 //!
-//! Whether they may the scheduler says under its lock. A thread that shuts the gate fences and then reads how many have passed (see
-//! `word`), so a thread that inserts a request of another class knows of all of them, and strict classes stay strict.
+//! Whether they may the scheduler says under its lock. A thread that shuts the gate fences and then reads how many have
+//! passed (see `word`), so a thread that inserts a request of another class knows of all of them, and strict classes
+//! stay strict.
 
 use blkmq_sched::Class;
 
@@ -10,13 +11,14 @@ use crate::queue::RequestQueue;
 use crate::sync::kept;
 use crate::word::Gate;
 
-/// So many requests come in, with nothing waiting behind them, before the gate is opened again. A device that is as fast as
-/// requests come has some waiting now and then: there it is cheaper to hand all of them through than to stop passing each time.
-/// Fewer in the rigs, where something waits most of the time.
+/// So many requests come in, with nothing waiting behind them, before the gate is opened again. A device that is as
+/// fast as requests come has some waiting now and then: there it is cheaper to hand all of them through than to stop
+/// passing each time. Fewer in the rigs, where something waits most of the time.
 const CALM: u32 = if cfg!(any(shuttle, virtual_cpus)) { 16 } else { 256 };
 
 impl Hold {
-    /// A request of a class is about to be inserted: requests of another class must not pass any more, and none while it waits.
+    /// A request of a class is about to be inserted: requests of another class must not pass any more, and none while
+    /// it waits.
     #[inline]
     pub(super) fn note_insertion(&mut self, q: &RequestQueue, class: Class) {
         if self.gate.is_some() {
@@ -64,8 +66,8 @@ impl Hold {
         self.is_fold_due = false;
     }
 
-    /// Shuts the gate for some time if the word says WAITING. Else opens it, if it is shut and enough requests have come. Called
-    /// when the lock is about to be let go.
+    /// Shuts the gate for some time if the word says WAITING. Else opens it, if it is shut and enough requests have
+    /// come. Called when the lock is about to be let go.
     #[inline]
     pub(super) fn turn_gate(&mut self, q: &RequestQueue) {
         if q.live.word.load().is_waiting() {
@@ -78,7 +80,8 @@ impl Hold {
         }
     }
 
-    /// Opens the gate, which is shut, for the class of the latest requests, if nothing waits and the scheduler allows that.
+    /// Opens the gate, which is shut, for the class of the latest requests, if nothing waits and the scheduler allows
+    /// that.
     #[inline]
     fn open_gate(&mut self, q: &RequestQueue) {
         debug_assert!(self.gate.is_none(), "a gate that is open is not opened again");

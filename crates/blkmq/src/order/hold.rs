@@ -6,8 +6,8 @@ use super::backlog::Backlog;
 use crate::queue::RequestQueue;
 use crate::sync::atomic::Ordering;
 
-/// So many requests of one class come in behind the first before the gate is opened for that class. While classes change more
-/// often than that, opening it would cost more than it saves.
+/// So many requests of one class come in behind the first before the gate is opened for that class. While classes
+/// change more often than that, opening it would cost more than it saves.
 const STEADY: u32 = 8;
 
 /// A scheduler and what belongs to it, under one lock.
@@ -30,7 +30,8 @@ pub(crate) struct Hold {
     pub(super) gate: Option<Class>,
     /// The class of the request that was inserted last.
     pub(super) latest: Class,
-    /// So many more requests have to come until the gate may be opened; the first after a change of class does not count.
+    /// So many more requests have to come until the gate may be opened; the first after a change of class does not
+    /// count.
     pub(super) until_open: u32,
     /// Requests may have passed that the scheduler has not been told of, and it has some of another class.
     pub(super) is_fold_due: bool,
@@ -136,8 +137,8 @@ impl Hold {
         !self.is_empty() || !self.backlog.is_empty()
     }
 
-    /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests` and the scheduler's limit
-    /// on requests other than reads. The caller inserts it then.
+    /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests` and the scheduler's
+    /// limit on requests other than reads. The caller inserts it then.
     #[inline]
     pub(super) fn has_room(&mut self, q: &RequestQueue, hctx: u16, limited: bool) -> bool {
         let (known, left) = &mut self.room;
@@ -149,8 +150,9 @@ impl Hold {
         !limited || self.is_within_async_depth(q)
     }
 
-    /// What the driver has is only looked up near the bound, and then for each request: the flush machine gives it more at any
-    /// time. Farther away the hold keeps in mind how many more there is room for, whatever the driver takes meanwhile.
+    /// What the driver has is only looked up near the bound, and then for each request: the flush machine gives it more
+    /// at any time. Farther away the hold keeps in mind how many more there is room for, whatever the driver takes
+    /// meanwhile.
     #[inline(never)]
     fn has_room_now(&mut self, q: &RequestQueue, index: u16) -> bool {
         let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);

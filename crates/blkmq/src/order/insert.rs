@@ -12,7 +12,8 @@ use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
 use crate::sync::kept;
 
-/// What of a plug found no room, and which kinds of requests that are: those behind them of the same kind must not pass them.
+/// What of a plug found no room, and which kinds of requests that are: those behind them of the same kind must not pass
+/// them.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     pub(super) list: RqList,
@@ -37,9 +38,9 @@ impl Rest {
 }
 
 impl<'q> Section<'q, '_> {
-    /// Inserts a plug. Requests of the flush machine are put into `flushes`; operations that must not wait, and would have to,
-    /// are finished with [`Status::Again`]. What else finds no room goes into `rest`, where it has not entered, or without one
-    /// waits with what was left. Returns how many operations entered.
+    /// Inserts a plug. Requests of the flush machine are put into `flushes`; operations that must not wait, and would
+    /// have to, are finished with [`Status::Again`]. What else finds no room goes into `rest`, where it has not
+    /// entered, or without one waits with what was left. Returns how many operations entered.
     #[inline]
     pub(super) fn insert_plug(
         &mut self,
@@ -81,8 +82,8 @@ impl<'q> Section<'q, '_> {
         entered
     }
 
-    /// Merges or inserts one request; gives it back if the scheduler is full. `starting`: the request begins with this; without, it
-    /// has begun.
+    /// Merges or inserts one request; gives it back if the scheduler is full. `starting`: the request begins with this;
+    /// without, it has begun.
     #[inline(always)]
     fn insert_one(&mut self, starting: Option<&Starting<'q>>, mut rq: Request<'q>) -> Result<(), Request<'q>> {
         let (q, now) = (self.q, self.now);
@@ -140,8 +141,8 @@ impl<'q> Section<'q, '_> {
         member.counters.merged_at_insert(merges);
     }
 
-    /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. What waited for room had
-    /// its turn before.
+    /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. What waited for
+    /// room had its turn before.
     #[inline]
     pub(super) fn insert_left(&mut self, share: usize) -> usize {
         if self.hold.backlog.is_empty() { 0 } else { self.insert_some_left(share) }
@@ -201,8 +202,8 @@ impl<'q> Section<'q, '_> {
 }
 
 impl Runner {
-    /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Those of the flush machine are put
-    /// into `flushes`. Returns how many operations there are, and the requests that are to be left.
+    /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Those of the flush
+    /// machine are put into `flushes`. Returns how many operations there are, and the requests that are to be left.
     pub(super) fn begin(
         &mut self,
         starting: &Starting<'_>,
@@ -231,8 +232,8 @@ impl Runner {
     }
 }
 
-/// Lets a request that the driver gave back wait in the scheduler again, but not at its head, so that it loses its place
-/// in front: the bug that the torture rig plants as `requeue.in_front`.
+/// Lets a request that the driver gave back wait in the scheduler again, but not at its head, so that it loses its
+/// place in front: the bug that the torture rig plants as `requeue.in_front`.
 #[cold]
 pub(crate) fn insert_behind(q: &RequestQueue, runner: &mut Runner, rq: Request<'_>) {
     let hctx = rq.body().hctx;

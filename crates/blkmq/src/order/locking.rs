@@ -10,11 +10,11 @@ pub enum Locking {
     Single,
     /// The same with some of the measures of Axboe's series of 2024.
     Staged(Measures),
-    /// One lock, and threads wait for it; but one hold dispatches as many requests as there are tags: Yu Kuai's series of
-    /// 2025.
+    /// One lock, and threads wait for it; but one hold dispatches as many requests as there are tags: Yu Kuai's series
+    /// of 2025.
     Batch,
-    /// One thread at a time inserts and merges for all and dispatches a batch; the others leave what they have with it and
-    /// go on.
+    /// One thread at a time inserts and merges for all and dispatches a batch; the others leave what they have with it
+    /// and go on.
     #[default]
     Combining,
 }

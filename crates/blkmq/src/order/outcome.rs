@@ -15,8 +15,8 @@ pub(crate) struct Inserted {
 pub(crate) struct Dispatched {
     /// How many requests became ready to be issued.
     pub(crate) chosen: usize,
-    /// The thread has done its share at the scheduler, and left the rest: it [hands on](crate::liveness::Liveness::hand_on) what it
-    /// left.
+    /// The thread has done its share at the scheduler, and left the rest: it [hands
+    /// on](crate::liveness::Liveness::hand_on) what it left.
     pub(crate) gave_up: bool,
 }
 

@@ -29,12 +29,13 @@ pub(crate) struct Section<'q, 's> {
 }
 
 impl Domain {
-    /// Enters the ordered section as of `now`: `run` works under the scheduler's lock. Then what others see is brought up to date,
-    /// the lock is let go, and threads that sleep are woken if the scheduler is to be asked earlier than they know. `member` and
-    /// `runner` are the thread's, which must not be in the section already.
+    /// Enters the ordered section as of `now`: `run` works under the scheduler's lock. Then what others see is brought
+    /// up to date, the lock is let go, and threads that sleep are woken if the scheduler is to be asked earlier than
+    /// they know. `member` and `runner` are the thread's, which must not be in the section already.
     ///
-    /// COST: of a free lock a compare-exchange, and a swap to unlock; two readings of the meter, if there is one, of a held one.
-    /// At the end a load of the queue's word and three of the counts, which are written only if they have changed.
+    /// COST: of a free lock a compare-exchange, and a swap to unlock; two readings of the meter, if there is one, of a
+    /// held one. At the end a load of the queue's word and three of the counts, which are written only if they have
+    /// changed.
     #[inline]
     pub(crate) fn enter<'q, R>(
         &self,
@@ -70,8 +71,8 @@ impl<'q, 's> Section<'q, 's> {
         Self { q, member, domain, hold, runner, now, told: Told::NO, looks_for_merges: true, tells: false }
     }
 
-    /// What has to be done before the lock is let go, whatever was done under it. Returns whether threads that sleep are to be
-    /// woken when it has been.
+    /// What has to be done before the lock is let go, whatever was done under it. Returns whether threads that sleep
+    /// are to be woken when it has been.
     #[inline(always)]
     fn end(mut self) -> bool {
         // Requests may pass from here on, or no longer.
@@ -80,15 +81,15 @@ impl<'q, 's> Section<'q, 's> {
         std::mem::take(&mut self.tells)
     }
 
-    /// Looks whether WAITING is set: see [`Liveness::told`](crate::liveness::Liveness::told). For a locking under which one thread
-    /// looks for all.
+    /// Looks whether WAITING is set: see [`Liveness::told`](crate::liveness::Liveness::told). For a locking under which
+    /// one thread looks for all.
     #[inline]
     pub(super) fn hear(&mut self) {
         self.told = self.q.live.told();
     }
 
-    /// Sees to it that WAITING says whether anything waits, here or on a dispatch list. For a locking under which one thread
-    /// looks for all.
+    /// Sees to it that WAITING says whether anything waits, here or on a dispatch list. For a locking under which one
+    /// thread looks for all.
     #[inline]
     pub(super) fn settle(&mut self) {
         let q = self.q;

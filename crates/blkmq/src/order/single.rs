@@ -1,4 +1,5 @@
-//! The locking `single`: one lock around each insertion and around each choice of one request, and threads wait for it, as in Linux.
+//! The locking `single`: one lock around each insertion and around each choice of one request, and threads wait for it,
+//! as in Linux.
 
 use blkmq_sched::Time;
 
@@ -18,7 +19,8 @@ use crate::tags::Tag;
 /// chosen.
 const TAG_BATCH: usize = 8;
 
-/// One hold for the whole plug. What finds no room stays in it. `may_skip_merges`: no merge is looked for if the lock is taken.
+/// One hold for the whole plug. What finds no room stays in it. `may_skip_merges`: no merge is looked for if the lock
+/// is taken.
 ///
 /// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion.
 #[inline]
@@ -36,8 +38,8 @@ pub(super) fn insert(
         section.looks_for_merges = !skips_merges;
         section.insert_plug(starting, mapping, plug, &mut flushes, Some(&mut rest))
     });
-    // What merged in the plug counts when the request it merged into leaves it, for what stays there must not keep a frozen queue
-    // from draining.
+    // What merged in the plug counts when the request it merged into leaves it, for what stays there must not keep a
+    // frozen queue from draining.
     *plug = rest.list;
     runner.insert_flushes(q, flushes, starting.now);
     Inserted { entered, dispatched: None }
@@ -57,7 +59,8 @@ pub(super) fn is_free(q: &RequestQueue) -> bool {
     !q.domain(0).has_waiting()
 }
 
-/// Asks the scheduler by `ask`, which gets the time, and whether this thread has news for one that may be asking already.
+/// Asks the scheduler by `ask`, which gets the time, and whether this thread has news for one that may be asking
+/// already.
 pub(super) fn dispatch_by<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
@@ -137,10 +140,11 @@ fn dispatch_one_hctx<'q>(
         if tags.is_empty() {
             nr_lacked = hctx.nr_lacked();
             let wanted = waiting.min(bound - chosen).min(TAG_BATCH);
-            // A thread that looks again for another one must not send that one to look again in turn, or two that hold the last
-            // tag in vain by turns go on for ever. Nothing is lost: the thread that has the tag now took it after the other had
-            // noted what it lacked, and so asks the scheduler after what the other did; or else it looks again itself. So it does
-            // if a time has come by when it has put the tag back; a thread that comes for a time later than that finds the tag.
+            // A thread that looks again for another one must not send that one to look again in turn, or two that hold
+            // the last tag in vain by turns go on for ever. Nothing is lost: the thread that has the tag now took it
+            // after the other had noted what it lacked, and so asks the scheduler after what the other did; or else it
+            // looks again itself. So it does if a time has come by when it has put the tag back; a thread that comes
+            // for a time later than that finds the tag.
             let got = runner.tags_or_wait(q, hctx, &mut batch[..wanted], Told::NO, !looks_for_another);
             if got == 0 {
                 break;
@@ -164,12 +168,12 @@ fn dispatch_one_hctx<'q>(
             // As above: look again, by the count of waiting requests.
             Choice::Empty => chosen += runner.put_unused(q, hctx, std::mem::take(&mut tags)),
             Choice::HeldBack | Choice::Taken => {
-                // No word of the room that comes back with them: a thread that is told looks, is held back too, and tells the
-                // others in turn, for ever. What is held back goes on when a request with the device completes or a
-                // time has come, and either makes room.
+                // No word of the room that comes back with them: a thread that is told looks, is held back too, and
+                // tells the others in turn, for ever. What is held back goes on when a request with the device
+                // completes or a time has come, and either makes room.
                 chosen += runner.put_back(q, hctx, std::mem::take(&mut tags));
-                // A thread that inserted something that may go, completed what held something back, or came because a time had
-                // come, may have lacked a tag that was held here and have left.
+                // A thread that inserted something that may go, completed what held something back, or came because a
+                // time had come, may have lacked a tag that was held here and have left.
                 let is_due = domain.has_come(q, &mut now) && kept("dispatch.due_for_all");
                 if hctx.nr_lacked() == nr_lacked && !is_due {
                     break;
@@ -183,8 +187,9 @@ fn dispatch_one_hctx<'q>(
     chosen
 }
 
-/// With several: the choice first, since it decides whose tag is needed. A request whose hardware queue has no tag is put
-/// aside and the next is chosen, until a hardware queue would have a second one aside. Returns how many became ready.
+/// With several: the choice first, since it decides whose tag is needed. A request whose hardware queue has no tag is
+/// put aside and the next is chosen, until a hardware queue would have a second one aside. Returns how many became
+/// ready.
 fn dispatch_many_hctxs<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,

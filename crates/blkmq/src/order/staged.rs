@@ -2,13 +2,13 @@
 //! request keeps its mark for the head wherever it waits, and what lies in a bucket counts as waiting.
 //!
 //! # Liveness
-//! Who finds another thread choosing, or inserting, kicks it (see `staging`), so that it looks once more before it lets go;
-//! in the series that was left to the next completion, and to a timer where none comes.
+//! Who finds another thread choosing, or inserting, kicks it (see `staging`), so that it looks once more before it lets
+//! go; in the series that was left to the next completion, and to a timer where none comes.
 //!
-//! Who only polls, with nothing new to tell, kicks nobody. Otherwise threads that poll while the scheduler holds back what
-//! waits keep one choosing in vain, and what it holds back for may be the requests that this very thread has chosen and does
-//! not come to issue. (Who polls, and held the last tag while another lacked it, does kick: that other one may have had news.
-//! To do so again it must have got that tag anew, while another lacked it.)
+//! Who only polls, with nothing new to tell, kicks nobody. Otherwise threads that poll while the scheduler holds back
+//! what waits keep one choosing in vain, and what it holds back for may be the requests that this very thread has
+//! chosen and does not come to issue. (Who polls, and held the last tag while another lacked it, does kick: that other
+//! one may have had news. To do so again it must have got that tag anew, while another lacked it.)
 
 use blkmq_sched::Time;
 
@@ -25,11 +25,12 @@ use crate::stack::Chain;
 use crate::staging::{Round, Staging};
 use crate::sync::kept;
 
-/// Inserts a plug, or leaves it in this submitter's bucket. What finds no room stays in the plug, or with buckets waits with what
-/// others left.
+/// Inserts a plug, or leaves it in this submitter's bucket. What finds no room stays in the plug, or with buckets waits
+/// with what others left.
 ///
-/// COST: without buckets as of `single`. With them, without contention two compare-exchanges of the shared word and a lock and unlock
-/// of the hold; with contention an exchange of the own bucket's line, a fence, and at most one exchange of the shared word.
+/// COST: without buckets as of `single`. With them, without contention two compare-exchanges of the shared word and a
+/// lock and unlock of the hold; with contention an exchange of the own bucket's line, a fence, and at most one exchange
+/// of the shared word.
 pub(super) fn insert(
     runner: &mut Runner,
     starting: &Starting<'_>,
@@ -117,10 +118,11 @@ fn insert_buckets(runner: &mut Runner, q: &RequestQueue, now: Time, measures: Me
     });
 }
 
-/// One choice under one hold, unless another thread is choosing, which then chooses once more if this one has news for it.
+/// One choice under one hold, unless another thread is choosing, which then chooses once more if this one has news for
+/// it.
 ///
-/// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence and one
-/// exchange.
+/// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
+/// and one exchange.
 fn choose_alone<'q>(runner: &mut Runner, q: &'q RequestQueue, now: Time, has_news: bool) -> Choice<'q> {
     let (domain, member) = (q.domain(0), runner.member(q));
     let kicks = has_news || !kept("staged.news");
@@ -129,11 +131,12 @@ fn choose_alone<'q>(runner: &mut Runner, q: &'q RequestQueue, now: Time, has_new
         member.counters.found_held();
         return Choice::Taken;
     };
-    // As often as it is kicked: as in the series, nothing bounds what one thread does for others here. There is an end to it,
-    // since nothing is issued meanwhile that could complete, and what may be inserted is bounded.
+    // As often as it is kicked: as in the series, nothing bounds what one thread does for others here. There is an end
+    // to it, since nothing is issued meanwhile that could complete, and what may be inserted is bounded.
     let (mut now, mut choice) = (now, None);
     let round = |_| {
-        // Threads that come because a time has come kick this one again and again while it asks as of a time before that one.
+        // Threads that come because a time has come kick this one again and again while it asks as of a time before
+        // that one.
         if choice.is_some() && kept("staged.time_anew") {
             domain.has_come(q, &mut now);
         }

@@ -1,12 +1,12 @@
-//! Handing requests through: while nothing waits, what comes under one hold and gets tags leaves under the same hold, so it is
-//! put in the scheduler's order without ever being put into the scheduler.
+//! Handing requests through: while nothing waits, what comes under one hold and gets tags leaves under the same hold,
+//! so it is put in the scheduler's order without ever being put into the scheduler.
 //!
-//! Nothing is decided here. The scheduler names the order in which it would have handed the requests out after inserting all of
-//! them, and declines where it is not as simple as that (`Scheduler::hand_through`). What it declines, or what finds no tags,
-//! is inserted as ever.
+//! Nothing is decided here. The scheduler names the order in which it would have handed the requests out after
+//! inserting all of them, and declines where it is not as simple as that (`Scheduler::hand_through`). What it declines,
+//! or what finds no tags, is inserted as ever.
 //!
-//! What was left with the holder goes in the order in which it was left, and not in rounds of its submitters: all of it goes
-//! at once.
+//! What was left with the holder goes in the order in which it was left, and not in rounds of its submitters: all of it
+//! goes at once.
 
 use blkmq_sched::{MOST_NEWCOMERS, Newcomer, Op};
 
@@ -78,11 +78,11 @@ impl Runner {
 }
 
 impl<'q> Section<'q, '_> {
-    /// Hands a whole plug through that was noted, if that can be; else it stays as it is. Returns how many operations and
-    /// requests that were.
+    /// Hands a whole plug through that was noted, if that can be; else it stays as it is. Returns how many operations
+    /// and requests that were.
     ///
-    /// COST: beside the scheduler's own work the slots, and a read-modify-write of a tag word; if the scheduler declines, tags are
-    /// put back and a fence is passed, for nothing.
+    /// COST: beside the scheduler's own work the slots, and a read-modify-write of a tag word; if the scheduler
+    /// declines, tags are put back and a fence is passed, for nothing.
     #[inline]
     pub(super) fn hand_own_through(&mut self, starting: &Starting<'q>, plug: &mut RqList) -> (u64, usize) {
         let requests = plug.len();
@@ -93,7 +93,8 @@ impl<'q> Section<'q, '_> {
         operations.map_or((0, 0), |operations| (operations, requests))
     }
 
-    /// Hands all through that was left with the holder, if that can be; else it stays there. Returns how many requests that were.
+    /// Hands all through that was left with the holder, if that can be; else it stays there. Returns how many requests
+    /// that were.
     ///
     /// COST: as of [`hand_own_through`](Self::hand_own_through).
     #[inline]
@@ -118,8 +119,9 @@ impl<'q> Section<'q, '_> {
         0
     }
 
-    /// Hands a run through that was noted: with a tag each, and in the scheduler's order, it is ready then. Returns how many
-    /// operations that were; nothing, and the run is as it was, if that cannot be. `starting`: the requests begin with this.
+    /// Hands a run through that was noted: with a tag each, and in the scheduler's order, it is ready then. Returns how
+    /// many operations that were; nothing, and the run is as it was, if that cannot be. `starting`: the requests begin
+    /// with this.
     fn hand_through(&mut self, run: &mut RqList, starting: Option<&Starting<'q>>) -> Option<u64> {
         let Self { q, member, domain, hold, runner, now, .. } = self;
         let q = *q;

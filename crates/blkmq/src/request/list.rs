@@ -18,7 +18,8 @@ use crate::sync::atomic::Ordering;
 ///
 /// # Invariants
 /// 1. Every slot on the list was left there by a token that [`push_back`](Self::push_back),
-///    [`push_front`](Self::push_front) or [`push_free`](Self::push_free) consumed, or came over a chain whose owner gave it up; none is on another list.
+///    [`push_front`](Self::push_front) or [`push_free`](Self::push_free) consumed, or came over a chain whose owner
+///    gave it up; none is on another list.
 /// 2. All are of the same [`Slots`], and every method that asks for the slots is given these.
 /// 3. From `head`, `len` slots are linked by `next`; the last of them is `tail`. Of an empty list neither is looked at.
 #[derive(Debug)]
@@ -137,8 +138,8 @@ impl RqList {
         self.len += other.len;
     }
 
-    /// Moves the requests at the front, as far as `belongs` says so, into a list of their own. `belongs` may change each
-    /// request that it is shown, also the first that does not belong.
+    /// Moves the requests at the front, as far as `belongs` says so, into a list of their own. `belongs` may change
+    /// each request that it is shown, also the first that does not belong.
     #[inline]
     pub(crate) fn take_while<'q>(
         &mut self,
@@ -148,7 +149,8 @@ impl RqList {
         let mut taken = Self { head: self.head, tail: self.head, len: 0 };
         let mut at = self.head;
         while taken.len < self.len {
-            // SAFETY: the list owns the request (Invariants 1 and 2); the token ends with this round and is not given away.
+            // SAFETY: the list owns the request (Invariants 1 and 2); the token ends with this round and is not given
+            // away.
             let mut rq = unsafe { slots.adopt_at(at) };
             if !belongs(&mut rq) {
                 break;
@@ -228,7 +230,8 @@ impl RqList {
     }
 
     /// Takes over, in order and behind what is here, what [`hand_over`](Self::hand_over), [`leave`](Self::leave) or
-    /// [`deliver`](Self::deliver) gave away. Nothing else puts addresses on issue lists, completion rings and the staging.
+    /// [`deliver`](Self::deliver) gave away. Nothing else puts addresses on issue lists, completion rings and the
+    /// staging.
     #[inline]
     pub(crate) fn take_over(&mut self, slots: &Slots, chain: Chain, place: Place) {
         if !chain.is_empty() {

@@ -17,8 +17,9 @@ use crate::sync::atomic::{AtomicPtr, AtomicU32};
 /// A place for one request.
 ///
 /// # Invariants
-/// 1. `body` is reached only through the one [`Request`](super::Request) token of the slot. Tokens are made by [`Slots::take_own`] for the
-///    slot's submitter when the slot is free and on no list of free ones, and by [`Slots::adopt`] from an address that a token left behind.
+/// 1. `body` is reached only through the one [`Request`](super::Request) token of the slot. Tokens are made by
+///    [`Slots::take_own`] for the slot's submitter when the slot is free and on no list of free ones, and by
+///    [`Slots::adopt`] from an address that a token left behind.
 /// 2. `bio` is written only by the slot's submitter while no part of it is in flight, and read by the holders of its
 ///    parts' tokens.
 #[repr(align(64))]
@@ -187,8 +188,8 @@ mod tests {
         assert!(slots.complete(RqId(u64::MAX), Status::Ok, false).is_err(), "there is no such slot");
     }
 
-    /// Red if the mark of a loan gets lost on the way, or does not keep others out: they would hand its memory back while the device
-    /// reads or writes it.
+    /// Red if the mark of a loan gets lost on the way, or does not keep others out: they would hand its memory back
+    /// while the device reads or writes it.
     #[test]
     fn what_is_lent_only_the_loan_ends() {
         let slots = slots(1);
@@ -245,8 +246,8 @@ mod tests {
         }
     }
 
-    /// Goes red under Miri, which lets Relaxed loads see old values, if `State::is_issued` does not acquire: the scan then
-    /// takes a request for overdue that was issued just now, by the deadline of the slot's operation before it.
+    /// Goes red under Miri, which lets Relaxed loads see old values, if `State::is_issued` does not acquire: the scan
+    /// then takes a request for overdue that was issued just now, by the deadline of the slot's operation before it.
     #[test]
     fn who_sees_a_request_issued_sees_its_deadline() {
         let slots = slots(1);

@@ -9,8 +9,8 @@
 //!
 //! A place says who may move the request on. `Held` and the list places belong to one thread at a time by other means
 //! (a token, a list behind a lock, a chain published by a stack), so their changes are plain stores. Only `Issued` has
-//! two possible takers, the driver's completion and the timeout scan; they settle it by compare-exchange. Of a request that
-//! is lent the first is whoever has the loan, and the second takes nothing.
+//! two possible takers, the driver's completion and the timeout scan; they settle it by compare-exchange. Of a request
+//! that is lent the first is whoever has the loan, and the second takes nothing.
 
 use blkmq_sched::Time;
 
@@ -247,8 +247,8 @@ impl State {
         self.word().compare_exchange(issued, asked, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// The timeout scan is done. `expired`: the driver gave the request up, and no completion of it will come. What is lent
-    /// nobody can give up.
+    /// The timeout scan is done. `expired`: the driver gave the request up, and no completion of it will come. What is
+    /// lent nobody can give up.
     pub(crate) fn end_timeout(&self, generation: u32, expired: bool) -> TimeoutVerdict {
         let is_lent = self.is_lent();
         let expired = expired && !is_lent;

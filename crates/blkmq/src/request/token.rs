@@ -303,9 +303,9 @@ impl Slots {
         Request { slots: self, slot }
     }
 
-    /// The driver completes a request, of which it has a loan if it `is_lent`: its token, if nobody else has completed it.
-    /// `Ok(None)`: the timeout scan is asking about it just now and will complete it with this status. `Err`: the driver has no
-    /// such request.
+    /// The driver completes a request, of which it has a loan if it `is_lent`: its token, if nobody else has completed
+    /// it. `Ok(None)`: the timeout scan is asking about it just now and will complete it with this status. `Err`: the
+    /// driver has no such request.
     pub(crate) fn complete(&self, id: RqId, status: Status, is_lent: bool) -> Result<Option<Request<'_>>, ()> {
         let (slot, generation) = self.find(id).ok_or(())?;
         match slot.state.complete(generation, status, is_lent) {

@@ -27,8 +27,8 @@ impl Parker {
     /// Sleeps until there is a token, and takes it; or until `timeout` from now has passed, if one is given. Returns
     /// whether it took the token.
     ///
-    /// The model checkers know no time; there a timeout under a second passes after one yield, and a longer one never: a
-    /// sleep that only it would end is a lost wake-up, which they then report as a deadlock.
+    /// The model checkers know no time; there a timeout under a second passes after one yield, and a longer one never:
+    /// a sleep that only it would end is a lost wake-up, which they then report as a deadlock.
     pub fn park_until(&self, timeout: Option<Duration>) -> bool {
         match timeout {
             None => self.park(),

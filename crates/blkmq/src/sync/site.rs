@@ -7,7 +7,8 @@ use super::atomic::{Ordering, fence};
 
 #[cfg(any(loom, shuttle, virtual_cpus))]
 thread_local! {
-    // All of them run the threads of a model on the thread that started it, and the test harness gives each test its own.
+    // All of them run the threads of a model on the thread that started it, and the test harness gives each test its
+    // own.
     static WEAKENED: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 

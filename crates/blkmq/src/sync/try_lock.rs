@@ -17,8 +17,8 @@ struct Marked<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the content is reached only through a `TryGuard`, of which `held` lets one exist at a time, so sharing the lock
-// moves the content between threads but never shares it.
+// SAFETY: the content is reached only through a `TryGuard`, of which `held` lets one exist at a time, so sharing the
+// lock moves the content between threads but never shares it.
 unsafe impl<T: Send> Sync for TryLock<T> {}
 
 /// The hold of a [`TryLock`]; dropping it lets go.
@@ -36,7 +36,8 @@ impl<T> TryLock<T> {
 
     /// Takes the lock if it is free. Never spins.
     ///
-    /// COST: of a held lock one load, which leaves the line shared, so that the holder pays for its next write; of a free one a load and a compare-exchange.
+    /// COST: of a held lock one load, which leaves the line shared, so that the holder pays for its next write; of a
+    /// free one a load and a compare-exchange.
     #[inline]
     pub fn try_lock(&self) -> Option<TryGuard<'_, T>> {
         if self.0.held.load(Ordering::Relaxed) {
@@ -58,8 +59,8 @@ impl<T> Deref for TryGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this guard is the only one (`held` was false when it was made and stays true until it is dropped), and
-        // the reference cannot outlive it.
+        // SAFETY: this guard is the only one (`held` was false when it was made and stays true until it is dropped),
+        // and the reference cannot outlive it.
         self.lock.0.value.with(|value| unsafe { &*value })
     }
 }

@@ -29,8 +29,8 @@ pub(crate) fn queue_with(device: &str, scheduler: &str, slots: u16, io_timeout_m
 /// What must hold when nobody has anything outstanding.
 ///
 /// A look may fall between two steps of another thread: one that resizes a frozen queue's tags folds them, and one that
-/// ends a `nowait` operation on a frozen queue counts it as entered, then as completed. So it looks again; a tag that is
-/// lost stays out, and an operation that is lost stays uncounted, however often one looks.
+/// ends a `nowait` operation on a frozen queue counts it as entered, then as completed. So it looks again; a tag that
+/// is lost stays out, and an operation that is lost stays uncounted, however often one looks.
 pub(crate) fn assert_balanced(q: &RequestQueue) {
     let is_balanced = |stats: Stats| q.in_flight() == 0 && stats.entered == stats.completed && q.stat().in_flight == 0;
     let settled = (0..100_000).any(|_| {

@@ -1,5 +1,5 @@
-//! Rounds that find lost wake-ups: each has one event that lets everybody go on, and the next round begins when all have.
-//! Under a steady load the next event repairs what an earlier one missed; here there is none.
+//! Rounds that find lost wake-ups: each has one event that lets everybody go on, and the next round begins when all
+//! have. Under a steady load the next event repairs what an earlier one missed; here there is none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

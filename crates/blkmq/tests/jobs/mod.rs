@@ -1,5 +1,5 @@
-//! Jobs as fio runs them, on a virtual clock and in one thread: each keeps so many operations outstanding, and passes on
-//! each by itself.
+//! Jobs as fio runs them, on a virtual clock and in one thread: each keeps so many operations outstanding, and passes
+//! on each by itself.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::sync::Arc;

@@ -42,8 +42,8 @@ fn request(kind: u16) -> Vec<u8> {
     request.concat()
 }
 
-/// Red, for it waits for ever, if what is received last, which is short, means as ever that the socket is to be waited for: it is
-/// waited for no more.
+/// Red, for it waits for ever, if what is received last, which is short, means as ever that the socket is to be waited
+/// for: it is waited for no more.
 #[test]
 #[cfg_attr(miri, ignore = "there are no sockets")]
 fn who_is_gone_is_heard_to_the_end_though_nobody_looks_again() {

@@ -11,8 +11,8 @@ use crate::bench::waits;
 use crate::job::Direction;
 
 impl Worker {
-    /// Begins; called once, when all threads of the stage are ready. What is measured counts from `at`, which is the same for
-    /// all of them, however late a thread gets a processor: their numbers are of the same stretch of time.
+    /// Begins; called once, when all threads of the stage are ready. What is measured counts from `at`, which is the
+    /// same for all of them, however late a thread gets a processor: their numbers are of the same stretch of time.
     pub(in crate::bench) fn begin(&mut self, at: Time, has_thread: bool) {
         self.has_thread = has_thread;
         self.now = self.time().max(at);

@@ -10,8 +10,8 @@ use crate::job::{Direction, Operations};
 impl Worker {
     /// Submits until something is in the way.
     ///
-    /// COST: for each operation of a plain job the pattern's choice, a buffer from a list, and what the block layer takes
-    /// for a submission.
+    /// COST: for each operation of a plain job the pattern's choice, a buffer from a list, and what the block layer
+    /// takes for a submission.
     pub(super) fn submit(&mut self) -> Halt {
         if self.then != Then::Submit {
             return Halt::Drain;
@@ -139,8 +139,8 @@ impl Worker {
         self.pattern.next(|drawn| pace.as_ref().map_or(drawn, |pace| pace.turn(drawn, now)))
     }
 
-    /// The next operation of a job that may have to read back what it wrote; `None` when all that was to be read, or the
-    /// pass, is over.
+    /// The next operation of a job that may have to read back what it wrote; `None` when all that was to be read, or
+    /// the pass, is over.
     fn choose(&mut self) -> Option<Step> {
         let Some(verifier) = &mut self.verifier else { return self.next() };
         let job = &self.plan.job;

@@ -1,9 +1,9 @@
-//! Where one thread alone drives a queue, each hardware queue gets requests in the very order in which they were chosen for
-//! it, whatever the number of hardware queues. What the device gave back waits in front of the scheduler, in the order of
-//! the giving back: it comes behind all that was chosen before, and before all that is chosen later.
+//! Where one thread alone drives a queue, each hardware queue gets requests in the very order in which they were chosen
+//! for it, whatever the number of hardware queues. What the device gave back waits in front of the scheduler, in the
+//! order of the giving back: it comes behind all that was chosen before, and before all that is chosen later.
 //!
-//! Several threads may invert one another's choices, and take what another has put aside; so this holds from a moment at
-//! which the queue had drained, until a second one comes. Submitters that do nothing do not count.
+//! Several threads may invert one another's choices, and take what another has put aside; so this holds from a moment
+//! at which the queue had drained, until a second one comes. Submitters that do nothing do not count.
 
 use blkmq_sched::RqId;
 

@@ -1,6 +1,7 @@
-//! What comes into the scheduler is what was submitted: of its client and priority, awaited or not, and it merges or stays
-//! alone as it wished and the queue lets it. Of one submitter, requests of one kind (class of priority, awaited or not)
-//! come in the order in which they were submitted; what must not wait comes when its submitter passes its plug on, or never.
+//! What comes into the scheduler is what was submitted: of its client and priority, awaited or not, and it merges or
+//! stays alone as it wished and the queue lets it. Of one submitter, requests of one kind (class of priority, awaited
+//! or not) come in the order in which they were submitted; what must not wait comes when its submitter passes its plug
+//! on, or never.
 //!
 //! A request has the id of the operation that began it. That is known when the submitter hears of it: of one that was
 //! submitted by itself then, of all others when they are over.
@@ -40,7 +41,8 @@ struct Submitter {
     passed_on: u64,
 }
 
-/// Those who are one client to the queue: how many submitters there are of it, and which client it is, if that is known.
+/// Those who are one client to the queue: how many submitters there are of it, and which client it is, if that is
+/// known.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tenant {
     nr_submitters: u32,
@@ -299,7 +301,8 @@ mod tests {
         Asked { flags, ..asked(op, 8, 8) }
     }
 
-    /// An operation comes into the scheduler and ends as the second says; the first event that breaks a promise says so.
+    /// An operation comes into the scheduler and ends as the second says; the first event that breaks a promise says
+    /// so.
     fn came(told: &mut Told<Arrivals>, asked: Asked, info: Info) -> Result<(), Violation> {
         let rq = id(1, 0, 0);
         told.good(submitted(1, asked)).good(inserted(rq, info, 0)).good(Event::Named { submitter: 1, bio: 1, id: rq });

@@ -1,7 +1,8 @@
 //! The busy time is counted: as much as there was something at the device, by the times of the completions.
 //!
-//! Who begins something adds the time since somebody looked last if the queue was busy, by sums of all threads' counts that
-//! may lag behind for as long as a thread is held up. So no more than a quarter is asked for, and only of long times.
+//! Who begins something adds the time since somebody looked last if the queue was busy, by sums of all threads' counts
+//! that may lag behind for as long as a thread is held up. So no more than a quarter is asked for, and only of long
+//! times.
 
 use blkmq_sched::Time;
 

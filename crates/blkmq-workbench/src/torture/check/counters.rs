@@ -1,8 +1,8 @@
-//! What a queue counts is what happened. It is compared whenever the queue has drained and is frozen; what the statistics
-//! count, from one such moment to the next.
+//! What a queue counts is what happened. It is compared whenever the queue has drained and is frozen; what the
+//! statistics count, from one such moment to the next.
 //!
-//! An operation in a plug has been submitted and not counted yet, and one that is over may not have been reaped. So where
-//! the device does not tell, a count is held between bounds, which meet when nothing is outstanding.
+//! An operation in a plug has been submitted and not counted yet, and one that is over may not have been reaped. So
+//! where the device does not tell, a count is held between bounds, which meet when nothing is outstanding.
 
 use blkmq_sched::Op;
 use blkmq_virtual::{Locking, Stat, Stats, Status};
@@ -35,7 +35,8 @@ struct Seen {
     /// Operations that failed, and their parts.
     failed: u64,
     failed_parts: u64,
-    /// Of the parts those of operations that would have had to wait; those of writes that waited for a flush and failed.
+    /// Of the parts those of operations that would have had to wait; those of writes that waited for a flush and
+    /// failed.
     refused_parts: u64,
     unwritten_parts: u64,
     /// Operations that only flushed.
@@ -43,7 +44,8 @@ struct Seen {
     /// Parts of operations of which nobody knows what became.
     dropped: Parts,
     merged: u64,
-    /// Requests that the scheduler chose under the locking single, under the others, and at least so many holds of these.
+    /// Requests that the scheduler chose under the locking single, under the others, and at least so many holds of
+    /// these.
     chosen: u64,
     chosen_in_batches: u64,
     batches: u64,

@@ -1,5 +1,5 @@
-//! Data is where it belongs: a read finds what was written last, the device is asked for the sectors that somebody asked
-//! for, and what it is to write is what the operation of these sectors brought.
+//! Data is where it belongs: a read finds what was written last, the device is asked for the sectors that somebody
+//! asked for, and what it is to write is what the operation of these sectors brought.
 //!
 //! Of operations that overlap only reads are outstanding at once, so what a read must find is certain, but for sectors
 //! that a write which failed may or may not have reached.

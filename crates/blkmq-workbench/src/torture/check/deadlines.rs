@@ -1,11 +1,11 @@
 //! mq-deadline keeps its deadlines: the oldest request of a direction is not passed over for long once it has expired.
 //!
-//! Whether it has is looked at only when a batch begins, and a batch of the other direction may come first. So a read is
-//! passed by the rest of the running batch and by one batch of writes at most, a write by the rest of the running batch and
-//! by `writes_starved` batches of reads.
+//! Whether it has is looked at only when a batch begins, and a batch of the other direction may come first. So a read
+//! is passed by the rest of the running batch and by one batch of writes at most, a write by the rest of the running
+//! batch and by `writes_starved` batches of reads.
 //!
-//! That holds while one class alone has anything outstanding. With several, a class that is tried in vain begins a batch
-//! that another then goes on with, as in Linux.
+//! That holds while one class alone has anything outstanding. With several, a class that is tried in vain begins a
+//! batch that another then goes on with, as in Linux.
 
 use std::collections::VecDeque;
 
@@ -124,9 +124,9 @@ impl Deadlines {
         self.fifos.iter_mut().flatten().for_each(|fifo| fifo.passed = 0);
     }
 
-    /// A CPU tells the scheduler the time, by the last look at the clock of what it is about: in a poll that may be the one
-    /// at its beginning, so an earlier time may follow a later one, but none before its last insertion. Under combining it also
-    /// inserts what others left, whatever it is about, so there that says nothing.
+    /// A CPU tells the scheduler the time, by the last look at the clock of what it is about: in a poll that may be the
+    /// one at its beginning, so an earlier time may follow a later one, but none before its last insertion. Under
+    /// combining it also inserts what others left, whatever it is about, so there that says nothing.
     fn told(&mut self, cpu: u16, now: Time, inserts: bool) -> Result<(), Violation> {
         let cpu = usize::from(cpu);
         if cpu >= self.told.len() {

@@ -1,5 +1,5 @@
-//! A dump tells of what there is: of a queue that has drained, that nothing is in it, nothing out and nothing waits but in
-//! the submitters' plugs, and what is over and not reaped.
+//! A dump tells of what there is: of a queue that has drained, that nothing is in it, nothing out and nothing waits but
+//! in the submitters' plugs, and what is over and not reaped.
 
 use super::super::event::{Event, Stamp};
 use super::{Checker, Violation};

@@ -1,6 +1,6 @@
-//! Flushes keep their promises: when one is over, what had completed before it was submitted survives a loss of power. A
-//! write, discard or write of zeroes that asks for a flush before it is not offered before that is done; one that asks to
-//! be durable (FUA) is over when it is.
+//! Flushes keep their promises: when one is over, what had completed before it was submitted survives a loss of power.
+//! A write, discard or write of zeroes that asks for a flush before it is not offered before that is done; one that
+//! asks to be durable (FUA) is over when it is.
 //!
 //! Durable is what a flush of the device that began later has made so; or, of a device that can, a write that went past
 //! the cache.

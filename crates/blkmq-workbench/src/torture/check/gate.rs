@@ -1,13 +1,15 @@
 //! A request passes the scheduler by only while it may, and strict classes stay strict whoever passes.
 //!
-//! Nothing passes while that is switched off. What passes was not submitted before another request came into the scheduler
-//! that waits there still, nor, under the locking combining, before another was left to it that is not even there yet.
+//! Nothing passes while that is switched off. What passes was not submitted before another request came into the
+//! scheduler that waits there still, nor, under the locking combining, before another was left to it that is not even
+//! there yet.
 //!
-//! No request is chosen while one of a higher class has come into the scheduler, or has passed it and was offered to the
-//! device, and is not over; but for one that goes to the head, or has waited for `prio_aging_expire`.
+//! No request is chosen while one of a higher class has come into the scheduler, or has passed it and was offered to
+//! the device, and is not over; but for one that goes to the head, or has waited for `prio_aging_expire`.
 //!
-//! When a request decides to pass is not told; it is after its operation was submitted. That another is in the scheduler is
-//! seen by others at the latest when the CPU that brought it there does something else; under combining at once.
+//! When a request decides to pass is not told; it is after its operation was submitted. That another is in the
+//! scheduler is seen by others at the latest when the CPU that brought it there does something else; under combining at
+//! once.
 
 use std::collections::VecDeque;
 
@@ -77,7 +79,8 @@ pub(super) struct Gate {
     requests: Table<Known>,
     /// Requests of each class that are not over.
     nr_open: [u64; 3],
-    /// Those that wait in the order in which they came, with the step since which others see them, and some that wait no more.
+    /// Those that wait in the order in which they came, with the step since which others see them, and some that wait
+    /// no more.
     waiting: VecDeque<(RqId, Option<u64>)>,
     /// The first of them that is not seen yet, and the CPU that brought these.
     unseen: Vec<(u16, RqId)>,
@@ -224,7 +227,8 @@ impl Gate {
         Err(Violation::new(RULE, what).request(rq).request(higher))
     }
 
-    /// The step at which the operation of a request was submitted, or an earlier one, and its class, as far as they are known.
+    /// The step at which the operation of a request was submitted, or an earlier one, and its class, as far as they are
+    /// known.
     fn origin(&self, rq: RqId, op: Op, sector: u64, data: &[u64]) -> Option<(u64, Class)> {
         let of = |operation: &Operation| (operation.step, operation.asked.priority.class);
         if let Some(bio) = data.first().or_else(|| self.names.get(rq)) {

@@ -1,10 +1,10 @@
 //! Reads, writes and discards are counted each for themselves: of each group as many requests and merges as there were
-//! operations, and as much time as these took, by the times of their completions. Flushes of the device took as long as the
-//! device says, at least. Looked at whenever the queue has drained, from the beginning until somebody turns the statistics
-//! off.
+//! operations, and as much time as these took, by the times of their completions. Flushes of the device took as long as
+//! the device says, at least. Looked at whenever the queue has drained, from the beginning until somebody turns the
+//! statistics off.
 //!
-//! A request lasts as long as one of its operations did. So the time of a group is at most the sum over its operations, and
-//! at least that without the longest, for each merge.
+//! A request lasts as long as one of its operations did. So the time of a group is at most the sum over its operations,
+//! and at least that without the longest, for each merge.
 
 use blkmq_sched::{Op, RqId, Time};
 use blkmq_virtual::{Limits, Stat, Status};
@@ -27,7 +27,8 @@ struct Group {
     uncertain: u64,
     /// Time that they took, in ns: at most; at least, if none merged; the longest.
     most_ns: u64,
-    /// Below zero for what was submitted after whoever completed it looked at the clock: the queue sums up a batch's times.
+    /// Below zero for what was submitted after whoever completed it looked at the clock: the queue sums up a batch's
+    /// times.
     least_ns: i64,
     longest_ns: u64,
 }

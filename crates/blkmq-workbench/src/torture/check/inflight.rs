@@ -15,8 +15,8 @@ const MS: u64 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct Inflight {
     offers: Offers,
-    /// Requests that the device was asked about, or would have been just when it completed them: a timeout scan may still hold
-    /// those that are over.
+    /// Requests that the device was asked about, or would have been just when it completed them: a timeout scan may
+    /// still hold those that are over.
     overdue: Vec<(RqId, Op)>,
     /// When each request was offered.
     since: Table<Time>,

@@ -1,5 +1,5 @@
-//! Requests keep to what the device accepts, and what may not be one request is not: operations that must stay alone, of
-//! different groups or priorities, or that may wait and must not.
+//! Requests keep to what the device accepts, and what may not be one request is not: operations that must stay alone,
+//! of different groups or priorities, or that may wait and must not.
 
 use std::collections::BTreeMap;
 

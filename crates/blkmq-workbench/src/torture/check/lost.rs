@@ -1,5 +1,5 @@
-//! Nothing is lost and nothing doubled: an operation that was taken is over once, by the hand that submitted it, and with
-//! a status that what became of its requests allows.
+//! Nothing is lost and nothing doubled: an operation that was taken is over once, by the hand that submitted it, and
+//! with a status that what became of its requests allows.
 
 use std::collections::BTreeMap;
 
@@ -43,8 +43,8 @@ struct Operation {
     /// Requests that it is cut into.
     nr_parts: u64,
     id: Option<RqId>,
-    /// Of its sectors, those that the device is done with, and those of them that went well. Not counted for reads, which
-    /// may overlap, and flushes.
+    /// Of its sectors, those that the device is done with, and those of them that went well. Not counted for reads,
+    /// which may overlap, and flushes.
     done: u64,
     good: u64,
     /// What ended requests that may have been its own.

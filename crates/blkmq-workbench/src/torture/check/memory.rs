@@ -1,9 +1,10 @@
-//! Memory is bounded: it does not grow with the number of operations, only with what the queue is made for, and when the
-//! world is gone it is back.
+//! Memory is bounded: it does not grow with the number of operations, only with what the queue is made for, and when
+//! the world is gone it is back.
 //!
 //! Looked at whenever the queue has drained. Some of what is held is the world's own: the device keeps what it knows of
-//! requests, the machine a few words for every thread that ever ran. Buffers are not counted while clients keep them for
-//! later, nor while operations have them that are outstanding: many may wait to be reaped when the queue has drained.
+//! requests, the machine a few words for every thread that ever ran. Buffers are not counted while clients keep them
+//! for later, nor while operations have them that are outstanding: many may wait to be reaped when the queue has
+//! drained.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -66,8 +67,8 @@ pub(super) struct Memory {
     nr_submitters: i64,
     nr_slots: i64,
     nr_background: i64,
-    /// The most threads, and the most submitters, that the queue ever had at a time: it keeps their places, with the lines
-    /// and the slots, and counts ranges in each.
+    /// The most threads, and the most submitters, that the queue ever had at a time: it keeps their places, with the
+    /// lines and the slots, and counts ranges in each.
     most_members: i64,
     most_submitters: i64,
     nr_hctxs: i64,
@@ -79,11 +80,13 @@ pub(super) struct Memory {
     forgotten: BTreeMap<u16, Forgotten>,
     /// The most that was ever needed at a time for what the queue is made for, in bytes.
     made_for: i64,
-    /// Whether a scheduler is in place, what it may have taken for its requests, in bytes, and the most that one ever took.
+    /// Whether a scheduler is in place, what it may have taken for its requests, in bytes, and the most that one ever
+    /// took.
     has_scheduler: bool,
     slab: i64,
     most_slab: i64,
-    /// What the device may keep of as many requests as it can have at a time, in bytes, and the most that this ever was.
+    /// What the device may keep of as many requests as it can have at a time, in bytes, and the most that this ever
+    /// was.
     of_device: i64,
     most_of_device: i64,
     first: Option<i64>,
@@ -207,7 +210,8 @@ impl Memory {
         if self.nr_operations < WARM {
             return Ok(());
         }
-        // What a scheduler or the device had before and has not now may come back, and what was forgotten may be gone already.
+        // What a scheduler or the device had before and has not now may come back, and what was forgotten may be gone
+        // already.
         let gone = self.most_slab - self.slab + self.most_of_device - self.of_device + forgotten;
         let base = Look { made_for: now.made_for - gone, ..now };
         let warm = *self.warm.get_or_insert(base);

@@ -1,17 +1,18 @@
 //! The device gets what the scheduler chose, once, and in its order.
 //!
 //! A request comes into the scheduler once, is chosen once, and only then offered; what the device gives back waits in
-//! front of the scheduler, or at its head. What goes to the head is chosen next, the latest first. Where
-//! there is one hardware queue, requests reach it in the order in which each CPU chose them; with several, a request whose
-//! queue lacks a tag waits aside, and another CPU may take it (see `alone` for where there is no other). What the device
+//! front of the scheduler, or at its head. What goes to the head is chosen next, the latest first. Where there is one
+//! hardware queue, requests reach it in the order in which each CPU chose them; with several, a request whose queue
+//! lacks a tag waits aside, and another CPU may take it (see `alone` for where there is no other). What the device
 //! refused comes first when it is asked again.
 //!
-//! Under the lockings batch and combining a hold puts what it chose on its way before it is let go. So there the order is
-//! exact where there is one hardware queue, whichever CPU it was that chose.
+//! Under the lockings batch and combining a hold puts what it chose on its way before it is let go. So there the order
+//! is exact where there is one hardware queue, whichever CPU it was that chose.
 //!
 //! While requests may pass the scheduler by, one that never came into it may be offered: see `gate` for which.
 //!
-//! Without a scheduler no order is promised: a request in a software queue may be taken by another CPU, and passed then.
+//! Without a scheduler no order is promised: a request in a software queue may be taken by another CPU, and passed
+//! then.
 
 use std::collections::VecDeque;
 

@@ -66,8 +66,8 @@ fn cut(limits: &Limits, asked: &Asked, pieces: &[usize]) -> u64 {
     nr_parts
 }
 
-/// The sectors of at most `most` bytes of data from `offset` that fit into as many segments as a request may have: whole
-/// blocks, and one block in any case.
+/// The sectors of at most `most` bytes of data from `offset` that fit into as many segments as a request may have:
+/// whole blocks, and one block in any case.
 fn fit(limits: &Limits, pieces: &[usize], offset: u64, most: u64) -> u64 {
     let block = u64::from(limits.logical_block_size);
     let (mut skipped, mut taken) = (offset, 0);

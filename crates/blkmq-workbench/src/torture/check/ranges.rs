@@ -1,6 +1,6 @@
-//! Ranges of sectors are counted apart as what happened in them: looked at whenever the queue has drained, from one such
-//! moment to the next. A request belongs to the range in which it began when it came in. A range that keeps its name keeps
-//! its counts; one of a new name begins at zero, also where another was.
+//! Ranges of sectors are counted apart as what happened in them: looked at whenever the queue has drained, from one
+//! such moment to the next. A request belongs to the range in which it began when it came in. A range that keeps its
+//! name keeps its counts; one of a new name begins at zero, also where another was.
 
 use blkmq_sched::{Op, RqId};
 use blkmq_virtual::{Limits, Stat};
@@ -92,8 +92,8 @@ impl Ranges {
 }
 
 impl Ranges {
-    /// Nothing of the range is in the queue. If something is by the count, those requests are named that came in and of which
-    /// nobody saw the end.
+    /// Nothing of the range is in the queue. If something is by the count, those requests are named that came in and of
+    /// which nobody saw the end.
     fn judge_drained(&self, now: &RangeCount) -> Result<(), Violation> {
         if now.stat.in_flight == 0 {
             return Ok(());

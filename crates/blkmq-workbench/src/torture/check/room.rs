@@ -1,10 +1,11 @@
-//! A scheduler holds no more than it may: for each hardware queue `nr_requests`, with what its device has, and of requests
-//! other than reads as many as the scheduler's `async_depth` allows. What must not wait for room is refused only when there
-//! may have been none.
+//! A scheduler holds no more than it may: for each hardware queue `nr_requests`, with what its device has, and of
+//! requests other than reads as many as the scheduler's `async_depth` allows. What must not wait for room is refused
+//! only when there may have been none.
 //!
-//! The queue looks for room under the scheduler's lock. So what had a tag when the scheduler was told something last, and
-//! still has it, was there at that look. What was chosen and has no tag yet was not, so the sums alone may be larger. Which
-//! hardware queue a request goes to that may be polled is not known here, so where that matters only `async_depth` counts.
+//! The queue looks for room under the scheduler's lock. So what had a tag when the scheduler was told something last,
+//! and still has it, was there at that look. What was chosen and has no tag yet was not, so the sums alone may be
+//! larger. Which hardware queue a request goes to that may be polled is not known here, so where that matters only
+//! `async_depth` counts.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,6 @@
-//! Slots are conserved: what a submitter has outstanding is what it submitted and did not reap, it never has more than its
-//! slots, an operation is refused for want of a slot only when there is none, and an id names one operation for ever.
+//! Slots are conserved: what a submitter has outstanding is what it submitted and did not reap, it never has more than
+//! its slots, an operation is refused for want of a slot only when there is none, and an id names one operation for
+//! ever.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! No request waits while it could go on. Looked at whenever every CPU sleeps, and nothing has happened, or will happen,
-//! for longer than anybody would sleep of his own accord, or until he tries a refused request again: then all that is
-//! outstanding waits for the device or for its policy, and somebody has planned for what happens next. Who looks at the
-//! queue meanwhile, or wakes in vain, changes nothing about that.
+//! No request waits while it could go on. Looked at whenever every CPU sleeps, and nothing has happened, or will
+//! happen, for longer than anybody would sleep of his own accord, or until he tries a refused request again: then all
+//! that is outstanding waits for the device or for its policy, and somebody has planned for what happens next. Who
+//! looks at the queue meanwhile, or wakes in vain, changes nothing about that.
 
 use blkmq_sched::{Op, RqId, Time};
 
@@ -215,7 +215,8 @@ impl Stall {
         self.offers.refused().count() as u64 + self.nr_chosen
     }
 
-    /// With tags and room for everything, each operation is with the device. Those that wait for a flush are not judged.
+    /// With tags and room for everything, each operation is with the device. Those that wait for a flush are not
+    /// judged.
     fn judge_operations(&self) -> Result<(), (u64, String)> {
         for (bio, Operation { submitter, asked, is_vague }) in self.operations.iter() {
             let flushes = self.facts.limits.write_cache && (asked.flags.preflush || asked.flags.fua);

@@ -1,5 +1,5 @@
-//! A device is not asked too early: only about a request that it was given, and when the timeout has passed since, or since
-//! it was asked about it last.
+//! A device is not asked too early: only about a request that it was given, and when the timeout has passed since, or
+//! since it was asked about it last.
 
 use blkmq_sched::{RqId, Time};
 

@@ -1,8 +1,8 @@
-//! The times of a completion are those of what happened: submitted while the submitter was at it, issued when the device
-//! was told, and completed then or later, but before it was reaped.
+//! The times of a completion are those of what happened: submitted while the submitter was at it, issued when the
+//! device was told, and completed then or later, but before it was reaped.
 //!
-//! An operation may be issued before it was submitted: who passes it on may have looked at the clock before, and the times
-//! are those of the batches that it went with.
+//! An operation may be issued before it was submitted: who passes it on may have looked at the clock before, and the
+//! times are those of the batches that it went with.
 
 use blkmq_sched::{Op, Time};
 use blkmq_virtual::Status;
@@ -149,8 +149,8 @@ mod tests {
 
     const RQ: RqId = id(1, 0, 0);
 
-    /// A read of 8 sectors that was submitted and taken at 10 ns, and issued at 0 by who had looked at the clock before.
-    /// It is 50 ns now.
+    /// A read of 8 sectors that was submitted and taken at 10 ns, and issued at 0 by who had looked at the clock
+    /// before. It is 50 ns now.
     fn told() -> Told<CompletionTimes> {
         let mut told = Told::new(CompletionTimes::new());
         told.now = 10;

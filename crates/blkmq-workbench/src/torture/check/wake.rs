@@ -1,5 +1,5 @@
-//! A submitter that sleeps until something is over is woken when something is. Looked at whenever every CPU sleeps: what
-//! is under way then has come to its end, so whoever completed an operation has also woken its submitter.
+//! A submitter that sleeps until something is over is woken when something is. Looked at whenever every CPU sleeps:
+//! what is under way then has come to its end, so whoever completed an operation has also woken its submitter.
 
 use blkmq_sched::Op;
 
@@ -20,8 +20,8 @@ struct Operation {
     sectors: (usize, usize),
     /// Sectors that the device has not done.
     left: u64,
-    /// Whether that says when it is over: it does not for what the flush machine handles, for reads that overlap others,
-    /// and when nobody reaps it.
+    /// Whether that says when it is over: it does not for what the flush machine handles, for reads that overlap
+    /// others, and when nobody reaps it.
     is_certain: bool,
 }
 
@@ -74,8 +74,8 @@ impl Wake {
         for place in sectors.0..sectors.1 {
             is_certain &= self.nr_outstanding[place] == 0;
             self.nr_outstanding[place] += 1;
-            // What the device does for the newcomer may look as if it was for the other. The others are no longer certain
-            // since that one came.
+            // What the device does for the newcomer may look as if it was for the other. The others are no longer
+            // certain since that one came.
             if let Some(other) = self.operations.get_mut(self.newest[place]).filter(|other| other.left > 0) {
                 other.is_certain = false;
             }

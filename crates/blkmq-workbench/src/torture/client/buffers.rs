@@ -9,7 +9,8 @@ const SECTOR: usize = 512;
 /// What a read's buffers hold beforehand: no operation has this number.
 const POISON: u64 = u64::MAX;
 
-/// Buffers that are not in use, by the power of two that is their capacity. The witness knows how much memory they take.
+/// Buffers that are not in use, by the power of two that is their capacity. The witness knows how much memory they
+/// take.
 pub(super) struct Spare {
     witness: Witness,
     classes: [Vec<Buffer>; 24],

@@ -50,8 +50,8 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
             Poll::Pending => true,
         });
         if awaited.is_empty() {
-            // What has all slots, or the sectors that are wanted, may be operations that nobody awaits: only leaving makes
-            // them complete then.
+            // What has all slots, or the sectors that are wanted, may be operations that nobody awaits: only leaving
+            // makes them complete then.
             if !goes_on || is_full || client.habits.meetings.is_some() || client.habits.random.one_in(4) {
                 break;
             }

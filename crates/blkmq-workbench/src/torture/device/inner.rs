@@ -42,8 +42,8 @@ pub(crate) enum Found {
 struct Over {
     id: RqId,
     when: Time,
-    /// A timeout scan on this CPU may still hold it, and would then take a status. Once the CPU is back in the device it
-    /// no longer does.
+    /// A timeout scan on this CPU may still hold it, and would then take a status. Once the CPU is back in the device
+    /// it no longer does.
     asker: Option<CpuId>,
 }
 
@@ -341,8 +341,8 @@ impl Inner {
         }
     }
 
-    /// The power goes, and comes back at once. Of the requests in progress some fail, having got anywhere before; the others
-    /// begin again. A flush does not, since what it was to make durable is gone.
+    /// The power goes, and comes back at once. Of the requests in progress some fail, having got anywhere before; the
+    /// others begin again. A flush does not, since what it was to make durable is gone.
     pub(crate) fn lose_power(&mut self) {
         for queue in 0..self.queues.len() {
             for place in 0..self.queues[queue].held.len() {

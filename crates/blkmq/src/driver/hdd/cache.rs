@@ -15,8 +15,8 @@ impl Extent {
     }
 }
 
-/// The cache. A write takes room, in sectors and in segments, from when it is admitted until it is on the platter: a cache
-/// tracks a number of writes, however small they are, and overwriting what waits gives nothing back.
+/// The cache. A write takes room, in sectors and in segments, from when it is admitted until it is on the platter: a
+/// cache tracks a number of writes, however small they are, and overwriting what waits gives nothing back.
 #[derive(Debug)]
 pub(super) struct Cache {
     /// Sorted, without overlap and without neighbours that touch. No longer than there are segments.

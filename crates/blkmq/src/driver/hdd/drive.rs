@@ -17,7 +17,8 @@ const LINK_OVERHEAD: u64 = 10_000;
 /// The longest piece that is written back without looking whether a read waits, in sectors: 1 MiB.
 const WRITE_BACK_MOST: u64 = 2048;
 
-/// A command that so many others were preferred to comes first. A disk does the same by a timer; what matters is a bound.
+/// A command that so many others were preferred to comes first. A disk does the same by a timer; what matters is a
+/// bound.
 const MOST_OVERTAKEN: u64 = 256;
 
 /// What a request asks for, as far as time is concerned.
@@ -237,8 +238,8 @@ impl Drive {
         }
     }
 
-    /// Admits writes to the cache as long as there is room, in order; a flush among them is over when all before it is on
-    /// the platter.
+    /// Admits writes to the cache as long as there is room, in order; a flush among them is over when all before it is
+    /// on the platter.
     fn admit(&mut self) {
         while let Some(&command) = self.cached.front() {
             if command.work == Work::Flush {
@@ -255,8 +256,8 @@ impl Drive {
         }
     }
 
-    /// Gives the idle heads something to do: a command, or some of the cache if no command waits for them; by turns if the
-    /// cache must make room or become clean.
+    /// Gives the idle heads something to do: a command, or some of the cache if no command waits for them; by turns if
+    /// the cache must make room or become clean.
     fn choose(&mut self) {
         let is_wanted = self.mechanical.is_empty() || (!self.cached.is_empty() && !self.wrote_back);
         if is_wanted && let Some(piece) = self.cache.take(self.mechanics.position(), WRITE_BACK_MOST) {

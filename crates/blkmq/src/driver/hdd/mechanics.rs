@@ -13,11 +13,11 @@ const TRACKS_PER_BAND: u64 = 450;
 ///
 /// Sectors lie on equal tracks that follow each other without a gap, so that sequential access does not wait; what
 /// switching heads and tracks costs a real disk is in its sustained rate. Tracks are grouped into bands, as a disk lays
-/// out one surface after the other in stripes. Each band begins at an angle of its own, which the seed decides: else areas
-/// at equal distances would be in step with the rotation, which no disk of several zones is.
+/// out one surface after the other in stripes. Each band begins at an angle of its own, which the seed decides: else
+/// areas at equal distances would be in step with the rotation, which no disk of several zones is.
 ///
-/// The angle of the platters is a function of the time alone: whether a sector comes under the heads at once or in a whole
-/// turn follows from when the arm arrives.
+/// The angle of the platters is a function of the time alone: whether a sector comes under the heads at once or in a
+/// whole turn follows from when the arm arrives.
 #[derive(Debug)]
 pub(super) struct Mechanics {
     turn: u64,

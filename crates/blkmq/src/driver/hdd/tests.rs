@@ -117,7 +117,8 @@ fn the_nearest_command_is_first_and_none_waits_for_ever() {
     assert!(overtook > 200, "{overtook}");
 }
 
-/// Red if the heads do not turn from reads to the cache for a flush, or from the cache to reads while writes wait for room.
+/// Red if the heads do not turn from reads to the cache for a flush, or from the cache to reads while writes wait for
+/// room.
 #[test]
 fn neither_reads_nor_what_waits_for_the_cache_keep_the_heads_for_themselves() {
     let far = |number: u64| number * 7_919_000 % 1_900_000_000;
@@ -247,8 +248,8 @@ fn commands() -> impl Strategy<Value = Vec<(u64, Work, u64, u64)>> {
     prop::collection::vec((gap, work, start, 1..=64_u64), 1..120)
 }
 
-/// Gives the disk these commands, as long as fewer than 32 are with it, and looks at it as often as `looks` says between
-/// two of them. Which were over when, the ids being their numbers; and that no list grew.
+/// Gives the disk these commands, as long as fewer than 32 are with it, and looks at it as often as `looks` says
+/// between two of them. Which were over when, the ids being their numbers; and that no list grew.
 fn play(commands: &[(u64, Work, u64, u64)], looks: u64) -> Vec<(RqId, Time)> {
     let config = "hw_queue_depth=32,cache_segments=16,cache_size=1,max_sectors=64,size=1G,read_ahead=64K";
     let mut drive = Drive::new(&config.parse::<Config>().unwrap());

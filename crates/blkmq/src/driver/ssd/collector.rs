@@ -5,9 +5,9 @@ use blkmq_sched::Time;
 use super::config::Config;
 use crate::driver::random;
 
-/// What is erased and what is not. Writing uses up the spare; what is collected meanwhile gives it back at a fixed rate.
-/// When the spare is used up, each program makes its die copy pages first, until a good part of the spare is free again:
-/// so the SSD is fast and slow by turns if more is written than it can sustain, and never slow otherwise.
+/// What is erased and what is not. Writing uses up the spare; what is collected meanwhile gives it back at a fixed
+/// rate. When the spare is used up, each program makes its die copy pages first, until a good part of the spare is free
+/// again: so the SSD is fast and slow by turns if more is written than it can sustain, and never slow otherwise.
 #[derive(Debug)]
 pub(super) struct Collector {
     /// Bytes.

@@ -13,27 +13,29 @@ use crate::{MAX_DEPTH, MAX_HW_QUEUES};
 /// Read it from a spec, which has a default for everything: `"submit_queues=4,iops=66000".parse::<Config>()`.
 ///
 /// # The default profile
-/// An NVMe SSD of the class of those in "BFQ, Multiqueue-Deadline, or Kyber?" (ICPE'24, doi 10.1145/3629526.3645053: eight
-/// Samsung 980 PRO of 1 TB; fio's raw output is in github.com/stonet-research/icpe24_io_scheduler_study_artifact).
+/// An NVMe SSD of the class of those in "BFQ, Multiqueue-Deadline, or Kyber?" (ICPE'24, doi 10.1145/3629526.3645053:
+/// eight Samsung 980 PRO of 1 TB; fio's raw output is in
+/// github.com/stonet-research/icpe24_io_scheduler_study_artifact).
 ///
 /// - Random reads of 4 KiB: at most 790,000 a second, so `iops=790000`. SPDK reaches 736,000 with 128 outstanding, mean
 ///   174 us, p99 602 us: many commands meet at a die. 64 dies at a mean of 49 us could do 1.3 million.
-/// - One read at a time takes 56 us in 6 of 10 cases and 68 us in 3.5 of 10 (SPDK), as pages of a cell with several bits
-///   do: `read` and `read_slow` differ by 12 us. Through Linux the p99 is 77 us on one SSD, 90 us where eight are in turn;
-///   the `latency` beside the flash, 25 us, has that way in it, since virtual time has no other.
-/// - 32 writers of 64 KiB get 9758 MiB/s from eight, so one sustains 1220 MiB/s: `gc_mbps=1279`. A write that finds room
-///   takes 31 us, the computer's part included. Bursts run at the flash's speed: 64 dies that program 16 KiB in 200 us
-///   make 5000 MiB/s.
+/// - One read at a time takes 56 us in 6 of 10 cases and 68 us in 3.5 of 10 (SPDK), as pages of a cell with several
+///   bits do: `read` and `read_slow` differ by 12 us. Through Linux the p99 is 77 us on one SSD, 90 us where eight are
+///   in turn; the `latency` beside the flash, 25 us, has that way in it, since virtual time has no other.
+/// - 32 writers of 64 KiB get 9758 MiB/s from eight, so one sustains 1220 MiB/s: `gc_mbps=1279`. A write that finds
+///   room takes 31 us, the computer's part included. Bursts run at the flash's speed: 64 dies that program 16 KiB in
+///   200 us make 5000 MiB/s.
 /// - A reader at depth 1 beside 32 such writers with 128 outstanding each has a p99 of 405 ms, although its median is
-///   0.7 ms: the SSD is fast until it has no erased block left and then very slow for some time, while hundreds of writes
-///   stand before the read. With 1023 commands in the SSD, 64 of them at work, 405 ms are (1023 - 64) * 64 KiB / 405 ms =
-///   148 MiB/s. A die gets that slow by copying some 27 pages, each read and programmed, for each that it is given:
-///   16 KiB * 64 dies / 148 MiB/s = 6.8 ms, and (6.8 - 0.2) ms / 0.245 ms = 27. Since the p99 is not the mean but the
-///   tail of the slow times, `gc_copies=24` on average.
+///   0.7 ms: the SSD is fast until it has no erased block left and then very slow for some time, while hundreds of
+///   writes stand before the read. With 1023 commands in the SSD, 64 of them at work, 405 ms are (1023 - 64) * 64 KiB /
+///   405 ms = 148 MiB/s. A die gets that slow by copying some 27 pages, each read and programmed, for each that it is
+///   given: 16 KiB * 64 dies / 148 MiB/s = 6.8 ms, and (6.8 - 0.2) ms / 0.245 ms = 27. Since the p99 is not the mean
+///   but the tail of the slow times, `gc_copies=24` on average.
 ///
-/// `tests/profile_ssd.rs` checks all of these. What the profile does not do: with 8 writers, where the publication has a
-/// p99 of 75 ms, it gives what it gives with 32, for 1023 commands are in the SSD either way; there the 1024 and 4096
-/// spread over eight SSDs, unevenly. And a reader's median beside the writers is 12 ms, for it stands in line behind them.
+/// `tests/profile_ssd.rs` checks all of these. What the profile does not do: with 8 writers, where the publication has
+/// a p99 of 75 ms, it gives what it gives with 32, for 1023 commands are in the SSD either way; there the 1024 and 4096
+/// spread over eight SSDs, unevenly. And a reader's median beside the writers is 12 ms, for it stands in line behind
+/// them.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub(super) submit_queues: u16,

@@ -20,8 +20,8 @@ pub(super) enum Work {
     Note,
 }
 
-/// Something that serves one at a time, in order. What it is asked for counts from the asking, so that a transfer that has
-/// to wait for its data does not keep the way blocked for others.
+/// Something that serves one at a time, in order. What it is asked for counts from the asking, so that a transfer that
+/// has to wait for its data does not keep the way blocked for others.
 #[derive(Debug, Clone, Copy, Default)]
 struct Way {
     free: Time,
@@ -42,8 +42,8 @@ struct Die {
     program_free: Time,
 }
 
-/// The SSD, as times at which its parts are free: nothing here waits or is looked at, each command's end is computed when
-/// it comes. That is exact for a controller that takes commands in the order in which they come.
+/// The SSD, as times at which its parts are free: nothing here waits or is looked at, each command's end is computed
+/// when it comes. That is exact for a controller that takes commands in the order in which they come.
 #[derive(Debug)]
 pub(super) struct Flash {
     config: Config,
@@ -116,7 +116,8 @@ impl Flash {
         end.after(self.config.latency)
     }
 
-    /// When the controller takes the command on: in order, at its own pace, and not while too many writes wait for room.
+    /// When the controller takes the command on: in order, at its own pace, and not while too many writes wait for
+    /// room.
     fn fetch(&mut self, is_write: bool) -> Time {
         let mut at = self.now.max(self.next_fetch);
         if is_write {

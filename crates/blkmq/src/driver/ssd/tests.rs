@@ -175,8 +175,8 @@ fn limits_and_contradictions() {
 proptest! {
     #![proptest_config(random_cases(128))]
 
-    /// Whatever is asked, and however the looks fall, each request completes once, at the time that was said when it came,
-    /// and a second SSD with the same seed says the same.
+    /// Whatever is asked, and however the looks fall, each request completes once, at the time that was said when it
+    /// came, and a second SSD with the same seed says the same.
     #[test]
     fn each_completes_once_at_a_time_that_the_seed_decides(
         seed in 0..4_u64,

@@ -76,8 +76,8 @@ fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
     assert!(backlog.is_empty() && !backlog.lacks_room());
 }
 
-/// Room for one request comes now and then, with looks in vain in between, as many as may be. Red when a look in vain takes the turn
-/// on, and when a kind or a member is always the first to look.
+/// Room for one request comes now and then, with looks in vain in between, as many as may be. Red when a look in vain
+/// takes the turn on, and when a kind or a member is always the first to look.
 #[test]
 fn room_goes_round_however_often_it_is_looked_for_in_vain() {
     for looks_in_vain in 0..4 {
@@ -144,9 +144,10 @@ fn places(front: &[Rq]) -> HashMap<Rq, usize> {
 }
 
 proptest! {
-    /// The two promises, whatever is left between the holds: a request is taken by hold ceil(n / 64) + 1 after it was left, n
-    /// being all that was there with it; and of the 64 that stood in front, nobody's k-th is taken while another's (k - 1)-th
-    /// waits. Red when the rounds take all that is there, and when a round takes a member's whole list.
+    /// The two promises, whatever is left between the holds: a request is taken by hold ceil(n / 64) + 1 after it was
+    /// left, n being all that was there with it; and of the 64 that stood in front, nobody's k-th is taken while
+    /// another's (k - 1)-th waits. Red when the rounds take all that is there, and when a round takes a member's whole
+    /// list.
     #[test]
     fn staging_is_fair_in_rounds(batches in vec(vec((1u16..6, 1usize..40), 0..6), 1..12)) {
         const SHARE: usize = 64;

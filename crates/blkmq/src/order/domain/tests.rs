@@ -95,7 +95,8 @@ fn count(wait: Wait, ns: u64) {
     WAITS[usize::from(wait == Wait::Staged)].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Red when a wait is told of twice, or not at all, and when the time of staging stays where that of issuing is expected.
+/// Red when a wait is told of twice, or not at all, and when the time of staging stays where that of issuing is
+/// expected.
 #[test]
 fn each_wait_is_told_of_once() {
     let build = |locking| {
