@@ -18,8 +18,8 @@ use crate::layout::Layout;
 use crate::order::Locking;
 use crate::queue::RequestQueue;
 use crate::settings::{check_nr_requests, check_within_depth};
-use crate::sync::atomic::{Ordering, fence};
-use crate::sync::{Arc, thread};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, fence_at, thread};
 use wanted::Wanted;
 
 /// A queue that lets nothing new in. Dropping it lets the queue go on. Freezes nest.
@@ -58,7 +58,7 @@ impl Freeze {
             }
             // Threads that drive the queue come in although it is frozen. One that comes in from here on finds nothing
             // to do and touches no tag; the others are waited for. The fence pairs with that of `Activity::enter`.
-            fence(Ordering::SeqCst);
+            fence_at("control.drained_fence");
             self.inside = observe(&self.q);
             self.is_drained = true;
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::event::EventFd;
 
 use crate::notify::Notify;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Line, Mutex, Parker, fence_at, kept};
 
 /// How to reach a member's thread.
@@ -86,7 +86,7 @@ impl Wake {
     pub fn wake(&self) {
         // ORDERING: between the waker's publication and its look at `sleeping`; pairs with the fence in `sleep`,
         // between the store of `sleeping` and the sleeper's last look. One of the two sees the other.
-        fence(Ordering::SeqCst);
+        fence_at("wake.wake_fence");
         self.rouse();
     }
 

@@ -6,7 +6,7 @@
 
 use blkmq_vcpu::Random;
 use blkmq_vcpu::schedule::{Priorities, Schedule, Targeted, Uniform};
-use blkmq_virtual::{Accounting, Locking, Measures, scheduler_names};
+use blkmq_virtual::{Accounting, Locking, scheduler_names};
 
 use super::client::Habits;
 use super::control::{Alterable, Whims};
@@ -45,10 +45,6 @@ const LINES: &[&str] = &[
     "submitter.sums",
     "tags.word",
 ];
-
-/// The lockings, the one twice in which threads leave most to each other.
-const LOCKINGS: [Locking; 5] =
-    [Locking::Single, Locking::Staged(Measures::ALL), Locking::Batch, Locking::Combining, Locking::Combining];
 
 /// What decides which CPU goes on.
 #[derive(Debug, Clone, Copy)]
@@ -198,7 +194,9 @@ impl Plan {
         let nr_owners = clients.len() as u16;
         let device = if is_owned { device.owned_by(nr_owners) } else { device };
         let is_alone = clients.len() == 1 && !random.one_in(4);
-        let locking = *random.pick(&LOCKINGS);
+        // The one twice in which threads leave most to each other.
+        let lockings: Vec<_> = Locking::ALL.into_iter().chain([Locking::Combining]).collect();
+        let locking = *random.pick(&lockings);
         let may_change = Alterable { scheduler: settings.scheduler.is_none(), locking: settings.locking.is_none() };
         let whims = |whims: Whims| if is_owned { whims.of_owners(nr_owners) } else { whims };
         let scheduler = scheduler.copied().unwrap_or(drawn);

@@ -76,7 +76,21 @@ impl Locking {
     /// Whether a plug is always taken whole: what finds no room in the scheduler waits behind it, not in the plug.
     #[must_use]
     pub const fn takes_all(self) -> bool {
-        matches!(self, Self::Staged(Measures { buckets: true, .. }) | Self::Combining)
+        match self {
+            Self::Single | Self::Batch => false,
+            Self::Staged(measures) => measures.buckets,
+            Self::Combining => true,
+        }
+    }
+
+    /// Whether one hold chooses many requests. Then one hardware queue gets them in exactly the scheduler's order, for
+    /// they are appended to its issue list under that hold.
+    #[must_use]
+    pub const fn chooses_in_batches(self) -> bool {
+        match self {
+            Self::Single | Self::Staged(_) => false,
+            Self::Batch | Self::Combining => true,
+        }
     }
 
     pub(crate) const fn index(self) -> u32 {
@@ -138,6 +152,7 @@ mod tests {
             assert_eq!(locking.to_string().parse(), Ok(locking));
             assert_eq!(Locking::of_index(locking.index()), locking);
         }
+        assert!((0..FIRST_STAGED).all(|index| Locking::ALL.contains(&Locking::of_index(index))), "one is in no list");
         assert_eq!("staged:merges+dispatch".parse::<Locking>().map(Locking::name), Ok("staged:dispatch+merges"));
     }
 

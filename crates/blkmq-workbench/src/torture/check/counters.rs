@@ -193,7 +193,7 @@ impl Counters {
     }
 
     fn chosen(&mut self, cpu: u16) {
-        if let Locking::Single | Locking::Staged(_) = self.locking {
+        if !self.locking.chooses_in_batches() {
             self.seen.chosen += 1;
             self.chooser = None;
             return;

@@ -104,7 +104,7 @@ impl Order {
 
     /// Whether requests reach the device in the very order in which they were chosen, whoever chose them.
     fn is_exact(&self) -> bool {
-        self.nr_hctxs == 1 && matches!(self.locking, Locking::Batch | Locking::Combining)
+        self.nr_hctxs == 1 && self.locking.chooses_in_batches()
     }
 
     fn place(&self, rq: RqId) -> Option<Place> {
