@@ -1,16 +1,28 @@
-//! An ordered list that whoever comes first works off for all.
+//! An ordered list that the first thread to come works off for all threads.
 //!
-//! Everybody appends, or puts what comes next behind the holder's state if nobody holds the list, and then tries the
-//! lock. Who fails leaves: the holder looks again after unlocking. Two fences make that certain. The appender's stands
-//! between its append and its look at the lock, the holder's between its unlocking and its look at the list. Whichever
-//! comes first, either the appender sees the lock free and takes it, or the holder sees the append.
+//! A thread appends to the list and then tries the lock. A thread that gets the lock is the holder, and works the list
+//! off. A thread that fails leaves, because the holder looks at the list again after it has unlocked:
+//!
+//! ```text
+//!     the appender                    the holder
+//!  1. appends                      a. unlocks
+//!  2. fence                        b. fence
+//!  3. tries the lock               c. looks at the list
+//! ```
+//!
+//! All threads agree which of the fences 2 and b comes first. If it is 2, then c finds what was appended. If it is b,
+//! then 3 finds the lock free, unless another thread has taken it meanwhile; that thread is the holder then, and the
+//! same holds for it.
+//!
+//! If no thread holds the list and nothing is incoming, a thread may also [put](Handover::put) something behind the
+//! holder's state instead of appending it.
 
 use crate::stack::{Chain, SlotStack};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Line, TryLock, fence_at, kept, order};
 
-/// A hand-over list with the state `T` that only the holder touches, such as the requests that the driver refused and
-/// that stay at the head.
+/// A hand-over list with the state `T` that only the holder touches, for example the requests that the driver refused
+/// and that stay at the head.
 #[derive(Debug)]
 pub struct Handover<T> {
     incoming: SlotStack,
@@ -24,22 +36,24 @@ impl<T> Handover<T> {
         Self { incoming: SlotStack::new("issue.incoming"), holder: TryLock::new("issue.lock", state) }
     }
 
-    /// Appends `slots` in order, as one chain. Owes a [`drain`](Self::drain). Returns whether nothing else was
-    /// incoming.
+    /// Appends `slots` in order, as one chain. The caller then owes a [`drain`](Self::drain). Returns whether nothing
+    /// else was incoming.
     #[inline]
     pub fn append<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
         self.incoming.push(slots, link_of)
     }
 
-    /// Shows the holder's state to `put`, which puts something behind it, if nobody holds the list and nothing is
-    /// incoming. Owes a [`drain`](Self::drain). For who knows that all that goes before it was appended already.
+    /// If no thread holds the list and nothing is incoming, shows the holder's state to `put`, which puts something
+    /// behind it. The caller then owes a [`drain`](Self::drain). Only for a caller that knows that everything that
+    /// comes before in the order has been appended already. Returns whether `put` was called.
     ///
-    /// COST: of a list that nobody holds a compare-exchange, and a store, also if something is incoming; else a load.
+    /// COST: a compare-exchange and a store if no thread holds the list, also if something is incoming; a load if one
+    /// does.
     #[inline]
     pub fn put(&self, put: impl FnOnce(&mut T)) -> bool {
         let Some(mut state) = self.holder.try_lock() else { return false };
-        // Who appended meanwhile and left, because this thread holds the list, is found by the drain that this one
-        // owes.
+        // A thread may append meanwhile, and leave because this thread holds the list. The drain that this thread owes
+        // finds what was appended.
         let is_idle = !(kept("handover.put_look") && self.is_pending());
         if is_idle {
             put(&mut state);
@@ -54,23 +68,24 @@ impl<T> Handover<T> {
         !self.incoming.is_empty()
     }
 
-    /// Works the list off through `work`, which gets the holder's state and the next chain in order (the first chain
-    /// may be empty: then there is only what was kept). After the first, up to `rounds` more for what others append
-    /// meanwhile.
+    /// Works the list off through `work`, which gets the holder's state and the next chain in order. The first chain
+    /// may be empty: then there is only what the state keeps. After the first round there are up to `rounds` more, for
+    /// what others append meanwhile.
     ///
-    /// Returns true if nobody needs to come again: everything has been through `work`, or another holder is certain to
-    /// look. False if `rounds` ran out; then the caller sees to it that somebody drains again.
+    /// Returns true if no thread needs to come again: everything has been through `work`, or another holder is certain
+    /// to look. Returns false if `rounds` ran out. Then the caller makes sure that a thread drains again.
     ///
-    /// COST: a fence and a load for who comes second; for the holder two fences, an exchange of the lock, and a swap of
-    /// the list if it is not empty, per round.
+    /// COST: a fence and a load for a thread that finds the list held. For the holder, per round, two fences, an
+    /// exchange of the lock, and a swap of the list if it is not empty.
     pub fn drain(&self, rounds: u32, mut work: impl FnMut(&mut T, Chain)) -> bool {
-        // Between the append and the look at the lock; pairs with the holder's fence below.
+        // Step 2 of the module's interleaving, between the append and the look at the lock; pairs with the holder's
+        // fence below.
         fence_at("handover.append_fence");
         for _ in 0..=rounds {
             let Some(mut state) = self.holder.try_lock() else { return true };
             work(&mut state, self.incoming.take_all());
             drop(state);
-            // Between the unlocking and the look at the list; pairs with the appender's fence above.
+            // Step b, between the unlocking and the look at the list; pairs with the appender's fence above.
             fence_at("handover.look_fence");
             if !kept("handover.look") || !self.is_pending() {
                 return true;
@@ -80,10 +95,11 @@ impl<T> Handover<T> {
     }
 }
 
-/// A word to the one thread that may drain a list, from those who appended to it: there is something.
+/// A word to the one thread that may drain a list, the owner, from the threads that appended to the list: there is
+/// something.
 ///
-/// It takes the word away before it drains. So what is appended before a word is left is drained when that word is
-/// taken, or was before.
+/// The owner takes the word away before it drains. So what is appended before a word is left is drained at the latest
+/// after the owner has taken that word.
 #[derive(Debug)]
 pub struct Inbox(Line<AtomicBool>);
 
@@ -94,23 +110,25 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Nobody has left a word.
+    /// No thread has left a word.
     #[must_use]
     pub fn new() -> Self {
         Self(Line::new("hctx.inbox", AtomicBool::new(false)))
     }
 
-    /// Leaves a word, after appending. Returns whether it is news: then the caller wakes the owner, which looks at this
-    /// last before it sleeps.
+    /// Leaves a word. Called after appending. Returns true if there was no word before: then the caller wakes the
+    /// owner, which looks for a word last before it sleeps.
     ///
     /// COST: an exchange of a line that the owner reads at each poll.
     #[must_use = "the owner is to be woken"]
     pub fn leave(&self) -> bool {
-        // Release publishes what was appended to who takes the word, behind the fences of `drain`.
+        // Release publishes what was appended to the owner, which takes the word and then reads behind the fences of
+        // `drain`.
         !self.0.swap(true, order("inbox.leave", Ordering::Release))
     }
 
-    /// The owner takes the word, if there is one, and then drains the list.
+    /// Called by the owner: takes the word, if there is one. Returns whether there was one; then the owner drains the
+    /// list.
     ///
     /// COST: a load while there is none.
     #[must_use = "the list is to be drained"]
@@ -130,7 +148,8 @@ mod tests {
     use super::*;
     use crate::sync::{Arc, thread};
 
-    /// Whoever holds the list works for all; in the end everything has been worked off, each thread's slots in order.
+    /// The thread that holds the list works for all threads. In the end everything has been worked off, each thread's
+    /// slots in order.
     #[test]
     fn handover_leaves_nothing_behind_under_threads() {
         const THREADS: u32 = 4;

@@ -1,52 +1,58 @@
 //! What a thread does before it sleeps until its device has something for it: it looks again.
 //!
-//! To be woken takes longer than many a device does. A thread lets others have the processor once and looks again;
-//! where the last wait was short, it goes on so for as long as a short wait lasts. Where others keep the processor for
-//! longer than that is worth, they are not let in for a while: who sleeps is woken before them.
+//! To wake a thread takes longer than many devices take for a request. So a thread lets other threads have the
+//! processor once and then looks again. If its last wait was short, the thread goes on looking for as long as a short
+//! wait lasts.
 //!
-//! Threads that share a device and processors take turns. The time of others is no time of looking, and if they bring
-//! something it is not in vain: else each would take the others for somebody who just keeps the processor, and all
-//! would sleep, and be woken, for each request.
+//! The other threads may keep the processor for longer than a saved wake-up is worth. Then this thread does not let
+//! them in for a while. It sleeps instead, because a thread that is woken gets the processor before them.
+//!
+//! Threads that share a device and processors take turns. The time that others have the processor does not count as
+//! time of looking, and a turn in which the device brought something for the others is not in vain. Otherwise each
+//! thread would take the others for threads that only keep the processor. Then all of them would sleep and be woken for
+//! each request.
 
 use blkmq_sched::Time;
 
 use crate::clock::Clock;
 
-/// A wait that takes less is a short one, in nanoseconds, without the turns of others. A thread that looks in vain has
-/// lost as much.
+/// Nanoseconds, without the turns of others: a wait that takes less is a short one. A thread that looks in vain loses
+/// this much time.
 const SHORT: u64 = 100_000;
 
-/// What it is worth to find a completion without being woken for it, in nanoseconds.
+/// Nanoseconds: how long others may keep the processor for each completion that the device brings meanwhile. It is what
+/// a thread saves if it finds a completion without being woken for it.
 const WORTH: u64 = 50_000;
 
-/// No more completions than this are counted for others who keep the processor: what is more has come from other
-/// processors. With [`WORTH`] it makes 2.5 ms, and who computes keeps the processor for 3 ms.
+/// Completions: no more than this are counted in one turn of the others, because more come from other processors. With
+/// [`WORTH`] it makes 2.5 ms. A thread that computes keeps the processor for 3 ms.
 const MOST: u32 = 50;
 
-/// Nobody had the processor who gave it back after so many nanoseconds: to let somebody in takes longer.
+/// Nanoseconds: if the processor comes back within this time, no other thread had it. To let another thread in takes
+/// longer.
 const ALONE: u64 = 2_000;
 
-/// Turns of others in one wait before this thread sleeps.
+/// Turns of others in one wait: after so many this thread sleeps.
 const TURNS: u32 = 16;
 
-/// For how many times as long as others have kept the processor in vain they are not let in: no more than a sixteenth
-/// of the time is lost to them, whoever they are.
+/// A factor: others who have kept the processor in vain are not let in for this many times as long as they kept it. So
+/// no more than a sixteenth of the time is lost to them, whichever threads they are.
 const REST: u64 = 16;
 
-/// A time, and how many requests the device had brought by then, wrapping.
+/// A time, and how many requests the device had brought by that time. The count wraps.
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     time: Time,
     brought: u32,
 }
 
-/// A wait in which nothing was there at once.
+/// A wait that did not end at once.
 #[derive(Debug)]
 struct Wait {
     since: Time,
     /// When others were let in, if they were, and for how many nanoseconds.
     yielded: Option<(Moment, u64)>,
-    /// Turns of others, and how many nanoseconds they took.
+    /// Turns of others, and how many nanoseconds they took together.
     turns: u32,
     turns_ns: u64,
 }
@@ -56,21 +62,21 @@ impl Wait {
         Self { since, yielded: None, turns: 0, turns_ns: 0 }
     }
 
-    /// Whether it is a short one up to now.
+    /// Whether the wait is a short one up to now.
     fn is_short(&self, now: Time) -> bool {
         now.since(self.since).saturating_sub(self.turns_ns) < SHORT
     }
 }
 
-/// The looks of one thread.
+/// What one thread knows of its waits.
 #[derive(Debug)]
 pub(crate) struct Looks {
-    /// Not the queue's, which may go from tick to tick.
+    /// A clock of its own, because the queue's clock may go from tick to tick.
     clock: Clock,
     /// The last wait was a short one.
     was_short: bool,
     wait: Option<Wait>,
-    /// Before this nobody is let in.
+    /// Others are not let in before this time.
     rest: Time,
 }
 
@@ -86,31 +92,33 @@ impl Looks {
         self.wait = None;
     }
 
-    /// Nothing has come yet. `brought` is how many requests the device has brought so far, whosever they were,
-    /// wrapping. Returns whether to let others have the processor and look again, rather than sleep.
+    /// Called when nothing has come yet. `brought` is how many requests the device has brought so far, for any thread;
+    /// the count wraps. Returns true if the caller is to let others have the processor and look again, and false if it
+    /// is to sleep.
     ///
-    /// COST: a clock reading, and for the caller a line that who polls writes.
+    /// COST: a clock reading, and for the caller a load of a line that the polling threads write.
     pub(crate) fn again(&mut self, brought: u32) -> bool {
         self.again_at(Moment { time: self.clock.now(), brought })
     }
 
-    /// Others have had the processor.
+    /// Called when others have had the processor.
     ///
     /// COST: a clock reading.
     pub(crate) fn note_yield(&mut self) {
         self.note_yield_at(self.clock.now());
     }
 
-    /// The wait is over, and something has come.
+    /// Called when the wait is over and something has come.
     ///
-    /// COST: a clock reading and a line that who polls writes, but neither if it was over at once.
+    /// COST: a clock reading and a load of a line that the polling threads write; neither of them if the wait was over
+    /// at once.
     pub(crate) fn end(&mut self, brought: impl FnOnce() -> u32) {
         if self.wait.is_some() {
             self.end_at(Moment { time: self.clock.now(), brought: brought() });
         }
     }
 
-    /// The wait is over, and nothing has come.
+    /// Called when the wait is over and nothing has come.
     pub(crate) fn give_up(&mut self) {
         self.was_short &= self.wait.is_none();
     }
@@ -139,8 +147,8 @@ impl Looks {
         }
     }
 
-    /// Others have had the processor, if they were let in, and this thread has polled since. Returns whether the device
-    /// has brought something in a turn of theirs.
+    /// Called when others have had the processor, if they were let in, and this thread has polled since. Returns
+    /// whether others had a turn and the device brought something in it.
     fn judge(&mut self, wait: &mut Wait, brought: u32) -> bool {
         let Some((start, took)) = wait.yielded.take() else { return false };
         let brought = brought.wrapping_sub(start.brought);
@@ -164,8 +172,8 @@ mod tests {
         Moment { time: Time(ns), brought }
     }
 
-    /// A wait of so long from `start` on, in which each look takes `step` and the device brings `others` requests
-    /// meanwhile. Returns how many looks it was worth.
+    /// A wait that takes `took` from `start` on. Each look takes `step`, and the device brings `others` requests
+    /// meanwhile. Returns how often the thread looked.
     fn wait_beside(looks: &mut Looks, step: u64, others: u32, start: u64, took: u64) -> u64 {
         looks.begin();
         let moment = |look: u64| at(start + look * step, others * look as u32);
@@ -184,7 +192,8 @@ mod tests {
         wait_beside(looks, ALONE, 0, start, took)
     }
 
-    /// Red if a thread looks for a device that has nothing for ever, or whatever the device has been like.
+    /// Red if a thread looks for ever for a device that has nothing, or looks without regard to how quick the device
+    /// was before.
     #[test]
     fn a_device_is_looked_for_if_it_was_quick_and_for_no_longer_than_that() {
         let mut looks = Looks::default();
@@ -196,8 +205,8 @@ mod tests {
         assert_eq!(wait(&mut looks, 0, 50_000), 25, "it was again");
     }
 
-    /// Red if threads that take turns at a processor sleep for each other, or one whose request is slow looks for as
-    /// long as others have turns.
+    /// Red if threads that take turns at a processor sleep because of each other. Also red if a thread whose request is
+    /// slow looks for as long as others have turns.
     #[test]
     fn the_turns_of_others_are_no_waiting() {
         let mut looks = Looks::default();
@@ -208,8 +217,8 @@ mod tests {
         assert_eq!(wait_beside(&mut looks, 20_000, 0, 0, 300_000), 15, "it was quick");
     }
 
-    /// Red if what the device brings for others counts where they have processors of their own: this thread would keep
-    /// its own for as long as a slow device takes, if it has enough to do.
+    /// Red if what the device brings for others counts although the others have processors of their own. Then this
+    /// thread would keep its processor for as long as a slow device takes, if the device has enough to do.
     #[test]
     fn what_is_brought_by_whom_this_thread_does_not_let_in_is_nothing_to_it() {
         let mut looks = Looks::default();
@@ -233,7 +242,7 @@ mod tests {
         assert_eq!(wait(&mut looks, 0, 50_000), 25);
     }
 
-    /// Red if who waits for less than a short wait lasts, again and again, never sleeps.
+    /// Red if a thread that gives up again and again after less than a short wait never sleeps.
     #[test]
     fn what_did_not_come_in_time_was_not_quick() {
         let mut looks = Looks::default();
@@ -248,8 +257,8 @@ mod tests {
         assert_eq!(wait(&mut looks, 0, 50_000), 1);
     }
 
-    /// Red if others are let in again and again who keep the processor, or those are not whose requests the device
-    /// brings meanwhile.
+    /// Red if others that keep the processor are let in again and again. Also red if others are not let in although the
+    /// device brings their requests meanwhile.
     #[test]
     fn who_keeps_the_processor_for_long_is_not_let_in_for_a_while() {
         for (took, brought, is_let_in) in [
@@ -261,7 +270,7 @@ mod tests {
         ] {
             let mut looks = Looks { was_short: true, ..Looks::default() };
             looks.begin();
-            // The count may be anywhere.
+            // The count wraps, so it may begin anywhere.
             assert!(looks.again_at(at(0, u32::MAX)));
             looks.note_yield_at(Time(took));
             looks.end_at(at(took, u32::MAX.wrapping_add(brought)));

@@ -1,9 +1,10 @@
-//! Who is at the scheduler, and what the others left for it.
+//! What the thread at the scheduler, the holder, and the other threads tell each other.
 //!
-//! One word says both. Who finds it held leaves its requests, or a word that there is something to look at, by one
-//! exchange, and goes. The holder lets go by one exchange too, from the word in which nothing was left: if something
-//! was, the exchange fails and the holder works that off first. So whatever is left while the scheduler is held is
-//! worked off by the present holder, without a look back by who left it.
+//! One word says whether a thread holds the scheduler, and what other threads left for it. A thread that finds the
+//! scheduler held leaves its requests, or a kick that says that there is something to look at. It does so by one
+//! exchange, and goes. The holder lets go by one exchange too, which succeeds only if nothing was left. If something
+//! was left, the exchange fails, and the holder works off what was left first. So the present holder works off whatever
+//! is left while the scheduler is held, and the leaver need not look back.
 //!
 //! ```text
 //!  63       34  33      32   31                            0
@@ -20,14 +21,15 @@ const HELD: u64 = 1 << 32;
 const KICKED: u64 = 1 << 33;
 const NOTHING: u64 = NIL as u64;
 
-/// How often who finds the word held looks before it leaves what it has. The models need no such look: it changes what
-/// happens more often, and nothing of what may happen.
+/// Loads: how often a thread that finds the word held looks whether the holder lets go, before it leaves its requests.
+/// So many loads take as long as a hold in which requests wait. The models need none: these looks change how often
+/// something happens, but not what may happen.
 const LOOKS: u32 = if cfg!(any(loom, shuttle, virtual_cpus)) { 0 } else { 128 };
 
-/// How far the holder came in a round of [`Staging::serve`].
+/// How far the holder came in one round of [`Staging::serve`].
 #[derive(Debug, Clone, Copy)]
 pub struct Round {
-    /// Some of what was left is not worked off.
+    /// Some of what was left is not yet worked off.
     pub has_more: bool,
     /// The holder has done its share, and begins no other round.
     pub is_last: bool,
@@ -42,29 +44,29 @@ impl Round {
 #[derive(Debug)]
 pub struct Staging(Line<AtomicU64>);
 
-/// What had been left when the word was read.
+/// The slot left last when the word was read, or none.
 const fn newest(word: u64) -> u32 {
     word as u32
 }
 
 impl Staging {
-    /// A word that nobody holds and in which nothing was left, on a line called `name`.
+    /// A word that no thread holds and in which nothing was left, on a line called `name`.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
         Self(Line::new(name, AtomicU64::new(NOTHING)))
     }
 
-    /// Takes the hold, and what was left, if nobody has it. Never spins.
+    /// Takes the hold, and what was left, if no other thread has the hold. Never spins.
     ///
-    /// COST: of a held word one load; of a free one a load and a compare-exchange.
+    /// COST: one load if the word is held; a load and a compare-exchange if it is free.
     #[inline]
     pub fn try_hold(&self) -> Option<Chain> {
         let seen = self.0.load(Ordering::Relaxed);
         if seen & HELD != 0 { None } else { self.hold_from(seen) }
     }
 
-    /// Takes the hold, and what was left; or, if another has it, sees to it that it looks once more at everything
-    /// before it lets go. Called by a thread that has made visible what the holder is to see:
+    /// Takes the hold, and what was left. If another thread has the hold, makes sure that the holder looks once more at
+    /// everything before it lets go. Called by a thread that has made visible what the holder is to see:
     ///
     /// ```text
     ///     the thread that kicks                    the holder
@@ -73,12 +75,12 @@ impl Staging {
     ///  3. kicks, or finds a kick there          c. looks at everything
     /// ```
     ///
-    /// If the holder takes this kick away, it does so behind step 3, and c finds what 1 left. If step 3 finds a kick
-    /// that the holder is just taking away, 3 has read what was there before a; so fence 2 comes before b, and again c
-    /// finds it.
+    /// If the holder takes this kick away, a comes after 3, and c finds what 1 left. If 3 finds a kick that the holder
+    /// is about to take away, 3 reads the word as it was before a. Then fence 2 comes before fence b, and c finds what
+    /// 1 left too.
     ///
-    /// COST: of a free word a load and a compare-exchange; of a held one two loads and a fence, and a compare-exchange
-    /// if the holder has not been kicked already.
+    /// COST: a load and a compare-exchange if the word is free. If it is held, two loads and a fence, and a
+    /// compare-exchange unless the holder has been kicked already.
     #[inline]
     pub fn hold_or_kick(&self) -> Option<Chain> {
         loop {
@@ -89,7 +91,7 @@ impl Staging {
                 }
                 continue;
             }
-            // Between what the caller has made visible and the kick; pairs with the fence of `take`.
+            // Step 2, between what the caller has made visible and the kick; pairs with the fence of `take`.
             fence_at("staging.kick_fence");
             let seen = self.0.load(Ordering::Relaxed);
             if seen & HELD == 0 {
@@ -98,16 +100,18 @@ impl Staging {
             if seen & KICKED != 0
                 || self.0.compare_exchange(seen, seen | KICKED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
-                // Relaxed: the fences order.
+                // Relaxed: the fences give the order.
                 return None;
             }
         }
     }
 
-    /// Looks for a moment, as long as a hold in which requests wait takes, whether the holder lets go; not if another
-    /// has left something, for then the holder will be there longer. What is left costs the holder more than what it
-    /// brought itself, since the lines are another's, and who left it has nothing to do meanwhile. Nothing depends on
-    /// it.
+    /// Looks for a moment whether the holder lets go, for as long as a hold takes in which requests wait. Stops if
+    /// another thread has left something, because then the holder stays longer. Returns whether the holder has let go.
+    ///
+    /// To leave requests at once would cost more. The holder needs more time for requests that were left than for its
+    /// own, since their lines are in another processor's cache, and the leaver has nothing to do meanwhile. Correctness
+    /// does not depend on these looks.
     ///
     /// COST: up to 128 loads of a line that the holder writes once.
     #[must_use]
@@ -121,23 +125,23 @@ impl Staging {
     }
 
     fn hold_from(&self, seen: u64) -> Option<Chain> {
-        // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: what the last holder did, and what was
-        // left since, is visible.
+        // Acquire pairs with the Release of `let_go`, `give_up` and `leave`: this thread sees what the last holder did,
+        // and what was left since.
         let acquire = order("staging.hold", Ordering::Acquire);
         let taken = self.0.compare_exchange(seen, HELD | NOTHING, acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Chain::from_newest(newest(seen)))
     }
 
-    /// Leaves `slots`, oldest first, with the holder. Returns false, and has left nothing, if nobody holds the word:
+    /// Leaves `slots`, oldest first, with the holder. If no thread holds the word, leaves nothing and returns false:
     /// then the caller is to take the hold itself.
     ///
-    /// COST: one compare-exchange of the shared line, however many there are; one load if nobody holds it.
+    /// COST: one compare-exchange of the shared line, for any number of slots; one load if no thread holds the word.
     #[inline]
     pub fn leave<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
         self.leave_if(HELD, slots, link_of)
     }
 
-    /// Leaves `slots` even if nobody holds the word. The caller sees to it that somebody comes.
+    /// Leaves `slots` even if no thread holds the word. The caller makes sure that a thread comes for them.
     pub fn leave_anyway<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) {
         self.leave_if(0, slots, link_of);
     }
@@ -164,8 +168,8 @@ impl Staging {
             }
             link_of(first).store(newest(seen), Ordering::Relaxed);
             let left = seen & !NOTHING | u64::from(last);
-            // Release publishes the slots and their links to the Acquire of who takes them. Later changes of the word
-            // are read-modify-writes too, so they hand it on.
+            // Release publishes the slots and their links to the Acquire of the thread that takes them. Later changes
+            // of the word are read-modify-writes too, so they continue the release sequence.
             match self.0.compare_exchange_weak(seen, left, order("staging.leave", Ordering::Release), Ordering::Relaxed)
             {
                 Ok(_) => return true,
@@ -175,8 +179,8 @@ impl Staging {
     }
 
     /// What the holder does until it lets go. `round` gets what was left, works on it, and says how far it came.
-    /// Returns whether the holder let go because nothing was left; else it gave up, by `give_up`, which ends with
-    /// [`give_up`](Self::give_up) or [`give_up_and_look`](Self::give_up_and_look).
+    /// Returns true if the holder let go because nothing was left. Returns false if it gave up: then it has called
+    /// `give_up`, which ends with [`give_up`](Self::give_up) or [`give_up_and_look`](Self::give_up_and_look).
     #[inline]
     #[must_use]
     pub fn serve(&self, left: Chain, mut round: impl FnMut(Chain) -> Round, give_up: impl FnOnce(&Self)) -> bool {
@@ -194,23 +198,25 @@ impl Staging {
         }
     }
 
-    /// The holder takes what was left. What it looks at behind this, it looks at anew.
+    /// Called by the holder: takes what was left, and the kick. Whatever the holder looks at after this call, it sees
+    /// as it is now.
     #[inline]
     pub fn take(&self) -> Chain {
         let left = self.0.swap(HELD | NOTHING, Ordering::Relaxed);
         debug_assert!(left & HELD != 0, "only the holder takes what was left");
-        // Between the kick that this takes away and the look at what it was for; pairs with the fence of
-        // `hold_or_kick`. And between the swap and the slots, with the Release of `leave`.
+        // Step b of `hold_or_kick`, between the kick that this swap takes away and the look at what the kick was for;
+        // pairs with the fence there. It also stands between the swap and the reads of the slots, and so pairs with the
+        // Release of `leave`.
         fence_at("staging.take_fence");
         Chain::from_newest(newest(left))
     }
 
-    /// The holder lets go, unless something was left, or somebody kicked, since it took what there was. Returns whether
-    /// it did; if not, it takes what was left and looks again.
+    /// Called by the holder: lets go, unless a thread has left something or kicked since the holder took what there
+    /// was. Returns whether it let go. If it did not, the holder takes what was left and looks again.
     #[inline]
     #[must_use]
     pub fn let_go(&self) -> bool {
-        // Release publishes what this holder did to the next one, and to who finds the word free.
+        // Release publishes what this holder did to the next one, and to a thread that finds the word free.
         let release = order("staging.let_go", Ordering::Release);
         if !kept("staging.last_look") {
             self.0.store(NOTHING, release);
@@ -219,22 +225,25 @@ impl Staging {
         self.0.compare_exchange(HELD | NOTHING, NOTHING, release, Ordering::Relaxed).is_ok()
     }
 
-    /// The holder lets go whatever was left, because it has done its share. It has made sure that others look.
+    /// Called by a holder that has done its share: lets go whatever was left. The holder has made sure that other
+    /// threads look.
     pub fn give_up(&self) {
         // Release as in `let_go`.
         let before = self.0.fetch_and(NOTHING, order("staging.give_up", Ordering::Release));
         debug_assert!(before & HELD != 0, "only the holder gives up");
     }
 
-    /// The same for a holder that looks again itself at once: behind this it finds what it was kicked for.
+    /// Gives up like [`give_up`](Self::give_up), for a holder that itself looks again at once: after this call it finds
+    /// what it was kicked for.
     pub fn give_up_and_look(&self) {
         self.give_up();
-        // Between the kick that this takes away and the look at what it was for; pairs with the fence of
+        // Between the kick that `give_up` takes away and the look at what the kick was for; pairs with the fence of
         // `hold_or_kick`.
         fence_at("staging.look_fence");
     }
 
-    /// Whether nobody is at the scheduler and nothing was left. Who finds it so sees what the last holder did.
+    /// Whether no thread is at the scheduler and nothing was left. A thread that finds it so sees what the last holder
+    /// did.
     #[inline]
     #[must_use]
     pub fn is_free(&self) -> bool {

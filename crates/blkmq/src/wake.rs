@@ -1,4 +1,16 @@
 //! Waking a thread that sleeps until something completes for it.
+//!
+//! ```text
+//!     the sleeper                              the waker
+//!  1. says that it sleeps                   a. makes visible what the sleeper is to see
+//!  2. fence                                 b. fence
+//!  3. looks once more for something to do   c. looks whether a thread sleeps
+//! ```
+//!
+//! All threads agree which of the fences 2 and b comes first. If it is 2, then c finds that a thread sleeps, and the
+//! waker wakes it. If it is b, then 3 finds what the waker made visible, and the thread does not sleep.
+//!
+//! A thread says in two places that it sleeps: in its own [`Wake`], and in the queue's count of [`Sleepers`].
 
 use std::fmt;
 #[cfg(all(feature = "eventfd", not(loom)))]
@@ -16,11 +28,11 @@ use crate::notify::Notify;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Line, Mutex, Parker, fence_at, kept};
 
-/// How to reach a member's thread.
+/// How to wake the thread of a member.
 pub struct Wake {
     sleeping: Line<AtomicBool>,
     parker: Parker,
-    /// Where the thread waits for the device's descriptors, it is woken by this one.
+    /// A thread that waits for the device's descriptors waits for this one too, and is woken by it.
     #[cfg(all(feature = "eventfd", not(loom)))]
     bell: OnceLock<EventFd>,
     has_notify: AtomicBool,
@@ -40,7 +52,7 @@ impl Default for Wake {
 }
 
 impl Wake {
-    /// A thread that is awake, and nobody else to tell.
+    /// A thread that is awake, and no other thread to notify.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -53,7 +65,8 @@ impl Wake {
         }
     }
 
-    /// Makes the thread wait for the device's descriptors too when it sleeps. Called before it sleeps or is woken.
+    /// Makes the thread wait for the device's descriptors too when it sleeps. Called before the thread sleeps or is
+    /// woken for the first time.
     #[cfg(all(feature = "eventfd", not(loom)))]
     pub(crate) fn equip(&self) -> io::Result<()> {
         if self.bell.get().is_none() {
@@ -71,8 +84,8 @@ impl Wake {
         false
     }
 
-    /// Whom to tell of completions, beside the thread itself. Returns how that changes the number of those who wait for
-    /// news: 1, -1, or `None`.
+    /// Sets what is notified of completions, beside the thread itself. Returns how that changes the number of threads
+    /// that wait for news: 1, -1, or `None` if it does not.
     pub fn set_notify(&self, notify: Option<Arc<dyn Notify>>) -> Option<i32> {
         let is_some = notify.is_some();
         let was_some = self.has_notify.swap(is_some, Ordering::Relaxed);
@@ -80,12 +93,12 @@ impl Wake {
         (is_some != was_some).then_some(if is_some { 1 } else { -1 })
     }
 
-    /// Wakes the thread if it sleeps. Called after what it should see was made visible.
+    /// Wakes the thread if it sleeps. Called by a thread that has made visible what the sleeper is to see.
     ///
     /// COST: a fence and two loads of lines that change only when the thread goes to sleep.
     pub fn wake(&self) {
-        // ORDERING: between the waker's publication and its look at `sleeping`; pairs with the fence in `sleep`,
-        // between the store of `sleeping` and the sleeper's last look. One of the two sees the other.
+        // ORDERING: step b of the module's interleaving, between what the caller made visible and its look at
+        // `sleeping`; pairs with the fence in `sleep`.
         fence_at("wake.wake_fence");
         self.rouse();
     }
@@ -112,12 +125,12 @@ impl Wake {
         self.parker.unpark();
     }
 
-    /// Sleeps until woken, or one of `fds` is readable, or `timeout` has passed, unless `ready` says that there is
-    /// something to do.
+    /// Sleeps until the thread is woken, or one of `fds` is readable, or `timeout` has passed. Does not sleep if
+    /// `ready` says that there is something to do.
     fn sleep(&self, fds: &[BorrowedFd<'_>], ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
         self.sleeping.store(true, Ordering::Relaxed);
-        // Between what says that this thread sleeps and its last look; pairs with the fences of `wake` and of
-        // `Sleepers::any`.
+        // Step 2 of the module's interleaving, between the marks and the last look; pairs with the fences of `wake` and
+        // of `Sleepers::any`.
         fence_at("wake.sleep_fence");
         if !(kept("wake.last_look") && ready()) {
             self.nap(fds, timeout());
@@ -135,7 +148,8 @@ impl Wake {
     }
 }
 
-/// How many threads of a queue sleep or are about to, those included that wait elsewhere and are told.
+/// How many threads of a queue sleep or are about to sleep. Threads that wait elsewhere and are
+/// [notified](Wake::set_notify) count too.
 #[derive(Debug)]
 pub struct Sleepers(Line<AtomicU32>);
 
@@ -146,25 +160,25 @@ impl Default for Sleepers {
 }
 
 impl Sleepers {
-    /// Nobody sleeps.
+    /// No thread sleeps.
     #[must_use]
     pub fn new() -> Self {
         Self(Line::new("queue.nr_sleepers", AtomicU32::new(0)))
     }
 
-    /// How many there are now.
+    /// How many threads sleep now.
     #[must_use]
     pub fn nr(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts who is [told](Wake::set_notify), or no longer.
+    /// Counts a thread that is [notified](Wake::set_notify) from now on, or is no longer.
     pub fn change(&self, by: i32) {
         self.0.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
     }
 
-    /// Lets a thread sleep until it is woken, or one of `fds` is readable, or `timeout` has passed, unless `ready`,
-    /// asked last, says that there is something to do.
+    /// Lets a thread sleep until it is woken, or one of `fds` is readable, or `timeout` has passed. `ready` is asked
+    /// last: if it says that there is something to do, the thread does not sleep.
     pub fn sleep(
         &self,
         wake: &Wake,
@@ -172,17 +186,18 @@ impl Sleepers {
         ready: impl FnOnce() -> bool,
         timeout: impl FnOnce() -> Option<Duration>,
     ) {
-        // Before the fence in there, so that who looks behind a fence sees this thread counted.
+        // Before the fence in `Wake::sleep`, so that a thread that looks behind a fence of its own finds this thread
+        // counted.
         self.0.fetch_add(1, Ordering::Relaxed);
         wake.sleep(fds, ready, timeout);
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Fences, and looks whether any thread sleeps or is about to. Called after what it should see was made visible.
+    /// Fences, and looks whether a thread sleeps or is about to sleep. Called by a thread that has made visible what
+    /// the sleepers are to see.
     #[must_use = "who sleeps is to be woken"]
     pub fn any(&self) -> bool {
-        // Pairs with the fence in `Wake::sleep`, which stands behind the count going up: either the count is seen
-        // here, or the sleeper's last look sees what the caller did before.
+        // Step b of the module's interleaving; pairs with the fence in `Wake::sleep`, before which the count went up.
         fence_at("sleepers.any_fence");
         self.nr() > 0
     }
