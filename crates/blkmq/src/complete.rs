@@ -10,7 +10,7 @@ use crate::runner::Runner;
 use crate::sync::kept;
 use crate::tags::{Gathered, Hint, Tag};
 
-/// Tags on their way back, of one hardware queue at a time, so that a batch of them costs one operation on each tag
+/// Tags that are to be put back, of one hardware queue at a time. So a batch of tags costs one operation on each tag
 /// word.
 struct TagBatch<'q> {
     hctx: u16,
@@ -33,7 +33,7 @@ impl<'q> TagBatch<'q> {
         }
     }
 
-    /// Puts back what there is, and begins with another hardware queue.
+    /// Puts back the tags gathered so far, and begins with another hardware queue.
     #[inline(never)]
     fn turn_to(&mut self, q: &'q RequestQueue, hctx: u16) -> &mut Gathered<'q> {
         self.put();
@@ -48,7 +48,7 @@ impl<'q> TagBatch<'q> {
     }
 }
 
-/// Operations of one submitter on their way to its completion ring, and the count of the requests they belong to.
+/// Operations that go to one submitter's completion ring, and the count of the requests that they belong to.
 struct Delivery<'q> {
     member: u16,
     list: RqList,
@@ -65,7 +65,7 @@ impl<'q> Delivery<'q> {
         self.list.push_back(part, Place::Completed);
     }
 
-    /// What is added next goes to this submitter.
+    /// From here on what is added goes to this submitter.
     fn turn_to(&mut self, q: &RequestQueue, member: u16) {
         if member != self.member {
             self.send(q);
@@ -73,7 +73,7 @@ impl<'q> Delivery<'q> {
         }
     }
 
-    /// Counted first: who has its completions finds them in the statistics.
+    /// Counts first, so that a submitter that has its completions finds them in the statistics.
     fn send(&mut self, q: &RequestQueue) {
         self.ending.publish();
         if !self.list.is_empty() {
@@ -87,8 +87,8 @@ impl<'q> Delivery<'q> {
 impl Runner {
     /// Completes what has finished. Afterwards [`parked`](Self::parked) says whether flush steps wait for dispatch.
     ///
-    /// COST: per batch one operation on each tag word concerned, one on each other submitter's completion ring, one
-    /// fence; per operation its slot's two lines and this thread's counters.
+    /// COST: per batch one operation on each tag word concerned, one on the completion ring of each other submitter,
+    /// and one fence; per operation the two lines of its slot and this thread's counters.
     pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
         let mut tags = TagBatch::new();
         let mut delivery = Delivery::new(q, self, now);
@@ -120,8 +120,8 @@ impl Runner {
         self.has_news = true;
     }
 
-    /// Completes the requests at the front that are one operation each, of one submitter: the whole list moves on at
-    /// once. Returns whether there were any.
+    /// Completes the requests at the front that are one operation each and belong to one submitter. The whole list of
+    /// them moves on at once. Returns whether there were any.
     fn complete_run<'q>(
         &mut self,
         q: &'q RequestQueue,
@@ -181,7 +181,7 @@ impl Runner {
         }
     }
 
-    /// A request enters the flush machine.
+    /// Puts a request into the flush machine.
     pub(crate) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
         let hctx = rq.body().hctx;
         let steps = q.hctxs.get(hctx).flush.lock().insert(&q.slots, hctx, rq, now);
@@ -190,7 +190,8 @@ impl Runner {
         debug_assert!(delivery.list.is_empty(), "nothing finishes on entering the flush machine");
     }
 
-    /// Hands each operation of a request to the submitter that asked: its own to this thread, others' to their rings.
+    /// Hands each operation of a request to its submitter: this thread's own operations to this thread, the others to
+    /// the completion rings of their submitters.
     fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, delivery: &mut Delivery<'_>) {
         delivery.ending.add(&rq);
         let failed = !rq.body().status.is_ok();

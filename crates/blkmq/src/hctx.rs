@@ -1,4 +1,4 @@
-//! Hardware queues: tags, the list of what is to be issued, and what waits in front of the scheduler.
+//! Hardware queues: the tags, the list of what is to be issued, and what waits in front of the scheduler.
 
 use std::sync::OnceLock;
 
@@ -12,45 +12,47 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Line, Mutex};
 use crate::tags::Tags;
 
-/// Hardware queues that a device can have.
+/// Hardware queues: the most that a device can have.
 pub const MAX_HW_QUEUES: usize = 1024;
 
-/// Tags that a hardware queue can have.
+/// Tags: the most that a hardware queue can have.
 pub const MAX_DEPTH: u16 = 10240;
 
 /// A hardware queue.
 #[derive(Debug)]
 pub(crate) struct HwCtx {
     pub(crate) tags: Tags,
-    /// Which request has which tag, of those that the driver works on.
+    /// Which request has which tag, for the requests that the driver works on.
     pub(crate) started: StartedTable,
-    /// The issue list. Its holder keeps what the driver refused, in order.
+    /// The issue list. Its holder keeps in order what the driver refused.
     pub(crate) issue: Handover<RqList>,
-    /// Of an owned hardware queue: others have put something on the issue list.
+    /// Only if the hardware queue has an owner: other threads have put something on the issue list.
     pub(crate) inbox: Inbox,
-    /// The issue list needs another try: the driver refused, or whoever drained it had done its share.
+    /// The issue list needs another try, because the driver refused something, or the thread that drained the list had
+    /// done its share.
     pub(crate) stalled: Line<AtomicBool>,
-    /// The driver gave back what it was offered last: while this is set, whoever sleeps plans for another try.
+    /// The driver gave back what it was offered last. While this is set, a thread that goes to sleep plans for another
+    /// try.
     pub(crate) gave_back: Line<AtomicBool>,
-    /// How often the driver refused something of late: 16 for each time, of which an eighth goes with each batch
-    /// offered. Only who issues writes it.
+    /// How often the driver refused something lately. With each batch offered it becomes 7/8 of itself, and 16/8 more
+    /// if the driver refused a part of the batch. Only a thread that issues writes it.
     dispatch_busy: Line<AtomicU32>,
-    /// How often somebody found no tag here, wrapping.
+    /// How often a thread found no tag here. The count wraps.
     nr_lacked: Line<AtomicU32>,
     dispatch: DispatchList,
     /// Which members' software queues hold requests for this hardware queue.
     ctx_map: Box<[Line<AtomicU64>]>,
-    /// How many they are.
+    /// How many such members there are.
     nr_marked: AtomicU32,
-    /// The member whose turn is next.
+    /// The next search of `ctx_map` begins at this member.
     dispatch_from: AtomicU32,
-    /// Requests that polls of this hardware queue brought, wrapping, where threads wait for the device's descriptors.
+    /// How many requests polls of this hardware queue brought. The count wraps. Counted only where threads wait for the
+    /// device's descriptors.
     nr_brought: AtomicU32,
     pub(crate) flush: Mutex<FlushQueue>,
 }
 
-/// What waits in front of the scheduler: flush steps, requests that the driver gave back, and those whose tag is
-/// missing.
+/// What waits in front of the scheduler: flush steps, requests that the driver gave back, and requests that lack a tag.
 #[derive(Debug)]
 struct DispatchList {
     list: Mutex<RqList>,
@@ -78,22 +80,23 @@ impl HwCtx {
         }
     }
 
-    /// A poll brought so many requests.
+    /// Counts that a poll brought `nr` requests.
     pub(crate) fn note_brought(&self, nr: u32) {
         self.nr_brought.fetch_add(nr, Ordering::Relaxed);
     }
 
-    /// How many requests polls brought, wrapping.
+    /// How many requests polls brought. The count wraps.
     pub(crate) fn nr_brought(&self) -> u32 {
         self.nr_brought.load(Ordering::Relaxed)
     }
 
-    /// Whether the driver refused something of late.
+    /// Whether the driver refused something lately.
     pub(crate) fn is_busy(&self) -> bool {
         self.dispatch_busy.load(Ordering::Relaxed) > 0
     }
 
-    /// The driver was offered a batch, and refused a part of it or not: Linux's estimate of how busy the device is.
+    /// Notes that the driver was offered a batch, and whether it refused a part of the batch. This is Linux's estimate
+    /// of how busy the device is.
     pub(crate) fn note_offer(&self, refused: bool) {
         let before = self.dispatch_busy.load(Ordering::Relaxed);
         if before > 0 || refused {
@@ -102,19 +105,29 @@ impl HwCtx {
         }
     }
 
-    /// Somebody found no tag. Called before the fence and the second look that this owes.
+    /// Counts that a thread found no tag. Called before the fence and the second look that the caller owes.
     pub(crate) fn note_lack(&self) {
         self.nr_lacked.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often somebody found no tag, wrapping. Who reads it before he takes tags, and behind the fence that follows
-    /// the return of those he held in vain, knows whether anybody lacked them meanwhile. The fences make that certain,
-    /// his and that of who lacked one: either that one's second look finds the tag, or it is in the count.
+    /// How often a thread found no tag. The count wraps. A thread that takes tags and then puts some back unused reads
+    /// the count twice: before it takes the tags, and at the end. So it knows whether another thread lacked a tag
+    /// meanwhile:
+    ///
+    /// ```text
+    ///     the thread that lacks a tag        the thread that held tags for nothing
+    ///  1. counts it (`note_lack`)         a. puts the tags back
+    ///  2. fence                           b. fence
+    ///  3. looks for a tag again           c. reads the count
+    /// ```
+    ///
+    /// All threads agree which of the fences 2 and b comes first. If it is 2, then c finds what 1 counted. If it is b,
+    /// then 3 finds a tag.
     pub(crate) fn nr_lacked(&self) -> u32 {
         self.nr_lacked.load(Ordering::Relaxed)
     }
 
-    /// Puts a request on the dispatch list, behind what is there.
+    /// Puts a request at the end of the dispatch list.
     pub(crate) fn park(&self, rq: Request<'_>) {
         let mut list = self.dispatch.list.lock();
         list.push_back(rq, Place::DispatchList);
@@ -129,12 +142,13 @@ impl HwCtx {
         rq
     }
 
-    /// Requests on the dispatch list, as of a moment ago.
+    /// How many requests are on the dispatch list. The number may be out of date at once.
     pub(crate) fn nr_parked(&self) -> u32 {
         self.dispatch.len.load(Ordering::Relaxed)
     }
 
-    /// A member's software queue holds requests for this hardware queue. Called under the software queue's lock.
+    /// Marks that a member's software queue holds requests for this hardware queue. Called under the software queue's
+    /// lock.
     pub(crate) fn mark_ctx(&self, member: u16) {
         let bit = 1 << (member % 64);
         if self.ctx_map[usize::from(member / 64)].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
@@ -142,14 +156,14 @@ impl HwCtx {
         }
     }
 
-    /// It holds none any more. Called under the software queue's lock, so nobody else changes its bit. The count goes
-    /// down first and up last: who reads a count above zero finds a bit, and does not spin until another thread gets
-    /// on.
+    /// Marks that a member's software queue holds no requests any more. Called under the software queue's lock, so no
+    /// other thread changes its bit. The count goes down before the bit is cleared, and up after a bit is set. So a
+    /// thread that reads a count above zero finds a bit, and does not spin until another thread makes progress.
     pub(crate) fn unmark_ctx(&self, member: u16) {
         let (word, bit) = (&self.ctx_map[usize::from(member / 64)], 1 << (member % 64));
         if word.load(Ordering::Relaxed) & bit != 0 {
             self.nr_marked.fetch_sub(1, Ordering::Relaxed);
-            // Release: who reads the bit gone reads the count that went down before it.
+            // Release: a thread that reads the bit as gone reads the count that went down before.
             word.fetch_and(!bit, Ordering::Release);
         }
     }
@@ -158,7 +172,7 @@ impl HwCtx {
         self.nr_marked.load(Ordering::Relaxed) > 0
     }
 
-    /// The next member, round-robin, whose software queue has something for this hardware queue.
+    /// The next member, round-robin, whose software queue holds something for this hardware queue.
     pub(crate) fn next_ctx(&self) -> Option<u16> {
         let from = self.dispatch_from.load(Ordering::Relaxed) as usize % MAX_MEMBERS;
         let found = (0..=self.ctx_map.len()).find_map(|step| {
@@ -177,7 +191,8 @@ impl HwCtx {
     }
 }
 
-/// All hardware queues a device ever had. Made when first needed; none goes before the queue.
+/// All hardware queues that a device ever had. Each is made when it is first needed, and none is freed before the
+/// queue.
 #[derive(Debug)]
 pub(crate) struct HwCtxTable {
     entries: Box<[OnceLock<HwCtx>]>,
@@ -196,7 +211,7 @@ impl HwCtxTable {
         table
     }
 
-    /// Changes the number of queues. Nothing is in flight then.
+    /// Changes the number of queues. Called when nothing is in flight.
     pub(crate) fn set_layout(&self, layout: Layout) {
         for entry in &self.entries[..usize::from(layout.len())] {
             let _ = entry.get_or_init(|| HwCtx::new(self.depth));

@@ -1,12 +1,13 @@
 //! Issuing: from a hardware queue's issue list, in order, into the driver.
 //!
 //! # Liveness
-//! Who appends to an issue list drains it, or finds it being drained; the drainer looks again after unlocking (see
-//! `handover`). What the driver refuses stays at the head and marks the hardware queue as stalled, which every thread
-//! that polls the queue retries; threads that sleep are woken so that they plan for the retry.
+//! A thread that appends to an issue list drains it, or finds that another thread drains it: see `handover`. What the
+//! driver refuses stays at the head of the list, and the hardware queue is marked as stalled. Every thread that polls a
+//! stalled hardware queue tries it again. Threads that sleep are woken, so that they plan for the next try.
 //!
-//! An issue list that has an owner is drained by that one alone. Who else appends leaves a word in its inbox and wakes
-//! it. It takes the word away before it drains, and looks for one last before it sleeps, behind its fence.
+//! If a hardware queue has an owner, only the owner drains its issue list. Any other thread that appends leaves a word
+//! in the inbox and wakes the owner. The owner takes the word away before it drains. Before it sleeps it looks for a
+//! word last, behind its fence.
 
 use blkmq_sched::Time;
 
@@ -19,12 +20,12 @@ use crate::runner::Runner;
 use crate::sync::atomic::Ordering;
 use crate::sync::kept;
 
-/// How often a drainer looks again for what others appended before it leaves the rest to them.
+/// Rounds: how often a drainer looks again for what others appended before it leaves the rest to them.
 const DRAIN_ROUNDS: u32 = 64;
 
 impl Runner {
-    /// Drains a hardware queue's issue list, or leaves it to the thread that is draining it, or to the one that owns
-    /// it.
+    /// Drains a hardware queue's issue list, unless another thread drains it or owns it: then it is left to that
+    /// thread.
     pub(crate) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
         let hctx = q.hctxs.get(index);
         if q.is_owned && kept("issue.owner") {
@@ -36,13 +37,13 @@ impl Runner {
                 return;
             }
         }
-        // Who fell asleep since the mark was set plans for another try; so only a new mark is news.
+        // A thread that fell asleep after the mark was set plans for another try. So only a new mark is news.
         let mut is_news = false;
         let mut mark = |stalled| is_news |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;
         let drained = hctx.issue.drain(DRAIN_ROUNDS, |pending, chain| {
             pending.take_over(&q.slots, chain, Place::IssueList);
             let refused = !pending.is_empty() && self.offer(q, index, pending, now);
-            // Only the holder writes it, so it says what the holder left behind.
+            // Only the thread that holds the issue list writes the mark, so the mark says what the holder left behind.
             if hctx.stalled.load(Ordering::Relaxed) != refused {
                 mark(refused);
             }
@@ -56,7 +57,7 @@ impl Runner {
         }
     }
 
-    /// Issues what is ready without the issue list: for drivers that take concurrent calls, when no order is kept.
+    /// Issues what is ready without the issue list. For drivers that take concurrent calls, when no order is kept.
     #[inline]
     pub(crate) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
         let mut pending = std::mem::take(&mut self.ready);
@@ -75,7 +76,8 @@ impl Runner {
         }
     }
 
-    /// Offers requests to the driver. Returns whether it refused one; that one and those behind it stay in `pending`.
+    /// Offers requests to the driver. Returns whether the driver refused one. The refused request and those behind it
+    /// stay in `pending`.
     fn offer(&mut self, q: &RequestQueue, index: u16, pending: &mut RqList, now: Time) -> bool {
         let hctx: &HwCtx = q.hctxs.get(index);
         let offered = pending.len();
@@ -103,8 +105,8 @@ impl Runner {
         refused || !pending.is_empty()
     }
 
-    /// Puts what the driver gave back on the dispatch lists, without a tag. It is tried again when something completes,
-    /// or at the next poll.
+    /// Puts what the driver gave back on the dispatch lists, without a tag. Such a request is tried again when
+    /// something completes, or at the next poll.
     #[inline]
     pub(crate) fn park_requeued(&mut self, q: &RequestQueue) {
         if !self.requeued.is_empty() {
@@ -124,8 +126,8 @@ impl Runner {
             } else {
                 insert_behind(q, self, rq);
             }
-            // After the parking: who sees no mark and sleeps then either sees the request, or is woken for the new
-            // mark.
+            // After the parking: a thread that sees no mark and goes to sleep either sees the request, or is woken for
+            // the new mark.
             is_news |= !hctx.gave_back.swap(true, Ordering::Relaxed);
             q.live.word.set_waiting();
             if let Some(tag) = tag {

@@ -1,9 +1,9 @@
-//! What a thread leaves to others: who polled before it was left, and is about to sleep, looks again.
+//! What a thread leaves to others: a thread that polled before something was left, and is about to sleep, looks again.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::order;
 
-/// How often something was left to whoever polls next, wrapping.
+/// How often something was left to the thread that polls next. The count wraps.
 #[derive(Debug)]
 pub struct Left(AtomicU32);
 
@@ -14,21 +14,21 @@ impl Default for Left {
 }
 
 impl Left {
-    /// Nothing was left yet.
+    /// Nothing has been left yet.
     #[must_use]
     pub fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Something is left to others, who know by the queue's word what. The caller then wakes who sleeps, if
-    /// [anybody](crate::wake::Sleepers::any) does.
+    /// Counts that something is left to others. The queue's word says what is left. The caller then wakes the threads
+    /// that sleep, if there are [any](crate::wake::Sleepers::any).
     pub fn count(&self) {
-        // Release: who reads the count before it polls sees what this thread did. The fence in `Sleepers::any` sees to
-        // those who sleep.
+        // Release: a thread that reads the count before it polls sees what this thread did. For threads that sleep, the
+        // fence in `Sleepers::any` makes sure that they look again.
         self.0.fetch_add(1, order("left.count", Ordering::Release));
     }
 
-    /// The count. Who polls reads it before, and sleeps only if it is still the same in the last look.
+    /// The count. A thread reads it before it polls, and sleeps only if its last look finds the same count.
     #[must_use]
     pub fn read(&self) -> u32 {
         // Acquire pairs with the Release of `count`.

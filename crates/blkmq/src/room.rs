@@ -1,17 +1,18 @@
-//! Room in the scheduler: who waits for it is told when there may be some.
+//! Room in the scheduler: a thread that waits for room is told when there may be some.
 
 use crate::sync::Line;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Set while somebody has a plug held back for want of room. A carry out of this bit counts how often room came.
+/// The bit that is set while a thread's plug is held back for want of room. A carry out of this bit counts how often
+/// room came.
 const WANTED: u64 = 1;
 
-/// How often there may have been room again since somebody wanted some, and whether anybody wants some now. It changes
-/// only while a plug is held back.
+/// How often there may have been room again since a thread wanted some, and whether a thread wants some now. The word
+/// changes only while a plug is held back.
 #[derive(Debug)]
 pub struct Room(Line<AtomicU64>);
 
-/// What somebody saw who found no room.
+/// The word as it was when a thread that found no room asked to be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(u64);
 
@@ -22,14 +23,14 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Nobody wants room.
+    /// No thread wants room.
     #[must_use]
     pub fn new() -> Self {
         Self(Line::new("queue.room", AtomicU64::new(0)))
     }
 
-    /// Asks to be told. The caller fences then ([`Liveness::lack_room`](crate::liveness::Liveness::lack_room)) and
-    /// looks for room once more: it finds what came before, and what comes later makes the ticket
+    /// Asks to be told. The caller then fences ([`Liveness::lack_room`](crate::liveness::Liveness::lack_room)) and
+    /// looks for room once more. It finds the room that came before; room that comes later makes the ticket
     /// [stale](Self::is_stale).
     #[must_use]
     pub fn want(&self) -> Ticket {
@@ -42,16 +43,16 @@ impl Room {
         self.0.load(Ordering::Relaxed) != ticket.0
     }
 
-    /// There may be room. The caller has made it visible and fenced
-    /// ([`Liveness::brought`](crate::liveness::Liveness::brought)), and wakes the threads that sleep if this returns
-    /// true.
+    /// Called when there may be room. The caller has made the room visible and fenced
+    /// ([`Liveness::brought`](crate::liveness::Liveness::brought)). If this returns true, the caller wakes the threads
+    /// that sleep.
     ///
     /// COST: a load while no plug is held back.
     #[must_use = "who sleeps is to be woken"]
     pub fn came(&self) -> bool {
         let seen = self.0.load(Ordering::Relaxed);
-        // If another got ahead it wakes who sleeps; who has asked once more since then fenced after this caller did,
-        // and finds this caller's room itself.
+        // If the exchange fails, another thread came first, and that thread wakes the sleepers. A thread that has asked
+        // again since then fenced after this caller did, and finds this caller's room itself.
         seen & WANTED != 0 && self.0.compare_exchange(seen, seen + WANTED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
@@ -75,7 +76,7 @@ mod tests {
         assert!(room.is_wanted() && !room.is_stale(first));
         assert!(room.came() && !room.came());
         assert!(room.is_stale(first) && !room.is_wanted());
-        // One who asks again afterwards does not make an older ticket good.
+        // A thread that asks again afterwards does not make an older ticket good.
         let third = room.want();
         assert!(room.is_stale(first) && !room.is_stale(third));
     }

@@ -1,7 +1,7 @@
 //! One thread's way through a queue: dispatch, issue and complete, again and again until there is nothing to do.
 //!
-//! A submitter has a runner, and so has a background thread. What a runner does not finish it leaves where another is
-//! certain to find it: see the liveness notes in `dispatch` and `issue`.
+//! A submitter has a runner, and a background thread has one too. What a runner does not finish it leaves where another
+//! thread is certain to find it: see the liveness notes in `dispatch` and `issue`.
 
 use blkmq_sched::Time;
 
@@ -17,46 +17,47 @@ use crate::sync::kept;
 use crate::tags::{Hint, Tag};
 use crate::word::Snapshot;
 
-/// Requests that a runner takes through in one go before it goes back to its own business.
+/// Requests: a runner takes at most so many through in one go before it goes back to its own business.
 pub(crate) const RUN_BOUND: usize = 64;
 
-/// Hardware queues that hold something to be issued, noted as a set.
+/// A set of hardware queues that hold something to be issued.
 #[derive(Debug)]
 struct Touched {
     set: Box<[u64]>,
     len: usize,
 }
 
-/// A thread's private state: lists in its hands, and the tag it would like next.
+/// A thread's private state: the lists that it works on, and the tag that it would like next.
 #[derive(Debug)]
 pub(crate) struct Runner {
-    /// Its number among the queue's members.
+    /// The thread's number among the queue's members.
     pub(crate) member: u16,
     pub(crate) hint: Hint,
     /// Chosen requests with tags, on their way to the issue list of `ready_hctx`.
     pub(crate) ready: RqList,
     pub(crate) ready_hctx: u16,
     touched: Touched,
-    /// What is handed through the scheduler, while the scheduler is asked.
+    /// Requests that go through the scheduler, while the scheduler is asked.
     pub(crate) newcomers: Newcomers,
     /// Finished requests that are to be completed.
     pub(crate) finished: RqList,
-    /// Whom to tell of what the driver works on now.
+    /// The threads to tell of what the driver works on now.
     pub(crate) started: Started,
     /// Requests that the driver gave back.
     pub(crate) requeued: RqList,
-    /// Completed operations of this very thread, not yet reaped.
+    /// Completed operations of this thread's own submitter, not yet reaped.
     pub(crate) completed: RqList,
-    /// Requests were put aside in this run, or wait for room that a tag took in vain.
+    /// Requests were put aside in this run. Or requests wait without room while this thread held a tag for nothing,
+    /// which took room.
     pub(crate) parked: bool,
-    /// This thread has put tags back, or parked something, or may find what was held back free, since it was at the
-    /// scheduler last: if another is there it is to look once more.
+    /// Since this thread was at the scheduler last, it has put tags back, or parked something, or may find free what
+    /// was held back. If another thread is at the scheduler, that thread is to look once more.
     pub(crate) has_news: bool,
-    /// The queue was quiesced at the last look, which left things undone.
+    /// The queue was quiesced when this thread looked last, so it left things undone.
     pub(crate) saw_quiesced: bool,
-    /// How often something was left to others when this thread looked last.
+    /// How often something had been left to others when this thread looked last.
     left: u32,
-    /// When the scheduler was to let go what it holds back, as this thread knew when it looked last.
+    /// The time at which the scheduler was to let go what it holds back, as this thread read it when it looked last.
     planned: u64,
     /// The time of the last [`drive`](Self::drive) that did something.
     pub(crate) looked: Time,
@@ -112,14 +113,14 @@ impl Runner {
         q.members.get(self.member)
     }
 
-    /// Takes a chosen request with its tag along to the issue list, in the order of the calls.
+    /// Puts a chosen request with its tag on its way to the issue list, in the order of the calls.
     pub(crate) fn make_ready(&mut self, q: &RequestQueue, mut rq: Request<'_>, tag: Tag) {
         rq.body_mut().tag = Some(tag);
         self.make_ready_on(q, rq.body().hctx);
         self.ready.push_back(rq, Place::IssueList);
     }
 
-    /// Sees to it that `ready` takes requests for this hardware queue.
+    /// Makes `ready` take requests for this hardware queue.
     pub(crate) fn make_ready_on(&mut self, q: &RequestQueue, hctx: u16) {
         if hctx != self.ready_hctx {
             self.append_ready(q);
@@ -127,7 +128,7 @@ impl Runner {
         }
     }
 
-    /// Appends what is ready to the issue list it belongs to.
+    /// Appends what is ready to its issue list.
     pub(crate) fn append_ready(&mut self, q: &RequestQueue) {
         if !self.ready.is_empty() {
             let issue = &q.hctxs.get(self.ready_hctx).issue;
@@ -144,9 +145,9 @@ impl Runner {
         self.touched.add(hctx);
     }
 
-    /// Dispatches, issues and completes until nothing can go on, or this thread has done its share (`own`, or
-    /// [`RUN_BOUND`], requests) and others must do theirs. `dispatched` says how far that came already, if it was
-    /// tried. The caller is inside the queue ([`Member::activity`]).
+    /// Dispatches, issues and completes until nothing can go on. Or until this thread has done its share (`own`, or
+    /// [`RUN_BOUND`], requests) and other threads must do theirs. `dispatched` says how far dispatching came already,
+    /// if it was tried. The caller is inside the queue ([`Member::activity`]).
     pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         let bound = own.max(RUN_BOUND);
         let (mut now, mut dispatched) = (now, dispatched);
@@ -160,14 +161,14 @@ impl Runner {
                 now = q.clock.now();
                 self.complete(q, now);
             } else if chosen < bound && !gave_up {
-                // Dispatching went as far as it could, and nothing came back.
+                // Dispatching went as far as it could, and the driver gave nothing back.
                 break;
             }
             if !self.goes_on(q) {
                 break;
             }
             if taken >= bound || gave_up {
-                // This thread may have nothing outstanding and not come again.
+                // This thread may have nothing outstanding, and then it does not come again.
                 q.hand_on();
                 break;
             }
@@ -183,7 +184,7 @@ impl Runner {
         }
     }
 
-    /// Whether what this thread completed may have made room for something that waits.
+    /// Whether something that waits may go on because of what this thread completed.
     fn goes_on(&self, q: &RequestQueue) -> bool {
         self.parked || q.live.word.load().is_waiting() || (q.settings.has_scheduler() && q.domain(0).has_waiting())
     }
@@ -197,30 +198,33 @@ impl Runner {
             q.wake_sleepers();
         }
         let brought = self.finished.len() - before;
-        // Who waits for descriptors reads it.
+        // Threads that wait for the device's descriptors read this count.
         if brought > 0 && self.member(q).wake.is_equipped() {
             q.hctxs.get(hctx).note_brought(brought as u32);
         }
     }
 
-    /// Whether a quiescence that held this thread up is over, or something was left to others since it looked, or a
-    /// time was planned that had come by then. Who sleeps looks at this last, behind its fence: whoever ended the
-    /// quiescence, left something, or planned, fenced too, and then either saw the sleeper or has its change seen here.
+    /// Whether there is a reason to look again: a quiescence that held this thread up is over, or something was left to
+    /// others since this thread looked, or a time was planned that had come when it looked. This is the sleeper's last
+    /// look in the interleaving of [`wake`](crate::wake). A thread that ends the quiescence, leaves something, or plans
+    /// a time is the waker there.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
         q.live.left.read() != self.left
             || self.saw_quiesced && !q.live.word.load().is_quiesced()
             || self.was_early(q) && kept("sleep.planned")
     }
 
-    /// This thread had nothing new to tell, and passed by another one at the scheduler, which asked it as of an earlier
-    /// time and has planned for one that had come when this thread looked.
+    /// Whether a time was planned that had come when this thread looked. Then this thread had no news and passed by the
+    /// thread at the scheduler. That thread asked the scheduler as of an earlier time, and so planned for a time that
+    /// had come meanwhile.
     fn was_early(&self, q: &RequestQueue) -> bool {
         let planned = q.domain(0).planned();
         planned != self.planned && planned <= self.looked.0
     }
 
-    /// Polls, completes and runs once: all that a thread owes the queue when it has time; nothing while the queue is
-    /// quiesced. `hctxs` names this thread's hardware queues; it is asked inside, where they cannot change.
+    /// Polls, completes and runs once. This is all that a thread owes the queue when it has time. Does nothing while
+    /// the queue is quiesced. `hctxs` names this thread's hardware queues. It is called inside the queue, where the
+    /// layout cannot change.
     pub(crate) fn drive<I>(&mut self, q: &RequestQueue, hctxs: impl FnOnce(Layout) -> I, now: Time)
     where
         I: Iterator<Item = u16> + Clone,
@@ -231,7 +235,8 @@ impl Runner {
         activity.leave();
     }
 
-    /// Like [`drive`](Self::drive), for a caller that is inside and read the queue's word there as `seen`.
+    /// Like [`drive`](Self::drive), for a caller that is inside the queue and has read the queue's word there as
+    /// `seen`.
     pub(crate) fn drive_inside<I>(
         &mut self,
         q: &RequestQueue,
@@ -242,8 +247,8 @@ impl Runner {
         I: Iterator<Item = u16> + Clone,
     {
         let left = q.live.left.read();
-        // What a time, the end of a quiescence, or somebody else's leaving lets go, who is at the scheduler may have
-        // seen too early.
+        // A time that has come, the end of a quiescence, or a thread that leaves something may let requests go. The
+        // thread at the scheduler may have looked before that.
         let planned = q.domain(0).planned();
         self.has_news |= left != self.left || self.saw_quiesced || planned <= now.0;
         (self.left, self.planned) = (left, planned);
@@ -289,12 +294,12 @@ mod tests {
         let looked = submitter.runner.looked.0;
         let plan = |time| q.domain(0).set_planned(time);
         assert!(!submitter.runner.may_go_on(&q));
-        // For a later time it sleeps until then.
+        // If the planned time is later than the look, the thread sleeps until then.
         plan(looked + 1);
         assert!(!submitter.runner.may_go_on(&q));
         plan(looked);
         assert!(submitter.runner.may_go_on(&q));
-        // And once only: it has looked as of that time.
+        // The thread looks again only once: it has looked as of that time.
         submitter.poll();
         assert!(!submitter.runner.may_go_on(&q));
         plan(u64::MAX);

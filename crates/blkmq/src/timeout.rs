@@ -1,8 +1,8 @@
 //! Requests that the driver has had for too long.
 //!
-//! One thread at a time scans the busy tags, at most once per timeout period or when the earliest deadline has come. It
-//! reserves an overdue request, asks the driver, and then either completes it or lets it go on. A completion that comes
-//! meanwhile is not lost: it leaves its status with the scan (see `request::state`).
+//! One thread at a time scans the busy tags, at most once per timeout period or when the earliest deadline has come.
+//! The scan reserves an overdue request, asks the driver, and then either completes the request or lets it go on. A
+//! completion that comes meanwhile is not lost: the completer leaves its status with the scan (see `request::state`).
 
 use blkmq_sched::{RqId, Time};
 
@@ -15,7 +15,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{kept, order};
 
 impl Runner {
-    /// Scans if it is time. Requests that expired are then among the finished ones.
+    /// Scans if it is time. Requests that expired are among the finished ones afterwards.
     ///
     /// COST: a load of a line that is written once per timeout period.
     pub(crate) fn scan_timeouts(&mut self, q: &RequestQueue, now: Time) {
@@ -25,8 +25,8 @@ impl Runner {
         }
         let next = || now.after(q.settings.timeout_ns()).0;
         let planned = next();
-        // Acquire pairs with the Release of who set a shorter time while the scan was due: what it set forward may just
-        // be written over, so the time is read once more.
+        // Acquire pairs with the Release of a thread that set a shorter timeout while the scan was due. That thread
+        // moved the scan to an earlier time, which this exchange may just overwrite. So the timeout is read once more.
         let acquire = order("timeout.begin", Ordering::Acquire);
         if q.timeout_scan.compare_exchange(due, planned, acquire, Ordering::Relaxed).is_err() {
             return;
@@ -40,18 +40,20 @@ impl Runner {
                 }
             });
         }
-        // A request issued from here on has a deadline no earlier than that, so the next scan never comes too late.
+        // A request issued from here on has a deadline no earlier than `earliest`, so the next scan does not come too
+        // late.
         q.timeout_scan.fetch_min(earliest, Ordering::Relaxed);
         if was_asked || earliest < planned {
-            // A device that was asked about a request may know better now when it will be done, and whoever sleeps has
-            // planned by what it said before. And who looked while the scan ran saw it planned later than it is now;
-            // this thread may leave, and nobody else would come in time.
+            // There are two reasons to wake the sleepers. A device that was asked about a request may know better now
+            // when the request will be done, but threads that sleep have planned by what the device said before. And a
+            // thread that looked while the scan ran saw the next scan planned later than it is now: this thread may
+            // leave, and then no thread would come in time.
             q.wake_sleepers();
         }
     }
 
-    /// Handles one request that the driver was given. Returns when it must be looked at again, and notes whether the
-    /// driver was asked.
+    /// Handles one request that the driver was given. Returns the time at which the request must be looked at again,
+    /// and notes whether the driver was asked.
     fn check_deadline(&mut self, q: &RequestQueue, hctx: u16, id: RqId, now: Time, was_asked: &mut bool) -> Time {
         let never = Time(u64::MAX);
         let Some((slot, generation)) = q.slots.find(id) else { return never };
@@ -65,7 +67,8 @@ impl Runner {
         if !slot.state.begin_timeout(generation) {
             return never;
         }
-        // Read again now that the request is reserved: the first look may have seen an older deadline than the place.
+        // Read again now that the request is reserved: the first read may have seen a deadline that is older than the
+        // state that was reserved.
         let deadline = slot.deadline.get();
         if now < deadline {
             self.let_go(q, id, false);
