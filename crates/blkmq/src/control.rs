@@ -1,8 +1,8 @@
 //! The control path: joining and leaving, freezing, quiescing, and changing a queue while I/O runs.
 //!
-//! What several threads rely on at once changes only while the queue is frozen and drained: the scheduler, the number
-//! of hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may have
-//! submitters of its own, which it must go on polling for the queue to drain.
+//! Some things are relied on by several threads at once: the scheduler, the number of hardware queues, the depth of the
+//! tags. They change only while the queue is frozen and drained. A freeze is a handle to poll, because the thread that
+//! freezes may have submitters of its own, which it must go on polling for the queue to drain.
 
 pub(crate) mod state;
 pub(crate) mod wanted;
@@ -27,10 +27,10 @@ use wanted::Wanted;
 #[must_use = "dropping the handle ends the freeze"]
 pub struct Freeze {
     q: Arc<RequestQueue>,
-    /// Threads that were inside when the freeze began, or later when the queue had drained, and have not been seen
-    /// outside since.
+    /// Threads that have not been seen outside since they were seen inside. They were inside when the freeze began, or
+    /// later when the queue had drained.
     inside: Vec<(u16, Observed)>,
-    /// All that entered has completed; but the completer of the last of it may still be putting its tags back.
+    /// Everything that entered has completed. But the completer of the last of it may still be putting tags back.
     is_drained: bool,
 }
 
@@ -45,8 +45,8 @@ impl Freeze {
         Self { q: Arc::clone(q), inside, is_drained: false }
     }
 
-    /// Whether everything that was let in has completed. While threads own submitters with operations outstanding,
-    /// these must go on polling for this to become true.
+    /// Whether everything that was let in has completed. Threads that own submitters with operations outstanding must
+    /// go on polling those for this to become true.
     pub fn poll(&mut self) -> bool {
         loop {
             self.inside.retain(|(member, seen)| !self.q.members.get(*member).activity.has_left(*seen));
@@ -56,15 +56,16 @@ impl Freeze {
             if !self.q.is_drained() {
                 return false;
             }
-            // Threads that drive the queue come in although it is frozen. One that comes in from here on finds nothing
-            // to do and touches no tag; the others are waited for. The fence pairs with that of `Activity::enter`.
+            // Threads that drive the queue come in although it is frozen. A thread that comes in from here on finds
+            // nothing to do and touches no tag. The queue waits for the threads that came in before. The fence pairs
+            // with that of `Activity::enter`.
             fence_at("control.drained_fence");
             self.inside = observe(&self.q);
             self.is_drained = true;
         }
     }
 
-    /// Waits until [`poll`](Self::poll) is true. For threads without submitters on this queue.
+    /// Waits until [`poll`](Self::poll) is true. Only for threads without submitters on this queue.
     pub fn wait(&mut self) {
         while !self.poll() {
             thread::yield_now();
@@ -80,13 +81,13 @@ impl Drop for Freeze {
             self.q.live.word.unfreeze();
             // A thread whose plug was held back by the freeze has asked to be told, as if it lacked room.
             self.q.brought();
-            // All are woken, whether they lack room or not.
+            // All sleepers are woken, whether they lack room or not.
             self.q.wake_sleepers();
         }
     }
 }
 
-/// A queue that gives nothing to its driver; requests stay queued. Dropping it lets the queue go on. Quiescences nest.
+/// A queue that gives nothing to its driver: requests stay queued. Dropping it lets the queue go on. Quiescences nest.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the quiescence"]
 pub struct Quiesce(Arc<RequestQueue>);
@@ -103,7 +104,7 @@ impl Drop for Quiesce {
     }
 }
 
-/// What a [`Change`] will do once the queue is drained.
+/// What a [`Change`] does once the queue is drained.
 #[derive(Debug)]
 enum What {
     Scheduler(Option<Box<dyn Scheduler>>),
@@ -119,13 +120,14 @@ enum What {
 #[must_use = "the change happens when this is polled"]
 pub struct Change {
     q: Arc<RequestQueue>,
-    /// What keeps the queue drained while the change is made; none is needed for a change that was made at once.
+    /// Keeps the queue drained while the change is made. `None` for a change that was made at once.
     freeze: Option<Freeze>,
     what: Option<What>,
 }
 
 impl Change {
-    /// Makes the change if the queue has drained; `None` if it has not. Afterwards drop this to let the queue go on.
+    /// Makes the change if the queue has drained; returns `None` if it has not. Afterwards the caller drops the handle
+    /// to let the queue go on.
     ///
     /// # Errors
     /// The change was refused, and the queue is as before.
@@ -136,7 +138,7 @@ impl Change {
         Some(self.what.take().map_or(Ok(()), |what| self.q.apply(what)))
     }
 
-    /// Waits for the queue to drain and makes the change. For threads without submitters on this queue.
+    /// Waits for the queue to drain, and makes the change. Only for threads without submitters on this queue.
     ///
     /// # Errors
     /// The change was refused, and the queue is as before.
@@ -149,26 +151,26 @@ impl Change {
         }
     }
 
-    /// A change that needed no drained queue and has been made.
+    /// A change that needed no drained queue and has been made already.
     pub(crate) fn made(q: &Arc<RequestQueue>) -> Self {
         Self { q: Arc::clone(q), freeze: None, what: None }
     }
 }
 
-/// The marks of all threads that are inside just now.
+/// The marks of all threads that are inside now.
 fn observe(q: &RequestQueue) -> Vec<(u16, Observed)> {
     let marks = q.members.iter().map(|(index, member)| (index, member.activity.observe()));
     marks.filter(|(index, seen)| !q.members.get(*index).activity.has_left(*seen)).collect()
 }
 
 impl RequestQueue {
-    /// Stops new operations from entering; they stay in their submitters' plugs.
+    /// Stops new operations from entering. They stay in their submitters' plugs.
     pub fn freeze(self: &Arc<Self>) -> Freeze {
         Freeze::new(self)
     }
 
-    /// Stops the driver from being given requests, and waits until no thread is about to. Must not be called by a
-    /// thread that is inside the queue, such as a driver.
+    /// Stops the driver from being given requests, and waits until no thread is about to give it any. Must not be
+    /// called by a thread that is inside the queue, for example from a driver.
     pub fn quiesce(self: &Arc<Self>) -> Quiesce {
         {
             let mut control = self.control.lock();
@@ -204,8 +206,8 @@ impl RequestQueue {
         Ok(self.change(What::Scheduler(wanted.find()?)))
     }
 
-    /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. It
-    /// stays when the scheduler changes; without one no more count than the depth.
+    /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. The
+    /// number stays when the scheduler changes. Without a scheduler no more requests count than the depth.
     ///
     /// # Errors
     /// The number is out of range.
@@ -220,7 +222,7 @@ impl RequestQueue {
         self.settings.locking()
     }
 
-    /// Begins to change the locking around the scheduler. Whether requests may pass it by stays as it is.
+    /// Begins to change the locking around the scheduler. Whether requests may pass the scheduler by stays as it is.
     pub fn set_locking(self: &Arc<Self>, locking: Locking) -> Change {
         self.change(What::Locking(locking))
     }
@@ -231,38 +233,41 @@ impl RequestQueue {
         self.settings.has_bypass()
     }
 
-    /// Begins to let requests pass the scheduler by while nothing waits, or no longer.
+    /// Begins to let requests pass the scheduler by while nothing waits, or stops it.
     pub fn set_bypass(self: &Arc<Self>, bypass: bool) -> Change {
         self.change(What::Bypass(bypass))
     }
 
-    /// Begins to change the number of hardware queues; their depth stays.
+    /// Begins to change the number of hardware queues. Their depth stays.
     ///
     /// # Errors
-    /// The numbers make no sense. What the device says of them is known when the change is made.
+    /// The numbers make no sense. Whether the device takes them is known when the change is made.
     pub fn set_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
         let topology = Topology { depth: self.hctxs.depth(), ..topology };
         check_topology(topology).map_err(QueueError::BadTopology)?;
         Ok(self.change(What::Topology(topology)))
     }
 
-    /// Begins to put other ranges of sectors in the place of those that are counted apart: at most
-    /// [`MAX_RANGES`](crate::MAX_RANGES). One that keeps its name keeps its counts, though its sectors change.
+    /// Begins to replace the ranges of sectors that are counted apart, by at most [`MAX_RANGES`](crate::MAX_RANGES)
+    /// others. A range that keeps its name keeps its counts, even if its sectors change.
     ///
     /// # Errors
-    /// Two ranges overlap or have the same name, or one has no sectors, or some behind the end of the device.
+    /// Two ranges overlap or have the same name, a range has no sectors, or a range has sectors behind the end of the
+    /// device.
     pub fn set_ranges(self: &Arc<Self>, ranges: Vec<SectorRange>) -> Result<Change, QueueError> {
         check_ranges(&ranges, self.limits().capacity_sectors)?;
         Ok(self.change(What::Ranges(ranges)))
     }
 
-    /// Asks the device for its capacity again: files and volumes can be made larger while they are used. From then on
-    /// operations may reach as far. Returns the capacity in sectors.
+    /// Asks the device for its capacity again, because files and volumes can be made larger while they are used. From
+    /// then on operations may reach to the new end. Returns the capacity in sectors.
     ///
     /// # Errors
-    /// The device has become smaller. The queue goes on as it was, and what lies behind the device's end fails there.
+    /// The device has become smaller. The queue goes on as before, and operations behind the device's end fail in the
+    /// device.
     pub fn revalidate(&self) -> Result<u64, QueueError> {
-        // Without a lock, for a device may take its time to answer; the thread that has seen more is right.
+        // No lock is held, because a device may take its time to answer. If two threads ask at once, the larger answer
+        // is right.
         let found = self.driver.limits().capacity_sectors;
         let known = self.capacity.fetch_max(found, Ordering::Relaxed);
         if found < known {
@@ -277,9 +282,9 @@ impl RequestQueue {
         Change { q: Arc::clone(self), freeze: Some(self.freeze()), what: Some(what) }
     }
 
-    /// Makes a change on a drained queue. Threads drive a queue also while it is frozen; the quiescence keeps them away
-    /// from the device, and the lock other changes, or the device and the table of hardware queues end up with
-    /// different numbers.
+    /// Makes a change on a drained queue. Threads drive a queue also while it is frozen, so the quiescence keeps them
+    /// away from the device. The lock keeps other changes away. Otherwise the device and the table of hardware queues
+    /// could end up with different numbers.
     fn apply(self: &Arc<Self>, what: What) -> Result<(), QueueError> {
         let _quiesce = self.quiesce();
         let _control = self.control.lock();
@@ -320,9 +325,9 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Whether all that entered has completed. Exact once no thread is inside and none can enter.
+    /// Whether everything that entered has completed. Exact once no thread is inside and none can enter.
     fn is_drained(&self) -> bool {
-        // Completions first: what completes between the two sums can only make the queue look busier than it is.
+        // Sums completions first: what completes between the two sums can only make the queue look busier than it is.
         let completed: u64 = self.members.iter().map(|(_, member)| member.counters.nr_completed()).sum();
         let entered: u64 = self.members.iter().map(|(_, member)| member.counters.nr_entered()).sum();
         entered == completed
@@ -344,16 +349,16 @@ impl RequestQueue {
         value.ok_or_else(|| unknown_knob(name, hold.scheduler()))
     }
 
-    /// The names of the scheduler's knobs; there are none without a scheduler.
+    /// The names of the scheduler's knobs. There are none without a scheduler.
     pub(crate) fn scheduler_knobs(&self) -> Vec<&'static str> {
         let hold = self.domain.control();
         hold.scheduler().map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect()
     }
 
-    /// Sets a knob of the scheduler, at once.
+    /// Sets a knob of the scheduler at once.
     ///
     /// # Errors
-    /// There is no such knob, or the value is out of range; nothing has changed then.
+    /// There is no such knob, or the value is out of range. Nothing has changed then.
     pub fn set_scheduler_knob(&self, name: &str, value: i64) -> Result<(), QueueError> {
         let mut hold = self.domain.control();
         let Some(scheduler) = hold.scheduler_mut() else { return Err(unknown_knob(name, None)) };
@@ -362,10 +367,10 @@ impl RequestQueue {
             Err(KnobError::Unknown) => return Err(unknown_knob(name, hold.scheduler())),
             Err(error) => return Err(QueueError::BadValue(error.to_string())),
         }
-        // What may pass by depends on the scheduler's limits.
+        // Which requests may pass the scheduler by depends on the scheduler's limits.
         hold.reset_gate(self);
         drop(hold);
-        // It may take more now, and may let go what it held back.
+        // The scheduler may take more now, and may let go what it held back.
         self.brought();
         self.call_others();
         Ok(())
@@ -398,7 +403,7 @@ impl RequestQueue {
         Ok((member, client))
     }
 
-    /// Ends a thread's membership, and its service for a client if it had one. Nothing of it is outstanding.
+    /// Ends a thread's membership, and its service for a client if it had one. The thread has nothing outstanding.
     pub(crate) fn leave(&self, member: u16, client: Option<ClientId>) {
         let mut control = self.control.lock();
         if let Some(client) = client {

@@ -1,6 +1,6 @@
 //! What a thread does before it sleeps until its device has something for it: it looks again.
 //!
-//! To wake a thread takes longer than many devices take for a request. So a thread lets other threads have the
+//! Waking a thread takes longer than many devices take for a request. So a thread lets other threads have the
 //! processor once and then looks again. If its last wait was short, the thread goes on looking for as long as a short
 //! wait lasts.
 //!
@@ -28,7 +28,7 @@ const WORTH: u64 = 50_000;
 /// [`WORTH`] it makes 2.5 ms. A thread that computes keeps the processor for 3 ms.
 const MOST: u32 = 50;
 
-/// Nanoseconds: if the processor comes back within this time, no other thread had it. To let another thread in takes
+/// Nanoseconds: if the processor comes back within this time, no other thread had it. Letting another thread in takes
 /// longer.
 const ALONE: u64 = 2_000;
 

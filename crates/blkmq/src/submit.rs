@@ -1,4 +1,4 @@
-//! Submitting: one thread's door to a queue.
+//! Submitting: how one thread works with a queue.
 
 use std::fmt;
 use std::time::Duration;
@@ -29,41 +29,43 @@ use crate::word::Snapshot;
 pub(crate) struct Outstanding {
     pub(crate) parts: u16,
     pub(crate) status: Status,
-    /// The latest of its parts that are over.
+    /// The latest times of those of its parts that are over.
     pub(crate) issued: Time,
     pub(crate) completed: Time,
 }
 
-/// A plug that was tried in vain: so many requests, and what is to become stale before they are tried again.
+/// A plug that was tried in vain: how many requests it held, and the ticket that is to become stale before they are
+/// tried again.
 #[derive(Debug, Clone, Copy)]
 struct Tried {
     len: usize,
     ticket: Ticket,
 }
 
-/// One thread's door to a queue, serving one client.
+/// The means by which one thread works with a queue, for one client.
 ///
-/// [`submit`](Self::submit) gathers operations in a plug; [`poll`](Self::poll) and [`wait`](Self::wait) pass the plug
-/// on and drive the queue; [`reap`](Self::reap) hands out what is over. A thread with operations outstanding must poll
-/// or wait: others may depend on it.
+/// [`submit`](Self::submit) gathers operations in a plug. [`poll`](Self::poll) and [`wait`](Self::wait) pass the plug
+/// on and drive the queue. [`reap`](Self::reap) hands out the operations that are over. A thread with operations
+/// outstanding must poll or wait, because other threads may depend on it.
 pub struct Submitter {
     pub(crate) q: Arc<RequestQueue>,
     pub(crate) runner: Runner,
     pub(crate) client: ClientId,
     pub(crate) group: u32,
     pub(crate) priority: IoPriority,
-    /// What follows from the limits for most operations, worked out once for the capacity that this thread knows of.
+    /// What follows from the limits for most operations. It is worked out once for the capacity that this thread knows
+    /// of.
     pub(crate) whole: Whole,
     pub(crate) plug: RqList,
-    /// When the oldest request in the plug came.
+    /// The time when the oldest request came into the plug.
     pub(crate) plug_time: Time,
-    /// The plug holds what could not be passed on.
+    /// The plug holds requests that could not be passed on.
     is_held_back: bool,
-    /// How the plug was tried in vain, if somebody will say when it is worth another try.
+    /// How the plug was tried in vain. `None` unless another thread will say when it is worth another try.
     tried: Option<Tried>,
-    /// Free slots, the one used last in front.
+    /// Free slots; the slot used last is in front.
     pub(crate) free: RqList,
-    /// Of operations that were split, by the slot that holds the operation.
+    /// What is still to come of operations that were split, by the slot that holds the operation.
     pub(crate) outstanding: Box<[Outstanding]>,
     looks: Looks,
 }
@@ -105,24 +107,24 @@ impl Submitter {
         &self.q
     }
 
-    /// Slots: the most operations, split ones counted by their parts, that can be outstanding.
+    /// The number of slots: the most operations that can be outstanding. A split operation counts as its parts.
     #[must_use]
     pub fn nr_slots(&self) -> usize {
         self.outstanding.len()
     }
 
-    /// Operations taken and not yet reaped, split ones counted by their parts.
+    /// The number of operations taken and not yet reaped. A split operation counts as its parts.
     #[must_use]
     pub fn nr_outstanding(&self) -> usize {
         self.nr_slots() - self.free.len()
     }
 
-    /// Takes an operation. It waits in the plug, where it may merge with the operation before it, until the plug is
-    /// full, or [`flush_plug`](Self::flush_plug), [`poll`](Self::poll) or [`wait`](Self::wait) passes it on. Never
-    /// blocks.
+    /// Takes an operation, and never blocks. The operation waits in the plug, where it may merge with the operation
+    /// before it. The plug is passed on when it is full, or by [`flush_plug`](Self::flush_plug), [`poll`](Self::poll)
+    /// or [`wait`](Self::wait).
     ///
     /// # Errors
-    /// The operation comes back if there is no free slot, or if it can never succeed; nothing has happened then.
+    /// The operation comes back if there is no free slot, or if it can never succeed. Nothing has happened then.
     // Inlined, so that an operation goes from the caller's registers into its slot.
     #[inline(always)]
     pub fn submit(&mut self, mut bio: Bio) -> Result<RqId, Rejected> {
@@ -141,14 +143,14 @@ impl Submitter {
     }
 
     /// Takes operations from the front of `bios` until one is rejected or none is left, and passes the plug on. Returns
-    /// how many it took; a rejected operation stays in `bios`, at the front, with the reason returned beside it.
+    /// how many it took, and the reason if one was rejected. A rejected operation stays at the front of `bios`.
     ///
     /// COST: the clock is read once when the batch begins, unless a plug was begun before, and again after each full
     /// plug.
     pub fn submit_batch(&mut self, bios: &mut std::collections::VecDeque<Bio>) -> (usize, Option<RejectReason>) {
         let mut taken = 0;
         let mut rejected = None;
-        // Whether the time at which the plug was begun is the time of this batch.
+        // Whether the plug was begun in this batch, so that the plug's time is the time of this batch.
         let mut is_fresh = self.plug.is_empty();
         while let Some(bio) = bios.front() {
             if let Some((asked, piece)) = self.accept_whole(bio) {
@@ -180,18 +182,19 @@ impl Submitter {
         (taken, rejected)
     }
 
-    /// Passes on what is in the plug. What finds no room, or comes while the queue is frozen, stays there and is tried
-    /// again at each poll.
+    /// Passes on what is in the plug. Requests that find no room, or come while the queue is frozen, stay in the plug
+    /// and are tried again at each poll.
     pub fn flush_plug(&mut self) {
         if !self.plug.is_empty() && !self.is_in_vain() {
-            // Not the time of the oldest request here: it may have waited long, and that is not the device's time.
+            // The clock is read, because the time of the oldest request in the plug would be wrong: that request may
+            // have waited long, and its wait is not the device's time.
             let now = self.q.clock.now();
             self.flush_plug_at(now);
         }
     }
 
-    /// Like [`flush_plug`](Self::flush_plug), for who has filled the plug without a pause: the time at which it was
-    /// begun is taken for the time now, and the clock is not read again.
+    /// Like [`flush_plug`](Self::flush_plug), for a caller that has filled the plug without a pause. The time at which
+    /// the plug was begun is taken for the time now, and the clock is not read again.
     pub fn flush_batch(&mut self) {
         if self.is_held_back {
             self.flush_plug();
@@ -200,13 +203,14 @@ impl Submitter {
         }
     }
 
-    /// Passes on the plug and drives the queue: completes what the driver has finished, dispatches what waits. Returns
-    /// true if there is something to [`reap`](Self::reap).
+    /// Passes on the plug and drives the queue: completes what the driver has finished, and dispatches what waits.
+    /// Returns true if there is something to [`reap`](Self::reap).
     pub fn poll(&mut self) -> bool {
         let now = self.q.clock.now();
         let is_in_vain = self.is_in_vain();
         if !is_in_vain {
-            // What was said of the plug as it was does not hold for what is left of it, or comes into it later.
+            // The note was about the plug as it was. It says nothing about what is left of the plug, or comes into it
+            // later.
             self.tried = None;
         }
         let Self { q, runner, plug, .. } = self;
@@ -218,31 +222,32 @@ impl Submitter {
         }
         runner.drive_inside(q, |layout| layout.mapped(member), now, seen);
         activity.leave();
-        // What others completed lines up behind what this thread did: else who never reaps all of that would not see
-        // it.
+        // Puts what other threads completed behind what this thread completed. Otherwise a caller that never reaps
+        // everything would never see what the others completed.
         self.collect();
         let is_over = self.settle();
         self.is_held_back = !self.plug.is_empty();
         if self.is_held_back && !self.is_in_vain() { self.retry_plug(now) } else { is_over }
     }
 
-    /// Whether what keeps the plug back, found when it was last tried, is still so: then it is not tried again, for
-    /// that costs a walk over all of it under the scheduler's lock.
+    /// Whether the plug still lacks room, as it did when it was last tried. Then it is not tried again, because a try
+    /// costs a walk over the whole plug under the scheduler's lock.
     pub(crate) fn lacks_room(&self) -> bool {
         self.tried.is_some_and(|tried| !self.q.live.room.is_stale(tried.ticket))
     }
 
-    /// Whether something waits to be passed on, and it is not known to be in vain.
+    /// Whether requests wait to be passed on, and are not known to be in vain.
     pub(crate) fn has_plugged(&self) -> bool {
         !self.plug.is_empty() && !self.is_in_vain()
     }
 
-    /// Whether trying the plug again would be in vain: it lacks room, and nothing has come that could find some.
+    /// Whether it would be in vain to try the plug again: it lacks room, and no request has come since that might find
+    /// some.
     fn is_in_vain(&self) -> bool {
         self.tried.is_some_and(|tried| tried.len == self.plug.len()) && self.lacks_room()
     }
 
-    /// The next operation that is over, if any.
+    /// Returns the next operation that is over, if any.
     #[inline]
     pub fn reap(&mut self) -> Option<Completion> {
         self.settle().then(|| self.hand_out())
@@ -250,8 +255,8 @@ impl Submitter {
 
     /// Hands every operation that is over to `each`. Returns how many there were.
     ///
-    /// COST: an operation moves from its slot to where `each` puts it and no more often; a loop around
-    /// [`reap`](Self::reap) moves it once more.
+    /// COST: an operation moves once, from its slot to where `each` puts it. A loop around [`reap`](Self::reap) moves
+    /// it once more.
     #[inline]
     pub fn reap_all(&mut self, mut each: impl FnMut(Completion)) -> usize {
         let mut reaped = 0;
@@ -262,7 +267,7 @@ impl Submitter {
         reaped
     }
 
-    /// The first of what has completed, which is over.
+    /// Hands out the first completed operation. The caller has made sure that it is over.
     #[inline(always)]
     fn hand_out(&mut self) -> Completion {
         let mut rq = self.runner.completed.pop_front(&self.q.slots).expect("something is over");
@@ -273,14 +278,15 @@ impl Submitter {
         Completion { id, status, submitted, issued, completed, bio }
     }
 
-    /// Polls until something can be reaped or `deadline` has passed, sleeping in between; `None` waits for ever.
-    /// Returns true if there is something to reap; false also if nothing is outstanding.
+    /// Polls until something can be reaped or `deadline` has passed, and sleeps in between; without a deadline it waits
+    /// for ever. Returns true if there is something to reap. Returns false if the deadline has passed, or if nothing is
+    /// outstanding.
     ///
-    /// COST: before it sleeps on a device's descriptors, the thread lets others have the processor once and polls again.
-    /// If its last wait was short it goes on doing so for up to 100 us. Up to 16 turns in which another thread had the
-    /// processor and brought something for this queue are not counted.
+    /// COST: before the thread sleeps on a device's descriptors, it lets others have the processor once and polls
+    /// again. If its last wait was short, the thread goes on doing so for up to 100 us. A turn in which another thread
+    /// had the processor and brought something for this queue is not counted, up to 16 turns.
     ///
-    /// On a virtual clock sleeping means moving the clock to the next event.
+    /// On a virtual clock, sleeping means to move the clock to the next event.
     pub fn wait(&mut self, deadline: Option<Time>) -> bool {
         self.looks.begin();
         loop {
@@ -309,9 +315,10 @@ impl Submitter {
         is_equipped && self.looks.again(self.q.nr_brought(self.runner.member))
     }
 
-    /// When to poll next though nobody wakes this thread: the driver's next event for it, a retry, the end of what the
-    /// scheduler holds back, an overdue request. `None` if nothing is outstanding, or the queue is quiesced: polling
-    /// does nothing then, and whoever ends the quiescence wakes those who sleep.
+    /// The time at which to poll next even if no other thread wakes this one: the driver's next event for this thread,
+    /// a retry, the end of what the scheduler holds back, or an overdue request. `None` if nothing is outstanding, or
+    /// if the queue is quiesced. In a quiesced queue polling does nothing, and the thread that ends the quiescence
+    /// wakes the sleepers.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Time> {
         if self.nr_outstanding() == 0 {
@@ -329,24 +336,25 @@ impl Submitter {
         Some(q.next_event(self.hctxs().filter(|_| polls_itself), self.runner.looked, now))
     }
 
-    /// Whom to tell, beside this thread, when something completes here or needs this thread to poll.
+    /// Sets what is notified, beside this thread, when something completes here or needs this thread to poll.
     pub fn set_notify(&mut self, notify: Option<Arc<dyn Notify>>) {
         let wake = &self.runner.member(&self.q).wake;
-        // Who is told counts as asleep: it may be waiting elsewhere for the news.
+        // A thread that is notified counts as asleep, because it may be waiting elsewhere for the news.
         if let Some(change) = wake.set_notify(notify) {
             self.q.live.sleepers.change(change);
         }
     }
 
-    /// Leaves the queue when everything outstanding has completed; returns what still was in the plug because the queue
-    /// is frozen or full, also if a part of it was done before.
+    /// Leaves the queue when everything outstanding has completed. Returns the operations that were still in the plug
+    /// because the queue is frozen or full, even if a part of an operation was done before.
     #[must_use = "these operations were not done"]
     pub fn leave(mut self) -> Vec<Bio> {
         self.flush_plug();
         self.finish()
     }
 
-    /// Ends the operations of the plug undone and waits for what is outstanding. Returns those that were not done.
+    /// Ends the operations of the plug undone, and waits for what is outstanding. Returns the operations that were not
+    /// done.
     fn finish(&mut self) -> Vec<Bio> {
         let mut plugged = std::mem::take(&mut self.plug);
         if !kept("leave.plug") {
@@ -381,7 +389,7 @@ impl Submitter {
         self.tried = None;
     }
 
-    /// Something was left in the plug: asks to be told when there is room, and tries once more.
+    /// Called when something was left in the plug: asks to be told when there is room, and tries once more.
     #[cold]
     fn retry_plug(&mut self, now: Time) -> bool {
         let q = Arc::clone(&self.q);
@@ -390,8 +398,8 @@ impl Submitter {
         self.settle()
     }
 
-    /// Whether the first of what has completed is an operation that is over. Takes over what others completed for this
-    /// thread if nothing else has, and puts the parts of a split operation together.
+    /// Whether the first of what has completed is an operation that is over. Puts the parts of a split operation
+    /// together. If this thread has completed nothing, takes over what others completed for it.
     #[inline]
     fn settle(&mut self) -> bool {
         if self.runner.completed.is_empty() {
@@ -401,14 +409,15 @@ impl Submitter {
         front.is_some_and(|is_split| !is_split || self.join_parts())
     }
 
-    /// Takes over what others completed for this thread.
+    /// Takes over what other threads completed for this thread.
     fn collect(&mut self) {
         let Self { q, runner, .. } = self;
         let chain = runner.member(q).completions.take_all();
         runner.completed.take_over(&q.slots, chain, Place::Completed);
     }
 
-    /// Takes parts of split operations from the front until an operation that is over comes first.
+    /// Takes parts of split operations from the front until the first entry is an operation that is over. Returns
+    /// whether there is one.
     #[cold]
     fn join_parts(&mut self) -> bool {
         loop {
@@ -421,7 +430,7 @@ impl Submitter {
             let Body { status, issued, completed, part: Part { parent, .. }, .. } = *rq.body();
             let whole = &mut outstanding[usize::from(parent.slot())];
             whole.parts -= 1;
-            // A part that was never started makes the whole one that is handed back, whatever became of the others.
+            // If a part was never started, the whole operation is handed back, whatever became of the other parts.
             whole.status = if status == Status::Gone { status } else { whole.status.and(status) };
             whole.issued = whole.issued.max(issued);
             whole.completed = whole.completed.max(completed);
@@ -449,15 +458,15 @@ impl Submitter {
         self.q.hctxs.layout().mapped(self.runner.member)
     }
 
-    /// Those that it polls: none while the queue is quiesced, when a device's descriptors would wake it again and
-    /// again.
+    /// The hardware queues that this submitter polls. There are none while the queue is quiesced, because a device's
+    /// descriptors would wake the thread again and again.
     pub(crate) fn polled_hctxs(&self) -> impl Iterator<Item = u16> + use<> {
         let polls = !self.runner.saw_quiesced;
         self.hctxs().filter(move |_| polls)
     }
 
-    /// Whether others have put something on the issue list of a hardware queue that this submitter owns. While the
-    /// queue is quiesced it does not look.
+    /// Whether others have put something on the issue list of a hardware queue that this submitter owns. Always false
+    /// while the queue is quiesced.
     fn has_word(&self) -> bool {
         let q = &self.q;
         q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())
@@ -469,22 +478,23 @@ impl Submitter {
             (wakeup, deadline) => wakeup.or(deadline),
         };
         if let Clock::Virtual(clock) = &self.q.clock {
-            // Without a time to go to, another thread has to end the quiescence.
+            // Without a time to go to, the thread waits for another thread to end the quiescence.
             return until.map_or_else(crate::sync::thread::yield_now, |until| clock.advance_to(until));
         }
         let (q, member) = (&self.q, self.runner.member(&self.q));
         q.sleep(
             member,
             self.polled_hctxs(),
-            // Or what keeps the plug from going on may be over: who ends it takes the mark off, then wakes sleepers.
+            // Another reason not to sleep: what holds the plug back may be over. The thread that ends it takes the mark
+            // off first, and then wakes the sleepers.
             || {
                 !member.completions.is_empty()
                     || (!self.plug.is_empty() && !self.is_in_vain())
                     || self.runner.may_go_on(q)
                     || self.has_word()
             },
-            // Looked up again behind the fence: requests of this thread may have been started by another meanwhile, and
-            // it may have waited for who polls.
+            // Read again behind the fence: another thread may have started requests of this thread meanwhile, and this
+            // thread may have waited for the threads that poll.
             || {
                 let wakeup = self.next_wakeup().map_or(u64::MAX, |time| time.0);
                 let until = wakeup.min(deadline.map_or(u64::MAX, |time| time.0));
@@ -495,8 +505,8 @@ impl Submitter {
 }
 
 impl Drop for Submitter {
-    /// Waits for what is outstanding, so that no request outlives its submitter. Operations still in the plug because
-    /// the queue is frozen or full are dropped undone; see [`Submitter::leave`].
+    /// Waits for what is outstanding, so that no request outlives its submitter. Operations that are still in the plug
+    /// because the queue is frozen or full are dropped undone; see [`Submitter::leave`].
     fn drop(&mut self) {
         let _ = self.finish();
         self.set_notify(None);
@@ -504,8 +514,8 @@ impl Drop for Submitter {
     }
 }
 
-/// Enters the queue, and reads its word there: whoever closes it meanwhile either waits for this thread or is seen by
-/// it.
+/// Enters the queue and reads its word there. A thread that closes the queue meanwhile either waits for this thread, or
+/// this thread sees its change: see [`grace`](crate::grace).
 #[inline(always)]
 fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
     if kept("submit.word_inside") {
@@ -518,7 +528,7 @@ fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
     }
 }
 
-/// Passes a plug on to the queue. The caller is inside; `seen` is the queue's word as it read it there.
+/// Passes a plug on to the queue. The caller is inside, and has read the queue's word there as `seen`.
 fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, seen: Snapshot) {
     if seen.is_frozen() {
         return refuse_frozen(q, runner, plug, now);
@@ -526,12 +536,12 @@ fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, 
     let own = plug.len();
     let dispatched = runner.insert(q, plug, now, seen);
     if seen.is_quiesced() {
-        // The thread that ends the quiescence wakes others; and if it has ended already, others may have left something
-        // with this thread meanwhile.
+        // The thread that ends the quiescence wakes others. If the quiescence has ended already, others may have left
+        // something with this thread meanwhile.
         q.hand_on();
         runner.saw_quiesced = true;
         if !runner.finished.is_empty() {
-            // What was refused may be another's, and this thread may leave before the queue goes on.
+            // What was refused may belong to another thread, and this thread may leave before the queue goes on.
             runner.complete(q, now);
         }
     } else {

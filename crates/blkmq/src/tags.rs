@@ -1,11 +1,13 @@
 //! Tags: the numbers under which a driver knows requests, from a scalable bitmap.
 //!
-//! The bits are spread over words, each on its own line, and small maps over several words too, so that submitters meet
-//! less. Each submitter has a [`Hint`] that leads it to its word. Putting a tag back sets a bit in the word's `cleared`
-//! companion only (deferred clear); the next search that finds a word full folds `cleared` back in one go.
+//! The bits are spread over words, each word on its own line. Small maps are spread over several words too, so that
+//! submitters meet less often. Each submitter has a [`Hint`] that leads it to its word. Putting a tag back only sets a
+//! bit in the word's companion `cleared` (deferred clear). The next search that finds a word full folds `cleared` back
+//! into the word in one go.
 //!
-//! A search may come up empty while another is in the middle of folding back: that other one then takes a tag, or
-//! finds that yet another took it, and whoever took one will put it back. So whoever sets the queue's WAITING mark and
+//! A search may find nothing while another thread is in the middle of folding back. That other thread then takes a tag,
+//! or finds that a third one took it. The thread that took the tag will put it back. So a thread that sets the queue's
+//! WAITING mark and then finds no tag is woken by a completion that is certain to come.
 //! then finds no tag is woken by a completion that is certain to come.
 
 use std::fmt;
@@ -13,16 +15,16 @@ use std::fmt;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Line, order};
 
-/// The number of a request in flight, unique in its map while it is out.
+/// The number of a request in flight. It is unique in its map while it is out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tag(pub u16);
 
-/// Where a submitter looks first. It belongs to one submitter, and only speeds its search up.
+/// Where a submitter looks first. A hint belongs to one submitter, and only makes its search faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hint(u32);
 
 impl Hint {
-    /// A first hint for the submitter with this number, such that neighbours start far apart.
+    /// A first hint for the submitter with this number. Neighbours start far apart.
     #[must_use]
     pub const fn new(submitter: u32) -> Self {
         // 2^32 divided by the golden ratio: consecutive multiples fall evenly into any range.
@@ -30,7 +32,7 @@ impl Hint {
     }
 }
 
-/// Number of tags, and how many (2^shift) lie in a word. Packed into 32 bits, so that both change at once.
+/// The number of tags, and how many (2^shift) lie in a word. Packed into 32 bits, so that both change at once.
 #[derive(Debug, Clone, Copy)]
 struct Geometry {
     depth: u32,
@@ -38,7 +40,7 @@ struct Geometry {
 }
 
 impl Geometry {
-    /// Whole words of 64, but halved until there are at least four words; fewer than four tags share one.
+    /// Words of 64 tags, but halved until there are at least four words. Fewer than four tags share one word.
     const fn of(depth: u32) -> Self {
         let mut shift = 6;
         while depth >= 4 && (4 << shift) > depth {
@@ -84,7 +86,7 @@ struct Word {
 }
 
 impl Word {
-    /// Claims up to `count` of the bits in `mask`, lowest first. Zero if none is free.
+    /// Claims up to `count` of the free bits in `mask`, lowest first. Returns zero if none is free.
     #[inline]
     fn claim(&self, mask: u64, count: usize) -> u64 {
         let mut taken = self.taken.load(Ordering::Relaxed);
@@ -98,8 +100,8 @@ impl Word {
                 continue;
             }
             let want = lowest(free, count);
-            // Acquire pairs with the Release of `fold`: what the tag's last owner did before putting it back is
-            // visible.
+            // Acquire pairs with the Release of `fold`: this thread sees what the tag's last owner did before it put
+            // the tag back.
             taken = self.taken.fetch_or(want, order("tags.get", Ordering::Acquire));
             let got = want & !taken;
             if got != 0 {
@@ -122,15 +124,15 @@ impl Word {
 
     #[inline]
     fn put(&self, bits: u64) {
-        // Release publishes what the owner did under the tag to its next owner, by way of `fold`, and to `busy`.
+        // Release publishes what the owner did under the tag to the tag's next owner, by way of `fold`, and to `busy`.
         let before = self.cleared.fetch_or(bits, order("tags.put", Ordering::Release));
         debug_assert!(before & bits == 0, "tags put back twice: bits {:#x}", before & bits);
     }
 
-    /// The bits that are out. A bit that is being folded back may still count.
+    /// The bits that are out. A bit that is just being folded back may still count.
     fn busy(&self) -> u64 {
-        // Acquire pairs with the Release of `fold` and of `put`: who finds a tag back, by either, sees what its owner
-        // did.
+        // Acquire pairs with the Release of `fold` and of `put`: a thread that finds a tag back, by either, sees what
+        // the tag's owner did.
         let taken = self.taken.load(order("tags.busy_taken", Ordering::Acquire));
         taken & !self.cleared.load(order("tags.busy_cleared", Ordering::Acquire))
     }
@@ -151,28 +153,28 @@ fn lowest(bits: u64, count: usize) -> u64 {
 
 /// Tags that are being taken, word after word.
 ///
-/// COST: one load and one read-modify-write per word that has some free.
+/// COST: one load and one read-modify-write per word that has free tags.
 #[derive(Debug)]
 #[must_use = "no tag is taken before it is asked for"]
 pub struct Taken<'a> {
     tags: &'a Tags,
     geometry: Geometry,
     hint: &'a mut Hint,
-    /// Where the hint led to.
+    /// The number that the hint led to.
     start: u32,
-    /// The word that is looked at, and how many are left to look at, this one included.
+    /// The word that is looked at now, and how many words are left to look at, this one included.
     index: u32,
     words: u32,
-    /// What was claimed of the word and not given out yet.
+    /// The bits that were claimed of the word and not given out yet.
     bits: u64,
     /// How many more tags to claim.
     count: usize,
-    /// The first and the last tag that were given out.
+    /// The first and the last tag that have been given out.
     ends: Option<(Tag, Tag)>,
 }
 
 impl Taken<'_> {
-    /// Claims what the next word with free tags has. Returns false if there is none, or enough was claimed.
+    /// Claims what the next word with free tags has. Returns false if no word has any, or enough has been claimed.
     fn claim(&mut self) -> bool {
         while self.count > 0 && self.words > 0 {
             self.bits = self.tags.word(self.index).claim(self.geometry.mask(self.index), self.count);
@@ -216,10 +218,10 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Words in which a [`Gathered`] has tags.
+/// Words: a [`Gathered`] has tags in at most so many at a time.
 const GATHERED_WORDS: usize = 8;
 
-/// Tags on their way back. Who forgets to [`put`](Self::put) them has lost them.
+/// Tags on their way back. They are lost unless the caller [puts](Self::put) them.
 ///
 /// COST: one read-modify-write per word that the tags lie in, as long as those are within 8 neighbouring words.
 #[derive(Debug)]
@@ -227,7 +229,8 @@ const GATHERED_WORDS: usize = 8;
 pub struct Gathered<'a> {
     tags: &'a Tags,
     geometry: Geometry,
-    /// Words by the end of their number, each with the bits that go back to it; no bits, no word.
+    /// Words, each at the place that the low bits of its number say, with the bits that go back to it. A place without
+    /// bits is free.
     words: [(u32, u64); GATHERED_WORDS],
 }
 
@@ -284,8 +287,8 @@ impl Tags {
         tags
     }
 
-    /// Changes the number of tags. The caller has frozen the queue: no tag is out and nobody gets one meanwhile; the
-    /// unfreezing publishes the new number.
+    /// Changes the number of tags. The caller has frozen the queue: no tag is out, and no thread gets one meanwhile.
+    /// The unfreezing publishes the new number.
     ///
     /// # Panics
     /// Unless `1 <= depth <= max_depth` and no tag is out.
@@ -316,7 +319,8 @@ impl Tags {
 
     /// Takes a tag, or returns `None` if none is free.
     ///
-    /// COST: one load and one read-modify-write of a word that the hint chose; more words only while they are full.
+    /// COST: one load and one read-modify-write of the word that the hint chose; loads of more words only while those
+    /// before them are full.
     #[inline]
     pub fn get(&self, hint: &mut Hint) -> Option<Tag> {
         let mut tag = [Tag(0)];
@@ -325,7 +329,7 @@ impl Tags {
 
     /// Takes up to `out.len()` tags into the front of `out`, and returns how many.
     ///
-    /// COST: as of [`Taken`].
+    /// COST: the same as for [`Taken`].
     #[inline]
     pub fn get_batch(&self, hint: &mut Hint, out: &mut [Tag]) -> usize {
         let mut count = 0;
@@ -349,7 +353,7 @@ impl Tags {
     #[inline]
     pub fn take<'a>(&'a self, hint: &'a mut Hint, count: usize) -> Taken<'a> {
         let geometry = self.geometry();
-        // The division is for fresh hints and shrunken maps only.
+        // The division is only for fresh hints and for maps that were made smaller.
         let start = if hint.0 < geometry.depth { hint.0 } else { hint.0 % geometry.depth };
         let index = start >> geometry.shift;
         Taken { tags: self, geometry, hint, start, index, words: geometry.words(), bits: 0, count, ends: None }
@@ -367,7 +371,7 @@ impl Tags {
 
     /// Puts tags back.
     ///
-    /// COST: as of [`Gathered`].
+    /// COST: the same as for [`Gathered`].
     pub fn put_batch(&self, tags: &[Tag], hint: &mut Hint) {
         let mut gathered = self.gather();
         for &tag in tags {
@@ -390,8 +394,8 @@ impl Tags {
         place
     }
 
-    /// How many tags are out. While others get and put, a number between the least and the most of the time of the
-    /// call, or higher by those being folded back; exact once nobody does.
+    /// How many tags are out. While other threads get and put, this is a number between the least and the most during
+    /// the call, or higher by the tags that are just being folded back. It is exact once no thread gets or puts.
     #[must_use]
     pub fn weight(&self) -> u32 {
         (0..self.geometry().words()).map(|index| self.word(index).busy().count_ones()).sum()
@@ -417,7 +421,7 @@ impl Tags {
         }
     }
 
-    /// Writes the state for people: a line of numbers, then a line per word in hexadecimal.
+    /// Writes the state for human readers: a line of numbers, then a line per word in hexadecimal.
     ///
     /// # Errors
     /// What `out` returns.

@@ -1,23 +1,31 @@
 //! The one word of a queue: what every submission, completion and control operation reads first.
 //!
-//! Low half: flags. High half: the count of stagings, which only grows and wraps off the top. A compare-exchange from a
-//! value read earlier therefore fails if anything was staged since; it would be fooled only by exactly 2^32 stagings
-//! in between.
+//! The low half holds flags. The high half counts stagings; the count only grows, and wraps off the top. So a
+//! compare-exchange from a value read earlier fails if anything was staged since. Only exactly 2^32 stagings in between
+//! would deceive it.
 //!
-//! The gate, in the flags too, is the class of requests that may pass the scheduler by while nothing waits. Who passes
-//! counts what it takes along, fences, and reads the word once more; who shuts the gate changes the word, fences, and
-//! then reads the counts. Of the two fences one comes first: either the passer finds the gate shut and turns back, or
-//! its requests are in the counts.
+//! # The gate
+//! The flags also hold the gate: the class of requests that may pass the scheduler by while nothing waits.
+//!
+//! ```text
+//!     the thread that passes              the thread that shuts the gate
+//!  1. counts what it takes along       a. shuts the gate in the word
+//!  2. fence                            b. fence
+//!  3. looks at the gate once more      c. reads the counts
+//! ```
+//!
+//! All threads agree which of the fences 2 and b comes first. If it is 2, then c finds the requests in the counts. If
+//! it is b, then 3 finds the gate shut, and the passing thread turns back.
 
 use std::fmt;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Line, fence_at, kept, order};
 
-/// The class that may pass, one higher, in these bits; 0 if none may.
+/// The lowest of the two bits that hold the class that may pass: its number plus one, or 0 if no class may pass.
 const CLASS_SHIFT: u32 = 3;
 const CLASS: u64 = 0b11 << CLASS_SHIFT;
-/// Of that class only reads may pass.
+/// Only reads of that class may pass.
 const READS_ONLY: u64 = 1 << 5;
 
 const WAITING: u64 = 1 << 0;
@@ -28,9 +36,9 @@ const STAGING: u64 = 1 << 32;
 /// What may pass the scheduler by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gate {
-    /// Requests of the class that has this number among all classes.
+    /// Requests of the class with this number among all classes may pass.
     pub class: u8,
-    /// Of these only reads.
+    /// Only reads of that class may pass.
     pub reads_only: bool,
 }
 
@@ -39,7 +47,7 @@ pub struct Gate {
 pub struct Snapshot(u64);
 
 impl Snapshot {
-    /// Something waits: staged, in a scheduler, in a software queue, or on a dispatch list.
+    /// Something waits: it is staged, in a scheduler, in a software queue, or on a dispatch list.
     #[inline]
     #[must_use]
     pub const fn is_waiting(self) -> bool {
@@ -60,7 +68,7 @@ impl Snapshot {
         self.0 & QUIESCED != 0
     }
 
-    /// What may pass; nothing while something waits.
+    /// What may pass the scheduler by. Nothing may while something waits or the queue is quiesced.
     #[inline]
     #[must_use]
     pub const fn gate(self) -> Option<Gate> {
@@ -114,31 +122,32 @@ impl Word {
     #[inline]
     #[must_use]
     pub fn load(&self) -> Snapshot {
-        // Acquire pairs with the Release half of every transition: who reads a staging in the count sees what was
-        // staged, and who reads a flag gone sees what was done under it.
+        // Acquire pairs with the Release half of every transition. A thread that reads a staging in the count sees what
+        // was staged, and a thread that reads a flag as gone sees what was done under it.
         Snapshot(self.0.load(order("word.load", Ordering::Acquire)))
     }
 
-    /// Counts a staging and sets WAITING, in one operation; returns the word as it was before.
+    /// Counts a staging and sets WAITING in one operation. Returns the word as it was before.
     ///
     /// Called after the thing that waits is where the dispatcher will look for it. A thread that sets WAITING because
     /// it lacks something owes a fence and another look: see [`Liveness::lack`](crate::liveness::Liveness::lack).
     #[inline]
     pub fn set_waiting(&self) -> Snapshot {
-        // Release publishes what was staged to whoever reads the count. Acquire: a caller that finds the queue free
-        // continues the work of the one who let it go.
+        // Release publishes what was staged to a thread that reads the count. Acquire: a caller that finds the queue
+        // free continues the work of the thread that let it go.
         let order = order("word.set_waiting", Ordering::AcqRel);
         let before = self.0.fetch_update(order, Ordering::Relaxed, |word| Some(word.wrapping_add(STAGING) | WAITING));
         Snapshot(before.unwrap_or_else(|word| word))
     }
 
-    /// Clears WAITING unless the word changed since `seen`, which the caller read before its last look at everything
-    /// that may wait. Returns whether it did; if not, the caller looks again.
+    /// Clears WAITING unless the word has changed since `seen`. The caller read `seen` before its last look at
+    /// everything that may wait. Returns whether WAITING was cleared; if not, the caller looks again.
     #[inline]
     #[must_use]
     pub fn clear_waiting(&self, seen: Snapshot) -> bool {
-        // Release: who reads WAITING gone and passes sees what the clearer dispatched. Every staging is a
-        // read-modify-write of this word, so one that this exchange does not see comes after it and finds WAITING gone.
+        // Release: a thread that reads WAITING as gone and passes sees what the clearer dispatched. Every staging is a
+        // read-modify-write of this word. So a staging that this exchange does not see comes after it and finds WAITING
+        // gone.
         let order = order("word.clear_waiting", Ordering::Release);
         self.0.compare_exchange(seen.0, seen.0 & !WAITING, order, Ordering::Relaxed).is_ok()
     }
@@ -146,63 +155,66 @@ impl Word {
     /// Opens the gate, which was shut. Called under the scheduler's lock, like every change of the gate.
     pub fn open_gate(&self, gate: Gate) {
         let bits = u64::from(gate.class + 1) << CLASS_SHIFT | if gate.reads_only { READS_ONLY } else { 0 };
-        // Release: who passes sees what was done before the gate was opened.
+        // Release: a thread that passes sees what was done before the gate was opened.
         self.0.fetch_or(bits, order("word.open_gate", Ordering::Release));
     }
 
-    /// Shuts the gate and fences: what has passed until then is in the counts that the caller reads next.
+    /// Shuts the gate and fences. What passes before that is in the counts that the caller reads next.
     pub fn shut_gate(&self) {
         self.0.fetch_and(!(CLASS | READS_ONLY), Ordering::Relaxed);
-        // Between the change of the word and the look at the counts; pairs with the fence of `pass`.
+        // Step b of the module's interleaving, between the change of the word and the look at the counts; pairs with
+        // the fence of `pass`.
         fence_at("word.shut_fence");
     }
 
-    /// Passes the gate, which this thread has seen open: `count` counts what it takes along, and behind a fence it
-    /// looks at the gate once more. If this returns false the gate was shut, perhaps before the count was read: then
-    /// nothing may pass.
+    /// Passes the gate, which this thread has seen open. `count` counts what the thread takes along; then the thread
+    /// fences and looks at the gate once more. Returns false if the gate was shut, perhaps before the shutting thread
+    /// read the count: then nothing may pass.
     ///
     /// COST: a fence and a load.
     #[inline]
     #[must_use]
     pub fn pass(&self, gate: Gate, count: impl FnOnce()) -> bool {
         count();
-        // Between the count and the second look; pairs with the fence of `shut_gate`.
+        // Step 2 of the module's interleaving, between the count and the second look; pairs with the fence of
+        // `shut_gate`.
         fence_at("word.pass_fence");
         !kept("word.second_look") || self.load().gate() == Some(gate)
     }
 
-    /// Sets FROZEN and fences; returns the word as it was before. The caller then waits for every
+    /// Sets FROZEN and fences. Returns the word as it was before. The caller then waits for every
     /// [`Activity`](crate::grace::Activity) and for the tags.
     pub fn freeze(&self) -> Snapshot {
         self.close(FROZEN)
     }
 
-    /// Clears FROZEN; returns the word as it was before.
+    /// Clears FROZEN. Returns the word as it was before.
     pub fn unfreeze(&self) -> Snapshot {
         self.open(FROZEN)
     }
 
-    /// Sets QUIESCED and fences; returns the word as it was before. The caller then waits for every
+    /// Sets QUIESCED and fences. Returns the word as it was before. The caller then waits for every
     /// [`Activity`](crate::grace::Activity).
     pub fn quiesce(&self) -> Snapshot {
         self.close(QUIESCED)
     }
 
-    /// Clears QUIESCED; returns the word as it was before.
+    /// Clears QUIESCED. Returns the word as it was before.
     pub fn unquiesce(&self) -> Snapshot {
         self.open(QUIESCED)
     }
 
     fn close(&self, flag: u64) -> Snapshot {
-        // Acquire pairs with the Release of `open`: who closes again sees what was done while it was closed before. The
-        // fence orders the flag before the look at the activities, and pairs with the fence of `Activity::enter`.
+        // Acquire pairs with the Release of `open`: a thread that sets the flag again sees what was done while the flag
+        // was set before. The fence orders the flag before the look at the activities, and pairs with the fence of
+        // `Activity::enter`.
         let before = Snapshot(self.0.fetch_or(flag, Ordering::Acquire));
         fence_at("word.close_fence");
         before
     }
 
     fn open(&self, flag: u64) -> Snapshot {
-        // Release: who reads the flag gone sees what was changed under it.
+        // Release: a thread that reads the flag as gone sees what was changed while it was set.
         Snapshot(self.0.fetch_and(!flag, order("word.open", Ordering::Release)))
     }
 }
