@@ -1,12 +1,12 @@
 //! Passing the scheduler by: while nothing waits it would hand a request straight back.
 //!
-//! Whether that is so the scheduler says under its lock, and for which one class; the queue's word then shows it as its
-//! gate. Who passes counts its requests on a line of its own, fences, and looks at the gate once more: there it passes,
-//! or turns back. Who shuts the gate fences and then reads those counts. So whoever inserts a request of another class
-//! knows of all that has passed, and strict classes stay strict.
+//! The scheduler says under its lock whether that is so, and for which one class. The queue's word then shows this
+//! class as its gate. A thread that passes counts its requests on a line of its own, and a thread that shuts the gate
+//! reads those counts: [`word`](crate::word) shows the interleaving. So a thread that inserts a request of another
+//! class knows of everything that has passed, and strict classes stay strict.
 //!
-//! A request never passes what another thread left to the scheduler before: whatever waits is in the word, and what was
-//! just left makes the staging not free.
+//! A request never passes what another thread left to the scheduler before. The word says whether anything waits, and
+//! what was left just now makes the staging not free.
 
 use blkmq_sched::{Class, Op};
 
@@ -29,9 +29,9 @@ impl RequestQueue {
 
 impl Runner {
     /// Starts the requests at the front of a plug that may pass the scheduler by, as far as there are tags. Returns how
-    /// many operations these are.
+    /// many operations these requests are.
     ///
-    /// COST: per run of one class and hardware queue a read-modify-write of a tag word and a fence; per request its
+    /// COST: per run of one class and hardware queue, a read-modify-write of a tag word and a fence; per request, its
     /// slot and this thread's own lines.
     pub(crate) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         let q = starting.q;
@@ -56,7 +56,7 @@ impl Runner {
                 self.park_requeued(q);
             }
             if !plug.is_empty() || passed.0 < wanted {
-                // What is ordered behind these must not reach the driver before them.
+                // What is ordered behind these requests must not reach the driver before them.
                 self.append_ready(q);
             }
             if passed.0 < wanted {
@@ -71,8 +71,8 @@ impl Runner {
         entered
     }
 
-    /// Starts as many requests of a run as there are tags, and leaves the others in it; none if the gate is shut before
-    /// they are through. Returns how many requests these are, and how many operations.
+    /// Starts as many requests of a run as there are tags, and leaves the others in the run. Starts none if the gate is
+    /// shut before they are through. Returns how many requests were started, and how many operations these are.
     fn pass(&mut self, starting: &Starting<'_>, gate: Gate, index: u16, run: &mut RqList) -> (usize, u64) {
         let q = starting.q;
         let hctx = q.hctxs.get(index);
@@ -113,7 +113,8 @@ impl Runner {
         (requests, operations)
     }
 
-    /// The gate was shut meanwhile: the tags go back as a completer puts them back, and the requests are as they were.
+    /// Called when the gate was shut meanwhile. The tags go back as a completer puts them back, and the requests are as
+    /// they were.
     #[cold]
     fn turn_back(&mut self, q: &RequestQueue, index: u16, tagged: &mut RqList) {
         let hctx = q.hctxs.get(index);
@@ -126,8 +127,8 @@ impl Runner {
             }
             tagged.push_back(rq, Place::Plugged);
         }
-        // A thread that lacked one of these tags, or waited for what was counted to be over, is found by the look at
-        // the scheduler that this thread takes next.
+        // Another thread may lack one of these tags, or wait for what was counted to be over. This thread looks at the
+        // scheduler next, and that look finds the other's request.
         q.live.brought_tags();
     }
 }

@@ -6,8 +6,8 @@ use crate::sync::{Line, Mutex};
 
 /// A submitter's software queue, one list per type of hardware queue.
 ///
-/// Its submitter appends; whoever finds a tag takes from the front. So it has a lock, on a line of its own, that is
-/// taken only while requests wait.
+/// Its submitter appends, and any thread that finds a tag takes from the front. So it has a lock, on a line of its own,
+/// that is taken only while requests wait.
 #[derive(Debug)]
 pub(crate) struct SwCtx(Line<Mutex<[RqList; HctxType::COUNT]>>);
 
@@ -16,7 +16,8 @@ impl SwCtx {
         Self(Line::new("ctx.lists", Mutex::new([RqList::new(), RqList::new(), RqList::new()])))
     }
 
-    /// Appends what is in `list`. `mark` runs under the lock, so that a mark says "not empty" exactly.
+    /// Appends what is in `list`. `mark` runs under the lock, so that the mark is set exactly when the queue is not
+    /// empty.
     pub(crate) fn append(&self, slots: &Slots, kind: HctxType, list: &mut RqList, mark: impl FnOnce()) {
         let mut lists = self.0.lock();
         let all = list.take_while(slots, |rq| {

@@ -1,12 +1,12 @@
 //! Choosing: from the dispatch lists, then from the scheduler or, without one, from the software queues.
 //!
-//! A request that stays behind for lack of a tag, or because the scheduler holds it back until others complete, is
-//! found by the thread that brings the tag or the completion: see `liveness`.
+//! A request may stay behind because it lacks a tag, or because the scheduler holds it back until others complete. The
+//! thread that brings the tag or the completion finds it: see `liveness`.
 //!
-//! WAITING is cleared only by a thread that looked everywhere and found nothing, by a compare-exchange from the word
-//! read before the look; a request left behind meanwhile has changed the word. So has the gate, if it was shut or
-//! opened under one of the holds in between: then WAITING stays, though nothing may wait, and the next thread that
-//! dispatches clears it.
+//! Only a thread that looked everywhere and found nothing clears WAITING. It does so by a compare-exchange from the
+//! word as it read it before the look. A request left behind meanwhile has changed the word, and the exchange fails.
+//! The word changes too if the gate was shut or opened under one of the holds in between. Then WAITING stays although
+//! perhaps nothing waits, and the next thread that dispatches clears it.
 
 use blkmq_sched::Time;
 
@@ -26,14 +26,14 @@ impl Runner {
             return q.settings.locking().dispatch(self, q, now, bound);
         }
         Dispatched::all(self.dispatch_for_itself(q, bound, |runner, bound| {
-            // Read again: another thread may have lacked a tag that was held in vain just now.
+            // Read again: another thread may have lacked a tag that this thread held for nothing just now.
             if q.live.word.load().is_waiting() { runner.dispatch_software(q, bound) } else { 0 }
         }))
     }
 
-    /// What each thread does for itself, unless one dispatches for all: what stands in front of the scheduler, then
-    /// what `choose` chooses, up to a bound, from there; and WAITING is cleared if nothing waits any more. Returns how
-    /// many requests became ready.
+    /// What each thread does for itself, unless one thread dispatches for all. First it takes what stands in front of
+    /// the scheduler. Then it takes what `choose` chooses, up to `bound`. If nothing waits any more, it clears WAITING.
+    /// Returns how many requests became ready.
     pub(crate) fn dispatch_for_itself(
         &mut self,
         q: &RequestQueue,
@@ -51,7 +51,7 @@ impl Runner {
                 break;
             }
         }
-        // It has been told, or this thread has looked itself.
+        // The thread at the scheduler has been told, or this thread has looked itself.
         self.has_news = false;
         if seen.is_waiting() && self.nothing_waits(q) {
             let _ = q.live.word.clear_waiting(seen);
@@ -59,14 +59,15 @@ impl Runner {
         chosen
     }
 
-    /// Whether no request waits for a tag or for the scheduler, anywhere. The scheduler is looked at under its lock.
+    /// Whether no request waits anywhere for a tag or for the scheduler. The scheduler is looked at under its lock.
     fn nothing_waits(&self, q: &RequestQueue) -> bool {
         !q.domain(0).has_waiting()
             && q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx())
             && q.domain(0).is_idle(&self.member(q).counters)
     }
 
-    /// What stands in front of the scheduler, as far as there are tags.
+    /// Makes ready what stands in front of the scheduler, as far as there are tags. Returns how many requests became
+    /// ready.
     pub(crate) fn dispatch_parked(&mut self, q: &RequestQueue, told: Told) -> usize {
         let mut chosen = 0;
         for (_, hctx) in q.hctxs.iter() {
@@ -84,7 +85,7 @@ impl Runner {
         chosen
     }
 
-    /// Makes a chosen request ready, or puts it aside for lack of a tag. Returns how many requests became ready, and
+    /// Makes a chosen request ready, or puts it aside if it lacks a tag. Returns how many requests became ready, and
     /// whether to go on choosing.
     pub(crate) fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>, told: Told) -> (usize, bool) {
         let hctx = q.hctxs.get(rq.body().hctx);
@@ -94,11 +95,11 @@ impl Runner {
             return (1, true);
         }
         hctx.park(rq);
-        // The request is on the list, so from here on this is the ordinary lack of a tag.
+        // The request is on the list, so from here on this is an ordinary lack of a tag.
         (q.live.lack(|| self.dispatch_parked(q, told)), !has_aside)
     }
 
-    /// Without a scheduler: one request per software queue in turn, as far as there are tags.
+    /// Without a scheduler: takes one request per software queue in turn, as far as there are tags.
     fn dispatch_software(&mut self, q: &RequestQueue, bound: usize) -> usize {
         let layout = q.hctxs.layout();
         let mut chosen = 0;
@@ -114,7 +115,7 @@ impl Runner {
                         self.make_ready(q, rq, tag);
                         chosen += 1;
                     }
-                    // Another thread was faster; look at the map again.
+                    // Another thread was faster, so this one looks at the map again.
                     None => chosen += self.put_unused(q, hctx, &[tag]),
                 }
             }
@@ -123,14 +124,14 @@ impl Runner {
         chosen
     }
 
-    /// A tag, or WAITING set for whoever brings one back.
+    /// Takes a tag. If there is none, WAITING is set, so that a thread that brings a tag back dispatches.
     fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, told: Told) -> Option<Tag> {
         let mut tag = [Tag(0)];
         (self.tags_or_wait(q, hctx, &mut tag, told, true) == 1).then_some(tag[0])
     }
 
-    /// Tags into the front of `out`, and how many; if there is none, WAITING set for whoever brings one back. `tells`:
-    /// who holds one in vain just now is to look again.
+    /// Takes tags into the front of `out`, and returns how many. If there is none, WAITING is set, so that a thread
+    /// that brings a tag back dispatches. If `tells`, a thread that holds tags for nothing just now is to look again.
     pub(crate) fn tags_or_wait(
         &mut self,
         q: &RequestQueue,
@@ -149,23 +150,24 @@ impl Runner {
         q.live.lack_unless(told, || hctx.tags.get_batch(&mut self.hint, out))
     }
 
-    /// Puts tags back that were taken for nothing, as a completer does: somebody may have lacked one, or the room it
-    /// took, meanwhile. What the caller chose from it looks at again. Returns how many requests of the dispatch list
-    /// got one.
+    /// Puts back tags that were taken for nothing, as a completer does, because another thread may have lacked a tag
+    /// meanwhile, or the room that it took. The caller looks again at what it chose from. Returns how many requests of
+    /// the dispatch list got a tag.
     pub(crate) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let given = self.put_back(q, hctx, tags);
         q.brought();
-        // What waits without room, as if such a tag were a request, is in nobody's plug: this thread tries it again.
+        // A tag held for nothing takes room like a request. Requests that waited meanwhile for want of room are in no
+        // thread's plug, so this thread tries them again.
         self.parked |= q.domain(0).nr_left() > 0 && kept("dispatch.room_in_vain");
         self.has_news = true;
         given
     }
 
-    /// The same without a word to those who wait for room.
+    /// The same, but threads that wait for room are not told.
     pub(crate) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let mut given = 0;
-        // What stands on the dispatch list comes first, and gets one here: of several who look at it and at the
-        // scheduler by turns each may else find that another has the last tag, in vain.
+        // Requests on the dispatch list come first, so they get tags here. Otherwise several threads that look by turns
+        // at the list and at the scheduler might each find that another one holds the last tag for nothing.
         while given < tags.len()
             && hctx.nr_parked() > 0
             && kept("dispatch.give_to_list")

@@ -1,10 +1,12 @@
 //! The flush machine: what a volatile write cache needs before and after a request's data.
 //!
-//! A flush, or a write that wants one, becomes steps: a flush before the data, the data, a flush after it. The device
-//! decides which are needed: without a write cache none, with FUA of its own no flush after the data. A device that has
-//! FUA is told of it in any case: one without a cache of its own may stand for others that have one. Each hardware
-//! queue has one machine. Requests that wait for a flush while one is running share the next one, whatever their
-//! number: what completed before they came may be newer than the running flush.
+//! A flush, or a write that wants one, becomes steps: a flush before the data, the data, and a flush after it. The
+//! device decides which steps are needed. A device without a write cache needs no flush. A device that has FUA needs no
+//! flush after the data. The FUA flag is passed on to a device that has FUA in any case, because a device without a
+//! cache of its own may stand for others that have one.
+//!
+//! Each hardware queue has one machine. Requests that wait for a flush while one is running all share the next one.
+//! They cannot share the running one: what completed before they came may be newer than it.
 //!
 //! The machine's requests bypass the scheduler: their steps wait on the hardware queue's dispatch list.
 
@@ -15,15 +17,15 @@ use crate::limits::Limits;
 use crate::request::{Body, FlushStep, Place, Request, RqList, SlotIndex, Slots};
 use crate::sync::kept;
 
-/// How long a waiting flush lets data of other flush sequences go first, in ns. Letting it finish saves flushes;
-/// letting it go on for ever would starve the waiting.
+/// Nanoseconds: for so long a waiting flush lets data of other flush sequences go first. To let the data finish saves
+/// flushes. To let it go first for ever would starve the requests that wait for the flush.
 pub(crate) const FLUSH_PENDING_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// The pool whose slots are the queue's own flushes, one per hardware queue.
 pub(crate) const FLUSH_POOL: u16 = 0;
 
-/// The first step that an operation needs on a device, and whether its data needs a flush behind it. Flags that mean
-/// nothing to the device are taken off.
+/// The first step that an operation needs on a device, and whether its data needs a flush after it. Clears the flags
+/// that mean nothing to the device.
 pub(crate) fn first_step(limits: &Limits, op: Op, flags: &mut Flags) -> (FlushStep, bool) {
     let preflush = limits.write_cache && (flags.preflush || op == Op::Flush);
     let fua = flags.fua && op != Op::Read;
@@ -43,16 +45,16 @@ pub(crate) fn first_step(limits: &Limits, op: Op, flags: &mut Flags) -> (FlushSt
 pub(crate) struct FlushQueue {
     /// Requests that need a flush that has not begun.
     waiting: RqList,
-    /// When the oldest of them came.
+    /// When the oldest request in `waiting` came.
     waiting_since: Time,
     /// Requests that the running flush serves.
     running: RqList,
     is_running: bool,
-    /// Data of flush sequences on its way.
+    /// How many requests with data of flush sequences are on their way.
     data_in_flight: usize,
 }
 
-/// What the machine wants done after a step; the caller does it under no lock.
+/// What the machine wants done after a step. The caller does it under no lock.
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     /// Requests for the dispatch list.
@@ -62,7 +64,7 @@ pub(crate) struct Steps {
 }
 
 impl FlushQueue {
-    /// A request with a first step comes in.
+    /// Takes in a request with its first step.
     pub(crate) fn insert(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
         let mut steps = Steps::default();
         match rq.body().flush {
@@ -73,7 +75,7 @@ impl FlushQueue {
         steps
     }
 
-    /// A step of the machine completed; its status is in the request.
+    /// Called when a step of the machine has completed; its status is in the request.
     pub(crate) fn complete(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
         let mut steps = Steps::default();
         match rq.body().flush {
@@ -84,7 +86,8 @@ impl FlushQueue {
         steps
     }
 
-    /// Requests that wait for, or are served by, a flush, and whether one is running; for dumps.
+    /// For dumps: how many requests wait for a flush, how many the running flush serves, whether one is running, and
+    /// how many requests with data are on their way.
     pub(crate) fn state(&self) -> (usize, usize, bool, usize) {
         (self.waiting.len(), self.running.len(), self.is_running, self.data_in_flight)
     }
@@ -127,7 +130,7 @@ impl FlushQueue {
         }
     }
 
-    /// Starts the next flush if one is wanted, none runs, and no data is worth waiting for.
+    /// Starts the next flush if one is wanted, none is running, and no data is worth waiting for.
     fn kick(&mut self, slots: &Slots, hctx: u16, now: Time, steps: &mut Steps) {
         let overdue = now.since(self.waiting_since) >= FLUSH_PENDING_TIMEOUT_NS;
         if self.is_running || self.waiting.is_empty() || (self.data_in_flight > 0 && !overdue) {

@@ -15,14 +15,16 @@ use crate::{RqId, Time};
 
 /// A submitter whose operations are futures. Clones share it, also between threads.
 ///
-/// Polling a future drives the queue, unless another one of this submitter has done so since this one was polled last,
-/// and nothing has come since and nothing is to be passed on. While every task sleeps somebody else must: background
-/// threads ([`RequestQueue::start_threads`](crate::RequestQueue::start_threads)), other submitters' threads, or a timer
-/// of the executor set to [`next_wakeup`](Self::next_wakeup). For a device that says by a descriptor what it has
-/// completed, as files do, it is threads: no time is known there.
+/// Polling a future drives the queue. There is one exception: since this future was polled last, another future of this
+/// submitter has driven the queue, nothing has come since, and nothing is to be passed on.
 ///
-/// Wakers may be called while another future of the same submitter is being polled, so waking must only schedule a
-/// task, as every common executor does, and not poll it there and then.
+/// While every task sleeps, something else must drive the queue: background threads
+/// ([`RequestQueue::start_threads`](crate::RequestQueue::start_threads)), other submitters' threads, or a timer of the
+/// executor set to [`next_wakeup`](Self::next_wakeup). If the device says by a descriptor what it has completed, as
+/// files do, only threads can: no time is known there.
+///
+/// Wakers may be called while another future of the same submitter is being polled. So waking must only schedule a
+/// task, as every common executor does, and not poll the task at once.
 #[derive(Debug, Clone)]
 pub struct AsyncSubmitter {
     inner: Arc<Mutex<Inner>>,
@@ -45,19 +47,19 @@ struct Inner {
     submitter: Submitter,
     /// How often futures of this submitter have driven the queue.
     nr_drives: u64,
-    /// The earliest time that was told as that of the next poll, until somebody drives at that time or later.
+    /// The earliest time that was given as that of the next poll, until a task drives at that time or later.
     due: Option<Time>,
-    /// Operations whose future lives, and what it will resolve to once that is known. By id and not by slot: a slot is
-    /// free again when its operation is reaped, which may be long before the future is polled.
+    /// Operations whose future lives, and what it will resolve to once that is known. They are found by id and not by
+    /// slot, because a slot is free again when its operation is reaped, which may be long before the future is polled.
     watched: HashMap<RqId, Option<Completion>>,
     wakers: Arc<Wakers>,
 }
 
-/// The tasks that wait, all of which look when anything completes.
+/// The tasks that wait. All of them look when anything completes.
 #[derive(Debug, Default)]
 struct Wakers {
     tasks: Mutex<Vec<Waker>>,
-    /// Something came from outside since one of them drove the queue last.
+    /// Something came from outside since one of the tasks drove the queue last.
     is_news: AtomicBool,
 }
 
@@ -77,15 +79,16 @@ impl Wakers {
 
 impl Notify for Wakers {
     fn notify(&self) {
-        // Relaxed: who takes this away and then drives enters the queue behind a fence, and whoever has news fences
-        // before it tells of them. So the news is seen there, or this store comes later and its task drives again.
+        // Relaxed: a task that takes this away and then drives enters the queue behind a fence, and a thread that has
+        // news fences before it tells of the news. So either the task sees the news there, or this store comes later
+        // and the woken task drives again.
         self.is_news.store(true, Ordering::Relaxed);
         self.wake();
     }
 }
 
 impl AsyncSubmitter {
-    /// Turns a submitter into one of futures.
+    /// Makes the operations of a submitter futures.
     #[must_use]
     pub fn new(mut submitter: Submitter) -> Self {
         let wakers = Arc::new(Wakers::default());
@@ -94,8 +97,9 @@ impl AsyncSubmitter {
         Self { inner: Arc::new(Mutex::new(Inner { submitter, nr_drives: 0, due: None, watched, wakers })) }
     }
 
-    /// Takes an operation; it is passed on when its future, or another of this submitter, is polled. If there is no
-    /// slot it drives the queue once and tries again: operations whose futures were dropped may take all slots, and
+    /// Takes an operation. It is passed on when its future, or another one of this submitter, is polled. If there is no
+    /// slot, this call drives the queue once and tries again: operations whose futures were dropped may take all slots,
+    /// and then there is no future to poll.
     /// then there is no future to poll.
     ///
     /// # Errors
@@ -122,7 +126,7 @@ impl AsyncSubmitter {
         Ok(Operation { inner: Arc::clone(&self.inner), id: submitted?, is_over: false, seen })
     }
 
-    /// When to poll a future next though nothing wakes it; see [`Submitter::next_wakeup`].
+    /// The time at which to poll a future next even if nothing wakes it; see [`Submitter::next_wakeup`].
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Time> {
         let mut inner = self.inner.lock();
@@ -133,12 +137,12 @@ impl AsyncSubmitter {
 }
 
 impl Inner {
-    /// Whether a time has come at which somebody was told to poll.
+    /// Whether a time has come that was given as that of the next poll.
     fn is_due(&self) -> bool {
         self.due.is_some_and(|due| due <= self.submitter.queue().clock().now())
     }
 
-    /// Drives the queue and reaps what is over. Returns whether other futures than the one of `id` have something to
+    /// Drives the queue and reaps what is over. Returns whether futures other than the one of `id` have something to
     /// look at.
     fn reap(&mut self, id: Option<RqId>) -> bool {
         self.nr_drives += 1;
@@ -164,11 +168,11 @@ impl Future for Operation {
         assert!(!self.is_over, "a future is not polled after it has resolved");
         let shared = Arc::clone(&self.inner);
         let mut inner = shared.lock();
-        // Registered first, so that what completes from here on wakes this task.
+        // Registered first, so that anything that completes from here on wakes this task.
         inner.wakers.register(context.waker());
-        // Of the tasks that are woken together one drives the queue: the others would find nothing new, unless
-        // something waits in the plug, or a time has come. Who was polled twice with nobody driving in between has a
-        // reason of its own.
+        // Of the tasks that are woken together, one drives the queue. The others would find nothing new, unless
+        // something waits in the plug or a time has come. A task that was polled twice while no task drove in between
+        // has a reason of its own.
         let is_news = inner.wakers.is_news.swap(false, Ordering::Relaxed)
             || self.seen == inner.nr_drives
             || inner.submitter.has_plugged()

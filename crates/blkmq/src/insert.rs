@@ -1,5 +1,5 @@
-//! Inserting: a plug's requests go into the scheduler, merging with what waits there, or without one straight to the
-//! driver.
+//! Inserting: the requests of a plug go into the scheduler, where they merge with what waits there. Without a scheduler
+//! they go straight to the driver.
 
 use blkmq_sched::Time;
 
@@ -14,10 +14,11 @@ use crate::runner::Runner;
 use crate::word::Snapshot;
 
 impl Runner {
-    /// Inserts what a plug holds. What finds no room stays there, or with the scheduler's holder. Requests of the flush
-    /// machine go to it, operations that must not wait and would have to are finished with [`Status::Again`]. `seen` is
-    /// the queue's word as the caller read it inside: if that says quiesced, the caller does not run, so nothing may be
-    /// started here. Returns how far dispatching came, if that was tried as far as it is this thread's business.
+    /// Inserts what a plug holds. Requests that find no room stay in the plug, or with the scheduler's holder. Requests
+    /// of the flush machine go to it. Operations that must not wait, but would have to, are finished with
+    /// [`Status::Again`]. `seen` is the queue's word as the caller read it inside. If it says quiesced, the caller does
+    /// not run, so nothing may be started here. Returns how far dispatching came, if it was tried as far as it is this
+    /// thread's business.
     pub(crate) fn insert(
         &mut self,
         q: &RequestQueue,
@@ -30,7 +31,7 @@ impl Runner {
         let Inserted { entered, dispatched } = if q.settings.has_scheduler() {
             let passed = if seen.gate().is_some() { self.bypass(&starting, &mapping, plug) } else { 0 };
             let inserted = if plug.is_empty() {
-                // All has passed, and what waits is not this thread's.
+                // Everything has passed, and what waits is not this thread's.
                 Inserted { entered: 0, dispatched: Some(Dispatched::all(0)) }
             } else {
                 q.settings.locking().insert(self, &starting, &mapping, plug, !seen.is_quiesced())
@@ -38,7 +39,7 @@ impl Runner {
             Inserted { entered: passed + inserted.entered, ..inserted }
         } else {
             let entered = self.insert_direct(&starting, &mapping, plug, seen);
-            // Unless something waits there is nothing to dispatch.
+            // Unless something waits, there is nothing to dispatch.
             let is_idle = !self.parked && !q.live.word.load().is_waiting();
             Inserted { entered, dispatched: is_idle.then_some(Dispatched::all(0)) }
         };
@@ -53,8 +54,8 @@ impl Runner {
         }
     }
 
-    /// Without a scheduler: tags for as many as there are, the rest into this submitter's software queue. Returns how
-    /// many operations there were.
+    /// Without a scheduler: starts as many requests as there are tags, and puts the rest into this submitter's software
+    /// queue. Returns how many operations there were.
     fn insert_direct(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList, seen: Snapshot) -> u64 {
         let q = starting.q;
         let mut entered = 0;
@@ -78,7 +79,7 @@ impl Runner {
         }
     }
 
-    /// Starts requests of one hardware queue, in order. If something waits already they queue up behind it.
+    /// Starts requests of one hardware queue, in order. If something waits already, they queue up behind it.
     fn start(&mut self, starting: &Starting<'_>, layout: Layout, index: u16, run: &mut RqList, seen: Snapshot) {
         let (q, now) = (starting.q, starting.now);
         let hctx = q.hctxs.get(index);
@@ -96,8 +97,8 @@ impl Runner {
             self.finished.push_back(rq, Place::Held);
         });
         if run.is_empty() {
-            // A mark for an empty software queue could outlive the layout of the hardware queues that it was made
-            // under.
+            // A mark for an empty software queue could stay longer than the layout of the hardware queues under which
+            // it was made.
             return;
         }
         let mut rest = run.take_while(&q.slots, |rq| {
@@ -129,7 +130,8 @@ impl Runner {
     }
 }
 
-/// Gives `ended` the operations of a list that must not wait, with their status; the others stay, in order, at `place`.
+/// Hands to `ended` the operations of a list that must not wait, with their status. The others stay at `place`, in
+/// order.
 pub(crate) fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, place: Place, mut ended: impl FnMut(Request<'q>)) {
     for _ in 0..list.len() {
         let Some(mut rq) = list.pop_front(slots) else { return };

@@ -20,8 +20,8 @@ impl HctxType {
     const ALL: [Self; 3] = [Self::Default, Self::Read, Self::Poll];
 }
 
-/// How many hardware queues of each type there are, and so which one a submitter's request goes to. Queues of the
-/// default type come first, then those for reads, then polled ones.
+/// How many hardware queues of each type there are, and so to which hardware queue a submitter's request goes. Queues
+/// of the default type come first, then those for reads, then polled ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     nr: [u16; HctxType::COUNT],
@@ -40,12 +40,12 @@ impl Layout {
         Self { nr: [word as u16, (word >> 16) as u16, (word >> 32) as u16] }
     }
 
-    /// Hardware queues in all.
+    /// How many hardware queues there are in all.
     pub(crate) const fn len(self) -> u16 {
         self.nr[0] + self.nr[1] + self.nr[2]
     }
 
-    /// The type a request goes to; a type without queues falls back to the default.
+    /// The type that a request goes to. A type without queues falls back to the default.
     pub(crate) const fn kind(self, op: Op, flags: Flags) -> HctxType {
         if flags.polled && self.nr[HctxType::Poll as usize] > 0 {
             HctxType::Poll
@@ -67,12 +67,12 @@ impl Layout {
         }
     }
 
-    /// How many submitters there can be if each is to have hardware queues of its own, one of each type.
+    /// How many submitters there can be if each is to have its own hardware queues, one of each type.
     pub(crate) fn nr_owners(self) -> u16 {
         self.nr.into_iter().filter(|nr| *nr > 0).min().unwrap_or(0)
     }
 
-    /// The member whose requests go to this hardware queue, where each has its own.
+    /// The member whose requests go to this hardware queue, if each member has its own.
     pub(crate) const fn owner(self, hctx: u16) -> u16 {
         let place = match self.kind_of(hctx) {
             HctxType::Default => hctx,
@@ -117,12 +117,12 @@ impl Layout {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mapping {
     pub(crate) layout: Layout,
-    /// By type; of a type without queues the number means nothing.
+    /// By type. For a type without queues the number means nothing.
     hctxs: [u16; HctxType::COUNT],
 }
 
 impl Mapping {
-    /// Gives a request of the member its hardware queue, which is returned.
+    /// Gives a request of the member its hardware queue, and returns that hardware queue.
     #[inline]
     pub(crate) fn assign(&self, body: &mut Body) -> u16 {
         body.hctx = self.hctxs[self.layout.kind(body.op, body.flags) as usize];

@@ -9,25 +9,26 @@ use crate::stack::SlotStack;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::wake::Wake;
 
-/// Threads that a queue can work with at once, the queue's own pool included.
+/// Threads: how many a queue can work with at once. The queue's own pool counts as one.
 pub(crate) const MAX_MEMBERS: usize = 1024;
 
-/// The shared side of one thread. Each field lies on lines of its own, and the whole on a page of its own: processors
-/// fetch lines ahead of those that a thread goes through, up to the end of the page, and would take them from the
-/// thread whose they are. (Side by side, two threads that pass the scheduler by lost a fifth of their rate by it.)
+/// The shared side of one thread. Each field lies on lines of its own, and the whole lies on a page of its own.
+/// Processors fetch lines ahead of those that a thread goes through, up to the end of the page. On a shared page they
+/// would take lines from the thread that they belong to. (With members side by side, two threads that pass the
+/// scheduler by lost a fifth of their rate.)
 #[derive(Debug)]
 #[repr(align(4096))]
 pub(crate) struct Member {
-    /// Whether the thread is inside the queue just now.
+    /// Whether the thread is inside the queue now.
     pub(crate) activity: Activity,
     pub(crate) counters: Counters,
     /// What the thread adds to the queue's statistics.
     pub(crate) sums: Sums,
-    /// The same for the ranges of sectors, by place; made when the queue first has some.
+    /// What the thread adds to the statistics of the ranges of sectors, by place. Made when the queue first has ranges.
     ranges: OnceLock<Box<[Sums]>>,
     /// The completion ring: what others completed for this thread.
     pub(crate) completions: SlotStack,
-    /// What the thread left for whoever inserts, under the locking `staged`.
+    /// Under the locking `staged`: what the thread left for the next thread that inserts.
     pub(crate) bucket: SlotStack,
     pub(crate) wake: Wake,
     pub(crate) ctx: SwCtx,
@@ -71,11 +72,11 @@ impl Member {
     }
 }
 
-/// All members. An entry is made once, used again by later threads, and never goes before the queue.
+/// All members. An entry is made once and used again by later threads. None is freed before the queue.
 #[derive(Debug)]
 pub(crate) struct Members {
     entries: Box<[OnceLock<Box<Member>>]>,
-    /// Entries in use have lower numbers than this.
+    /// The numbers of entries in use are lower than this.
     high: AtomicUsize,
 }
 
@@ -87,7 +88,7 @@ impl Members {
         members
     }
 
-    /// Takes an entry for a thread; `None` if there are none left. Called under the control lock.
+    /// Takes an entry for a thread; returns `None` if there are none left. Called under the control lock.
     pub(crate) fn join(&self) -> Option<u16> {
         for (index, entry) in self.entries.iter().enumerate() {
             let member = entry.get_or_init(|| Box::new(Member::new()));
@@ -100,7 +101,7 @@ impl Members {
         None
     }
 
-    /// The highest number that a thread has; 0 if none has one. Called under the control lock.
+    /// The highest number that a thread has; 0 if no thread has one. Called under the control lock.
     pub(crate) fn highest(&self) -> u16 {
         let is_taken = |member: &Member| member.taken.load(Ordering::Relaxed);
         self.iter().filter(|(_, member)| is_taken(member)).map(|(index, _)| index).max().unwrap_or(0)

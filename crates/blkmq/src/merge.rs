@@ -1,13 +1,13 @@
-//! Merging in the plug: before a request has met anybody else's, it may join the one before it.
+//! Merging in the plug: before a request meets requests of other threads, it may join the request before it.
 
 use blkmq_sched::MergeLimits;
 
 use crate::request::{Place, Request, RqList, Slots};
 
-/// Puts a request behind the others of a plug, or joins it to the newest one there by the rules that hold in a
-/// scheduler too. Returns whether it joined.
+/// Puts a request behind the others of a plug, or joins it to the newest one there, by the same rules as in a
+/// scheduler. Returns whether it joined.
 ///
-/// COST: a look at where the newest one lies, and the rules only if the two touch.
+/// COST: a look at where the newest request lies; the rules are applied only if the two requests touch.
 #[inline]
 pub(crate) fn plug_or_merge(slots: &Slots, limits: &MergeLimits, plug: &mut RqList, rq: Request<'_>) -> bool {
     let is_near = plug.with_last(slots, |newest| newest.body().is_near(rq.body())).unwrap_or(false);
@@ -21,7 +21,7 @@ pub(crate) fn plug_or_merge(slots: &Slots, limits: &MergeLimits, plug: &mut RqLi
     }
 }
 
-/// Joins a request to the newest one of a plug, or gives it back.
+/// Joins a request to the newest request of a plug, or gives it back.
 fn merge<'q>(slots: &'q Slots, limits: &MergeLimits, plug: &mut RqList, rq: Request<'q>) -> Option<Request<'q>> {
     let mut rq = Some(rq);
     plug.with_last(slots, |newest| {

@@ -12,13 +12,13 @@ use crate::request::{Body, FlushStep, NIL, Part, Place, Request, RqId, SlotIndex
 use crate::split::{self, Piece, Pieces, Whole};
 use crate::submit::{Outstanding, Submitter};
 
-/// A plug with this many requests is flushed.
+/// Requests: a plug with so many is flushed.
 const PLUG_MAX: usize = 32;
 
-/// A plug whose newest request has this many sectors (128 KiB) is flushed.
+/// Sectors (128 KiB): a plug whose newest request has so many is flushed.
 const PLUG_FLUSH_SECTORS: u32 = 256;
 
-/// What an operation asks for, and so each of its requests.
+/// What an operation asks for. Each of its requests asks for the same.
 pub(crate) struct Asked {
     client: ClientId,
     group: u32,
@@ -52,7 +52,7 @@ impl Asked {
 }
 
 impl Submitter {
-    /// Whether the plug is to be passed on: it is full, and nobody knows that it lacks room.
+    /// Whether the plug is to be passed on: it is full, and is not known to lack room.
     #[inline]
     pub(crate) fn is_plug_due(&mut self) -> bool {
         let newest = self.plug.with_last(&self.q.slots, |rq| rq.body().nr_sectors);
@@ -60,7 +60,7 @@ impl Submitter {
         is_full && !self.lacks_room()
     }
 
-    /// Whether an operation can be taken as it is, as one request: what most are. Nothing has happened yet.
+    /// Whether an operation can be taken as it is, as one request. Most operations can. Nothing has happened yet.
     #[inline(always)]
     pub(crate) fn accept_whole(&self, bio: &Bio) -> Option<(Asked, Piece)> {
         let piece = self.whole.piece(bio)?;
@@ -68,10 +68,11 @@ impl Submitter {
         fits.then(|| (self.asked(bio, bio.flags, bio.flags.nomerge), piece))
     }
 
-    /// Puts an operation in the plug that was accepted whole just now. `bio` hands it over, so that it moves only once.
+    /// Puts an operation in the plug that was accepted whole just now. `bio` hands the operation over, so that it moves
+    /// only once.
     ///
-    /// COST: its slot is written once; beside the slot only lines of this thread are written, and none is read that
-    /// others write.
+    /// COST: its slot is written once. Apart from the slot, only lines of this thread are written, and no line is read
+    /// that others write.
     #[inline(always)]
     pub(crate) fn plug_whole(&mut self, asked: &Asked, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
         if self.plug.is_empty() {
@@ -100,13 +101,14 @@ impl Submitter {
         if nr_parts > self.free.len() { Err(RejectReason::Full) } else { Ok(nr_parts) }
     }
 
-    /// COST: an operation behind the end as this thread knows it reads a line that is written when the device has
-    /// grown.
+    /// COST: if an operation lies behind the end of the device as this thread knows it, a load of a line that is
+    /// written when the device has grown.
     fn check(&mut self, bio: &Bio) -> Result<(), Status> {
         let known = Limits { capacity_sectors: self.whole.capacity, ..self.q.limits };
         let mut checked = known.check(bio.op, bio.sector, bio.nr_sectors);
         if checked == Err(Status::BeyondEnd) {
-            // The device may have grown. It never shrinks: what fits the end as this thread knows it fits the device.
+            // The device may have grown. It never shrinks, so what fits the end as this thread knows it fits the
+            // device.
             let limits = self.q.limits();
             self.whole = Whole::new(&limits);
             checked = limits.check(bio.op, bio.sector, bio.nr_sectors);
@@ -153,7 +155,8 @@ impl Submitter {
         id.expect("an operation has at least one part")
     }
 
-    /// What an operation asks for. `flags` are those that mean something to the device; `alone`: it must not merge.
+    /// What an operation asks for. `flags` are those that mean something to the device. If `alone`, the operation must
+    /// not merge.
     #[inline]
     fn asked(&self, bio: &Bio, flags: Flags, alone: bool) -> Asked {
         Asked {

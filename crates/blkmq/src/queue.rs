@@ -25,12 +25,12 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Line, Mutex, kept};
 use crate::{Stats, Submitter};
 
-/// How long to wait before trying again what the driver refused or gave back, in ns.
+/// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
 const RETRY_NS: u64 = 3_000_000;
 
 /// A device with its software queues, hardware queues, tags and scheduler.
-///
-/// Threads work with it through a [`Submitter`] each. Control operations take `&Arc<RequestQueue>` and may come from
+/// Each thread works with it through a [`Submitter`] of its own. Control operations take `&Arc<RequestQueue>` and may
+/// come from any thread.
 /// any thread.
 #[derive(Debug)]
 pub struct RequestQueue {
@@ -41,32 +41,32 @@ pub struct RequestQueue {
     pub(crate) hctxs: HwCtxTable,
     pub(crate) members: Members,
     pub(crate) slots: Slots,
-    /// As they were when the queue was built; the capacity may be larger now.
+    /// The limits when the queue was built; the capacity may be larger now.
     pub(crate) limits: Limits,
-    /// Sectors that the device is known to have. Only grows; changes under the control path's lock.
+    /// Sectors that the device is known to have. The number only grows. It changes under the control path's lock.
     pub(crate) capacity: AtomicU64,
     /// What follows from the limits for merging.
     pub(crate) merge_limits: MergeLimits,
-    /// Goes before the driver.
+    /// Dropped before the driver.
     pub(crate) _attached: Attached,
     pub(crate) driver: Arc<dyn Driver>,
-    /// The driver takes calls for one hardware queue from several threads at once.
+    /// Whether the driver takes calls for one hardware queue from several threads at once.
     pub(crate) is_concurrent: bool,
-    /// Each hardware queue belongs to one submitter.
+    /// Whether each hardware queue belongs to one submitter.
     pub(crate) is_owned: bool,
     pub(crate) clock: Clock,
     pub(crate) nr_slots: u16,
     pub(crate) account: Account,
     pub(crate) control: Mutex<Control>,
-    /// When the timeout scan is due; nanoseconds.
+    /// Nanoseconds: the time when the timeout scan is due.
     pub(crate) timeout_scan: Line<AtomicU64>,
-    /// Background threads that drive the queue.
+    /// How many background threads drive the queue.
     pub(crate) nr_background: AtomicU32,
 }
 
 impl RequestQueue {
-    /// What orders the requests of a hardware queue, together with those of all others of the same domain. Today that
-    /// is one for all.
+    /// What orders the requests of a hardware queue, together with those of all other hardware queues of the same
+    /// domain. Today all hardware queues have one domain.
     #[inline]
     pub(crate) fn domain(&self, _hctx: u16) -> &Domain {
         &self.domain
@@ -75,15 +75,16 @@ impl RequestQueue {
     /// A new submitter for one thread, serving `client`.
     ///
     /// # Errors
-    /// The queue has as many threads as it can, or each hardware queue belongs to a submitter already where they are
-    /// [owned](crate::driver::Driver::is_owned).
+    /// The queue has as many threads as it can. Or the hardware queues are [owned](crate::driver::Driver::is_owned),
+    /// and each belongs to a submitter already.
     pub fn submitter(self: &Arc<Self>, client: &Client) -> Result<Submitter, QueueError> {
         Submitter::join(Arc::clone(self), client)
     }
 
-    /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may make their memory
-    /// ready for itself, once instead of for each operation; where it does not they are like any others. They may be
-    /// used with other queues too, and outlive this one; their memory is freed together, with the last of them.
+    /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may prepare their
+    /// memory for itself, once instead of for each operation. If it does not, they are like any other buffers. They may
+    /// be used with other queues too, and may outlive this queue. Their memory is freed together, with the last of
+    /// them.
     ///
     /// # Panics
     /// If they exceed half the address space.
@@ -95,10 +96,12 @@ impl RequestQueue {
         Arena::buffers(count, len, |arena| self.driver.register(arena))
     }
 
-    /// What the device accepts, as far as the queue knows: [`revalidate`](Self::revalidate) asks for its capacity anew.
+    /// What the device accepts, as far as the queue knows. [`revalidate`](Self::revalidate) asks for the capacity
+    /// again.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        // Relaxed: the number stands for itself. Whoever heard of the growth from who found it sees it here.
+        // Relaxed: nothing else depends on the number. A thread that heard of the growth from the thread that found it
+        // sees it here.
         Limits { capacity_sectors: self.capacity.load(Ordering::Relaxed), ..self.limits }
     }
 
@@ -114,7 +117,7 @@ impl RequestQueue {
         &self.clock
     }
 
-    /// What was counted so far, summed over all threads. Sums taken while I/O runs may be off by what is in motion.
+    /// What was counted so far, summed over all threads. Sums taken while I/O runs may miss what is just being counted.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
@@ -124,15 +127,15 @@ impl RequestQueue {
         stats
     }
 
-    /// Requests that the driver has, or is about to get: the tags that are out. Exact while no thread takes tags; else
-    /// it may count some that are just being made free again.
+    /// Requests that the driver has, or is about to get: the tags that are out. Exact while no thread takes tags;
+    /// otherwise it may count some tags that are just being made free again.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.hctxs.iter().map(|(_, hctx)| hctx.tags.weight()).sum()
     }
 
-    /// For tests: from now on every submitter finds the scheduler taken under the locking `combining`, and stages what
-    /// it has.
+    /// For tests: from now on, under the locking `combining`, every submitter finds the scheduler taken and stages its
+    /// requests.
     #[doc(hidden)]
     pub fn stage_all(&self) {
         self.settings.stage_all();
@@ -151,13 +154,13 @@ impl RequestQueue {
         tally
     }
 
-    /// Completed requests other than reads that a scheduler had dispatched; those that passed it by count as one less
-    /// when they begin, so the sum wraps.
+    /// Completed requests other than reads that a scheduler had dispatched. Requests that passed the scheduler by count
+    /// as one less when they begin, so the sum wraps.
     pub(crate) fn nr_limited_completed(&self) -> u64 {
         self.members.iter().fold(0, |sum, (_, member)| sum.wrapping_add(member.counters.nr_limited()))
     }
 
-    /// Puts a scheduler in place. Nothing is in flight, or nothing has begun.
+    /// Puts a scheduler in place. Called when nothing is in flight, or nothing has begun.
     pub(crate) fn install(&self, scheduler: Option<Box<dyn Scheduler>>) {
         let mut hold = self.domain.control();
         let nr_requests = self.wanted_nr_requests(scheduler.is_some());
@@ -173,8 +176,8 @@ impl RequestQueue {
         self.domain.set_planned(u64::MAX);
     }
 
-    /// How many requests each hardware queue may have, if nothing else was asked for: what waits in a scheduler holds
-    /// no tag, so that it may have all that there is to choose from.
+    /// How many requests each hardware queue may have. If no number was asked for, a scheduler gets the most: what
+    /// waits in a scheduler holds no tag, so the scheduler may choose from everything that there is.
     fn wanted_nr_requests(&self, has_scheduler: bool) -> u32 {
         let depth = u32::from(self.hctxs.depth());
         match (self.settings.asked_nr_requests.load(Ordering::Relaxed), has_scheduler) {
@@ -185,10 +188,11 @@ impl RequestQueue {
         }
     }
 
-    /// Sizes what depends on `nr_requests`. Nothing is in flight.
+    /// Sets the size of what depends on `nr_requests`. Called when nothing is in flight.
     pub(crate) fn apply_nr_requests(&self, hold: &mut Hold, nr_requests: u32) {
         let depth = u32::from(self.hctxs.depth());
-        // As many tags as there may be requests: who passes the scheduler by looks at nothing else.
+        // There are as many tags as there may be requests, because a thread that passes the scheduler by looks at
+        // nothing else.
         let tags = depth.min(nr_requests);
         for (_, hctx) in self.hctxs.iter() {
             if hctx.tags.depth() != tags {
@@ -205,11 +209,12 @@ impl RequestQueue {
         hold.reset_gate(self);
     }
 
-    /// When a thread that drives these hardware queues must look again though nobody wakes it. It polled last at
-    /// `looked`.
+    /// The time at which a thread that drives these hardware queues must look again even if no other thread wakes it.
+    /// The thread polled last at `looked`.
     pub(crate) fn next_event(&self, hctxs: impl Iterator<Item = u16>, looked: Time, now: Time) -> Time {
         let scan = Time(self.timeout_scan.load(Ordering::Relaxed));
-        // A time that had passed at the poll is no reason to wake: it found the request free but no tag.
+        // A time that had passed at the poll is no reason to wake: the poll found that the scheduler lets the request
+        // go, but that there is no tag.
         let policy = Time(self.domain.planned());
         let mut earliest = if policy > looked { scan.min(policy) } else { scan };
         for index in hctxs {
@@ -231,8 +236,8 @@ impl RequestQueue {
         hctxs.filter_map(|index| self.driver.ready_fd(index)).collect()
     }
 
-    /// Lets a thread that polls these hardware queues sleep as [`Sleepers::sleep`](crate::wake::Sleepers::sleep) does;
-    /// the device's descriptors for them wake it too.
+    /// Lets a thread that polls these hardware queues sleep, as [`Sleepers::sleep`](crate::wake::Sleepers::sleep) does.
+    /// The device's descriptors for these hardware queues wake the thread too.
     pub(crate) fn sleep(
         &self,
         member: &Member,
@@ -247,16 +252,17 @@ impl RequestQueue {
         self.live.sleepers.sleep(&member.wake, &fds, ready, timeout);
     }
 
-    /// Requests that polls of a member's hardware queues have brought, whosever they were, wrapping; counted where
-    /// threads wait for the device's descriptors.
+    /// How many requests polls of a member's hardware queues have brought, for any submitter. The count wraps. It
+    /// counts only where threads wait for the device's descriptors.
     pub(crate) fn nr_brought(&self, member: u16) -> u32 {
         let hctxs = self.hctxs.layout().mapped(member);
         hctxs.fold(0, |sum, index| sum.wrapping_add(self.hctxs.get(index).nr_brought()))
     }
 
-    /// Wakes every thread that sleeps, so that it looks again. Called after what it should see was made visible.
+    /// Wakes every thread that sleeps, so that it looks again. Called by a thread that has made visible what the
+    /// sleepers are to see.
     ///
-    /// COST: a fence and a load while nobody sleeps.
+    /// COST: a fence and a load while no thread sleeps.
     pub(crate) fn wake_sleepers(&self) {
         self.live.wake(|| self.rouse_all());
     }
@@ -267,17 +273,17 @@ impl RequestQueue {
         }
     }
 
-    /// Something that waits may go on, and this thread does not take it on: see [`Liveness::hand_on`].
+    /// Called when something that waits may go on, and this thread does not take it on: see [`Liveness::hand_on`].
     pub(crate) fn hand_on(&self) {
         self.live.hand_on(|| self.rouse_all());
     }
 
-    /// A change may let go what waits: see [`Liveness::call_others`].
+    /// Called when a change may let go what waits: see [`Liveness::call_others`].
     pub(crate) fn call_others(&self) {
         self.live.call_others(|| self.rouse_all());
     }
 
-    /// Tags, room or completions have come back: see [`Liveness::brought`].
+    /// Called when tags, room or completions have come back: see [`Liveness::brought`].
     pub(crate) fn brought(&self) {
         self.live.brought(|| self.rouse_all());
     }

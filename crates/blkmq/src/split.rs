@@ -6,7 +6,7 @@ use crate::bio::Bio;
 use crate::buffer::Buffers;
 use crate::limits::{Limits, SECTOR_SIZE};
 
-/// One request's share of an operation.
+/// The part of an operation that one request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) sector: u64,
@@ -16,15 +16,15 @@ pub(crate) struct Piece {
     pub(crate) nr_segments: u16,
 }
 
-/// The limits of most operations, worked out once: a read or write of one buffer that becomes one request of one
-/// segment.
+/// The limits of most operations, worked out once. Such an operation is a read or write of one buffer, and becomes one
+/// request of one segment.
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) capacity: u64,
-    /// The bits that are not set in a multiple of the logical block size, in sectors.
+    /// Sectors: the bits that are not set in a multiple of the logical block size.
     unaligned: u64,
     most: u64,
-    /// Sectors from one line that no request may cross to the next; 0 for none.
+    /// Sectors from one line that no request may cross to the next; 0 if there are no such lines.
     boundary: u64,
 }
 
@@ -38,14 +38,14 @@ impl Whole {
         Self {
             capacity: limits.capacity_sectors,
             unaligned: u64::from(limits.logical_block_size) / sector_size - 1,
-            // Where writes are refused, every operation has all its checks.
+            // If the device refuses writes, every operation has all its checks.
             most: if limits.read_only { 0 } else { most },
             boundary,
         }
     }
 
-    /// The one piece of an operation, if it is of this kind, passes [`Limits::check`], has the buffer it needs, and
-    /// wants nothing of the flush machine.
+    /// The one piece of an operation. `None` unless the operation is of this kind, passes [`Limits::check`], has the
+    /// buffer that it needs, and needs nothing of the flush machine.
     #[inline]
     pub(crate) fn piece(&self, bio: &Bio) -> Option<Piece> {
         let Bio { op: Op::Read | Op::Write, sector, nr_sectors, flags, buffers: Buffers::One(buffer), .. } = bio else {
@@ -61,8 +61,8 @@ impl Whole {
     }
 }
 
-/// The pieces of an operation that passed [`Limits::check`], in order. They cover it without gap or overlap, and each
-/// is a multiple of the logical block size.
+/// The pieces of an operation that passed [`Limits::check`], in order. They cover the operation without gap or overlap.
+/// Each is a multiple of the logical block size.
 #[derive(Debug)]
 pub(crate) struct Pieces<'a> {
     limits: &'a Limits,
@@ -124,7 +124,8 @@ impl Iterator for Pieces<'_> {
                 let (bytes, segments) = self.fit_segments(offset, most as usize * SECTOR_SIZE);
                 let block = u64::from(self.limits.logical_block_size) / SECTOR_SIZE as u64;
                 let sectors = (bytes / SECTOR_SIZE) as u64;
-                // A block of more segments than the device takes goes as it is: the driver sees what it can do with it.
+                // A block of more segments than the device takes goes as it is, and the driver sees what it can do with
+                // the block.
                 ((sectors - sectors % block).max(block.min(most)), segments)
             }
             Op::Flush | Op::Discard | Op::WriteZeroes => (most, 1),
@@ -136,8 +137,8 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// How many requests an operation needs, counted no further than one above `most`: an operation without data may be as
-/// large as the device.
+/// How many requests an operation needs. Stops counting at one above `most`, because an operation without data may be
+/// as large as the device.
 pub(crate) fn count(limits: &Limits, bio: &Bio, most: usize) -> usize {
     Pieces::new(limits, bio).take(most + 1).count()
 }

@@ -1,4 +1,4 @@
-//! A stack of slot indices that many threads push to and one empties: completion ring and issue list.
+//! A stack of slot indices that many threads push to and one thread empties: completion ring and issue list.
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Line, order};
@@ -6,9 +6,9 @@ use crate::sync::{Line, order};
 /// The index that ends a chain; no slot has it.
 pub const NIL: u32 = u32::MAX;
 
-/// An intrusive stack: the links lie with the slots, and every operation is told where (`link_of`).
+/// An intrusive stack: the links lie with the slots, and each operation is told where (`link_of`).
 ///
-/// Elements are only ever taken all at once, so an index that returns to the top between a pusher's read and its
+/// Elements are only ever taken all at once. So an index that comes back to the top between a pusher's read and its
 /// exchange does no harm: the pusher linked to the index, not to what was behind it.
 #[derive(Debug)]
 pub struct SlotStack {
@@ -22,7 +22,7 @@ impl SlotStack {
         Self { newest: Line::new(name, AtomicU32::new(NIL)) }
     }
 
-    /// Whether there was nothing when it was read.
+    /// Whether the stack was empty when it was read.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -32,14 +32,14 @@ impl SlotStack {
     /// Publishes a chain from `first`, the oldest, to `last`, the newest. Each element's link names the element
     /// *before* it; the link of `first` is written here. Returns whether the stack was empty.
     ///
-    /// COST: one compare-exchange on the shared line, however long the chain.
+    /// COST: one compare-exchange on the shared line, for a chain of any length.
     #[inline]
     pub fn push_chain<'a>(&self, first: u32, last: u32, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
         let mut before = self.newest.load(Ordering::Relaxed);
         loop {
             link_of(first).store(before, Ordering::Relaxed);
             // Release publishes the links and what the slots hold to the Acquire of `take_all`. Later pushes are
-            // read-modify-writes too, so they hand it on.
+            // read-modify-writes too, so they continue the release sequence.
             let release = order("stack.push", Ordering::Release);
             match self.newest.compare_exchange_weak(before, last, release, Ordering::Relaxed) {
                 Ok(_) => return before == NIL,
@@ -48,8 +48,8 @@ impl SlotStack {
         }
     }
 
-    /// Links `slots`, oldest first, and publishes them as one chain. Returns whether the stack was empty; nothing is
-    /// done for no slots.
+    /// Links `slots`, oldest first, and publishes them as one chain. Returns whether the stack was empty. Does nothing
+    /// if there are no slots.
     #[inline]
     pub fn push<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
         let mut slots = slots.into_iter();
@@ -64,7 +64,7 @@ impl SlotStack {
 
     /// Takes everything.
     ///
-    /// COST: of an empty stack one load; else one swap.
+    /// COST: one load if the stack is empty; otherwise one swap.
     #[inline]
     pub fn take_all(&self) -> Chain {
         if self.is_empty() {
@@ -75,7 +75,7 @@ impl SlotStack {
     }
 }
 
-/// What was taken from a [`SlotStack`]: owned by the taker.
+/// What was taken from a [`SlotStack`]. It belongs to the thread that took it.
 #[derive(Debug)]
 #[must_use = "slots that were taken are in no list any more"]
 pub struct Chain {
@@ -92,15 +92,15 @@ impl Chain {
         Self { newest }
     }
 
-    /// Whether nothing is left in it.
+    /// Whether no slot is left in the chain.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.newest == NIL
     }
 
-    /// Takes the slot off that was pushed last. Its link is read before it is returned, so the slot may be reused at
-    /// once.
+    /// Takes off the slot that was pushed last. Its link is read before the slot is returned, so the slot may be used
+    /// again at once.
     #[inline]
     pub fn pop_newest<'a>(&mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
         let slot = self.newest;
@@ -111,7 +111,7 @@ impl Chain {
         Some(slot)
     }
 
-    /// All of it, first pushed first, for who can afford a list apart from the slots.
+    /// All slots, first pushed first, for a caller that can afford a list apart from the slots.
     pub fn oldest_first<'a>(mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Vec<u32> {
         let mut slots: Vec<u32> = std::iter::from_fn(|| self.pop_newest(&link_of)).collect();
         slots.reverse();
