@@ -1,4 +1,4 @@
-//! Threads that drive a queue when its submitters' own threads do not want to.
+//! Threads that drive a queue when the threads of its submitters do not want to.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread;
 
-/// How long a background thread sleeps on a virtual clock, which somebody else moves.
+/// How long a background thread sleeps on a virtual clock, which another thread moves.
 const VIRTUAL_NAP: Duration = Duration::from_millis(1);
 
-/// Background threads of a queue. Dropping this stops them; submitters then poll for themselves again.
+/// Background threads of a queue. Dropping this stops them. Submitters then poll for themselves again.
 #[derive(Debug)]
 #[must_use = "dropping the handle stops the threads"]
 pub struct Background {
@@ -24,8 +24,8 @@ pub struct Background {
 }
 
 impl RequestQueue {
-    /// Starts `nr_threads` threads that poll the driver, complete, dispatch and issue, so that submitters need not poll
-    /// for others to go on, and completions come while they do something else. Each thread takes its share of the
+    /// Starts `nr_threads` threads that poll the driver, complete, dispatch and issue. So submitters need not poll for
+    /// others to go on, and completions come while the submitters do something else. Each thread takes its share of the
     /// hardware queues.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl RequestQueue {
         Ok(background)
     }
 
-    /// Wakes the background threads, after something was started that they must plan for.
+    /// Wakes the background threads. Called after something was started that they must plan for.
     pub(crate) fn wake_background(&self) {
         if self.nr_background.load(Ordering::Relaxed) > 0 && self.live.sleepers.any() {
             for (_, member) in self.members.iter().filter(|(_, member)| member.is_background()) {
@@ -66,8 +66,8 @@ impl RequestQueue {
     }
 }
 
-/// A background thread's place in the queue, which it leaves also when the driver panics: submitters must not go on
-/// relying on it, nor freezes wait for it. The requests in its hands are lost.
+/// A background thread's place in the queue. The thread leaves it also when the driver panics: submitters must not go
+/// on relying on the thread, and freezes must not wait for it. The requests in its hands are lost.
 struct Membership<'q> {
     q: &'q RequestQueue,
     member: u16,
@@ -90,10 +90,10 @@ impl Drop for Background {
         self.stop.store(true, Ordering::Relaxed);
         self.q.wake_sleepers();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so; the queue goes on without it.
+            // A thread that panicked has reported it; the queue goes on without the thread.
             let _ = thread.join();
         }
-        // Those who relied on the threads plan for themselves now.
+        // Submitters that relied on the threads plan for themselves now.
         self.q.wake_sleepers();
     }
 }
@@ -110,12 +110,12 @@ fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16
     }
     q.sleep(
         member,
-        // As for a submitter: while the queue is quiesced nobody polls.
+        // As for a submitter: while the queue is quiesced no thread polls.
         hctxs(q.hctxs.layout()).filter(|_| !runner.saw_quiesced),
         || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
         || match &q.clock {
             Clock::Virtual(_) => Some(VIRTUAL_NAP),
-            // Nothing is done now, though it may be due. Whoever ends the quiescence wakes those who sleep.
+            // Nothing is done now, though it may be due. The thread that ends the quiescence wakes the sleepers.
             Clock::Real(_) if q.live.word.load().is_quiesced() => None,
             Clock::Real(_) => Some(Duration::from_nanos(q.next_event(hctxs(q.hctxs.layout()), now, now).since(now))),
         },

@@ -38,10 +38,10 @@ pub struct Builder {
     ranges: Vec<SectorRange>,
 }
 
-/// Slots of a submitter unless the builder says otherwise.
+/// Slots of a submitter, unless the builder sets another number.
 const DEFAULT_SLOTS: u16 = 256;
 
-/// Milliseconds that a driver may keep a request unless the builder or the knob `io_timeout` says otherwise.
+/// Milliseconds that a driver may keep a request, unless the builder or the knob `io_timeout` sets another time.
 const DEFAULT_IO_TIMEOUT_MS: u32 = 30_000;
 
 impl RequestQueue {
@@ -66,15 +66,16 @@ impl RequestQueue {
 }
 
 impl Builder {
-    /// The scheduler's name. Default, as in Linux: `mq-deadline` for one hardware queue, else `none`.
+    /// The scheduler's name. As in Linux, the default is `mq-deadline` for one hardware queue, and `none` otherwise.
     #[must_use]
     pub fn scheduler(mut self, name: &str) -> Self {
         self.scheduler = Some(Wanted::Named(name.to_owned()));
         self
     }
 
-    /// A scheduler of the caller's own, in which nothing waits yet, instead of one by name. The queue calls it under a
-    /// lock, one thread at a time, and tells it its limits and how many requests can wait before it inserts any.
+    /// A scheduler of the caller's own instead of one by name. Nothing waits in it yet. The queue calls it under a
+    /// lock, one thread at a time. Before the queue inserts any request, it tells the scheduler its limits and how many
+    /// requests can wait.
     #[must_use]
     pub fn with_scheduler(mut self, scheduler: Box<dyn Scheduler>) -> Self {
         self.scheduler = Some(Wanted::Own(scheduler));
@@ -88,8 +89,8 @@ impl Builder {
         self
     }
 
-    /// Whether requests may pass the scheduler by while nothing waits and it allows that. By default they may under the
-    /// locking [`combining`](Locking::Combining) and under no other.
+    /// Whether requests may pass the scheduler by while nothing waits and the scheduler allows it. By default they may
+    /// under the locking [`combining`](Locking::Combining), and under no other.
     #[must_use]
     pub fn bypass(mut self, bypass: bool) -> Self {
         self.bypass = Some(bypass);
@@ -97,8 +98,8 @@ impl Builder {
     }
 
     /// Requests that each hardware queue may have, queued and with the driver, 1 to 65536; see the knob `nr_requests`.
-    /// By default 65536 with a scheduler, so that it sees all that waits, and the depth without one, which is also the
-    /// most without one.
+    /// The default with a scheduler is 65536, so that the scheduler sees everything that waits. Without a scheduler the
+    /// default is the depth, which is also the most.
     #[must_use]
     pub fn nr_requests(mut self, nr_requests: u32) -> Self {
         self.nr_requests = Some(nr_requests);
@@ -126,17 +127,16 @@ impl Builder {
         self
     }
 
-    /// What tells the calling thread's CPU time in nanoseconds, for
-    /// [`Stats::lock_wait_ns`](crate::Stats::lock_wait_ns), which stays 0 without it. Called only before and after a
-    /// wait for the scheduler's lock.
+    /// Reads the calling thread's CPU time in nanoseconds, for [`Stats::lock_wait_ns`](crate::Stats::lock_wait_ns),
+    /// which stays 0 without it. Called only before and after a wait for the scheduler's lock.
     #[must_use]
     pub fn wait_meter(mut self, meter: fn() -> u64) -> Self {
         self.wait_meter = Some(meter);
         self
     }
 
-    /// What the thread that ends a wait on the way to the scheduler calls with the kind of the wait and its
-    /// nanoseconds; for histograms. It may be called under the scheduler's lock: it must be quick, and must not call
+    /// Called with the kind of a wait on the way to the scheduler and its nanoseconds, by the thread that ends the
+    /// wait. It is for histograms. It may be called under the scheduler's lock, so it must be quick and must not call
     /// the queue. With it the machine's clock is read before and after each wait.
     #[must_use]
     pub fn observe_waits(mut self, tell: fn(Wait, u64)) -> Self {
@@ -144,7 +144,7 @@ impl Builder {
         self
     }
 
-    /// How the statistics know what is in flight; per thread by default.
+    /// How the statistics know what is in flight. The default is per thread.
     #[must_use]
     pub fn accounting(mut self, accounting: Accounting) -> Self {
         self.accounting = accounting;

@@ -1,4 +1,4 @@
-//! The clients that submitters serve. Equal ones are one; a client is known as long as a submitter serves it.
+//! The clients that submitters serve. Equal clients are one client. A client is known as long as a submitter serves it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -15,26 +15,26 @@ const _: () = assert!(MAX_MEMBERS <= ClientId::PLACES, "each submitter may serve
 /// A place in the table.
 #[derive(Debug, Default)]
 struct Place {
-    /// The client that has it.
+    /// The client that has the place.
     client: Option<Client>,
-    /// Submitters that serve that client.
+    /// How many submitters serve that client.
     nr_submitters: u32,
-    /// How often the place was given, wrapping.
+    /// How often the place was given to a client. The count wraps.
     times: u32,
 }
 
-/// The table of clients. It has as many places as there were clients at a time.
+/// The table of clients. It has as many places as there ever were clients at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    /// The hash is the same in every run, so that a run allocates what its seed says.
+    /// The hash is the same in every run, so that the allocations of a run depend only on its seed.
     ids: HashMap<Client, ClientId, BuildHasherDefault<DefaultHasher>>,
     places: Vec<Place>,
     free: Vec<usize>,
 }
 
 impl Clients {
-    /// A submitter begins to serve a client. Returns the client's id, which holds until the last of its submitters
-    /// leaves.
+    /// Called when a submitter begins to serve a client. Returns the client's id, which holds until the last of its
+    /// submitters leaves.
     pub(crate) fn join(&mut self, client: &Client) -> ClientId {
         if let Some(&id) = self.ids.get(client) {
             self.places[id.place()].nr_submitters += 1;
@@ -56,8 +56,8 @@ impl Clients {
         id
     }
 
-    /// A submitter that served this client leaves. Nothing that it asked for is outstanding, so no scheduler has the id
-    /// of a client that is gone.
+    /// Called when a submitter that served this client leaves. Nothing that it asked for is outstanding, so no
+    /// scheduler has the id of a client that is gone.
     pub(crate) fn leave(&mut self, id: ClientId) {
         let place = &mut self.places[id.place()];
         debug_assert_eq!(ClientId::new(id.place(), place.times), id, "the client is known while a submitter serves it");
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(clients.join(&Client::new("stays")), stays);
     }
 
-    /// Red if the count of how often a place was given wraps to the id that is no client's.
+    /// Red if the count of how often a place was given wraps to the id that belongs to no client.
     #[test]
     fn no_client_has_the_default_id() {
         for times in [(1 << 20) - 1, u32::MAX] {
@@ -123,8 +123,8 @@ mod tests {
         }
     }
 
-    /// Red if equal clients are told apart, or others are not, or if one of several submitters takes the client with
-    /// it.
+    /// Red if equal clients are told apart, or different clients are not, or if one of several submitters that leaves
+    /// takes the client with it.
     #[test]
     fn equal_clients_are_one_until_the_last_submitter_leaves() {
         let mut clients = Clients::default();

@@ -1,4 +1,4 @@
-//! Time, read once per batch and through one door.
+//! Time, read once per batch and only through this module.
 
 pub use blkmq_sched::Time;
 
@@ -54,17 +54,20 @@ impl Clock {
         Self::Real(RealClock(Origin::Exact(Instant::now())))
     }
 
-    /// A clock that follows the machine's from tick to tick of its kernel, 1 to 10 ms apart: for who has no use for
-    /// exact time stamps and would not pay for them. All that takes its time from the queue's clock is as coarse as
-    /// that: [`Completion`](crate::Completion), the statistics, a scheduler's deadlines, and the null device's latency.
+    /// A clock that follows the machine's from tick to tick of its kernel, 1 to 10 ms apart. It is for callers that
+    /// have no use for exact time stamps and do not want to pay for them. Everything that takes its time from the
+    /// queue's clock becomes as coarse: [`Completion`](crate::Completion), the statistics, a scheduler's deadlines, and
+    /// the null device's latency.
     #[cfg(feature = "coarse-clock")]
     #[must_use]
     pub fn coarse() -> Self {
         Self::Real(RealClock(Origin::Coarse(tick())))
     }
 
-    /// The time now. COST: a vDSO call of some 25 ns for the exact real clock, which reads the processor's counter, and
-    /// of some 5 ns for the coarse one; callers read it once per batch.
+    /// The time now.
+    ///
+    /// COST: for the exact real clock, which reads the processor's counter, a vDSO call of about 25 ns; for the coarse
+    /// one, of about 5 ns. Callers read it once per batch.
     #[must_use]
     pub fn now(&self) -> Time {
         match self {
@@ -91,7 +94,7 @@ impl VirtualClock {
         Time(self.0.load(Ordering::Relaxed))
     }
 
-    /// Moves the clock forward to `time`; a time in the past leaves it alone.
+    /// Moves the clock forward to `time`. A time in the past has no effect.
     pub fn advance_to(&self, time: Time) {
         self.0.fetch_max(time.0, Ordering::Relaxed);
     }
@@ -106,7 +109,8 @@ impl VirtualClock {
 mod tests {
     use super::*;
 
-    /// It begins at the origin, moves on, and stays within a tick of the exact one.
+    /// Red if the coarse clock does not begin at the origin, does not move on, or differs from the exact one by more
+    /// than a tick.
     #[test]
     #[cfg_attr(miri, ignore = "Miri knows no coarse clock")]
     fn the_coarse_clock_follows_the_exact_one() {
@@ -120,7 +124,7 @@ mod tests {
             moves += u32::from(now > last);
             last = now;
         }
-        // The tick before its creation may have been one period ago; a tick is at most 10 ms.
+        // The tick before the clock's creation may have been one period ago; a tick is at most 10 ms.
         assert!(last.0 <= exact.now().0 + 20_000_000, "{last:?}");
     }
 }

@@ -10,21 +10,21 @@ use crate::schedulers::scheduler_names;
 pub enum QueueError {
     /// No scheduler has this name.
     UnknownScheduler(String),
-    /// The queue, or its scheduler, has no knob of this name; the second part names those it has, and tells if another
-    /// scheduler has it.
+    /// The queue, or its scheduler, has no knob of this name. The second part names the knobs that there are, and says
+    /// if another scheduler has this one.
     UnknownKnob(String, String),
-    /// A knob's value is not what it takes; the text says what it takes.
+    /// A knob's value does not suit the knob. The text says which values do.
     BadValue(String),
     /// The device's description of itself makes no sense.
     BadDevice(String),
     /// Every place for a thread is taken.
     TooManySubmitters,
-    /// Each hardware queue belongs to one submitter, and there is none for this thread; the text says how many there
-    /// are.
+    /// Each hardware queue belongs to one submitter, and there is none left for this thread. The text says how many
+    /// there are.
     NoHardwareQueue(String),
     /// The device cannot have that many hardware queues.
     BadTopology(String),
-    /// The system lacks something that each thread needs; the text says what.
+    /// The system lacks something that each thread needs. The text says what.
     System(String),
 }
 

@@ -9,30 +9,30 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::notify::Notify;
 
 /// A descriptor that becomes readable when its submitter should poll: something completed, or another thread started
-/// one of its requests. Between two events, poll at [`Submitter::next_wakeup`](crate::Submitter::next_wakeup) and when
-/// one of [`Submitter::device_fds`](crate::Submitter::device_fds) is readable too, unless the queue has background
-/// threads.
+/// one of its requests. Between two events, poll at [`Submitter::next_wakeup`](crate::Submitter::next_wakeup), and also
+/// when one of [`Submitter::device_fds`](crate::Submitter::device_fds) is readable. If the queue has background
+/// threads, neither is needed.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// A descriptor for [`Submitter::set_notify`](crate::Submitter::set_notify), which [`Notify::notify`] makes
-    /// readable for any other reason too.
+    /// A descriptor for [`Submitter::set_notify`](crate::Submitter::set_notify). The program may also make it readable
+    /// for any other reason, by [`Notify::notify`].
     ///
     /// # Errors
-    /// Those of eventfd(2), such as no descriptors left.
+    /// Those of eventfd(2), for example that no descriptors are left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Waits until this descriptor or one of `fds` is readable, or `timeout` has passed, and drains this one. May
-    /// return early.
+    /// Waits until this descriptor or one of `fds` is readable, or `timeout` has passed, and drains this descriptor.
+    /// May return early.
     pub(crate) fn wait_beside(&self, fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
         let mut polled = vec![PollFd::new(self, PollFlags::IN)];
         polled.extend(fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        // A time too long for the system's type is as good as none.
+        // A time that is too long for the system's type is as good as none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        // An error is a signal, or a lack of memory: the caller looks again.
+        // The error is a signal or a lack of memory. In both cases the caller looks again.
         let _ = poll(&mut polled, timeout.as_ref());
         self.drain();
     }

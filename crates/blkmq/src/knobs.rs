@@ -1,4 +1,4 @@
-//! The queue's own knobs by name, beside its scheduler's.
+//! The knobs of the queue itself, by name, beside those of its scheduler.
 
 use blkmq_sched::{Knob, Unit};
 
@@ -11,11 +11,11 @@ use crate::settings::NR_REQUESTS;
 use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, order};
 
-/// The prefix of the scheduler's knobs among the queue's.
+/// The prefix that the scheduler's knobs have among the queue's knobs.
 const SCHEDULER_PREFIX: &str = "iosched/";
 
-/// The knobs of every queue that have a number for a value. `scheduler` and `locking` have a name, `iosched/...` are
-/// the scheduler's, and `size` is the device's.
+/// The knobs of every queue whose value is a number. The value of `scheduler` and `locking` is a name, `iosched/...`
+/// are the scheduler's knobs, and `size` is the device's.
 pub const QUEUE_KNOBS: &[Knob] = &[
     NR_REQUESTS,
     Knob {
@@ -53,8 +53,8 @@ pub const QUEUE_KNOBS: &[Knob] = &[
 ];
 
 impl RequestQueue {
-    /// The value of a knob as text; `scheduler` and `locking` show all, the chosen one in brackets. `size`, in sectors,
-    /// can only be read.
+    /// The value of a knob as text. `scheduler` and `locking` show all names, with the chosen one in brackets. `size`,
+    /// in sectors, can only be read.
     ///
     /// # Errors
     /// There is no such knob.
@@ -64,7 +64,7 @@ impl RequestQueue {
             "scheduler" => Ok(marked(&scheduler_names(), self.scheduler())),
             "locking" => {
                 let chosen = self.locking();
-                // Some measures of `staged` stand in the place of all.
+                // `staged` has several measures. The list shows one `staged`, with the chosen measures.
                 let is_same = |known: &Locking| std::mem::discriminant(known) == std::mem::discriminant(&chosen);
                 let names = Locking::ALL.map(|known| if is_same(&known) { chosen.name() } else { known.name() });
                 Ok(marked(&names, chosen.name()))
@@ -83,10 +83,10 @@ impl RequestQueue {
     }
 
     /// Sets a knob from text. `scheduler`, `locking`, `bypass` and `nr_requests` need a drained queue: the change is
-    /// made when the returned value is polled or waited for. All others take effect at once.
+    /// made when the returned value is polled or waited for. All other knobs take effect at once.
     ///
     /// # Errors
-    /// There is no such knob, or the value is not what it takes; nothing has changed then.
+    /// There is no such knob, or the value does not suit it. Nothing has changed then.
     pub fn set_knob(self: &Arc<Self>, name: &str, value: &str) -> Result<Change, QueueError> {
         if name == "scheduler" {
             return self.set_scheduler(value);
@@ -116,7 +116,7 @@ impl RequestQueue {
         Ok(Change::made(self))
     }
 
-    /// There is no knob of this name, but there are these.
+    /// The error for an unknown name; it lists the knobs that there are.
     fn unknown(&self, name: &str) -> QueueError {
         let mut known: Vec<_> = ["scheduler", "locking", "size"].map(str::to_owned).to_vec();
         known.extend(QUEUE_KNOBS.iter().map(|knob| knob.name.to_owned()));
@@ -138,8 +138,8 @@ impl RequestQueue {
         QueueError::UnknownKnob(name.to_owned(), format!("{}{hint}", known.join(", ")))
     }
 
-    /// The time in which nothing was counted is over before the first request that counts: it must not be taken for
-    /// busy.
+    /// Ends the time in which nothing was counted before the first request counts. Otherwise that time would be taken
+    /// for busy time.
     fn set_iostats(&self, iostats: u32) {
         if !self.settings.has_iostats() {
             self.account.gauge.advance(self.clock.now(), || false);
@@ -147,12 +147,13 @@ impl RequestQueue {
         self.settings.iostats.store(iostats, Ordering::Relaxed);
     }
 
-    /// The timeout scan is set forward, or it would come too late for requests issued under the new, shorter time.
+    /// Moves the timeout scan to an earlier time. Otherwise it would come too late for requests issued under the new,
+    /// shorter timeout.
     fn set_io_timeout(&self, ms: u32) {
         self.settings.io_timeout_ms.store(ms, Ordering::Relaxed);
         let next = self.clock.now().after(self.settings.timeout_ns());
-        // Release publishes the new time to the thread that begins a scan that was due and would plan the next one by
-        // the old time.
+        // Release publishes the new timeout to a thread that begins a scan that was due. Otherwise that thread would
+        // plan the next scan by the old timeout.
         let release = order("timeout.set", Ordering::Release);
         if self.timeout_scan.fetch_min(next.0, release) > next.0 {
             self.wake_sleepers();
@@ -160,7 +161,7 @@ impl RequestQueue {
     }
 }
 
-/// All names, the chosen one in brackets.
+/// All names, with the chosen one in brackets.
 fn marked(names: &[&str], chosen: &str) -> String {
     let mark = |name: &&str| if *name == chosen { format!("[{name}]") } else { (*name).to_owned() };
     names.iter().map(mark).collect::<Vec<_>>().join(" ")
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
     use crate::driver::spec;
 
-    /// Red if the list leaves out a knob that there is, or the one that was meant is not named.
+    /// Red if the list leaves out a knob that there is, or the knob that was meant is not named.
     #[test]
     fn an_unknown_knob_is_answered_with_all_that_there_are_and_the_one_that_was_meant() {
         let q = RequestQueue::builder(spec::open("null").unwrap()).scheduler("mq-deadline").build().unwrap();

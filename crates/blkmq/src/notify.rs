@@ -1,6 +1,6 @@
 //! Being told of completions from outside the queue.
 
-/// Something outside the queue that wants to know of completions: an eventfd, an executor.
+/// Something outside the queue that wants to know of completions, for example an eventfd or an executor.
 ///
 /// Called by the completing thread, under no lock of the queue. It must not block and must not call the queue.
 pub trait Notify: Send + Sync {

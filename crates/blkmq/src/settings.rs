@@ -6,7 +6,7 @@ use crate::error::QueueError;
 use crate::order::Locking;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The bound on requests per hardware queue.
+/// The smallest and the largest number of requests per hardware queue.
 pub(crate) const NR_REQUESTS: Knob = Knob {
     name: "nr_requests",
     unit: Unit::Count,
@@ -17,16 +17,16 @@ pub(crate) const NR_REQUESTS: Knob = Knob {
             scheduler, and the depth, which it cannot exceed, without. What was set stays when the scheduler changes.",
 };
 
-/// Knobs that the path of a request reads; on a line that is written only when one is set.
+/// Knobs that the path of a request reads. They lie on a line that is written only when a knob is set.
 #[derive(Debug)]
 pub(crate) struct Settings {
     has_scheduler: AtomicBool,
     locking: AtomicU32,
     bypass: AtomicBool,
-    /// Every submitter stages what it has, as if another thread were at the scheduler; for tests.
+    /// For tests: every submitter stages its requests, as if another thread were at the scheduler.
     stages_all: AtomicBool,
     pub(crate) nr_requests: AtomicU32,
-    /// `nr_requests` as somebody asked for it; 0 while nobody has.
+    /// `nr_requests` as the operator or the builder asked for it; 0 if neither did.
     pub(crate) asked_nr_requests: AtomicU32,
     pub(crate) nomerges: AtomicU32,
     pub(crate) io_timeout_ms: AtomicU32,
@@ -74,7 +74,7 @@ impl Settings {
         self.has_scheduler.store(has_scheduler, Ordering::Relaxed);
     }
 
-    /// From now on every submitter stages what it has.
+    /// For tests: from now on every submitter stages its requests.
     pub(crate) fn stage_all(&self) {
         self.stages_all.store(true, Ordering::Relaxed);
     }

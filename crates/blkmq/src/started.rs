@@ -1,9 +1,10 @@
-//! Which threads are to know that the driver works on something of theirs.
+//! Which threads must be told that the driver works on their requests.
 
 use crate::flush::FLUSH_POOL;
 use crate::queue::RequestQueue;
 
-/// The members whose requests the driver has begun to work on: they may sleep, and must plan for the completion.
+/// The members whose requests the driver has begun to work on. Their threads may sleep, and must plan for the
+/// completion.
 #[derive(Debug, Default)]
 pub(crate) struct Started {
     pub(crate) any: bool,
@@ -14,13 +15,13 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// A request of `owner` was started by `member`.
+    /// Notes that `member` started a request of `owner`.
     pub(crate) fn note(&mut self, owner: u16, member: u16) {
         self.any = true;
         if owner == member || self.overflow || self.members[..self.len].contains(&owner) {
             return;
         }
-        // A flush of the queue's own has no owner; whoever waits for it is among the sleepers.
+        // A flush of the queue itself has no owner. The submitters that wait for it are among the sleepers.
         if self.len == self.members.len() || owner == FLUSH_POOL {
             self.overflow = true;
             return;
@@ -29,8 +30,8 @@ impl Started {
         self.len += 1;
     }
 
-    /// Wakes those that sleep. Called when the driver has the requests, so that a look at its next event counts them,
-    /// and under no lock.
+    /// Wakes the members that sleep. Called when the driver has the requests, so that its next event counts them, and
+    /// under no lock.
     pub(crate) fn tell(self, q: &RequestQueue) {
         if self.overflow {
             q.wake_sleepers();
