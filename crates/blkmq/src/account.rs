@@ -1,8 +1,8 @@
-//! Counting without a shared line: every thread adds to a line of its own, readers sum.
+//! Counting without a shared line: every thread adds to a line of its own, and readers sum.
 //!
-//! Here is what the layer counts for itself and its tests; the statistics that users know from Linux are in the modules
-//! below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of sectors,
-//! and `batch` what the path calls.
+//! This module holds what the layer counts for itself and its tests. The statistics that users know from Linux are in
+//! the modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges
+//! of sectors, and `batch` what the path calls.
 
 mod batch;
 mod gauge;
@@ -23,7 +23,7 @@ pub(crate) use self::sums::Sums;
 use crate::sync::Line;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// One thread's counters. Only that thread writes them; a reader may see some of a batch and not the rest.
+/// One thread's counters. Only that thread writes them. A reader may see a part of a batch and not the rest.
 #[derive(Debug)]
 pub(crate) struct Counters(Line<Cells>);
 
@@ -60,7 +60,7 @@ pub struct Stats {
     pub merges_plug: u64,
     /// Operations and requests that joined another one in the scheduler.
     pub merges_insert: u64,
-    /// Requests offered to the driver, each time one was.
+    /// Requests offered to the driver. A request counts each time it is offered.
     pub issued: u64,
     /// Requests that the driver gave back for another try.
     pub requeued: u64,
@@ -68,7 +68,7 @@ pub struct Stats {
     pub timeouts: u64,
     /// Operations that completed with an error.
     pub errors: u64,
-    /// Holds of the scheduler's lock under which a request was dispatched; without a scheduler, batches in which tags
+    /// Holds of the scheduler's lock under which a request was dispatched. Without a scheduler: batches in which tags
     /// were taken for requests.
     pub dispatch_batches: u64,
     /// How often the path of a request found the scheduler's lock taken, and waited.
@@ -77,11 +77,11 @@ pub struct Stats {
     pub lock_wait_ns: u64,
     /// Requests that passed the scheduler by.
     pub bypassed: u64,
-    /// Requests that were left with whoever was at the scheduler.
+    /// Requests that were left with the thread at the scheduler.
     pub staged: u64,
-    /// Times that a thread was at the scheduler, to insert or to dispatch or both.
+    /// How often a thread was at the scheduler, to insert or to dispatch or both.
     pub holds: u64,
-    /// Times that a thread found another one at the scheduler, and left it what it had.
+    /// How often a thread found another one at the scheduler, and left its requests to that thread.
     pub trylock_failed: u64,
 }
 
@@ -146,19 +146,19 @@ impl Counters {
 
     pub(crate) fn entered(&self, n: u64) {
         let entered = self.0.entered.load(Ordering::Relaxed).wrapping_add(n);
-        // ORDERING: Release, so that who sees these operations in flight sees the stamp of the busy time that was moved
-        // before they came, and takes no idle time for theirs; pairs with the Acquire in `nr_entered`.
+        // ORDERING: Release, so that a thread that sees these operations in flight sees the stamp of the busy time that
+        // was moved before they came, and does not take idle time for theirs; pairs with the Acquire in `nr_entered`.
         self.0.entered.store(entered, Ordering::Release);
     }
 
     pub(crate) fn completed(&self, n: u64) {
         let completed = self.0.completed.load(Ordering::Relaxed).wrapping_add(n);
-        // ORDERING: Release, so that who reads this count sees these operations among the entered ones; pairs with the
-        // Acquire in `nr_completed`. A queue that is waited for would look drained too early otherwise.
+        // ORDERING: Release, so that a thread that reads this count sees these operations among the entered ones; pairs
+        // with the Acquire in `nr_completed`. Otherwise a queue that is waited for would look drained too early.
         self.0.completed.store(completed, Ordering::Release);
     }
 
-    /// A request that the scheduler had dispatched completed.
+    /// A request that the scheduler had dispatched has completed.
     pub(crate) fn ordered(&self, class: Class, limited: bool) {
         add(&self.0.ordered[class.index()], 1);
         if limited {
@@ -194,7 +194,7 @@ impl Counters {
         add(&self.0.dispatch_batches, batches as u64);
     }
 
-    /// The scheduler's lock was taken, and free after `ns` nanoseconds.
+    /// The scheduler's lock was taken, and became free after `ns` nanoseconds.
     pub(crate) fn waited(&self, ns: u64) {
         add(&self.0.contended, 1);
         add(&self.0.lock_wait_ns, ns);
@@ -221,26 +221,27 @@ impl Counters {
         }
     }
 
-    /// Requests of a class are about to pass the scheduler by, so many of them other than reads. Counted before the
-    /// look at the gate that decides.
+    /// Requests of a class are about to pass the scheduler by; `limited` of them are not reads. Counted before the look
+    /// at the gate that decides.
     pub(crate) fn bypassing(&self, class: Class, requests: u64, limited: u64) {
         add(&self.0.bypassed[class.index()], requests);
-        // Their completion is counted against what the scheduler let in, and these never came in.
+        // The completion of these requests is counted against what the scheduler let in, but the scheduler never let
+        // them in.
         add(&self.0.limited, limited.wrapping_neg());
     }
 
-    /// They have passed.
+    /// Requests have passed the scheduler by.
     pub(crate) fn passed(&self, requests: u64) {
         add(&self.0.passed, requests);
     }
 
-    /// They have not: for the scheduler they are over.
+    /// Requests have not passed because the gate was shut: for the scheduler they are over.
     pub(crate) fn turned_back(&self, class: Class, requests: u64, limited: u64) {
         add(&self.0.ordered[class.index()], requests);
         add(&self.0.limited, limited);
     }
 
-    /// Requests were left with whoever is at the scheduler.
+    /// Requests were left with the thread at the scheduler.
     pub(crate) fn staged(&self, requests: u64) {
         add(&self.0.staged, requests);
     }
@@ -250,7 +251,7 @@ impl Counters {
         add(&self.0.holds, 1);
     }
 
-    /// Another one is.
+    /// Another thread is at the scheduler.
     pub(crate) fn found_held(&self) {
         add(&self.0.trylock_failed, 1);
     }

@@ -1,7 +1,7 @@
 //! Which devices are behind a queue.
 //!
-//! A device serves one queue at a time: each queue counts its tags and its requests on its own, so what a second one
-//! asks for would be taken for what the first did.
+//! A device serves one queue at a time. Each queue counts its tags and its requests on its own, so the requests of a
+//! second queue would be taken for those of the first.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,11 +10,11 @@ use crate::driver::Driver;
 use crate::error::QueueError;
 use crate::sync::Arc;
 
-/// The addresses of the drivers. Nobody waits for this on the path of a request.
+/// The addresses of the drivers. No thread waits for this on the path of a request.
 static ATTACHED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-/// A device's place behind a queue, which is free again when this is dropped. The device outlives it: its address is
-/// nobody else's until then.
+/// A device's place behind a queue. The place is free again when this is dropped. The device outlives this value, so no
+/// other device has its address until then.
 #[derive(Debug)]
 pub(crate) struct Attached(usize);
 

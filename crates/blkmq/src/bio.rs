@@ -10,7 +10,8 @@ pub const SECTOR_SIZE: usize = 512;
 /// What an operation asks for beyond its [`Op`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flags {
-    /// Someone waits for this write. Reads are always synchronous, and so is what asks for `preflush` or `fua`.
+    /// A thread waits for this write. Reads are always synchronous, and so are operations that ask for `preflush` or
+    /// `fua`.
     pub sync: bool,
     /// Make the volatile cache durable before this write. Refused, as a flush is, by a device with
     /// [`no_flush`](crate::Limits::no_flush).
@@ -18,7 +19,7 @@ pub struct Flags {
     /// Complete only when the data is durable. Refused by a device with [`no_flush`](crate::Limits::no_flush) that has
     /// no [`fua`](crate::Limits::fua) either.
     pub fua: bool,
-    /// The data may be wanted soon; nobody waits for it yet.
+    /// The data may be wanted soon, but no thread waits for it yet.
     pub readahead: bool,
     /// File system metadata.
     pub meta: bool,
@@ -26,20 +27,21 @@ pub struct Flags {
     pub nowait: bool,
     /// Use a polled hardware queue if there is one.
     pub polled: bool,
-    /// Go in front of everything that waits in the scheduler. Merging comes first, as in Linux: what joins another
-    /// request, in the plug or in the scheduler, goes where that goes. With `nomerge` it goes to the head in any case.
+    /// Go in front of everything that waits in the scheduler. Merging comes first, as in Linux: an operation that joins
+    /// another request, in the plug or in the scheduler, goes where that request goes. With `nomerge` the operation
+    /// goes to the head in any case.
     pub at_head: bool,
     /// Never merge this operation.
     pub nomerge: bool,
-    /// Zeroes keep the room that they take up, or get it: no hole is left. A device that knows no way to that refuses
-    /// them as [`Status::Unsupported`](crate::Status::Unsupported). Without this it chooses, and leaves a hole if it
-    /// can.
+    /// Zeroes keep the room that they take up, or get room: no hole is left. A device that knows no way to do so
+    /// refuses them as [`Status::Unsupported`](crate::Status::Unsupported). Without this flag the device chooses, and
+    /// leaves a hole if it can.
     pub nounmap: bool,
 }
 
 /// One operation: what, where, and the buffers it owns until it completes.
-// The order keeps what is moved by itself, the buffer and the flags, within 16 bytes or at a multiple of them: a load
-// that takes in the ends of two stores just made waits until both have left the processor.
+// The order keeps the fields that are moved on their own, the buffer and the flags, within 16 bytes or at a multiple of
+// them. A load that takes in the ends of two recent stores waits until both have left the processor.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Bio {
@@ -55,7 +57,7 @@ pub struct Bio {
     pub flags: Flags,
     /// What to do.
     pub op: Op,
-    /// Its priority; `None` takes the client's.
+    /// The operation's priority; `None` takes the client's.
     pub priority: Option<IoPriority>,
 }
 
@@ -135,8 +137,8 @@ impl Bio {
         self
     }
 
-    /// Takes the operation out, field by field: who has just written the fields need not wait, as for a copy in larger
-    /// pieces, until all of them have left the processor.
+    /// Takes the operation out, field by field. A copy in larger pieces would wait until all fields that were just
+    /// written have left the processor.
     #[inline(always)]
     #[expect(clippy::needless_match, reason = "the buffer moves by itself, without the mark in front of it")]
     pub(crate) fn take(&mut self) -> Self {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub use arena::{Arena, Registration};
 
-/// Alignment of owned buffers in bytes: what direct I/O on any common device asks for.
+/// Bytes: the alignment of owned buffers. Direct I/O on any common device asks for no more.
 pub const BUFFER_ALIGN: usize = 4096;
 
 /// A piece of memory that an operation owns.
@@ -20,7 +20,7 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// # Invariants
 /// 1. `start` is valid for reads and writes of `len` bytes, and of as many as it can be [made](Self::set_len) long, all
 ///    initialised, for as long as this value lives.
-/// 2. While this value lives nobody else reads or writes these bytes, but through views made from it.
+/// 2. While this value lives, only this value and the views made from it read or write these bytes.
 /// 3. `owner` tells whose the memory is. Null: someone else's. An odd address, which points nowhere: it came from
 ///    `layout(capacity)`, and the address is twice the capacity and one. Any other: it is a part of this arena, of
 ///    which the value holds a count. So a buffer is no longer than it was without arenas: it is moved with each
@@ -34,12 +34,13 @@ pub struct Buffer {
 /// Whose memory a buffer is.
 enum Owner {
     Another,
-    /// Its own, with so many bytes, at least 1.
+    /// The buffer's own memory, with so many bytes, at least 1.
     Itself(usize),
     Arena(*const Arena),
 }
 
-// SAFETY: by Invariant 2 the value is the only way to its bytes, so it may move to another thread like a `Box<[u8]>`.
+// SAFETY: by Invariant 2 the value is the only way to its bytes, so the value may move to another thread like a
+// `Box<[u8]>`.
 unsafe impl Send for Buffer {}
 // SAFETY: a shared `Buffer` only gives out shared slices.
 unsafe impl Sync for Buffer {}
@@ -60,8 +61,8 @@ impl Buffer {
         Self::try_zeroed(len).unwrap_or_else(|| handle_alloc_error(layout(len.max(1))))
     }
 
-    /// The same; `None` if the system has no memory for it. Where it promises more memory than it has, as Linux mostly
-    /// does, it ends a process later instead.
+    /// The same; `None` if the system has no memory for it. A system that promises more memory than it has, as Linux
+    /// mostly does, ends a process later instead.
     ///
     /// # Panics
     /// If `len` exceeds half the address space.
@@ -77,7 +78,8 @@ impl Buffer {
     /// A buffer of the greatest length, whose memory is a part of `arena`.
     ///
     /// # Safety
-    /// The memory from `start`, as many bytes as the arena's longest buffer, lies in the arena and is nobody else's.
+    /// The memory from `start`, as many bytes as the arena's longest buffer, lies in the arena, and no other code uses
+    /// it.
     pub(crate) unsafe fn of_arena(start: NonNull<u8>, arena: Arc<Arena>) -> Self {
         let len = arena.most();
         Self { start, len, owner: Arc::into_raw(arena) }
@@ -91,8 +93,8 @@ impl Buffer {
         }
     }
 
-    /// Makes the buffer another length, up to the one with which it was made; its memory and what that holds stay.
-    /// False, and nothing has changed, if it cannot be that long, or belongs to someone else.
+    /// Gives the buffer another length, up to the length with which it was made. Its memory and the content stay.
+    /// Returns false, and changes nothing, if the buffer cannot be that long, or if its memory belongs to someone else.
     pub fn set_len(&mut self, len: usize) -> bool {
         let fits = match self.owner() {
             Owner::Another => false,
@@ -110,8 +112,8 @@ impl Buffer {
     ///
     /// # Safety
     /// Until the operation that carries this buffer has completed, or the buffer is dropped without having been
-    /// submitted: `start` stays valid for reads and writes of `len` initialised bytes, and nobody else reads or writes
-    /// them. Forgetting the submitter does not end the operation.
+    /// submitted: `start` stays valid for reads and writes of `len` initialised bytes, and no other code reads or
+    /// writes them. Forgetting the submitter does not end the operation.
     #[must_use]
     pub unsafe fn borrowed(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len, owner: null() }
@@ -198,7 +200,7 @@ impl Buffers {
         }
     }
 
-    /// Bytes in all.
+    /// The number of bytes in all pieces.
     #[must_use]
     pub fn len(&self) -> usize {
         self.iter().map(|buffer| buffer.len()).sum()
@@ -237,7 +239,7 @@ impl From<Vec<Buffer>> for Buffers {
 /// A contiguous piece of a request's data, as the driver that holds the request sees it.
 ///
 /// # Invariants
-/// The bytes belong to one request. Whoever has the segment has it from that request, which has one holder at a time;
+/// The bytes belong to one request. A thread gets the segment from that request, which has one holder at a time;
 /// requests never overlap in the buffers they came from.
 pub struct Segment<'a> {
     start: NonNull<u8>,
@@ -267,13 +269,13 @@ impl Segment<'_> {
     /// The bytes, to be written to the device.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the buffer's Invariant 1, and this segment's invariant: nobody writes to the bytes meanwhile.
+        // SAFETY: the buffer's Invariant 1, and this segment's invariant: no thread writes to the bytes meanwhile.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     /// The bytes, to be filled from the device.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the buffer's Invariant 1, and this segment's invariant: nobody else sees the bytes meanwhile.
+        // SAFETY: the buffer's Invariant 1, and this segment's invariant: no other thread sees the bytes meanwhile.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -297,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Red, for the process ends, if memory that is not to be had is more than an answer.
+    /// Red, because the process ends, if a lack of memory does more than make the call return `None`.
     #[test]
     #[cfg_attr(miri, ignore = "Miri ends where no machine has the memory")]
     fn memory_that_is_not_to_be_had_is_none() {

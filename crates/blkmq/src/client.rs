@@ -1,4 +1,4 @@
-//! The tenant that asks: Linux's io_context and cgroup in one.
+//! The tenant for which operations are done: Linux's io_context and cgroup in one.
 
 pub use blkmq_sched::{Class, ClientId, IoPriority};
 
@@ -11,7 +11,8 @@ pub struct Client {
     pub weight: u16,
     /// The priority of its operations that carry none of their own.
     pub priority: IoPriority,
-    /// The group it belongs to, 0 if none: fairness is first between groups, and requests of two groups never merge.
+    /// The group that the client belongs to, 0 if none. Fairness is first between groups, and requests of two groups
+    /// never merge.
     pub group: u32,
 }
 

@@ -39,20 +39,22 @@ impl std::error::Error for Rejected {}
 /// An operation that is over.
 ///
 /// # Times
-/// The clock is read once for a batch of operations, so these are the times of the batches that this one went with.
+/// The clock is read once for a batch of operations, so these are the times of the batches that this operation was part
+/// of.
 #[derive(Debug)]
 pub struct Completion {
     /// The id that [`Submitter::submit`](crate::Submitter::submit) returned.
     pub id: RqId,
     /// How it ended.
     pub status: Status,
-    /// When the plug was begun that it went into.
+    /// When the plug that the operation went into was begun.
     pub submitted: Time,
-    /// When the driver got the last of it: when its plug was passed on, or its request was dispatched later. If
-    /// [`submit_batch`](crate::Submitter::submit_batch) or [`flush_batch`](crate::Submitter::flush_batch) passed the
-    /// plug on, that is taken to be when the plug was begun. Zero if it never reached the driver.
+    /// When the driver got the last part of the operation: when its plug was passed on, or when its request was
+    /// dispatched later. If [`submit_batch`](crate::Submitter::submit_batch) or
+    /// [`flush_batch`](crate::Submitter::flush_batch) passed the plug on, the time at which the plug was begun is taken
+    /// for it. Zero if the operation never reached the driver.
     pub issued: Time,
-    /// When a thread found that it had finished, or when it was refused.
+    /// When a thread found that the operation had finished, or when the operation was refused.
     pub completed: Time,
     /// The operation, with its buffers.
     pub bio: Bio,

@@ -31,9 +31,9 @@ use crate::{MAX_DEPTH, MAX_HW_QUEUES, Status};
 pub struct Topology {
     /// Queues for everything that the other types do not take; at least one.
     pub default_queues: u16,
-    /// Queues for plain reads; none sends reads to the default queues.
+    /// Queues for plain reads. If there are none, reads go to the default queues.
     pub read_queues: u16,
-    /// Queues for polled operations; none sends those to the default queues.
+    /// Queues for polled operations. If there are none, these go to the default queues.
     pub poll_queues: u16,
     /// Tags of each queue, 1 to [`MAX_DEPTH`].
     pub depth: u16,
@@ -68,30 +68,31 @@ pub(crate) fn check_topology(topology: Topology) -> Result<(), String> {
 /// What a driver says about a request that it has had for too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeoutAction {
-    /// It has given the request up: it will not touch its buffers or complete it any more. Of one that it was
-    /// [lent](Batch::lend) this says nothing, and it is asked again.
+    /// The driver has given the request up: it will not touch the request's buffers or complete the request any more.
+    /// For a request that was [lent](Batch::lend) to the driver this answer means nothing, and the driver is asked
+    /// again.
     Done,
-    /// It needs more time.
+    /// The driver needs more time.
     ResetTimer,
 }
 
-/// How a device is, beyond what single requests are answered.
+/// The state of a device, beyond the answers to single requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Health {
-    /// As it should be.
+    /// The device works.
     #[default]
     Good,
-    /// It cannot be reached at present, and the driver goes on trying. The text says since when and why, in one
+    /// The device cannot be reached at present, and the driver goes on trying. The text says since when and why, in one
     /// sentence.
     Away(String),
-    /// It has lost what it had acknowledged, or can do no more, until it is opened anew. The text says what happened,
-    /// in one sentence.
+    /// The device has lost data that it had acknowledged, or can do no more until it is opened again. The text says
+    /// what happened, in one sentence.
     Failed(String),
 }
 
 impl Health {
-    /// The word for it in statistics: `good`, `away` or `failed`.
+    /// The word for this state in statistics: `good`, `away` or `failed`.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -116,9 +117,9 @@ impl Health {
 pub struct Extent {
     /// Its length in bytes, at least 1.
     pub bytes: u64,
-    /// It takes up no room, so that a write to it may find the device full.
+    /// The stretch takes up no room, so that a write to it may find the device full.
     pub is_hole: bool,
-    /// It reads as zeroes.
+    /// The stretch reads as zeroes.
     pub is_zero: bool,
 }
 
@@ -138,13 +139,16 @@ impl Extent {
 
 /// A device.
 ///
-/// Requests come by [`queue_rqs`](Self::queue_rqs) in the order in which the scheduler chose them. A driver either
-/// finishes a request there and then ([`Batch::finish`]), starts it ([`Batch::start`]) and completes it later from
-/// [`poll`](Self::poll), takes it as a loan where its device reads and writes memory by itself ([`Batch::lend`]), sends
-/// it back ([`Batch::requeue`]), or refuses it and all behind it ([`Batch::refuse`]).
+/// Requests come by [`queue_rqs`](Self::queue_rqs) in the order in which the scheduler chose them. For each request a
+/// driver does one of these:
+/// - It finishes the request at once ([`Batch::finish`]).
+/// - It starts the request ([`Batch::start`]) and completes it later from [`poll`](Self::poll).
+/// - It takes the request as a loan, if its device reads and writes memory by itself ([`Batch::lend`]).
+/// - It sends the request back ([`Batch::requeue`]).
+/// - It refuses the request and all behind it ([`Batch::refuse`]).
 ///
-/// It serves one queue at a time, so the tags of a hardware queue and the ids of requests name one each; a driver in
-/// front of another one keeps to that.
+/// A driver serves one queue at a time, so a tag of a hardware queue and an id each name one request. A driver in front
+/// of another driver keeps to that.
 ///
 /// The methods that have a default are for devices that keep requests, change, or take calls from several threads at
 /// once.
@@ -152,19 +156,19 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// The name in device specs.
     fn name(&self) -> &'static str;
 
-    /// What the device accepts. Fixed while the queue exists, but for the capacity, which is looked up at each call. A
-    /// server asks whenever a client chooses an export, and that client waits for the answer.
+    /// What the device accepts. Fixed while the queue exists, except for the capacity, which is looked up at each call.
+    /// A server asks whenever a client chooses an export, and that client waits for the answer.
     fn limits(&self) -> Limits;
 
-    /// How the device is just now. Asked by operators, now and then, from any thread.
+    /// The present state of the device. Operators ask for it now and then, from any thread.
     fn health(&self) -> Health {
         Health::Good
     }
 
-    /// Its hardware queues at the start.
+    /// The device's hardware queues at the start.
     fn topology(&self) -> Topology;
 
-    /// Prepares for another number of hardware queues; nothing is in flight then, and nobody calls
+    /// Prepares for another number of hardware queues. Nothing is in flight then, and no thread calls
     /// [`queue_rqs`](Self::queue_rqs), [`poll`](Self::poll) or [`timeout`](Self::timeout).
     ///
     /// # Errors
@@ -174,37 +178,37 @@ pub trait Driver: Send + Sync + fmt::Debug {
         Err(format!("the device '{}' has a fixed number of hardware queues", self.name()))
     }
 
-    /// True if [`queue_rqs`](Self::queue_rqs) may be called by several threads for one hardware queue at once; the
-    /// block layer then takes no lock around it.
+    /// True if several threads may call [`queue_rqs`](Self::queue_rqs) for one hardware queue at once. The block layer
+    /// then takes no lock around the call.
     fn is_concurrent(&self) -> bool {
         false
     }
 
-    /// True if each hardware queue belongs to one submitter: only that one's requests go to it, and
-    /// [`queue_rqs`](Self::queue_rqs) and [`poll`](Self::poll) are called for it by that one alone, one after the
-    /// other. What other threads choose for it waits for its next poll. There are no more submitters then than hardware
-    /// queues of the type that has the fewest, and no [background threads](crate::RequestQueue::start_threads). The
-    /// other methods are called by any thread all the same.
+    /// True if each hardware queue belongs to one submitter. Then only requests of that submitter go to the hardware
+    /// queue. Only that submitter calls [`queue_rqs`](Self::queue_rqs) and [`poll`](Self::poll) for it, one call after
+    /// the other. What other threads choose for the hardware queue waits for the owner's next poll. There are no more
+    /// submitters than hardware queues of the type that has the fewest, and no [background
+    /// threads](crate::RequestQueue::start_threads). Any thread still calls the other methods.
     fn is_owned(&self) -> bool {
         false
     }
 
-    /// Whether what is written can be read again; a device that only takes time says false.
+    /// Whether what is written can be read again. A device that only takes time says false.
     fn keeps_data(&self) -> bool {
         true
     }
 
-    /// The first stretch of the `bytes` bytes from byte `start` on, at least 1, that is alike, as far as is known: no
-    /// longer than `bytes`, and shorter if a longer one takes longer to find. Asked by clients that copy a device, from
-    /// any thread, which waits for the answer. It tells of all that completed before the call; of what is in flight
-    /// meanwhile it may or may not.
+    /// The first stretch of the `bytes` bytes from byte `start` on that is alike, as far as is known. It has at least 1
+    /// byte and no more than `bytes`; it is shorter than it could be if a longer one takes longer to find. Clients that
+    /// copy a device ask for it, from any thread, and wait for the answer. The answer takes in everything that
+    /// completed before the call. What is in flight meanwhile may be in the answer or not.
     fn extent(&self, start: u64, bytes: u64) -> Extent {
         let _ = start;
         Extent::data(bytes)
     }
 
-    /// Whether requests take time by the queue's clock. In front of a device that says no that clock may be a coarse
-    /// one.
+    /// Whether requests take time by the queue's clock. In front of a device that says false, that clock may be a
+    /// coarse one.
     fn takes_time(&self) -> bool {
         true
     }
@@ -212,42 +216,44 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time);
 
-    /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, several at once, unless
-    /// hardware queues are [owned](Self::is_owned).
+    /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, and several at once,
+    /// unless hardware queues are [owned](Self::is_owned).
     fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
         let _ = (hctx, done, now);
     }
 
-    /// When [`poll`](Self::poll) will next find something on `hctx`, as far as the driver knows; `None`: no telling, or
-    /// nothing is in flight. May name a hardware queue that is gone since a [`set_topology`](Self::set_topology).
+    /// When [`poll`](Self::poll) will next find something on `hctx`, as far as the driver knows. `None` if the driver
+    /// cannot tell, or nothing is in flight. `hctx` may be a hardware queue that is gone since a
+    /// [`set_topology`](Self::set_topology).
     fn next_event(&self, hctx: u16) -> Option<Time> {
         let _ = hctx;
         None
     }
 
-    /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device
-    /// whose completions all come at times that [`next_event`](Self::next_event) tells. It stays open as long as the
-    /// driver lives, and a driver has one for each hardware queue or for none; for what must be polled for,
+    /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`. `None` for a device
+    /// whose completions all come at times that [`next_event`](Self::next_event) tells. The descriptor stays open as
+    /// long as the driver lives. A driver has one for each hardware queue or for none. If something must be polled for,
     /// `next_event` says so.
     ///
-    /// Each thread that is about to sleep until the device has something asks for it, and sleeps on it. A driver whose
-    /// `poll` leaves where another thread is at it waits for that one here: until that one is done the descriptor may
-    /// be readable, and a thread that sleeps on it would be awake at once, again and again, on the processor that the
-    /// other one may need to go on.
+    /// Each thread that is about to sleep until the device has something asks for the descriptor and sleeps on it. In
+    /// some drivers a `poll` leaves if another thread is in `poll`. Such a driver waits for that other thread here.
+    /// Until the other thread is done, the descriptor may be readable. A thread that sleeps on it would wake at once,
+    /// again and again, on the processor that the other thread may need to go on.
     #[cfg(feature = "eventfd")]
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
         let _ = hctx;
         None
     }
 
-    /// Memory that operations will use again and again. A driver to which this is of use makes it ready, and returns
-    /// what undoes that when it is dropped, before the memory is freed: no request in flight uses it then.
+    /// Memory that operations will use again and again. If this is of use to a driver, the driver makes the memory
+    /// ready and returns a value that undoes this when it is dropped. It is dropped before the memory is freed, when no
+    /// request in flight uses the memory.
     fn register(&self, arena: &Arena) -> Option<Registration> {
         let _ = arena;
         None
     }
 
-    /// A request that was started has not completed in time. Not called for one that is completing.
+    /// A request that was started has not completed in time. Not called for a request that is completing.
     fn timeout(&self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {
         let _ = (hctx, id, now);
         TimeoutAction::ResetTimer
@@ -263,13 +269,15 @@ pub trait Driver: Send + Sync + fmt::Debug {
     }
 }
 
-/// Which request has a tag of a hardware queue, and whether it is a read; read by the timeout scan and by counts.
+/// Which request has a tag of a hardware queue, and whether the request is a read. The timeout scan and the counts read
+/// it.
 #[derive(Debug)]
 pub(crate) struct StartedTable(Box<[AtomicU64]>);
 
 impl StartedTable {
     const NOBODY: u64 = u64::MAX;
-    /// Where an id says that its request is a read: the uppermost bit of the pool, which is below [`MAX_MEMBERS`].
+    /// The bit of an id that says that its request is a read: the uppermost bit of the pool, which is below
+    /// [`MAX_MEMBERS`].
     const READ: u64 = 1 << 31;
 
     pub(crate) fn new(depth: usize) -> Self {
@@ -285,7 +293,7 @@ impl StartedTable {
         self.get_directed(tag).map(|(id, _)| id)
     }
 
-    /// Also whether it is a read.
+    /// Returns the id and whether the request is a read.
     pub(crate) fn get_directed(&self, tag: Tag) -> Option<(RqId, bool)> {
         let marked = self.0[usize::from(tag.0)].load(Ordering::Relaxed);
         (marked != Self::NOBODY).then_some((RqId(marked & !Self::READ), marked & Self::READ != 0))
@@ -307,11 +315,11 @@ pub struct Batch<'q> {
     /// The thread that issues, and the threads that it will tell of what was started.
     pub(crate) member: u16,
     pub(crate) started: &'q mut Started,
-    /// The driver refused one; it wants to be asked again later.
+    /// The driver refused a request, and wants to be asked again later.
     pub(crate) refused: bool,
 }
 
-/// The requests in order; none after one was refused.
+/// The requests in order; none after a request was refused.
 impl<'q> Iterator for Batch<'q> {
     type Item = Request<'q>;
 
@@ -322,7 +330,7 @@ impl<'q> Iterator for Batch<'q> {
 }
 
 impl<'q> Batch<'q> {
-    /// Addresses mean something in their own queue only.
+    /// An address has a meaning only in its own queue.
     #[inline]
     fn check(&self, rq: &Request<'_>) {
         assert!(rq.is_of(self.slots), "a driver hands back requests to the queue they came from");
@@ -340,7 +348,7 @@ impl<'q> Batch<'q> {
         self.pending.is_empty()
     }
 
-    /// The request is done already.
+    /// The request is finished already.
     #[inline]
     pub fn finish(&mut self, mut rq: Request<'q>, status: Status) {
         self.check(&rq);
@@ -349,7 +357,7 @@ impl<'q> Batch<'q> {
         self.finished.push_back(rq, Place::Held);
     }
 
-    /// All requests that are still to come are done already.
+    /// All requests that are still to come are finished already.
     #[inline]
     pub fn finish_all(&mut self, status: Status) {
         if !self.refused {
@@ -363,16 +371,16 @@ impl<'q> Batch<'q> {
         }
     }
 
-    /// The device works on the request from now on. Note the id before anyone can complete it: the driver hands it to
-    /// [`Done::complete`] later, and must touch the request's data no more after that.
+    /// The device works on the request from now on. Note the id before any thread can complete the request. The driver
+    /// hands the id to [`Done::complete`] later, and must not touch the request's data after that.
     #[must_use = "the id is the only way to complete the request"]
     pub fn start(&mut self, rq: Request<'q>) -> RqId {
         self.issue(rq, false)
     }
 
-    /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself: its memory stays
-    /// where it is, and is nobody else's, for as long as there is the loan, whatever a driver in front of this one
-    /// does.
+    /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself. The request's
+    /// memory stays where it is, and belongs to nothing else, for as long as the loan lasts, whatever a driver in front
+    /// of this one does.
     pub fn lend(&mut self, rq: Request<'q>) -> Loan {
         let slots = std::ptr::from_ref(self.slots).addr();
         Loan { id: self.issue(rq, true), slots }
@@ -388,31 +396,33 @@ impl<'q> Batch<'q> {
         rq.issue(self.now.after(self.timeout_ns), is_lent)
     }
 
-    /// The device cannot take the request at present. It comes first when the driver is asked again; the batch ends.
+    /// The device cannot take the request at present. The request comes first when the driver is asked again, and the
+    /// batch ends.
     pub fn refuse(&mut self, rq: Request<'q>) {
         self.check(&rq);
         self.pending.push_front(rq, Place::IssueList);
         self.refused = true;
     }
 
-    /// The device gives the request back for another try: it loses its tag and waits in front of the scheduler.
+    /// The device gives the request back for another try. The request loses its tag and waits in front of the
+    /// scheduler.
     pub fn requeue(&mut self, rq: Request<'q>) {
         self.check(&rq);
         self.requeued.push_back(rq, Place::Held);
     }
 }
 
-/// A request with data that a device reads and writes by itself. The holder of this, and no other, completes the
-/// request, by [`Done::give_back`]; if it is dropped the request is never over.
+/// A request with data that a device reads and writes by itself. Only the holder of this value completes the request,
+/// by [`Done::give_back`]. If the value is dropped, the request is never over.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "it is the only way to complete the request"]
 pub struct Loan {
     id: RqId,
-    /// The address of the queue's requests, which go when none is with the driver.
+    /// The address of the queue's requests. They are freed when no request is with the driver.
     slots: usize,
 }
 
-/// An id names no request that the driver has.
+/// The id names no request that the driver has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StaleRequest(pub RqId);
 
@@ -429,7 +439,7 @@ impl std::error::Error for StaleRequest {}
 pub struct Done<'q> {
     pub(crate) slots: &'q Slots,
     pub(crate) finished: &'q mut RqList,
-    /// Sleepers know of a later event than there is.
+    /// There is an event earlier than the sleepers know.
     pub(crate) is_early: bool,
 }
 
@@ -445,10 +455,10 @@ impl Done<'_> {
         Ok(())
     }
 
-    /// A request that was lent has finished, and the device has done with its data.
+    /// A request that was lent has finished, and the device no longer uses its data.
     ///
     /// # Panics
-    /// It is of another queue.
+    /// If the request is of another queue.
     pub fn give_back(&mut self, loan: Loan, status: Status) {
         let Loan { id, slots } = loan;
         assert_eq!(
@@ -463,8 +473,8 @@ impl Done<'_> {
         }
     }
 
-    /// [`Driver::next_event`] of this hardware queue is earlier now, without a request having been started: sleepers
-    /// are woken, so that they plan for it. The thread that polls may have no other reason to come again.
+    /// Called when [`Driver::next_event`] of this hardware queue is earlier now although no request was started.
+    /// Sleepers are woken, so that they plan for it. The thread that polls may have no other reason to come again.
     pub fn plan_anew(&mut self) {
         self.is_early = true;
     }
@@ -475,7 +485,7 @@ impl Done<'_> {
         self.finished.len()
     }
 
-    /// True if none was completed so far in this call.
+    /// True if no request was completed so far in this call.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.finished.is_empty()

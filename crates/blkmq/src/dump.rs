@@ -8,7 +8,8 @@ use crate::request::Place;
 use crate::sync::atomic::Ordering;
 
 impl RequestQueue {
-    /// Every list, tag and counter. Taken while I/O runs it is a picture of several moments, each line right by itself.
+    /// Every list, tag and counter. If I/O runs meanwhile, the lines show several moments, and each line is right by
+    /// itself.
     #[must_use]
     pub fn dump(&self) -> String {
         let mut text = String::new();
@@ -89,7 +90,7 @@ impl RequestQueue {
     }
 
     fn show_clients(&self, out: &mut dyn Write) -> fmt::Result {
-        // Not waited for: a dump has to tell also of a change that does not come to its end.
+        // The lock is not waited for: a dump must also show a change that does not come to its end.
         match self.control.try_lock() {
             Some(control) => control.clients.show(out),
             None => writeln!(out, "clients: not shown, for the queue is being changed"),

@@ -12,8 +12,8 @@ pub struct Limits {
     /// Size of the device in sectors of 512 bytes. May grow while a queue exists:
     /// [`RequestQueue::revalidate`](crate::RequestQueue::revalidate).
     pub capacity_sectors: u64,
-    /// Bytes that the device's last sector lacks, 0 to 511: what reads of it tell of them is zero, what is written
-    /// there is dropped. Only with logical blocks of 512 bytes, and of a device that never grows.
+    /// Bytes that the device's last sector lacks, 0 to 511. Reads return zeroes for these bytes, and writes to them are
+    /// dropped. Only with logical blocks of 512 bytes, and for a device that never grows.
     pub missing_bytes: u16,
     /// Smallest unit of I/O in bytes; a power of two from 512 to 65536.
     pub logical_block_size: u32,
@@ -37,12 +37,12 @@ pub struct Limits {
     pub write_cache: bool,
     /// The device honours FUA itself.
     pub fua: bool,
-    /// What completes may be lost with the power, and the device cannot be asked to flush it. Without this, and without
-    /// `write_cache`, what completes is durable.
+    /// What completes may be lost when the power fails, and the device cannot be asked to flush it. If neither this nor
+    /// `write_cache` is set, what completes is durable.
     pub no_flush: bool,
-    /// Seeks cost.
+    /// Seeks cost time.
     pub rotational: bool,
-    /// Nothing on the device can be changed; what would do so is refused as [`Status::Unsupported`].
+    /// Nothing on the device can be changed. Operations that would do so are refused as [`Status::Unsupported`].
     pub read_only: bool,
 }
 
@@ -71,7 +71,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Size of the device in bytes, to its last one.
+    /// Size of the device in bytes, up to its last byte.
     #[must_use]
     pub const fn size_bytes(&self) -> u64 {
         self.capacity_sectors.saturating_mul(SECTOR_SIZE as u64).saturating_sub(self.missing_bytes as u64)
@@ -98,11 +98,11 @@ impl Limits {
         Ok(())
     }
 
-    /// Checks that the device can keep what an operation asks for beside its data: a flush, also one before a write,
-    /// and a write that is durable when it completes.
+    /// Checks that the device can do what an operation asks for beside its data: a flush, also one before a write, and
+    /// a write that is durable when it completes.
     ///
     /// # Errors
-    /// [`Status::Unsupported`]: the device can do neither what is asked for nor anything that amounts to it.
+    /// [`Status::Unsupported`]: the device can do neither what is asked for nor anything that has the same effect.
     pub fn check_durability(&self, op: Op, flags: &Flags) -> Result<(), Status> {
         let needs_flush = op == Op::Flush || flags.preflush;
         let is_durable = flags.fua && op != Op::Read;
@@ -139,7 +139,7 @@ impl Limits {
 mod tests {
     use super::*;
 
-    /// Red if what is missing of the last sector counts, or is taken off a device that has none.
+    /// Red if the bytes that the last sector lacks count, or are subtracted for a device that lacks none.
     #[test]
     fn a_device_ends_at_the_last_byte_that_its_last_sector_has() {
         let size = |capacity_sectors, missing_bytes| {

@@ -28,9 +28,9 @@
 //! step 2 has happened and step 3 too, so a single look is enough wherever it lacks something.
 //!
 //! # Handing on
-//! A thread that stops before everything is done that could be done sets WAITING, counts that it left something, and
-//! wakes the threads that sleep ([`Liveness::hand_on`]). A thread that polls reads that count before it looks at
-//! anything, and sleeps only if the count is still the same in the last look before it sleeps.
+//! A thread may stop before everything is done that could be done. It then sets WAITING, counts that it left something,
+//! and wakes the threads that sleep ([`Liveness::hand_on`]). A thread that polls reads that count before it looks at
+//! anything. It sleeps only if its last look before it sleeps finds the same count.
 
 use crate::left::Left;
 use crate::room::{Room, Ticket};
@@ -58,7 +58,7 @@ pub struct Liveness {
 pub struct Told(bool);
 
 impl Told {
-    /// It has not looked.
+    /// The thread has not looked.
     pub const NO: Self = Self(false);
 }
 
@@ -80,16 +80,16 @@ impl Liveness {
         look_again()
     }
 
-    /// The same for a thread that may have been told. If it was, its first look was the last that it owes, and nothing
-    /// is what it found.
+    /// The same for a thread that may have been told. If it was, it owes no look after its first one, and the result is
+    /// that it found nothing.
     #[inline]
     pub fn lack_unless<R: Default>(&self, told: Told, look_again: impl FnOnce() -> R) -> R {
         if told == Told::NO { self.lack(look_again) } else { R::default() }
     }
 
-    /// Called by a thread that has just taken the scheduler. If WAITING is set it fences, so that each of its looks
-    /// from here on counts as the second one of [`lack`](Self::lack). Nobody but this thread clears WAITING while it
-    /// has the scheduler.
+    /// Called by a thread that has just taken the scheduler. If WAITING is set, the thread fences, so that each of its
+    /// looks from here on counts as the second look of [`lack`](Self::lack). No other thread clears WAITING while this
+    /// one has the scheduler.
     #[inline]
     pub fn told(&self) -> Told {
         let is_told = self.word.load().is_waiting();
@@ -110,7 +110,7 @@ impl Liveness {
     }
 
     /// Called by a thread that has put tags back, or made room, or counted completions: fences, and calls `wake_all` if
-    /// a plug is held back for want of room. The caller then looks at WAITING, or sees to it that the thread at the
+    /// a plug is held back for want of room. The caller then looks at WAITING, or makes sure that the thread at the
     /// scheduler does.
     ///
     /// COST: a fence and a load while no plug is held back.
@@ -122,23 +122,24 @@ impl Liveness {
         }
     }
 
-    /// The same for tags that make no room: their requests still count, or they had none.
+    /// The same for tags that make no room, because their requests still count, or because they had no requests.
     #[inline]
     pub fn brought_tags(&self) {
         // Between what was brought and the looks at the marks; pairs with the fences of `lack`, `told` and `lack_room`.
         fence_at("liveness.brought_fence");
     }
 
-    /// Called by a thread that leaves undone what could be done, and may not come again: others find it by WAITING,
-    /// those who are about to sleep by the count. The caller wakes the threads that sleep in `wake_all`.
+    /// Called by a thread that leaves undone what could be done, and may not come again. Other threads find what is
+    /// left by WAITING; threads that are about to sleep find it by the count. The caller wakes the threads that sleep
+    /// in `wake_all`.
     pub fn hand_on(&self, wake_all: impl FnOnce()) {
         // First the mark, which says what was left: a thread that reads the new count must find it.
         self.word.set_waiting();
         self.call_others(wake_all);
     }
 
-    /// The same for a thread that let something go by a change, and does not know whether anything waits. What waits
-    /// has set WAITING.
+    /// The same for a thread that made a change which may let requests go, and does not know whether any wait. A thread
+    /// that left a request waiting has set WAITING.
     pub fn call_others(&self, wake_all: impl FnOnce()) {
         self.left.count();
         self.wake(wake_all);
@@ -151,8 +152,8 @@ impl Liveness {
         staging.give_up();
     }
 
-    /// Called by a thread before it lets go the scheduler: sets WAITING if something waits there (`waits`), and clears
-    /// it if nothing does and `is_rest_idle` finds nothing elsewhere.
+    /// Called by a thread before it lets go the scheduler. Sets WAITING if something waits there (`waits`). Clears
+    /// WAITING if nothing waits there and `is_rest_idle` finds nothing elsewhere.
     #[inline]
     pub fn settle(&self, waits: bool, is_rest_idle: impl FnOnce() -> bool) {
         // Before the look elsewhere: a thread that leaves something there afterwards changes the word, and the clearing
@@ -167,14 +168,16 @@ impl Liveness {
         }
     }
 
-    /// What may pass the scheduler by, if `is_free` says that nothing was left for its holder.
+    /// What may pass the scheduler by. Nothing may unless `is_free` says that nothing was left for the scheduler's
+    /// holder.
     #[inline]
     pub fn gate(&self, is_free: impl FnOnce() -> bool) -> Option<Gate> {
-        // The word last: a holder that lets go, or gives up, with something waiting has set WAITING before.
+        // Reads the word last: a holder that lets go, or gives up, while something waits has set WAITING before.
         if is_free() || !kept("bypass.waiting") { self.word.load().gate() } else { None }
     }
 
-    /// Calls `wake_all` if a thread sleeps or is about to. Called after what it should see was made visible.
+    /// Calls `wake_all` if a thread sleeps or is about to sleep. Called by a thread that has made visible what the
+    /// sleepers are to see.
     ///
     /// COST: a fence and a load while no thread sleeps.
     #[inline]

@@ -22,11 +22,11 @@ pub enum Status {
     Again,
     /// The operation reaches beyond the last sector.
     BeyondEnd,
-    /// The first sector or the length is no multiple of the logical block size, or the length is zero.
+    /// The first sector or the length is not a multiple of the logical block size, or the length is zero.
     Misaligned,
     /// The operation would need more requests than a submitter has slots.
     TooLarge,
-    /// A buffer is given where none belongs, or is missing where one does.
+    /// A buffer is given where none belongs, or is missing where one belongs.
     BadBuffer,
     /// The level of the priority is not from 0 to 7.
     BadPriority,
@@ -41,13 +41,13 @@ impl Status {
         matches!(self, Self::Ok)
     }
 
-    /// This status if it is an error, otherwise `next`: the first error of several wins.
+    /// This status if it is an error, otherwise `next`: of several errors the first one wins.
     #[must_use]
     pub const fn and(self, next: Self) -> Self {
         if self.is_ok() { next } else { self }
     }
 
-    /// The status a code stands for, as `as u8` gave it.
+    /// The status that a code stands for, as `as u8` gave it.
     pub(crate) fn from_code(code: u8) -> Self {
         const ALL: [Status; 13] = [
             Status::Ok,

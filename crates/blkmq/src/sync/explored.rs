@@ -1,9 +1,9 @@
 //! loom's atomics, with every load explored.
 //!
-//! loom remembers of each atomic only its latest access. Of two threads that both load, the second then writing, it
-//! therefore never tries the second first: an ordinary load followed by a compare-exchange hides the race. Here a load
-//! is preceded by a relaxed read-modify-write of a companion, so that any two loads are tried in both orders. The
-//! companion orders nothing else: it is relaxed, and only loads touch it.
+//! Of each atomic, loom remembers only the latest access. If two threads load and the second one then writes, loom
+//! therefore never tries the second thread first. So an ordinary load followed by a compare-exchange hides the race.
+//! Here a relaxed read-modify-write of a companion precedes each load, so that loom tries any two loads in both orders.
+//! The companion orders nothing else: it is relaxed, and only loads touch it.
 
 use std::ops::Deref;
 
@@ -25,16 +25,16 @@ macro_rules! explored {
                 Self { inner: atomic::$name::new(value), turn: atomic::AtomicBool::new(false) }
             }
 
-            /// Reads it.
+            /// Reads the value.
             pub fn load(&self, order: Ordering) -> $value {
                 self.turn.swap(true, Ordering::Relaxed);
                 self.inner.load(order)
             }
 
-            /// Replaces the value by what `next` makes of it, as long as it makes something.
+            /// Replaces the value by what `next` makes of it, as long as `next` returns something.
             ///
             /// # Errors
-            /// The value of which `next` made nothing.
+            /// The value for which `next` returned nothing.
             pub fn fetch_update(
                 &self,
                 set: Ordering,

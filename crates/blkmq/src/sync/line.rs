@@ -5,8 +5,9 @@ use std::ops::Deref;
 
 /// A value alone on its cache lines, with a name.
 ///
-/// 128 bytes, because the adjacent-line prefetcher of common processors fetches lines in pairs. The name says which
-/// shared line it is to a rig that preempts after each operation on one, or counts them; a product build drops it.
+/// 128 bytes, because the adjacent-line prefetcher of common processors fetches lines in pairs. A test rig may preempt
+/// after each operation on a shared line, or count these operations; the name tells the rig which line it is. A product
+/// build drops the name.
 #[repr(align(128))]
 pub struct Line<T> {
     value: T,
@@ -29,7 +30,8 @@ impl<T> Line<T> {
     }
 }
 
-/// `value`, which the next operation is on, as if it stood on a line called `name`: for what many have one of each.
+/// `value`, as if it stood on a line called `name`. The caller's next operation is on `value`. For values of which many
+/// threads have one each.
 #[inline(always)]
 pub(crate) fn on_line<'a, T>(name: &'static str, value: &'a T) -> &'a T {
     #[cfg(virtual_cpus)]

@@ -4,7 +4,7 @@ use std::sync::{PoisonError, TryLockError};
 
 use super::backend;
 
-/// What [`Mutex::lock`] returns; dropping it unlocks.
+/// What [`Mutex::lock`] returns. Dropping it unlocks.
 pub type MutexGuard<'a, T> = backend::sync::MutexGuard<'a, T>;
 
 /// A blocking lock.

@@ -1,4 +1,4 @@
-//! Putting a thread to sleep until another has something for it.
+//! Putting a thread to sleep until another thread has something for it.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::Mutex;
 use super::backend::sync::Condvar;
 
-/// One token and whoever sleeps for it.
+/// One token, and the thread that sleeps for it.
 ///
-/// [`unpark`](Self::unpark) leaves the token, at most one; [`park_until`](Self::park_until) takes it and sleeps while
-/// there is none. So a wake-up that comes before the sleeper is not lost, and what the waker did before it is visible
-/// after: the lock orders the two.
+/// [`unpark`](Self::unpark) leaves the token; there is at most one. [`park_until`](Self::park_until) sleeps while there
+/// is no token, and takes it. So a wake-up that comes before the sleeper is not lost. After the wake-up the sleeper
+/// sees what the waker did before, because the lock orders the two threads.
 #[derive(Debug, Default)]
 pub struct Parker {
     token: Mutex<bool>,
@@ -24,11 +24,12 @@ impl Parker {
         Self { token: Mutex::new(false), left: Condvar::new() }
     }
 
-    /// Sleeps until there is a token, and takes it; or until `timeout` from now has passed, if one is given. Returns
-    /// whether it took the token.
+    /// Sleeps until there is a token, and takes it. If a timeout is given, sleeps no longer than `timeout` from now.
+    /// Returns whether it took the token.
     ///
-    /// The model checkers know no time; there a timeout under a second passes after one yield, and a longer one never:
-    /// a sleep that only it would end is a lost wake-up, which they then report as a deadlock.
+    /// The model checkers know no time. There a timeout under a second passes after one yield, and a longer one never
+    /// passes. A sleep that only a long timeout would end is a lost wake-up, which the checkers then report as a
+    /// deadlock.
     pub fn park_until(&self, timeout: Option<Duration>) -> bool {
         match timeout {
             None => self.park(),

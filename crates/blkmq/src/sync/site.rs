@@ -1,24 +1,24 @@
-//! Orderings, fences and second looks by name, so that a model can take one away and show that it is needed.
+//! Orderings, fences and second looks by name, so that a model can take one away and show that the code needs it.
 //!
-//! A product build compiles each of these to its argument. Under loom, shuttle and on virtual CPUs [`weaken`] names the
-//! site whose protection the running model goes without.
+//! A product build compiles each of these functions to its argument. Under loom, under shuttle and on virtual CPUs,
+//! [`weaken`] names a site, and the running model does without what that site protects.
 
 use super::atomic::{Ordering, fence};
 
 #[cfg(any(loom, shuttle, virtual_cpus))]
 thread_local! {
-    // All of them run the threads of a model on the thread that started it, and the test harness gives each test its
-    // own.
+    // loom, shuttle and the virtual CPUs run the threads of a model on the thread that started the model, and the test
+    // harness gives each test its own thread.
     static WEAKENED: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on the models started by this thread run without what `site` protects; `None` restores it.
+/// From now on the models that this thread starts run without what `site` protects. `None` restores it.
 #[cfg(any(loom, shuttle, virtual_cpus))]
 pub fn weaken(site: Option<&'static str>) {
     WEAKENED.set(site);
 }
 
-/// Whether the step called `site` is to be taken. Always, outside a model that asked for its absence.
+/// Whether to take the step called `site`. True unless the running model does without the step.
 #[inline(always)]
 #[must_use]
 pub fn kept(site: &'static str) -> bool {
@@ -31,14 +31,14 @@ pub fn kept(site: &'static str) -> bool {
     }
 }
 
-/// `order`, unless a model weakens `site`: then `Relaxed`.
+/// Returns `order`, or `Relaxed` if the running model weakens `site`.
 #[inline(always)]
 #[must_use]
 pub fn order(site: &'static str, order: Ordering) -> Ordering {
     if kept(site) { order } else { Ordering::Relaxed }
 }
 
-/// A `SeqCst` fence, unless a model weakens `site`: then nothing.
+/// A `SeqCst` fence, or nothing if the running model weakens `site`.
 #[inline(always)]
 pub fn fence_at(site: &'static str) {
     if kept(site) {

@@ -1,4 +1,4 @@
-//! A lock that nobody waits for.
+//! A lock that no thread waits for.
 #![expect(unsafe_code, reason = "a lock lends its content mutably, which only the lock itself can justify")]
 
 use std::fmt;
@@ -8,23 +8,24 @@ use std::ops::{Deref, DerefMut};
 use super::atomic::{AtomicBool, Ordering};
 use super::{Line, UnsafeCell, order};
 
-/// A value that one thread at a time may use; the others turn back at once.
+/// A value that one thread at a time may use. Other threads turn back at once.
 pub struct TryLock<T>(Line<Marked<T>>);
 
-/// The value beside the mark, so that who takes the lock has the value with it: nobody waits by looking at the mark.
+/// The value beside the mark, so that a thread that takes the lock gets the value with the same line. No thread waits
+/// by looking at the mark, so the looks do not disturb the holder.
 struct Marked<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the content is reached only through a `TryGuard`, of which `held` lets one exist at a time, so sharing the
-// lock moves the content between threads but never shares it.
+// SAFETY: the content is reached only through a `TryGuard`, and `held` lets only one `TryGuard` exist at a time. So
+// sharing the lock moves the content between threads but never shares it.
 unsafe impl<T: Send> Sync for TryLock<T> {}
 
-/// The hold of a [`TryLock`]; dropping it lets go.
+/// The hold of a [`TryLock`]. Dropping it lets go.
 pub struct TryGuard<'a, T> {
     lock: &'a TryLock<T>,
-    /// A guard is shared and sent as what it lends would be.
+    /// A guard is `Send` and `Sync` exactly if the reference that it lends is.
     lends: PhantomData<&'a mut T>,
 }
 
@@ -36,17 +37,17 @@ impl<T> TryLock<T> {
 
     /// Takes the lock if it is free. Never spins.
     ///
-    /// COST: of a held lock one load, which leaves the line shared, so that the holder pays for its next write; of a
-    /// free one a load and a compare-exchange.
+    /// COST: one load if the lock is held; the load leaves the line shared, so that the holder pays for its next write.
+    /// A load and a compare-exchange if the lock is free.
     #[inline]
     pub fn try_lock(&self) -> Option<TryGuard<'_, T>> {
         if self.0.held.load(Ordering::Relaxed) {
             return None;
         }
-        // Not a swap: so only holders ever write, which is also what the models can follow exactly.
-        // Acquire pairs with the Release of the last holder's drop: its changes to the content are visible here.
+        // Not a swap, so that only holders ever write; the models can follow exactly this too. Acquire pairs with the
+        // Release of the last holder's drop: this thread sees the last holder's changes to the content.
         let acquire = order("try_lock.acquire", Ordering::Acquire);
-        // No guard may come to be on failure, not even for a moment: dropping it would free another's hold.
+        // No guard may be made on failure, not even for a moment: dropping it would free another thread's hold.
         match self.0.held.compare_exchange(false, true, acquire, Ordering::Relaxed) {
             Ok(_) => Some(TryGuard { lock: self, lends: PhantomData }),
             Err(_) => None,
@@ -68,7 +69,7 @@ impl<T> Deref for TryGuard<'_, T> {
 impl<T> DerefMut for TryGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`, and `&mut self` keeps every other reference through this guard away.
+        // SAFETY: as in `deref`, and `&mut self` keeps out every other reference through this guard.
         self.lock.0.value.with_mut(|value| unsafe { &mut *value })
     }
 }
@@ -76,7 +77,7 @@ impl<T> DerefMut for TryGuard<'_, T> {
 impl<T> Drop for TryGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Release publishes this holder's changes to the content to the exchange of the next.
+        // Release publishes this holder's changes to the content to the exchange of the next holder.
         self.lock.0.held.store(false, order("try_lock.release", Ordering::Release));
     }
 }
