@@ -260,7 +260,7 @@ impl Segment<'_> {
         self.len == 0
     }
 
-    /// Where the bytes are, for system calls. They stay there until the request completes.
+    /// Where the bytes are, for system calls. The bytes stay there until the request completes.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()

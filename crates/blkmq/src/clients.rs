@@ -23,7 +23,7 @@ struct Place {
     times: u32,
 }
 
-/// The table of clients. It has as many places as there ever were clients at the same time.
+/// The table of clients. The table has as many places as there ever were clients at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     /// The hash is the same in every run, so that the allocations of a run depend only on its seed.

@@ -54,8 +54,8 @@ impl Clock {
         Self::Real(RealClock(Origin::Exact(Instant::now())))
     }
 
-    /// A clock that follows the machine's from tick to tick of its kernel, 1 to 10 ms apart. It is for callers that
-    /// have no use for exact time stamps and do not want to pay for them. Everything that takes its time from the
+    /// A clock that follows the machine's from tick to tick of its kernel, 1 to 10 ms apart. This clock is for callers
+    /// that have no use for exact time stamps and do not want to pay for these. Everything that takes its time from the
     /// queue's clock becomes as coarse: [`Completion`](crate::Completion), the statistics, a scheduler's deadlines, and
     /// the null device's latency.
     #[cfg(feature = "coarse-clock")]

@@ -1,8 +1,8 @@
 //! The control path: joining and leaving, freezing, quiescing, and changing a queue while I/O runs.
 //!
 //! Some things are relied on by several threads at once: the scheduler, the number of hardware queues, the depth of the
-//! tags. They change only while the queue is frozen and drained. A freeze is a handle to poll, because the thread that
-//! freezes may have submitters of its own, which it must go on polling for the queue to drain.
+//! tags. Such things change only while the queue is frozen and drained. A freeze is a handle to poll, because the
+//! thread that freezes may have submitters of its own, which it must go on polling for the queue to drain.
 
 pub(crate) mod state;
 pub(crate) mod wanted;
@@ -27,8 +27,8 @@ use wanted::Wanted;
 #[must_use = "dropping the handle ends the freeze"]
 pub struct Freeze {
     q: Arc<RequestQueue>,
-    /// Threads that have not been seen outside since they were seen inside. They were inside when the freeze began, or
-    /// later when the queue had drained.
+    /// Threads that have not been seen outside since they were seen inside. The threads were inside when the freeze
+    /// began, or later when the queue had drained.
     inside: Vec<(u16, Observed)>,
     /// Everything that entered has completed. But the completer of the last of it may still be putting tags back.
     is_drained: bool,
@@ -115,7 +115,7 @@ enum What {
     Ranges(Vec<SectorRange>),
 }
 
-/// A change that needs a drained queue. It happens in [`poll`](Self::poll) or [`wait`](Self::wait).
+/// A change that needs a drained queue. The change happens in [`poll`](Self::poll) or [`wait`](Self::wait).
 #[derive(Debug)]
 #[must_use = "the change happens when this is polled"]
 pub struct Change {
@@ -164,7 +164,7 @@ fn observe(q: &RequestQueue) -> Vec<(u16, Observed)> {
 }
 
 impl RequestQueue {
-    /// Stops new operations from entering. They stay in their submitters' plugs.
+    /// Stops new operations from entering. New operations stay in their submitters' plugs.
     pub fn freeze(self: &Arc<Self>) -> Freeze {
         Freeze::new(self)
     }

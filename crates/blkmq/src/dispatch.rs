@@ -3,10 +3,10 @@
 //! A request may stay behind because it lacks a tag, or because the scheduler holds it back until others complete. The
 //! thread that brings the tag or the completion finds it: see `liveness`.
 //!
-//! Only a thread that looked everywhere and found nothing clears WAITING. It does so by a compare-exchange from the
-//! word as it read it before the look. A request left behind meanwhile has changed the word, and the exchange fails.
-//! The word changes too if the gate was shut or opened under one of the holds in between. Then WAITING stays although
-//! perhaps nothing waits, and the next thread that dispatches clears it.
+//! Only a thread that looked everywhere and found nothing clears WAITING. The thread does so by a compare-exchange from
+//! the word as it read it before the look. A request left behind meanwhile has changed the word, and the exchange
+//! fails. The word changes too if the gate was shut or opened under one of the holds in between. Then WAITING stays
+//! although perhaps nothing waits, and the next thread that dispatches clears it.
 
 use blkmq_sched::Time;
 
@@ -31,9 +31,9 @@ impl Runner {
         }))
     }
 
-    /// What each thread does for itself, unless one thread dispatches for all. First it takes what stands in front of
-    /// the scheduler. Then it takes what `choose` chooses, up to `bound`. If nothing waits any more, it clears WAITING.
-    /// Returns how many requests became ready.
+    /// What each thread does for itself, unless one thread dispatches for all. First the thread takes what stands in
+    /// front of the scheduler. Then the thread takes what `choose` chooses, up to `bound`. If nothing waits any more,
+    /// the thread clears WAITING. Returns how many requests became ready.
     pub(crate) fn dispatch_for_itself(
         &mut self,
         q: &RequestQueue,

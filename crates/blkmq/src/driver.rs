@@ -198,10 +198,10 @@ pub trait Driver: Send + Sync + fmt::Debug {
         true
     }
 
-    /// The first stretch of the `bytes` bytes from byte `start` on that is alike, as far as is known. It has at least 1
-    /// byte and no more than `bytes`; it is shorter than it could be if a longer one takes longer to find. Clients that
-    /// copy a device ask for it, from any thread, and wait for the answer. The answer takes in everything that
-    /// completed before the call. What is in flight meanwhile may be in the answer or not.
+    /// The first stretch of the `bytes` bytes from byte `start` on that is alike, as far as is known. The stretch has
+    /// at least 1 byte and no more than `bytes`. The stretch may end early if a longer one takes longer to find.
+    /// Clients that copy a device ask for it, from any thread, and wait for the answer. The answer takes in everything
+    /// that completed before the call. What is in flight meanwhile may be in the answer or not.
     fn extent(&self, start: u64, bytes: u64) -> Extent {
         let _ = start;
         Extent::data(bytes)
@@ -246,8 +246,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     }
 
     /// Memory that operations will use again and again. If this is of use to a driver, the driver makes the memory
-    /// ready and returns a value that undoes this when it is dropped. It is dropped before the memory is freed, when no
-    /// request in flight uses the memory.
+    /// ready and returns a value that undoes this when it is dropped. The value is dropped before the memory is freed,
+    /// when no request in flight uses the memory.
     fn register(&self, arena: &Arena) -> Option<Registration> {
         let _ = arena;
         None
@@ -418,7 +418,7 @@ impl<'q> Batch<'q> {
 #[must_use = "it is the only way to complete the request"]
 pub struct Loan {
     id: RqId,
-    /// The address of the queue's requests. They are freed when no request is with the driver.
+    /// The address of the queue's requests. The requests are freed only when none of them is with the driver.
     slots: usize,
 }
 

@@ -5,8 +5,8 @@
 //! flush after the data. The FUA flag is passed on to a device that has FUA in any case, because a device without a
 //! cache of its own may stand for others that have one.
 //!
-//! Each hardware queue has one machine. Requests that wait for a flush while one is running all share the next one.
-//! They cannot share the running one: what completed before they came may be newer than it.
+//! Each hardware queue has one machine. Requests that wait for a flush while one is running all share the next one. The
+//! running flush is too old for them: what completed before they came may be newer than that flush.
 //!
 //! The machine's requests bypass the scheduler: their steps wait on the hardware queue's dispatch list.
 

@@ -49,8 +49,9 @@ struct Inner {
     nr_drives: u64,
     /// The earliest time that was given as that of the next poll, until a task drives at that time or later.
     due: Option<Time>,
-    /// Operations whose future lives, and what it will resolve to once that is known. They are found by id and not by
-    /// slot, because a slot is free again when its operation is reaped, which may be long before the future is polled.
+    /// Operations whose future lives, and what it will resolve to once that is known. Operations are found by id and
+    /// not by slot, because a slot is free again when its operation is reaped, which may be long before the future is
+    /// polled.
     watched: HashMap<RqId, Option<Completion>>,
     wakers: Arc<Wakers>,
 }
@@ -97,10 +98,9 @@ impl AsyncSubmitter {
         Self { inner: Arc::new(Mutex::new(Inner { submitter, nr_drives: 0, due: None, watched, wakers })) }
     }
 
-    /// Takes an operation. It is passed on when its future, or another one of this submitter, is polled. If there is no
-    /// slot, this call drives the queue once and tries again: operations whose futures were dropped may take all slots,
-    /// and then there is no future to poll.
-    /// then there is no future to poll.
+    /// Takes an operation. The operation is passed on when its future, or another one of this submitter, is polled. If
+    /// there is no slot, this call drives the queue once and tries again: operations whose futures were dropped may
+    /// take all slots, and then there is no future to poll. then there is no future to poll.
     ///
     /// # Errors
     /// Those of [`Submitter::submit`]. With [`RejectReason::Full`], and no other future to wait for, try again at

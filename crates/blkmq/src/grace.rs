@@ -16,8 +16,8 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Line, fence_at, order};
 
-/// One thread's mark. It is odd while the thread is inside, and goes up by one at each entry and each exit. Only that
-/// thread changes it.
+/// One thread's mark. The mark is odd while the thread is inside, and goes up by one at each entry and each exit. Only
+/// that thread changes it.
 #[derive(Debug)]
 pub struct Activity(Line<AtomicU64>);
 

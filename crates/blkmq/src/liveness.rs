@@ -28,9 +28,9 @@
 //! step 2 has happened and step 3 too, so a single look is enough wherever it lacks something.
 //!
 //! # Handing on
-//! A thread may stop before everything is done that could be done. It then sets WAITING, counts that it left something,
-//! and wakes the threads that sleep ([`Liveness::hand_on`]). A thread that polls reads that count before it looks at
-//! anything. It sleeps only if its last look before it sleeps finds the same count.
+//! A thread may stop before everything is done that could be done. Such a thread sets WAITING, counts that it left
+//! something, and wakes the threads that sleep ([`Liveness::hand_on`]). A thread that polls reads that count before it
+//! looks at anything. The polling thread sleeps only if its last look before it sleeps finds the same count.
 
 use crate::left::Left;
 use crate::room::{Room, Ticket};

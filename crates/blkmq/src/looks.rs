@@ -5,7 +5,7 @@
 //! wait lasts.
 //!
 //! The other threads may keep the processor for longer than a saved wake-up is worth. Then this thread does not let
-//! them in for a while. It sleeps instead, because a thread that is woken gets the processor before them.
+//! them in for a while. The thread sleeps instead, because a thread that is woken gets the processor before the others.
 //!
 //! Threads that share a device and processors take turns. The time that others have the processor does not count as
 //! time of looking, and a turn in which the device brought something for the others is not in vain. Otherwise each
@@ -20,12 +20,12 @@ use crate::clock::Clock;
 /// this much time.
 const SHORT: u64 = 100_000;
 
-/// Nanoseconds: how long others may keep the processor for each completion that the device brings meanwhile. It is what
-/// a thread saves if it finds a completion without being woken for it.
+/// Nanoseconds: how long others may keep the processor for each completion that the device brings meanwhile. A thread
+/// saves so much if it finds a completion without being woken for it.
 const WORTH: u64 = 50_000;
 
-/// Completions: no more than this are counted in one turn of the others, because more come from other processors. With
-/// [`WORTH`] it makes 2.5 ms. A thread that computes keeps the processor for 3 ms.
+/// Completions: no more than this are counted in one turn of the others, because more come from other processors.
+/// Together with [`WORTH`] this limit makes 2.5 ms. A thread that computes keeps the processor for 3 ms.
 const MOST: u32 = 50;
 
 /// Nanoseconds: if the processor comes back within this time, no other thread had it. Letting another thread in takes
@@ -35,7 +35,7 @@ const ALONE: u64 = 2_000;
 /// Turns of others in one wait: after so many this thread sleeps.
 const TURNS: u32 = 16;
 
-/// A factor: others who have kept the processor in vain are not let in for this many times as long as they kept it. So
+/// A factor: others that have kept the processor in vain are not let in for this many times as long as they kept it. So
 /// no more than a sixteenth of the time is lost to them, whichever threads they are.
 const REST: u64 = 16;
 

@@ -10,8 +10,8 @@
 //! is one file with three entry points, which `entry` names in one place: insert a plug, dispatch, and whether requests
 //! may pass the scheduler by as far as the locking is concerned.
 //!
-//! `insert`, `dispatch`, `bypass` and the control path call this module. This module calls none of them, except for
-//! what `dispatch` knows of tags.
+//! `insert`, `dispatch`, `bypass` and the control path call this module. This module calls none of these callers,
+//! except for what `dispatch` knows of tags.
 
 mod backlog;
 mod batch;

@@ -107,8 +107,8 @@ impl Submitter {
         let known = Limits { capacity_sectors: self.whole.capacity, ..self.q.limits };
         let mut checked = known.check(bio.op, bio.sector, bio.nr_sectors);
         if checked == Err(Status::BeyondEnd) {
-            // The device may have grown. It never shrinks, so what fits the end as this thread knows it fits the
-            // device.
+            // The device may have grown. The device never shrinks, so what fits the end as this thread knows it fits
+            // the device.
             let limits = self.q.limits();
             self.whole = Whole::new(&limits);
             checked = limits.check(bio.op, bio.sector, bio.nr_sectors);

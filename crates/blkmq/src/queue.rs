@@ -43,7 +43,7 @@ pub struct RequestQueue {
     pub(crate) slots: Slots,
     /// The limits when the queue was built; the capacity may be larger now.
     pub(crate) limits: Limits,
-    /// Sectors that the device is known to have. The number only grows. It changes under the control path's lock.
+    /// Sectors that the device is known to have. The number only grows, and changes under the control path's lock.
     pub(crate) capacity: AtomicU64,
     /// What follows from the limits for merging.
     pub(crate) merge_limits: MergeLimits,
@@ -82,9 +82,9 @@ impl RequestQueue {
     }
 
     /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may prepare their
-    /// memory for itself, once instead of for each operation. If it does not, they are like any other buffers. They may
-    /// be used with other queues too, and may outlive this queue. Their memory is freed together, with the last of
-    /// them.
+    /// memory for itself, once instead of for each operation. Otherwise the buffers are like any other buffers. The
+    /// buffers may be used with other queues too, and may outlive this queue. The memory of all of them is freed
+    /// together, with the last of them.
     ///
     /// # Panics
     /// If they exceed half the address space.

@@ -8,7 +8,7 @@ use crate::submit::Submitter;
 use crate::sync::Arc;
 
 impl Submitter {
-    /// Makes an eventfd that fires on completion. It replaces what [`set_notify`](Self::set_notify) set.
+    /// Makes an eventfd that fires on completion. The eventfd replaces what [`set_notify`](Self::set_notify) set.
     ///
     /// # Errors
     /// Those of eventfd(2), for example that no descriptors are left.
@@ -18,13 +18,14 @@ impl Submitter {
         Ok(fd)
     }
 
-    /// The device's descriptors that say when this submitter should poll. They are readable while the device has
-    /// completed something on a hardware queue that this submitter's requests go to. There are none if the device's
+    /// The device's descriptors that say when this submitter should poll. The descriptors are readable while the device
+    /// has completed something on a hardware queue that this submitter's requests go to. There are none if the device's
     /// completions come at times that [`next_wakeup`](Self::next_wakeup) tells. The descriptors change with the number
     /// of hardware queues.
     ///
-    /// Ask for them before each sleep. This call waits for another thread that is taking completions off the device.
-    /// Until that thread is done, the descriptors may be readable although there is nothing for this thread to do.
+    /// Ask for the descriptors before each sleep. This call waits for another thread that is taking completions off the
+    /// device. Until that thread is done, the descriptors may be readable although there is nothing for this thread to
+    /// do.
     #[must_use]
     pub fn device_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.queue().ready_fds(self.polled_hctxs())

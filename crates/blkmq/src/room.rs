@@ -30,8 +30,8 @@ impl Room {
     }
 
     /// Asks to be told. The caller then fences ([`Liveness::lack_room`](crate::liveness::Liveness::lack_room)) and
-    /// looks for room once more. It finds the room that came before; room that comes later makes the ticket
-    /// [stale](Self::is_stale).
+    /// looks for room once more. This second look finds the room that came before; room that comes later makes the
+    /// ticket [stale](Self::is_stale).
     #[must_use]
     pub fn want(&self) -> Ticket {
         Ticket(self.0.fetch_or(WANTED, Ordering::Relaxed) | WANTED)

@@ -17,7 +17,8 @@ use crate::sync::kept;
 use crate::tags::{Hint, Tag};
 use crate::word::Snapshot;
 
-/// Requests: a runner takes at most so many through in one go before it goes back to its own business.
+/// Requests: after so many, or after as many as it brought itself if those are more, a runner goes back to its own
+/// business.
 pub(crate) const RUN_BOUND: usize = 64;
 
 /// A set of hardware queues that hold something to be issued.
@@ -222,9 +223,9 @@ impl Runner {
         planned != self.planned && planned <= self.looked.0
     }
 
-    /// Polls, completes and runs once. This is all that a thread owes the queue when it has time. Does nothing while
-    /// the queue is quiesced. `hctxs` names this thread's hardware queues. It is called inside the queue, where the
-    /// layout cannot change.
+    /// Polls, completes and runs once. A thread that has time owes the queue nothing more. Does nothing while the queue
+    /// is quiesced. `hctxs` names this thread's hardware queues. `hctxs` is called inside the queue, where the layout
+    /// cannot change.
     pub(crate) fn drive<I>(&mut self, q: &RequestQueue, hctxs: impl FnOnce(Layout) -> I, now: Time)
     where
         I: Iterator<Item = u16> + Clone,

@@ -17,7 +17,7 @@ pub(crate) const NR_REQUESTS: Knob = Knob {
             scheduler, and the depth, which it cannot exceed, without. What was set stays when the scheduler changes.",
 };
 
-/// Knobs that the path of a request reads. They lie on a line that is written only when a knob is set.
+/// Knobs that the path of a request reads. The knobs lie on a line that is written only when one of them is set.
 #[derive(Debug)]
 pub(crate) struct Settings {
     has_scheduler: AtomicBool,

@@ -61,8 +61,8 @@ impl Whole {
     }
 }
 
-/// The pieces of an operation that passed [`Limits::check`], in order. They cover the operation without gap or overlap.
-/// Each is a multiple of the logical block size.
+/// The pieces of an operation that passed [`Limits::check`], in order. The pieces cover the operation without gap or
+/// overlap. Each is a multiple of the logical block size.
 #[derive(Debug)]
 pub(crate) struct Pieces<'a> {
     limits: &'a Limits,

@@ -75,7 +75,7 @@ impl SlotStack {
     }
 }
 
-/// What was taken from a [`SlotStack`]. It belongs to the thread that took it.
+/// What was taken from a [`SlotStack`]. The chain belongs to the thread that took it.
 #[derive(Debug)]
 #[must_use = "slots that were taken are in no list any more"]
 pub struct Chain {

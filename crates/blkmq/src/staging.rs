@@ -1,10 +1,10 @@
 //! What the thread at the scheduler, the holder, and the other threads tell each other.
 //!
 //! One word says whether a thread holds the scheduler, and what other threads left for it. A thread that finds the
-//! scheduler held leaves its requests, or a kick that says that there is something to look at. It does so by one
-//! exchange, and goes. The holder lets go by one exchange too, which succeeds only if nothing was left. If something
-//! was left, the exchange fails, and the holder works off what was left first. So the present holder works off whatever
-//! is left while the scheduler is held, and the leaver need not look back.
+//! scheduler held leaves its requests, or a kick that says that there is something to look at. Either takes one
+//! exchange, and the thread does not wait. The holder lets go by one exchange too, which succeeds only if nothing was
+//! left. If something was left, the exchange fails, and the holder works off what was left first. So the present holder
+//! works off whatever is left while the scheduler is held, and the leaver need not look back.
 //!
 //! ```text
 //!  63       34  33      32   31                            0
@@ -40,7 +40,7 @@ impl Round {
     pub const DONE: Self = Self { has_more: false, is_last: false };
 }
 
-/// The word, on a line of its own. It changes only by the named transitions below.
+/// The word, on a line of its own. The word changes only by the named transitions below.
 #[derive(Debug)]
 pub struct Staging(Line<AtomicU64>);
 
@@ -109,7 +109,7 @@ impl Staging {
     /// Looks for a moment whether the holder lets go, for as long as a hold takes in which requests wait. Stops if
     /// another thread has left something, because then the holder stays longer. Returns whether the holder has let go.
     ///
-    /// To leave requests at once would cost more. The holder needs more time for requests that were left than for its
+    /// Leaving requests at once would cost more. The holder needs more time for requests that were left than for its
     /// own, since their lines are in another processor's cache, and the leaver has nothing to do meanwhile. Correctness
     /// does not depend on these looks.
     ///
@@ -205,8 +205,8 @@ impl Staging {
         let left = self.0.swap(HELD | NOTHING, Ordering::Relaxed);
         debug_assert!(left & HELD != 0, "only the holder takes what was left");
         // Step b of `hold_or_kick`, between the kick that this swap takes away and the look at what the kick was for;
-        // pairs with the fence there. It also stands between the swap and the reads of the slots, and so pairs with the
-        // Release of `leave`.
+        // pairs with the fence there. This fence also stands between the swap and the reads of the slots, and so pairs
+        // with the Release of `leave`.
         fence_at("staging.take_fence");
         Chain::from_newest(newest(left))
     }

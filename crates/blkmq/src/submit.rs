@@ -53,8 +53,8 @@ pub struct Submitter {
     pub(crate) client: ClientId,
     pub(crate) group: u32,
     pub(crate) priority: IoPriority,
-    /// What follows from the limits for most operations. It is worked out once for the capacity that this thread knows
-    /// of.
+    /// What follows from the limits for most operations. These values are worked out once for the capacity that this
+    /// thread knows of.
     pub(crate) whole: Whole,
     pub(crate) plug: RqList,
     /// The time when the oldest request came into the plug.
@@ -209,8 +209,8 @@ impl Submitter {
         let now = self.q.clock.now();
         let is_in_vain = self.is_in_vain();
         if !is_in_vain {
-            // The note was about the plug as it was. It says nothing about what is left of the plug, or comes into it
-            // later.
+            // The note was about the plug as it was. The note says nothing about what is left of the plug, or comes
+            // into it later.
             self.tried = None;
         }
         let Self { q, runner, plug, .. } = self;

@@ -15,7 +15,7 @@ use std::fmt;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Line, order};
 
-/// The number of a request in flight. It is unique in its map while it is out.
+/// The number of a request in flight. The number is unique in its map while it is out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tag(pub u16);
 
@@ -221,7 +221,7 @@ impl Drop for Taken<'_> {
 /// Words: a [`Gathered`] has tags in at most so many at a time.
 const GATHERED_WORDS: usize = 8;
 
-/// Tags on their way back. They are lost unless the caller [puts](Self::put) them.
+/// Tags on their way back. Tags that the caller does not [put](Self::put) are lost.
 ///
 /// COST: one read-modify-write per word that the tags lie in, as long as those are within 8 neighbouring words.
 #[derive(Debug)]
@@ -395,7 +395,8 @@ impl Tags {
     }
 
     /// How many tags are out. While other threads get and put, this is a number between the least and the most during
-    /// the call, or higher by the tags that are just being folded back. It is exact once no thread gets or puts.
+    /// the call, or higher by the tags that are just being folded back. The number is exact once no thread gets or
+    /// puts.
     #[must_use]
     pub fn weight(&self) -> u32 {
         (0..self.geometry().words()).map(|index| self.word(index).busy().count_ones()).sum()

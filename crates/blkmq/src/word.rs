@@ -101,7 +101,7 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// The word itself, on a line of its own. It changes only by the named transitions below.
+/// The word itself, on a line of its own. The word changes only by the named transitions below.
 #[derive(Debug)]
 pub struct Word(Line<AtomicU64>);
 

@@ -12,7 +12,7 @@ use super::{Line, UnsafeCell, order};
 pub struct TryLock<T>(Line<Marked<T>>);
 
 /// The value beside the mark, so that a thread that takes the lock gets the value with the same line. No thread waits
-/// by looking at the mark, so the looks do not disturb the holder.
+/// by looking at the mark, which would take the line away from the holder.
 struct Marked<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,
