@@ -61,8 +61,8 @@ impl Buffer {
         Self::try_zeroed(len).unwrap_or_else(|| handle_alloc_error(layout(len.max(1))))
     }
 
-    /// The same; `None` if the system has no memory for it. A system that promises more memory than it has, as Linux
-    /// mostly does, ends a process later instead.
+    /// Like [`zeroed`](Self::zeroed), but returns `None` if the system has no memory for the buffer. A system that
+    /// promises more memory than it has, as Linux mostly does, ends a process later instead.
     ///
     /// # Panics
     /// If `len` exceeds half the address space.

@@ -1,6 +1,6 @@
 //! Passing the scheduler by: while nothing waits it would hand a request straight back.
 //!
-//! The scheduler says under its lock whether that is so, and for which one class. The queue's word then shows this
+//! The scheduler says under its lock whether it would do so, and for which one class. The queue's word then shows this
 //! class as its gate. A thread that passes counts its requests on a line of its own, and a thread that shuts the gate
 //! reads those counts: [`word`](crate::word) shows the interleaving. So a thread that inserts a request of another
 //! class knows of everything that has passed, and strict classes stay strict.

@@ -1,7 +1,7 @@
 //! Choosing: from the dispatch lists, then from the scheduler or, without one, from the software queues.
 //!
 //! A request may stay behind because it lacks a tag, or because the scheduler holds it back until others complete. The
-//! thread that brings the tag or the completion finds it: see `liveness`.
+//! thread that brings the tag or the completion finds the request: see `liveness`.
 //!
 //! Only a thread that looked everywhere and found nothing clears WAITING. The thread does so by a compare-exchange from
 //! the word as it read it before the look. A request left behind meanwhile has changed the word, and the exchange
@@ -151,8 +151,8 @@ impl Runner {
     }
 
     /// Puts back tags that were taken for nothing, as a completer does, because another thread may have lacked a tag
-    /// meanwhile, or the room that it took. The caller looks again at what it chose from. Returns how many requests of
-    /// the dispatch list got a tag.
+    /// meanwhile, or the room that the tag took. The caller looks again at what it chose from. Returns how many
+    /// requests of the dispatch list got a tag.
     pub(crate) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let given = self.put_back(q, hctx, tags);
         q.brought();
@@ -163,7 +163,7 @@ impl Runner {
         given
     }
 
-    /// The same, but threads that wait for room are not told.
+    /// Like [`put_unused`](Self::put_unused), but threads that wait for room are not told.
     pub(crate) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let mut given = 0;
         // Requests on the dispatch list come first, so they get tags here. Otherwise several threads that look by turns

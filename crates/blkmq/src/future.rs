@@ -21,7 +21,7 @@ use crate::{RqId, Time};
 /// While every task sleeps, something else must drive the queue: background threads
 /// ([`RequestQueue::start_threads`](crate::RequestQueue::start_threads)), other submitters' threads, or a timer of the
 /// executor set to [`next_wakeup`](Self::next_wakeup). If the device says by a descriptor what it has completed, as
-/// files do, only threads can: no time is known there.
+/// files do, only threads can drive the queue, because the times of its completions are not known.
 ///
 /// Wakers may be called while another future of the same submitter is being polled. So waking must only schedule a
 /// task, as every common executor does, and not poll the task at once.

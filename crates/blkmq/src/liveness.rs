@@ -80,8 +80,8 @@ impl Liveness {
         look_again()
     }
 
-    /// The same for a thread that may have been told. If it was, it owes no look after its first one, and the result is
-    /// that it found nothing.
+    /// Like [`lack`](Self::lack), for a thread that may have been told. If it was, it owes no look after its first one,
+    /// and the result is that it found nothing.
     #[inline]
     pub fn lack_unless<R: Default>(&self, told: Told, look_again: impl FnOnce() -> R) -> R {
         if told == Told::NO { self.lack(look_again) } else { R::default() }
@@ -122,7 +122,8 @@ impl Liveness {
         }
     }
 
-    /// The same for tags that make no room, because their requests still count, or because they had no requests.
+    /// Like [`brought`](Self::brought), for tags that make no room, because their requests still count, or because they
+    /// had no requests.
     #[inline]
     pub fn brought_tags(&self) {
         // Between what was brought and the looks at the marks; pairs with the fences of `lack`, `told` and `lack_room`.
@@ -138,8 +139,8 @@ impl Liveness {
         self.call_others(wake_all);
     }
 
-    /// The same for a thread that made a change which may let requests go, and does not know whether any wait. A thread
-    /// that left a request waiting has set WAITING.
+    /// Like [`hand_on`](Self::hand_on), for a thread that made a change which may let requests go, and does not know
+    /// whether any wait. A thread that left a request waiting has set WAITING.
     pub fn call_others(&self, wake_all: impl FnOnce()) {
         self.left.count();
         self.wake(wake_all);

@@ -206,9 +206,9 @@ impl Runner {
     }
 
     /// Whether there is a reason to look again: a quiescence that held this thread up is over, or something was left to
-    /// others since this thread looked, or a time was planned that had come when it looked. This is the sleeper's last
-    /// look in the interleaving of [`wake`](crate::wake). A thread that ends the quiescence, leaves something, or plans
-    /// a time is the waker there.
+    /// others since this thread looked, or a time was planned that had come when this thread looked. This is the
+    /// sleeper's last look in the interleaving of [`wake`](crate::wake). A thread that ends the quiescence, leaves
+    /// something, or plans a time is the waker there.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
         q.live.left.read() != self.left
             || self.saw_quiesced && !q.live.word.load().is_quiesced()
@@ -223,9 +223,9 @@ impl Runner {
         planned != self.planned && planned <= self.looked.0
     }
 
-    /// Polls, completes and runs once. A thread that has time owes the queue nothing more. Does nothing while the queue
-    /// is quiesced. `hctxs` names this thread's hardware queues. `hctxs` is called inside the queue, where the layout
-    /// cannot change.
+    /// Polls, completes and runs once: all that a thread with time to spare owes the queue. Does nothing while the
+    /// queue is quiesced. `hctxs` names this thread's hardware queues. `hctxs` is called inside the queue, where the
+    /// layout cannot change.
     pub(crate) fn drive<I>(&mut self, q: &RequestQueue, hctxs: impl FnOnce(Layout) -> I, now: Time)
     where
         I: Iterator<Item = u16> + Clone,
@@ -249,7 +249,7 @@ impl Runner {
     {
         let left = q.live.left.read();
         // A time that has come, the end of a quiescence, or a thread that leaves something may let requests go. The
-        // thread at the scheduler may have looked before that.
+        // thread at the scheduler may have looked before such a change.
         let planned = q.domain(0).planned();
         self.has_news |= left != self.left || self.saw_quiesced || planned <= now.0;
         (self.left, self.planned) = (left, planned);
