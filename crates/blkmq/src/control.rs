@@ -46,7 +46,7 @@ impl Freeze {
     }
 
     /// Whether everything that was let in has completed. Threads that own submitters with operations outstanding must
-    /// go on polling those for this to become true.
+    /// go on polling these submitters for this to become true.
     pub fn poll(&mut self) -> bool {
         loop {
             self.inside.retain(|(member, seen)| !self.q.members.get(*member).activity.has_left(*seen));
@@ -207,7 +207,8 @@ impl RequestQueue {
     }
 
     /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. The
-    /// number stays when the scheduler changes. Without a scheduler no more requests count than the depth.
+    /// number stays when the scheduler changes. If the scheduler is taken away later, a number above the depth counts
+    /// as the depth.
     ///
     /// # Errors
     /// The number is out of range.

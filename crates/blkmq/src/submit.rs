@@ -209,8 +209,8 @@ impl Submitter {
         let now = self.q.clock.now();
         let is_in_vain = self.is_in_vain();
         if !is_in_vain {
-            // The note was about the plug as it was. The note says nothing about what is left of the plug, or comes
-            // into it later.
+            // `tried` was about the plug as it was. It says nothing about requests that are left in the plug, or come
+            // into the plug later.
             self.tried = None;
         }
         let Self { q, runner, plug, .. } = self;
@@ -485,7 +485,7 @@ impl Submitter {
         q.sleep(
             member,
             self.polled_hctxs(),
-            // Another reason not to sleep: what holds the plug back may be over. The thread that ends it takes the mark
+            // Another reason not to sleep: what holds the plug back may be over. A thread that ends this takes the mark
             // off first, and then wakes the sleepers.
             || {
                 !member.completions.is_empty()
