@@ -239,7 +239,7 @@ fn sources_are_short() {
 
 #[test]
 fn comments_are_no_wider_than_a_screen() {
-    let wide = format!("let x = \"{0}\";\n    /// {0}", "x".repeat(MAX_COMMENT_COLUMNS - 7));
+    let wide = format!("let x = \"{0}\";\n    /// {0}", "x".repeat(MAX_COMMENT_COLUMNS - 8));
     assert_eq!(wide_comments(&wide).iter().map(|f| f.0).collect::<Vec<_>>(), []);
     assert_eq!(wide_comments(&(wide + "x")).iter().map(|f| f.0).collect::<Vec<_>>(), [2]);
     check(|path| has_extension(path, "rs"), |_, text| wide_comments(text));
