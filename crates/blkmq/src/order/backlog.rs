@@ -1,42 +1,44 @@
 //! What was left with the holder of the scheduler and is not in the scheduler yet.
 //!
-//! What was left first is taken first, in rounds: of the [`ROUNDS`] requests that stand in front, one of each member
-//! that has some, then another of each. So no request waits for more than was there when it came, and a few, however
-//! much others leave behind it; and among those in front nobody's k-th request waits for another's (k + 1)-th.
+//! What was left first is taken first, in rounds. The [`ROUNDS`] requests that were left first stand in front. Each
+//! round takes one request of each member that has some in front. This gives two promises. A request waits only for
+//! those that were there when it came, and for a few more, however much other members leave behind it. And among those
+//! in front no member's k-th request waits for another member's (k + 1)-th.
 //!
-//! Requests for which the scheduler had no room stay in one list per member, class and sync or async, so that the order
-//! within each is kept and none of them holds up another. Room that comes goes round: among members who wait for it
-//! nobody gets it twice before another that could use it. Of a member its highest class has it first, sync and async
-//! requests by turns.
+//! Requests for which the scheduler had no room stay in one list per member, class and sync or async. So the order
+//! within each list is kept, and no list holds up another. Room that comes goes round the members that wait for it: no
+//! member gets room twice before another member that could use it. Within a member the highest class has room first,
+//! and within a class sync and async requests take turns.
 
 use blkmq_sched::Class;
 
 use crate::member::MAX_MEMBERS;
 use crate::request::{Place, Request, RqList, Slots};
 
-/// Requests that are taken in rounds; then the next that stand in front are.
+/// How many requests stand in front and are taken in rounds before the next ones come to the front.
 const ROUNDS: usize = 64;
 
 /// A set of members.
 type Set = [u64; MAX_MEMBERS / 64];
 
-/// Kinds of requests, async and sync of each class: none holds up another for want of room.
+/// The number of kinds of requests, async and sync of each class. No kind holds up another for want of room.
 const NR_KINDS: usize = 2 * Class::ALL.len();
 
-/// What waits of one member.
+/// The requests of one member that wait.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// What is taken in the rounds, in the order in which the member left it.
+    /// The requests that are taken in the rounds, in the order in which the member left them.
     incoming: RqList,
-    /// What found no room, by kind.
+    /// The requests that found no room, by kind.
     without_room: [RqList; NR_KINDS],
-    /// Within a class, what looks for room first: 0 for async, 1 for sync.
+    /// Which requests of a class look for room first: 0 for async, 1 for sync.
     turn: usize,
 }
 
 impl Waiting {
-    /// Tries the oldest request of one kind after the other, until `insert` takes one: the highest class first, since
-    /// what is let in of a lower one keeps its place while it waits for that. Returns whether it did.
+    /// Tries the oldest request of one kind after the other, until `insert` takes one. The highest class comes first,
+    /// since a request of a lower class that is let in keeps its room while it waits for the higher class. Returns
+    /// whether `insert` took one.
     fn retry_one<'q>(
         &mut self,
         slots: &'q Slots,
@@ -62,21 +64,21 @@ impl Waiting {
 #[derive(Debug)]
 pub(crate) struct Backlog {
     members: Vec<Waiting>,
-    /// Who has something that is taken in the rounds of now.
+    /// The members that have requests in the present rounds.
     incoming: Set,
     /// The member whose turn is next.
     turn: usize,
     nr_incoming: usize,
-    /// What was left since these rounds began.
+    /// The requests that were left since the present rounds began.
     later: RqList,
-    /// Who has something that found no room.
+    /// The members that have requests that found no room.
     without_room: Set,
-    /// Of these the one who looks for room first.
+    /// The member of `without_room` that looks for room first.
     retry_turn: usize,
     nr_without_room: usize,
 }
 
-/// The list that a request without room waits in: none of it passes another one there.
+/// The list in which a request without room waits. No request passes another one in its list.
 fn kind(rq: &Request<'_>) -> usize {
     2 * rq.body().priority.class.index() + usize::from(rq.body().is_sync())
 }
@@ -127,12 +129,12 @@ impl Backlog {
         self.members.resize_with(len, Waiting::default);
     }
 
-    /// Adds what was left, in the order in which it was.
+    /// Adds requests that were left, in the order in which they were left.
     pub(crate) fn add(&mut self, left: RqList) {
         self.later.append(left);
     }
 
-    /// Takes all of it, in the order in which it was left, if no rounds have begun and nothing waits for room.
+    /// Takes all requests, in the order in which they were left, if no rounds have begun and nothing waits for room.
     pub(crate) fn take_all(&mut self) -> Option<RqList> {
         (self.nr_incoming == 0 && self.nr_without_room == 0).then(|| std::mem::take(&mut self.later))
     }
@@ -154,7 +156,7 @@ impl Backlog {
         self.nr_incoming + self.later.len() + self.nr_without_room
     }
 
-    /// Whether requests of the same kind and member wait for room: then this one goes behind them.
+    /// Whether requests of the same kind and member wait for room. If so, this request goes behind them.
     #[inline]
     pub(crate) fn is_blocked(&self, rq: &Request<'_>) -> bool {
         self.lacks_room() && self.is_behind_some(rq)
@@ -211,8 +213,8 @@ impl Backlog {
         self.nr_without_room > 0
     }
 
-    /// Tries what waits for room, the oldest of each list first; one that `insert` gives back stays where it was.
-    /// Returns how many it took.
+    /// Tries the requests that wait for room, the oldest of each list first. A request that `insert` gives back stays
+    /// where it was. Returns how many `insert` took.
     pub(crate) fn retry<'q>(
         &mut self,
         slots: &'q Slots,
@@ -225,8 +227,8 @@ impl Backlog {
             let waiting = &mut self.members[member];
             if waiting.retry_one(slots, &mut insert) {
                 self.nr_without_room -= 1;
-                // Only who got something gives up his turn: looks in vain would else bring it round to the same one
-                // each time that there is room.
+                // Only a member that got room gives up its turn. Otherwise looks in vain would bring the turn round to
+                // the same member each time that there is room.
                 self.retry_turn = member + 1;
             } else {
                 set[word] &= !bit;

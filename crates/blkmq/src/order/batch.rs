@@ -1,5 +1,5 @@
-//! The locking `batch`: one lock, and threads wait for it, but one hold chooses as many requests as there are tags: Yu
-//! Kuai's series of 2025. The issue lists are appended to under the hold, so they keep the scheduler's order.
+//! The locking `batch`: one lock, for which threads wait, but one hold chooses as many requests as there are tags. This
+//! is Yu Kuai's series of 2025. The issue lists are appended to under the hold, so they keep the scheduler's order.
 
 use blkmq_sched::Time;
 
@@ -11,8 +11,8 @@ use crate::sync::atomic::Ordering;
 
 pub(super) use super::single::is_free;
 
-/// Chooses as many requests as there are tags under one hold, or one while the device is busy, which is then issued
-/// before the next is chosen.
+/// Chooses under one hold as many requests as there are tags. While the device is busy, chooses only one, which is
+/// issued before the next is chosen.
 ///
 /// COST: per batch one lock and unlock of the hold, a read-modify-write of a tag word, and an exchange of the issue
 /// list.
@@ -30,7 +30,7 @@ fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usi
     let (domain, first, member) = (q.domain(0), q.hctxs.get(0), runner.member(q));
     let mut chosen = 0;
     while chosen < bound && domain.nr_waiting() > 0 {
-        // As in Linux, only where there is one hardware queue.
+        // As in Linux: this rule holds only where there is one hardware queue.
         let is_busy = domain.is_for_first_hctx() && first.is_busy();
         if is_busy && first.stalled.load(Ordering::Relaxed) {
             runner.touch(0);
@@ -40,7 +40,7 @@ fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usi
                 break;
             }
             if first.stalled.load(Ordering::Relaxed) {
-                // The thread that gets the driver to take what it refused, or completes something, goes on.
+                // The thread that gets the driver to take what it refused, or that completes a request, goes on.
                 q.live.word.set_waiting();
                 break;
             }

@@ -4,7 +4,7 @@ use super::section::Section;
 use crate::request::Request;
 use crate::tags::Tag;
 
-/// Tags taken in one go.
+/// How many tags one thread takes at a time: the length of the array on its stack that holds them.
 const TAGS: usize = 32;
 
 /// What came of asking the scheduler.
@@ -26,8 +26,8 @@ impl<'q> Section<'q, '_> {
         let scheduler = self.hold.scheduler.as_mut()?;
         let id = match scheduler.dispatch(now) {
             None if !scheduler.is_empty() && scheduler.next_wakeup().is_some_and(|time| time <= now) => {
-                // Asked in vain it may have come to where it lets one go at once. Nobody would plan for a time that has
-                // passed.
+                // This first, vain call may have brought the scheduler to where it lets a request go at once. No thread
+                // would plan for a time that has passed, so the scheduler is asked again here.
                 scheduler.dispatch(now)?
             }
             id => id?,
@@ -37,13 +37,14 @@ impl<'q> Section<'q, '_> {
         Some(rq)
     }
 
-    /// The scheduler's choice; if it holds back what it has, once more with WAITING set and the tallies read after it.
+    /// The scheduler's choice. If the scheduler holds back what it has: sets WAITING, reads the tallies after that, and
+    /// asks once more.
     fn choose_or_tell(&mut self) -> Option<Request<'q>> {
         let (live, told) = (&self.q.live, self.told);
         self.choose().or_else(|| live.lack_unless(told, || self.choose()))
     }
 
-    /// One choice, and when to ask again if there is none.
+    /// One choice. If there is none, notes when to ask again.
     pub(super) fn choose_one(&mut self) -> Choice<'q> {
         let choice = match self.choose() {
             Some(rq) => Choice::Chosen(rq),
@@ -54,7 +55,7 @@ impl<'q> Section<'q, '_> {
         choice
     }
 
-    /// Chooses up to `bound` requests, as far as there are tags, and makes them ready. Returns how many.
+    /// Chooses up to `bound` requests, as far as there are tags, and makes them ready. Returns how many became ready.
     pub(super) fn choose_batch(&mut self, bound: usize) -> usize {
         let entered = self.now;
         let mut chosen = 0;
@@ -71,11 +72,11 @@ impl<'q> Section<'q, '_> {
             };
             chosen += got;
             self.plan(is_held_back);
-            // What was put aside for want of a tag was chosen too.
+            // A request that was put aside for want of a tag was chosen too.
             if self.hold.nr_waiting() < waiting {
                 self.member.counters.dispatched(1);
             }
-            // A thread that came because this time had come may have lacked a tag that was missing then, and have left.
+            // A thread that came because this time had come may have lacked a tag that was taken then, and have left.
             if !(is_held_back && self.domain.has_come(self.q, &mut self.now)) {
                 break;
             }
@@ -84,8 +85,9 @@ impl<'q> Section<'q, '_> {
         chosen
     }
 
-    /// While all that waits goes to one hardware queue: tags first, then the choices, `wanted` of them, which is not
-    /// more than wait. Returns how many requests became ready, and whether the scheduler held something back.
+    /// While all that waits goes to one hardware queue: takes tags first, then chooses `wanted` requests. `wanted` is
+    /// not more than the number that waits. Returns how many requests became ready, and whether the scheduler held
+    /// something back.
     fn choose_for_one(&mut self, wanted: usize) -> (usize, bool) {
         let q = self.q;
         let hctx = q.hctxs.get(0);
@@ -111,8 +113,9 @@ impl<'q> Section<'q, '_> {
         }
     }
 
-    /// With several: the choice first, since it decides whose tag is needed. A request whose queue has no tag is put
-    /// aside and the next is chosen, until a queue would have a second one aside.
+    /// While requests wait for several hardware queues: chooses first, since the choice decides whose tag is needed. A
+    /// request whose queue has no tag is put aside and the next is chosen. Choosing ends when a queue would have a
+    /// second request aside. Returns as [`choose_for_one`](Self::choose_for_one) does.
     fn choose_for_many(&mut self, bound: usize) -> (usize, bool) {
         let q = self.q;
         let mut chosen = 0;

@@ -1,26 +1,30 @@
-//! The locking `combining`: one thread at a time inserts and merges for all and dispatches a batch; every other thread
-//! leaves what it has and goes on.
+//! The locking `combining`: one thread at a time, the holder, inserts and merges for all threads and dispatches a
+//! batch. Every other thread leaves its requests with the holder and goes on.
 //!
 //! # Liveness
-//! Who finds another thread at the scheduler changes the staging word: it leaves its requests there, or a kick. The
-//! holder lets go only by an exchange from the word in which nothing was left, so it finds either and looks again at
-//! everything, behind a fence: what was left, tags that came back, what the scheduler held back, dispatch lists. So a
-//! loser may go at once, also when it leaves just before the holder lets go, and whether or not anything is in flight;
-//! a holder that is preempted delays what was left, and loses nothing.
+//! A thread that finds another thread at the scheduler changes the staging word: it leaves its requests there, or a
+//! kick. The holder lets go only by an exchange from the word in which nothing was left. If something was left, the
+//! exchange fails, and the holder looks again, behind a fence, at everything: what was left, tags that came back, what
+//! the scheduler held back, dispatch lists. [`Staging::hold_or_kick`](crate::staging::Staging::hold_or_kick) shows the
+//! steps of both threads.
 //!
-//! Who has nothing new to tell, and only polls, passes by: what he would find the last holder has found. News is
-//! whatever may let something go: a completion, something parked, a time that has come, the end of a quiescence, and
-//! what another one left to others.
+//! So a leaver may go at once, also when it leaves just before the holder lets go, and whether or not anything is in
+//! flight. A holder that is preempted delays what was left, and loses nothing.
 //!
-//! A holder that has done its share gives up: it sets WAITING, lets go whatever was left, and counts that it left
-//! something to others, so that whoever polls or sleeps finds it (see `runner`). A holder that may not dispatch,
-//! because the queue was quiesced when it came in, sets WAITING too and does the same. Whoever stays behind without a
-//! tag, or held back by the scheduler, is found by the completion that changes that, as `dispatch` says; here WAITING
-//! is changed only by the holder and set by those who park something, so a holder that finds it set behind a fence need
-//! not set it again.
+//! A thread that has no news, and only polls, does not touch the word: the last holder has found all that this thread
+//! would find. News is whatever may let a request go: a completion, a request that was parked, a time that has come,
+//! the end of a quiescence, and what another thread left to others.
 //!
-//! The scheduler changes only while the queue is frozen, drained, and quiesced: nobody is at it then, and nothing is
-//! left.
+//! A holder that has done its share gives up. It sets WAITING, lets go whatever was left, and counts that it left
+//! something to others, so that a thread that polls or sleeps finds it (see `runner`). A holder that may not dispatch,
+//! because the queue was quiesced when it came in, does the same.
+//!
+//! A request that stays behind without a tag, or held back by the scheduler, is found by the completion that changes
+//! that, as `dispatch` says. Under this locking only the holder clears WAITING; the holder sets it, and so do threads
+//! that park something. So a holder that finds WAITING set behind a fence need not set it again.
+//!
+//! The scheduler changes only while the queue is frozen, drained, and quiesced. At that time no thread is at the
+//! scheduler, and nothing is left.
 
 use blkmq_sched::Time;
 
@@ -36,12 +40,12 @@ use crate::staging::Round;
 use crate::sync::atomic::Ordering;
 use crate::sync::kept;
 
-/// Gets a plug's requests into the scheduler: by this thread, in one hold with dispatch, or left to the thread that is
-/// at it.
+/// Gets a plug's requests into the scheduler: this thread inserts them, in one hold with dispatch, or leaves them to
+/// the thread that is at the scheduler.
 ///
 /// COST: without contention two compare-exchanges of the staging word and a lock and unlock of the hold, dispatch
-/// included; with contention one exchange of the staging word, behind up to 128 loads of it if nothing was left there
-/// yet; either way once a plug.
+/// included; with contention one exchange of the staging word, behind up to 128 loads of the word if nothing was left
+/// there yet. Either cost comes once a plug.
 pub(super) fn insert<'q>(
     runner: &mut Runner,
     starting: &Starting<'q>,
@@ -57,7 +61,7 @@ pub(super) fn insert<'q>(
         insert_or_leave(runner, starting, mapping, plug, &mut flushes, may_dispatch)
     };
     runner.insert_flushes(q, flushes, starting.now);
-    // What was put aside waits for dispatch.
+    // A request that was put aside waits for dispatch.
     Inserted { dispatched: inserted.dispatched.filter(|_| !runner.parked), ..inserted }
 }
 
@@ -90,7 +94,7 @@ fn insert_or_leave<'q>(
     let staging = &q.domain(0).staging;
     let own = plug.len();
     let is_noted = may_dispatch && runner.note_newcomers(q, mapping, plug);
-    // The plug once it has begun, so that it can be left, and how many operations that are.
+    // The plug's requests once they have begun, so that they can be left, and how many operations they are.
     let mut begun = None;
     let mut has_looked = false;
     loop {
@@ -135,7 +139,7 @@ fn insert_or_leave<'q>(
     }
 }
 
-/// Works off what others left and dispatches, or makes sure that the thread at the scheduler does.
+/// Works off what other threads left and dispatches, or makes sure that the thread at the scheduler does.
 ///
 /// COST: as of [`insert`].
 pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
@@ -144,8 +148,8 @@ pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: 
         q.live.word.set_waiting();
         runner.has_news = true;
     }
-    // A thread that brings nothing new would find what the last holder found. What the driver gave back is tried at
-    // each poll.
+    // A thread that has no news would find what the last holder found. But a request that the driver gave back is tried
+    // at each poll.
     let gave_back = || q.hctxs.iter().any(|(_, hctx)| hctx.gave_back.load(Ordering::Relaxed));
     if !std::mem::take(&mut runner.has_news) && !gave_back() {
         return Dispatched::all(0);
@@ -167,8 +171,8 @@ pub(super) fn is_free(q: &RequestQueue) -> bool {
     q.domain(0).staging.is_free()
 }
 
-/// What the holder does until it can let go, for up to `bound` requests of others and as many of its own. `enter`
-/// inserts its own, and returns how many went through at once.
+/// What the holder does until it can let go, for up to `bound` requests of other threads and as many of its own.
+/// `enter` inserts the holder's own requests, and returns how many of them went through at once.
 fn serve<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
@@ -183,8 +187,8 @@ fn serve<'q>(
     let (mut chosen, mut share) = (0, bound);
     let round = |left| {
         if enter.is_none() {
-            // So that there is an end to it if others go on kicking. Another thread may have come because a time has
-            // come.
+            // Each round costs a part of the share, so that the rounds end even if other threads go on kicking. The
+            // clock is read again, because a thread may have kicked when a time had come.
             share -= 1;
             now = q.clock.now();
         }
@@ -213,7 +217,7 @@ fn serve<'q>(
     Dispatched { chosen, gave_up: !has_let_go }
 }
 
-/// Dispatches under the lock: what stands in front of the scheduler, then what it chooses. Returns how many requests
+/// Dispatches under the lock: first the dispatch lists, then what the scheduler chooses. Returns how many requests
 /// became ready.
 fn dispatch_held(section: &mut Section<'_, '_>, bound: usize) -> usize {
     let q = section.q;

@@ -13,12 +13,14 @@ use crate::sync::{Line, Mutex, MutexGuard, kept};
 pub enum Wait {
     /// A thread waits for the scheduler's lock.
     Lock,
-    /// A request that was made ready for another thread to insert waits until that one has inserted it, or merged it,
-    /// or found no room. Also if the other thread had just gone, and this one inserts it.
+    /// A request that was made ready for another thread to insert waits until that thread has inserted it, or merged
+    /// it, or found no room. This also counts if the other thread had just gone, and the request's own thread inserts
+    /// it.
     Staged,
 }
 
-/// What is called with each wait, and the clock they are measured by: the machine's exact one, whatever the queue's is.
+/// The function that is called with each wait, and the clock that measures waits: the machine's exact clock, whatever
+/// the queue's clock is.
 #[derive(Debug, Clone)]
 pub(crate) struct WaitObserver {
     clock: Clock,
@@ -43,20 +45,20 @@ impl WaitObserver {
 #[derive(Debug)]
 struct Lock {
     hold: Mutex<Hold>,
-    /// What tells the calling thread's CPU time, in ns.
+    /// Tells the calling thread's CPU time, in ns.
     wait_meter: Option<fn() -> u64>,
     wait_observer: Option<WaitObserver>,
 }
 
-/// What others see without locking. Apart from the lock, so that a look does not take the line from the holder: while
-/// requests are handed through, nothing changes here.
+/// What other threads see without locking. The counts lie apart from the lock, so that a look does not take the lock's
+/// line from the holder. While requests are handed through, the counts do not change.
 #[derive(Debug, Default)]
 struct Counts {
     /// Requests in the scheduler, as of the last unlock.
     waiting: AtomicU32,
-    /// Requests that were left and are not in it yet.
+    /// Requests that were left and are not in the scheduler yet.
     left: AtomicU32,
-    /// Of those in the scheduler, those for another hardware queue than the first.
+    /// Requests in the scheduler that are for another hardware queue than the first.
     elsewhere: AtomicU32,
 }
 
@@ -91,7 +93,7 @@ impl Domain {
         self.lock.hold.lock()
     }
 
-    /// The lock on the path of a request: holds are counted, and waits for them.
+    /// The lock on the path of a request: holds and the waits for them are counted.
     #[inline]
     pub(super) fn acquire(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
         counters.held();
@@ -148,7 +150,7 @@ impl Domain {
         self.counts.elsewhere.load(Ordering::Relaxed) == 0
     }
 
-    /// Brings up to date what others see. Called under the lock, before it is let go.
+    /// Brings up to date what other threads see. Called under the lock, before it is let go.
     pub(crate) fn note_waiting(&self, hold: &Hold) {
         let note = |count: &AtomicU32, now: u32| {
             if count.load(Ordering::Relaxed) != now {
@@ -166,21 +168,22 @@ impl Domain {
         self.planned.load(Ordering::Relaxed)
     }
 
-    /// Changes that. Called under the lock, or in a test.
+    /// Changes [`planned`](Self::planned). Called under the lock, or in a test.
     pub(crate) fn set_planned(&self, planned: u64) {
         self.planned.store(planned, Ordering::Relaxed);
     }
 
-    /// Notes when the scheduler would let go what it holds back, if it does. Returns whether that is earlier than what
-    /// the threads that sleep have planned for, or they may have planned for nothing; they are woken when the lock has
-    /// been let go.
+    /// Notes when the scheduler would let go what it holds back, if it holds something back. Returns whether the
+    /// threads that sleep must be woken when the lock has been let go: they have planned for a later time, or may have
+    /// planned for no time.
     pub(super) fn plan(&self, hold: &Hold, is_held_back: bool, now: Time) -> bool {
         let planned = self.planned();
         let wakeup = match &hold.scheduler {
             Some(scheduler) if is_held_back => {
                 let wakeup = scheduler.next_wakeup().map_or(u64::MAX, |time| time.0);
-                // A plan that is still to come stands until something is chosen. A scheduler that is asked in vain may
-                // name now this time and now that, and a thread that is woken for the earlier one asks it again.
+                // A plan for a time that is still to come stands until something is chosen. A scheduler that is asked
+                // in vain may name different times at different calls. A thread that is woken for the earlier time asks
+                // it again.
                 if planned > now.0 { wakeup.min(planned) } else { wakeup }
             }
             _ => u64::MAX,
@@ -188,15 +191,15 @@ impl Domain {
         if planned != wakeup {
             self.set_planned(wakeup);
         }
-        // A thread that looked when the old time had passed found another one at the scheduler, and plans for no time
-        // by now.
+        // A thread that looked when the old time had passed found another thread at the scheduler. By now it plans for
+        // no time.
         let is_next = planned <= now.0 && now.0 < wakeup && wakeup != u64::MAX;
         wakeup < planned || is_next
     }
 
-    /// Whether the time until which something is held back has come since `now`, which then becomes the time of now.
+    /// Whether a time until which something is held back has come since `now`. If so, `now` becomes the present time.
     ///
-    /// COST: a load; the clock is read where something is held back until a time.
+    /// COST: a load; the clock is read only where something is held back until a time.
     pub(super) fn has_come(&self, q: &RequestQueue, now: &mut Time) -> bool {
         let planned = self.planned();
         if planned == u64::MAX || planned <= now.0 || !kept("dispatch.time_anew") {
@@ -210,7 +213,7 @@ impl Domain {
         true
     }
 
-    /// For tests: as it looks to a thread that read the count before others took what it counted.
+    /// For tests: what a thread sees that read the count before other threads took the requests that were counted.
     #[cfg(all(test, not(any(loom, shuttle))))]
     fn set_nr_waiting(&self, nr: u32) {
         self.counts.waiting.store(nr, Ordering::Relaxed);

@@ -12,8 +12,8 @@ use crate::request::RqList;
 use crate::runner::Runner;
 
 impl Locking {
-    /// Inserts a plug, which is not empty, of the thread that `runner` belongs to. What finds no room stays in the
-    /// plug, or waits with what others left. `may_dispatch`: requests may be started.
+    /// Inserts a plug, which is not empty, of the thread to which `runner` belongs. What finds no room stays in the
+    /// plug, or waits with what other threads left. `may_dispatch`: requests may be started.
     #[inline]
     pub(crate) fn insert(
         self,

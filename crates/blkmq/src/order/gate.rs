@@ -1,8 +1,8 @@
 //! The gate: for which class the queue's word says that requests may pass the scheduler by while nothing waits.
 //!
-//! Whether they may the scheduler says under its lock. A thread that shuts the gate fences and then reads how many have
-//! passed (see `word`), so a thread that inserts a request of another class knows of all of them, and strict classes
-//! stay strict.
+//! The scheduler says under its lock whether they may pass. A thread that shuts the gate fences and then reads how many
+//! requests have passed (see `word`). So a thread that inserts a request of another class knows of all that have
+//! passed, and strict classes stay strict.
 
 use blkmq_sched::Class;
 
@@ -11,14 +11,14 @@ use crate::queue::RequestQueue;
 use crate::sync::kept;
 use crate::word::Gate;
 
-/// So many requests come in, with nothing waiting behind them, before the gate is opened again. A device that is as
-/// fast as requests come has some waiting now and then: there it is cheaper to hand all of them through than to stop
-/// passing each time. Fewer in the rigs, where something waits most of the time.
+/// How many requests must come in, with nothing waiting behind them, before the gate is opened again. A device that is
+/// as fast as requests come has some waiting now and then. For such a device it is cheaper to hand all requests through
+/// than to stop passing each time. The number is smaller in the rigs, where something waits most of the time.
 const CALM: u32 = if cfg!(any(shuttle, virtual_cpus)) { 16 } else { 256 };
 
 impl Hold {
-    /// A request of a class is about to be inserted: requests of another class must not pass any more, and none while
-    /// it waits.
+    /// A request of a class is about to be inserted. Requests of another class must not pass any more, and no request
+    /// may pass while this one waits.
     #[inline]
     pub(super) fn note_insertion(&mut self, q: &RequestQueue, class: Class) {
         if self.gate.is_some() {
@@ -30,7 +30,8 @@ impl Hold {
         self.note_class(class, 1);
     }
 
-    /// While the gate is open and nothing waits, requests pass; this one is the first that waits behind them.
+    /// While the gate is open and nothing waits, requests pass. The request that is about to be inserted is the first
+    /// that waits behind them.
     pub(super) fn note_end_of_passing(&mut self) {
         if let Some(scheduler) = &mut self.scheduler
             && scheduler.is_empty()
@@ -42,7 +43,7 @@ impl Hold {
     #[cold]
     fn shut_gate(&mut self, q: &RequestQueue) {
         debug_assert!(self.gate.is_some(), "a gate that is shut is not shut again");
-        // The next insertion does not see that requests have passed.
+        // The next insertion finds the gate shut, and so cannot see that requests have passed.
         self.note_end_of_passing();
         q.live.word.shut_gate();
         (self.gate, self.is_fold_due) = (None, kept("bypass.fold"));
@@ -66,8 +67,8 @@ impl Hold {
         self.is_fold_due = false;
     }
 
-    /// Shuts the gate for some time if the word says WAITING. Else opens it, if it is shut and enough requests have
-    /// come. Called when the lock is about to be let go.
+    /// Shuts the gate for some time if the word says WAITING. Otherwise opens the gate, if it is shut and enough
+    /// requests have come. Called when the lock is about to be let go.
     #[inline]
     pub(super) fn turn_gate(&mut self, q: &RequestQueue) {
         if q.live.word.load().is_waiting() {
@@ -92,7 +93,7 @@ impl Hold {
 
     #[cold]
     fn open_gate_for_latest(&mut self, q: &RequestQueue) {
-        // The gate was shut behind a fence, so all that passed is in the counts.
+        // The gate was shut behind a fence, so the counts contain all requests that passed.
         self.fold_now(q);
         let Some(scheduler) = &self.scheduler else { return };
         if !scheduler.gate(self.latest) {
@@ -103,7 +104,7 @@ impl Hold {
         self.gate = Some(self.latest);
     }
 
-    /// Shuts the gate, and opens it if that is right with the settings of now.
+    /// Shuts the gate, and opens it again if the present settings allow that.
     pub(crate) fn reset_gate(&mut self, q: &RequestQueue) {
         if self.gate.is_some() {
             self.shut_gate(q);

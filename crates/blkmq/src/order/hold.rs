@@ -6,18 +6,19 @@ use super::backlog::Backlog;
 use crate::queue::RequestQueue;
 use crate::sync::atomic::Ordering;
 
-/// So many requests of one class come in behind the first before the gate is opened for that class. While classes
-/// change more often than that, opening it would cost more than it saves.
+/// How many requests of one class must come in behind the first before the gate is opened for that class. While the
+/// class changes more often than that, opening the gate would cost more than it saves.
 const STEADY: u32 = 8;
 
 /// A scheduler and what belongs to it, under one lock.
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(super) scheduler: Option<Box<dyn Scheduler>>,
-    /// Requests in the scheduler, by the hardware queue they will go to, and those for another than the first.
+    /// Requests in the scheduler, by the hardware queue that they will go to; `elsewhere` counts those for another
+    /// hardware queue than the first.
     pub(super) queued: Vec<u32>,
     pub(super) elsewhere: u32,
-    /// A hardware queue, and for how many more requests for it there is room at least, as long as this hold goes on.
+    /// A hardware queue, and a lower bound of how many more of its requests have room, as long as this hold goes on.
     pub(super) room: (u16, u32),
     /// Requests other than reads that entered the scheduler since it was installed.
     pub(super) limited: u64,
@@ -26,14 +27,15 @@ pub(crate) struct Hold {
     pub(super) base_limited: u64,
     /// What was left with the holder and is not in the scheduler yet.
     pub(super) backlog: Backlog,
-    /// The class that may pass the scheduler by, as the queue's word says it while nothing waits.
+    /// The class whose requests may pass the scheduler by while nothing waits, as in the queue's word.
     pub(super) gate: Option<Class>,
     /// The class of the request that was inserted last.
     pub(super) latest: Class,
-    /// So many more requests have to come until the gate may be opened; the first after a change of class does not
+    /// How many more requests have to come until the gate may be opened. The first after a change of class does not
     /// count.
     pub(super) until_open: u32,
-    /// Requests may have passed that the scheduler has not been told of, and it has some of another class.
+    /// Requests may have passed of which the scheduler has not been told, and the scheduler has requests of another
+    /// class.
     pub(super) is_fold_due: bool,
 }
 
@@ -64,7 +66,7 @@ impl Hold {
             base: q.tally(&Tally::default()),
             base_limited: q.nr_limited_completed(),
             backlog: std::mem::take(&mut self.backlog),
-            // As the queue's word has it, until it is set anew.
+            // The gate as it is in the queue's word, until the gate is set anew.
             gate: self.gate,
             ..Self::empty()
         };
@@ -81,7 +83,7 @@ impl Hold {
         self.scheduler.as_deref()
     }
 
-    /// The same to change it: its knobs and limits.
+    /// The scheduler, if there is one, for changing its knobs and limits.
     pub(crate) fn scheduler_mut(&mut self) -> Option<&mut Box<dyn Scheduler>> {
         self.scheduler.as_mut()
     }
@@ -102,19 +104,19 @@ impl Hold {
         self.elsewhere += u32::from(hctx != 0);
     }
 
-    /// It leaves the scheduler.
+    /// A request for a hardware queue leaves the scheduler.
     pub(super) fn count_out(&mut self, hctx: u16) {
         debug_assert!(self.queued[usize::from(hctx)] > 0, "what leaves the scheduler was counted in");
         self.queued[usize::from(hctx)] -= 1;
         self.elsewhere -= u32::from(hctx != 0);
     }
 
-    /// So many requests of a class came in, one after the other.
+    /// `number` requests of a class came in, one after the other.
     #[inline]
     pub(super) fn note_class(&mut self, class: Class, number: u32) {
         if self.latest != class {
             self.latest = class;
-            // The first of them, by which the class has changed, does not count.
+            // The first of these requests, which has changed the class, does not count.
             self.until_open = self.until_open.max(STEADY) + 1;
         }
         self.until_open = self.until_open.saturating_sub(number);
@@ -150,9 +152,9 @@ impl Hold {
         !limited || self.is_within_async_depth(q)
     }
 
-    /// What the driver has is only looked up near the bound, and then for each request: the flush machine gives it more
-    /// at any time. Farther away the hold keeps in mind how many more there is room for, whatever the driver takes
-    /// meanwhile.
+    /// Near the bound this looks up, for each request, how many requests the driver has, since the flush machine gives
+    /// the driver more at any time. Farther away from the bound the hold remembers how many more requests have room,
+    /// whatever the driver takes meanwhile.
     #[inline(never)]
     fn has_room_now(&mut self, q: &RequestQueue, index: u16) -> bool {
         let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
@@ -165,7 +167,8 @@ impl Hold {
 
     fn is_within_async_depth(&self, q: &RequestQueue) -> bool {
         let Some(depth) = self.async_bound(q) else { return true };
-        // Counters lag, so `completed` may be too small, which errs on the side of waiting.
+        // Counters lag, so `completed` may be too small. Then a request waits although there is room, which is the safe
+        // side.
         let completed = q.nr_limited_completed().wrapping_sub(self.base_limited);
         let outstanding = self.limited.wrapping_sub(completed);
         outstanding < u64::from(depth) * u64::from(q.hctxs.layout().len())

@@ -12,8 +12,8 @@ use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
 use crate::sync::kept;
 
-/// What of a plug found no room, and which kinds of requests that are: those behind them of the same kind must not pass
-/// them.
+/// The requests of a plug that found no room, and the kinds of these requests: a request of the same kind behind them
+/// must not pass them.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     pub(super) list: RqList,
@@ -25,7 +25,7 @@ impl Rest {
         &mut self.blocked[rq.body().priority.class.index()][usize::from(rq.body().is_sync())]
     }
 
-    /// Whether one of the same kind found no room: then this one goes behind it.
+    /// Whether a request of the same kind found no room. If so, this request goes behind it.
     #[inline]
     fn is_blocked(&mut self, rq: &Request<'_>) -> bool {
         !self.list.is_empty() && *self.kind(rq)
@@ -38,9 +38,9 @@ impl Rest {
 }
 
 impl<'q> Section<'q, '_> {
-    /// Inserts a plug. Requests of the flush machine are put into `flushes`; operations that must not wait, and would
-    /// have to, are finished with [`Status::Again`]. What else finds no room goes into `rest`, where it has not
-    /// entered, or without one waits with what was left. Returns how many operations entered.
+    /// Inserts a plug. Requests of the flush machine are put into `flushes`. Operations that must not wait, and would
+    /// have to, are finished with [`Status::Again`]. Any other request that finds no room goes into `rest`, and has not
+    /// entered. Without a `rest` it enters, and waits with what was left. Returns how many operations entered.
     #[inline]
     pub(super) fn insert_plug(
         &mut self,
@@ -82,8 +82,8 @@ impl<'q> Section<'q, '_> {
         entered
     }
 
-    /// Merges or inserts one request; gives it back if the scheduler is full. `starting`: the request begins with this;
-    /// without, it has begun.
+    /// Merges or inserts one request, or gives it back if the scheduler is full. `starting`: the request begins with
+    /// this. Without `starting` the request has begun already.
     #[inline(always)]
     fn insert_one(&mut self, starting: Option<&Starting<'q>>, mut rq: Request<'q>) -> Result<(), Request<'q>> {
         let (q, now) = (self.q, self.now);
@@ -116,7 +116,7 @@ impl<'q> Section<'q, '_> {
         Ok(())
     }
 
-    /// Hangs a newcomer onto the request that takes it in, and joins that with its neighbour if they touch now.
+    /// Hangs a newcomer onto the request that takes it in, and joins that request with its neighbour if they touch now.
     fn merge(&mut self, starting: Option<&Starting<'q>>, merge: Merge, newcomer: Request<'_>) {
         let q = self.q;
         let member = self.member;
@@ -141,8 +141,8 @@ impl<'q> Section<'q, '_> {
         member.counters.merged_at_insert(merges);
     }
 
-    /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. What waited for
-    /// room had its turn before.
+    /// Inserts what was left and not tried yet, up to `share` requests. Returns how many were tried. Requests that
+    /// waited for room had their turn before.
     #[inline]
     pub(super) fn insert_left(&mut self, share: usize) -> usize {
         if self.hold.backlog.is_empty() { 0 } else { self.insert_some_left(share) }
@@ -176,7 +176,7 @@ impl<'q> Section<'q, '_> {
         tried
     }
 
-    /// Inserts what found no room before, as far as there is some now.
+    /// Inserts the requests that found no room before, as far as there is room now.
     #[inline]
     pub(super) fn retry_without_room(&mut self) {
         if self.hold.backlog.lacks_room() {
@@ -202,7 +202,7 @@ impl<'q> Section<'q, '_> {
 }
 
 impl Runner {
-    /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Those of the flush
+    /// Makes a plug's requests ready to be left to another thread: they have begun from here on. Requests of the flush
     /// machine are put into `flushes`. Returns how many operations there are, and the requests that are to be left.
     pub(super) fn begin(
         &mut self,
@@ -220,7 +220,7 @@ impl Runner {
             starting.add(&mut rq);
             if rq.body().flush == FlushStep::None {
                 if let Some(staged) = staged {
-                    // Where the time of issuing comes later.
+                    // The field that later holds the time of issuing.
                     rq.body_mut().issued = staged;
                 }
                 list.push_back(rq, Place::Staged);
@@ -233,7 +233,7 @@ impl Runner {
 }
 
 /// Lets a request that the driver gave back wait in the scheduler again, but not at its head, so that it loses its
-/// place in front: the bug that the torture rig plants as `requeue.in_front`.
+/// place in front. This is the bug that the torture rig plants as `requeue.in_front`.
 #[cold]
 pub(crate) fn insert_behind(q: &RequestQueue, runner: &mut Runner, rq: Request<'_>) {
     let hctx = rq.body().hctx;

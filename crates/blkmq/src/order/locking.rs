@@ -6,15 +6,15 @@ use std::str::FromStr;
 /// The locking around a scheduler: how many threads reach it, one after another. It contains no policy of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Locking {
-    /// One lock around each insertion and around each dispatch of one request, and threads wait for it: Linux.
+    /// One lock around each insertion and around each dispatch of one request. Threads wait for it, as in Linux.
     Single,
-    /// The same with some of the measures of Axboe's series of 2024.
+    /// The same lock with some of the measures of Axboe's series of 2024.
     Staged(Measures),
-    /// One lock, and threads wait for it; but one hold dispatches as many requests as there are tags: Yu Kuai's series
-    /// of 2025.
+    /// One lock, for which threads wait. One hold dispatches as many requests as there are tags: Yu Kuai's series of
+    /// 2025.
     Batch,
-    /// One thread at a time inserts and merges for all and dispatches a batch; the others leave what they have with it
-    /// and go on.
+    /// One thread at a time inserts and merges for all and dispatches a batch. The other threads leave their requests
+    /// with it and go on.
     #[default]
     Combining,
 }
@@ -22,11 +22,11 @@ pub enum Locking {
 /// The measures of the locking [`Staged`](Locking::Staged); at least one is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Measures {
-    /// Who finds another thread choosing does not choose.
+    /// A thread that finds another thread choosing does not choose.
     pub dispatch: bool,
-    /// Who finds another thread inserting leaves its requests in a bucket of its own for it.
+    /// A thread that finds another thread inserting leaves its requests for that thread, in a bucket of its own.
     pub buckets: bool,
-    /// Who finds the lock taken inserts without looking for merges.
+    /// A thread that finds the lock taken inserts without looking for merges.
     pub merges: bool,
 }
 
@@ -55,14 +55,16 @@ const STAGED: [&str; 8] = [
     "staged",
 ];
 
-/// The number of `Staged` without measures, which nobody gets, in the queue's settings.
+/// The number, in the queue's settings, of `Staged` without measures. No queue gets that number itself; the bits of the
+/// measures are added to it. The smaller numbers are those of the three other lockings.
 const FIRST_STAGED: u32 = 3;
 
 impl Locking {
     /// Every locking, `staged` with all its measures.
     pub const ALL: [Self; 4] = [Self::Single, Self::Staged(Measures::ALL), Self::Batch, Self::Combining];
 
-    /// The name by which a user chooses it; with some measures only, as in `staged:dispatch+buckets`.
+    /// The name by which a user chooses the locking. With some measures only, they follow a colon, as in
+    /// `staged:dispatch+buckets`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -5,7 +5,7 @@
 pub(crate) struct Inserted {
     /// How many operations left the plug and have entered the queue.
     pub(crate) entered: u64,
-    /// What was dispatched with it, if that was tried as far as it is this thread's business.
+    /// What was dispatched with the insertion, if dispatching was tried as far as it is this thread's business.
     pub(crate) dispatched: Option<Dispatched>,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Dispatched {
 }
 
 impl Dispatched {
-    /// So many, and it went as far as it could.
+    /// `chosen` requests, and the thread went as far as it could.
     pub(crate) const fn all(chosen: usize) -> Self {
         Self { chosen, gave_up: false }
     }

@@ -20,22 +20,23 @@ pub(crate) struct Section<'q, 's> {
     /// The thread's own lists. What the section does with them happens under the lock.
     pub(super) runner: &'s mut Runner,
     pub(super) now: Time,
-    /// Whether WAITING was set when this thread came, so that a look in vain needs no other.
+    /// Whether WAITING was set when this thread came. If so, a look in vain needs no second look.
     pub(super) told: Told,
     /// Whether what is inserted looks for a merge.
     pub(super) looks_for_merges: bool,
-    /// The scheduler is to be asked earlier than the threads that sleep know.
+    /// Whether the scheduler is to be asked earlier than the threads that sleep know.
     tells: bool,
 }
 
 impl Domain {
-    /// Enters the ordered section as of `now`: `run` works under the scheduler's lock. Then what others see is brought
-    /// up to date, the lock is let go, and threads that sleep are woken if the scheduler is to be asked earlier than
-    /// they know. `member` and `runner` are the thread's, which must not be in the section already.
+    /// Enters the ordered section as of `now`: `run` works under the scheduler's lock. Then the section brings up to
+    /// date what other threads see, and lets go the lock. It wakes the threads that sleep if the scheduler is to be
+    /// asked earlier than they know. `member` and `runner` belong to the calling thread, which must not be in the
+    /// section already.
     ///
-    /// COST: of a free lock a compare-exchange, and a swap to unlock; two readings of the meter, if there is one, of a
-    /// held one. At the end a load of the queue's word and three of the counts, which are written only if they have
-    /// changed.
+    /// COST: of a free lock a compare-exchange, and a swap to unlock; of a held lock also two readings of the meter, if
+    /// there is a meter. At the end a load of the queue's word and three of the counts, which are written only if they
+    /// have changed.
     #[inline]
     pub(crate) fn enter<'q, R>(
         &self,
@@ -71,11 +72,11 @@ impl<'q, 's> Section<'q, 's> {
         Self { q, member, domain, hold, runner, now, told: Told::NO, looks_for_merges: true, tells: false }
     }
 
-    /// What has to be done before the lock is let go, whatever was done under it. Returns whether threads that sleep
-    /// are to be woken when it has been.
+    /// What has to be done before the lock is let go, whatever was done under the lock. Returns whether threads that
+    /// sleep are to be woken after the lock has been let go.
     #[inline(always)]
     fn end(mut self) -> bool {
-        // Requests may pass from here on, or no longer.
+        // From here on requests may pass the scheduler by, or may no longer.
         self.hold.turn_gate(self.q);
         self.domain.note_waiting(self.hold);
         std::mem::take(&mut self.tells)
@@ -88,15 +89,15 @@ impl<'q, 's> Section<'q, 's> {
         self.told = self.q.live.told();
     }
 
-    /// Sees to it that WAITING says whether anything waits, here or on a dispatch list. For a locking under which one
-    /// thread looks for all.
+    /// Makes WAITING say whether anything waits, here or on a dispatch list. For a locking under which one thread looks
+    /// for all.
     #[inline]
     pub(super) fn settle(&mut self) {
         let q = self.q;
         q.live.settle(self.hold.has_waiting(), || q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0));
     }
 
-    /// Notes when the scheduler would let go what it holds back, if it does.
+    /// Notes when the scheduler would let go what it holds back, if it holds something back.
     #[inline]
     pub(super) fn plan(&mut self, is_held_back: bool) {
         self.tells |= self.domain.plan(self.hold, is_held_back, self.now);

@@ -15,12 +15,12 @@ use crate::runner::Runner;
 use crate::sync::kept;
 use crate::tags::Tag;
 
-/// Tags taken in one go for what waits in the scheduler. Few, since they are missing elsewhere until their requests are
-/// chosen.
+/// How many tags one thread takes at a time for requests in the scheduler. The number is small, since other threads
+/// lack these tags until the requests are chosen.
 const TAG_BATCH: usize = 8;
 
-/// One hold for the whole plug. What finds no room stays in it. `may_skip_merges`: no merge is looked for if the lock
-/// is taken.
+/// Inserts the whole plug in one hold. What finds no room stays in the plug. `may_skip_merges`: no merge is looked for
+/// if the lock is taken.
 ///
 /// COST: one lock and unlock of the hold; per request the scheduler's look-up and insertion.
 #[inline]
@@ -38,8 +38,8 @@ pub(super) fn insert(
         section.looks_for_merges = !skips_merges;
         section.insert_plug(starting, mapping, plug, &mut flushes, Some(&mut rest))
     });
-    // What merged in the plug counts when the request it merged into leaves it, for what stays there must not keep a
-    // frozen queue from draining.
+    // An operation that merged in the plug counts as entered when the request that took it in leaves the plug. A
+    // request that stays in the plug must not keep a frozen queue from draining.
     *plug = rest.list;
     runner.insert_flushes(q, flushes, starting.now);
     Inserted { entered, dispatched: None }
@@ -59,7 +59,7 @@ pub(super) fn is_free(q: &RequestQueue) -> bool {
     !q.domain(0).has_waiting()
 }
 
-/// Asks the scheduler by `ask`, which gets the time, and whether this thread has news for one that may be asking
+/// Asks the scheduler by `ask`. `ask` gets the time, and whether this thread has news for a thread that may be asking
 /// already.
 pub(super) fn dispatch_by<'q>(
     runner: &mut Runner,
@@ -83,7 +83,7 @@ pub(super) fn dispatch_by<'q>(
     Dispatched::all(chosen)
 }
 
-/// Inserts what found no room before, as far as there is some now.
+/// Inserts the requests that found no room before, as far as there is room now.
 pub(super) fn insert_without_room(runner: &mut Runner, q: &RequestQueue, now: Time) {
     let has_changed = q.domain(0).enter(q, runner.member(q), runner, now, |section| {
         let nr_left = section.hold.backlog.len();
@@ -94,7 +94,7 @@ pub(super) fn insert_without_room(runner: &mut Runner, q: &RequestQueue, now: Ti
     runner.has_news |= has_changed;
 }
 
-/// Asks the scheduler once; if it holds requests back, once more with WAITING set and the tallies read after it.
+/// Asks the scheduler once. If it holds requests back, sets WAITING, reads the tallies after that, and asks once more.
 fn choose_or_wait<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
@@ -108,11 +108,27 @@ fn choose_or_wait<'q>(
     }
 }
 
-/// While all that waits goes to one hardware queue: tags first, then the choices, so that nothing is chosen before it
-/// can go. Returns how many requests became ready.
+/// While all that waits goes to one hardware queue: takes tags first, then chooses, so that no request is chosen before
+/// it can go. Returns how many requests became ready.
 ///
-/// COST: per request one lock and unlock of the hold, the scheduler's own work, and the slot's two lines; per batch
-/// of tags a read-modify-write of a tag word.
+/// # A tag held in vain
+/// ```text
+///     the thread that has the last tag           a thread that brings news
+///  1. asks the scheduler: it holds all back   a. inserts a request that may go, or completes one
+///  2. puts the tag back                       b. finds no tag, notes that it lacks one, and leaves
+///  3. looks at what was noted
+/// ```
+///
+/// If b comes before 2, then 3 finds the note, and the first thread asks the scheduler again for the second one. While
+/// it asks for another thread, it notes no lack of its own. Otherwise two threads that take the last tag in vain by
+/// turns would send each other to look again for ever.
+///
+/// Nothing is lost by that. The thread that has the tag at that time either took it after b, and then asks the
+/// scheduler after a; or it finds the note, and looks again itself. It also looks again if a time has come before it
+/// has put the tag back. A thread that comes for a later time finds the tag.
+///
+/// COST: per request one lock and unlock of the hold, the scheduler's own work, and the slot's two lines; per batch of
+/// tags a read-modify-write of a tag word.
 fn dispatch_one_hctx<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
@@ -132,19 +148,15 @@ fn dispatch_one_hctx<'q>(
             if tags.is_empty() {
                 break;
             }
-            // Others were faster. Another thread may insert, and lack a tag that was held here, before it is back: look
-            // again after putting it back.
+            // Other threads were faster. A thread may insert a request, and lack a tag that is held here, before the
+            // tag is back: so this thread puts the tags back and looks again.
             chosen += runner.put_unused(q, hctx, std::mem::take(&mut tags));
             continue;
         }
         if tags.is_empty() {
             nr_lacked = hctx.nr_lacked();
             let wanted = waiting.min(bound - chosen).min(TAG_BATCH);
-            // A thread that looks again for another one must not send that one to look again in turn, or two that hold
-            // the last tag in vain by turns go on for ever. Nothing is lost: the thread that has the tag now took it
-            // after the other had noted what it lacked, and so asks the scheduler after what the other did; or else it
-            // looks again itself. So it does if a time has come by when it has put the tag back; a thread that comes
-            // for a time later than that finds the tag.
+            // A thread that looks again for another one notes no lack: see "A tag held in vain" above.
             let got = runner.tags_or_wait(q, hctx, &mut batch[..wanted], Told::NO, !looks_for_another);
             if got == 0 {
                 break;
@@ -158,22 +170,22 @@ fn dispatch_one_hctx<'q>(
                 (chosen, batches) = (chosen + 1, batches + 1);
                 looks_for_another = false;
             }
-            // Another thread inserted for another hardware queue meanwhile.
+            // Another thread has meanwhile inserted a request for another hardware queue.
             Choice::Chosen(rq) => {
                 batches += 1;
                 chosen += runner.put_unused(q, hctx, std::mem::take(&mut tags));
                 chosen += runner.give_tag(q, rq, Told::NO).0;
                 looks_for_another = false;
             }
-            // As above: look again, by the count of waiting requests.
+            // Other threads were faster: as above, put the tags back and look again, by the count of waiting requests.
             Choice::Empty => chosen += runner.put_unused(q, hctx, std::mem::take(&mut tags)),
             Choice::HeldBack | Choice::Taken => {
-                // No word of the room that comes back with them: a thread that is told looks, is held back too, and
-                // tells the others in turn, for ever. What is held back goes on when a request with the device
-                // completes or a time has come, and either makes room.
+                // Threads that wait for room are not told of the room that the tags give back. A thread that is told
+                // looks, is held back too, and would tell the others in turn, for ever. What is held back goes on when
+                // a request with the device completes or a time has come, and either makes room.
                 chosen += runner.put_back(q, hctx, std::mem::take(&mut tags));
-                // A thread that inserted something that may go, completed what held something back, or came because a
-                // time had come, may have lacked a tag that was held here and have left.
+                // Another thread may have inserted a request that may go, or completed what held something back, or
+                // come because a time had come. If it lacked a tag that was held here, it has left.
                 let is_due = domain.has_come(q, &mut now) && kept("dispatch.due_for_all");
                 if hctx.nr_lacked() == nr_lacked && !is_due {
                     break;
@@ -187,9 +199,9 @@ fn dispatch_one_hctx<'q>(
     chosen
 }
 
-/// With several: the choice first, since it decides whose tag is needed. A request whose hardware queue has no tag is
-/// put aside and the next is chosen, until a hardware queue would have a second one aside. Returns how many became
-/// ready.
+/// While requests wait for several hardware queues: chooses first, since the choice decides whose tag is needed. A
+/// request whose hardware queue has no tag is put aside and the next is chosen. Choosing ends when a hardware queue
+/// would have a second request aside. Returns how many requests became ready.
 fn dispatch_many_hctxs<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,

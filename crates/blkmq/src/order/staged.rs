@@ -1,14 +1,19 @@
-//! The locking `staged`: Axboe's series of 2024, each of its three measures by itself, with two of its flaws mended. A
-//! request keeps its mark for the head wherever it waits, and what lies in a bucket counts as waiting.
+//! The locking `staged`: Axboe's series of 2024, with each of its three measures selectable by itself, and with two of
+//! its flaws mended. A request keeps its mark for the head wherever it waits, and what lies in a bucket counts as
+//! waiting.
 //!
 //! # Liveness
-//! Who finds another thread choosing, or inserting, kicks it (see `staging`), so that it looks once more before it lets
-//! go; in the series that was left to the next completion, and to a timer where none comes.
+//! A thread that finds another thread choosing, or inserting, kicks that thread (see `staging`). The kicked thread
+//! looks once more before it lets go. In the series the next completion had to look, and a timer where no completion
+//! comes.
 //!
-//! Who only polls, with nothing new to tell, kicks nobody. Otherwise threads that poll while the scheduler holds back
-//! what waits keep one choosing in vain, and what it holds back for may be the requests that this very thread has
-//! chosen and does not come to issue. (Who polls, and held the last tag while another lacked it, does kick: that other
-//! one may have had news. To do so again it must have got that tag anew, while another lacked it.)
+//! A thread that only polls, and has no news, kicks no thread. Otherwise threads that poll, while the scheduler holds
+//! back what waits, would keep one thread choosing in vain for ever. And the scheduler may hold back for requests that
+//! this very thread has chosen and does not come to issue.
+//!
+//! There is one exception: a thread that polls does kick if it held the last tag while another thread lacked one, for
+//! that other thread may have had news. To kick once more, the polling thread must have got that tag anew while another
+//! thread lacked it.
 
 use blkmq_sched::Time;
 
@@ -25,12 +30,12 @@ use crate::stack::Chain;
 use crate::staging::{Round, Staging};
 use crate::sync::kept;
 
-/// Inserts a plug, or leaves it in this submitter's bucket. What finds no room stays in the plug, or with buckets waits
-/// with what others left.
+/// Inserts a plug, or leaves it in this submitter's bucket. What finds no room stays in the plug; with buckets it waits
+/// with what other threads left.
 ///
-/// COST: without buckets as of `single`. With them, without contention two compare-exchanges of the shared word and a
-/// lock and unlock of the hold; with contention an exchange of the own bucket's line, a fence, and at most one exchange
-/// of the shared word.
+/// COST: without buckets as of `single`. With buckets and without contention two compare-exchanges of the shared word
+/// and a lock and unlock of the hold; with contention an exchange of the own bucket's line, a fence, and at most one
+/// exchange of the shared word.
 pub(super) fn insert(
     runner: &mut Runner,
     starting: &Starting<'_>,
@@ -53,7 +58,7 @@ pub(super) fn insert(
             }
             entered = domain.enter(q, member, runner, now, |section| {
                 section.retry_without_room();
-                // A merge is looked for: the lock was free, or only a dispatcher had it.
+                // This insertion looks for merges: the lock was free, or only a dispatcher had it.
                 let entered = section.insert_plug(starting, mapping, plug, &mut flushes, None);
                 section.insert_left(usize::MAX);
                 entered
@@ -94,7 +99,7 @@ pub(super) fn is_free(q: &RequestQueue) -> bool {
     q.domain(0).inserting.is_free() && single::is_free(q)
 }
 
-/// Inserts, by `round`, until nothing was left in a bucket meanwhile; then lets the next thread insert.
+/// Inserts, by `round`, until nothing was left in a bucket meanwhile. Then the next thread may insert.
 fn serve_buckets(runner: &mut Runner, q: &RequestQueue, left: Chain, mut round: impl FnMut(&mut Runner)) {
     let round = |_| {
         round(runner);
@@ -118,8 +123,8 @@ fn insert_buckets(runner: &mut Runner, q: &RequestQueue, now: Time, measures: Me
     });
 }
 
-/// One choice under one hold, unless another thread is choosing, which then chooses once more if this one has news for
-/// it.
+/// One choice under one hold, unless another thread is choosing. If this thread has news, the other thread then chooses
+/// once more.
 ///
 /// COST: beside the hold two exchanges of the shared word; for a thread that finds another one choosing a load, a fence
 /// and one exchange.
@@ -131,12 +136,13 @@ fn choose_alone<'q>(runner: &mut Runner, q: &'q RequestQueue, now: Time, has_new
         member.counters.found_held();
         return Choice::Taken;
     };
-    // As often as it is kicked: as in the series, nothing bounds what one thread does for others here. There is an end
-    // to it, since nothing is issued meanwhile that could complete, and what may be inserted is bounded.
+    // One round for each kick: as in the series, nothing bounds what one thread does for others here. The rounds end
+    // nevertheless: nothing is issued meanwhile that could complete, and the number of requests that may be inserted is
+    // bounded.
     let (mut now, mut choice) = (now, None);
     let round = |_| {
-        // Threads that come because a time has come kick this one again and again while it asks as of a time before
-        // that one.
+        // The time must be read anew. Threads that come because a time has come would kick this thread again and again
+        // while it asks as of an earlier time.
         if choice.is_some() && kept("staged.time_anew") {
             domain.has_come(q, &mut now);
         }
@@ -144,7 +150,7 @@ fn choose_alone<'q>(runner: &mut Runner, q: &'q RequestQueue, now: Time, has_new
         let is_last = matches!(choice.insert(chosen), Choice::Chosen(_));
         Round { has_more: false, is_last }
     };
-    // A thread that has got a request asks for another, and finds then what it was kicked for.
+    // A thread that has got a request asks for another one, and then finds what it was kicked for.
     let _ = domain.dispatching.serve(left, round, Staging::give_up_and_look);
     choice.expect("there was a round")
 }

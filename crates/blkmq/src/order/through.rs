@@ -1,12 +1,12 @@
-//! Handing requests through: while nothing waits, what comes under one hold and gets tags leaves under the same hold,
-//! so it is put in the scheduler's order without ever being put into the scheduler.
+//! Handing requests through: requests that come under a hold, while nothing waits, and get tags, leave under the same
+//! hold. They are put in the scheduler's order without ever being put into the scheduler.
 //!
 //! Nothing is decided here. The scheduler names the order in which it would have handed the requests out after
-//! inserting all of them, and declines where it is not as simple as that (`Scheduler::hand_through`). What it declines,
-//! or what finds no tags, is inserted as ever.
+//! inserting all of them. Where that order is not simple to tell, the scheduler declines (`Scheduler::hand_through`).
+//! Requests that it declines, or that find no tags, are inserted in the usual way.
 //!
-//! What was left with the holder goes in the order in which it was left, and not in rounds of its submitters: all of it
-//! goes at once.
+//! Requests that were left with the holder go in the order in which they were left, and not in rounds of their
+//! submitters, because all of them go at once.
 
 use blkmq_sched::{MOST_NEWCOMERS, Newcomer, Op};
 
@@ -45,7 +45,7 @@ impl Newcomers {
             Some(Newcomer { info: like, .. }) => {
                 let is_alike =
                     self.hctx == body.hctx && like.op == body.op && like.priority.class == body.priority.class;
-                // As in a stream whose requests are as large as they may be.
+                // In a stream, whose requests are as large as they may be, each request touches the one before.
                 let touches = self.known.last().is_some_and(|last| last.info.end() == body.sector);
                 if !is_alike || touches {
                     return false;
@@ -58,7 +58,7 @@ impl Newcomers {
 }
 
 impl Runner {
-    /// Notes a plug's requests, if all of them may go together. Called before the hold, so that it is the shorter.
+    /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.
     #[inline]
     pub(super) fn note_newcomers(&mut self, q: &RequestQueue, mapping: &Mapping, plug: &mut RqList) -> bool {
         self.newcomers.known.clear();
@@ -78,11 +78,11 @@ impl Runner {
 }
 
 impl<'q> Section<'q, '_> {
-    /// Hands a whole plug through that was noted, if that can be; else it stays as it is. Returns how many operations
-    /// and requests that were.
+    /// Hands through a whole plug that was noted, if that is possible. Otherwise the plug stays as it is. Returns how
+    /// many operations and how many requests went through.
     ///
-    /// COST: beside the scheduler's own work the slots, and a read-modify-write of a tag word; if the scheduler
-    /// declines, tags are put back and a fence is passed, for nothing.
+    /// COST: beside the scheduler's own work the slots, and a read-modify-write of a tag word. If the scheduler
+    /// declines, this thread has put tags back and passed a fence for nothing.
     #[inline]
     pub(super) fn hand_own_through(&mut self, starting: &Starting<'q>, plug: &mut RqList) -> (u64, usize) {
         let requests = plug.len();
@@ -93,8 +93,8 @@ impl<'q> Section<'q, '_> {
         operations.map_or((0, 0), |operations| (operations, requests))
     }
 
-    /// Hands all through that was left with the holder, if that can be; else it stays there. Returns how many requests
-    /// that were.
+    /// Hands through all that was left with the holder, if that is possible. Otherwise all of it stays there. Returns
+    /// how many requests went through.
     ///
     /// COST: as of [`hand_own_through`](Self::hand_own_through).
     #[inline]
@@ -119,9 +119,9 @@ impl<'q> Section<'q, '_> {
         0
     }
 
-    /// Hands a run through that was noted: with a tag each, and in the scheduler's order, it is ready then. Returns how
-    /// many operations that were; nothing, and the run is as it was, if that cannot be. `starting`: the requests begin
-    /// with this.
+    /// Hands through a run that was noted: each request gets a tag, the run is put in the scheduler's order, and is
+    /// then ready. Returns how many operations went through. Returns nothing, and leaves the run as it was, if that is
+    /// not possible. `starting`: the requests begin with this.
     fn hand_through(&mut self, run: &mut RqList, starting: Option<&Starting<'q>>) -> Option<u64> {
         let Self { q, member, domain, hold, runner, now, .. } = self;
         let q = *q;
@@ -129,7 +129,7 @@ impl<'q> Section<'q, '_> {
         let (number, index) = (run.len(), runner.newcomers.hctx);
         let (class, limited, hctx) = (like.priority.class, like.op != Op::Read, q.hctxs.get(index));
         let is_limited = limited && hold.async_bound(q).is_some();
-        // Behind another class, which may be with the device still, the scheduler would decline.
+        // Behind requests of another class, which the device may still have, the scheduler would decline.
         let is_steady = hold.latest == class && hold.gate.is_none_or(|gate| gate == class);
         if is_limited || hctx.nr_parked() > 0 || !is_steady {
             return None;
@@ -176,7 +176,7 @@ impl<'q> Section<'q, '_> {
         Some(operations)
     }
 
-    /// Whether so many may be handed through together, as far as the scheduler's holder can tell at once.
+    /// Whether so many requests may be handed through together, as far as the scheduler's holder can tell at once.
     #[inline]
     fn may_hand_through(&self, number: usize) -> bool {
         let Hold { scheduler, backlog, is_fold_due, .. } = &*self.hold;

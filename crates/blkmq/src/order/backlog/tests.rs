@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::request::SlotIndex;
 
-/// Slots of several members, and a request in each.
+/// Slots of several members, and a request in each slot.
 fn slots(nr_members: u16, each: u16) -> Slots {
     let slots = Slots::new(usize::from(nr_members));
     (0..nr_members).for_each(|member| slots.make_pool(member, each));
@@ -76,8 +76,8 @@ fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
     assert!(backlog.is_empty() && !backlog.lacks_room());
 }
 
-/// Room for one request comes now and then, with looks in vain in between, as many as may be. Red when a look in vain
-/// takes the turn on, and when a kind or a member is always the first to look.
+/// Room for one request comes now and then, with any number of looks in vain in between. Red when a look in vain passes
+/// the turn on, and when a kind or a member is always the first to look.
 #[test]
 fn room_goes_round_however_often_it_is_looked_for_in_vain() {
     for looks_in_vain in 0..4 {
@@ -114,7 +114,7 @@ fn room_goes_round_however_often_it_is_looked_for_in_vain() {
     }
 }
 
-/// Red when a lower class takes turns with a higher one: what it gets in by that would keep the higher one's out.
+/// Red when a lower class takes turns with a higher one: the requests that it gets in would keep the higher one's out.
 #[test]
 fn the_highest_class_of_a_member_has_room_first() {
     let slots = slots(1, 8);
@@ -137,17 +137,17 @@ fn the_highest_class_of_a_member_has_room_first() {
 /// A request in a slot of a member.
 type Rq = (u16, u16);
 
-/// Of the requests that stand in front, each one's place among those of its member.
+/// For each request that stands in front, its place among those of its member.
 fn places(front: &[Rq]) -> HashMap<Rq, usize> {
     let place = |rq: &Rq| front.iter().filter(|other| other.0 == rq.0 && other.1 <= rq.1).count();
     front.iter().map(|rq| (*rq, place(rq))).collect()
 }
 
 proptest! {
-    /// The two promises, whatever is left between the holds: a request is taken by hold ceil(n / 64) + 1 after it was
-    /// left, n being all that was there with it; and of the 64 that stood in front, nobody's k-th is taken while
-    /// another's (k - 1)-th waits. Red when the rounds take all that is there, and when a round takes a member's whole
-    /// list.
+    /// The two promises, whatever is left between the holds. A request is taken by hold ceil(n / 64) + 1 after it was
+    /// left, where n is the number of requests that were there with it. Of the 64 that stood in front, no member's k-th
+    /// is taken while another member's (k - 1)-th waits. Red when the rounds take all that is there, and when a round
+    /// takes a member's whole list.
     #[test]
     fn staging_is_fair_in_rounds(batches in vec(vec((1u16..6, 1usize..40), 0..6), 1..12)) {
         const SHARE: usize = 64;
@@ -155,7 +155,7 @@ proptest! {
         let slots = slots(nr_members, 4096);
         let mut backlog = Backlog::new();
         backlog.reserve(nr_members - 1);
-        // How much was there when a request was left, and after how many holds.
+        // How many requests were there when a request was left, and after how many holds it was left.
         let mut left = HashMap::new();
         let mut order = VecDeque::new();
         let mut front = HashMap::new();

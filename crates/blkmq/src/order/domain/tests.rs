@@ -27,7 +27,7 @@ fn reap_all(submitter: &mut Submitter) {
     }
 }
 
-/// Red when a wait is not counted, when a free lock is, and when the meter is read in another order.
+/// Red when a wait is not counted, when a free lock is counted, and when the meter is read in another order.
 #[test]
 fn who_finds_the_lock_taken_counts_the_wait() {
     let driver = spec::open("null,irqmode=0").unwrap();
@@ -81,7 +81,7 @@ fn tags_for_requests_that_have_gone_come_back() {
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
     submitter.flush_plug();
     assert_eq!(q.domain.nr_waiting(), 1);
-    // As it looks to a thread that read the count before others took five of six.
+    // What a thread sees that read the count before other threads took five of six.
     q.domain.set_nr_waiting(6);
     drop(quiesce);
     reap_all(&mut submitter);
@@ -95,8 +95,8 @@ fn count(wait: Wait, ns: u64) {
     WAITS[usize::from(wait == Wait::Staged)].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Red when a wait is told of twice, or not at all, and when the time of staging stays where that of issuing is
-/// expected.
+/// Red when a wait is told of twice, or not at all, and when the time of staging stays in the field in which the time
+/// of issuing is expected.
 #[test]
 fn each_wait_is_told_of_once() {
     let build = |locking| {
@@ -126,10 +126,10 @@ fn each_wait_is_told_of_once() {
             (over, refused) = (over + 1, refused + u32::from(is_refused));
         }
     }
-    // The flush has nothing to wait for, and no scheduler is asked for it.
+    // The flush waits for nothing, and no scheduler is asked for it.
     assert_eq!((over, refused, waits()), (7, 1, [0, 6]));
 
-    // Of another's lock `who_finds_the_lock_taken_counts_the_wait` tells.
+    // `who_finds_the_lock_taken_counts_the_wait` tests a wait for a lock that another thread has.
     let q = build(Locking::Single);
     let mut submitter = q.submitter(&Client::new("alone")).unwrap();
     submitter.submit(Bio::read(0, Buffer::zeroed(4096))).unwrap();
