@@ -1,8 +1,8 @@
-//! Counting without a shared line: every thread adds to a line of its own, and readers sum.
+//! Counting without a shared line: every thread adds to a line of its own, and readers sum the lines.
 //!
-//! This module holds what the layer counts for itself and its tests. The statistics that users know from Linux are in
-//! the modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges
-//! of sectors, and `batch` what the path calls.
+//! This file holds what the layer counts for itself and its tests. The statistics that users know from Linux are in the
+//! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of
+//! sectors, and `batch` what the path calls.
 
 mod batch;
 mod gauge;
@@ -23,7 +23,7 @@ pub(crate) use self::sums::Sums;
 use crate::sync::Line;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// One thread's counters. Only that thread writes them. A reader may see a part of a batch and not the rest.
+/// One thread's counters. Only that thread writes them. A reader may see some counts of a batch and not the rest.
 #[derive(Debug)]
 pub(crate) struct Counters(Line<Cells>);
 
@@ -60,7 +60,7 @@ pub struct Stats {
     pub merges_plug: u64,
     /// Operations and requests that joined another one in the scheduler.
     pub merges_insert: u64,
-    /// Requests offered to the driver. A request counts each time it is offered.
+    /// Requests offered to the driver. A request counts each time that it is offered.
     pub issued: u64,
     /// Requests that the driver gave back for another try.
     pub requeued: u64,
@@ -81,7 +81,7 @@ pub struct Stats {
     pub staged: u64,
     /// How often a thread was at the scheduler, to insert or to dispatch or both.
     pub holds: u64,
-    /// How often a thread found another one at the scheduler, and left its requests to that thread.
+    /// Times that a thread found another one at the scheduler, and left its requests to that one.
     pub trylock_failed: u64,
 }
 
@@ -146,15 +146,15 @@ impl Counters {
 
     pub(crate) fn entered(&self, n: u64) {
         let entered = self.0.entered.load(Ordering::Relaxed).wrapping_add(n);
-        // ORDERING: Release, so that a thread that sees these operations in flight sees the stamp of the busy time that
-        // was moved before they came, and does not take idle time for theirs; pairs with the Acquire in `nr_entered`.
+        // ORDERING: Release pairs with the Acquire in `nr_entered`. A reader that sees these operations in flight also
+        // sees the stamp of the busy time, which was moved before they came, so it takes no idle time for theirs.
         self.0.entered.store(entered, Ordering::Release);
     }
 
     pub(crate) fn completed(&self, n: u64) {
         let completed = self.0.completed.load(Ordering::Relaxed).wrapping_add(n);
-        // ORDERING: Release, so that a thread that reads this count sees these operations among the entered ones; pairs
-        // with the Acquire in `nr_completed`. Otherwise a queue that is waited for would look drained too early.
+        // ORDERING: Release pairs with the Acquire in `nr_completed`. A reader of this count sees these operations
+        // among the entered ones. Otherwise a queue that a thread waits for would look drained too early.
         self.0.completed.store(completed, Ordering::Release);
     }
 
@@ -194,7 +194,7 @@ impl Counters {
         add(&self.0.dispatch_batches, batches as u64);
     }
 
-    /// The scheduler's lock was taken, and became free after `ns` nanoseconds.
+    /// This thread has waited `ns` nanoseconds for the scheduler's lock.
     pub(crate) fn waited(&self, ns: u64) {
         add(&self.0.contended, 1);
         add(&self.0.lock_wait_ns, ns);
@@ -221,21 +221,20 @@ impl Counters {
         }
     }
 
-    /// Requests of a class are about to pass the scheduler by; `limited` of them are not reads. Counted before the look
-    /// at the gate that decides.
+    /// Requests of a class are about to pass the scheduler by; `limited` of them are other than reads. They are counted
+    /// before the look at the gate that decides.
     pub(crate) fn bypassing(&self, class: Class, requests: u64, limited: u64) {
         add(&self.0.bypassed[class.index()], requests);
-        // The completion of these requests is counted against what the scheduler let in, but the scheduler never let
-        // them in.
+        // Their completion is counted against the requests that the scheduler let in, and these requests never came in.
         add(&self.0.limited, limited.wrapping_neg());
     }
 
-    /// Requests have passed the scheduler by.
+    /// Requests that were about to pass have passed.
     pub(crate) fn passed(&self, requests: u64) {
         add(&self.0.passed, requests);
     }
 
-    /// Requests have not passed because the gate was shut: for the scheduler they are over.
+    /// Requests that were about to pass have not passed. For the scheduler they are over.
     pub(crate) fn turned_back(&self, class: Class, requests: u64, limited: u64) {
         add(&self.0.ordered[class.index()], requests);
         add(&self.0.limited, limited);

@@ -1,8 +1,8 @@
 //! Requests: what the block layer carries from a submitter to a driver and back.
 //!
-//! A request lives in a slot of its submitter, from a pool whose size never changes. The holder of the [`Request`]
-//! value of a slot, or of a list that it was put on, owns the request. No other thread touches the request, so there is
-//! no lock per request.
+//! A request lives in a slot of its submitter, from a pool sized once. A thread that holds the [`Request`] value of a
+//! slot, or a list on which the slot was put, owns the request, and no other thread touches it. So there is no lock per
+//! request.
 
 mod body;
 mod index;

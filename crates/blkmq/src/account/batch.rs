@@ -16,8 +16,8 @@ pub enum Accounting {
     /// Every thread counts on lines of its own, and readers sum.
     #[default]
     PerThread,
-    /// Every request counts up, and down again, a number that all threads share: what Linux did before 4.14, and what a
-    /// measurement of the other way is compared with. The numbers shown are the same.
+    /// Every request counts up, and down again, a number that all threads share, as Linux did before 4.14. The other
+    /// way is measured against this one. The numbers shown are the same.
     Shared,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct Account {
     pub(crate) ranges: Ranges,
 }
 
-/// How a request is counted. It is decided once, when the request enters the queue, so that what was counted in is
-/// counted out whatever is switched meanwhile.
+/// How a request is counted. This is decided once, when the request enters the queue. So what was counted in is counted
+/// out, whatever is switched meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark(u8);
 
@@ -74,7 +74,7 @@ impl Mark {
         }
     }
 
-    /// How one of the queue's own flushes that begins now is counted: as a flush, and nowhere as in flight.
+    /// How one of the queue's own flushes that begins now is counted: as a flush, and never as in flight.
     pub(crate) fn of_flush(q: &RequestQueue) -> Self {
         if Self::now(q).is_counted() { Self::PLAIN } else { Self::NONE }
     }
@@ -109,8 +109,8 @@ fn range<'q>(q: &'q RequestQueue, member: &'q Member, place: usize) -> (&'q Gaug
     (q.account.ranges.gauge(place), sums)
 }
 
-/// Requests that begin in one go. The queue counts the operations that enter it, which are as many as requests but for
-/// merges; so here is only what differs from that.
+/// Requests that begin in one go. The queue counts the operations that enter it, and but for merges there are as many
+/// requests as operations. So only the difference is counted here.
 ///
 /// COST: per request a mark on its line and two looks at it; per batch the settings' line and a look at the clock's
 /// tick.
@@ -123,7 +123,7 @@ pub(crate) struct Starting<'q> {
 }
 
 impl<'q> Starting<'q> {
-    /// Requests begin at `now`. Called before anybody else can see the first of them.
+    /// Requests begin at `now`. Called before any other thread can see the first of them.
     #[inline]
     pub(crate) fn new(q: &'q RequestQueue, member: &'q Member, now: Time) -> Self {
         let mark = Mark::now(q);
@@ -133,7 +133,7 @@ impl<'q> Starting<'q> {
         Self { q, now, member, mark }
     }
 
-    /// A request enters the queue, and nobody else has it yet.
+    /// A request enters the queue, and no other thread has it yet.
     #[inline]
     pub(crate) fn add(&self, rq: &mut Request<'_>) {
         if self.mark(rq) {
@@ -141,7 +141,7 @@ impl<'q> Starting<'q> {
         }
     }
 
-    /// The first half of [`add`](Self::add), which nobody sees yet. Returns whether there is another half.
+    /// The first half of [`add`](Self::add), which no other thread can see yet. Returns whether there is a second half.
     #[inline]
     pub(crate) fn mark(&self, rq: &mut Request<'_>) -> bool {
         let body = rq.body_mut();
@@ -200,7 +200,7 @@ impl<'q> Starting<'q> {
         }
     }
 
-    /// So many operations are counted as entered, all those of the batch.
+    /// `operations`, all those of the batch, are counted as entered.
     #[inline]
     pub(crate) fn finish(self, entered: u64) {
         if !self.mark.is_counted() {
@@ -212,8 +212,8 @@ impl<'q> Starting<'q> {
 /// Requests that end in one go, counted as runs of one operation.
 ///
 /// COST: per request a few additions; per batch a look at the clock's tick, and per run the thread's own line. The
-/// fields keep their order so that no two sums are neighbours: as such they would be added as one vector, and the load
-/// of that waits until the narrower stores of the sums before have left the processor's store buffer.
+/// fields keep their order so that no two sums are neighbours. Neighbouring sums would be added as one vector. The load
+/// of that vector waits until the narrower stores of the earlier sums have left the processor's store buffer.
 #[repr(C)]
 pub(crate) struct Ending<'q> {
     requests: u64,
@@ -284,8 +284,8 @@ impl<'q> Ending<'q> {
         }
     }
 
-    /// Shows to readers what has been added. Called before the operations are handed to other threads, so that who has
-    /// its completions finds them counted.
+    /// Shows readers what has been added. Called before the operations are handed to other threads, so that a thread
+    /// that has its completions finds them counted.
     #[inline]
     pub(crate) fn publish(&mut self) {
         if self.requests > 0 {
@@ -300,8 +300,8 @@ impl<'q> Ending<'q> {
 }
 
 impl Member {
-    /// A request that had begun, and was counted among those that entered, ends: it would have to wait. It counts as if
-    /// it had not begun.
+    /// A request that had begun, and was counted among those that entered, ends because it would have to wait. It
+    /// counts as if it had not begun.
     #[cold]
     pub(crate) fn account_refuse(&self, q: &RequestQueue, rq: &mut Request<'_>) {
         let body = rq.body_mut();
@@ -326,7 +326,7 @@ impl Member {
         }
     }
 
-    /// A request that had begun joins one in the scheduler: it waited there for its turn to be inserted.
+    /// A request that had begun joins another one in the scheduler. It has waited for its turn to be inserted.
     pub(crate) fn account_merge(&self, q: &RequestQueue, absorbed: &Request<'_>) {
         let absorbed = absorbed.body();
         if !absorbed.mark.is_counted() {
@@ -346,8 +346,8 @@ impl Member {
         }
     }
 
-    /// A request in the scheduler joins another one. If it is the older one, the other counts its time from then on
-    /// too.
+    /// A request in the scheduler joins another one. If the absorbed request is the older one, the other also counts
+    /// its time from then on.
     pub(crate) fn account_join(&self, q: &RequestQueue, survivor: &Request<'_>, absorbed: &Request<'_>) {
         self.account_merge(q, absorbed);
         let (survivor, absorbed) = (survivor.body(), absorbed.body());

@@ -1,4 +1,4 @@
-//! What a queue, or a range of its sectors, keeps once: since when its busy time is counted.
+//! What a queue, or a range of its sectors, keeps only once: up to which time its busy time has been counted.
 
 use blkmq_sched::Time;
 
@@ -7,16 +7,17 @@ use crate::account::Stat;
 use crate::sync::Line;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Busy time is counted in ticks of 2^20 ns, where Linux counts jiffies: a shift, no division, and no beat with loads
-/// whose rhythm is in whole milliseconds.
+/// The length of a tick as a power of two, in ns: busy time is counted in ticks of 2^20 ns, where Linux counts jiffies.
+/// A power of two needs a shift and no division. It also keeps no rhythm with loads whose period is in whole
+/// milliseconds.
 const TICK_SHIFT: u32 = 20;
 
 /// The busy time, and, for [`Accounting::Shared`](crate::Accounting::Shared) alone, what is in flight.
 ///
-/// Time is counted from tick to tick: whoever starts or ends requests moves the stamp to its own tick, and counts what
-/// lies between as busy if something was in flight. An end proves that; a start has to look. So a request that neither
-/// begins nor ends a tick counts nothing, one that lies across the edge of a tick counts the whole tick, and of many
-/// the sum is right.
+/// Time is counted from tick to tick. A thread that starts or ends requests moves the stamp to its own tick, and counts
+/// the time between as busy if something was in flight. The end of a request proves that something was in flight; at a
+/// start the thread has to look. So a request that neither begins nor ends a tick counts nothing, and one that lies
+/// across the edge of a tick counts the whole tick. Over many requests the sum is right.
 #[derive(Debug)]
 pub(crate) struct Gauge(Line<Shared>);
 
@@ -55,8 +56,8 @@ impl Gauge {
         }
     }
 
-    /// Looks whether the queue is busy before it moves the stamp: what starts afterwards has moved the stamp itself, or
-    /// found it where it should be, so the exchange fails and idle time is not taken for that request's.
+    /// Looks whether the queue is busy before it moves the stamp. A request that starts afterwards has moved the stamp
+    /// itself, or found it where it should be. So the exchange fails, and idle time is not counted as that request's.
     #[cold]
     fn advance_to(&self, tick: u64, mut stamp: u64, is_busy: impl Fn() -> bool) {
         while tick > stamp {
@@ -83,14 +84,15 @@ impl Gauge {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// What is in flight by the line that all threads write.
+    /// How many requests are in flight, by the line that all threads write.
     pub(crate) fn nr_shared(&self) -> u64 {
         self.0.in_flight.load(Ordering::Relaxed)
     }
 
-    /// All that is shown, of the sums of all threads and what they say is in flight. While the statistics are on it
-    /// counts the busy time up to now: a long request would show none until it ends. While they are off, what seems to
-    /// be in flight may be requests about to say that they do not count, and the stamp may be old.
+    /// All that is shown, from the sums of all threads and from `in_flight`, which is what these sums say. While the
+    /// statistics are on, this counts the busy time up to now; otherwise a long request would show none until it ends.
+    /// While they are off it does not: what seems to be in flight may be requests that are about to say that they do
+    /// not count, and the stamp may be old.
     pub(crate) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
         if in_flight > 0 && is_on {
             self.advance(now, || true);
@@ -100,10 +102,10 @@ impl Gauge {
     }
 }
 
-/// Operations that entered and are not gone, as far as each thread's counts, which are read apart, say: a look while
-/// requests move may miss the beginning of one whose end it sees, so the difference is held at zero.
+/// Operations that entered and are not gone, by the counts of the threads, which are read one after the other. A look
+/// while requests move may miss the beginning of a request whose end it sees. So the difference is held at zero.
 pub(crate) fn in_flight(entered: impl Iterator<Item = u64>, gone: impl Iterator<Item = u64>) -> u64 {
-    // First those that are gone: what moves between the two sums then counts as in flight.
+    // First those that are gone: a request that moves between the two sums then counts as in flight.
     let gone = gone.fold(0_u64, u64::wrapping_add);
     let entered = entered.fold(0_u64, u64::wrapping_add);
     u64::try_from(entered.wrapping_sub(gone).cast_signed()).unwrap_or(0)

@@ -21,7 +21,7 @@ pub const MAX_RANGES: usize = 64;
 /// partition it was sent to. Operations without sectors belong to none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SectorRange {
-    /// What it is called; no spaces.
+    /// What the range is called; no spaces.
     pub name: String,
     /// First sector, in units of 512 bytes.
     pub first: u64,
@@ -30,7 +30,7 @@ pub struct SectorRange {
 }
 
 impl SectorRange {
-    /// The first sector behind it.
+    /// The first sector behind the range.
     const fn end(&self) -> u64 {
         self.first.saturating_add(self.nr_sectors)
     }
@@ -97,7 +97,7 @@ impl Ranges {
         }
     }
 
-    /// Whether there are any.
+    /// Whether the queue has any ranges.
     ///
     /// COST: one load of a line that is written when the ranges change.
     #[inline]
@@ -105,7 +105,7 @@ impl Ranges {
         self.len.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there ever were any, so that threads need sums for them.
+    /// Whether the queue ever had a range, so that threads need sums for it.
     pub(crate) fn ever(&self) -> bool {
         self.gauges.get().is_some()
     }
@@ -162,8 +162,8 @@ impl RequestQueue {
         self.members.iter().filter_map(move |(_, member)| member.range_sums(place))
     }
 
-    /// Puts ranges in the place of those that are there. Their sums go on if a range of the same name was there.
-    /// The queue is frozen, drained and quiesced, or nobody has it yet; the caller holds the control lock.
+    /// Replaces the ranges. The sums of a range go on if a range of the same name was there. The queue is frozen,
+    /// drained and quiesced, or no other thread has it yet. The caller holds the control lock.
     pub(crate) fn install_ranges(&self, mut new: Vec<SectorRange>) {
         let ranges = &self.account.ranges;
         let now = self.clock.now();

@@ -5,12 +5,12 @@ use std::fmt;
 use super::gauge::in_flight;
 use crate::queue::RequestQueue;
 
-/// The statistics of a queue, or of a named range of its sectors, as the kernel's `stat` file shows them: in its order,
-/// with its units, and [`Display`](fmt::Display) prints its line.
+/// The statistics of a queue, or of a named range of its sectors, in the order and with the units of the kernel's
+/// `stat` file. [`Display`](fmt::Display) prints the line of that file.
 ///
-/// Counted are requests, not operations: what merged is one request and some merges. Requests that failed count like
-/// others. Writes of zeroes, and operations that only flush, count as writes. Sectors are of 512 bytes; ticks are
-/// milliseconds, summed in nanoseconds from the submission of each request to its completion.
+/// Requests are counted, not operations: several operations that merged are one request and some merges. Requests that
+/// failed count like others. Writes of zeroes, and operations that only flush, count as writes. Sectors are of 512
+/// bytes. Ticks are milliseconds, summed in nanoseconds from the submission of each request to its completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stat {
     /// Reads that completed.
@@ -29,9 +29,10 @@ pub struct Stat {
     pub write_sectors: u64,
     /// Time that these writes took, in ms.
     pub write_ticks: u64,
-    /// Requests in the queue just now, those that wait and those that the driver has.
+    /// Requests in the queue just now: those that wait and those that the driver has.
     pub in_flight: u64,
-    /// Time in which there was something in the queue, in ms; measured in ticks of 2^20 ns, never more than has passed.
+    /// Time in which there was something in the queue, in ms. It is measured in ticks of 2^20 ns, and is never more
+    /// than has passed.
     pub io_ticks: u64,
     /// Time that all requests took, flushes included, in ms.
     pub time_in_queue: u64,
@@ -90,14 +91,15 @@ impl RequestQueue {
     /// The statistics of the whole queue, requests of the ranges included.
     #[must_use]
     pub fn stat(&self) -> Stat {
-        // First the time: what is found in flight after it was so then, or has ended and counted its time.
+        // The time is read first: a request that is found in flight after that was in flight at that time, or has ended
+        // and counted its time.
         let now = self.clock.now();
         let all = self.members.iter().map(|(_, member)| &member.sums);
         self.account.gauge.stat(now, self.nr_queued(), self.settings.has_iostats(), all)
     }
 
     /// Reads, and requests other than reads, that the driver has just now, as the kernel's file `inflight` shows them.
-    /// It looks at every tag that is out. What only waits in the queue is in [`Stat::in_flight`] alone.
+    /// This looks at every tag that is out. Requests that only wait in the queue are in [`Stat::in_flight`] alone.
     #[must_use]
     pub fn inflight(&self) -> [u32; 2] {
         let mut inflight = [0; 2];

@@ -7,7 +7,7 @@ use crate::account::Stat;
 use crate::sync::Line;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted apart, in the order of the kernel's groups.
+/// The kinds of operations that are counted apart, in the order of the kernel's groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Group {
@@ -20,7 +20,7 @@ pub(crate) enum Group {
 impl Group {
     const COUNT: usize = 4;
 
-    /// An operation that only flushes counts as a write; the queue's own flushes do not come by here.
+    /// An operation that only flushes counts as a write. The queue's own flushes are not counted here.
     pub(crate) const fn of(op: Op) -> Self {
         match op {
             Op::Read => Self::Read,
@@ -104,20 +104,21 @@ impl Sums {
         self.0.entered.load(Ordering::Acquire)
     }
 
-    /// Operations of those that entered that are not in flight as a request: not counted, joined to one, or over with
-    /// it.
+    /// Of the operations that entered, those that are not in flight as a request: not counted, joined to a request, or
+    /// over with it.
     pub(crate) fn nr_gone(&self) -> u64 {
         let groups = [Group::Read, Group::Write, Group::Discard].map(|group| self.group(group));
         groups.iter().fold(get(&self.0.skipped), |sum, of| sum.wrapping_add(get(&of.ios)).wrapping_add(get(&of.merges)))
     }
 
-    /// The sums of all threads. What comes from elsewhere, how much is in flight and the busy time, is left at zero.
+    /// The sums of all threads. The numbers that come from elsewhere, how much is in flight and the busy time, are left
+    /// at zero.
     pub(crate) fn stat<'a>(all: impl Iterator<Item = &'a Self>) -> Stat {
         let mut sums = [[0_u64; 4]; Group::COUNT];
         for thread in all {
             for (sum, of) in sums.iter_mut().zip(&thread.0.groups) {
                 for (sum, cell) in sum.iter_mut().zip([&of.ios, &of.merges, &of.sectors, &of.ns]) {
-                    // One thread's sum may be below zero: it took back what another counted.
+                    // One thread's sum may be below zero: it took back what another thread counted.
                     *sum = sum.wrapping_add(get(cell));
                 }
             }

@@ -12,23 +12,23 @@ use crate::tags::Tag;
 /// The steps a request has before it in the flush machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FlushStep {
-    /// It is no business of the flush machine.
+    /// The request has nothing to do with the flush machine.
     #[default]
     None,
-    /// It waits for a flush before its data.
+    /// The request waits for a flush before its data.
     PreFlush,
-    /// Its data is on the way to the device.
+    /// The request's data is on the way to the device.
     Data,
-    /// It waits for a flush after its data.
+    /// The request waits for a flush after its data.
     PostFlush,
-    /// It is the flush itself, the queue's own.
+    /// The request is the flush itself, the queue's own.
     Flush,
 }
 
 /// The piece of a bio that a slot stands for. A bio that fits the limits has one, a split one has several.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    /// The slot that holds the bio; of the same submitter.
+    /// The slot that holds the bio. It belongs to the same submitter.
     pub(crate) parent: SlotIndex,
     /// First sector of this part alone.
     pub(crate) sector: u64,
@@ -54,7 +54,8 @@ pub(crate) struct Body {
     pub(crate) nr_sectors: u32,
     /// Segments of the whole request; ranges, for a discard.
     pub(crate) nr_segments: u16,
-    /// Operations, after splitting, that the whole request stands for: more than one once something merged into it.
+    /// Operations, after splitting, that the whole request stands for. There is more than one once something merged
+    /// into it.
     pub(crate) nr_parts: u32,
     /// The parts of the whole request in the order of their sectors, beginning with this slot until something merges
     /// in front of it.
@@ -72,9 +73,9 @@ pub(crate) struct Body {
     pub(crate) has_ranges: bool,
     /// This slot's part is one of several of its bio.
     pub(crate) is_split: bool,
-    /// The scheduler dispatched it, and counts it until it completes.
+    /// The scheduler dispatched this request, and counts it until it completes.
     pub(crate) ordered: bool,
-    /// How the statistics count it.
+    /// How the statistics count this request.
     pub(crate) mark: Mark,
     /// When the operation was submitted, when the driver got it, and when it was completed.
     pub(crate) submitted: Time,
@@ -111,12 +112,12 @@ impl Body {
         completed: Time(0),
     };
 
-    /// Whether someone waits for it.
+    /// Whether a thread waits for the request.
     pub(crate) fn is_sync(&self) -> bool {
         self.op == Op::Read || self.flags.sync
     }
 
-    /// Whether one of the two could join the other by where they lie: what most pairs of requests fail at first.
+    /// Whether one of the two could join the other by where they lie. Most pairs of requests already fail this test.
     #[inline]
     pub(crate) fn is_near(&self, other: &Self) -> bool {
         self.sector.wrapping_add(u64::from(self.nr_sectors)) == other.sector
@@ -124,9 +125,9 @@ impl Body {
             || self.op == Op::Discard
     }
 
-    /// Requests with keys that differ must not merge: another group, priority, way of completion, or kind of zeroes.
-    /// Those of several clients of one group may, as those of several processes of one cgroup do in Linux. FUA has no
-    /// bit here, for a request with FUA is submitted as one that never merges.
+    /// Requests with keys that differ must not merge: they differ in group, priority, way of completion, or kind of
+    /// zeroes. Requests of several clients of one group may merge, as those of several processes of one cgroup do in
+    /// Linux. FUA has no bit here, because a request with FUA is submitted as one that never merges.
     pub(crate) fn merge_key(&self) -> u64 {
         let group = if kept("merge.group") { self.group } else { 0 };
         u64::from(group) << 32

@@ -19,9 +19,10 @@ use crate::sync::atomic::Ordering;
 /// # Invariants
 /// 1. Every slot on the list was left there by a token that [`push_back`](Self::push_back),
 ///    [`push_front`](Self::push_front) or [`push_free`](Self::push_free) consumed, or came over a chain whose owner
-///    gave it up; none is on another list.
-/// 2. All are of the same [`Slots`], and every method that asks for the slots is given these.
-/// 3. From `head`, `len` slots are linked by `next`; the last of them is `tail`. Of an empty list neither is looked at.
+///    gave it up. No slot is on another list.
+/// 2. All slots are of the same [`Slots`], and every method that asks for the slots is given these.
+/// 3. From `head`, `len` slots are linked by `next`; the last of them is `tail`. If the list is empty, neither `head`
+///    nor `tail` is looked at.
 #[derive(Debug)]
 pub(crate) struct RqList {
     head: NonNull<Slot>,
@@ -138,8 +139,8 @@ impl RqList {
         self.len += other.len;
     }
 
-    /// Moves the requests at the front, as far as `belongs` says so, into a list of their own. `belongs` may change
-    /// each request that it is shown, also the first that does not belong.
+    /// Moves the requests at the front to which `belongs` says yes into a list of their own. `belongs` may change each
+    /// request that it is shown, also the first that does not belong.
     #[inline]
     pub(crate) fn take_while<'q>(
         &mut self,
@@ -166,7 +167,7 @@ impl RqList {
         taken
     }
 
-    /// Puts the requests in another order: `order` names the place of each as it is now.
+    /// Puts the requests in another order: `order` names the present place of each.
     ///
     /// # Panics
     /// If there are more than [`MOST_NEWCOMERS`], or `order` does not name each of them once: a request would be lost.
@@ -181,7 +182,7 @@ impl RqList {
                 at = next(unsafe { at.as_ref() });
             }
         }
-        // Taken out one by one, so each is linked once: the same slots as before are on the list then.
+        // The slots are taken out one by one, so each is linked once. The list then holds the same slots as before.
         let mut order = order.iter().map(|place| {
             let slot = slots.get_mut(usize::from(*place)).and_then(Option::take);
             slot.expect("an order names each request once")
@@ -213,13 +214,14 @@ impl RqList {
         issue.append(self.indices(slots).map(|index| index.0), |index| slots.link(index));
     }
 
-    /// Leaves the whole list with whoever is at the scheduler, in order; gives it back if nobody is.
+    /// Leaves the whole list, in order, with the thread at the scheduler. Gives the list back if no thread is there.
     pub(crate) fn leave(self, slots: &Slots, staging: &Staging) -> Result<(), Self> {
         let left = staging.leave(self.indices(slots).map(|index| index.0), |index| slots.link(index));
         if left { Ok(()) } else { Err(self) }
     }
 
-    /// The same, even if nobody is there. The caller sees to it that somebody comes.
+    /// Leaves the whole list in the staging even if no thread is at the scheduler. The caller makes sure that a thread
+    /// comes.
     pub(crate) fn leave_anyway(self, slots: &Slots, staging: &Staging) {
         staging.leave_anyway(self.indices(slots).map(|index| index.0), |index| slots.link(index));
     }
@@ -229,9 +231,8 @@ impl RqList {
         completions.push(self.indices(slots).map(|index| index.0), |index| slots.link(index));
     }
 
-    /// Takes over, in order and behind what is here, what [`hand_over`](Self::hand_over), [`leave`](Self::leave) or
-    /// [`deliver`](Self::deliver) gave away. Nothing else puts addresses on issue lists, completion rings and the
-    /// staging.
+    /// Takes over what [`hand_over`](Self::hand_over), [`leave`](Self::leave) or [`deliver`](Self::deliver) gave away,
+    /// in order and behind what is here. Nothing else puts addresses on issue lists, completion rings and the staging.
     #[inline]
     pub(crate) fn take_over(&mut self, slots: &Slots, chain: Chain, place: Place) {
         if !chain.is_empty() {
@@ -274,14 +275,14 @@ impl RqList {
     }
 }
 
-/// The slot behind one that is on a list and not its last.
+/// The slot behind `slot`, which is on a list and not its last.
 #[inline]
 fn next(slot: &Slot) -> NonNull<Slot> {
     NonNull::new(slot.next.load(Ordering::Relaxed)).expect("a slot that is not the last has one behind it")
 }
 
 /// # Safety
-/// The slot is on a list that the caller has; pools never go before what is on their lists.
+/// The slot is on a list that the caller has. Pools never go before the requests that are on their lists.
 #[inline]
 unsafe fn set_next(slot: NonNull<Slot>, next: NonNull<Slot>) {
     // SAFETY: as the caller says.

@@ -25,21 +25,21 @@ use crate::sync::atomic::{AtomicPtr, AtomicU32};
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub(crate) state: State,
-    /// The slot behind this one on a list; touched only by who has the list.
+    /// The slot behind this one on a list. Only the thread that has the list touches it.
     pub(super) next: AtomicPtr<Self>,
     /// Where this slot is.
     pub(super) index: SlotIndex,
     /// Link of the stack that the request is on.
     pub(super) link: AtomicU32,
-    /// The part behind this one in the same request; touched only by the holder of that request's token.
+    /// The part behind this one in the same request. Only the holder of that request's token touches it.
     pub(super) next_part: AtomicU32,
     pub(crate) deadline: Deadline,
     pub(super) body: UnsafeCell<Body>,
     pub(super) bio: UnsafeCell<BioCell>,
 }
 
-/// A bio or none. Not an `Option`: its mark would lie inside the bio, which then moves in odd pieces that the next move
-/// has to wait for.
+/// A bio or none. This is not an `Option`: the mark of an `Option` would lie inside the bio. The bio would then be
+/// moved in odd pieces, for which the next move has to wait.
 pub(super) struct BioCell {
     is_there: bool,
     bio: MaybeUninit<Bio>,
@@ -64,7 +64,7 @@ impl BioCell {
     #[inline]
     pub(super) fn take(&mut self) -> Bio {
         assert!(std::mem::take(&mut self.is_there), "a slot keeps its bio until all parts are back");
-        // SAFETY: `put` wrote it, and the mark that is gone now has kept others from taking it.
+        // SAFETY: `put` wrote it, and the mark, which is cleared now, has kept other threads from taking it.
         unsafe { self.bio.assume_init_read() }
     }
 }
@@ -106,8 +106,8 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// The pools of all submitters. A pool is made once, used again by later submitters, and never goes before the queue,
-/// so an address stays good however old it is.
+/// The pools of all submitters. A pool is made once, used again by later submitters, and lives as long as the queue. So
+/// an address stays good however old it is.
 #[derive(Debug)]
 pub(crate) struct Slots {
     pools: Box<[OnceLock<Box<[Slot]>>]>,
@@ -188,8 +188,8 @@ mod tests {
         assert!(slots.complete(RqId(u64::MAX), Status::Ok, false).is_err(), "there is no such slot");
     }
 
-    /// Red if the mark of a loan gets lost on the way, or does not keep others out: they would hand its memory back
-    /// while the device reads or writes it.
+    /// Red if the mark of a loan gets lost on the way, or does not keep other threads out: they would hand the loan's
+    /// memory back while the device reads or writes it.
     #[test]
     fn what_is_lent_only_the_loan_ends() {
         let slots = slots(1);
@@ -246,8 +246,8 @@ mod tests {
         }
     }
 
-    /// Goes red under Miri, which lets Relaxed loads see old values, if `State::is_issued` does not acquire: the scan
-    /// then takes a request for overdue that was issued just now, by the deadline of the slot's operation before it.
+    /// Goes red under Miri, which lets Relaxed loads see old values, if `State::is_issued` does not acquire. The scan
+    /// then takes a request that was issued just now for overdue, by the deadline of the slot's earlier operation.
     #[test]
     fn who_sees_a_request_issued_sees_its_deadline() {
         let slots = slots(1);

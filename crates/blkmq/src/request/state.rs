@@ -1,4 +1,4 @@
-//! The state word of a slot: where its request rests, which generation it is, and who may take it next.
+//! The state word of a slot: where its request rests, which generation it is, and which thread may take it next.
 //!
 //! ```text
 //!  63            32 31  17  16  15     8 7      0
@@ -7,10 +7,11 @@
 //! +----------------+-----+----+--------+--------+
 //! ```
 //!
-//! A place says who may move the request on. `Held` and the list places belong to one thread at a time by other means
-//! (a token, a list behind a lock, a chain published by a stack), so their changes are plain stores. Only `Issued` has
-//! two possible takers, the driver's completion and the timeout scan; they settle it by compare-exchange. Of a request
-//! that is lent the first is whoever has the loan, and the second takes nothing.
+//! A place says which thread may move the request on. `Held` and the list places belong to one thread at a time by
+//! other means (a token, a list behind a lock, a chain published by a stack), so their changes are plain stores. Only
+//! `Issued` has two possible takers, the driver's completion and the timeout scan. They settle by compare-exchange
+//! which of them takes the request. If the request is lent, only the holder of the loan completes it, and the timeout
+//! scan takes nothing.
 
 use blkmq_sched::Time;
 
@@ -79,11 +80,11 @@ impl Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Late {
-    /// The request is the completer's.
+    /// The completer takes the request.
     Taken,
-    /// The timeout scan has it and will complete it with the driver's status.
+    /// The timeout scan has the request and will complete it with the driver's status.
     LeftToScan,
-    /// No such request is with the driver: completed before, or never issued.
+    /// No such request is with the driver: it was completed before, or never issued.
     Stale,
 }
 
@@ -91,9 +92,9 @@ pub(crate) enum Late {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum TimeoutVerdict {
-    /// It goes on waiting for the driver.
+    /// The request goes on waiting for the driver.
     StillIssued,
-    /// The scan owns it now and must complete it with this status.
+    /// The scan owns the request now and must complete it with this status.
     Finish(Status),
 }
 
@@ -103,7 +104,7 @@ pub(crate) struct State(AtomicU64);
 
 const GENERATION_SHIFT: u32 = 32;
 const STATUS_SHIFT: u32 = 8;
-/// Beside `Issued`, `TimingOut` and `LateDone`: there is a loan of the request.
+/// A flag beside `Issued`, `TimingOut` and `LateDone`: there is a loan of the request.
 const LENT: u64 = 1 << 16;
 
 const fn pack(generation: u32, place: Place) -> u64 {
@@ -151,7 +152,7 @@ impl State {
         self.word().store(word, Ordering::Relaxed);
     }
 
-    /// The owner ends the operation. Ids of it are stale from here on.
+    /// The owner ends the operation. From here on the operation's ids are stale.
     #[inline]
     pub(crate) fn free(&self) {
         let step = u32::from(kept("slot.generation"));
@@ -162,7 +163,7 @@ impl State {
     /// The owner gives the request to the driver, or lends it.
     #[inline]
     pub(crate) fn issue(&self, is_lent: bool) {
-        // ORDERING: Release publishes the request's body to whoever completes it; pairs with the Acquire in
+        // ORDERING: Release publishes the request's body to the thread that completes it; pairs with the Acquire in
         // `complete` and `begin_timeout`.
         let word = pack_lent(self.generation(), Place::Issued, is_lent);
         self.word().store(word, Ordering::Release);
@@ -170,7 +171,7 @@ impl State {
 
     /// Whether the driver has the request just now, as far as a thread can tell that does not own it.
     pub(crate) fn is_issued(&self, generation: u32) -> bool {
-        // ORDERING: Acquire pairs with the Release of `issue`: who sees it issued sees its deadline.
+        // ORDERING: Acquire pairs with the Release of `issue`: a thread that sees the request issued sees its deadline.
         self.word().load(Ordering::Acquire) & !LENT == pack(generation, Place::Issued)
     }
 
@@ -179,14 +180,15 @@ impl State {
         self.word().load(Ordering::Relaxed) & LENT != 0
     }
 
-    /// The same, also while the timeout scan is asking about it; a racy look, for counts.
+    /// Whether the driver has the request, also while the timeout scan is asking about it. This is a racy look, for
+    /// counts.
     pub(crate) fn is_with_driver(&self, generation: u32) -> bool {
         let (now, place) = self.look();
         now == generation && matches!(place, Place::Issued | Place::TimingOut)
     }
 
-    /// A request leaves the scheduler. Only the holder of the scheduler calls this, so load and store suffice.
-    /// False if the scheduler named a request it does not have.
+    /// A request leaves the scheduler. Only the holder of the scheduler calls this, so load and store suffice. Returns
+    /// false if the scheduler named a request that it does not have.
     #[must_use]
     pub(crate) fn leave_scheduler(&self, generation: u32) -> bool {
         let has = self.word().load(Ordering::Relaxed) == pack(generation, Place::Scheduler);
@@ -196,11 +198,11 @@ impl State {
         has
     }
 
-    /// The driver completes the request, of which it has a loan if it `is_lent`.
+    /// The driver completes the request. `is_lent`: the driver has a loan of it.
     pub(crate) fn complete(&self, generation: u32, status: Status, is_lent: bool) -> Late {
         let issued = pack_lent(generation, Place::Issued, is_lent);
-        // ORDERING: Acquire sees the body that `issue` published; Release orders nothing here that the completion
-        // stack does not order again, but on failure below `end_timeout` must see the driver's writes to the buffers.
+        // ORDERING: Acquire sees the body that `issue` published. Release orders nothing here that the completion stack
+        // does not order again, but on failure below `end_timeout` must see the driver's writes to the buffers.
         match self.word().compare_exchange(issued, pack(generation, Place::Held), Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => Late::Taken,
             Err(word) if word == pack_lent(generation, Place::TimingOut, is_lent) => {
@@ -221,7 +223,7 @@ impl State {
         );
         match swap {
             Ok(_) => Late::LeftToScan,
-            // The scan let it go in between: it is an ordinary completion again, or a stale one.
+            // The scan let the request go in between. The completion is an ordinary one again, or a stale one.
             Err(word) if word == pack_lent(generation, Place::Issued, is_lent) => {
                 self.complete(generation, status, is_lent)
             }
@@ -229,10 +231,12 @@ impl State {
         }
     }
 
-    /// The timeout scan reserves an issued request while it asks the driver. False if it is no longer there.
+    /// The timeout scan reserves an issued request while it asks the driver. Returns false if the request is no longer
+    /// there.
     #[must_use]
     pub(crate) fn begin_timeout(&self, generation: u32) -> bool {
-        // One that has been issued anew meanwhile, the other way, is not overdue yet.
+        // A request that has been issued anew meanwhile, lent where it was not or the other way round, is not overdue
+        // yet.
         let is_lent = self.is_lent();
         let asked = pack_lent(generation, Place::TimingOut, is_lent);
         if !kept("timeout.reserve") {
@@ -247,8 +251,8 @@ impl State {
         self.word().compare_exchange(issued, asked, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// The timeout scan is done. `expired`: the driver gave the request up, and no completion of it will come. What is
-    /// lent nobody can give up.
+    /// The timeout scan is done. `expired`: the driver gave the request up, and no completion of it will come. A
+    /// request that is lent cannot be given up.
     pub(crate) fn end_timeout(&self, generation: u32, expired: bool) -> TimeoutVerdict {
         let is_lent = self.is_lent();
         let expired = expired && !is_lent;
@@ -267,7 +271,7 @@ impl State {
     }
 }
 
-/// When a request that the driver has is overdue; read by the timeout scan while others own the request.
+/// When a request that the driver has is overdue. The timeout scan reads this while other threads own the request.
 #[derive(Debug)]
 pub(crate) struct Deadline(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! The token of a request: having it is owning the request.
+//! The token of a request: the thread that has the token owns the request.
 #![expect(unsafe_code, reason = "a request's body is reached through its token, not through a lock")]
 
 use std::fmt;
@@ -17,8 +17,8 @@ use crate::limits::SECTOR_SIZE;
 use crate::sync::atomic::Ordering;
 use crate::sync::kept;
 
-/// A request in the hands of one thread. There is at most one value of this kind per request; giving it away gives the
-/// request away.
+/// A request in the hands of one thread. There is at most one value of this kind per request. A thread that gives the
+/// value away gives the request away.
 pub struct Request<'q> {
     pub(super) slots: &'q Slots,
     pub(super) slot: &'q Slot,
@@ -32,7 +32,7 @@ impl fmt::Debug for Request<'_> {
 }
 
 impl<'q> Request<'q> {
-    /// Its id: unique among all operations of the queue until the slot has been used 2^32 times more.
+    /// The request's id: unique among all operations of the queue until the slot has been used 2^32 times more.
     #[inline]
     #[must_use]
     pub fn id(&self) -> RqId {
@@ -51,7 +51,7 @@ impl<'q> Request<'q> {
         self.body().sector
     }
 
-    /// Length in sectors of 512 bytes; of a discard of several ranges, all of them together.
+    /// Length in sectors of 512 bytes. For a discard of several ranges, the sum of their lengths.
     #[must_use]
     pub fn nr_sectors(&self) -> u32 {
         self.body().nr_sectors
@@ -69,13 +69,13 @@ impl<'q> Request<'q> {
         self.body().priority
     }
 
-    /// The tag: below the hardware queue's depth, and unique among the requests that the driver has from it.
+    /// The tag: below the hardware queue's depth, and unique among the requests that the driver has from that queue.
     #[must_use]
     pub fn tag(&self) -> u16 {
         self.body().tag.filter(|_| kept("request.tag")).map_or(0, |tag| tag.0)
     }
 
-    /// The hardware queue it was issued to.
+    /// The hardware queue to which the request was issued.
     #[must_use]
     pub fn hctx(&self) -> u16 {
         self.body().hctx
@@ -85,7 +85,7 @@ impl<'q> Request<'q> {
     pub fn segments(&mut self) -> impl Iterator<Item = Segment<'_>> {
         self.parts().flat_map(|part| {
             let bio = self.slots.slot(part.parent).bio.get();
-            // SAFETY: slot Invariant 2: this token's parts are in flight, so nobody writes the bio.
+            // SAFETY: slot Invariant 2: this token's parts are in flight, so no thread writes the bio.
             let bio = unsafe { &*bio };
             bio.get()
                 .into_iter()
@@ -93,8 +93,8 @@ impl<'q> Request<'q> {
         })
     }
 
-    /// The ranges of a discard, or the one range of anything else: first sector and length in sectors. Ranges of one
-    /// discard may touch, since together they might cross the boundary that each keeps to.
+    /// The ranges of a discard, or the one range of any other operation: first sector and length in sectors. Ranges of
+    /// one discard may touch, because joined they might cross the boundary that each of them keeps to.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u32)> {
         let has_ranges = self.body().has_ranges;
         let mut parts = self.parts().peekable();
@@ -148,8 +148,8 @@ impl<'q> Request<'q> {
         unsafe { &mut *self.slot().body.get() }
     }
 
-    /// Stores the operation that this whole request stands for, as long as it is in its submitter's hands. `bio` hands
-    /// it over, straight into its place.
+    /// Stores the operation that this whole request stands for, as long as the request is in its submitter's hands.
+    /// `bio` hands the operation over, straight into its place.
     #[inline]
     pub(crate) fn put_bio(&mut self, bio: impl FnOnce() -> Bio) {
         // SAFETY: slot Invariant 2: the only part of the bio is this token.
@@ -160,7 +160,7 @@ impl<'q> Request<'q> {
     /// Takes the bio out again when all its parts are back.
     ///
     /// # Panics
-    /// If there is none: its submitter has lost count.
+    /// If there is none: the submitter has lost count.
     #[inline]
     pub(crate) fn take_bio(&mut self) -> Bio {
         // SAFETY: slot Invariant 2, all parts are back with the submitter.
@@ -168,7 +168,7 @@ impl<'q> Request<'q> {
         cell.take()
     }
 
-    /// Notes the place of a request that its list moves along.
+    /// Notes the place of a request that moves together with its list.
     #[inline]
     pub(crate) fn rest_at(&mut self, place: Place) {
         self.slot().state.rest_at(place);
@@ -182,8 +182,8 @@ impl<'q> Request<'q> {
         self.index()
     }
 
-    /// Gives the request to the driver; only its completion makes the token again, or the timeout scan unless it
-    /// `is_lent`.
+    /// Gives the request to the driver. Only its completion makes the token again, or the timeout scan unless the
+    /// request `is_lent`.
     #[inline]
     pub(crate) fn issue(self, deadline: Time, is_lent: bool) -> RqId {
         let slot = self.slot();
@@ -204,7 +204,7 @@ impl<'q> Request<'q> {
     pub(crate) fn absorb(&mut self, other: Self, how: MergeHow) {
         debug_assert_ne!(other.index(), self.index(), "a request does not merge with itself");
         let theirs = *other.body();
-        // So no key that must agree has a bit for it.
+        // For this reason no key that must agree has a bit for FUA.
         debug_assert!(
             !self.body().flags.fua && !theirs.flags.fua,
             "a request with FUA is submitted as one that never merges"
@@ -213,7 +213,7 @@ impl<'q> Request<'q> {
         let slots = self.slots;
         let ours = self.body_mut();
         ours.nr_sectors += theirs.nr_sectors;
-        // Two ranges that touch are one to a device that takes no more; see `MergeLimits::merged`.
+        // Two ranges that touch are one range to a device that takes no more than one; see `MergeLimits::merged`.
         let touching = ours.op == Op::Discard && how != MergeHow::Discard;
         ours.nr_segments += theirs.nr_segments - u16::from(touching);
         ours.nr_parts += theirs.nr_parts;
@@ -264,7 +264,7 @@ impl Slots {
         unsafe { self.adopt(index) }
     }
 
-    /// Takes a slot back whose parts have all come home.
+    /// Takes back a slot whose parts have all come home.
     ///
     /// # Panics
     /// If the slot is elsewhere.
@@ -295,7 +295,7 @@ impl Slots {
     /// Like [`adopt`](Self::adopt), by the slot itself.
     ///
     /// # Safety
-    /// As for [`adopt`](Self::adopt), and the slot is one of these pools'.
+    /// As for [`adopt`](Self::adopt), and the slot belongs to one of these pools.
     #[inline]
     pub(super) unsafe fn adopt_at(&self, slot: NonNull<Slot>) -> Request<'_> {
         // SAFETY: a pool never goes before the value that holds it, which outlives this borrow.
@@ -303,9 +303,9 @@ impl Slots {
         Request { slots: self, slot }
     }
 
-    /// The driver completes a request, of which it has a loan if it `is_lent`: its token, if nobody else has completed
-    /// it. `Ok(None)`: the timeout scan is asking about it just now and will complete it with this status. `Err`: the
-    /// driver has no such request.
+    /// The driver completes a request. `is_lent`: the driver has a loan of it. Returns the request's token, if no other
+    /// thread has completed it. `Ok(None)`: the timeout scan is asking about the request just now and will complete it
+    /// with this status. `Err`: the driver has no such request.
     pub(crate) fn complete(&self, id: RqId, status: Status, is_lent: bool) -> Result<Option<Request<'_>>, ()> {
         let (slot, generation) = self.find(id).ok_or(())?;
         match slot.state.complete(generation, status, is_lent) {
@@ -320,8 +320,8 @@ impl Slots {
         }
     }
 
-    /// The timeout scan is done with a request it reserved by `State::begin_timeout`: the token, if the scan has to
-    /// complete it.
+    /// The timeout scan is done with a request that it reserved by `State::begin_timeout`. Returns the token, if the
+    /// scan has to complete the request.
     pub(crate) fn end_timeout(&self, id: RqId, expired: bool) -> Option<Request<'_>> {
         let (slot, generation) = self.find(id)?;
         match slot.state.end_timeout(generation, expired) {
@@ -335,7 +335,7 @@ impl Slots {
         }
     }
 
-    /// The request a scheduler chose, or that left it by merging.
+    /// The request that a scheduler chose, or that left it by merging.
     ///
     /// # Panics
     /// If the scheduler names a request that it does not have: its books are broken, and going on would lose data.
