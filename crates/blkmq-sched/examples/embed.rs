@@ -1,4 +1,4 @@
-//! Embedding a scheduler: three threads' worth of requests on a device that does one thing at a time.
+//! Embedding a scheduler: the requests of three threads on a device that does one thing at a time.
 
 use blkmq_sched::{
     Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, MergeLimits, Op, RqId, Tally, Time, scheduler,

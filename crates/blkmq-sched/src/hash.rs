@@ -7,7 +7,7 @@ use core::marker::PhantomData;
 use crate::list::{Chain, Links};
 use crate::slab::{Index, Probe, Slab};
 
-/// An item with the sector under which it is found. That must not change while the item is in the table.
+/// An item with the sector under which the item is found. The sector must not change while the item is in the table.
 pub(crate) trait Ending {
     fn end(&self) -> u64;
 }
@@ -15,22 +15,22 @@ pub(crate) trait Ending {
 /// Buckets of items by their end.
 #[derive(Debug)]
 pub(crate) struct Hash<C> {
-    /// The first item of each.
+    /// The first item of each bucket.
     buckets: Vec<Option<Index>>,
     /// The number of buckets is two to this power.
     bits: u32,
     chain: PhantomData<C>,
 }
 
-/// As many buckets as Linux has, before anything is reserved.
+/// The least number of buckets, as a power of two. Linux has as many; they are there before anything is reserved.
 const LEAST_BITS: u32 = 6;
 
-/// As many buckets as there are at most, 256 times as many as Linux has: more would lie farther from the processor, for
-/// the sake of those tens of thousands of requests that seldom wait together.
+/// The largest number of buckets, as a power of two: 256 times as many as Linux has. More buckets would lie farther
+/// from the processor, and would help only when tens of thousands of requests wait together, which is seldom.
 const MOST_BITS: u32 = 14;
 
-/// How many items of a bucket a look-up passes at most. Sectors that come by chance put far fewer into one; but whoever
-/// chooses them can choose all of one bucket.
+/// How many items of a bucket a look-up passes at most. Sectors that come by chance put far fewer items into one
+/// bucket. But a client that chooses its sectors can choose all of them to fall into one bucket.
 const LONGEST_WALK: usize = 32;
 
 impl<C> Hash<C> {
@@ -56,7 +56,8 @@ impl<C> Hash<C> {
         let mut grown = Self::with_bits(bits);
         for bucket in &self.buckets {
             let items: Vec<Index> = Self::walk(slab, *bucket).map(|(item, _)| item).collect();
-            // A new bucket is fed by one old bucket only, so inserting from its end keeps the latest first.
+            // A new bucket gets its items from one old bucket only. So inserting from the end of the old one keeps the
+            // latest first.
             for item in items.into_iter().rev() {
                 grown.insert(slab, item);
             }
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(hash.find(&slab, 100).count(), 0);
     }
 
-    /// Red when a look-up walks the whole bucket: one client could then make everybody's merges slow.
+    /// Red when a look-up walks the whole bucket: one client could then make the merges of all clients slow.
     #[test]
     fn ends_chosen_to_share_a_bucket_do_not_make_a_look_up_long() {
         let mut slab = Slab::new(Count::default());

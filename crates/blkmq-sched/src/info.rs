@@ -28,9 +28,9 @@ impl Time {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RqId(pub u64);
 
-/// Who is asking: a place in the embedder's table of clients, and which of the clients that had this place one after
-/// the other. So a client that comes has another id than the one that left its place, until the place was given 2^20
-/// times. The default is nobody's.
+/// The client that asks: a place in the embedder's table of clients, and a count of the clients that have had this
+/// place. So a client that comes has another id than the client that left its place, until the place was given 2^20
+/// times. The default id belongs to no client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ClientId(pub u32);
 
@@ -48,7 +48,7 @@ impl ClientId {
         Self(times << Self::PLACE_BITS | place as u32)
     }
 
-    /// Its place.
+    /// The client's place.
     #[must_use]
     pub const fn place(self) -> usize {
         self.0 as usize % Self::PLACES
@@ -86,7 +86,7 @@ pub enum Class {
     /// The default.
     #[default]
     BestEffort,
-    /// Served when nobody else asks.
+    /// Served when no other class asks.
     Idle,
 }
 
@@ -117,7 +117,7 @@ impl Default for IoPriority {
     }
 }
 
-/// How hard to look for a request to merge with; the `nomerges` knob of a queue, per request.
+/// How hard to look for a request to merge with: the `nomerges` knob of a queue, per request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MergeLevel {
     /// This request neither merges nor is merged into (`nomerges` 2, or a request that must stay alone).
@@ -148,11 +148,11 @@ pub struct Info {
     pub nr_segments: u16,
     /// What is asked.
     pub op: Op,
-    /// Someone waits for it (a read, or a write marked so).
+    /// A thread waits for it (a read, or a write marked so).
     pub sync: bool,
     /// Its priority.
     pub priority: IoPriority,
-    /// Who asks.
+    /// The client that asks.
     pub client: ClientId,
     /// How hard to look for a merge.
     pub merge: MergeLevel,

@@ -17,7 +17,8 @@ pub(crate) trait Chain<T> {
     fn next(item: &T) -> Option<Index>;
 }
 
-/// The two ends of a list. It owns nothing: items live in the slab that is passed to each method.
+/// The two ends of a list. The list owns nothing: items live in the slab that is passed to each method.
+///
 /// COST: each method touches the item and at most two neighbours.
 #[derive(Debug)]
 pub(crate) struct List<C> {

@@ -1,4 +1,4 @@
-//! Which requests may become one, and what that is.
+//! Which requests may become one request, and what that request is.
 
 use crate::{Info, MergeLevel, Op, RqId};
 
@@ -52,7 +52,7 @@ pub struct Join {
 }
 
 impl MergeLimits {
-    /// How `guest` can join `host`, and what `host` then is; `None` if it may not.
+    /// How `guest` can join `host`, and what `host` then is; `None` if `guest` may not join.
     #[inline]
     #[must_use]
     pub fn merged(&self, host: &Info, guest: &Info) -> Option<(MergeHow, Info)> {
@@ -68,7 +68,7 @@ impl MergeLimits {
         self.merged_so(host, guest, how)
     }
 
-    /// What `host` is once `guest` has joined it so, if it may.
+    /// What `host` is once `guest` has joined it in the way `how`, if `guest` may.
     fn merged_so(&self, host: &Info, guest: &Info, how: MergeHow) -> Option<(MergeHow, Info)> {
         if host.merge == MergeLevel::Never || guest.merge == MergeLevel::Never {
             return None;
@@ -101,7 +101,7 @@ fn touch(first: &Info, second: &Info) -> bool {
     second.sector.checked_sub(first.sector) == Some(u64::from(first.nr_sectors))
 }
 
-/// What `host` is with `guest` in it, if nobody asks whether it may.
+/// What `host` is with `guest` in it, without a look at whether `guest` may join.
 pub(crate) fn forced(host: &Info, guest: &Info, how: MergeHow) -> Info {
     Info {
         sector: if how == MergeHow::Front { guest.sector } else { host.sector },

@@ -5,12 +5,12 @@
 //! time a batch ends, the direction is chosen anew (reads first, but only `writes_starved` times in a row past waiting
 //! writes), and only then the oldest request of that direction may jump the queue, if its deadline has passed.
 //!
-//! A class is served only while no higher one has requests queued, be it only inside the driver. Those completions the
-//! scheduler does not see as they happen: it learns them by [`Scheduler::fold`], and asks for that only while two
-//! classes are queued. A request that waited `prio_aging_expire` passes higher classes.
+//! A class is served only while no higher class has requests queued. Requests that only the driver has count too. The
+//! scheduler does not see completions as they happen: it learns of them by [`Scheduler::fold`], and asks for that only
+//! while two classes are queued. A request that waited `prio_aging_expire` passes higher classes.
 //!
-//! In one point it differs from Linux. There a request is also held back while its start (deadline minus expiry) lies
-//! in the future, which happens only when an expiry knob has been lowered, or when threads read the clock in another
+//! In one point this differs from Linux. Linux also holds a request back while its start (deadline minus expiry) lies
+//! in the future. That happens only when an expiry knob has been lowered, or when threads read the clock in another
 //! order than they insert. Here such a request goes out: holding it would stall an idle device.
 
 mod direction;

@@ -25,7 +25,7 @@ impl Probe for () {
     fn access(&self, _slot: usize, _access: Access) {}
 }
 
-/// Names a used slot. One more than the slot's number, so that `Option<Index>` is no larger.
+/// Names a used slot. The number in it is one more than the slot's number, so that `Option<Index>` is no larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Index(NonZeroU32);
 
@@ -42,12 +42,11 @@ impl Index {
     }
 }
 
-/// A fixed set of slots. To look at a slot that is not in use is a bug of the caller, who then sees what was there
-/// last.
+/// A fixed set of slots. A caller that looks at a slot that is not in use has a bug, and sees what was there last.
 #[derive(Debug)]
 pub(crate) struct Slab<T, P = ()> {
     items: Vec<T>,
-    /// Slots that are not in use; the one freed last is used next, for it is still in the cache.
+    /// Slots that are not in use. The slot freed last is used next, because it is still in the cache.
     free: Vec<Index>,
     probe: P,
 }

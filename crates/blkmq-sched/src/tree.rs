@@ -9,13 +9,13 @@ use crate::slab::{Index, Probe, Slab};
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Branches {
     parent: Option<Index>,
-    /// The subtrees before and after.
+    /// The subtree before this item and the subtree after it.
     child: [Option<Index>; 2],
-    /// By how much the subtree after is higher than the one before: -1 to 1.
+    /// By how much the subtree after the item is higher than the one before it: -1 to 1.
     lean: i8,
 }
 
-/// An item that can be in a tree. Its key must not change while it is.
+/// An item that can be in a tree. Its key must not change while it is in one.
 pub(crate) trait Keyed {
     fn key(&self) -> u64;
     fn branches(&self) -> &Branches;
@@ -30,7 +30,8 @@ const fn towards(side: usize) -> i8 {
     if side == AFTER { 1 } else { -1 }
 }
 
-/// The root of a tree. It owns nothing: items live in the slab that is passed to each method.
+/// The root of a tree. The tree owns nothing: items live in the slab that is passed to each method.
+///
 /// COST: each method touches a logarithmic number of items.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
@@ -38,7 +39,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Puts `item` in its place: behind all whose keys are equal.
+    /// Puts `item` in its place: behind all items whose keys are equal.
     #[inline(always)]
     pub(crate) fn insert<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index) {
         let key = slab.get(item).key();
@@ -71,7 +72,7 @@ impl Tree {
         }
     }
 
-    /// Takes out a node with two subtrees: the first item of the one after takes its place.
+    /// Takes out a node with two subtrees. The first item of the subtree after the node takes its place.
     fn remove_inner<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, item: Index, old: &Branches, after: Index) {
         let heir = outermost(slab, after, BEFORE);
         let Branches { parent, child: [_, orphan], .. } = *slab.get(heir).branches();
@@ -90,7 +91,7 @@ impl Tree {
         self.shrank(slab, lowest, side);
     }
 
-    /// The first item whose key is at least `key`; of equal ones, the one that came first.
+    /// The first item whose key is at least `key`. Among equal keys, the item that came first.
     pub(crate) fn first_from<T: Keyed, P: Probe>(&self, slab: &Slab<T, P>, key: u64) -> Option<Index> {
         let (mut best, mut at) = (None, self.root);
         while let Some(node) = at {
@@ -140,7 +141,7 @@ impl Tree {
         loop {
             let here = slab.get_mut(node).branches_mut();
             if here.lean == towards(side) {
-                // A rotation makes up for an insertion.
+                // A rotation makes up for the height that an insertion added.
                 self.level(slab, node, side);
                 return;
             }
@@ -178,14 +179,14 @@ impl Tree {
         }
     }
 
-    /// Levels `node`, whose subtree on `side` is higher by two. Returns the new top of these, and whether the whole has
-    /// become lower.
+    /// Levels `node`, whose subtree on `side` is higher by two. Returns the new top of this subtree, and whether the
+    /// whole subtree has become lower.
     fn level<T: Keyed, P: Probe>(&mut self, slab: &mut Slab<T, P>, node: Index, side: usize) -> (Index, bool) {
         let heavy = slab.get(node).branches().child[side].expect("the higher subtree is not empty");
         let heavy_lean = slab.get(heavy).branches().lean;
         if heavy_lean != towards(1 - side) {
             self.lift(slab, node, side, heavy);
-            // Only a removal meets a child that does not lean; the whole then stays as high as it was.
+            // Only a removal meets a child that does not lean. The whole subtree then stays as high as it was.
             let lean = if heavy_lean == 0 { towards(side) } else { 0 };
             slab.get_mut(node).branches_mut().lean = lean;
             slab.get_mut(heavy).branches_mut().lean = -lean;

@@ -30,7 +30,7 @@ fn nothing_is_allocated_between_insertion_and_dispatch() {
             while scheduler.dispatch(Time(round)).is_some() {
                 tally.completed[class] += 1;
             }
-            // More than ever came in, so that the next class may go.
+            // More completions than requests that ever came in, so that the next class may go.
             tally.completed[class] = u64::MAX / 2;
             scheduler.fold(&tally);
         }

@@ -1,4 +1,5 @@
-//! What an operation touches hardly grows with the number of waiting requests: counted by a probe, not timed.
+//! How many slots an operation touches hardly grows with the number of waiting requests. A probe counts them; nothing
+//! is timed.
 
 mod bench;
 
@@ -33,7 +34,7 @@ fn most_accesses(waiting: u64) -> [u64; 3] {
     scheduler.set_merge_limits(ROOMY);
     let mut most = [0; 3];
     for number in 0..waiting * 2 {
-        // Ascending is the order that unbalances a tree; sixteen sectors apart, none touches another.
+        // Ascending keys unbalance a tree. The requests are sixteen sectors apart, so that none touches another.
         let info = read(number * 16);
         let (merge, merged) = count.of(|| scheduler.merge(&info));
         assert_eq!(merged, None);

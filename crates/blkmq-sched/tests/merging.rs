@@ -1,4 +1,4 @@
-//! Each rule of merging, alone.
+//! Each rule of merging, by itself.
 
 mod bench;
 
@@ -13,7 +13,7 @@ fn joined(into: u64, how: MergeHow, survivor: u64, absorbed: u64) -> Option<Merg
     Some(Merge { into: RqId(into), how, joined: Some(Join { survivor: RqId(survivor), absorbed: RqId(absorbed) }) })
 }
 
-/// A bench on which a far request was inserted last, so that only a look-up finds the ones before.
+/// A bench on which a distant request was inserted last, so that only a look-up finds the requests inserted before.
 fn bench_with(infos: &[Info], limits: MergeLimits) -> Bench {
     let mut bench = Bench::new(&[]);
     bench.scheduler.set_merge_limits(limits);
@@ -54,7 +54,7 @@ fn a_newcomer_joins_the_request_that_begins_where_it_ends() {
 fn a_front_merge_moves_the_request_in_sector_order() {
     let mut bench = bench_with(&[read(100), read(95)], ROOMY);
     assert_eq!(bench.merge(Info { nr_sectors: 10, ..read(90) }), merged(0, MergeHow::Front));
-    // It now begins before the other one, whose turn comes again only after the end of the disk.
+    // The request now begins before the other one. Its turn comes again only after the end of the disk.
     assert_eq!(bench.dispatch_all(0), [0, 2, 1]);
 }
 
@@ -136,7 +136,7 @@ fn nothing_merges_before_limits_are_set() {
 
 #[test]
 fn discards_merge_as_ranges_wherever_they_are() {
-    // Ranges that lie apart cross no boundary by being one request.
+    // Ranges that lie apart cross no boundary when they become one request.
     let limits = MergeLimits { max_discard_segments: 3, boundary_sectors: 8, ..ROOMY };
     let mut bench = Bench::new(&[]);
     bench.scheduler.set_merge_limits(limits);
@@ -144,7 +144,7 @@ fn discards_merge_as_ranges_wherever_they_are() {
     assert_eq!(bench.merge(of(Op::Discard, 500)), merged(id, MergeHow::Discard));
     assert_eq!(bench.merge(of(Op::Discard, 300)), merged(id, MergeHow::Discard));
     assert_eq!(bench.merge(of(Op::Discard, 400)), None, "a fourth range is too many");
-    // A look-up finds only those that touch; they merge as ranges too.
+    // A look-up finds only ranges that touch. They merge as ranges too.
     let mut bench = bench_with(&[of(Op::Discard, 0)], limits);
     assert_eq!(bench.merge(of(Op::Discard, 500)), None);
     assert_eq!(bench.merge(of(Op::Discard, 8)), merged(0, MergeHow::Discard));
@@ -172,7 +172,7 @@ fn a_waiting_request_that_never_merges_is_left_alone() {
     let mut bench = Bench::new(&[]);
     bench.insert(never, 0);
     assert_eq!((bench.merge(read(108)), bench.merge(read(92))), (None, None));
-    // It does not join a neighbor either.
+    // The request does not join a neighbor either.
     let mut bench = bench_with(&[never, read(84)], ROOMY);
     assert_eq!(bench.merge(read(92)), merged(1, MergeHow::Back));
 }
@@ -245,7 +245,8 @@ fn requests_join_only_within_the_limits() {
 #[test]
 fn the_survivor_takes_the_earlier_deadline_and_its_place() {
     let knobs = [("fifo_batch", 0), ("read_expire", 10)];
-    // The absorbed request is the oldest: what it joins jumps the queue at its deadline, before a younger one.
+    // The absorbed request is the oldest. So the request that it joins jumps the queue at that deadline, before a
+    // younger one.
     let mut bench = Bench::new(&knobs);
     for (sector, time) in [(916, 0), (400, MS), (900, 2 * MS)] {
         bench.insert(read(sector), time);
@@ -253,7 +254,7 @@ fn the_survivor_takes_the_earlier_deadline_and_its_place() {
     assert_eq!(bench.merge(read(908)), joined(2, MergeHow::Back, 2, 0));
     assert!(bench.shows("rq 2 Read sector 900 + 24 fifo_time 10000000 ns"), "{}", bench.show());
     assert_eq!(bench.dispatch_all(10 * MS), [2, 1]);
-    // The survivor is the oldest: it keeps its own.
+    // The survivor is the oldest, and keeps its own deadline.
     let mut bench = Bench::new(&knobs);
     for (sector, time) in [(900, 0), (400, MS), (916, 2 * MS)] {
         bench.insert(read(sector), time);
@@ -295,7 +296,7 @@ fn requests_that_only_seem_to_end_at_the_last_sector_do_not_touch() {
     assert_eq!(bench_with(&[read(u64::MAX - 8)], ROOMY).merge(read(u64::MAX)), merged(0, MergeHow::Back));
 }
 
-/// Red when the places in hash, tree or list are not redone, or the limits are asked.
+/// Red when the places in hash, tree or list are not redone, or when the limits are applied.
 #[test]
 fn a_forced_merge_goes_where_it_is_told_to() {
     let mut bench = bench_with(&[read(0), read(100)], MergeLimits::default());

@@ -1,6 +1,6 @@
 //! The scheduler against a naive model, operation by operation.
 //!
-//! The long run prints its seed and takes another from `BLKMQ_SEED`, its length from `BLKMQ_OPERATIONS`.
+//! The long run prints its seed and takes another from `BLKMQ_SEED`. It takes its length from `BLKMQ_OPERATIONS`.
 
 mod model;
 
@@ -20,7 +20,7 @@ const LIMITS: MergeLimits = MergeLimits {
     max_write_zeroes_sectors: 12,
 };
 
-/// One step of a run. Numbers are taken modulo what makes sense.
+/// One step of a run. Numbers are taken modulo the range that makes sense.
 #[derive(Debug, Clone)]
 enum Step {
     Insert {
@@ -30,21 +30,21 @@ enum Step {
     Merge {
         info: Info,
     },
-    /// What a submitter does: merge, else insert.
+    /// What a submitter does: merge the request, or insert it if it cannot merge.
     Submit {
         info: Info,
     },
     Dispatch,
-    /// Others have passed the scheduler by.
+    /// Other requests have passed the scheduler by.
     Resume,
-    /// Dispatch what may go, then hand these through, or submit them if that is not as simple.
+    /// Dispatch the requests that may go. Then hand these requests through, or submit them if the scheduler declines.
     Through {
         infos: Vec<Info>,
     },
     Complete {
         which: usize,
     },
-    /// Learn what has completed; or only what had completed at the fold before.
+    /// Learn what has completed, or only what had completed at the fold before.
     Fold {
         lag: bool,
     },
@@ -156,8 +156,9 @@ impl Run {
         }
     }
 
-    /// Red when the choices or what they leave behind (where the disk stands, the running batch, what is counted) are
-    /// not those of insertion and dispatch, one by one; or when something has changed though the scheduler said no.
+    /// Red when the choices, or the state that they leave behind (where the disk stands, the running batch, what is
+    /// counted), are not those of insertion and dispatch, one by one. Also red when something has changed though the
+    /// scheduler declined.
     fn hand_through(&mut self, infos: &[Info]) {
         while self.dispatch() {}
         if infos.len().is_multiple_of(2) {
@@ -262,7 +263,7 @@ impl Run {
         self.model.fold(&self.completed);
     }
 
-    /// Lets everything out: nothing may be lost, and nothing may be left behind once all has completed.
+    /// Lets every request out. No request may be lost, and nothing may be left behind once all have completed.
     fn drain(&mut self) {
         while !self.scheduler.is_empty() {
             while self.dispatch() {}
@@ -326,7 +327,7 @@ impl Random {
         Info { op: near.op, priority: near.priority, merge_key: near.merge_key, ..newcomer }
     }
 
-    /// Of one class and operation; of some sets all are apart, of some two touch.
+    /// Newcomers of one class and operation. In some sets all are apart, in some two touch.
     fn newcomers(&mut self, class: u64) -> Vec<Info> {
         let most = if self.below(4) == 0 { MOST_NEWCOMERS as u64 + 1 } else { 6 };
         let (shape, number) = (self.next(), 1 + self.below(most));
@@ -411,7 +412,7 @@ fn a_million_random_operations_agree_with_the_model() {
     assert!(merged as u64 > operations / 40, "only {merged} merged");
 }
 
-/// Prints the step that failed, when a failed check unwinds past it.
+/// Prints the step that failed, when a failed check unwinds past this value.
 struct Trail(u64, Step);
 
 impl Drop for Trail {
@@ -460,8 +461,8 @@ proptest! {
     }
 }
 
-/// Every sequence of up to six of these steps. What they share (classes, directions, sectors that touch, a batch of
-/// two) makes each pair of rules meet.
+/// Every sequence of up to six of these steps. The steps share classes, directions, sectors that touch, and a batch of
+/// two, so that each pair of rules meets.
 #[test]
 fn every_short_sequence_agrees_with_the_model() {
     let (read, write) = (0x20, 0x28);

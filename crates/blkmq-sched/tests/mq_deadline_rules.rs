@@ -1,4 +1,4 @@
-//! Each rule by which mq-deadline chooses, alone.
+//! Each rule by which mq-deadline chooses, by itself.
 
 mod bench;
 
@@ -54,7 +54,7 @@ fn at_the_end_of_the_disk_a_new_batch_starts_with_the_oldest() {
 fn reads_go_before_writes() {
     let mut bench = Bench::new(&[]);
     let [a_write, a_read] = [write(0), read(0)].map(|info| bench.insert(info, 0));
-    // The first batch is one of writes until another begins: Linux starts with that direction too.
+    // The first batch is one of writes until another batch begins. Linux starts with that direction too.
     assert_eq!(bench.dispatch(0), a_write);
     let second_write = bench.insert(write(0), 0);
     assert_eq!([bench.dispatch(0), bench.dispatch(0)], [a_read, second_write]);
@@ -66,7 +66,7 @@ fn a_batch_ends_after_fifo_batch_requests() {
     bench.begin_reads();
     let reads = [8, 16, 24, 32].map(|sector| bench.insert(read(sector), 0));
     let a_write = bench.insert(write(0), 0);
-    // One read of the batch has gone; two more belong to it; then it is the turn of writes.
+    // One read of the batch has gone, and two more belong to it. Then writes have their turn.
     assert_eq!(bench.dispatch_all(0), [reads[0], reads[1], a_write, reads[2], reads[3]]);
 }
 
@@ -84,7 +84,7 @@ fn writes_pass_after_writes_starved_read_batches() {
     bench.begin_reads();
     let reads = [8, 16, 24, 32, 40, 48, 56].map(|sector| bench.insert(read(sector), 0));
     let writes = [0, 8, 16].map(|sector| bench.insert(write(sector), 0));
-    // The begun batch, two batches of reads, then one of writes; it is batches that count, not requests.
+    // First the batch that has begun, then two batches of reads, then one of writes. Batches are counted, not requests.
     let expected =
         [reads[0], reads[1], reads[2], reads[3], reads[4], writes[0], writes[1], reads[5], reads[6], writes[2]];
     assert_eq!(bench.dispatch_all(0), expected);
@@ -116,7 +116,8 @@ fn expired_head_is_looked_at_only_when_a_batch_starts() {
     bench.begin_reads();
     let old = bench.insert(read(900), 0);
     let [a, b, c] = [8, 16, 24].map(|sector| bench.insert(read(sector), 0));
-    // All have expired, yet the begun batch ends first; the new one starts with the oldest and goes on behind it.
+    // All requests have expired, yet the batch that has begun ends first. The new batch starts with the oldest request
+    // and goes on behind it.
     assert_eq!([bench.dispatch(11 * MS), bench.dispatch(11 * MS)], [a, b]);
     assert_eq!([bench.dispatch(11 * MS), bench.dispatch(11 * MS)], [old, c]);
 }
@@ -242,7 +243,8 @@ fn trying_in_vain_to_age_begins_a_batch() {
     bench.fold();
     let [a_read, a_write] = [read(8), write(0)].map(|info| bench.insert(info, 0));
     bench.insert(real_time(0), 0);
-    // Best-effort is tried for its age, its reads win against its writes, and that uses up what writes_starved allows.
+    // Best-effort is tried because of its age. Its reads win against its writes, and that uses up what writes_starved
+    // allows.
     assert_ne!(bench.dispatch(0), NEVER);
     bench.complete(0);
     bench.fold();

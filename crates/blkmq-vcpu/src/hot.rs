@@ -1,5 +1,5 @@
-//! What every step touches: a few cells of the running thread, so that a step after which the same CPU goes on costs
-//! next to nothing.
+//! The few cells of the running thread that every step touches. They make a step, after which the same CPU goes on,
+//! cost next to nothing.
 
 use std::cell::Cell;
 
@@ -10,9 +10,9 @@ pub type CpuId = u16;
 pub(crate) struct Hot {
     /// Steps given to the CPU by the last decision.
     pub(crate) quantum: Cell<u32>,
-    /// Those of them that it has not made yet.
+    /// Steps of the quantum that the CPU has not made yet.
     pub(crate) left: Cell<u32>,
-    /// How deep in sections that nobody may interrupt.
+    /// How many uninterrupted sections, one inside the other, the CPU is in. No other CPU goes on in such a section.
     pub(crate) depth: Cell<u32>,
     /// The line that the next step is on, if it has a name.
     pub(crate) touched: Cell<Option<&'static str>>,
@@ -70,8 +70,8 @@ pub fn touch(name: &'static str) {
     HOT.with(|hot| hot.touched.set(Some(name)));
 }
 
-/// Runs a section in which no other CPU goes on. What would be steps are none in it, so it takes no time. It must not
-/// wait for anything.
+/// Runs a section in which no other CPU goes on. Operations that are steps elsewhere are no steps in it, so the section
+/// takes no time. It must not wait for anything.
 pub fn uninterrupted<R>(section: impl FnOnce() -> R) -> R {
     /// Ends the section also when it panics.
     struct Section;
@@ -97,8 +97,8 @@ pub fn steps() -> u64 {
     HOT.with(|hot| hot.steps.get() + hot.made())
 }
 
-/// Lets the run go on for `steps` more steps from here, no further unless this is called again: whoever knows that
-/// there was progress calls it. Without such a call a run goes on as long as any CPU can.
+/// Lets the run go on for `steps` more steps from here, and no further unless this is called again. A caller that knows
+/// that there was progress calls it. If it is never called, a run goes on as long as any CPU can.
 pub fn go_on_for(steps: u64) {
     HOT.with(|hot| hot.last_step.set(crate::steps().saturating_add(steps)));
 }
@@ -132,7 +132,7 @@ mod tests {
             }
         };
         assert_eq!(run(schedule(), Options::default(), finishes), Ended::Finished);
-        // What one run allowed itself does not bind the next.
+        // The limit that one run has set does not bind the next run.
         assert_eq!(run(schedule(), Options::default(), || thread::spawn(|| ()).join().unwrap()), Ended::Finished);
     }
 }

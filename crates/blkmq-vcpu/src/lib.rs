@@ -1,12 +1,12 @@
 //! Virtual CPUs: threads that take turns on one thread of the machine, as a [`Schedule`] decides, on a virtual clock.
 //!
-//! Code that takes its atomics, locks, threads and time from here instead of from `std` runs unchanged, and the same
-//! way each time: every operation on something shared is a step, between any two steps another CPU may go on, and time
-//! passes by steps, or jumps to the next timer when every CPU sleeps. Memory is sequentially consistent, so weak
-//! orderings are not explored; that is what loom is for.
+//! Code that takes its atomics, locks, threads and time from this crate instead of from `std` runs unchanged, and the
+//! same way each time. Every operation on something shared is a step, and between any two steps another CPU may go on.
+//! Time passes by steps, or jumps to the next timer when every CPU sleeps. Memory is sequentially consistent, so weak
+//! orderings are not explored; loom explores them.
 //!
-//! Outside of [`run`] atomics and locks behave as in `std`; what starts threads, waits or tells the time works only
-//! inside.
+//! Outside of [`run`] atomics and locks behave as in `std`. The functions that start threads, wait or tell the time
+//! work only inside.
 //!
 //! ```
 //! use blkmq_vcpu::{Ended, Options, Random, run, schedule, sync, thread};

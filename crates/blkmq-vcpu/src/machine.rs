@@ -1,4 +1,4 @@
-//! The machine: its CPUs, who runs, and what became of it.
+//! The machine: its CPUs, which of them runs, and how a run ended.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -10,15 +10,15 @@ use generator::{Generator, Gn};
 use crate::hot::{CpuId, HOT};
 use crate::schedule::{Decision, Schedule};
 
-/// What a run is like beside its schedule.
+/// The options of a run, beside its schedule.
 pub struct Options {
     /// Virtual time that a step takes, in ns.
     pub step_ns: u64,
     /// Bytes of a CPU's stack.
     pub stack_bytes: usize,
-    /// Asked each time every CPU sleeps; time then jumps to [`Idle::until`]. May call [`stop`].
+    /// Called each time that every CPU sleeps. Time then jumps to [`Idle::until`]. May call [`stop`].
     pub on_idle: Box<dyn FnMut(Idle)>,
-    /// Told of each time another CPU goes on.
+    /// Called each time that another CPU goes on.
     pub on_switch: Box<dyn FnMut(Switch)>,
 }
 
@@ -29,11 +29,11 @@ pub struct Switch {
     pub step: u64,
     /// The time, in ns.
     pub time: u64,
-    /// Who ran.
+    /// The CPU that ran.
     pub from: CpuId,
-    /// Who goes on.
+    /// The CPU that goes on.
     pub to: CpuId,
-    /// The watched line that was touched last, if that is why.
+    /// The watched line that was touched last, if that ended the quantum.
     pub line: Option<&'static str>,
 }
 
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Options {
 }
 
 impl Default for Options {
-    /// 20 ns a step, stacks of 256 KiB, nobody asked.
+    /// 20 ns a step, stacks of 256 KiB, no function to be called.
     fn default() -> Self {
         Self { step_ns: 20, stack_bytes: 256 << 10, on_idle: Box::new(|_| ()), on_switch: Box::new(|_| ()) }
     }
@@ -66,7 +66,7 @@ pub enum Ended {
     Finished,
     /// [`stop`] was called.
     Stopped,
-    /// It went on for longer than [`go_on_for`](crate::go_on_for) allowed.
+    /// The run went on for longer than [`go_on_for`](crate::go_on_for) allowed.
     Exhausted {
         /// The names of the CPUs that do not sleep.
         running: Vec<String>,
@@ -115,10 +115,10 @@ enum Turn {
 
 struct Machine {
     cpus: Vec<Cpu>,
-    /// Those that have not come to their end.
+    /// The CPUs that have not come to their end.
     alive: Vec<CpuId>,
     runnable: Vec<CpuId>,
-    /// The earliest timer, or earlier.
+    /// The time of the earliest timer, or an earlier time.
     next_timer: u64,
     schedule: Box<dyn Schedule>,
     next: Option<CpuId>,
@@ -141,7 +141,7 @@ pub fn is_running() -> bool {
     HOT.with(|hot| hot.quantum.get() > 0)
 }
 
-/// Runs `main` on CPU 0, and what it spawns on further ones, until all have come to their end.
+/// Runs `main` on CPU 0, and the threads that it spawns on further CPUs, until all have come to their end.
 ///
 /// # Panics
 /// If this thread runs a machine already.
@@ -177,8 +177,8 @@ pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + 
     });
     let machine = MACHINE.with(|place| place.borrow_mut().take());
     if let Some(machine) = machine {
-        // A fiber that has not come to its end must not unwind: what it owns may wait for other fibers when it is
-        // dropped.
+        // A fiber that has not come to its end must not unwind: when a value that it owns is dropped, that value may
+        // wait for other fibers.
         machine.cpus.into_iter().filter_map(|cpu| cpu.fiber).for_each(|fiber| {
             if !fiber.is_done() {
                 std::mem::forget(fiber);
@@ -188,8 +188,8 @@ pub fn run(schedule: Box<dyn Schedule>, options: Options, main: impl FnOnce() + 
     ended
 }
 
-/// Ends the run where it stands. In a section that nobody may interrupt, and while every CPU sleeps, this returns, and
-/// the run ends soon after.
+/// Ends the run where it stands. In an uninterrupted section, and while every CPU sleeps, this returns, and the run
+/// ends soon after.
 ///
 /// # Panics
 /// If no machine runs.
@@ -203,7 +203,7 @@ pub fn stop() {
     }
 }
 
-/// A CPU more, which runs `body`.
+/// Adds a CPU, which runs `body`.
 pub(crate) fn add(name: String, body: impl FnOnce() + Send + 'static) -> CpuId {
     // The crate counts stacks in words.
     let words = with(|machine| machine.options.stack_bytes) / size_of::<usize>();
@@ -242,7 +242,7 @@ fn take_turns() -> Ended {
     }
 }
 
-/// Who goes on next. While everybody sleeps, time jumps to the next timer.
+/// The CPU that goes on next. While every CPU sleeps, time jumps to the next timer.
 fn next_turn() -> Turn {
     loop {
         if let Some(ended) = with(Machine::ended) {
@@ -297,7 +297,7 @@ pub(crate) fn sleep(until: Option<u64>) {
     suspend();
 }
 
-/// Wakes a CPU that sleeps. Returns whether it did.
+/// Wakes a CPU that sleeps. Returns whether the CPU slept.
 pub(crate) fn wake(cpu: CpuId) -> bool {
     with(|machine| {
         let state = &mut machine.cpus[usize::from(cpu)].state;
@@ -326,7 +326,7 @@ impl Machine {
         }
     }
 
-    /// The names of the CPUs that have not come to their end and are in such a state.
+    /// The names of the CPUs that have not come to their end and are in a state that `which` accepts.
     fn names(&self, which: impl Fn(State) -> bool) -> Vec<String> {
         let cpus = self.alive.iter().map(|cpu| &self.cpus[usize::from(*cpu)]);
         cpus.filter(|cpu| which(cpu.state)).map(|cpu| cpu.name.clone()).collect()
@@ -340,8 +340,8 @@ impl Machine {
         timers.min()
     }
 
-    /// Asks the schedule who goes on, and begins that CPU's quantum. `from` is the CPU whose quantum is over, if it can
-    /// go on itself, and the watched line that ended it.
+    /// Asks the schedule which CPU goes on, and begins that CPU's quantum. `from` is the CPU whose quantum is over, if
+    /// it can go on itself, and the watched line that ended the quantum.
     fn choose(&mut self, from: Option<(CpuId, Option<&'static str>)>) -> Option<CpuId> {
         let (now, steps, last) = HOT.with(|hot| (hot.now(), hot.steps.get() + hot.made(), hot.cpu.get()));
         if steps >= HOT.with(|hot| hot.last_step.get()) {
@@ -383,7 +383,7 @@ fn said(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("a panic without words").to_owned()
 }
 
-/// Makes panics of virtual CPUs end the run with their words, instead of going to standard error.
+/// Makes panics of virtual CPUs end the run with their message, instead of going to standard error.
 fn hear_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

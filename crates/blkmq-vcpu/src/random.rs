@@ -21,7 +21,7 @@ impl Random {
 
     /// A number below `bound`, which is not zero.
     pub const fn below(&mut self, bound: u64) -> u64 {
-        // The high half of the product: no division, and no bias that a test could feel.
+        // The high half of the product: no division, and a bias too small for a test to notice.
         ((self.next() as u128 * bound as u128) >> 64) as u64
     }
 
@@ -40,7 +40,8 @@ impl Random {
         &from[self.below(from.len() as u64) as usize]
     }
 
-    /// A generator of its own for a part of a run, so that what one part draws does not change what another does.
+    /// A separate generator for a part of a run, so that the numbers that one part draws do not change what another
+    /// part draws.
     pub const fn fork(&mut self) -> Self {
         Self(self.next())
     }

@@ -1,4 +1,4 @@
-//! Who goes on when: schedules.
+//! Schedules: which CPU goes on, and when.
 
 mod priorities;
 mod targeted;
@@ -21,8 +21,8 @@ pub struct Decision {
     pub watch: Option<&'static str>,
 }
 
-/// Decides which virtual CPU goes on. Deterministic: what it decides follows from its own state and from what it is
-/// told.
+/// Decides which virtual CPU goes on. A schedule is deterministic: its decisions follow from its own state and from
+/// what it is told.
 pub trait Schedule {
     /// A CPU began.
     fn added(&mut self, cpu: CpuId) {
@@ -30,7 +30,8 @@ pub trait Schedule {
     }
 
     /// Chooses among `runnable`, which is not empty and in rising order. `from` is the CPU whose quantum is over, if it
-    /// can go on itself; `watched` the line that ended the quantum, if one did; `step` the steps made so far.
+    /// can go on itself. `watched` is the line that ended the quantum, if one did. `step` is the number of steps made
+    /// so far.
     fn decide(&mut self, runnable: &[CpuId], from: Option<CpuId>, watched: Option<&'static str>, step: u64)
     -> Decision;
 }

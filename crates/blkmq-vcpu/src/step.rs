@@ -3,7 +3,7 @@
 use crate::hot::HOT;
 use crate::machine;
 
-/// A step: the CPU has done something that others can see. Another CPU may go on before this returns.
+/// A step: the CPU has done something that other CPUs can see. Another CPU may go on before this returns.
 #[inline]
 pub(crate) fn step() {
     HOT.with(|hot| {

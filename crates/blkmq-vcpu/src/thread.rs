@@ -7,8 +7,8 @@ use crate::hot::CpuId;
 use crate::machine::{add, sleep as sleep_until, wake};
 use crate::time;
 
-/// How long a CPU steps aside when it yields, in ns: time must pass, or one that yields in a loop would hold up the
-/// clock it waits for.
+/// How long a CPU steps aside when it yields, in ns. It must not be 0: a CPU that yields in a loop until a time has
+/// come would hold up the clock.
 const YIELD_NS: u64 = 500;
 
 /// A thread that can be waited for.
@@ -25,12 +25,12 @@ fn lock<T>(shared: &Mutex<Shared<T>>) -> std::sync::MutexGuard<'_, Shared<T>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a thread on a CPU more.
+/// Starts a thread on a new CPU.
 pub fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     spawn_named("thread".to_owned(), body)
 }
 
-/// The same, with a name for who reads of it.
+/// Starts a thread on a new CPU, with a name that reports of a run show.
 pub fn spawn_named<T: Send + 'static>(name: String, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let shared = Arc::new(Mutex::new(Shared { result: None, waiting: None }));
     let theirs = Arc::clone(&shared);

@@ -23,12 +23,12 @@ fn schedules(seed: u64) -> [Box<dyn Schedule>; 3] {
     ]
 }
 
-/// A machine whose panic does not reach other tests has a thread of its own.
+/// Runs `body` on a thread of its own, so that a panic of its machine does not reach other tests.
 fn alone<R: Send>(body: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| scope.spawn(body).join().unwrap())
 }
 
-/// Two increments that are each a load and a store; whether one was lost.
+/// Makes two increments that are each a load and a store. Returns whether one was lost.
 fn loses_an_increment(schedule: Box<dyn Schedule>) -> bool {
     let count = Arc::new(AtomicU64::new(0));
     let seen = count.clone();
@@ -175,7 +175,8 @@ fn a_wait_ends_by_a_notification_or_by_its_time() {
     assert_eq!(ended, Ended::Finished);
 }
 
-/// Goes red if a notification ends with who was woken by its time in the same moment, and has not gone on yet.
+/// Goes red if a notification is lost on a waiter that was woken by its time in the same moment, and has not gone on
+/// yet.
 #[test]
 fn who_has_timed_out_takes_no_notification() {
     for seed in 0..50 {
@@ -192,7 +193,8 @@ fn who_has_timed_out_takes_no_notification() {
                     is_told = patient.1.wait(is_told).unwrap();
                 }
             });
-            // Time does not pass by steps here, so both wait by then, and one of them just not any more.
+            // Time does not pass by steps here. So both threads wait by then, and the time of one of them ends just
+            // now.
             thread::sleep(Duration::from_millis(1));
             *teller.0.lock().unwrap() = true;
             teller.1.notify_one();
@@ -222,7 +224,7 @@ fn who_waits_for_each_other_is_named() {
 
 #[test]
 fn a_panic_ends_the_run_with_its_words() {
-    /// Waits for another CPU when it is dropped, as a submitter does; the machine must not let it.
+    /// Waits for another CPU when it is dropped, as a submitter does. The machine must not let it wait.
     struct Waits(Arc<Mutex<()>>);
     impl Drop for Waits {
         fn drop(&mut self) {

@@ -1,4 +1,5 @@
-//! Models of closing a queue against its submitters: after the wait nobody is inside, and who enters later turns back.
+//! Models of closing a queue against its submitters: after the wait no thread is inside, and a thread that enters later
+//! turns back.
 #![cfg(loom)]
 
 mod model;
@@ -54,7 +55,7 @@ fn freeze() {
     assert!(!queue.activity.is_active());
 }
 
-/// The same with a freezer that does not wait.
+/// As `freeze`, with a freezer that does not wait.
 fn freeze_without_waiting() {
     let queue = Queue::new();
     let submitter = {

@@ -1,4 +1,5 @@
-//! Models of the hand-over: what is appended is worked off in order, by whoever holds the lock, and never left behind.
+//! Models of the hand-over: what is appended is worked off in order, by the thread that holds the lock, and never left
+//! behind.
 #![cfg(loom)]
 
 mod model;
@@ -13,7 +14,7 @@ use model::{Exclusive, fails_without, holds};
 const ENDLESS: u32 = 100;
 
 struct Issue {
-    /// Its state is what was worked off.
+    /// Its state is the list of what was worked off.
     list: Handover<Vec<u32>>,
     links: [AtomicU32; 3],
     slots: [Exclusive; 3],
@@ -81,7 +82,7 @@ fn two_attempts() {
     assert_eq!(*lock.try_lock().expect("nobody holds it"), done);
 }
 
-/// Adds one under the lock, up to twice; the lock is held over an access to something else, as in use.
+/// Adds one under the lock, up to twice. The lock is held over an access to something else, as in use.
 fn attempts(lock: &TryLock<u64>) -> u64 {
     let step = |_| {
         let Some(mut count) = lock.try_lock() else { return 0 };
@@ -98,8 +99,8 @@ fn two_appenders() {
     beside_an_appender(|issue| issue.append(2..3));
 }
 
-/// One thread puts and drains, the other appends and drains: who leaves because the other is just putting is not
-/// forgotten.
+/// One thread puts and drains, the other appends and drains. What a thread appended is not forgotten if it leaves
+/// because the other thread is just putting.
 fn putter_and_appender() {
     beside_an_appender(|issue| issue.put_or_append(2));
 }
@@ -121,8 +122,8 @@ fn beside_an_appender(bring: fn(&Issue)) {
     assert!([[0, 1, 2], [2, 0, 1]].contains(&issued.clone().try_into().expect("three slots")), "{issued:?}");
 }
 
-/// Who knows, under a lock of their own, that what they bring comes behind what the other one brought, keeps that
-/// order.
+/// Threads know, under a lock of their own, that what they bring comes behind what the other one brought. The hand-over
+/// keeps that order.
 fn ordered_putters() {
     let (issue, order) = (Issue::new(), Arc::new(TryLock::new("test.order", Vec::new())));
     let bring = |issue: &Issue, order: &TryLock<Vec<u32>>, slots: &[u32]| {
@@ -143,7 +144,7 @@ fn ordered_putters() {
     assert_eq!(issue.issued(), *order.try_lock().expect("nobody holds it"));
 }
 
-/// No rounds for others: who gets false comes again, and then nothing is left either.
+/// No rounds for other threads: a thread that gets false comes again, and then nothing is left either.
 fn bounded() {
     let issue = Issue::new();
     let other = {

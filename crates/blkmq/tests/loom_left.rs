@@ -1,9 +1,11 @@
-//! Models of what is left to others: who leaves it and goes reaches who sleeps, and who polled before and is about to.
+//! Models of what is left to others: a thread that leaves something, and goes, reaches a thread that sleeps, and one
+//! that has polled and is about to sleep.
 //!
-//! Something is left once. The flag by which a sleeper is found is stored by its owner and swapped by who wakes it, and
-//! loom does not know that a swap comes right behind the value it found. Once such a swap has met the end of one sleep,
-//! loom lets a swap during the next find what the first wrote, though the owner stored something since; no machine does
-//! that. So it reports lost wake-ups where two leave something, or one does so twice, unless the owner swaps too.
+//! Something is left only once in each model, because of what loom does not know. A sleeper is found by a flag. Its
+//! owner stores the flag, and the thread that wakes the owner swaps it. A swap comes right behind the value that it
+//! found, but loom does not know that. Once such a swap has met the end of one sleep, loom lets a swap during the next
+//! sleep find what the first one wrote, though the owner stored something since. No machine does that. So loom reports
+//! lost wake-ups where two threads leave something, or one thread does so twice, unless the owner swaps too.
 #![cfg(loom)]
 
 mod model;
@@ -15,15 +17,15 @@ use blkmq::sync::thread;
 use blkmq::wake::Wake;
 use model::{Exclusive, fails, fails_without, holds};
 
-/// What a thread does otherwise than in the product, which breaks the protocol.
+/// In what a thread differs from the product, which breaks the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// Who polls reads the count after its look at the word.
+    /// A thread that polls reads the count after its look at the word.
     ReadsLate,
-    /// Who sleeps leaves the count out of its last look.
+    /// A thread that sleeps leaves the count out of its last look.
     SleepsBlindly,
-    /// Who leaves something wakes, and does not count.
+    /// A thread that leaves something wakes the sleepers, and does not count.
     OnlyWakes,
 }
 
@@ -59,7 +61,7 @@ impl Queue {
                 return self.request.touch();
             }
             let may_go_on = || self.broken != Broken::SleepsBlindly && self.live.left.read() != left;
-            // Nothing else wakes it: a sleep that goes on for ever is a deadlock, which loom reports.
+            // Nothing else wakes this thread: a sleep that goes on for ever is a deadlock, which loom reports.
             self.live.sleepers.sleep(&self.wake, &[], may_go_on, || None);
         }
     }
@@ -67,7 +69,7 @@ impl Queue {
 
 /// One thread leaves something and goes for good while another polls and falls asleep.
 fn falling_asleep(broken: Broken) {
-    // Of std, for loom's own aborts the process when a deadlock unwinds.
+    // The `Arc` of std: when a deadlock unwinds, loom's own aborts the process.
     let queue = Arc::new(Queue { live: Liveness::new(), wake: Wake::new(), request: Exclusive::default(), broken });
     let leaver = {
         let queue = queue.clone();

@@ -1,4 +1,4 @@
-//! Models of the WAITING mark: what waits for a tag, or for the one who dispatches, is never forgotten.
+//! Models of the WAITING mark: a request that waits for a tag, or for the thread that dispatches, is never forgotten.
 #![cfg(loom)]
 
 mod model;
@@ -15,7 +15,7 @@ struct Queue {
     tags: Tags,
     /// How many requests wait. Relaxed, so that only the word orders it.
     waiting: AtomicUsize,
-    /// Whether a search that found no tag is repeated after WAITING was set; false breaks the protocol.
+    /// Whether a search that found no tag is repeated after WAITING was set. False breaks the protocol.
     try_again: bool,
 }
 
@@ -73,7 +73,7 @@ fn two_submitters() {
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
-/// One thread completes what held the only tag while another wants it.
+/// One thread completes the request that held the only tag while another thread wants the tag.
 fn lack(try_again: bool) {
     let queue = Queue::new(1, try_again);
     let tag = queue.tags.get(&mut Hint::default()).expect("a tag is free");
@@ -90,7 +90,7 @@ fn lack(try_again: bool) {
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
-/// Both tags lie in `cleared`, so one searcher may come up empty while the other is folding both back.
+/// Both tags lie in `cleared`, so one searcher may find none while the other is folding both back.
 fn folding() {
     let queue = Queue::new(2, true);
     let mut hint = Hint::default();
@@ -105,8 +105,9 @@ fn folding() {
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
-/// Who finds WAITING set on staging relies on the one who will clear it; who finds it clear works off what is staged
-/// and clears it, from the word as it was before or, broken, after its last look.
+/// A submitter that finds WAITING set when it stages a request relies on the thread that will clear it. A thread that
+/// finds WAITING clear works off what is staged and clears WAITING, from the word as it was before its last look or,
+/// broken, as it was after it.
 fn staging(read_before_look: bool) {
     let shared = Arc::new((Word::new(), AtomicUsize::new(0), Exclusive::default()));
     fn stage((word, staged, worked): &(Word, AtomicUsize, Exclusive), read_before_look: bool) {
@@ -136,7 +137,8 @@ fn staging(read_before_look: bool) {
     assert_eq!(shared.1.load(Ordering::Relaxed), 0, "forgotten");
 }
 
-/// A staging that is in the count comes with what was staged; a word that was cleared, with what the clearer did.
+/// A thread that finds a staging in the count sees what was staged. A thread that finds the word cleared sees what the
+/// clearer did.
 fn published() {
     let shared = Arc::new((Word::new(), Exclusive::default()));
     let stager = {
@@ -169,7 +171,8 @@ struct HeldBack {
     nr_lacked: AtomicUsize,
     is_completed: AtomicBool,
     is_waiting: AtomicBool,
-    /// Whether who held the tag in vain looks once more if another lacked it; false breaks the protocol.
+    /// Whether a thread that held the tag in vain looks once more if another thread lacked it. False breaks the
+    /// protocol.
     looks_again: bool,
 }
 
@@ -189,7 +192,7 @@ impl HeldBack {
         })
     }
 
-    /// Takes the tag first, so that nothing is chosen that cannot go.
+    /// Takes the tag first, so that no request is chosen that cannot go.
     fn dispatch(&self) {
         let mut hint = Hint::default();
         loop {
@@ -205,7 +208,8 @@ impl HeldBack {
     }
 }
 
-/// One thread asks in vain with the only tag in its hands while another completes what held the request back.
+/// One thread asks in vain with the only tag in its hands while another completes the request for which the scheduler
+/// held back.
 fn in_vain(looks_again: bool) {
     let queue = Arc::new(HeldBack {
         live: Liveness::new(),

@@ -38,7 +38,7 @@ impl Ring {
     }
 }
 
-/// Two pushers and a taker; what was taken early is pushed again by the taker, which is how ABA would come about.
+/// Two pushers and a taker. The taker pushes again what was taken early, which is how ABA would come about.
 fn ring() {
     let ring = Ring::new();
     let pushers = [0..2, 2..3].map(|slots| {

@@ -1,4 +1,4 @@
-//! Reads and all else, which the scheduler keeps apart.
+//! Reads and all other operations, which the scheduler keeps apart.
 
 use crate::Op;
 

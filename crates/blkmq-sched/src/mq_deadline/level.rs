@@ -1,4 +1,4 @@
-//! A priority level: what waits in it, and what went through it.
+//! A priority level: the requests that wait in it, and counts of those that went through it.
 
 use super::direction::Direction;
 use super::request::{ByAge, Request};
@@ -6,7 +6,7 @@ use crate::list::List;
 use crate::slab::{Index, Probe, Slab};
 use crate::tree::Tree;
 
-/// What waits of one class in one direction.
+/// The requests of one class in one direction that wait.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// By first sector.
@@ -30,13 +30,13 @@ pub(super) struct Level {
     queues: [Queue; 2],
     /// Requests that came in.
     pub(super) inserted: u64,
-    /// Of these, absorbed by another one.
+    /// Of the inserted requests, those that another request absorbed.
     pub(super) merged: u64,
-    /// Of these, handed out.
+    /// Of the inserted requests, those that were handed out.
     pub(super) dispatched: u64,
     /// Requests that never came in, but went straight to the driver, as far as is known.
     pub(super) bypassed: u64,
-    /// Of the dispatched ones and these, completed as far as is known.
+    /// Of the dispatched and the bypassed requests, those that are completed, as far as is known.
     pub(super) completed: u64,
 }
 

@@ -5,7 +5,8 @@ use super::direction::Direction;
 use crate::slab::{Index, Probe};
 use crate::{Info, Join, Merge, MergeHow, MergeLevel};
 
-/// How many requests that begin or end at the right sector one look-up tries: it bounds what a hostile client can cost.
+/// How many requests that begin or end at the right sector one look-up tries. This bounds what a hostile client can
+/// cost.
 const TRIES: usize = 8;
 
 impl<P: Probe> MqDeadline<P> {
@@ -18,7 +19,7 @@ impl<P: Probe> MqDeadline<P> {
         Some(Merge { into, how, joined })
     }
 
-    /// The waiting request that takes the newcomer in, and what it then is.
+    /// The waiting request that takes the newcomer in, and what that request then is.
     fn find_host(&self, info: &Info) -> Option<(Index, MergeHow, Info)> {
         let fit = |host: Index| {
             let (how, grown) = self.limits.merged(&self.requests.get(host).info, info)?;
@@ -51,7 +52,7 @@ impl<P: Probe> MqDeadline<P> {
             .filter(|item| self.requests.get(*item).info.merge == MergeLevel::Full)
     }
 
-    /// Makes `host` what it has become, and redoes those of its places that this moves.
+    /// Makes `host` what it has become, and redoes those of its places that this changes.
     pub(super) fn grow(&mut self, host: Index, how: MergeHow, grown: Info) {
         let hashed = grown.merge == MergeLevel::Full;
         let sorted = &mut self.levels[grown.priority.class.index()].queue_mut(Direction::of(grown.op)).sorted;
@@ -93,7 +94,7 @@ impl<P: Probe> MqDeadline<P> {
         Some(join)
     }
 
-    /// Lets `survivor` absorb the request behind it. The older of their two deadlines stays, in its place.
+    /// Lets `survivor` absorb the request behind it. The earlier of their two deadlines stays, in its place.
     pub(super) fn join(&mut self, survivor: Index, absorbed: Index, grown: Info) {
         let deadline = self.requests.get(absorbed).deadline;
         let class = grown.priority.class;

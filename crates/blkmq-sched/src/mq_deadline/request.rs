@@ -13,7 +13,7 @@ use super::direction::Direction;
 pub(super) struct Request {
     pub(super) id: RqId,
     pub(super) info: Info,
-    /// Linux's fifo time: when it may jump the queue. For a request at the head, when it came.
+    /// Linux's fifo time: when the request may jump the queue. For a request at the head: when it came.
     pub(super) deadline: Time,
     branches: Branches,
     age: Links,

@@ -1,5 +1,5 @@
-//! Handing requests through: those that come together while nothing waits, and leave together, need no tree, no list of
-//! arrivals and no hash. Sorted, they are what insertion and choice would have made of them.
+//! Handing requests through. Requests that come together while nothing waits, and leave together, need no tree, no list
+//! of arrivals and no hash. Sorting them gives the order that insertion and choice would give.
 
 use super::MqDeadline;
 use super::direction::Direction;
@@ -19,7 +19,7 @@ impl<P: Probe> MqDeadline<P> {
             // Discards merge without touching each other.
             && matches!(like.op, Op::Read | Op::Write)
             && self.classes & !(1 << class.index()) == 0
-            // None has expired as soon as it is there.
+            // No newcomer has expired as soon as it is there.
             && now.after(self.tunables.expire(direction)) > now;
         let mut sorted = [0; MOST_NEWCOMERS];
         if !is_simple || !sort(newcomers, &mut sorted[..number]) {
@@ -50,14 +50,16 @@ impl<P: Probe> MqDeadline<P> {
             if from == 0 {
                 break;
             }
-            // Behind the last one by sector a new batch begins, with the oldest and what follows it by sector.
+            // Behind the last newcomer by sector a new batch begins, with the oldest one and those that follow it by
+            // sector.
             (end, begins) = (from, true);
             from = (0..end).min_by_key(|at| sorted[*at]).unwrap_or(0);
         }
         true
     }
 
-    /// So many more requests go, in the running batch if there is one of this direction, unless another `begins`.
+    /// `number` more requests go, in the running batch if there is one of this direction, unless another batch
+    /// `begins`.
     #[inline]
     fn count_choices(&mut self, direction: Direction, mut begins: bool, mut left: i64) {
         let fifo_batch = self.tunables.fifo_batch;
@@ -77,8 +79,8 @@ impl<P: Probe> MqDeadline<P> {
     }
 }
 
-/// Sorts the places of the newcomers by sector. Returns whether there is something between any two of them: then none
-/// merge, and each is next in order behind the one before it.
+/// Sorts the places of the newcomers by sector. Returns whether any two of them are apart: then no two merge, and each
+/// is next in order behind the one before it.
 #[inline]
 fn sort(newcomers: &[Newcomer], places: &mut [u8]) -> bool {
     let info = |place: u8| &newcomers[usize::from(place)].info;

@@ -12,7 +12,7 @@ pub(crate) const MS: u64 = 1_000_000;
 /// What [`Bench::dispatch`] gives when the scheduler gives nothing.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Limits that stop none of the merges that a test does not mean to stop.
+/// Limits that stop no merge, except those that a test means to stop.
 pub(crate) const ROOMY: MergeLimits = MergeLimits {
     max_sectors: 1024,
     max_segments: 128,

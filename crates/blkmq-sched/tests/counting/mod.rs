@@ -5,14 +5,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Of each thread on its own: the test harness and other tests allocate on theirs.
+    /// The count of each thread by itself: the test harness and other tests allocate on their threads.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Counting;
 
 // SAFETY: every call is handed on unchanged to the system's allocator, which keeps the trait's promises. `realloc` and
-// `alloc_zeroed` are the trait's own, which come by `alloc`.
+// `alloc_zeroed` are the trait's own, and call `alloc`.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);

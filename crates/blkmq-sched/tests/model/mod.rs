@@ -1,4 +1,4 @@
-//! mq-deadline as its description tells it, with plain vectors and linear scans: slow, and simple enough to be
+//! mq-deadline as its description tells it, with plain vectors and linear scans. It is slow, and simple enough to be
 //! believed.
 
 use blkmq_sched::{Class, Info, InsertAt, Join, Merge, MergeHow, MergeLevel, MergeLimits, Op, RqId, Tally, Time};
@@ -10,9 +10,9 @@ struct Entry {
     id: RqId,
     info: Info,
     fifo_time: Time,
-    /// When it took its place among requests of the same first sector.
+    /// When the request took its place among requests of the same first sector.
     sorted_at: u64,
-    /// When it took its place among requests of the same end.
+    /// When the request took its place among requests of the same end.
     hashed_at: u64,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Model {
     pub(crate) limits: MergeLimits,
     /// In order of arrival, of all classes and directions.
     fifo: Vec<Entry>,
-    /// The next first.
+    /// The request that goes next comes first.
     at_head: Vec<Entry>,
     last_merge: Option<RqId>,
     last_dir_is_read: bool,
@@ -244,7 +244,8 @@ impl Model {
         true
     }
 
-    /// The earliest time from `now` on at which dispatch would give something, found by trying each that may matter.
+    /// The earliest time from `now` on at which dispatch would give a request. It is found by trying each time that may
+    /// matter.
     pub(crate) fn next_wakeup(&self, now: Time) -> Option<Time> {
         let mut times: Vec<u64> = self.fifo.iter().map(|entry| entry.fifo_time.0).collect();
         let aging = i128::from(self.knobs.prio_aging_expire * MS);
@@ -254,7 +255,7 @@ impl Model {
         times.into_iter().map(Time).find(|time| *time >= now && self.clone().dispatch(*time).is_some())
     }
 
-    /// What passed may have gone in either direction: no batch is running.
+    /// The requests that passed may have gone in either direction, so no batch is running.
     pub(crate) fn resume(&mut self) {
         self.batching = self.knobs.fifo_batch;
     }
@@ -321,7 +322,7 @@ impl Model {
         whole.info = sum(&survivor.info, &absorbed.info, MergeHow::Back);
         whole.fifo_time = survivor.fifo_time.min(absorbed.fifo_time);
         whole.hashed_at = self.stamp();
-        // It stands where the older deadline stood.
+        // The survivor stands where the request with the older deadline stood.
         let from_absorbed = absorbed.fifo_time < survivor.fifo_time;
         let (place, gone) = if from_absorbed { (absorbed.id, survivor.id) } else { (survivor.id, absorbed.id) };
         let place = self.position(place);

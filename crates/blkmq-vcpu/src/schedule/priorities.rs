@@ -1,11 +1,11 @@
-//! The runnable CPU of the highest priority goes on, and at random moments the one that runs becomes the lowest.
+//! The runnable CPU of the highest priority goes on. At random moments the CPU that runs gets the lowest priority.
 
 use super::{Decision, Schedule};
 use crate::{CpuId, Random};
 
-/// Priority-change scheduling: it finds orders that take few but unlikely switches (Burckhardt, Kothari, Musuvathi,
-/// Nagarakatte: "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010). Change points
-/// come again and again here, since a run is long.
+/// Priority-change scheduling. It finds bugs that need few but unlikely switches (Burckhardt, Kothari, Musuvathi,
+/// Nagarakatte: "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010). Here change
+/// points come again and again, since a run is long.
 #[derive(Debug)]
 pub struct Priorities {
     random: Random,

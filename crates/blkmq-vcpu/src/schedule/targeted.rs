@@ -3,20 +3,20 @@
 use super::{Decision, Schedule};
 use crate::{CpuId, Random};
 
-/// Preempts after each operation on one line, and keeps the CPU that made it waiting for a while: what it read may be
-/// old, and what it wrote known to others, before its next step.
+/// Preempts after each operation on one line, and keeps the CPU that made the operation waiting for a while. Before
+/// that CPU's next step, the value that it read may be old, and other CPUs may have seen the value that it wrote.
 #[derive(Debug)]
 pub struct Targeted {
     random: Random,
     line: &'static str,
     /// Steps between other decisions on average.
     mean: u64,
-    /// Who was preempted last, and how many decisions it still waits.
+    /// The CPU that was preempted last, and how many decisions it still waits.
     held: Option<(CpuId, u64)>,
 }
 
 impl Targeted {
-    /// Preempts after each operation on `line`, and else after `mean` steps on average.
+    /// Preempts after each operation on `line`, and otherwise after `mean` steps on average.
     #[must_use]
     pub const fn new(random: Random, line: &'static str, mean: u64) -> Self {
         Self { random, line, mean, held: None }
@@ -26,7 +26,7 @@ impl Targeted {
 impl Schedule for Targeted {
     fn decide(&mut self, runnable: &[CpuId], from: Option<CpuId>, watched: Option<&'static str>, _: u64) -> Decision {
         if watched.is_some() {
-            // Not always: a CPU that never makes two such operations in a row would miss bugs that need it to.
+            // Not after every operation: some bugs need a CPU that makes two such operations in a row.
             self.held = from.filter(|_| !self.random.one_in(4)).map(|cpu| (cpu, self.random.within(1, 20)));
         } else if let Some((_, decisions)) = &mut self.held {
             *decisions -= 1;

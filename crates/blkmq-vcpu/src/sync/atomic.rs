@@ -28,12 +28,12 @@ macro_rules! atomic {
         pub struct $name $(<$t>)? (std::sync::atomic::$name $(<$t>)?);
 
         impl $(<$t>)? $name $(<$t>)? {
-            /// A new one that holds `value`.
+            /// A new atomic that holds `value`.
             pub const fn new(value: $value) -> Self {
                 Self(std::sync::atomic::$name::new(value))
             }
 
-            /// The value, for who has the only reference.
+            /// The value, for a caller that has the only reference.
             pub fn get_mut(&mut self) -> &mut $value {
                 self.0.get_mut()
             }

@@ -17,7 +17,7 @@ pub struct Condvar(std::sync::Mutex<Vec<CpuId>>);
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether it did.
+    /// Whether the wait ended by its time.
     #[must_use]
     pub const fn timed_out(&self) -> bool {
         self.0
@@ -25,7 +25,7 @@ impl WaitTimeoutResult {
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// A condition variable for which no CPU waits.
     #[must_use]
     pub const fn new() -> Self {
         Self(std::sync::Mutex::new(Vec::new()))
@@ -37,7 +37,7 @@ impl Condvar {
 
     fn wait_until<'a, T>(&self, mut guard: MutexGuard<'a, T>, until: Option<u64>) -> MutexGuard<'a, T> {
         let (mutex, me) = (guard.mutex, crate::cpu());
-        // Between this and the sleep there is no step, so nobody notifies in between.
+        // Between this line and the sleep there is no step, so no other CPU notifies in between.
         self.waiting().push(me);
         guard.release();
         sleep(until);
@@ -76,14 +76,14 @@ impl Condvar {
         }
     }
 
-    /// Wakes who has waited longest. One whose time has passed does not wait any more, though it may not have gone on
-    /// yet.
+    /// Wakes the CPU that has waited longest. A CPU whose time has passed does not wait any more, though it may not
+    /// have gone on yet.
     pub fn notify_one(&self) {
         let mut waiting = self.waiting();
         while !waiting.is_empty() && !wake(waiting.remove(0)) {}
     }
 
-    /// Wakes all who wait.
+    /// Wakes all CPUs that wait.
     pub fn notify_all(&self) {
         self.waiting().drain(..).for_each(|cpu| _ = wake(cpu));
     }

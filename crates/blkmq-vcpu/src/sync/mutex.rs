@@ -8,8 +8,8 @@ use crate::hot::CpuId;
 use crate::machine::{is_running, sleep, wake};
 use crate::step::step;
 
-/// A lock; taking it and letting it go are steps. Who waits is woken when it is let go, and may find it taken again by
-/// another, as with `std`'s.
+/// A lock. Taking it and letting it go are steps. A CPU that waits is woken when the lock is let go, and may find that
+/// another CPU has taken it again, as with the lock of `std`.
 #[derive(Debug, Default)]
 pub struct Mutex<T> {
     value: std::sync::Mutex<T>,
@@ -45,7 +45,8 @@ impl<T> Mutex<T> {
             if let Ok(guard) = self.try_lock() {
                 return Ok(guard);
             }
-            // Nobody went on since the last try but for the step in it, so look again before falling asleep.
+            // No other CPU went on since the last try, except in the step of that try. So look again before falling
+            // asleep.
             match self.value.try_lock() {
                 Err(TryLockError::WouldBlock) => {
                     self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(crate::cpu());
