@@ -127,7 +127,7 @@ impl<P: Probe> MqDeadline<P> {
         }
     }
 
-    /// The first of a lower class that waited so long that it passes the higher ones.
+    /// The first request of a lower class that waited so long that it passes the higher classes.
     fn choose_aged(&mut self, now: Time) -> Option<Index> {
         [Class::BestEffort, Class::Idle].into_iter().find_map(|class| {
             let item = self.try_level(class, now)?;
@@ -135,7 +135,8 @@ impl<P: Probe> MqDeadline<P> {
         })
     }
 
-    /// The next of the highest class that has anything queued; nothing if all of that is inside the driver.
+    /// The next request of the highest class that has anything queued; nothing if the driver has all requests of that
+    /// class.
     #[inline]
     fn choose_strict(&mut self, now: Time) -> Option<Index> {
         let class = Class::ALL.into_iter().find(|class| {
@@ -145,8 +146,7 @@ impl<P: Probe> MqDeadline<P> {
         self.try_level(class, now)
     }
 
-    /// The candidate of one level. A new batch has then begun, even if the candidate turns out not to go: so does
-    /// Linux.
+    /// The candidate of one level. A new batch has then begun, even if the candidate turns out not to go, as in Linux.
     #[inline]
     fn try_level(&mut self, class: Class, now: Time) -> Option<Index> {
         let candidate = self.candidate(self.pace, class, now)?;
@@ -202,7 +202,8 @@ impl<P: Probe> MqDeadline<P> {
         self.levels.iter().flat_map(Level::queues).find_map(|queue| self.find(&queue.fifo, rq))
     }
 
-    /// Brings the choosing to where a choice of `item` must have found it: in the running batch if it is next there.
+    /// Brings the choosing to the state in which a choice of `item` must have found it: in the running batch, if `item`
+    /// is next there.
     fn follow(&mut self, item: Index) {
         let request = self.requests.get(item);
         let (level, direction) = (&self.levels[request.class().index()], request.direction());
@@ -251,11 +252,11 @@ impl<P: Probe> MqDeadline<P> {
         }
     }
 
-    /// When ageing would let a request of this level go, if nothing else happens; and where the choosing stands until
-    /// then once this level has been tried in vain.
+    /// When ageing would let a request of this level go, if nothing else happens, and the state of the choosing until
+    /// then, once this level has been tried in vain.
     fn level_wakeup(&self, pace: Pace, class: Class) -> Option<(Time, Pace)> {
-        // With no deadline passed yet, this is the candidate by sector; in a new batch the oldest may later take its
-        // place.
+        // While no deadline has passed, this is the candidate by sector. In a new batch the oldest request may later
+        // take its place.
         let candidate = self.candidate(pace, class, Time(0))?;
         let by_sector = self.ages_at(candidate.item);
         let Some(pace) = candidate.new_batch else { return Some((by_sector, pace)) };
@@ -343,7 +344,7 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         let pair = [join.survivor, join.absorbed].map(|id| self.find_sorted(id));
         let [Some(survivor), Some(absorbed)] = pair else { return false };
         let [host, guest] = [survivor, absorbed].map(|item| self.requests.get(item));
-        // They stand in one list, or could not take each other's place there.
+        // Only requests that stand in one list can take each other's place there.
         if survivor == absorbed || (host.class(), host.direction()) != (guest.class(), guest.direction()) {
             return false;
         }
@@ -400,12 +401,13 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         wakeup
     }
 
-    /// No higher class has anything queued, be it only inside the driver.
+    /// No higher class has anything queued, not even inside the driver.
     fn gate(&self, class: Class) -> bool {
         self.is_empty() && self.levels[..class.index()].iter().all(|level| level.queued() == 0)
     }
 
-    /// What passed may have gone in either direction, so none has a batch running: the next one is chosen anew.
+    /// The requests that passed may have gone in either direction, so neither direction has a batch running. The next
+    /// direction is chosen anew.
     fn resume(&mut self) {
         self.pace.batching = self.tunables.fifo_batch;
     }

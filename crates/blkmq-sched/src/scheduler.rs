@@ -1,4 +1,4 @@
-//! The contract between a scheduler and whoever embeds it.
+//! The contract between a scheduler and its embedder.
 
 use core::fmt;
 
@@ -11,21 +11,21 @@ pub struct Tally {
     /// Dispatched requests that completed, by [`Class::index`](crate::Class::index). A request that another one
     /// absorbed is not among them.
     pub completed: [u64; 3],
-    /// Requests that passed the scheduler by, as [`Scheduler::gate`] allowed, by class; among the completed ones once
-    /// they are over.
+    /// Requests that passed the scheduler by, as [`Scheduler::gate`] allowed, by class. Once they are over, they are
+    /// among the completed ones too.
     pub bypassed: [u64; 3],
 }
 
 /// A request on its way through a scheduler in which nothing waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Newcomer {
-    /// Its name.
+    /// The request's name.
     pub rq: RqId,
     /// What the scheduler decides on.
     pub info: Info,
 }
 
-/// So many requests at most are handed through a scheduler at once ([`Scheduler::hand_through`]).
+/// The largest number of requests that are handed through a scheduler at once ([`Scheduler::hand_through`]).
 pub const MOST_NEWCOMERS: usize = 32;
 
 /// A policy: which request next?
@@ -55,11 +55,11 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Chooses the next request and forgets it. `None`: nothing waits, or nothing may go yet ([`Self::next_wakeup`]).
     fn dispatch(&mut self, now: Time) -> Option<RqId>;
 
-    /// Takes in requests that come together, sorted, and hands all of them out at once: `order` gets their places in
+    /// Takes in requests that come together, sorted, and hands all of them out at once. `order` gets their places in
     /// `newcomers`, in the order in which as many calls of [`dispatch`](Self::dispatch) behind an
-    /// [`insert`](Self::insert) of each would have named them, and the scheduler is as it would be then. False if it is
-    /// not as simple as that: something waits already, two of them could merge, one would be held back; then nothing
-    /// has changed. That is also the default.
+    /// [`insert`](Self::insert) of each would have named them. The scheduler then is as it would be after these calls.
+    /// Returns false, and changes nothing, where that is not simple: something waits already, two of the requests could
+    /// merge, or one would be held back. The default always returns false.
     ///
     /// All are of one operation and one class of priority. `order` has as many places as there are newcomers,
     /// [`MOST_NEWCOMERS`] at most.
@@ -68,18 +68,18 @@ pub trait Scheduler: Send + fmt::Debug {
     }
 
     /// Dispatches this very request, as if the policy had chosen it; false if it does not wait here. For a replay that
-    /// follows the choices of another. Takes linear time.
+    /// follows the choices of another scheduler. Takes linear time.
     fn force(&mut self, rq: RqId) -> bool;
 
     /// Lets `into` take the newcomer in, whatever the limits and the knobs say; false if `into` does not wait here in
-    /// sector order. For a replay that follows the merges of another. Takes linear time.
+    /// sector order. For a replay that follows the merges of another scheduler. Takes linear time.
     fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool;
 
     /// Lets one waiting request absorb another, as [`force_merge`](Self::force_merge) does a newcomer.
     fn force_join(&mut self, join: Join) -> bool;
 
-    /// Takes back, sorted, a request that [`dispatch`](Self::dispatch) handed out and that did not complete. It is not
-    /// counted as a new one, and is as old as a request inserted at `since`. Takes linear time.
+    /// Takes back, sorted, a request that [`dispatch`](Self::dispatch) handed out and that did not complete. The
+    /// request is not counted as a new one, and is as old as a request inserted at `since`. Takes linear time.
     fn requeue(&mut self, rq: RqId, info: &Info, since: Time);
 
     /// Requests that wait here.
@@ -96,21 +96,20 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Learns what completed so far. Sums may lag behind, and never fall.
     fn fold(&mut self, tally: &Tally);
 
-    /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go though nothing else
-    /// happens. A time that has passed means at once. Valid until anything else is called.
+    /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go if nothing else happens.
+    /// A time that has passed means at once. Valid until any other method is called.
     fn next_wakeup(&self) -> Option<Time>;
 
-    /// Whether requests of this class may pass by: whether, while nothing waits here, one would be handed out as soon
-    /// as it is inserted, and the next too, until one of another class is inserted. Those that pass are told in the
-    /// next [`fold`](Self::fold), which comes before the first [`dispatch`](Self::dispatch) behind such an insertion.
-    /// By default none may.
+    /// Whether requests of this class may pass by. They may if, while nothing waits here, a request would be handed out
+    /// as soon as it is inserted, and so would the next, until a request of another class is inserted. The scheduler is
+    /// told of the requests that passed in the next [`fold`](Self::fold), which comes before the first
+    /// [`dispatch`](Self::dispatch) behind such an insertion. By default none may pass.
     fn gate(&self, _class: Class) -> bool {
         false
     }
 
-    /// Requests begin to wait again, and others may have passed by since the last one left: what is kept of the latest
-    /// choices, such as a running batch, is not the latest any more. Called before the insertion. By default nothing is
-    /// kept.
+    /// Requests begin to wait again, and others may have passed by since the last one left. What is kept of the latest
+    /// choices, such as a running batch, may be out of date. Called before the insertion. By default nothing is kept.
     fn resume(&mut self) {}
 
     /// How many requests other than synchronous reads may be queued or with the driver at once; `None`: no such limit.

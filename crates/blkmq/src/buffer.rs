@@ -20,11 +20,11 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// # Invariants
 /// 1. `start` is valid for reads and writes of `len` bytes, and of as many as it can be [made](Self::set_len) long, all
 ///    initialised, for as long as this value lives.
-/// 2. While this value lives, only this value and the views made from it read or write these bytes.
-/// 3. `owner` tells whose the memory is. Null: someone else's. An odd address, which points nowhere: it came from
-///    `layout(capacity)`, and the address is twice the capacity and one. Any other: it is a part of this arena, of
-///    which the value holds a count. So a buffer is no longer than it was without arenas: it is moved with each
-///    operation.
+/// 2. While this value lives no other code reads or writes these bytes, except through views made from it.
+/// 3. `owner` tells to which owner the memory belongs. Null: the caller or another owner outside. An odd address, which
+///    points nowhere: the memory came from `layout(capacity)`, and the address is twice the capacity and one. Any
+///    other: the memory is a part of this arena, of which the value holds a count. So a buffer is no longer than it was
+///    without arenas. That matters, since it is moved with each operation.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -34,7 +34,7 @@ pub struct Buffer {
 /// Whose memory a buffer is.
 enum Owner {
     Another,
-    /// The buffer's own memory, with so many bytes, at least 1.
+    /// The buffer itself, with so many bytes, at least 1.
     Itself(usize),
     Arena(*const Arena),
 }
@@ -61,8 +61,8 @@ impl Buffer {
         Self::try_zeroed(len).unwrap_or_else(|| handle_alloc_error(layout(len.max(1))))
     }
 
-    /// Like [`zeroed`](Self::zeroed), but returns `None` if the system has no memory for the buffer. A system that
-    /// promises more memory than it has, as Linux mostly does, ends a process later instead.
+    /// As [`zeroed`](Self::zeroed), but `None` if the system has no memory for it. A system that promises more memory
+    /// than it has, as Linux mostly does, ends a process later instead.
     ///
     /// # Panics
     /// If `len` exceeds half the address space.
@@ -78,8 +78,8 @@ impl Buffer {
     /// A buffer of the greatest length, whose memory is a part of `arena`.
     ///
     /// # Safety
-    /// The memory from `start`, as many bytes as the arena's longest buffer, lies in the arena, and no other code uses
-    /// it.
+    /// The memory from `start`, as many bytes as the arena's longest buffer, lies in the arena and belongs to no other
+    /// buffer.
     pub(crate) unsafe fn of_arena(start: NonNull<u8>, arena: Arc<Arena>) -> Self {
         let len = arena.most();
         Self { start, len, owner: Arc::into_raw(arena) }
@@ -93,8 +93,9 @@ impl Buffer {
         }
     }
 
-    /// Gives the buffer another length, up to the length with which it was made. Its memory and the content stay.
-    /// Returns false, and changes nothing, if the buffer cannot be that long, or if its memory belongs to someone else.
+    /// Changes the buffer's length, up to the one with which it was made. Its memory and the content of the memory
+    /// stay. Returns false, and changes nothing, if the buffer cannot be that long, or its memory belongs to another
+    /// owner.
     pub fn set_len(&mut self, len: usize) -> bool {
         let fits = match self.owner() {
             Owner::Another => false,
@@ -239,8 +240,8 @@ impl From<Vec<Buffer>> for Buffers {
 /// A contiguous piece of a request's data, as the driver that holds the request sees it.
 ///
 /// # Invariants
-/// The bytes belong to one request. A thread gets the segment from that request, which has one holder at a time;
-/// requests never overlap in the buffers they came from.
+/// The bytes belong to one request. The code that has the segment has it from that request, which has one holder at a
+/// time. Requests never overlap in the buffers from which they came.
 pub struct Segment<'a> {
     start: NonNull<u8>,
     len: usize,
@@ -269,13 +270,13 @@ impl Segment<'_> {
     /// The bytes, to be written to the device.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the buffer's Invariant 1, and this segment's invariant: no thread writes to the bytes meanwhile.
+        // SAFETY: the buffer's Invariant 1, and this segment's invariant: no other code writes to the bytes meanwhile.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     /// The bytes, to be filled from the device.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the buffer's Invariant 1, and this segment's invariant: no other thread sees the bytes meanwhile.
+        // SAFETY: the buffer's Invariant 1, and this segment's invariant: no other code sees the bytes meanwhile.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -299,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Red, because the process ends, if a lack of memory does more than make the call return `None`.
+    /// Red, because the process ends, if a lack of memory is not returned as an answer.
     #[test]
     #[cfg_attr(miri, ignore = "Miri ends where no machine has the memory")]
     fn memory_that_is_not_to_be_had_is_none() {

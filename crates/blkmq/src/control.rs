@@ -1,8 +1,8 @@
 //! The control path: joining and leaving, freezing, quiescing, and changing a queue while I/O runs.
 //!
-//! Some things are relied on by several threads at once: the scheduler, the number of hardware queues, the depth of the
-//! tags. Such things change only while the queue is frozen and drained. A freeze is a handle to poll, because the
-//! thread that freezes may have submitters of its own, which it must go on polling for the queue to drain.
+//! State on which several threads rely at once changes only while the queue is frozen and drained: the scheduler, the
+//! number of hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may
+//! have submitters of its own, which it must go on polling for the queue to drain.
 
 pub(crate) mod state;
 pub(crate) mod wanted;
@@ -22,7 +22,7 @@ use crate::sync::atomic::Ordering;
 use crate::sync::{Arc, fence_at, thread};
 use wanted::Wanted;
 
-/// A queue that lets nothing new in. Dropping it lets the queue go on. Freezes nest.
+/// A queue that lets nothing new in. When this is dropped, the queue goes on. Freezes nest.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the freeze"]
 pub struct Freeze {
@@ -30,7 +30,7 @@ pub struct Freeze {
     /// Threads that have not been seen outside since they were seen inside. The threads were inside when the freeze
     /// began, or later when the queue had drained.
     inside: Vec<(u16, Observed)>,
-    /// Everything that entered has completed. But the completer of the last of it may still be putting tags back.
+    /// All that entered has completed. But the completer of the last request may still be putting its tags back.
     is_drained: bool,
 }
 
@@ -46,7 +46,7 @@ impl Freeze {
     }
 
     /// Whether everything that was let in has completed. Threads that own submitters with operations outstanding must
-    /// go on polling these submitters for this to become true.
+    /// go on polling them for this to become true.
     pub fn poll(&mut self) -> bool {
         loop {
             self.inside.retain(|(member, seen)| !self.q.members.get(*member).activity.has_left(*seen));
@@ -57,8 +57,8 @@ impl Freeze {
                 return false;
             }
             // Threads that drive the queue come in although it is frozen. A thread that comes in from here on finds
-            // nothing to do and touches no tag. The queue waits for the threads that came in before. The fence pairs
-            // with that of `Activity::enter`.
+            // nothing to do and touches no tag; the others are waited for. The fence pairs with that of
+            // `Activity::enter`.
             fence_at("control.drained_fence");
             self.inside = observe(&self.q);
             self.is_drained = true;
@@ -87,7 +87,8 @@ impl Drop for Freeze {
     }
 }
 
-/// A queue that gives nothing to its driver: requests stay queued. Dropping it lets the queue go on. Quiescences nest.
+/// A queue that gives nothing to its driver; requests stay queued. When this is dropped, the queue goes on. Quiescences
+/// nest.
 #[derive(Debug)]
 #[must_use = "dropping the handle ends the quiescence"]
 pub struct Quiesce(Arc<RequestQueue>);
@@ -151,7 +152,7 @@ impl Change {
         }
     }
 
-    /// A change that needed no drained queue and has been made already.
+    /// A change that needed no drained queue and has already been made.
     pub(crate) fn made(q: &Arc<RequestQueue>) -> Self {
         Self { q: Arc::clone(q), freeze: None, what: None }
     }
@@ -207,8 +208,7 @@ impl RequestQueue {
     }
 
     /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. The
-    /// number stays when the scheduler changes. If the scheduler is taken away later, a number above the depth counts
-    /// as the depth.
+    /// number stays when the scheduler changes. Without a scheduler no more requests count than the depth.
     ///
     /// # Errors
     /// The number is out of range.
@@ -223,7 +223,8 @@ impl RequestQueue {
         self.settings.locking()
     }
 
-    /// Begins to change the locking around the scheduler. Whether requests may pass the scheduler by stays as it is.
+    /// Begins to change the locking around the scheduler. The setting whether requests may pass the scheduler by stays
+    /// as it is.
     pub fn set_locking(self: &Arc<Self>, locking: Locking) -> Change {
         self.change(What::Locking(locking))
     }
@@ -242,15 +243,15 @@ impl RequestQueue {
     /// Begins to change the number of hardware queues. Their depth stays.
     ///
     /// # Errors
-    /// The numbers make no sense. Whether the device takes them is known when the change is made.
+    /// The numbers make no sense. The device's answer is known only when the change is made.
     pub fn set_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
         let topology = Topology { depth: self.hctxs.depth(), ..topology };
         check_topology(topology).map_err(QueueError::BadTopology)?;
         Ok(self.change(What::Topology(topology)))
     }
 
-    /// Begins to replace the ranges of sectors that are counted apart, by at most [`MAX_RANGES`](crate::MAX_RANGES)
-    /// others. A range that keeps its name keeps its counts, even if its sectors change.
+    /// Begins to replace the ranges of sectors that are counted apart, with at most [`MAX_RANGES`](crate::MAX_RANGES).
+    /// A range that keeps its name keeps its counts, even if its sectors change.
     ///
     /// # Errors
     /// Two ranges overlap or have the same name, a range has no sectors, or a range has sectors behind the end of the
@@ -260,15 +261,14 @@ impl RequestQueue {
         Ok(self.change(What::Ranges(ranges)))
     }
 
-    /// Asks the device for its capacity again, because files and volumes can be made larger while they are used. From
-    /// then on operations may reach to the new end. Returns the capacity in sectors.
+    /// Asks the device for its capacity again: files and volumes can be made larger while they are used. From then on
+    /// operations may reach as far as the new end. Returns the capacity in sectors.
     ///
     /// # Errors
-    /// The device has become smaller. The queue goes on as before, and operations behind the device's end fail in the
-    /// device.
+    /// The device has become smaller. The queue goes on as it was, and operations behind the device's end fail there.
     pub fn revalidate(&self) -> Result<u64, QueueError> {
-        // No lock is held, because a device may take its time to answer. If two threads ask at once, the larger answer
-        // is right.
+        // The device is asked without a lock, because it may take its time to answer. If two threads ask, the larger
+        // answer is right.
         let found = self.driver.limits().capacity_sectors;
         let known = self.capacity.fetch_max(found, Ordering::Relaxed);
         if found < known {
@@ -283,9 +283,9 @@ impl RequestQueue {
         Change { q: Arc::clone(self), freeze: Some(self.freeze()), what: Some(what) }
     }
 
-    /// Makes a change on a drained queue. Threads drive a queue also while it is frozen, so the quiescence keeps them
-    /// away from the device. The lock keeps other changes away. Otherwise the device and the table of hardware queues
-    /// could end up with different numbers.
+    /// Makes a change on a drained queue. Threads drive a queue even while it is frozen. The quiescence keeps them away
+    /// from the device. The lock keeps other changes away; otherwise the device and the table of hardware queues could
+    /// end up with different numbers.
     fn apply(self: &Arc<Self>, what: What) -> Result<(), QueueError> {
         let _quiesce = self.quiesce();
         let _control = self.control.lock();
@@ -328,7 +328,8 @@ impl RequestQueue {
 
     /// Whether everything that entered has completed. Exact once no thread is inside and none can enter.
     fn is_drained(&self) -> bool {
-        // Sums completions first: what completes between the two sums can only make the queue look busier than it is.
+        // Completions first: an operation that completes between the two sums can only make the queue look busier than
+        // it is.
         let completed: u64 = self.members.iter().map(|(_, member)| member.counters.nr_completed()).sum();
         let entered: u64 = self.members.iter().map(|(_, member)| member.counters.nr_entered()).sum();
         entered == completed
@@ -368,7 +369,7 @@ impl RequestQueue {
             Err(KnobError::Unknown) => return Err(unknown_knob(name, hold.scheduler())),
             Err(error) => return Err(QueueError::BadValue(error.to_string())),
         }
-        // Which requests may pass the scheduler by depends on the scheduler's limits.
+        // Whether requests may pass by depends on the scheduler's limits.
         hold.reset_gate(self);
         drop(hold);
         // The scheduler may take more now, and may let go what it held back.

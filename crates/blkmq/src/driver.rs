@@ -68,9 +68,8 @@ pub(crate) fn check_topology(topology: Topology) -> Result<(), String> {
 /// What a driver says about a request that it has had for too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeoutAction {
-    /// The driver has given the request up: it will not touch the request's buffers or complete the request any more.
-    /// For a request that was [lent](Batch::lend) to the driver this answer means nothing, and the driver is asked
-    /// again.
+    /// The driver has given the request up: it will not touch the request's buffers or complete it any more. For a
+    /// request that was [lent](Batch::lend) this answer means nothing, and the driver is asked again.
     Done,
     /// The driver needs more time.
     ResetTimer,
@@ -80,19 +79,19 @@ pub enum TimeoutAction {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Health {
-    /// The device works.
+    /// The device is as it should be.
     #[default]
     Good,
     /// The device cannot be reached at present, and the driver goes on trying. The text says since when and why, in one
     /// sentence.
     Away(String),
-    /// The device has lost data that it had acknowledged, or can do no more until it is opened again. The text says
-    /// what happened, in one sentence.
+    /// The device has lost what it had acknowledged, or can do no more, until it is opened anew. The text says what
+    /// happened, in one sentence.
     Failed(String),
 }
 
 impl Health {
-    /// The word for this state in statistics: `good`, `away` or `failed`.
+    /// The word for the state in statistics: `good`, `away` or `failed`.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -147,8 +146,8 @@ impl Extent {
 /// - It sends the request back ([`Batch::requeue`]).
 /// - It refuses the request and all behind it ([`Batch::refuse`]).
 ///
-/// A driver serves one queue at a time, so a tag of a hardware queue and an id each name one request. A driver in front
-/// of another driver keeps to that.
+/// A driver serves one queue at a time, so the tags of a hardware queue and the ids of requests name one request each.
+/// A driver in front of another one must keep to that.
 ///
 /// The methods that have a default are for devices that keep requests, change, or take calls from several threads at
 /// once.
@@ -160,7 +159,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// A server asks whenever a client chooses an export, and that client waits for the answer.
     fn limits(&self) -> Limits;
 
-    /// The present state of the device. Operators ask for it now and then, from any thread.
+    /// The device's present state. Operators ask for it now and then, from any thread.
     fn health(&self) -> Health {
         Health::Good
     }
@@ -184,11 +183,11 @@ pub trait Driver: Send + Sync + fmt::Debug {
         false
     }
 
-    /// True if each hardware queue belongs to one submitter. Then only requests of that submitter go to the hardware
-    /// queue. Only that submitter calls [`queue_rqs`](Self::queue_rqs) and [`poll`](Self::poll) for it, one call after
-    /// the other. What other threads choose for the hardware queue waits for the owner's next poll. There are no more
+    /// True if each hardware queue belongs to one submitter. Only that submitter's requests go to the queue, and only
+    /// that submitter calls [`queue_rqs`](Self::queue_rqs) and [`poll`](Self::poll) for it, one after the other.
+    /// Requests that other threads choose for the queue wait for the owner's next poll. There are then no more
     /// submitters than hardware queues of the type that has the fewest, and no [background
-    /// threads](crate::RequestQueue::start_threads). Any thread still calls the other methods.
+    /// threads](crate::RequestQueue::start_threads). Any thread may still call the other methods.
     fn is_owned(&self) -> bool {
         false
     }
@@ -198,17 +197,16 @@ pub trait Driver: Send + Sync + fmt::Debug {
         true
     }
 
-    /// The first stretch of the `bytes` bytes from byte `start` on that is alike, as far as is known. The stretch has
-    /// at least 1 byte and no more than `bytes`. The stretch may end early if a longer one takes longer to find.
-    /// Clients that copy a device ask for it, from any thread, and wait for the answer. The answer takes in everything
-    /// that completed before the call. What is in flight meanwhile may be in the answer or not.
+    /// The first stretch of the `bytes` bytes from byte `start` on, at least 1, that is alike, as far as is known. It
+    /// is no longer than `bytes`, and shorter if a longer one takes longer to find. Clients that copy a device ask for
+    /// it, from any thread, and that thread waits for the answer. The answer covers all that completed before the call.
+    /// It may or may not cover what is in flight meanwhile.
     fn extent(&self, start: u64, bytes: u64) -> Extent {
         let _ = start;
         Extent::data(bytes)
     }
 
-    /// Whether requests take time by the queue's clock. In front of a device that says false, that clock may be a
-    /// coarse one.
+    /// Whether requests take time by the queue's clock. If the device says no, that clock may be a coarse one.
     fn takes_time(&self) -> bool {
         true
     }
@@ -216,13 +214,13 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time);
 
-    /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, and several at once,
+    /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, and several may at once,
     /// unless hardware queues are [owned](Self::is_owned).
     fn poll(&self, hctx: u16, done: &mut Done<'_>, now: Time) {
         let _ = (hctx, done, now);
     }
 
-    /// When [`poll`](Self::poll) will next find something on `hctx`, as far as the driver knows. `None` if the driver
+    /// When [`poll`](Self::poll) will next find something on `hctx`, as far as the driver knows. `None`: the driver
     /// cannot tell, or nothing is in flight. `hctx` may be a hardware queue that is gone since a
     /// [`set_topology`](Self::set_topology).
     fn next_event(&self, hctx: u16) -> Option<Time> {
@@ -230,24 +228,24 @@ pub trait Driver: Send + Sync + fmt::Debug {
         None
     }
 
-    /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`. `None` for a device
+    /// A descriptor that is readable while [`poll`](Self::poll) would find something on `hctx`; `None` for a device
     /// whose completions all come at times that [`next_event`](Self::next_event) tells. The descriptor stays open as
-    /// long as the driver lives. A driver has one for each hardware queue or for none. If something must be polled for,
-    /// `next_event` says so.
+    /// long as the driver lives. A driver has one for each hardware queue or for none. If some completions must be
+    /// polled for, `next_event` says so.
     ///
-    /// Each thread that is about to sleep until the device has something asks for the descriptor and sleeps on it. In
-    /// some drivers a `poll` leaves if another thread is in `poll`. Such a driver waits for that other thread here.
-    /// Until the other thread is done, the descriptor may be readable. A thread that sleeps on it would wake at once,
-    /// again and again, on the processor that the other thread may need to go on.
+    /// Each thread that is about to sleep until the device has something asks for the descriptor, and sleeps on it. In
+    /// some drivers `poll` returns at once when another thread is in it. Such a driver must wait here for that other
+    /// thread. Until the other thread is done the descriptor may be readable. A thread that sleeps on it would be awake
+    /// at once, again and again, on the processor that the other thread may need to go on.
     #[cfg(feature = "eventfd")]
     fn ready_fd(&self, hctx: u16) -> Option<BorrowedFd<'_>> {
         let _ = hctx;
         None
     }
 
-    /// Memory that operations will use again and again. If this is of use to a driver, the driver makes the memory
-    /// ready and returns a value that undoes this when it is dropped. The value is dropped before the memory is freed,
-    /// when no request in flight uses the memory.
+    /// Memory that operations will use again and again. A driver that can use this makes the memory ready, and returns
+    /// a value that undoes that when it is dropped. It is dropped before the memory is freed, when no request in flight
+    /// uses the memory.
     fn register(&self, arena: &Arena) -> Option<Registration> {
         let _ = arena;
         None
@@ -269,8 +267,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     }
 }
 
-/// Which request has a tag of a hardware queue, and whether the request is a read. The timeout scan and the counts read
-/// it.
+/// Which request has a tag of a hardware queue, and whether it is a read. The timeout scan and counts read this.
 #[derive(Debug)]
 pub(crate) struct StartedTable(Box<[AtomicU64]>);
 
@@ -293,7 +290,7 @@ impl StartedTable {
         self.get_directed(tag).map(|(id, _)| id)
     }
 
-    /// Returns the id and whether the request is a read.
+    /// The request that has `tag`, and whether it is a read.
     pub(crate) fn get_directed(&self, tag: Tag) -> Option<(RqId, bool)> {
         let marked = self.0[usize::from(tag.0)].load(Ordering::Relaxed);
         (marked != Self::NOBODY).then_some((RqId(marked & !Self::READ), marked & Self::READ != 0))
@@ -371,16 +368,15 @@ impl<'q> Batch<'q> {
         }
     }
 
-    /// The device works on the request from now on. Note the id before any thread can complete the request. The driver
+    /// The device works on the request from now on. Note the id before any thread can complete the request: the driver
     /// hands the id to [`Done::complete`] later, and must not touch the request's data after that.
     #[must_use = "the id is the only way to complete the request"]
     pub fn start(&mut self, rq: Request<'q>) -> RqId {
         self.issue(rq, false)
     }
 
-    /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself. The request's
-    /// memory stays where it is, and belongs to nothing else, for as long as the loan lasts, whatever a driver in front
-    /// of this one does.
+    /// Like [`start`](Self::start), for a device that reads and writes the request's data by itself. While the loan
+    /// exists, the memory stays where it is, and no other code uses it, whatever a driver in front of this one does.
     pub fn lend(&mut self, rq: Request<'q>) -> Loan {
         let slots = std::ptr::from_ref(self.slots).addr();
         Loan { id: self.issue(rq, true), slots }
@@ -396,8 +392,8 @@ impl<'q> Batch<'q> {
         rq.issue(self.now.after(self.timeout_ns), is_lent)
     }
 
-    /// The device cannot take the request at present. The request comes first when the driver is asked again, and the
-    /// batch ends.
+    /// The device cannot take the request at present. The request comes first when the driver is asked again. The batch
+    /// ends.
     pub fn refuse(&mut self, rq: Request<'q>) {
         self.check(&rq);
         self.pending.push_front(rq, Place::IssueList);
@@ -418,7 +414,7 @@ impl<'q> Batch<'q> {
 #[must_use = "it is the only way to complete the request"]
 pub struct Loan {
     id: RqId,
-    /// The address of the queue's requests. The requests are freed only when none of them is with the driver.
+    /// The address of the queue's requests. The requests go only when none is with the driver.
     slots: usize,
 }
 
@@ -439,7 +435,7 @@ impl std::error::Error for StaleRequest {}
 pub struct Done<'q> {
     pub(crate) slots: &'q Slots,
     pub(crate) finished: &'q mut RqList,
-    /// There is an event earlier than the sleepers know.
+    /// The device's next event is earlier than the one that sleepers know of.
     pub(crate) is_early: bool,
 }
 
@@ -458,7 +454,7 @@ impl Done<'_> {
     /// A request that was lent has finished, and the device no longer uses its data.
     ///
     /// # Panics
-    /// If the request is of another queue.
+    /// The loan is of another queue.
     pub fn give_back(&mut self, loan: Loan, status: Status) {
         let Loan { id, slots } = loan;
         assert_eq!(
@@ -473,8 +469,8 @@ impl Done<'_> {
         }
     }
 
-    /// Called when [`Driver::next_event`] of this hardware queue is earlier now although no request was started.
-    /// Sleepers are woken, so that they plan for it. The thread that polls may have no other reason to come again.
+    /// [`Driver::next_event`] of this hardware queue is earlier now, although no request has been started. Sleepers are
+    /// woken, so that they plan for it. The thread that polls may have no other reason to come again.
     pub fn plan_anew(&mut self) {
         self.is_early = true;
     }

@@ -79,8 +79,8 @@ impl<P: Probe> MqDeadline<P> {
     }
 }
 
-/// Sorts the places of the newcomers by sector. Returns whether any two of them are apart: then no two merge, and each
-/// is next in order behind the one before it.
+/// Sorts the places of the newcomers by sector. Returns whether there are sectors between each of them and the next:
+/// then none merge, and each is next in order behind the one before it.
 #[inline]
 fn sort(newcomers: &[Newcomer], places: &mut [u8]) -> bool {
     let info = |place: u8| &newcomers[usize::from(place)].info;

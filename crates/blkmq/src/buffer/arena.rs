@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::{BUFFER_ALIGN, Buffer};
 
-/// What a driver keeps as long as an [`Arena`] lives. Dropping it undoes whatever was done for the arena.
+/// What a driver keeps as long as an [`Arena`] lives. When it is dropped, it undoes what was done for the arena.
 pub type Registration = Box<dyn Any + Send + Sync>;
 
-/// A piece of memory that is cut into buffers. It is freed when the last of them is dropped.
+/// A piece of memory that is cut into buffers. The memory is freed when the last buffer is dropped.
 ///
 /// # Invariants
 /// 1. `start` is valid for reads and writes of `layout.size()` bytes, all initialised, for as long as this value lives.
@@ -25,10 +25,10 @@ pub struct Arena {
     registration: Option<Registration>,
 }
 
-// SAFETY: by Invariant 2 nothing is done with the address here but to free the memory, once, when nobody has it any
+// SAFETY: by Invariant 2 nothing is done with the address here but to free the memory, once, when no buffer has it any
 // more.
 unsafe impl Send for Arena {}
-// SAFETY: as above; what is shared is a number, and a registration that is `Sync`.
+// SAFETY: as above. What is shared is a number, and a registration that is `Sync`.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -86,7 +86,7 @@ impl Arena {
         let cut = |offset| {
             // SAFETY: the offset lies within the memory (Invariant 1).
             let start = unsafe { arena.start.add(offset) };
-            // SAFETY: so does what reaches to the next offset, and it is given out this once.
+            // SAFETY: the memory up to the next offset lies within it too, and is given out only this once.
             unsafe { Buffer::of_arena(start, Arc::clone(&arena)) }
         };
         offsets.map(cut).collect()
@@ -95,9 +95,9 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // The device must not know the memory any more when it is gone.
+        // The device must not know the memory any more when the memory is gone.
         self.registration = None;
-        // SAFETY: it came from this layout, and by Invariant 1 nobody has it but this value, which ends.
+        // SAFETY: the memory came from this layout, and by Invariant 1 only this value, which ends, has it.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
@@ -138,7 +138,7 @@ mod tests {
         assert!(buffers[0].set_len(1000) && !buffers[0].set_len(1001) && buffers[0].len() == 1000);
     }
 
-    /// Red if a buffer does not give its count of the arena back, for then the device is never told.
+    /// Red if a buffer does not give back its count of the arena: the device is then never told.
     #[test]
     fn the_device_lets_go_with_the_last_buffer() {
         struct Told(Arc<AtomicBool>);

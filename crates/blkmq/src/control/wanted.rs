@@ -12,7 +12,7 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// Looks it up; `None` stands for `none`.
+    /// Looks the scheduler up; `None` stands for `none`.
     pub(crate) fn find(self) -> Result<Option<Box<dyn Scheduler>>, QueueError> {
         match self {
             Self::Named(name) if name == "none" => Ok(None),

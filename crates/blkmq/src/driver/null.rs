@@ -1,5 +1,5 @@
-//! The null device: null_blk's twin. It completes what it gets without a device behind it, at once or later, and is
-//! what the block layer itself is measured and tested on. With `memory_backed=1` it keeps the data.
+//! The null device: null_blk's twin. It completes its requests without a device behind it, at once or later. The block
+//! layer itself is measured and tested on it. With `memory_backed=1` it keeps the data.
 
 mod config;
 mod injection;
@@ -57,8 +57,8 @@ impl Pending {
         }
     }
 
-    /// Under the lock: notes when the next request is due. A look that misses it is made again: whoever waits for
-    /// requests keeps polling, or asks [`Null::next_event`], which takes the lock.
+    /// Under the lock: notes when the next request is due. A look that misses the change is made again: a thread that
+    /// waits for requests keeps polling, or asks [`Null::next_event`], which takes the lock.
     fn note_next_due(&self, queue: &VecDeque<Started>) {
         let due = queue.front().map_or(NEVER, |started| started.due.0);
         self.next_due.store(due, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl Null {
         if self.is_inline(hctx) { None } else { self.queues[usize::from(hctx)].get().map(|pending| &**pending) }
     }
 
-    /// When a request issued now is finished: polled ones when somebody looks, as in null_blk.
+    /// When a request issued now is finished. A polled request is finished when a thread looks, as in null_blk.
     fn due(&self, hctx: u16, now: Time) -> Time {
         let is_timed = self.config.irqmode == IrqMode::Timer && hctx < self.first_polled.load(Ordering::Relaxed);
         if is_timed { now.after(self.config.completion_nsec) } else { Time(0) }
@@ -184,7 +184,7 @@ impl Driver for Null {
             return batch.finish_all(Status::Ok);
         }
         let due = self.due(hctx, now);
-        // Held until the batch is done, so that nobody looks for a request between its start and its place in the
+        // Held until the batch is done, so that no thread looks for a request between its start and its place in the
         // queue.
         let mut queue = pending.map(|pending| pending.queue.lock());
         while let Some(mut rq) = batch.next() {
@@ -216,7 +216,7 @@ impl Driver for Null {
         }
         let mut queue = pending.queue.lock();
         while let Some(started) = queue.pop_front_if(|started| started.due <= now) {
-            // A stale id is a request that the timeout scan ended in between: nobody waits for it any more.
+            // A stale id is a request that the timeout scan ended in between. No thread waits for it any more.
             let _ = done.complete(started.id, started.status);
         }
         pending.note_next_due(&queue);
@@ -226,7 +226,7 @@ impl Driver for Null {
         self.pending(hctx)?.queue.lock().front().map(|started| started.due)
     }
 
-    /// Gives every request up, those that it swallowed and those that would finish later.
+    /// Gives every request up: those that the device swallowed and those that would finish later.
     fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
         if let Some(pending) = self.pending(hctx) {
             pending.queue.lock().retain(|started| started.id != id);

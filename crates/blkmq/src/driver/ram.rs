@@ -101,7 +101,7 @@ impl Driver for Ram {
     /// COST: per page a lock and a look-up; a page that is written for the first time is allocated.
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         while let Some(mut rq) = batch.next() {
-            // Everything is as durable as it gets, so FUA asks for nothing more.
+            // A write is already durable when it is done, so FUA asks for nothing more.
             let status = self.store.execute(&mut rq, false);
             batch.finish(rq, status);
         }
@@ -122,7 +122,7 @@ mod tests {
     use crate::driver::harness::Harness;
     use crate::driver::spec;
 
-    /// Red if zeroes that are to leave no hole give memory back, or do not take it.
+    /// Red if zeroes that are to leave no hole give memory back, or take none.
     #[test]
     fn zeroes_without_a_hole_take_up_memory() {
         let ram = spec::open("ram,size=1M").unwrap();

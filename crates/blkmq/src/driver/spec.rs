@@ -78,8 +78,8 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     })
 }
 
-/// Opens the one of `devices` that `spec` describes. `tell` is told, in one sentence each, what is waited for, and what
-/// is not as asked for.
+/// Opens the one of `devices` that `spec` describes. While it opens, the device calls `tell` with one sentence each on
+/// what it waits for, and on what is not as asked for.
 ///
 /// # Errors
 /// What is wrong with the spec.
@@ -95,8 +95,8 @@ pub fn open_one_of(
         .map_err(|error| SpecError(format!("device {name}: {error}")))
 }
 
-/// Looks whether `spec` names one of `devices` and gives its parameters values that they take. Nothing is opened: what
-/// only the device itself can tell is not looked at.
+/// Looks whether `spec` names one of `devices` and gives its parameters values that they take. Nothing is opened, so
+/// what only the device itself can tell is not checked.
 ///
 /// # Errors
 /// What is wrong with the spec.

@@ -18,10 +18,10 @@ use crate::sync::{Line, Mutex};
 /// Bytes of a page; no logical block is larger.
 const PAGE_SIZE: usize = 4096;
 const NR_SHARDS: usize = 64;
-/// Pages that are looked at, one by one, for the end of what is there: 4 MiB.
+/// How many pages are looked at, one by one, for the end of a stretch: 4 MiB. This bounds the time of one call.
 const MOST_LOOKED_AT: u64 = 1024;
 
-/// The largest device in bytes: sums of byte addresses stay far from overflow.
+/// The largest device in bytes. With this limit sums of byte addresses stay far from overflow.
 pub(crate) const MAX_SIZE: u64 = 1 << 62;
 
 /// The largest operation without data, in sectors: just under 4 GiB, as null_blk has it.
@@ -44,11 +44,11 @@ fn zero_page() -> PageData {
     Box::new([0; PAGE_SIZE])
 }
 
-/// What a page holds; nothing reads as zeroes.
+/// What a page holds. A page without content reads as zeroes.
 #[derive(Default)]
 struct Page {
     durable: Option<PageData>,
-    /// The content while it differs from what is durable.
+    /// The content while it differs from the durable one.
     cached: Option<PageData>,
 }
 
@@ -70,7 +70,8 @@ impl Shard {
         content.durable = content.cached.take();
     }
 
-    /// Makes a part of a page that which `fill` writes. `max_dirty`: pages that the cache holds, if it takes this data.
+    /// Changes a part of a page to the bytes that `fill` writes. `max_dirty`: how many pages the cache holds, if it
+    /// takes this data.
     fn write(
         &mut self,
         page: u64,
@@ -187,7 +188,7 @@ impl Store {
             let most = last.min(first + MOST_LOOKED_AT);
             Extent::data(bytes_to((first + 1..most).find(|page| !is_there(page)).unwrap_or(most)))
         } else {
-            // Behind the first page: that one may be there by now.
+            // Behind the first page: the first page may be there by now.
             let next =
                 |shard: &Line<Mutex<Shard>>| shard.lock().pages.range(first + 1..last).next().map(|(page, _)| *page);
             Extent::hole(bytes_to(self.shards.iter().filter_map(next).min().unwrap_or(last)))
@@ -210,8 +211,8 @@ impl Store {
 
     /// Makes everything durable that was written before the call.
     ///
-    /// A power loss meanwhile is found out here, since it marks each shard in the hold that drops the shard's cached
-    /// content: so a flush that succeeds has found everything.
+    /// A flush that succeeds has found all shards with power. A power loss marks each shard in the hold that drops the
+    /// shard's cached content, so the flush finds out here about a loss meanwhile.
     pub(crate) fn flush(&self) -> Result<(), NoPower> {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -293,7 +294,7 @@ impl fmt::Debug for Store {
     }
 }
 
-/// The pages that `len` bytes from `start` lie in, each with the part of it.
+/// The pages in which `len` bytes from `start` lie, each with the part of the page that they cover.
 fn parts(start: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -309,7 +310,7 @@ fn parts(start: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<u
 struct Cursor<I, S> {
     rest: I,
     current: Option<S>,
-    /// Where in the current segment.
+    /// The place within the current segment.
     at: usize,
 }
 
