@@ -1,22 +1,24 @@
 //! Models of the gate, through which requests pass the scheduler by while nothing waits.
 //!
-//! The models call the functions of `word`, `liveness` and `staging` that the product calls. Of the modules that loom
-//! does not compile they restate in which order these come: from `bypass` that of `pass`, `turn_back` and `shut_gate`,
-//! with the read of the counts; from `combine` that of the holder; from `complete` what follows the tags. In the
-//! product the scheduler has a lock besides; the models go without.
+//! The models call the functions of `word`, `liveness` and `staging` that the product calls. The product's other
+//! modules are not compiled by loom. The models restate the order in which these modules call the functions: from
+//! `bypass` the order of `pass`, `turn_back` and `shut_gate`, with the read of the counts; from `combine` the order of
+//! the holder; from `complete` what follows the tags. In the product the scheduler also has a lock. The models have
+//! none.
 //!
-//! The models of what was left stop where the gate has been read for the first time. In the product the second look,
-//! behind its fence, would catch it if that first look were Relaxed or took its two steps the other way round; what the
-//! holder owes is needed all the same.
+//! The models of what was left stop where the gate has been read for the first time. If that first look were Relaxed,
+//! or took its two steps the other way round, the second look of the product, behind its fence, would catch it. What
+//! the holder owes is needed all the same.
 //!
-//! Opening the gate publishes what was dispatched before; in the product who passes comes behind that on the issue
-//! list. loom takes the exchanges of one word in the order in which it runs them, so it cannot show a list in the wrong
-//! order. Its model shows with a place that one thread at a time may touch that what was done before is published.
+//! Opening the gate publishes what was dispatched before. In the product a thread that passes comes behind that on the
+//! issue list. loom takes the exchanges of one word in the order in which it runs them, so it cannot show a list in the
+//! wrong order. Its model shows instead, with a place that one thread at a time may touch, that what was done before is
+//! published.
 #![cfg(loom)]
 
 mod model;
 
-// Of std, for loom's own count is one more step to be tried in every order.
+// The `Arc` of std: loom's own count is one more step to be tried in every order.
 use std::sync::Arc;
 
 use blkmq::liveness::Liveness;
@@ -30,19 +32,19 @@ use model::{Exclusive, fails, fails_without, holds, nobody_sleeps};
 
 const GATE: Gate = Gate { class: 1, reads_only: false };
 
-/// What a thread does otherwise than in the product, which breaks the protocol.
+/// In what a thread differs from the product, which breaks the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// Who passes counts what it takes along after the second look.
+    /// A thread that passes counts what it takes along after the second look.
     CountsLate,
-    /// Who shuts the gate reads the counts before.
+    /// A thread that shuts the gate reads the counts before it shuts the gate.
     ReadsEarly,
-    /// Who turns back keeps its request to itself.
+    /// A thread that turns back keeps its request to itself.
     TurnsBackForGood,
-    /// Who wants to pass reads the word before the staging.
+    /// A thread that wants to pass reads the word before the staging.
     WordFirst,
-    /// Who gives up sets WAITING when it has let go.
+    /// A holder that gives up sets WAITING when it has let go.
     LetsGoFirst,
 }
 
@@ -53,13 +55,13 @@ fn join<T>(thread: thread::JoinHandle<T>) -> T {
 /// The gate and what has passed.
 struct Counted {
     word: Word,
-    /// Of the one thread that passes.
+    /// How many requests of the one thread that passes have passed.
     passed: AtomicUsize,
     broken: Broken,
 }
 
 impl Counted {
-    /// Returns whether it passed.
+    /// Returns whether the thread passed.
     fn pass(&self) -> bool {
         let Some(gate) = self.word.load().gate() else { return false };
         let count = || self.passed.store(1, Ordering::Relaxed);
@@ -81,7 +83,7 @@ impl Counted {
     }
 }
 
-/// One thread passes while another shuts the gate, so many times, opening it in between.
+/// One thread passes while another shuts the gate `times` times, and opens it in between.
 fn counted(times: usize, broken: Broken) {
     let queue = Arc::new(Counted { word: Word::new(), passed: AtomicUsize::new(0), broken });
     queue.word.open_gate(GATE);
@@ -129,7 +131,7 @@ impl Tagged {
         }
     }
 
-    /// Returns whether it passed, if it tried.
+    /// Returns whether the request passed, if the thread tried.
     fn pass(&self) -> Option<bool> {
         let gate = self.live.gate(|| self.staging.is_free())?;
         let tag = self.tags.get(&mut Hint::default())?;
@@ -240,7 +242,7 @@ impl Passed {
         self.live.gate(|| self.staging.is_free())
     }
 
-    /// What the holder does; it gives up when it has found something, if that is its share.
+    /// What the holder does. If it has found something and that is its share, it gives up.
     fn hold(&self, gives_up: bool) {
         while !self.staging.let_go() {
             let left = self.staging.take();
@@ -260,7 +262,7 @@ impl Passed {
         }
     }
 
-    /// Submits the request, and says so.
+    /// Submits the request, and says that it has.
     fn leave(&self) {
         while !self.staging.leave([0], |_| &self.link) {
             if self.staging.try_hold().is_some() {
@@ -269,12 +271,12 @@ impl Passed {
                 break;
             }
         }
-        // Release: who reads it submits after this request was submitted.
+        // Release: a thread that reads the flag submits after this request was submitted.
         self.is_left.store(true, Ordering::Release);
     }
 }
 
-/// One thread leaves a request with the holder and tells another, which then would like to pass.
+/// One thread leaves a request with the holder and tells another thread, which then would like to pass.
 fn passed(gives_up: bool, broken: Broken) {
     let queue = Arc::new(Passed {
         staging: Staging::new("test.staging"),
@@ -292,7 +294,7 @@ fn passed(gives_up: bool, broken: Broken) {
     let passer = {
         let queue = queue.clone();
         thread::spawn(move || {
-            // Acquire pairs with the Release of who left something.
+            // Acquire pairs with the Release of the thread that left something.
             if queue.is_left.load(Ordering::Acquire) {
                 assert!(queue.gate().is_none(), "passed what was left before");
             }
@@ -307,7 +309,7 @@ fn passed_by_nobody() {
     passed(false, Broken::Nothing);
 }
 
-/// Who passes comes after what was done before the gate was opened.
+/// A thread that passes comes after what was done before the gate was opened.
 fn opened() {
     let shared = Arc::new((Word::new(), Exclusive::default()));
     let passer = {

@@ -1,6 +1,8 @@
-//! Models of a list that one thread alone drains: what others append reaches it, though it sleeps.
+//! Models of a list that only one thread, the owner, drains. What other threads append reaches the owner, even if it
+//! sleeps.
 //!
-//! Where the owner sleeps one other thread appends, and once: see `loom_left` for what loom makes of a second word.
+//! Where the owner sleeps only one other thread appends, and only once: `loom_left` explains what loom makes of a
+//! second one.
 #![cfg(loom)]
 
 mod model;
@@ -14,13 +16,13 @@ use blkmq::sync::thread;
 use blkmq::wake::{Sleepers, Wake};
 use model::{Exclusive, fails, fails_without, holds};
 
-/// What a thread does otherwise than in the product, which breaks the protocol.
+/// In what a thread differs from the product, which breaks the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// The owner takes the word when it has drained.
+    /// The owner takes the word only when it has drained.
     TakesLate,
-    /// Who appends leaves the word before.
+    /// A thread that appends leaves the word before it appends.
     LeavesEarly,
     /// The owner leaves the inbox out of its last look.
     SleepsBlindly,
@@ -38,7 +40,7 @@ struct Owned {
 
 impl Owned {
     fn new(broken: Broken) -> Arc<Self> {
-        // Of std, for loom's own aborts the process when a deadlock unwinds.
+        // The `Arc` of std: when a deadlock unwinds, loom's own aborts the process.
         Arc::new(Self {
             list: Handover::new(()),
             links: std::array::from_fn(|_| AtomicU32::new(77)),
@@ -50,8 +52,8 @@ impl Owned {
         })
     }
 
-    /// What a thread does that has chosen a request for somebody else's hardware queue: `Runner::append_ready`, and the
-    /// way past the drain in `Runner::issue`. Returns whether the owner is to be woken.
+    /// What a thread does that has chosen a request for another thread's hardware queue: `Runner::append_ready`, and
+    /// the way past the drain in `Runner::issue`. Returns whether the owner is to be woken.
     fn bring(&self, slot: u32) -> bool {
         let append = || {
             self.slots[slot as usize].touch();
@@ -86,11 +88,11 @@ impl Owned {
         drained
     }
 
-    /// Polls, and sleeps in turn until there was something.
+    /// Polls, and sleeps in turn until something has come.
     fn wait(&self) {
         while self.poll() == 0 {
             let ready = || self.broken != Broken::SleepsBlindly && self.inbox.is_full();
-            // Nothing else wakes it: a sleep that goes on for ever is a deadlock, which loom reports.
+            // Nothing else wakes this thread: a sleep that goes on for ever is a deadlock, which loom reports.
             self.sleepers.sleep(&self.wake, &[], ready, || None);
         }
     }
@@ -111,8 +113,8 @@ fn falling_asleep(broken: Broken) {
     other.join().expect("the thread ran to its end");
 }
 
-/// Two threads bring something while the owner polls; a last poll finds what the others did not. Nobody sleeps, so
-/// nobody is woken: loom lets no other thread in between the word and the fence of who wakes.
+/// Two threads bring something while the owner polls. A last poll finds what the other polls did not. No thread sleeps,
+/// so none is woken: loom lets no other thread in between the word and the fence of the thread that wakes.
 fn two_bringers(broken: Broken) {
     let owned = Owned::new(broken);
     let others = [0, 1].map(|slot| {

@@ -1,4 +1,5 @@
-//! Models of room that comes while somebody finds none: either the last look finds it, or the ticket becomes stale.
+//! Models of room that comes while a thread finds none: either the thread's last look finds the room, or the ticket
+//! becomes stale.
 #![cfg(loom)]
 
 mod model;
@@ -28,8 +29,8 @@ impl Queue {
     }
 }
 
-/// One thread wants a place, twice if it was told after the first look in vain, while `makers` make one each.
-/// `looks_again`: false breaks the protocol.
+/// One thread wants a place, or two places if it was told after the first look in vain, while `makers` threads make one
+/// place each. `looks_again`: false breaks the protocol.
 fn want(makers: usize, looks_again: bool) {
     let queue = Arc::new(Queue { live: Liveness::new(), places: AtomicUsize::new(0) });
     let threads: Vec<_> = (0..makers)

@@ -1,21 +1,21 @@
-//! Models of the staging word: one thread at a time is at the scheduler, and what the others leave it, requests or a
-//! word that there is something to look at, is never forgotten.
+//! Models of the staging word: one thread at a time, the holder, is at the scheduler. What the other threads leave with
+//! it, requests or a kick, is never forgotten.
 //!
-//! The models call the functions of `liveness` and `staging` that the product calls. Of the modules that loom does not
-//! compile they restate in which order these come: from `combine` that of `combine`, `work` and `combine_for_others`;
-//! from `complete` what follows the tags; from `runner` the end of a share; from `control` and `account` what a freeze
-//! waits for. In the product the scheduler has a lock besides; the models go without, so the staging word alone keeps
-//! the threads apart.
+//! The models call the functions of `liveness` and `staging` that the product calls. The product's other modules are
+//! not compiled by loom. The models restate the order in which these modules call the functions: from `combine` the
+//! order of `combine`, `work` and `combine_for_others`; from `complete` what follows the tags; from `runner` the end of
+//! a share; from `control` and `account` what a freeze waits for. In the product the scheduler also has a lock. The
+//! models have none, so the staging word alone keeps the threads apart.
 //!
-//! Two sites have less to reject than one would think, because something else does the same. The fence in `take` also
-//! does what the Acquire of its swap does, so no model misses that Acquire alone. And nothing misses that fence, or
-//! that of the kick, where a kick is for a tag, since every last look at the tags stands behind a fence of its own;
-//! they are needed where a kick is for something that was parked.
+//! Two sites reject less than one would expect, because something else has the same effect. The fence in `take` also
+//! does what the Acquire of its swap does, so no model fails without that Acquire alone. And no model fails without
+//! that fence, or without the fence of the kick, where a kick is for a tag, since every last look at the tags stands
+//! behind a fence of its own. Both fences are needed where a kick is for something that was parked.
 #![cfg(loom)]
 
 mod model;
 
-// Of std, for loom's own count is one more step to be tried in every order.
+// The `Arc` of std: loom's own count is one more step to be tried in every order.
 use std::sync::Arc;
 // What only a model knows. No protocol may rest on it, so it takes no part in the interleavings.
 use std::sync::atomic::AtomicUsize as Ghost;
@@ -30,19 +30,19 @@ use blkmq::tags::{Hint, Tag, Tags};
 use blkmq::word::Word;
 use model::{Exclusive, fails, fails_within, fails_without, holds, holds_within, nobody_sleeps};
 
-/// What a thread does otherwise than in the product, which breaks the protocol.
+/// In what a thread differs from the product, which breaks the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// Who completes something while another is at the scheduler goes.
+    /// A thread that completes something while another thread is at the scheduler goes without a kick.
     NoKick,
-    /// Who gives up does not set WAITING.
+    /// A holder that gives up does not set WAITING.
     GivesUpSilently,
-    /// Who gives up tells the others before it sets WAITING.
+    /// A holder that gives up tells the other threads before it sets WAITING.
     TellsFirst,
-    /// Who submits counts what has entered when it is outside again.
+    /// A submitter counts what has entered only when it is outside again.
     CountsLate,
-    /// A freeze does not wait for those who are inside.
+    /// A freeze does not wait for the threads that are inside.
     WaitsForNobody,
 }
 
@@ -62,7 +62,7 @@ struct Requests {
     links: [AtomicU32; 3],
     /// What belongs to each request.
     requests: [Exclusive; 3],
-    /// What belongs to who is at the scheduler.
+    /// What belongs to the thread that is at the scheduler.
     scheduler: Exclusive,
     nr_done: Ghost,
 }
@@ -87,7 +87,7 @@ impl Requests {
         self.nr_done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gets a request through, or leaves it to who is at the scheduler.
+    /// Gets a request through, or leaves it to the thread that is at the scheduler.
     fn submit(&self, slot: u32) {
         let link_of = |slot| self.link(slot);
         self.requests[slot as usize].touch();
@@ -115,7 +115,7 @@ impl Requests {
     }
 }
 
-/// Two threads submit a request each: one may leave its own just before the other lets go.
+/// Two threads submit a request each. One may leave its request just before the other lets go.
 fn two_requests() {
     let queue = Requests::new();
     let other = spawn(&queue, |queue| queue.submit(1));
@@ -125,7 +125,7 @@ fn two_requests() {
     assert_eq!(queue.nr_done.load(Ordering::Relaxed), 2, "forgotten");
 }
 
-/// The same with three, two of which may leave something at once.
+/// As `two_requests`, with three threads, two of which may leave something at once.
 fn three_requests() {
     let queue = Requests::new();
     let others = [spawn(&queue, |queue| queue.submit(1)), spawn(&queue, |queue| queue.submit(2))];
@@ -135,8 +135,8 @@ fn three_requests() {
     assert_eq!(queue.nr_done.load(Ordering::Relaxed), 3, "forgotten");
 }
 
-/// A thread that has done its share gives up, while another submits a request: that one leaves it or takes the hold,
-/// and what was left is there for who comes next.
+/// A thread that has done its share gives up, while another submits a request. The other thread leaves its request or
+/// takes the hold, and the thread that comes next finds what was left.
 fn given_up() {
     let queue = Requests::new();
     assert!(queue.staging.try_hold().is_some());
@@ -150,7 +150,8 @@ fn given_up() {
     assert_eq!(queue.nr_done.load(Ordering::Relaxed), 2, "forgotten");
 }
 
-/// What the one word is for: with a lock and a list apart, who holds the lock finds the list empty and then lets go.
+/// What the one word is for: with a lock and a list apart, the holder of the lock finds the list empty and then lets
+/// go.
 fn lock_and_list_apart() {
     struct Apart(TryLock<()>, SlotStack, AtomicU32);
     fn submit(Apart(lock, list, link): &Apart) {
@@ -228,7 +229,7 @@ impl Queue {
         }
     }
 
-    /// Works for others, or sees to it that who is at the scheduler does.
+    /// Works for other threads, or makes sure that the thread at the scheduler does.
     fn work_for_others(&self) {
         let held = match self.broken {
             Broken::NoKick => self.staging.try_hold(),
@@ -256,7 +257,7 @@ impl Queue {
     }
 }
 
-/// One thread completes what held the only tag while another, at the scheduler, lacks it.
+/// One thread completes the request that held the only tag while another thread, at the scheduler, lacks the tag.
 fn lack(broken: Broken) {
     let (queue, tag) = Queue::held(broken);
     let completer = {
@@ -268,8 +269,9 @@ fn lack(broken: Broken) {
     queue.is_done();
 }
 
-/// The same for two that are at the scheduler one after the other, here on one thread. The first has done its share: it
-/// sets WAITING without a look at the tags, and gives up, a kick included. The second finds WAITING set.
+/// As `lack`, for two holders, one after the other, here on one thread. The first holder has done its share: it sets
+/// WAITING without a look at the tags, and gives up, with which a kick is lost too. The second holder finds WAITING
+/// set.
 fn told(broken: Broken) {
     let (queue, tag) = Queue::held(broken);
     let completer = {
@@ -282,8 +284,7 @@ fn told(broken: Broken) {
     queue.is_done();
 }
 
-/// One thread parks something and finds that who is at the scheduler has been kicked already, for something that is
-/// over.
+/// One thread parks something. It finds that the holder has already been kicked, for something that is over.
 fn kicked_before() {
     let queue = Queue::new(0, Broken::Nothing);
     assert!(queue.staging.hold_or_kick().is_none());
@@ -297,8 +298,8 @@ fn kicked_before() {
     queue.is_done();
 }
 
-/// A thread that has chosen a request lets go, though another one has parked something meanwhile and kicked it, and
-/// looks again itself, as one does that chooses alone.
+/// A thread that has chosen a request lets go, though another thread has meanwhile parked something and kicked it. It
+/// looks again itself, as a thread does that chooses alone.
 fn kicked_chooser() {
     let queue = Queue::new(0, Broken::Nothing);
     let parker = spawn(&queue, |queue| {
@@ -317,8 +318,8 @@ fn kicked_chooser() {
     queue.is_done();
 }
 
-/// A thread that has done its share gives up with a request left, tells the others, and goes for good. Another one
-/// polls, and comes again only if it had not been told of anything then.
+/// A thread that has done its share gives up with a request left, tells the other threads, and goes for good. Another
+/// thread polls. It comes again only if it had not been told of anything at that time.
 fn give_up(broken: Broken) {
     let queue = Queue::new(1, broken);
     let was_told = Arc::new(Ghost::new(0));
@@ -352,7 +353,7 @@ fn give_up(broken: Broken) {
     queue.is_done();
 }
 
-/// Two submitters, the counts of what each let in and completed, and a device.
+/// Two submitters, the counts of what each submitter let in and completed, and a device.
 struct Freezing {
     requests: Arc<Requests>,
     word: Word,
@@ -365,7 +366,7 @@ struct Freezing {
 }
 
 impl Freezing {
-    /// Submits a request unless the queue is frozen, and completes in a section of its own what the device has then.
+    /// Submits a request unless the queue is frozen. Then completes, in a section of its own, what the device has.
     fn submit(&self, me: usize) {
         let (activity, entered) = (&self.activities[me], &self.entered[me]);
         activity.enter();
@@ -382,7 +383,7 @@ impl Freezing {
             activity.leave();
         }
         activity.enter();
-        // Acquire pairs with the Release of who gave the device what it has.
+        // Acquire pairs with the Release of the thread that gave the device its requests.
         let finished = self.device.swap(0, Ordering::Acquire);
         (0..2).filter(|slot| finished & 1 << slot != 0).for_each(|slot| self.requests.requests[slot].touch());
         // Release as in `Counters::completed`.
@@ -396,7 +397,7 @@ impl Freezing {
         let link_of = |slot| self.requests.link(slot);
         let dispatch = |slot: u32| {
             requests[slot as usize].touch();
-            // Release publishes the request to who completes it.
+            // Release publishes the request to the thread that completes it.
             self.device.fetch_or(1 << slot, Ordering::Release);
         };
         requests[slot as usize].touch();
@@ -419,7 +420,8 @@ impl Freezing {
         }
     }
 
-    /// Whether all those who were inside have been seen outside: a freeze that has to wait is of no more interest here.
+    /// Whether all threads that were inside have been seen outside. The model goes no further if the freeze has to
+    /// wait.
     fn all_have_left(&self) -> bool {
         self.broken == Broken::WaitsForNobody
             || self.activities.iter().all(|activity| activity.has_left(activity.observe()))
@@ -434,7 +436,7 @@ impl Freezing {
 }
 
 /// Two threads submit, one of them by leaving its request to the other, while a freeze begins. If the freeze finds the
-/// queue drained, all of it is the freezer's.
+/// queue drained, the freezer owns all of it.
 fn freeze(broken: Broken) {
     let queue = Arc::new(Freezing {
         requests: Requests::new(),
@@ -448,7 +450,7 @@ fn freeze(broken: Broken) {
     let submitters = [spawn(&queue, |queue| queue.submit(0)), spawn(&queue, |queue| queue.submit(1))];
     queue.word.freeze();
     if queue.all_have_left() && queue.is_drained() {
-        // Those who come in from here on find nothing; pairs with the fence of `Activity::enter`.
+        // Threads that come in from here on find nothing; pairs with the fence of `Activity::enter`.
         fence(Ordering::SeqCst);
         if queue.all_have_left() {
             assert!(queue.requests.staging.is_free() && queue.device.load(Ordering::Relaxed) == 0, "left behind");

@@ -26,7 +26,7 @@ impl Map {
         }
     }
 
-    /// The same with a batch.
+    /// As `turn`, with a batch.
     fn turn_of_two(&self) {
         let mut hint = Hint::default();
         let mut batch = [Tag(0); 2];
@@ -44,7 +44,8 @@ impl Map {
     }
 }
 
-/// Three threads, one tag: every get but the first goes through a deferred clear, by the getter itself or by a third.
+/// Three threads, one tag. Every get but the first goes through a deferred clear, by the getter itself or by a third
+/// thread.
 fn one_tag() {
     let map = Map::new(1);
     let others: Vec<_> = (0..2)
@@ -71,7 +72,7 @@ fn batches() {
     map.is_whole();
 }
 
-/// One thread puts the only tag back, another folds it back and takes it, a third watches the weight fall to zero.
+/// One thread puts the only tag back, another folds it back and takes it, and a third watches the weight fall to zero.
 fn watched() {
     let map = Map::new(1);
     let tag = map.tags.get(&mut Hint::default()).expect("a tag is free");

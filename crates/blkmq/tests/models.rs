@@ -3,7 +3,7 @@
 use blkmq::driver::spec;
 use blkmq::{Bio, Buffer, Buffers, Client, Op, RequestQueue};
 
-/// Writes and reads back areas of one thread's own, with eight operations outstanding, flushing now and then.
+/// Writes and reads back areas that belong to one thread, with eight operations outstanding, flushing now and then.
 fn work(q: &std::sync::Arc<RequestQueue>, thread: u64) {
     let mut submitter = q.submitter(&Client::new("worker")).expect("there is room for a few");
     let sector = |number: u64| (number % 50 * 4 + thread) * 8;
@@ -33,8 +33,8 @@ fn work(q: &std::sync::Arc<RequestQueue>, thread: u64) {
     }
 }
 
-/// The threads wait for each other's requests, and each for the models' own times. It hangs if a model tells no time to
-/// wake up for while it has requests.
+/// The threads wait for each other's requests, and each for the models' own times. The test hangs if a model that has
+/// requests names no time to wake up for.
 #[test]
 fn the_models_serve_several_threads_on_real_time() {
     for device in [

@@ -17,8 +17,8 @@ fn submit_and_poll(q: &Arc<RequestQueue>, first: u64) {
     }
 }
 
-/// Whoever completes a request counts it and then puts its tag back. Red if a freeze does not wait, once all is
-/// counted, for the threads that may still be at that.
+/// A thread that completes a request counts it and then puts its tag back. Red if a freeze, once all is counted, does
+/// not wait for the threads that may still be putting tags back.
 #[test]
 fn a_drained_queue_has_its_tags_back() {
     let model = |scheduler: &'static str| {

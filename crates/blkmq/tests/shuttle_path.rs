@@ -1,5 +1,5 @@
 //! The whole way of a request in random interleavings: `RUSTFLAGS="--cfg shuttle"`. Nothing is lost, nothing is
-//! doubled, and nobody sleeps for ever: here a sleep that only a far-off time would end is a deadlock.
+//! doubled, and no thread sleeps for ever: here a sleep that only a far-off time would end is a deadlock.
 #![cfg(shuttle)]
 
 use std::panic::catch_unwind;
@@ -46,7 +46,7 @@ fn everything_completes(device: &str, scheduler: &str, waits: bool) {
     everything_completes_on(&q, waits);
 }
 
-/// Submitters share what the device has, and each gets back what it gave.
+/// Submitters share what the device has. Each gets back its own operations.
 fn everything_completes_on(q: &Arc<RequestQueue>, waits: bool) {
     let threads: Vec<_> = (0..SUBMITTERS)
         .map(|number| {
@@ -91,7 +91,7 @@ fn explore(iterations: usize, run: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random_with_seed(run, seed(), iterations);
 }
 
-/// Long delays of single threads, rather than many short ones: what random interleavings hardly ever come to.
+/// Long delays of single threads, rather than many short ones. Random interleavings hardly ever come to such delays.
 fn explore_delays(iterations: usize, run: impl Fn() + Send + Sync + 'static) {
     let scheduler = shuttle::scheduler::PctScheduler::new_from_seed(seed(), 3, iterations);
     shuttle::Runner::new(scheduler, shuttle::Config::new()).run(run);
@@ -115,7 +115,7 @@ fn everybody_who_waits_is_woken() {
     }
 }
 
-/// Nor does anybody spin until a thread gets on that is held up between two steps.
+/// No thread spins while another thread is held up between two steps.
 #[test]
 fn a_thread_that_is_held_up_holds_up_nobody() {
     for scheduler in ["none", "mq-deadline"] {
@@ -125,8 +125,8 @@ fn a_thread_that_is_held_up_holds_up_nobody() {
     }
 }
 
-/// With one place for all, a thread that holds a tag in vain takes another's room for that moment, and owes it a
-/// wake-up.
+/// With one place for all, a thread that holds a tag in vain takes another thread's room for that moment. It owes that
+/// thread a wake-up.
 #[test]
 fn who_waits_for_the_only_place_is_woken() {
     for device in [
@@ -143,9 +143,9 @@ fn who_waits_for_the_only_place_is_woken() {
     }
 }
 
-/// Each of these second looks is what finds a request, or a completion, that came in between. The second look at the
-/// tags is not among them: a poll dispatches again before it sleeps, which is why only the small model of it turns red.
-/// Under one lock for each step, where threads meet more often than where one works for all.
+/// Each of these second looks finds a request, or a completion, that came in between. The second look at the tags is
+/// not among them: a poll dispatches again before it sleeps, so only the small model of that look turns red. The
+/// locking has one lock for each step, because threads meet more often under it than where one thread works for all.
 #[test]
 fn without_a_last_look_somebody_sleeps_for_ever() {
     for (site, device, scheduler) in [

@@ -40,7 +40,8 @@ impl Device {
         stack.take_all().oldest_first(|slot| self.link(slot))
     }
 
-    /// Gets tags, passes them to the device, and puts back those that return, until each of its requests has.
+    /// Gets tags, passes them to the device, and puts back those that return, until each of the thread's requests has
+    /// returned.
     fn submit(&self, number: usize) {
         let (mut hint, mut wanted, mut returned) = (Hint::new(number as u32), EACH, 0);
         let owner = number as u32 + 1;
@@ -65,7 +66,7 @@ impl Device {
         }
     }
 
-    /// Completes everything to the ring of its owner.
+    /// Completes every request to the ring of its owner.
     fn complete(&self) {
         let mut completed = 0;
         while completed < SUBMITTERS * EACH {

@@ -3,11 +3,11 @@
 //!
 //! With `write_cache=1` a write completes when its data is in the cache, as long as there is room. The cache is written
 //! back from the lowest sector to the highest and again, joined where it touches, whenever no command waits for the
-//! heads; if writes wait for room, or a flush for the cache to be clean, by turns with those. With `write_cache=0`, and
-//! with FUA, a write completes when it is on the platter. Reads are answered from the cache or from what was read
-//! ahead, if all of their sectors are there.
+//! heads. If writes wait for room, or a flush waits for the cache to be clean, writing back and commands take turns.
+//! With `write_cache=0`, and with FUA, a write completes when it is on the platter. Reads are answered from the cache
+//! or from what was read ahead, if all of their sectors are there.
 //!
-//! What it leaves out: zones (the transfer rate is the same everywhere), bad sectors, power saving, and the difference
+//! The model leaves out zones (the transfer rate is the same everywhere), bad sectors, power saving, and the difference
 //! between settling for a read and for a write.
 
 mod cache;
@@ -35,7 +35,7 @@ pub struct Hdd {
     config: Config,
     store: Option<Store>,
     /// When to look next, for a look without the lock; [`NEVER`] if nothing is going on. A look that misses a change is
-    /// made again: whoever waits keeps polling, or asks [`Hdd::next_event`], which takes the lock.
+    /// made again: a thread that waits keeps polling, or asks [`Hdd::next_event`], which takes the lock.
     next_look: Line<AtomicU64>,
     drive: Line<Mutex<Drive>>,
 }
@@ -75,7 +75,7 @@ impl Hdd {
             Op::Read => Work::Read,
             Op::Write if self.config.write_cache && !(self.config.fua && rq.flags().fua) => Work::WriteCached,
             Op::Write => Work::WriteThrough,
-            // The limits let nothing else come.
+            // The limits let no other operation come.
             Op::Flush | Op::Discard | Op::WriteZeroes => Work::Flush,
         }
     }
@@ -131,7 +131,7 @@ impl Driver for Hdd {
         let mut drive = self.drive.lock();
         drive.advance(now);
         while let Some(finished) = drive.pop_finished() {
-            // A stale id is a request that the timeout scan ended in between: nobody waits for it any more.
+            // A stale id is a request that the timeout scan ended in between. No thread waits for it any more.
             let _ = done.complete(finished.id, finished.status);
         }
         self.note_next_look(&drive);

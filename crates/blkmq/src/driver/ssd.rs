@@ -2,13 +2,13 @@
 //! it fast and slow by turns. Its times depend on what was asked when and on the seed, and on nothing else.
 //!
 //! The controller takes commands in the order in which they come, whatever the hardware queue, `iops` a second at most.
-//! A read goes to the dies of its pages, which do one thing at a time; reads go before programs, but not before the
-//! step that is under way. A write is over when it is in the buffer. If the buffer is full, `write_slots` writes wait
-//! for room in the controller; the next one keeps all behind it waiting, reads too. What is in the buffer is programmed
-//! page by page, on one die after the other. See [`Config`] for the default profile, and the module `collector` for
-//! collection.
+//! A read goes to the dies of its pages, each of which does one thing at a time. Reads go before programs, but not
+//! before the step that is under way. A write is over when it is in the buffer. If the buffer is full, `write_slots`
+//! writes wait for room in the controller. The next write keeps all commands behind it waiting, reads too. The buffer
+//! is programmed page by page, on one die after the other. See [`Config`] for the default profile, and the module
+//! `collector` for collection.
 //!
-//! What it leaves out: a translation table (pages lie where their address says, not where they were written), hits of
+//! The model leaves out a translation table (pages lie where their address says, not where they were written), hits of
 //! reads in the buffer, the bus time of programs, round robin among hardware queues, wear, heat, and what discards
 //! spare.
 
@@ -45,8 +45,8 @@ pub struct Ssd {
 /// The commands of a hardware queue, by the time at which they are over.
 #[derive(Debug)]
 struct Pending {
-    /// When the first one is over, for a look without the lock; [`NEVER`] if there is none. A look that misses a change
-    /// is made again: whoever waits keeps polling, or asks [`Ssd::next_event`], which takes the lock.
+    /// When the first command is over, for a look without the lock; [`NEVER`] if there is none. A look that misses a
+    /// change is made again: a thread that waits keeps polling, or asks [`Ssd::next_event`], which takes the lock.
     next_due: Line<AtomicU64>,
     commands: Line<Mutex<Commands>>,
 }
@@ -54,7 +54,7 @@ struct Pending {
 #[derive(Debug, Default)]
 struct Commands {
     heap: BinaryHeap<Reverse<Command>>,
-    /// Commands so far: those that are over at the same time keep the order in which they came.
+    /// How many commands have come so far. Commands that are over at the same time keep the order in which they came.
     nr: u64,
 }
 
@@ -66,7 +66,7 @@ struct Command {
     status: Status,
 }
 
-/// By time, then by number; no two have the same.
+/// By time, then by number. No two commands have the same number.
 impl Ord for Command {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.due, self.nr).cmp(&(other.due, other.nr))
@@ -217,7 +217,7 @@ impl Driver for Ssd {
         while commands.next_due().is_some_and(|due| due <= now)
             && let Some(Reverse(Command { id, status, .. })) = commands.heap.pop()
         {
-            // A stale id is a request that the timeout scan ended in between: nobody waits for it any more.
+            // A stale id is a request that the timeout scan ended in between. No thread waits for it any more.
             let _ = done.complete(id, status);
         }
         pending.note_next_due(&commands);

@@ -1,4 +1,4 @@
-//! The volatile write cache: what is to be written, sorted by position and joined where it touches.
+//! The volatile write cache: the data that is to be written, sorted by position and joined where it touches.
 
 /// Neighbouring sectors that the cache holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,11 +15,11 @@ impl Extent {
     }
 }
 
-/// The cache. A write takes room, in sectors and in segments, from when it is admitted until it is on the platter: a
-/// cache tracks a number of writes, however small they are, and overwriting what waits gives nothing back.
+/// The cache. A write takes room, in sectors and in segments, from when it is admitted until it is on the platter. A
+/// cache tracks a number of writes, however small they are, and overwriting data that waits gives no segment back.
 #[derive(Debug)]
 pub(super) struct Cache {
-    /// Sorted, without overlap and without neighbours that touch. No longer than there are segments.
+    /// Sorted, without overlap and without neighbours that touch. There are no more extents than segments.
     extents: Vec<Extent>,
     free_segments: usize,
     free_sectors: u64,
@@ -62,13 +62,13 @@ impl Cache {
             joined.end = joined.end.max(extent.end);
             joined.segments += extent.segments;
         }
-        // What is written twice before it gets to the platter takes room once.
+        // Data that is written twice before it gets to the platter takes room once.
         self.free_sectors += covered + (end - start) - joined.nr_sectors();
         self.extents.splice(first..behind, [joined]);
     }
 
-    /// The next piece to write for heads at `position`: the nearest one onwards, or the first of all. No longer than
-    /// `most` sectors. Its room is taken until it is [`written`](Self::written).
+    /// The next piece to write for heads at `position`: the nearest one onwards, or the first of all. The piece is no
+    /// longer than `most` sectors. Its room is taken until it is [`written`](Self::written).
     pub(super) fn take(&mut self, position: u64, most: u64) -> Option<Extent> {
         let onwards = self.extents.partition_point(|extent| extent.start < position);
         let at = if onwards < self.extents.len() { onwards } else { 0 };
@@ -96,7 +96,7 @@ impl Cache {
         self.extents.get(at).is_some_and(|extent| extent.start <= start && end <= extent.end)
     }
 
-    /// Whether nothing has room: neither waiting data, nor any on its way to or from the cache.
+    /// Whether no write has room: there is neither waiting data, nor any on its way to or from the cache.
     pub(super) fn is_clean(&self) -> bool {
         self.free_segments == self.nr_segments
     }
@@ -165,7 +165,7 @@ mod tests {
     proptest! {
         #![proptest_config(crate::driver::harness::random_cases(256))]
 
-        /// Whatever is written and taken, the cache holds what a set of sectors would, and no room is lost.
+        /// Whatever is written and taken, the cache holds the same as a set of sectors, and no room is lost.
         #[test]
         fn the_cache_is_a_set_of_sectors(steps in prop::collection::vec((0..400u64, 1..30u64, 0..4u8), 1..200)) {
             let mut cache = Cache::new(16, 200);

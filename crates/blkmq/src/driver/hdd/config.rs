@@ -21,12 +21,12 @@ use crate::limits::{Limits, SECTOR_SIZE};
 /// - the slope (0.856 - 0.294) ms / (80.9 - 7.5) KiB = 7.66 us per KiB, or 134 MB/s under the heads;
 /// - 0.294 ms - 7.5 KiB * 7.66 us/KiB = 0.237 ms per request that do not depend on its size.
 ///
-/// The second cannot be one access per request, which takes over 5 ms: the disk gathers writes in its cache and writes
-/// an area's together. What does not depend on size is then the access divided by the requests that an area's visit
-/// finds. So the cache must be short of *requests* and not of bytes: `cache_segments`. An access is a seek over 2 GiB,
-/// 1.4 ms, and half a turn, 4.2 ms. The heads go round 64 areas, and an area is visited when it has twice the mean,
-/// since what an area has grows evenly from nothing: 64 * 5.6 ms / (2 * 0.237 ms) = 756. Measured on the model, 133
-/// MB/s and 768 segments meet both points; `tests/profile_hdd.rs` checks them.
+/// The second figure cannot be one access per request, which takes over 5 ms: the disk gathers writes in its cache and
+/// writes an area's together. So the time that does not depend on size is the access divided by the number of requests
+/// that a visit to an area finds. So the cache must be short of *requests* and not of bytes: `cache_segments`. An
+/// access is a seek over 2 GiB, 1.4 ms, and half a turn, 4.2 ms. The heads go round 64 areas, and an area is visited
+/// when it has twice the mean, since what an area has grows evenly from nothing: 64 * 5.6 ms / (2 * 0.237 ms) = 756.
+/// Measured on the model, 133 MB/s and 768 segments meet both points; `tests/profile_hdd.rs` checks them.
 ///
 /// The other numbers are those of data sheets of such disks: seeks of 0.8 ms to the next track, 8.5 ms on average and
 /// 16 ms over all tracks, a cache of 64 MiB (which writes up to 85 KiB do not fill before the segments run out),

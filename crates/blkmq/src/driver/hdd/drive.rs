@@ -17,8 +17,8 @@ const LINK_OVERHEAD: u64 = 10_000;
 /// The longest piece that is written back without looking whether a read waits, in sectors: 1 MiB.
 const WRITE_BACK_MOST: u64 = 2048;
 
-/// A command that so many others were preferred to comes first. A disk does the same by a timer; what matters is a
-/// bound.
+/// How many others may be preferred to a command before it comes first. A real disk bounds this by a timer; what
+/// matters here is a bound.
 const MOST_OVERTAKEN: u64 = 256;
 
 /// What a request asks for, as far as time is concerned.
@@ -52,7 +52,7 @@ struct Transfer {
 #[derive(Debug)]
 struct Mechanical {
     command: Command,
-    /// Choices made before it came.
+    /// How many choices had been made before the command came.
     choices: u64,
 }
 
@@ -77,9 +77,9 @@ pub(super) struct Finished {
     pub(super) at: Time,
 }
 
-/// The disk. Every list is as long as the queue is deep, so nothing is allocated once it is made.
+/// The disk. Every list is as long as the queue is deep, so nothing is allocated once the disk is made.
 ///
-/// Nothing here depends on how often it is looked at: events take place in the order of their times, however late
+/// Nothing here depends on how often the disk is looked at: events take place in the order of their times, however late
 /// [`advance`](Self::advance) is told of the time.
 #[derive(Debug)]
 pub(super) struct Drive {
@@ -135,13 +135,13 @@ impl Drive {
         self.go_on();
     }
 
-    /// Lets everything happen that happens until `now`. A time before one that was told is taken as that.
+    /// Lets everything happen that happens until `now`. A time before one that was told already is taken as that one.
     pub(super) fn advance(&mut self, now: Time) {
         while let Some(due) = self.next_event()
             && due <= now
         {
             self.now = due;
-            // What arrives at the same time as the heads finish is known when they choose what to do next.
+            // When data arrives at the same time as the heads finish, it is known when they choose what to do next.
             if self.link.front().is_some_and(|transfer| transfer.due == due) {
                 self.end_transfer();
             } else {
@@ -152,7 +152,7 @@ impl Drive {
         self.now = self.now.max(now);
     }
 
-    /// When something happens next, be it that a command is over or not.
+    /// When something happens next, whether a command is then over or not.
     fn next_event(&self) -> Option<Time> {
         let transfer = self.link.front().map(|transfer| transfer.due);
         let job = self.job.as_ref().map(|job| job.due);
@@ -168,8 +168,8 @@ impl Drive {
         self.finished.pop_front()
     }
 
-    /// Gives up a command as far as it can be told from others: what the heads or the interface are at goes on, and is
-    /// then nobody's.
+    /// Gives up a command as far as it can be told from others. What the heads or the interface are working on goes on,
+    /// and then belongs to no command.
     pub(super) fn forget(&mut self, id: RqId) {
         self.mechanical.retain(|waiting| waiting.command.id != id);
         self.cached.retain(|command| command.id != id);
@@ -238,7 +238,7 @@ impl Drive {
         }
     }
 
-    /// Admits writes to the cache as long as there is room, in order; a flush among them is over when all before it is
+    /// Admits writes to the cache in order, as long as there is room. A flush among them is over when all before it is
     /// on the platter.
     fn admit(&mut self) {
         while let Some(&command) = self.cached.front() {
@@ -256,8 +256,8 @@ impl Drive {
         }
     }
 
-    /// Gives the idle heads something to do: a command, or some of the cache if no command waits for them; by turns if
-    /// the cache must make room or become clean.
+    /// Gives the idle heads something to do: a command, or some of the cache if no command waits for them. If the cache
+    /// must make room or become clean, the two take turns.
     fn choose(&mut self) {
         let is_wanted = self.mechanical.is_empty() || (!self.cached.is_empty() && !self.wrote_back);
         if is_wanted && let Some(piece) = self.cache.take(self.mechanics.position(), WRITE_BACK_MOST) {
@@ -275,7 +275,8 @@ impl Drive {
         }
     }
 
-    /// The command with the shortest access time, the oldest of them, unless one was overtaken too often.
+    /// The command with the shortest access time, and among equals the oldest, unless a command was overtaken too
+    /// often.
     fn nearest(&self) -> Option<usize> {
         let oldest = self.mechanical.first()?;
         if self.choices - oldest.choices >= MOST_OVERTAKEN {

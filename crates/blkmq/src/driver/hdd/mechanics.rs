@@ -11,13 +11,14 @@ const TRACKS_PER_BAND: u64 = 450;
 
 /// Platters and arm. All times are nanoseconds.
 ///
-/// Sectors lie on equal tracks that follow each other without a gap, so that sequential access does not wait; what
-/// switching heads and tracks costs a real disk is in its sustained rate. Tracks are grouped into bands, as a disk lays
-/// out one surface after the other in stripes. Each band begins at an angle of its own, which the seed decides: else
-/// areas at equal distances would be in step with the rotation, which no disk of several zones is.
+/// Sectors lie on equal tracks that follow each other without a gap, so that sequential access does not wait. What
+/// switching heads and tracks costs a real disk is contained in its sustained rate. Tracks are grouped into bands, as a
+/// disk lays out one surface after the other in stripes. Each band begins at an angle of its own, which the seed
+/// decides. Otherwise areas at equal distances would be in step with the rotation, which is true of no disk of several
+/// zones.
 ///
-/// The angle of the platters is a function of the time alone: whether a sector comes under the heads at once or in a
-/// whole turn follows from when the arm arrives.
+/// The angle of the platters is a function of the time alone. Whether a sector comes under the heads at once or only
+/// after a whole turn follows from when the arm arrives.
 #[derive(Debug)]
 pub(super) struct Mechanics {
     turn: u64,
@@ -69,9 +70,9 @@ impl Mechanics {
         (u128::from(ns) * u128::from(self.sectors_per_track) / u128::from(self.turn)) as u64
     }
 
-    /// The time of a seek over so many tracks: with the square root of the distance up to a third of all, where the arm
-    /// still accelerates and which is the mean distance of random seeks, then in proportion to it (Ruemmler and Wilkes,
-    /// An introduction to disk drive modeling, 1994).
+    /// The time of a seek over `tracks` tracks. Up to a third of all tracks, which is the mean distance of random
+    /// seeks, the arm still accelerates, and the time grows with the square root of the distance. Beyond that it grows
+    /// in proportion to the distance (Ruemmler and Wilkes, An introduction to disk drive modeling, 1994).
     fn seek(&self, tracks: u64) -> u64 {
         if tracks == 0 {
             return 0;
@@ -98,7 +99,8 @@ impl Mechanics {
         let seek = self.seek((sector / self.sectors_per_track).abs_diff(self.position / self.sectors_per_track));
         let turned = now.after(seek).0 % self.turn;
         let rotation = (self.angle(sector) + self.turn - turned) % self.turn;
-        // What passed the heads up to a sector's time ago is in the track buffer: also forgives rounding.
+        // A sector that has passed the heads no more than the time of one sector ago is in the track buffer. This also
+        // forgives rounding.
         let missed = self.turn - rotation <= self.turn / self.sectors_per_track;
         seek + if missed { 0 } else { rotation }
     }

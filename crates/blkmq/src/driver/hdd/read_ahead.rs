@@ -1,10 +1,10 @@
-//! Reading on: while nobody wants the heads, what follows a read goes into memory.
+//! Read-ahead: while no command wants the heads, the sectors behind a read go into memory.
 
 use blkmq_sched::Time;
 
 use super::mechanics::Mechanics;
 
-/// Sequences that are remembered.
+/// How many sequences are remembered.
 const NR_RUNS: usize = 16;
 
 /// Sectors in memory.
@@ -21,7 +21,7 @@ struct Run {
 pub(super) struct ReadAhead {
     runs: [Run; NR_RUNS],
     looks: u64,
-    /// The run that grows as the platter turns, since when, from which sector on, and to which at most.
+    /// The run that grows as the platter turns: since when, from which sector on, and to which sector at most.
     growing: Option<Growing>,
     /// The longest read ahead, and the size of the disk, in sectors.
     most: u64,
@@ -50,7 +50,7 @@ impl ReadAhead {
         let continues = (0..NR_RUNS).find(|&run| self.runs[run].start < start && self.runs[run].end >= start);
         let oldest = (0..NR_RUNS).min_by_key(|&run| self.runs[run].used).unwrap_or(0);
         let run = continues.unwrap_or(oldest);
-        // Memory for one run is bounded: its older part goes.
+        // Memory for one run is bounded: its older part is dropped.
         let first = if continues.is_some() { self.runs[run].start.max(end.saturating_sub(self.most)) } else { start };
         self.runs[run] = Run { start: first.min(start), end, used: self.looks };
         let until = (end + self.most).min(self.capacity);

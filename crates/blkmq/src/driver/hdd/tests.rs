@@ -38,7 +38,7 @@ fn read(sector: u64) -> Bio {
     Bio::read(sector, Buffer::zeroed(4096)).with_user_data(sector)
 }
 
-/// Lets the disk run from `now` until nothing happens any more; which bio was over when.
+/// Lets the disk run from `now` until nothing happens any more. Returns which bio was over when.
 fn run(hdd: &Hdd, queue: &mut Harness<'_>, now: Time) -> Vec<(u64, Time)> {
     let mut over = Vec::new();
     queue.issue(now);
@@ -92,11 +92,12 @@ fn a_flush_waits_for_all_before_it_and_nothing_behind_it_is_cached_before() {
 fn the_nearest_command_is_first_and_none_waits_for_ever() {
     let hdd = hdd("write_cache=0");
     let mut queue = Harness::new(&hdd, 0);
-    // The heads are busy with the first, so the disk chooses among the others.
+    // The heads are busy with the first read, so the disk chooses among the others.
     [1, 1_900_000_000, 900_000_000, 8_000].into_iter().for_each(|sector| queue.push(read(sector)));
     let order: Vec<_> = run(&hdd, &mut queue, Time(0)).into_iter().map(|(sector, _)| sector).collect();
     assert_eq!(order, [1, 8_000, 900_000_000, 1_900_000_000]);
-    // A read far away, and without end reads nearby: it is overtaken so often and no more.
+    // A read far away, and reads nearby without end: the read far away is overtaken a bounded number of times and no
+    // more.
     (0..4).for_each(|number| queue.push(read(4096 * number)));
     queue.push(read(1_800_000_000));
     queue.issue(Time(1000 * MS));
@@ -132,7 +133,7 @@ fn neither_reads_nor_what_waits_for_the_cache_keep_the_heads_for_themselves() {
         (0..16).for_each(|_| queue.push(write(next())));
         (0..20).for_each(|_| queue.push(others(next())));
         queue.issue(Time(0));
-        // The heads are busy when it comes.
+        // The heads are busy when the command comes.
         let mut before = queue.poll(Time(MS)).len();
         queue.push(awaited);
         queue.issue(Time(MS));
@@ -172,7 +173,7 @@ fn reads_are_answered_from_the_cache_and_from_what_was_read_ahead() {
     queue.push(read(500_400));
     let over = run(&hdd, &mut queue, later);
     assert!(over.len() == 2 && over.iter().all(|(_, at)| at.since(later) < 50_000), "{over:?}");
-    // Where the heads have not been yet, they are soon.
+    // The heads come soon to where they have not been yet.
     queue.push(read(500_696));
     let over = run(&hdd, &mut queue, later.after(50_000));
     assert!(over[0].1.since(later) < 2 * MS, "{over:?}");
@@ -248,8 +249,8 @@ fn commands() -> impl Strategy<Value = Vec<(u64, Work, u64, u64)>> {
     prop::collection::vec((gap, work, start, 1..=64_u64), 1..120)
 }
 
-/// Gives the disk these commands, as long as fewer than 32 are with it, and looks at it as often as `looks` says
-/// between two of them. Which were over when, the ids being their numbers; and that no list grew.
+/// Gives the disk these commands, as long as fewer than 32 are with it, and looks at it `looks` times between two of
+/// them. Returns which commands were over when; their ids are their numbers. Checks that no list grew.
 fn play(commands: &[(u64, Work, u64, u64)], looks: u64) -> Vec<(RqId, Time)> {
     let config = "hw_queue_depth=32,cache_segments=16,cache_size=1,max_sectors=64,size=1G,read_ahead=64K";
     let mut drive = Drive::new(&config.parse::<Config>().unwrap());
@@ -288,8 +289,8 @@ fn play(commands: &[(u64, Work, u64, u64)], looks: u64) -> Vec<(RqId, Time)> {
 proptest! {
     #![proptest_config(random_cases(256))]
 
-    /// Each command is over exactly once, in the order of time, and at times that do not depend on how often anybody
-    /// looks. Goes red if `advance` takes the time it is told for that of an event, or handles one event only.
+    /// Each command is over exactly once, in the order of time, and at times that do not depend on how often the disk
+    /// is looked at. Goes red if `advance` takes the time it is told for that of an event, or handles one event only.
     #[test]
     fn what_is_over_when_depends_on_what_was_asked_when_alone(commands in commands()) {
         let over = play(&commands, 0);

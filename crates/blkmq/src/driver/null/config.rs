@@ -13,7 +13,7 @@ use crate::{MAX_DEPTH, MAX_HW_QUEUES};
 pub enum IrqMode {
     /// 0: when they are issued.
     Inline,
-    /// 1: when the hardware queue is polled next, by whoever does.
+    /// 1: when a thread polls the hardware queue next.
     Softirq,
     /// 2: `completion_nsec` after they were issued, found by polling.
     Timer,

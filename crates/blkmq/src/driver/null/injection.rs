@@ -4,7 +4,7 @@ use crate::driver::random::draw;
 use crate::driver::spec::Fault;
 use crate::sync::Mutex;
 
-/// The sequence of one fault: a function of its numbers and the seed alone.
+/// The sequence of one fault. It is a function of the fault's numbers and the seed alone.
 #[derive(Debug)]
 struct Sequence {
     fault: Fault,
@@ -48,11 +48,11 @@ pub(super) enum Strike {
 struct State {
     timeout: Option<Sequence>,
     requeue: Option<Sequence>,
-    /// How the request struck by `requeue` before this one came back; they alternate.
+    /// How the request that `requeue` struck before this one came back. The two ways alternate.
     refused_last: bool,
 }
 
-/// The faults of a device. All its hardware queues share the sequences, so they are reproducible as far as the order is
+/// The faults of a device. All its hardware queues share the sequences, so the faults are as reproducible as the order
 /// in which requests reach the device.
 #[derive(Debug)]
 pub(super) struct Injection(Mutex<State>);

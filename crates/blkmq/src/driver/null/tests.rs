@@ -80,10 +80,10 @@ fn what_requeue_strikes_is_refused_or_given_back_and_nothing_is_lost_or_overtake
     let null = null("irqmode=0,requeue=3,100,0,-1");
     let mut queue = Harness::new(&null, 0);
     (0..8).for_each(|number| queue.push(write(number)));
-    // The third request the device sees is refused: it stays in front, and the batch ends.
+    // The third request that the device sees is refused: it stays in front, and the batch ends.
     assert_eq!(numbers(queue.issue(Time(0))), [0, 1]);
     assert_eq!((queue.nr_refused, queue.nr_requeued), (1, 0));
-    // The sixth is given back, the ninth refused, and so on.
+    // The sixth request is given back, the ninth refused, and so on.
     assert_eq!(numbers(queue.issue(Time(0))), [2, 3, 5, 6]);
     assert_eq!((queue.nr_refused, queue.nr_requeued), (2, 1));
     assert_eq!(numbers(queue.issue(Time(0))), [4, 7]);

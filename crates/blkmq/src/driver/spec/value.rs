@@ -20,7 +20,7 @@ pub enum Accepts {
     },
     /// A size. A number without suffix counts units of `unit` bytes; K, M, G and T are powers of 1024 bytes.
     Size {
-        /// Bytes that a number without suffix stands for: 1, or 1024 to the power of the suffix it means.
+        /// Bytes that a number without suffix stands for: 1, or the power of 1024 of the suffix that is left out.
         unit: u64,
         /// The smallest accepted size in bytes.
         min: u64,

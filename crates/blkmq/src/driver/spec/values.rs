@@ -11,7 +11,7 @@ pub struct Parameter {
     pub name: &'static str,
     /// What a value looks like.
     pub accepts: Accepts,
-    /// The value of a spec that does not give one, as it would be written there; empty for none.
+    /// The value if a spec gives none, as it would be written there; empty for no value.
     pub default: &'static str,
     /// One sentence on what it does.
     pub about: &'static str,
@@ -29,7 +29,7 @@ impl Parameter {
 pub struct Values<'a> {
     pub(super) parameters: &'static [Parameter],
     pub(super) given: Vec<Option<Value>>,
-    /// Tells the opener what is waited for while the device is opened.
+    /// Tells the opener what the device waits for while it is opened.
     pub(super) tell: &'a dyn Fn(&str),
 }
 
@@ -103,7 +103,7 @@ impl Values<'_> {
     /// The value of a parameter that is a number and has a default; sizes in bytes, times in nanoseconds.
     ///
     /// # Panics
-    /// If it is none, or its range does not fit the type.
+    /// If there is no such parameter or it is not a number, or its range does not fit the type.
     #[must_use]
     pub fn number<T: TryFrom<u64>>(&self, name: &str) -> T {
         let Some(Value::Number(number)) = self.get(name) else {

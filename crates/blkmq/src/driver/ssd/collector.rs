@@ -1,13 +1,13 @@
-//! Garbage collection, as far as those notice who read and write.
+//! Garbage collection, as far as readers and writers notice it.
 
 use blkmq_sched::Time;
 
 use super::config::Config;
 use crate::driver::random;
 
-/// What is erased and what is not. Writing uses up the spare; what is collected meanwhile gives it back at a fixed
-/// rate. When the spare is used up, each program makes its die copy pages first, until a good part of the spare is free
-/// again: so the SSD is fast and slow by turns if more is written than it can sustain, and never slow otherwise.
+/// What is erased and what is not. Writing uses up the spare; collection meanwhile gives it back at a fixed rate. When
+/// the spare is used up, each program makes its die copy pages first, until a good part of the spare is free again. So
+/// the SSD is fast and slow by turns if more is written than it can sustain, and never slow otherwise.
 #[derive(Debug)]
 pub(super) struct Collector {
     /// Bytes.
@@ -22,7 +22,7 @@ pub(super) struct Collector {
     random: u64,
 }
 
-/// A time of copying: how many pages for each, and until how little is used.
+/// An episode of copying: how many pages for each page programmed, and down to how much used spare.
 #[derive(Debug)]
 struct Slow {
     copies: u64,
@@ -42,7 +42,7 @@ impl Collector {
         }
     }
 
-    /// So many bytes are programmed at `now`; how many pages have to be copied for each.
+    /// `bytes` bytes are programmed at `now`. Returns how many pages have to be copied for each page.
     pub(super) fn program(&mut self, bytes: u64, now: Time) -> u64 {
         let collected = u128::from(now.since(self.at)) * u128::from(self.rate) / 1_000_000_000;
         // Less than a byte is kept for later.
@@ -52,7 +52,8 @@ impl Collector {
         }
         self.used += bytes;
         if self.used > self.spare && self.slow.is_none() {
-            // How much has to be copied, and how much is found to collect, differs: by a quarter around the mean.
+            // How much has to be copied, and how much is found to collect, differs from episode to episode: by a
+            // quarter around the mean.
             let (half, draw) = (self.spare / 2, random::draw(&mut self.random));
             let until = self.spare / 4 + draw % half.max(1);
             let copies = (self.copies * 3).div_ceil(4) + (draw >> 32) % (self.copies / 2 + 1);
@@ -79,7 +80,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Writes a MiB each so many nanoseconds, and tells how often pages had to be copied, in how many episodes.
+    /// Writes a MiB every `gap` nanoseconds, and tells how often pages had to be copied, in how many episodes.
     fn run(seed: u64, gap: u64) -> (u64, u64) {
         let config = format!("spare=64,gc_mbps=1000,gc_copies=8,seed={seed}");
         let mut collector = Collector::new(&config.parse().unwrap());
@@ -108,7 +109,7 @@ mod tests {
             let mut collector = Collector::new(&config.parse().unwrap());
             let (mut now, mut lengths, mut length) = (0, Vec::new(), 0_u64);
             for _ in 0..10_000 {
-                // A writer who waits for each program: ten times as slow while pages are copied.
+                // The writer waits for each program, so it is ten times as slow while pages are copied.
                 let copies = collector.program(MIB, Time(now));
                 now += if copies > 0 { 3_000_000 } else { 300_000 };
                 match (copies, length) {

@@ -20,15 +20,15 @@ pub(super) enum Work {
     Note,
 }
 
-/// Something that serves one at a time, in order. What it is asked for counts from the asking, so that a transfer that
-/// has to wait for its data does not keep the way blocked for others.
+/// A part that serves one request at a time, in order. A request counts from when it was asked, so that a transfer that
+/// has to wait for its data does not block the way for others.
 #[derive(Debug, Clone, Copy, Default)]
 struct Way {
     free: Time,
 }
 
 impl Way {
-    /// How long something takes that is asked for at `now` and takes `ns` by itself.
+    /// How long a request takes that is asked at `now` and takes `ns` by itself.
     fn take(&mut self, now: Time, ns: u64) -> u64 {
         self.free = self.free.max(now).after(ns);
         self.free.since(now)
@@ -42,22 +42,22 @@ struct Die {
     program_free: Time,
 }
 
-/// The SSD, as times at which its parts are free: nothing here waits or is looked at, each command's end is computed
-/// when it comes. That is exact for a controller that takes commands in the order in which they come.
+/// The SSD, as the times at which its parts are free. Nothing here waits or is looked at: the end of each command is
+/// computed when the command comes. That is exact for a controller that takes commands in the order in which they come.
 #[derive(Debug)]
 pub(super) struct Flash {
     config: Config,
-    /// When a command came last; the clocks of threads may differ a little.
+    /// When the last command came. The clocks of threads may differ a little.
     now: Time,
-    /// When the controller can take on the next command, and how long it is with one.
+    /// When the controller can take on the next command, and how long one command occupies it.
     next_fetch: Time,
     per_command: u64,
-    /// Of the writes that came last, when each had found room in the buffer.
+    /// For each of the last writes, when it had found room in the buffer.
     had_room: Box<[Time]>,
     nr_writes: usize,
     /// For each place of the buffer, when its page is in the flash.
     programmed: Box<[Time]>,
-    /// Bytes that were ever written, with what flushes left empty in pages.
+    /// Bytes that were ever written, including what flushes left empty in pages.
     written: u64,
     /// When all that was written is in the flash, the page that is not full excepted.
     all_programmed: Time,
@@ -127,7 +127,7 @@ impl Flash {
         at
     }
 
-    /// Where a page lies: neighbours on neighbouring dies, and the first of a row anywhere.
+    /// Where a page lies. Neighbours lie on neighbouring dies, and the first page of a row lies anywhere.
     fn place(&self, page: u64) -> (usize, u64) {
         let nr_dies = self.dies.len() as u64;
         let chance = random::of(self.config.seed, page / nr_dies);
@@ -147,7 +147,7 @@ impl Flash {
             let mut begin = fetched.max(die.read_free);
             let programming = die.program_free.since(begin);
             if programming > 0 {
-                // Steps follow each other without a gap, so this is what is left of the one at hand.
+                // Steps follow each other without a gap, so this is what is left of the present step.
                 begin = begin.after(programming % self.config.program.max(1));
                 die.program_free = die.program_free.after(read);
             }
@@ -163,7 +163,7 @@ impl Flash {
     fn write(&mut self, bytes: u64, fetched: Time) -> Time {
         let page = self.config.page;
         let (first, behind) = (self.written / page, (self.written + bytes).div_ceil(page));
-        // Each place that the data touches is free when the page before it there is in the flash.
+        // Each place that the data touches is free when its earlier page is in the flash.
         let nr_places = self.programmed.len() as u64;
         let room = (first..behind).map(|page| self.programmed[(page % nr_places) as usize]).max();
         let has_room = room.map_or(fetched, |room| room.max(fetched));
@@ -188,7 +188,7 @@ impl Flash {
         self.next_die = (self.next_die + 1) % self.dies.len();
     }
 
-    /// When all that was written is in the flash, a page that is not full included.
+    /// When all that was written is in the flash, including a page that is not full.
     fn flush(&mut self, fetched: Time) -> Time {
         let page = self.config.page;
         if !self.written.is_multiple_of(page) {

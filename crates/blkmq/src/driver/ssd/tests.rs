@@ -81,7 +81,7 @@ fn writes_that_wait_for_room_keep_others_waiting_only_when_there_are_many() {
     };
     assert!(full(0) < 1000 * US, "{}", full(0));
     assert!(full(4) < 1000 * US, "{}", full(4));
-    // Six more writes than there is room for, of which four may wait: the read waits for two pages.
+    // Six more writes than there is room for. Four of them may wait, so the read waits for two pages.
     assert!((1000 * US..1700 * US).contains(&full(6)), "{}", full(6));
     assert!((8000 * US..9700 * US).contains(&full(20)), "{}", full(20));
 }
@@ -175,8 +175,8 @@ fn limits_and_contradictions() {
 proptest! {
     #![proptest_config(random_cases(128))]
 
-    /// Whatever is asked, and however the looks fall, each request completes once, at the time that was said when it
-    /// came, and a second SSD with the same seed says the same.
+    /// Whatever is asked, and whenever the device is looked at, each request completes once, at the time that was said
+    /// when it came. A second SSD with the same seed says the same.
     #[test]
     fn each_completes_once_at_a_time_that_the_seed_decides(
         seed in 0..4_u64,
@@ -195,7 +195,7 @@ proptest! {
             };
             for (number, &(gap, op, sector, nr, look)) in (0..).zip(&steps) {
                 let until = now.after(gap * US);
-                // Looks at each completion in time; else, too, at any time.
+                // In one of the two modes this looks at each completion in time, otherwise at any time.
                 while let Some(at) = ssd.next_event(0).filter(|at| *at <= until || with_it == 60) {
                     with_it -= take(&mut queue, at);
                     now = now.max(at);

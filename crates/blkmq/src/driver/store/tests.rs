@@ -1,4 +1,4 @@
-//! The store against the simplest thing that could be right.
+//! The store against the simplest model that could be right.
 
 use std::ops::Range;
 use std::sync::Barrier;
@@ -76,7 +76,7 @@ fn extents(store: &Store, mut start: u64, end: u64) -> Vec<(u64, bool)> {
     told
 }
 
-/// Red if a page is forgotten, or one that was given back is not.
+/// Red if a page is forgotten, or if a page that was given back is not forgotten.
 #[test]
 fn a_hole_is_where_no_page_is() {
     const PAGE: u64 = PAGE_SIZE as u64;
@@ -143,8 +143,8 @@ proptest! {
         prop_assert!(read(&store, &(0..SECTORS)) == durable, "after the last power loss");
     }
 
-    /// A cache of one page per shard writes back when it likes. After a power loss each page then holds one of the
-    /// versions written since it was durable last, whole.
+    /// A cache of one page per shard writes back whenever it likes. After a power loss each page then holds, whole, one
+    /// of the versions written since it was last durable.
     #[test]
     fn a_full_cache_loses_no_more_than_what_is_not_durable(actions in prop::collection::vec(action(), 1..120)) {
         const PAGES: usize = SECTORS * SECTOR / PAGE_SIZE;
