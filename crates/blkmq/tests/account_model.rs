@@ -57,7 +57,7 @@ impl Moody {
         self.0.lock().expect("no test goes on after a panic in the device")
     }
 
-    /// Ends one of the requests it holds, if any; a poll at `now` finds it.
+    /// Ends one of the requests that the device holds, if any. A poll at `now` finds it.
     fn finish_one(&self, random: &mut Random, now: Time) {
         let mut kept = self.kept();
         if !kept.held.is_empty() {
@@ -79,7 +79,7 @@ impl Driver for Moody {
     }
 
     fn topology(&self) -> Topology {
-        // Few tags, so that requests wait in the scheduler, where they meet others.
+        // There are few tags, so that requests wait in the scheduler, where they can merge.
         Topology { depth: 3, ..ONE_QUEUE }
     }
 
@@ -129,7 +129,7 @@ impl Count {
         count[3] += now.since(since) / 1_000_000;
     }
 
-    /// The 17 fields, but for those that no count of ended requests gives, which are taken from `stat`.
+    /// The 17 fields. Those that no count of ended requests gives are taken from `stat`.
     fn stat(&self, stat: &Stat) -> Stat {
         let [read, write, discard] = self.0.map(|[ios, parts, sectors, ms]| (ios, parts - ios, sectors, ms));
         Stat {
@@ -164,7 +164,7 @@ struct Rig {
     submitted: BTreeMap<u64, (u64, Time)>,
     /// Where the next triple goes, by area.
     next: [u64; AREAS as usize],
-    /// Those of the last triple that have not been submitted.
+    /// The operations of the last triple that have not been submitted.
     triple: Vec<(u64, u64)>,
     op: Op,
     whole: Count,
@@ -219,7 +219,7 @@ impl Rig {
         self.q.knob("iostats").expect("the knob is there") == "1"
     }
 
-    /// An operation on sectors that none was on before.
+    /// An operation on sectors that no operation was on before.
     fn bio(&mut self) -> Bio {
         if self.triple.is_empty() {
             let area = self.random.below(AREAS);
@@ -250,7 +250,7 @@ impl Rig {
         let now = self.clock.now();
         let who = self.random.below(2) as usize;
         if self.random.one_in(12) {
-            // Through the flush machine, which merges nothing: these are counted when they are reaped.
+            // These go through the flush machine, which merges nothing. They are counted when they are reaped.
             let at = 3 * RANGE + (1 << 23) + self.next[3];
             self.next[3] += 300;
             let flags = self.random.pick(&[
@@ -286,7 +286,7 @@ impl Rig {
 
     /// Lets the queue do what it can, and counts what ended.
     fn look(&mut self) {
-        // All poll before any reaps: what the second finishes for the first is over now, and not at the next look.
+        // All poll before any reaps: what the second finishes for the first is over now, and not only at the next look.
         for submitter in &mut self.submitters {
             submitter.poll();
         }
@@ -355,7 +355,7 @@ impl Rig {
                 }
                 6 => self.pass_time(),
                 _ if flips && self.random.one_in(4) => {
-                    // What is plugged is decided when it leaves the plug.
+                    // Whether plugged operations are counted is decided when they leave the plug.
                     self.look();
                     let on = if self.is_counted() { "0" } else { "1" };
                     drop(self.q.set_knob("iostats", on).expect("the knob is there"));

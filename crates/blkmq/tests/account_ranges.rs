@@ -56,7 +56,7 @@ fn a_request_counts_in_its_range_and_in_the_whole() {
     }
 }
 
-/// While the device has them, 33 requests of a range are in flight there and in the whole queue: Linux before 5.10
+/// While the device has them, 33 requests of a range are in flight there and in the whole queue. Linux before 5.10
 /// showed none in the whole.
 #[test]
 fn what_is_in_flight_in_a_range_is_in_flight_in_the_whole() {
@@ -118,12 +118,12 @@ fn ranges_change_under_load_and_keep_the_sums_of_their_names() {
     set(&mut submitter, two());
     pass(&device, &mut submitter, read(0, 8));
     assert_eq!(stat_of(&q, "p1").read_ios, 1, "what came before the range was there does not count");
-    // The first goes on at another place, the second is new, under a name that was never there.
+    // The first range goes on at another place. The second is new, under a name that was never there.
     set(&mut submitter, vec![range("p1", 100, 8), range("p3", 1000, 500)]);
     pass(&device, &mut submitter, read(100, 8));
     pass(&device, &mut submitter, read(1000, 8));
     assert_eq!([stat_of(&q, "p1").read_ios, stat_of(&q, "p3").read_ios], [3, 1]);
-    // What goes and comes again begins at zero.
+    // A range that goes and comes again begins at zero.
     set(&mut submitter, vec![range("p3", 1000, 500)]);
     set(&mut submitter, two());
     assert_eq!(q.range_stats().iter().map(|(_, stat)| stat.read_ios).collect::<Vec<_>>(), [0, 0]);

@@ -10,7 +10,7 @@ use device::{Random, first_seed, read};
 const US: u64 = 1000;
 const SECOND: u64 = 1_000_000_000;
 
-/// Busy time as a share of the time that passed, in tenths of a percent, of requests of `busy` ns each `period` ns.
+/// Busy time as a share of the time that passed, in tenths of a percent, for requests of `busy` ns each `period` ns.
 fn share(busy: u64, period: u64, accounting: Accounting, mut jitter: impl FnMut() -> u64) -> u64 {
     let clock = VirtualClock::new();
     let q = RequestQueue::builder(spec::open(&format!("null,irqmode=2,completion_nsec={busy}")).expect("good"))
@@ -78,7 +78,7 @@ fn overlapping_requests_count_once() {
         .build()
         .expect("the queue is good");
     let mut submitters = [0; 2].map(|_| q.submitter(&Client::new("test")).expect("there is a place"));
-    // Begin at 0 and 20, end at 30 and 50, and again at 100: half of the time.
+    // The requests begin at 0 and 20, end at 30 and 50, and begin again at 100: half of the time is busy.
     for round in 0..100 {
         for (submitter, at) in submitters.iter_mut().zip([0, 20]) {
             clock.advance_to(blkmq::Time((round * 100 + at) * 1_000_000));
@@ -97,8 +97,8 @@ fn overlapping_requests_count_once() {
     assert_eq!(stat.read_ticks, 6000, "{stat}");
 }
 
-/// A queue, or a range, that comes in the middle of a tick was not busy for what had passed of that. Red if a gauge
-/// begins with the tick that is under way.
+/// A queue, or a range, that comes in the middle of a tick was not busy for the part of the tick that had passed. Red
+/// if a gauge begins with the tick that is under way.
 #[test]
 fn what_passed_before_a_queue_or_a_range_was_there_does_not_count() {
     let tick = 1 << 20;

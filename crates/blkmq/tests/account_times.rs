@@ -48,7 +48,7 @@ fn times_are_the_latencies_of_the_device() {
             assert_eq!(ticks(&q.stat()), [1000, 1000, 0]);
             one_by_one(&mut submitter, [Bio::discard(0, 8), Bio::discard(64, 8)].into_iter());
             assert_eq!(ticks(&q.stat()), [1000, 1000, 2000]);
-            // Two at a time take the time of one, each.
+            // Two requests at a time take the time of one, each.
             submitter.submit(read(0, 8)).expect("there is a slot");
             submitter.submit(read(100, 8)).expect("there is a slot");
             while submitter.wait(None) {
@@ -78,7 +78,8 @@ fn requests_of_less_than_a_tick_add_up() {
     assert!((1645..=1650).contains(&stat.io_ticks), "{stat}");
 }
 
-/// What the device keeps for long is seen while it keeps it, and when it is over no more than all the time has passed.
+/// A request that the device keeps for long is seen while it is kept. When it is over, no more than the time that has
+/// passed is counted.
 #[test]
 fn a_long_request_shows_as_busy_before_it_ends() {
     let clock = VirtualClock::new();

@@ -174,7 +174,8 @@ fn nothing_is_allocated_by_splits() {
     }
 }
 
-/// The flush machine on devices that say they have a cache; what a device with a cache does with its memory is its own.
+/// The flush machine on devices that say they have a cache. What a device with a cache does with its memory is its own
+/// business.
 #[test]
 fn nothing_is_allocated_by_flushes() {
     for scheduler in SCHEDULERS {
@@ -227,7 +228,7 @@ fn nothing_is_allocated_when_threads_share_a_hardware_queue() {
     }
 }
 
-/// The count sees what happens inside: this device takes notes.
+/// The count sees what happens inside the device: this device takes notes.
 #[test]
 fn a_driver_that_allocates_is_counted() {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);

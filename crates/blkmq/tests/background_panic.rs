@@ -1,4 +1,4 @@
-//! A driver that panics in a background thread takes that thread with it, and no more.
+//! A driver that panics in a background thread ends that thread, and nothing more.
 
 mod device;
 

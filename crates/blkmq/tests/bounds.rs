@@ -1,4 +1,4 @@
-//! How much a thread does for others before it goes back to its own business, and who does the rest.
+//! How much a thread does for other threads before it goes back to its own work, and which thread does the rest.
 
 mod device;
 
@@ -11,16 +11,16 @@ use blkmq::{Client, Limits, Locking, Notify, RequestQueue, Status, Submitter, Ti
 
 use device::{ONE_QUEUE, read, reap};
 
-/// So many requests a thread does for others in one go, and so often it looks for more to issue.
+/// How many requests a thread does for others in one go, and how often it looks for more to issue.
 const SHARE: u16 = 64;
 
 type Meanwhile = Box<dyn FnMut() + Send>;
 
-/// A device that finishes requests at once, but for the first ones, and lets others do something while it is given
-/// some.
+/// A device that finishes requests at once, except the first ones. While it is given requests, it lets other code do
+/// something.
 struct Quick {
     nr_tags: u16,
-    /// So many more are done when it is polled.
+    /// How many more requests are finished only when the device is polled.
     slow: AtomicU64,
     held: Mutex<Vec<RqId>>,
     meanwhile: Mutex<Option<Meanwhile>>,
@@ -76,19 +76,19 @@ impl Driver for Quick {
     }
 }
 
-/// Submits a read that touches no other one of the same `place`, and passes it on.
+/// Submits a read that touches no other read of the same `place`, and passes it on.
 fn pass_on(submitter: &mut Submitter, place: u64) {
     submitter.submit(read(place * 16, 1)).expect("there are slots");
     submitter.flush_plug();
 }
 
-/// Another submitter appends to the issue list each time that the device is given something, so its drainer never comes
-/// to an end, until it leaves the rest to who polls. Goes red if it does not say so: the last request of the other one
-/// never starts.
+/// Another submitter appends to the issue list each time that the device is given something. So the drainer never comes
+/// to an end, until it leaves the rest to a thread that polls. Goes red if it does not say so: the last request of the
+/// other submitter then never starts.
 #[test]
 fn what_a_drainer_leaves_is_issued_by_who_polls() {
     for locking in Locking::ALL {
-        // More than it could issue without coming back.
+        // More than the drainer could issue without coming back.
         let device = Quick::new(2 * SHARE, 0);
         let builder = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking);
         let q = builder.bypass(false).build().expect("the device is good");
@@ -108,7 +108,7 @@ fn what_a_drainer_leaves_is_issued_by_who_polls() {
         assert!(nr_submitted >= SHARE.into(), "{locking}: it leaves too early, after {nr_submitted}");
         let mut other = other.lock().unwrap();
         let done: usize = (0..3).map(|_| reap(&mut other).len()).sum();
-        // Who appends drains what was forgotten too, so that the test ends.
+        // A thread that appends also drains what was forgotten, so that the test ends.
         pass_on(&mut drainer, nr_submitted + 1);
         assert_eq!(done as u64, nr_submitted, "{locking}");
         assert_eq!(reap(&mut drainer).len(), 2);
@@ -125,9 +125,9 @@ impl Notify for Bell {
     }
 }
 
-/// A thread polls with which a device's tags come back, and takes many requests of a second submitter to it, but not
-/// the one of a third that stands behind them. The second has all that it wanted, so nobody but the third is bound to
-/// poll, and it sleeps. Goes red if the first leaves the rest without waking who sleeps.
+/// A thread polls, and a device's tags come back. It takes many requests of a second submitter to the device, but not
+/// the request of a third that stands behind them. The second has all that it wanted, so only the third would still
+/// poll, and it sleeps. Goes red if the first leaves the rest without waking the sleeper.
 #[test]
 fn who_has_done_its_share_wakes_who_sleeps() {
     for locking in Locking::ALL {

@@ -3,8 +3,8 @@
 use blkmq::driver::spec;
 use blkmq::{Client, RequestQueue};
 
-/// Red if a client that has left is kept: the list would grow by one at each join, and a join take as long as the list
-/// is.
+/// Red if a client that has left is kept. The list would grow by one at each join, and a join would take as long as the
+/// list is.
 #[test]
 fn a_hundred_thousand_joins_and_leaves_do_not_grow_the_list_of_clients() {
     let driver = spec::open("null,poll_queues=0").expect("the spec is good");

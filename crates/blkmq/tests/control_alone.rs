@@ -1,4 +1,4 @@
-//! A change is made while nobody else is at the device: no other change, and no thread that polls.
+//! A change is made while no other thread is at the device: no other change, and no thread that polls.
 
 mod device;
 
@@ -11,10 +11,11 @@ use blkmq::{Client, Limits, RequestQueue, Status, Time};
 
 use device::{ONE_QUEUE, write};
 
-/// How long the device takes to change, in times that it lets others go first.
+/// How long the device takes to change: how many times it lets other threads go first.
 const SLOW: u32 = 200;
 
-/// Takes its time to change, and looks who comes meanwhile or asks for queues that it has no more.
+/// A device that takes long to change. It notes which calls come meanwhile, and which ask for queues that it does not
+/// have any more.
 #[derive(Debug, Default)]
 struct Slow {
     nr_queues: AtomicU16,

@@ -46,8 +46,8 @@ fn nr_requests_changes_under_load() {
     }
 }
 
-/// The smallest `nr_requests`: almost every plug is held back almost always. Red if threads that sleep over a plug
-/// are not woken when there is room.
+/// The smallest `nr_requests`: almost every plug is held back almost always. Red if threads that sleep with a held-back
+/// plug are not woken when there is room.
 #[test]
 fn one_request_at_a_time_is_enough() {
     let random = Random::new(seed());
@@ -99,8 +99,8 @@ fn nr_requests_has_bounds() {
     assert_eq!(q.knob("nr_requests").unwrap(), "65536");
 }
 
-/// Red if the size of the device's queue bounds what waits, as in Linux, where a waiting request holds a tag of its
-/// own.
+/// Red if the size of the device's queue bounds how many requests wait. In Linux it does, because there a waiting
+/// request holds a tag of its own.
 #[test]
 fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
     const SLOTS: u16 = 2000;
@@ -126,7 +126,7 @@ fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
     }
 }
 
-/// A queue in front of a device of depth 16, as it is built.
+/// A queue in front of a device of depth 16, as the builder makes it.
 fn built(scheduler: &str, nr_requests: u32) -> Result<Arc<RequestQueue>, QueueError> {
     let device = spec::open("null,poll_queues=0,hw_queue_depth=16").expect("the device is right");
     let builder = RequestQueue::builder(device);
@@ -143,8 +143,8 @@ fn without_a_scheduler_the_builder_refuses_nr_requests_beyond_the_depth_as_the_k
     assert_eq!(built("mq-deadline", 17).expect("tags do not bound a scheduler").knob("nr_requests").unwrap(), "17");
 }
 
-/// Red if the number is forgotten when the scheduler changes, or if one that was asked for bounds the tags of a device
-/// that has no scheduler no more.
+/// Red if the number is forgotten when the scheduler changes, or if a number that was asked for no longer bounds the
+/// tags of a device without a scheduler.
 #[test]
 fn nr_requests_that_was_asked_for_survives_a_change_of_scheduler() {
     let shown = |q: &RequestQueue| q.knob("nr_requests").unwrap();

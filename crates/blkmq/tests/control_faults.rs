@@ -41,7 +41,7 @@ fn requeued_requests_complete_under_each_scheduler() {
     }
 }
 
-/// A request that is struck fails alone, or with what merged into it.
+/// A request that is struck fails alone, or together with those that merged into it.
 #[test]
 fn medium_errors_reach_the_operations_that_met_them() {
     let random = Random::new(seed());
@@ -54,7 +54,7 @@ fn medium_errors_reach_the_operations_that_met_them() {
     }
 }
 
-/// Red if a shorter time waits for the scan that the longer one had planned.
+/// Red if the end of a shorter timeout has to wait for the scan that was planned for the longer one.
 #[test]
 fn a_shorter_io_timeout_holds_at_once() {
     for scheduler in ["none", "mq-deadline"] {

@@ -1,4 +1,4 @@
-//! Freezing: nothing new enters, what had entered drains, and whoever waited goes on afterwards.
+//! Freezing: nothing new enters, what had entered drains, and the threads that waited go on afterwards.
 
 mod common;
 
@@ -20,15 +20,15 @@ fn a_frozen_queue_drains_although_operations_merged_in_a_plug() {
         let mut freeze = q.freeze();
         submitter.poll();
         assert!(freeze.poll(), "nothing has entered: {:?}", q.stats());
-        // Nor do they count as entered if they never leave it.
+        // Operations that never leave the plug do not count as entered either.
         assert_eq!(submitter.leave().len(), 2);
         drop(freeze);
         assert_balanced(&q);
     }
 }
 
-/// Red if ending a freeze wakes nobody, or if a thread whose plug was held back goes to sleep without a last look at
-/// the mark that the end of the freeze takes off.
+/// Red if ending a freeze wakes no thread. Red too if a thread whose plug was held back goes to sleep without a last
+/// look at the mark that the end of the freeze takes off.
 #[test]
 fn sleepers_go_on_when_the_freeze_ends() {
     let mut random = Random::new(seed());

@@ -1,4 +1,4 @@
-//! What one thread leaves behind another finds.
+//! What one thread leaves behind, another thread finds.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::random::{Random, operations, seed};
 use common::rounds::rounds;
 use common::{assert_balanced, queue};
 
-/// Polls as often as is far more than enough, and returns whether everything came back.
+/// Polls far more often than is needed, and returns whether everything came back.
 fn finishes(mut submitter: Submitter) -> bool {
     for _ in 0..100 {
         submitter.poll();
@@ -18,17 +18,19 @@ fn finishes(mut submitter: Submitter) -> bool {
     }
     let is_done = submitter.nr_outstanding() == 0;
     if !is_done {
-        // Dropping it would wait for ever.
+        // Dropping the submitter would wait for ever.
         std::mem::forget(submitter);
     }
     is_done
 }
 
-/// A thread stops after its share though what it completed made a flush step ready. Red if it does not leave word of
-/// it: that thread has nothing outstanding, so it need not come again, and who waits for the step finds nothing to do.
+/// A thread stops after its share, though what it completed made a flush step ready. Red if the thread does not say
+/// that it left the step. That thread has nothing outstanding, so it need not come again, and the thread that waits for
+/// the step finds nothing to do.
 #[test]
 fn a_flush_step_goes_on_although_the_thread_that_made_it_ready_has_done_its_share() {
-    // The driver refuses the flush at first, so that the other thread issues it beside as much as its share.
+    // The driver refuses the flush at first. So the other thread issues the flush together with as many requests as its
+    // share.
     let q = queue("null,irqmode=0,memory_backed=1,cache_size=1,fua=0,hw_queue_depth=128,requeue=1,100,0,1", "none");
     let mut waiting = q.submitter(&Client::new("waiting")).unwrap();
     let mut busy = q.submitter(&Client::new("busy")).unwrap();
@@ -80,7 +82,7 @@ impl Notify for Told {
     }
 }
 
-/// Red if a completion does not wake those whose plug is held back for want of room.
+/// Red if a completion does not wake the threads whose plug is held back for want of room.
 #[test]
 fn a_completion_tells_those_who_found_no_room() {
     let q = queue("null,irqmode=1,hw_queue_depth=4,poll_queues=0", "mq-deadline");
@@ -96,7 +98,7 @@ fn a_completion_tells_those_who_found_no_room() {
     second.submit(Bio::read(80, Buffer::zeroed(512))).unwrap();
     second.flush_plug();
     assert_eq!(q.stats().entered, 1, "there is room for one");
-    // Polling would complete the first one: the mark is what a look that found no room leaves behind.
+    // Polling would complete the first operation. The mark is left behind by a look that found no room.
     let quiesce = q.quiesce();
     second.poll();
     drop(quiesce);
@@ -107,8 +109,8 @@ fn a_completion_tells_those_who_found_no_room() {
     assert!(finishes(second) && finishes(first));
 }
 
-/// Rounds in which issuing takes long, so that threads find the issue list being drained and leave theirs there. Red if
-/// the one who drains it does not look again after unlocking.
+/// Rounds in which issuing takes long, so that threads find that another thread drains the issue list, and leave their
+/// requests there. Red if the thread that drains the list does not look again after unlocking.
 #[test]
 fn sleepers_go_on_when_another_thread_issues_for_them() {
     let mut random = Random::new(seed());
@@ -128,9 +130,9 @@ fn sleepers_go_on_when_another_thread_issues_for_them() {
     }
 }
 
-/// Rounds in which there are fewer tags than threads. Red if what finds no tag does not say that it waits, or if who
-/// completes or starts another's request does not wake it. (The look at the tags after that is the model's business:
-/// see `loom_restart`.)
+/// Rounds in which there are fewer tags than threads. Red if a request that finds no tag does not say that it waits.
+/// Red too if a thread that completes or starts another thread's request does not wake that thread. (The look at the
+/// tags after that is tested by a model: see `loom_restart`.)
 #[test]
 fn sleepers_go_on_when_there_is_a_tag() {
     let mut random = Random::new(seed());

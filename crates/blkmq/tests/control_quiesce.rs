@@ -1,4 +1,4 @@
-//! Quiescing: the driver gets nothing, everything that was submitted meanwhile stays queued, and goes on afterwards.
+//! Quiescing: the driver gets nothing. Everything that was submitted meanwhile stays queued, and goes on afterwards.
 
 mod common;
 
@@ -14,8 +14,8 @@ use common::rounds::rounds;
 use common::worker::Load;
 use common::{assert_balanced, queue};
 
-/// Red if a submitter without a scheduler starts requests, or hands them to a driver that takes concurrent calls,
-/// though it may not run: the driver got them, or they stayed in the submitter's hands until it submitted again.
+/// Red if a submitter without a scheduler starts requests although it may not run, or hands them to a driver that takes
+/// concurrent calls. Then the driver got them, or they stayed in the submitter's hands until it submitted again.
 #[test]
 fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
     for device in ["null,irqmode=0", "null,irqmode=1", "null,irqmode=1,memory_backed=1,cache_size=1"] {
@@ -32,7 +32,7 @@ fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
             assert!(!other.poll());
             assert_eq!(q.stats().issued, 0, "{device} {scheduler}");
             drop(quiesce);
-            // Another thread looks first, and may find nothing to be left.
+            // Another thread looks first, and may find that nothing was left.
             other.poll();
             while submitter.nr_outstanding() > 0 {
                 submitter.wait(None);
@@ -43,8 +43,8 @@ fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
     }
 }
 
-/// Red if a thread that saw the queue quiesced goes to sleep without a last look at whether it still is: what it holds
-/// then waits for ever, and who ended the quiescence saw nobody asleep.
+/// Red if a thread that saw the queue quiesced goes to sleep without a last look at whether it still is. The requests
+/// that it holds then wait for ever, and the thread that ended the quiescence saw no sleeper.
 #[test]
 fn sleepers_go_on_when_the_quiescence_ends() {
     let mut random = Random::new(seed());
@@ -80,7 +80,7 @@ fn a_quiesced_driver_is_left_alone_under_load() {
     }
 }
 
-/// Works on one request, which is due since the beginning, and counts how often it is asked when that is.
+/// A device that works on one request, which is due since the beginning, and counts how often it is asked when that is.
 #[derive(Debug, Default)]
 struct Overdue {
     held: Mutex<Option<RqId>>,
@@ -117,8 +117,8 @@ impl Driver for Overdue {
     }
 }
 
-/// Red if a background thread plans for what is due while the queue is quiesced, when it can do nothing about it: it
-/// asks thousands of times. A slow machine asks less often, never more.
+/// Red if a background thread, while the queue is quiesced, plans for what is due, although it can do nothing about it:
+/// it asks thousands of times. A slow machine asks less often, never more.
 #[test]
 fn background_threads_rest_while_the_queue_is_quiesced() {
     let device = Arc::new(Overdue::default());

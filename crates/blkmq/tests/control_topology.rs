@@ -35,8 +35,9 @@ fn submitters_join_and_leave_under_load() {
     }
 }
 
-/// An operation that was refused marked its software queue as if it waited there; after the change of the layout what
-/// really waited went under the tag of another hardware queue. Seen red without the look in `Runner::start`.
+/// An operation that was refused marked its software queue as if it waited there. After the change of the layout a
+/// request that really waited went under the tag of another hardware queue. Seen red without the look in
+/// `Runner::start`.
 #[test]
 fn a_refused_operation_leaves_no_mark_behind() {
     let q = queue("null,irqmode=0,size=1M,hw_queue_depth=2", "none");

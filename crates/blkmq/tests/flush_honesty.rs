@@ -1,11 +1,11 @@
 //! Power fails at a random moment: what a flush or FUA acknowledged is there afterwards.
 //!
-//! Each block carries the version last written to it. The checker knows, block by block, the oldest version that may
-//! be found: the latest that was acknowledged as durable, by a FUA write or by a flush submitted after the write
-//! completed. Planted lies show that it would notice: with any of them it reports a loss.
+//! Each block carries the version last written to it. The checker knows, block by block, the oldest version that may be
+//! found. That is the latest version that was acknowledged as durable, by a FUA write or by a flush submitted after the
+//! write completed. Planted lies show that the checker notices: with any of them it reports a loss.
 //!
-//! Tried by hand: leaving out the flush before the data, the flush behind it, or the list of those who wait while a
-//! flush runs (so that they share the running one) in `flush.rs` turns the honest test red.
+//! Tried by hand: three omissions in `flush.rs` turn the honest test red. They are the flush before the data, the flush
+//! behind it, and the list of requests that wait while a flush runs (so that they share the running one).
 
 mod device;
 
@@ -23,7 +23,7 @@ use device::{Claims, Random, first_seed};
 /// Bytes of a block, which a power loss leaves whole.
 const BLOCK: usize = 4096;
 const SECTORS: u64 = 8;
-/// Blocks that each submitter writes, and nobody else.
+/// Blocks that each submitter writes, and no other does.
 const BLOCKS_EACH: u64 = 24;
 const MAX_SUBMITTERS: u64 = 4;
 const NR_BLOCKS: usize = (BLOCKS_EACH * MAX_SUBMITTERS) as usize;
@@ -68,10 +68,10 @@ struct Ledger(Vec<Known>);
 /// What an operation promises if it succeeds.
 #[derive(Default)]
 struct Promise {
-    /// The version that it writes to these blocks.
+    /// The version that the operation writes to these blocks.
     written: Option<(std::ops::Range<u64>, u64)>,
     is_fua: bool,
-    /// What had completed when a flush was asked for.
+    /// What had completed when the flush was asked for.
     before: Option<Vec<u64>>,
 }
 
@@ -100,7 +100,7 @@ impl Ledger {
         }
     }
 
-    /// What of the device's content breaks a promise.
+    /// The promises that the device's content breaks.
     fn broken(&self, found: &[u64]) -> Vec<String> {
         let blocks = self.0.iter().zip(found).enumerate();
         let broken = blocks.filter_map(|(block, (known, found))| {
@@ -124,7 +124,7 @@ enum Mix {
     Fua,
 }
 
-/// One thread's, or one turn-taker's, stream of operations.
+/// The stream of operations of one thread, or of one worker that takes turns.
 struct Worker {
     submitter: Submitter,
     number: u64,
@@ -142,7 +142,7 @@ impl Worker {
         Self { submitter, number, random, mix, versions: 0, promises: BTreeMap::new(), next_operation: 0 }
     }
 
-    /// Blocks of this worker that no write is on its way to, so that the order of versions is known.
+    /// Blocks of this worker that no outstanding write covers, so that the order of versions is known.
     fn idle_blocks(&mut self) -> Option<std::ops::Range<u64>> {
         let first = self.number * BLOCKS_EACH + self.random.below(BLOCKS_EACH);
         let most = (self.number + 1) * BLOCKS_EACH - first;
@@ -307,7 +307,7 @@ fn null(random: &mut Random, fua: u64) -> Arc<Null> {
     Arc::new(Null::new(config.parse().expect("the spec is good")))
 }
 
-/// One run; what is broken after it.
+/// One run. Returns the promises that are broken after it.
 fn run(driver: Arc<dyn Driver>, power: &dyn Power, seed: u64, mix: Mix, threads: bool) -> Vec<String> {
     let scheduler = ["none", "mq-deadline"][(seed / 2 % 2) as usize];
     let builder = RequestQueue::builder(driver).scheduler(scheduler);
@@ -375,7 +375,7 @@ fn a_device_that_only_answers_flushes_is_found_out() {
     }
 }
 
-/// A device with a cache of one lock, apart from the null device. It finishes everything at once.
+/// A device with a cache under one lock, apart from the null device. It finishes everything at once.
 #[derive(Debug)]
 struct Cached {
     obeys: bool,

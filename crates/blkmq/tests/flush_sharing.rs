@@ -1,4 +1,4 @@
-//! Which flushes reach the device, when, and whom they answer.
+//! Which flushes reach the device, when, and which operations they answer.
 
 mod device;
 
@@ -22,7 +22,7 @@ const fn with(preflush: bool, fua: bool) -> Flags {
 const EMULATED: Limits = limits(true, false);
 const NATIVE: Limits = limits(true, true);
 const UNCACHED: Limits = limits(false, false);
-/// What stands for another device may know of its FUA alone.
+/// A driver that stands in front of another device may know only of that device's FUA.
 const FUA_ALONE: Limits = Limits { no_flush: true, ..limits(false, true) };
 
 const fn limits(write_cache: bool, fua: bool) -> Limits {
@@ -46,7 +46,7 @@ const fn limits(write_cache: bool, fua: bool) -> Limits {
     }
 }
 
-/// A device that waits to be told, behind a queue on virtual time.
+/// A device that finishes requests only when told, behind a queue on virtual time.
 struct Rig {
     device: Arc<Recorder>,
     clock: VirtualClock,
@@ -71,13 +71,13 @@ impl Rig {
         self.submitters[number].flush_plug();
     }
 
-    /// Finishes the oldest request of the device, and returns what is over by that.
+    /// Finishes the oldest request of the device. Returns the operations that are over by that.
     fn finish(&mut self, status: Status) -> Vec<Completion> {
         self.device.finish_oldest(status);
         self.poll()
     }
 
-    /// Everybody polls twice: what one completes may be another's.
+    /// Every submitter polls twice: what one completes may belong to another.
     fn poll(&mut self) -> Vec<Completion> {
         (0..2).flat_map(|_| self.submitters.iter_mut().flat_map(reap).collect::<Vec<_>>()).collect()
     }
@@ -99,7 +99,7 @@ fn all_are(done: &[Completion], status: Status) -> bool {
     done.iter().all(|completion| completion.status == status)
 }
 
-/// Red when a flush that arrives while one runs is counted among those that the running one serves.
+/// Red when a flush that arrives while another runs is counted among those that the running one serves.
 #[test]
 fn flushes_that_arrive_while_one_runs_share_the_next() {
     each(NATIVE, |mut rig| {
@@ -207,7 +207,8 @@ fn failed_data_is_not_flushed_and_a_failed_flush_behind_data_fails_the_write() {
     });
 }
 
-/// What an operation becomes: the operations that reach the device, one after the other, and whether one says FUA.
+/// What an operation becomes: the operations that reach the device, one after the other, and whether one of them says
+/// FUA.
 fn steps(limits: Limits, bio: impl Fn() -> Bio) -> (Vec<Op>, bool) {
     let mut all = SCHEDULERS.map(|scheduler| {
         let mut rig = Rig::new(limits, scheduler);
@@ -265,7 +266,7 @@ fn a_device_that_has_fua_is_told_of_it_also_without_a_write_cache() {
     assert_eq!(steps(limits(false, true), Bio::flush), (vec![], false));
 }
 
-/// Red if what is to be durable joins what need not be: all of it would be, or none.
+/// Red if an operation that must be durable joins one that need not be: both would be durable, or neither.
 #[test]
 fn what_is_to_be_durable_merges_with_nothing() {
     each(FUA_ALONE, |mut rig| {
@@ -283,7 +284,7 @@ fn what_is_to_be_durable_merges_with_nothing() {
     });
 }
 
-/// Red if a flush that no device makes, or FUA that none has, is answered with success.
+/// Red if a flush that no device makes, or FUA that no device has, is answered with success.
 #[test]
 fn what_the_device_cannot_keep_is_refused() {
     let neither = Limits { fua: false, ..FUA_ALONE };
@@ -330,7 +331,7 @@ fn data_behind_a_flush_goes_in_the_order_in_which_it_came() {
     });
 }
 
-/// A write that is split is durable when all its parts are, and fails if one does.
+/// A write that is split is durable when all its parts are, and fails if one part does.
 #[test]
 fn every_part_of_a_split_write_is_flushed() {
     each(EMULATED, |mut rig| {

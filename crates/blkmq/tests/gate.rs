@@ -1,4 +1,4 @@
-//! What may pass a scheduler by, under every locking.
+//! Which requests may pass a scheduler by, under every locking.
 
 mod device;
 
@@ -8,10 +8,10 @@ use blkmq::{Client, IoPriority, Limits, Locking, RequestQueue, Status, Submitter
 use blkmq_sched::Class;
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
-/// So many requests of one class come in a row before the gate is opened for it.
+/// How many requests of one class must come in a row before the gate is opened for that class.
 const STEADY: u64 = 9;
 
-/// So many come in before it is opened again when something has waited.
+/// How many requests must come in before the gate is opened again when something has waited.
 const CALM: u64 = 256;
 
 fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {
@@ -112,8 +112,8 @@ fn the_gate_stays_shut_for_some_time_after_something_waited() {
     });
 }
 
-/// Red when the scheduler is not told that others have passed: it goes on with the batch of writes in which it was
-/// left.
+/// Red when the scheduler is not told that requests have passed: it then goes on with the batch of writes in which it
+/// was left.
 #[test]
 fn no_batch_outlasts_what_has_passed() {
     for_all(|locking| {
@@ -143,7 +143,7 @@ fn no_batch_outlasts_what_has_passed() {
     });
 }
 
-/// Red when that is forgotten because the gate was shut before anything came in that had to wait.
+/// Red when the passing is forgotten because the gate was shut before a request came in that had to wait.
 #[test]
 fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
     for_all(|locking| {
@@ -187,7 +187,7 @@ fn a_lower_class_waits_for_what_has_passed() {
             submit(&mut low, 100);
             low.poll();
             assert_eq!(device.nr_held(), 1, "{locking}: {lower:?} waits for {higher:?}");
-            // And a higher one does not pass what waits, but is chosen before it.
+            // A request of a higher class does not pass those that wait, but is chosen before them.
             submit(&mut high, 200);
             assert_eq!((device.nr_held(), q.stats().bypassed - before), (2, 1));
             (0..2).for_each(|_| device.finish_oldest(Status::Ok));

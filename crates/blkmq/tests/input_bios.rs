@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 /// 64 KiB in blocks of 4096 bytes.
 const SMALL: &str = "null,memory_backed=1,discard=1,cache_size=1,size=64K,bs=4096,irqmode=2,completion_nsec=1000";
-/// The same without discard, zeroes and cache.
+/// As [`SMALL`], without discard, zeroes and cache.
 const PLAIN: &str = "null,size=64K,bs=4096";
 const END: u64 = 128;
 
@@ -38,7 +38,7 @@ fn finish(submitter: &mut Submitter) -> Vec<Completion> {
     done
 }
 
-/// How the operation ends, whether at the door or behind it.
+/// How the operation ends, refused at submission or completed later.
 fn outcome(submitter: &mut Submitter, bio: Bio) -> Status {
     let (op, sector, nr_sectors, user_data) = (bio.op, bio.sector, bio.nr_sectors, bio.user_data);
     let (bio, status) = match submitter.submit(bio) {
@@ -82,7 +82,7 @@ fn each_bad_operation_has_its_status() {
         (io(Read, 1 << 40, 8, 4096), BeyondEnd, BeyondEnd),
         (io(Write, 0, END + 8, 65536 + 4096), BeyondEnd, BeyondEnd),
         (io(Discard, 8, END, 0), BeyondEnd, BeyondEnd),
-        // Sums that overflow.
+        // The sums overflow.
         (io(Read, u64::MAX - 7, 8, 4096), BeyondEnd, BeyondEnd),
         (io(Discard, 8, u64::MAX - 7, 0), BeyondEnd, BeyondEnd),
         (io(WriteZeroes, u64::MAX - 7, u64::MAX - 7, 0), BeyondEnd, BeyondEnd),
@@ -94,7 +94,7 @@ fn each_bad_operation_has_its_status() {
         (io(Read, 0, 0, 0), Misaligned, Misaligned),
         (io(Write, u64::MAX, u64::MAX, 0), Misaligned, Misaligned),
         (io(WriteZeroes, 0, 0, 0), Misaligned, Misaligned),
-        // Buffers of another size, of parts of sectors, missing, or where none belongs.
+        // Buffers of a wrong size, of parts of sectors, missing, or where none belongs.
         (io(Read, 0, 8, 4095), BadBuffer, BadBuffer),
         (io(Write, 0, 8, 8192), BadBuffer, BadBuffer),
         (io(Read, 0, 8, 0), BadBuffer, BadBuffer),
@@ -137,8 +137,7 @@ fn a_full_submitter_hands_the_operation_back_and_goes_on() {
     }
 }
 
-/// Nowait operations end at once when they would have to wait for a tag, or for a place in the scheduler, and never are
-/// lost.
+/// Nowait operations end at once when they would have to wait for a tag, or for a place in the scheduler. None is lost.
 #[test]
 fn nowait_ends_with_again_instead_of_waiting() {
     for scheduler in SCHEDULERS {
@@ -162,7 +161,7 @@ fn nowait_ends_with_again_instead_of_waiting() {
         let refused = finish(&mut submitter);
         drop(freeze);
         assert_eq!(refused[0].status, Status::Again);
-        // What was refused has a time at which that was so, and none at which the driver got it.
+        // An operation that was refused has a time at which that happened, and no time at which the driver got it.
         for completion in done.iter().chain(&refused) {
             let was_issued = completion.issued > blkmq_sched::Time(0);
             assert_eq!(was_issued, completion.status == Status::Ok);
@@ -192,7 +191,7 @@ fn any_bio() -> impl Strategy<Value = Bio> {
         |(op, sector, nr_sectors, (class, level), mut pieces, fits, flags)| {
             let has_data = matches!(op, Op::Read | Op::Write);
             if fits {
-                // As large as stated, where that is possible.
+                // The buffers are as large as stated, where that is possible.
                 pieces = if has_data && nr_sectors <= 2 * END { vec![nr_sectors as usize * 512] } else { Vec::new() };
             }
             let [sync, preflush, fua, readahead, meta, nowait, polled, at_head, nomerge, nounmap] = flags;
@@ -206,7 +205,8 @@ fn any_bio() -> impl Strategy<Value = Bio> {
 }
 
 proptest! {
-    /// Whatever an application hands in, alone or among others: no panic, each operation ends once, nothing is left.
+    /// Whatever an application hands in, alone or among others: no panic, each operation ends once, and nothing is
+    /// left.
     #[test]
     fn any_operation_ends_and_leaves_nothing_behind(
         bios in prop::collection::vec(any_bio(), 1..12),

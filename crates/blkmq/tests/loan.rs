@@ -1,4 +1,5 @@
-//! A device that reads and writes memory by itself has it for as long as it says, whatever stands in front of it.
+//! A device that reads and writes memory by itself has the memory for as long as it says, whatever driver stands in
+//! front of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,13 +14,13 @@ struct Device {
     goes_on: AtomicBool,
 }
 
-/// A driver in front of it that is quick to say that requests are over.
+/// A driver in front of the lending device that is quick to say that requests are over.
 #[derive(Debug, Default)]
 struct Hasty {
     device: Device,
-    /// What it completes.
+    /// The request that it completes.
     target: Mutex<Option<RqId>>,
-    /// How often it was asked whether it gives one up.
+    /// How often it was asked whether it gives a request up.
     overdue: AtomicU32,
     /// Completions that were refused.
     refused: AtomicU32,

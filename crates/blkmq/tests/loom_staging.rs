@@ -270,8 +270,7 @@ fn lack(broken: Broken) {
 }
 
 /// As `lack`, for two holders, one after the other, here on one thread. The first holder has done its share: it sets
-/// WAITING without a look at the tags, and gives up, with which a kick is lost too. The second holder finds WAITING
-/// set.
+/// WAITING without a look at the tags, and gives up, which also takes a kick away. The second holder finds WAITING set.
 fn told(broken: Broken) {
     let (queue, tag) = Queue::held(broken);
     let completer = {

@@ -29,7 +29,7 @@ const ROOMY: Limits = Limits {
     read_only: false,
 };
 
-/// A device with one tag, which a request far away holds: what is submitted waits in the scheduler.
+/// A device with one tag, which a request far away holds. What is submitted waits in the scheduler.
 struct Rig {
     device: Arc<Recorder>,
     q: Arc<RequestQueue>,
@@ -53,7 +53,7 @@ impl Rig {
         Self { device, q, submitter }
     }
 
-    /// One plug for all of them.
+    /// Submits all in one plug.
     fn together(&mut self, bios: impl IntoIterator<Item = Bio>) {
         for bio in bios {
             self.submitter.submit(bio).expect("there is a slot");
@@ -61,7 +61,7 @@ impl Rig {
         self.submitter.flush_plug();
     }
 
-    /// A plug for each.
+    /// Submits each in a plug of its own.
     fn apart(&mut self, bios: impl IntoIterator<Item = Bio>) {
         bios.into_iter().for_each(|bio| self.together([bio]));
     }
@@ -70,7 +70,7 @@ impl Rig {
         drop(self.q.set_knob("nomerges", value).expect("the knob takes this"));
     }
 
-    /// Lets everything through; the sectors of each request and how its data is cut. All operations succeed.
+    /// Lets everything through. Returns the sectors of each request and how its data is cut. All operations succeed.
     fn drain(&mut self) -> Vec<(u64, u32, usize)> {
         let mut requests = Vec::new();
         while self.device.nr_held() > 0 {
@@ -124,7 +124,8 @@ fn nomerges_1_tries_the_latest_only_and_2_none() {
     ] {
         let mut rig = Rig::new(ROOMY);
         rig.set_nomerges(level);
-        // The third touches the one inserted last; the first is no longer it when the third comes.
+        // The third write touches the one that was inserted last. When the third comes, the first is no longer that
+        // one.
         rig.apart(writes(&[0, 64, 16, 8]));
         assert_eq!(rig.drain(), expected, "nomerges={level}");
         let mut rig = Rig::new(ROOMY);
@@ -192,7 +193,7 @@ fn requests_that_differ_do_not_merge() {
     }
 }
 
-/// Red if zeroes that must keep their room and such as may become a hole go to the device as one.
+/// Red if zeroes that must keep their room and zeroes that may become a hole go to the device as one request.
 #[test]
 fn zeroes_of_two_kinds_do_not_merge() {
     let zeroes = |sector, nounmap| Bio::write_zeroes(sector, 8).with_flags(Flags { nounmap, ..Flags::default() });
@@ -211,8 +212,8 @@ fn zeroes_of_two_kinds_do_not_merge() {
     }
 }
 
-/// A stream of writes that two clients, in these groups, submit by turns: how many merged. Each client gets its own
-/// back, with `status`.
+/// A stream of writes that two clients, in these groups, submit by turns. Returns how many merged. Each client gets its
+/// own operations back, with `status`.
 fn merges_of_a_striped_stream(groups: [u32; 2], status: Status) -> u64 {
     const STRIPES: u64 = 32;
     let mut rig = Rig::new(ROOMY);
@@ -241,7 +242,7 @@ fn merges_of_a_striped_stream(groups: [u32; 2], status: Status) -> u64 {
             written.extend(seen.data);
         }
     }
-    // What was completed by the one was handed to the other.
+    // What one submitter completed was handed to the other.
     for (submitter, over) in submitters.iter_mut().zip(&mut over) {
         over.extend(reap(submitter).iter().map(|completion| completion.id));
         over.sort_unstable();

@@ -1,5 +1,5 @@
-//! Random operations under random limits: each request keeps to them and carries the right bytes, and each operation
-//! ends with what became of its own sectors.
+//! Random operations under random limits. Each request keeps to the limits and carries the right bytes, and each
+//! operation ends with the outcome of its own sectors.
 
 mod device;
 
@@ -96,7 +96,7 @@ fn check_against(limits: &Limits, seen: &Seen) {
     }
 }
 
-/// What became of each sector.
+/// The outcome of each sector.
 #[derive(Default)]
 struct Fates(BTreeMap<u64, (Op, Status)>);
 
@@ -123,7 +123,7 @@ impl Fates {
     }
 }
 
-/// Finishes some of what the device has, and takes what is over by that.
+/// Finishes some of the device's requests, and takes the operations that are over by that.
 fn finish_some(
     random: &mut Random,
     device: &Recorder,

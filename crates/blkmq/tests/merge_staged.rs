@@ -19,7 +19,7 @@ fn sector(writer: u64, written: u64) -> u64 {
     (writer * 2 * GIB + written * 4096 % GIB) / 512
 }
 
-/// The share of operations that joined another one, and that of them which did so in the plug.
+/// The share of operations that joined another one, and the share of these that did so in the plug.
 fn merged(stats: Stats) -> (f64, f64) {
     let merges = stats.merges_plug + stats.merges_insert;
     (merges as f64 / (stats.issued + merges) as f64, stats.merges_plug as f64 / (merges as f64))
@@ -45,7 +45,8 @@ fn run(locking: Locking, stages_all: bool) -> (Stats, u64) {
     (rig.q.stats() - before, rig.jobs.iter().map(|job| job.completed).sum())
 }
 
-/// Red when what is staged is not merged before the holder chooses, or what finds no room does not merge either.
+/// Red when staged requests are not merged before the holder chooses, or when those that find no room do not merge
+/// either.
 #[test]
 fn batch_and_combining_merge_as_single_does() {
     let (stats, alone) = run(Locking::Single, false);
@@ -61,15 +62,15 @@ fn batch_and_combining_merge_as_single_does() {
     }
 }
 
-/// One bio of each writer that waits for a tag, in order, and what the tags are held by: the way that lost 72.9 % on a
-/// disk.
+/// One bio of each writer that waits for a tag, in order, and the requests that hold the tags. Merging this way lost
+/// 72.9 % on a disk.
 struct EarlyTags {
     waiters: VecDeque<usize>,
     free: usize,
 }
 
-/// The same load, but a bio takes one of `nr_requests` tags before it may go on to be merged, and gives it back when it
-/// is over.
+/// The same load, but a bio takes one of `nr_requests` tags before it may go on to be merged. It gives the tag back
+/// when it is over.
 fn run_with_early_tags(nr_requests: usize) -> Stats {
     let clock = VirtualClock::new();
     let q = RequestQueue::builder(spec::open("hdd").expect("there is such a device"));
@@ -115,7 +116,7 @@ fn run_with_early_tags(nr_requests: usize) -> Stats {
     q.stats() - before.expect("two seconds have passed")
 }
 
-/// So the test above can fail.
+/// Shows that the test above can fail.
 #[test]
 fn tags_that_are_taken_before_merging_keep_it_from_happening() {
     let (share, _) = merged(run_with_early_tags(64));

@@ -11,7 +11,7 @@ use blkmq::driver::{Batch, Done, Driver, Topology, spec};
 use blkmq::{Client, Limits, Locking, QueueError, RequestQueue, Status, Time};
 use device::{read, reap};
 
-/// A device whose hardware queues are owned: it panics if a second thread calls for one, or a thread for two.
+/// A device whose hardware queues are owned. It panics if a second thread calls for one queue, or one thread for two.
 struct Owned {
     inner: Arc<dyn Driver>,
     callers: Vec<Mutex<Option<ThreadId>>>,
@@ -82,9 +82,9 @@ impl Driver for Owned {
 const THREADS: u64 = 4;
 const EACH: u64 = 3000;
 
-/// Every request reaches the device by the thread that owns its hardware queue, whoever chose it, and completes; half
-/// of the threads sleep while they wait. (On virtual CPUs the mutant `not-owner` of the torture rig shows what happens
-/// otherwise.)
+/// The thread that owns a hardware queue gives every request of that queue to the device, whichever thread chose it,
+/// and every request completes. Half of the threads sleep while they wait. (On virtual CPUs the mutant `not-owner` of
+/// the torture rig shows what happens otherwise.)
 #[test]
 fn only_the_owner_calls_the_driver() {
     for locking in Locking::ALL {
@@ -92,7 +92,7 @@ fn only_the_owner_calls_the_driver() {
             let device = Owned::open("null,irqmode=2,completion_nsec=20000,submit_queues=4,poll_queues=0", 4);
             let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).locking(locking);
             let q = builder.bypass(locking == Locking::Batch).build().expect("the device is good");
-            // A hardware queue whose owner has left would belong to who comes later.
+            // A hardware queue whose owner has left would belong to the next thread that comes.
             let all_own = Arc::new(Barrier::new(THREADS as usize));
             let threads: Vec<_> = (0..THREADS)
                 .map(|number| {
@@ -107,7 +107,7 @@ fn only_the_owner_calls_the_driver() {
     }
 }
 
-/// Submits and reaps, 16 at once. Requests do not touch each other, so none merge.
+/// Submits and reaps, 16 operations at once. Requests do not touch each other, so none merge.
 fn submit_all(q: &Arc<RequestQueue>, all_own: &Barrier, number: u64) {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a hardware queue");
     all_own.wait();

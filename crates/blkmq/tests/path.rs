@@ -126,7 +126,7 @@ fn the_scheduler_changes_between_requests() {
     }
 }
 
-/// Goes red if who has a tag begins to look at the same software queue each time.
+/// Goes red if a thread that has a tag begins to look at the same software queue each time.
 #[test]
 fn software_queues_take_turns() {
     let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
@@ -145,12 +145,12 @@ fn software_queues_take_turns() {
         device.finish_oldest(Status::Ok);
         submitters[0].poll();
     }
-    // The first came when nobody else had anything.
+    // The first operation came when no other submitter had any.
     assert_eq!(whose, [0, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2]);
     assert_eq!(submitters.iter_mut().map(|submitter| finish(submitter).len()).collect::<Vec<_>>(), [5, 5, 5]);
 }
 
-/// Each queue counts tags and requests on its own: those of a second one would be taken for the first one's.
+/// Each queue counts tags and requests by itself. Red if the counts of a second queue are taken for those of the first.
 #[test]
 fn a_device_serves_one_queue_at_a_time() {
     let device = spec::open("ram,size=1M").unwrap();

@@ -43,7 +43,7 @@ fn the_service_time_goes_through_both_published_points() {
         println!("seed {seed}: 81 KiB {:.3}, 7.5 KiB {:.3} of the published time", large[seed], small[seed]);
     }
     for ratios in [large, small] {
-        // The seed decides at which angles areas begin; no seed makes another disk of it.
+        // The seed decides at which angles areas begin. No seed makes a different disk.
         assert!(ratios.iter().all(|ratio| (0.9..1.1).contains(ratio)), "{ratios:?}");
         let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
         assert!((0.96..1.04).contains(&mean), "{ratios:?}");
@@ -77,7 +77,7 @@ fn reads_are_as_fast_as_those_of_such_disks() {
         let mut rig = Rig::new("hdd", "none");
         let (mut state, blocks) = (1_u64, rig.q.limits().capacity_sectors / 8);
         rig.job(iodepth, 4096, move |buffer| {
-            // A linear congruential generator of full period; its upper bits are the random ones.
+            // A linear congruential generator of full period. Its upper bits are the random ones.
             state = if random { state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1) } else { state + 1 };
             let block = if random { (state >> 16) % blocks } else { state };
             Bio::new(Op::Read, block * 8, 8, buffer.into())

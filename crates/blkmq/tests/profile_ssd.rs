@@ -11,7 +11,7 @@ const MS: u64 = 1_000_000;
 /// A job of operations at random places, as fio's `norandommap=1` makes them.
 fn random(rig: &mut Rig, op: Op, iodepth: usize, kib: u64) {
     let places = rig.q.limits().capacity_sectors / (2 * kib);
-    // A linear congruential generator of full period; its upper bits are the random ones.
+    // A linear congruential generator of full period. Its upper bits are the random ones.
     let mut state = 1 + rig.jobs.len() as u64;
     rig.job(iodepth, kib as usize * 1024, move |buffer| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -40,12 +40,12 @@ fn random_reads_are_capped_by_the_controller() {
         println!("{jobs} jobs of depth 128: {reads} K IOPS, p99 {p99} us");
         assert!(kiops.contains(&reads), "{reads}");
     }
-    // What an SSD of the year of the RFC does that "slow" stands for.
+    // "Slow" stands for what an SSD of the year of the RFC does.
     let (reads, _) = reads("ssd,iops=66000", 1, 128);
     assert!((65..=67).contains(&reads), "{reads}");
 }
 
-/// Published are a p99 of 77 us (one SSD) and 90 us (eight in turn).
+/// The published figures are a p99 of 77 us (one SSD) and 90 us (eight in turn).
 #[test]
 fn one_read_at_a_time_is_as_fast_as_published() {
     let (reads, p99) = reads("ssd", 1, 1);
@@ -54,8 +54,8 @@ fn one_read_at_a_time_is_as_fast_as_published() {
     assert!((12..=14).contains(&reads), "{reads}");
 }
 
-/// Published are 9758 MiB/s for 32 writers of depth 128 over eight SSDs, and a p99 of 405 ms for the reader beside
-/// them.
+/// The published figures are 9758 MiB/s for 32 writers of depth 128 over eight SSDs, and a p99 of 405 ms for the reader
+/// beside them.
 #[test]
 fn writers_of_64_kib_hold_a_reader_up_as_published() {
     for seed in 0..2 {
@@ -73,7 +73,7 @@ fn writers_of_64_kib_hold_a_reader_up_as_published() {
     }
 }
 
-/// Within what is sustained nothing is ever slow: 16 outstanding writes of 4 KiB that wait 1 ms each are 62 MiB/s.
+/// Below the sustained rate nothing is ever slow: 16 outstanding writes of 4 KiB that wait 1 ms each are 62 MiB/s.
 #[test]
 fn a_light_load_does_not_meet_the_garbage_collection() {
     let mut rig = Rig::new("ssd,spare=1", "none");

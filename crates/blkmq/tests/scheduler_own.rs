@@ -1,4 +1,4 @@
-//! A scheduler that the application brings along.
+//! A scheduler of the application's own.
 
 mod device;
 
@@ -13,8 +13,8 @@ use blkmq_sched::{
 };
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
-/// The latest request first: an order that no scheduler of blkmq's own has. Counts how often it is asked to merge, and
-/// has an `async_depth`, unless that is 0, which changes without a word.
+/// The latest request first: an order that no scheduler of blkmq's own has. It counts how often it is asked to merge.
+/// It has an `async_depth`, unless that is 0, which changes without notice.
 #[derive(Debug, Default)]
 struct LatestFirst(Vec<RqId>, Arc<AtomicUsize>, Arc<AtomicU32>);
 
@@ -99,8 +99,8 @@ fn device() -> Arc<Recorder> {
     Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE)
 }
 
-/// The sectors of some reads, asked for in rising order while nothing goes to the device, in the order in which it then
-/// gets them.
+/// Submits some reads in rising order while nothing goes to the device. Returns their sectors in the order in which the
+/// device then gets them.
 fn order(q: &Arc<RequestQueue>, device: &Recorder) -> Vec<u64> {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
     let quiesce = q.quiesce();
@@ -164,7 +164,7 @@ fn a_scheduler_in_which_something_waits_is_refused() {
     assert_eq!(q.scheduler(), "none");
 }
 
-/// Red if each poll walks the plug again: with many futures on one submitter that is the square of them.
+/// Red if each poll walks the plug again: with many futures on one submitter the cost is the square of their number.
 #[test]
 fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     let device = device();
@@ -184,13 +184,13 @@ fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     (0..10).for_each(|_| _ = submitter.poll());
     submitter.flush_plug();
     assert_eq!(tried(), 0);
-    // What comes anew may find a place: not here, but a scheduler can have room for others.
+    // A new request may find a place: not here, but a scheduler can have room for some requests and none for others.
     submitter.submit(read(100_000, 8)).unwrap();
     submitter.poll();
     assert!(tried() > 0);
     submitter.poll();
     assert_eq!(tried(), 0);
-    // Room for one.
+    // Room for one request.
     device.finish_oldest(blkmq::Status::Ok);
     submitter.poll();
     assert!(tried() > 0 && submitter.reap().is_some());
@@ -199,7 +199,7 @@ fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     tried();
     submitter.poll();
     assert_eq!(tried(), 0);
-    // A freeze that ends is worth a try too.
+    // The end of a freeze is a reason to try too.
     drop(q.freeze());
     submitter.poll();
     assert!(tried() > 0);
@@ -210,7 +210,7 @@ fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     }
 }
 
-/// Red if what was found of a plug is remembered when that plug is gone.
+/// Red if what was found of a plug is still remembered when that plug is gone.
 #[test]
 fn a_new_plug_is_tried_whatever_was_found_of_the_last_one() {
     let device = device();

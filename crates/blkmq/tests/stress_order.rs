@@ -1,4 +1,5 @@
-//! The order in which a device with one hardware queue gets what the scheduler chose, beside the scheduler's own log.
+//! The order in which a device with one hardware queue gets the scheduler's choices, compared with the scheduler's own
+//! log.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -20,7 +21,7 @@ struct Logged {
     log: Arc<Mutex<Log>>,
 }
 
-/// What a scheduler chose, in order, and how much of it was handed through.
+/// What a scheduler chose, in order, and how much of that was handed through.
 #[derive(Debug, Default)]
 struct Log {
     chosen: Vec<RqId>,
@@ -127,7 +128,8 @@ impl Scheduler for Logged {
     }
 }
 
-/// Records what it gets, and completes a few at each poll. With a small depth tags are short, and requests wait.
+/// A device that records what it gets, and completes a few requests at each poll. With a small depth tags are short,
+/// and requests wait.
 #[derive(Debug)]
 struct Recording {
     kept: Mutex<Kept>,
@@ -197,7 +199,7 @@ fn work(q: &Arc<RequestQueue>, thread: u64, operations: u64) {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Found {
     /// How often a request reached the device before one that had been chosen earlier.
     inversions: usize,
@@ -226,7 +228,8 @@ fn run(locking: Locking, depth: u16, threads: u64, operations: u64) -> Found {
     Found { inversions, handed_through: log.handed_through, stats: q.stats() }
 }
 
-/// Red when the issue list is appended to after the hold has been let go, as `single` does, which therefore shows some.
+/// Red when the issue list is appended to after the hold has been let go. `single` does so, and therefore shows some
+/// inversions.
 #[test]
 fn one_hardware_queue_gets_the_schedulers_order_under_batch_and_combining() {
     for locking in [Locking::Batch, Locking::Combining] {
@@ -247,8 +250,8 @@ fn one_hardware_queue_gets_the_schedulers_order_under_batch_and_combining() {
     assert!(found > 0, "single shows inversions, or this test could not");
 }
 
-/// Red when what is handed through goes on in the order in which it came (`RqList::reorder` left out). That it does not
-/// pass what another thread appended to the issue list before is modelled in `loom_handover`.
+/// Red when requests that are handed through go on in the order in which they came (`RqList::reorder` left out).
+/// `loom_handover` models that they do not pass what another thread appended to the issue list before.
 #[test]
 fn what_is_handed_through_reaches_the_device_in_the_schedulers_order() {
     for threads in [1, 2, 4] {

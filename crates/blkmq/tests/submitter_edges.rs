@@ -15,7 +15,7 @@ fn limits() -> Limits {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A device that keeps what it gets and gives it up when it is asked about it.
+/// A device that keeps its requests, and gives a request up when it is asked about it.
 mod strict {
 
     use std::sync::Mutex;
@@ -76,8 +76,8 @@ fn times(done: &[blkmq::Completion]) -> Vec<(u64, u64)> {
     done.iter().map(|done| (done.submitted.0 / SECOND, done.issued.0 / SECOND)).collect()
 }
 
-/// Red if `submit_batch` takes the time of a plug that was begun before it for its own, or `flush_batch` that of one
-/// that could not be passed on.
+/// Red if `submit_batch` takes the time of a plug that was begun before it for its own, or if `flush_batch` takes the
+/// time of a plug that could not be passed on.
 #[test]
 fn a_batch_is_issued_when_it_was_begun_unless_it_was_held_up() {
     let clock = VirtualClock::new();
@@ -106,7 +106,8 @@ fn a_batch_is_issued_when_it_was_begun_unless_it_was_held_up() {
     assert_eq!(times(&reap(&mut submitter)), [(3, 4)]);
 }
 
-/// Goes red if the parts of an operation are handed out as if each were one, or hold up what is over behind them.
+/// Goes red if the parts of an operation are handed out as if each were an operation, or hold up completions behind
+/// them.
 #[test]
 fn what_is_over_comes_whole_and_past_what_is_not() {
     let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
@@ -149,8 +150,8 @@ fn nowait_behind_one_without_room_does_not_wait() {
     }
 }
 
-/// Red if the first error of a part decides, as it does for operations that were done: nobody would be told of this
-/// one.
+/// Red if the first error of a part decides, as it does for operations that were done: no submitter would be told of
+/// this error.
 #[test]
 fn leaving_hands_back_an_operation_that_was_done_in_part() {
     for status in [Status::Ok, Status::NoSpace] {

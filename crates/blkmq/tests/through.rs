@@ -1,4 +1,4 @@
-//! What was handed through the scheduler counts as if it had been inserted and chosen.
+//! A request that was handed through the scheduler counts as if it had been inserted and chosen.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use blkmq::driver::{Batch, Driver, Topology, spec};
 use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Status, Submitter, Time};
 
-/// Submits all in one batch, and waits for it with a bound, so that what is held back for ever fails instead of
-/// hanging.
+/// Submits all in one batch, and waits for it with a bound. So a request that is held back for ever makes the test fail
+/// instead of hang.
 fn pass(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) -> usize {
     let expected = bios.len();
     let (_, rejected) = submitter.submit_batch(bios);
@@ -43,14 +43,14 @@ fn writes_that_were_handed_through_leave_room_below_async_depth() {
     q.set_knob("iosched/async_depth", "2").unwrap().wait().unwrap();
     let over = pass(&mut submitter, &mut writes(8));
     if over < 8 {
-        // It would wait for them when it is dropped.
+        // The submitter would wait for them when it is dropped.
         std::mem::forget(submitter);
     }
     assert_eq!(over, 8, "the others find no room");
     assert_eq!(q.stats().issued, 88, "none of these merge");
 }
 
-/// Gives the first request back once, and notes the sectors of what it gets from then on.
+/// A device that gives the first request back once, and notes the sectors of what it gets from then on.
 #[derive(Debug, Default)]
 struct Hesitant {
     has_given_back: AtomicBool,
@@ -89,7 +89,7 @@ fn nothing_is_handed_through_past_what_the_driver_gave_back() {
     let q = RequestQueue::builder(Arc::clone(&device) as Arc<dyn Driver>).scheduler("mq-deadline");
     let q = q.locking(Locking::Combining).bypass(false).build().unwrap();
     let mut submitter = q.submitter(&Client::new("writer")).unwrap();
-    // What is given back waits for the next look, which the second plug takes.
+    // A request that is given back waits for the next look. The second plug makes that look.
     submitter.submit_batch(&mut VecDeque::from([Bio::write(0, Buffer::zeroed(512))]));
     submitter.submit_batch(&mut [4, 3, 2, 1].map(|place| Bio::write(place * 64, Buffer::zeroed(4096))).into());
     let mut over = 0;

@@ -23,7 +23,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Sleeps between polls until woken, with no timer: if nobody wakes it, it hangs.
+/// Sleeps between polls until woken, with no timer: it hangs if no thread wakes it.
 fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
@@ -108,7 +108,7 @@ fn an_operation_outlives_its_dropped_future() {
     assert_eq!(q.stats().completed, 2);
 }
 
-/// Nobody polls a future that was dropped: taking the next operation must drive the queue, or there never is a slot
+/// No task polls a future that was dropped. So taking the next operation must drive the queue, or there is never a slot
 /// again.
 #[test]
 fn operations_whose_futures_were_dropped_make_room() {
@@ -152,13 +152,13 @@ fn an_eventfd_becomes_readable_when_something_completes() {
     }
 }
 
-/// A device that is done with a request at the second poll after all those that it was given have come, and says after
-/// the first that it wants the second at once.
+/// A device that finishes a request at the second poll after all requests that it was given have come. After the first
+/// poll it says that it wants the second at once.
 #[derive(Debug)]
 struct Behind {
     started: Mutex<Vec<RqId>>,
     wants_poll: AtomicBool,
-    /// How often somebody has planned for what it says.
+    /// How often a thread has planned for the time that the device says.
     plans: AtomicU64,
 }
 
@@ -190,7 +190,7 @@ impl Driver for Behind {
     fn poll(&self, _hctx: u16, done: &mut Done<'_>, _now: Time) {
         let mut started = self.started();
         if self.wants_poll.swap(false, Ordering::Relaxed) || started.len() == 2 {
-            // The newest first: that of the thread which polls now.
+            // The newest request first: that of the thread which polls now.
             if let Some(id) = started.pop() {
                 done.complete(id, Status::Ok).expect("each request is over once");
             }
@@ -207,8 +207,8 @@ impl Driver for Behind {
     }
 }
 
-/// Red, for it waits for ever, if `Done::plan_anew` wakes nobody: the thread that polled has what it came for, and does
-/// not come again; the other one sleeps with an old plan.
+/// Red if `Done::plan_anew` wakes no thread: the test then waits for ever. The thread that polled has what it came for,
+/// and does not come again. The other thread sleeps with an old plan.
 #[test]
 fn an_event_that_a_poll_brings_nearer_is_known_to_those_who_sleep() {
     for _ in 0..100 {
@@ -226,7 +226,7 @@ fn an_event_that_a_poll_brings_nearer_is_known_to_those_who_sleep() {
         thread::scope(|scope| {
             let (sleeper, passer) = (join(), join());
             let sleeper = scope.spawn(move || run(sleeper));
-            // It plans once before it says that it sleeps, and once behind that.
+            // The thread plans once before it says that it sleeps, and once after that.
             while device.plans.load(Ordering::Relaxed) < 2 {
                 thread::yield_now();
             }

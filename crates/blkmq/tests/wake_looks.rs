@@ -15,13 +15,13 @@ use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 /// When a request completes.
 #[derive(Debug, Clone, Copy)]
 enum Pace {
-    /// At so many polls.
+    /// At this many polls.
     Polls(u32),
-    /// After so many nanoseconds.
+    /// After this many nanoseconds.
     Ns(u64),
 }
 
-/// A request that the device has: which, since when, and how often it was polled for.
+/// A request that the device has: which one, since when, and how often it was polled for.
 #[derive(Debug)]
 struct Held {
     id: RqId,
@@ -29,9 +29,9 @@ struct Held {
     polls: u32,
 }
 
-/// A device with a descriptor that does one thing at a time, and beside it, with the next poll and in 200 us, all that
-/// it is asked of other sectors than the first. It counts polls, and how often a thread asked for the descriptor, which
-/// it does to sleep.
+/// A device with a descriptor. Requests for the first sector it does one at a time. Requests for other sectors it does
+/// beside that, with the next poll and in 200 us. It counts polls, and how often a thread asked for the descriptor,
+/// which a thread does before it sleeps.
 #[derive(Debug)]
 struct Device {
     pace: Mutex<Pace>,
@@ -108,7 +108,7 @@ impl Driver for Device {
 
     fn ready_fd(&self, _hctx: u16) -> Option<BorrowedFd<'_>> {
         self.sleeps.fetch_add(1, Ordering::Relaxed);
-        // A thread that waits for polls does not sleep for long; one that waits for a time does.
+        // A thread that waits for polls does not sleep for long. A thread that waits for a time does.
         if matches!(self.pace(), Pace::Polls(_)) {
             self.fd.notify();
         }
@@ -146,14 +146,14 @@ fn one(device: &Device, submitter: &mut Submitter) -> (u32, u32) {
     counts
 }
 
-/// Waits again and again until the device was looked for. Where others want the processor that may take long: they are
-/// let in once in a while only.
+/// Waits again and again until the thread has looked for the device's completion. Where other threads want the
+/// processor that may take long, since they are let in only once in a while.
 fn one_by_looks(device: &Device, submitter: &mut Submitter) {
     let mut waits = (0..3_000_000).map(|_| one(device, submitter));
     assert!(waits.any(|(polls, sleeps)| polls > 3 && sleeps == 0), "it was never looked for");
 }
 
-/// Red if [`Submitter::wait`] sleeps wherever it finds nothing.
+/// Red if [`Submitter::wait`] sleeps whenever it finds nothing.
 #[test]
 fn a_device_that_was_quick_is_looked_for() {
     let (device, mut submitter) = device(Pace::Polls(3));
@@ -162,18 +162,18 @@ fn a_device_that_was_quick_is_looked_for() {
     one_by_looks(&device, &mut submitter);
 }
 
-/// Red if the looks do not end where a device is slow: the thread would poll hundreds of times.
+/// Red if the looks do not end when a device is slow: the thread would poll hundreds of times.
 #[test]
 fn a_device_that_was_slow_is_slept_for() {
     let (device, mut submitter) = device(Pace::Ns(2_000_000));
     let waits = [(); 20].map(|()| one(&device, &mut submitter));
-    // A thread that had no processor for so long finds it done at once.
+    // A thread that got no processor for so long finds the request done at once.
     let looks = waits.iter().filter(|(polls, sleeps)| *polls > 5 || *sleeps == 0).count();
     assert!(looks < 10, "{waits:?}");
 }
 
-/// Red if a wait that ends at its deadline says nothing of the device: who waits for a moment, again and again, would
-/// never sleep.
+/// Red if a wait that ends at its deadline learns nothing about the device. A thread that waits for a moment, again and
+/// again, would then never sleep.
 #[test]
 fn a_device_that_was_not_there_in_time_is_slept_for() {
     let (device, mut submitter) = device(Pace::Polls(3));
@@ -184,16 +184,16 @@ fn a_device_that_was_not_there_in_time_is_slept_for() {
         let deadline = submitter.queue().clock().now().after(40_000);
         wait(&device, &mut submitter, Some(deadline))
     });
-    // The first one finds that the device is not quick any more. One whose deadline comes before its first look does
-    // not sleep.
+    // The first wait finds that the device is not quick any more. A wait whose deadline comes before its first look
+    // does not sleep.
     let looks = waits[1..].iter().filter(|(polls, sleeps)| *polls > 4 || *sleeps == 0).count();
     assert!(looks < 10, "{waits:?}");
     *device.pace.lock().expect("no test panics with the lock") = Pace::Polls(0);
     assert!(submitter.wait(None));
 }
 
-/// Red if a thread does not hear what the device brings for others: it takes who shares its processor for somebody who
-/// keeps it in vain, and sleeps.
+/// Red if a thread does not notice what the device brings for other threads. It then takes the other thread, which
+/// shares its processor, for a thread that it keeps from the processor in vain, and sleeps.
 #[test]
 fn threads_that_share_a_processor_and_a_device_take_turns() {
     let (device, mut submitter) = device(Pace::Polls(12));

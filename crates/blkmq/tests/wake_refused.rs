@@ -1,4 +1,4 @@
-//! Whom a thread wakes while it gives requests to the driver, and when.
+//! Which threads a thread wakes while it gives requests to the driver, and when.
 
 mod device;
 
@@ -15,7 +15,7 @@ fn limits() -> Limits {
     spec::open("null,size=64M").expect("the spec is good").limits()
 }
 
-/// Refuses everything, or gives it back, until a time, and finishes what it gets from then on.
+/// A driver that refuses everything, or gives it back, until a time. From then on it finishes what it gets.
 #[derive(Debug)]
 struct Busy {
     until: Time,
@@ -47,8 +47,8 @@ impl Driver for Busy {
     }
 }
 
-/// The device is asked every 3 ms by each thread. If a refusal wakes threads that wait for the same device already,
-/// they ask at once and wake each other, thousands of times. A slow machine asks less often, never more.
+/// Each thread asks the device every 3 ms. If a refusal wakes threads that already wait for the same device, they ask
+/// at once and wake each other, thousands of times. A slow machine asks less often, never more.
 #[test]
 fn threads_that_wait_for_a_busy_device_do_not_keep_each_other_awake() {
     for (gives_back, scheduler) in [(false, "none"), (false, "mq-deadline"), (true, "none"), (true, "mq-deadline")] {
@@ -71,8 +71,8 @@ fn threads_that_wait_for_a_busy_device_do_not_keep_each_other_awake() {
     }
 }
 
-/// Has a third thread issue while it is notified: that thread gets through only if the notifying one has let go of the
-/// issue list.
+/// Makes a third thread issue while it is notified. The third thread gets through only if the notifying thread has let
+/// go of the issue list.
 struct Issues {
     ask: Mutex<mpsc::Sender<()>>,
     answer: Mutex<mpsc::Receiver<usize>>,
@@ -81,7 +81,7 @@ struct Issues {
 
 impl Notify for Issues {
     fn notify(&self) {
-        // Once: the third thread answers one question.
+        // Only once: the third thread answers one question.
         if self.ask.lock().expect("nobody panicked").send(()).is_ok()
             && let Ok(nr_held) = self.answer.lock().expect("nobody panicked").recv()
         {

@@ -1,5 +1,5 @@
-//! Who is woken while a scheduler holds requests back and a device keeps what it has: those who have a reason to look,
-//! once, and not each other without end. The torture rig found these.
+//! Which threads are woken while a scheduler holds requests back and a device keeps what it has. Threads that have a
+//! reason to look are woken once, and threads do not wake each other without end. The torture rig found these cases.
 
 mod device;
 
@@ -30,8 +30,8 @@ impl Told {
     }
 }
 
-/// A queue in which a read and a write of the idle class wait for a real-time read that the device keeps, all of them
-/// of the first submitter, who is told; the second has nothing to do.
+/// A queue in which a read and a write of the idle class wait for a real-time read that the device keeps. All three
+/// belong to the first submitter, which is told. The second submitter has nothing to do.
 struct HeldBack {
     clock: VirtualClock,
     device: Arc<Recorder>,
@@ -51,7 +51,7 @@ fn held_back() -> HeldBack {
     let told = Arc::new(Told::default());
     waits.set_notify(Some(told.clone()));
     let idle = IoPriority { class: Class::Idle, level: 0 };
-    // The sweep over the idle class stands behind what will wait, so that each ask begins a new batch.
+    // The sweep over the idle class stands behind the requests that will wait, so that each ask begins a new batch.
     for bio in [read(5000, 8), write(5000, 8)] {
         waits.submit(bio.with_priority(idle)).expect("there are slots");
         waits.poll();
@@ -74,12 +74,12 @@ fn held_back() -> HeldBack {
 }
 
 impl HeldBack {
-    /// Asks for more than the queue takes, so that something stays in the plug.
+    /// Submits more than the queue takes, so that something stays in the plug.
     fn fill(&mut self) {
         for sector in 0..150 {
             self.waits.submit(read(1000 + sector * 100, 8)).expect("there are more slots than room");
         }
-        // Twice: the first look plans for the retry.
+        // Polls twice: the first look plans for the retry.
         self.waits.poll();
         self.polls.poll();
         self.waits.poll();
@@ -98,8 +98,8 @@ impl HeldBack {
     }
 }
 
-/// Asked in vain, mq-deadline names the time of its read and that of its write in turn. Red if each change to the
-/// earlier one tells those who sleep.
+/// If mq-deadline is asked in vain, it names the time of its read and that of its write in turn. Red if each change to
+/// the earlier time tells the threads that sleep.
 #[test]
 fn a_scheduler_that_is_asked_in_vain_again_and_again_tells_of_its_plan_once() {
     let mut world = held_back();
@@ -109,8 +109,8 @@ fn a_scheduler_that_is_asked_in_vain_again_and_again_tells_of_its_plan_once() {
     world.end();
 }
 
-/// Red if tags that were lent to a choice that came to nothing are taken for room: who is told of it tries in vain,
-/// asks, and tells others.
+/// Red if tags that were taken for a choice, and put back because there was none, are taken for room. A thread that is
+/// told of such room tries in vain, asks, and tells others.
 #[test]
 fn a_choice_that_comes_to_nothing_makes_no_room() {
     let mut world = held_back();
@@ -123,7 +123,7 @@ fn a_choice_that_comes_to_nothing_makes_no_room() {
     world.end();
 }
 
-/// Red if only the thread that asked the device plans anew: the device may know better now when it will be done.
+/// Red if only the thread that asked the device plans anew. The device may know better now when it will be done.
 #[test]
 fn when_the_device_is_asked_about_a_request_others_plan_anew() {
     let HeldBack { clock, device, mut waits, mut polls, told } = held_back();
@@ -141,7 +141,7 @@ fn when_the_device_is_asked_about_a_request_others_plan_anew() {
     device.finish_oldest(Status::Ok);
 }
 
-/// Red if nobody says that a knob has made room.
+/// Red if no thread says that a knob has made room.
 #[test]
 fn a_knob_that_makes_room_says_so() {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
@@ -165,8 +165,8 @@ fn a_knob_that_makes_room_says_so() {
     assert_eq!(submitter.reap_all(|_| ()), 3);
 }
 
-/// Goes red if only a device that was asked is a reason to wake them. Who goes to sleep while the scan runs plans for
-/// one timeout later, and would find the request half a second overdue.
+/// Goes red if only a device that was asked is a reason to wake the sleepers. A thread that goes to sleep while the
+/// scan runs plans for one timeout later, and would find the request half a second overdue.
 #[test]
 fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
     let clock = VirtualClock::new();
@@ -187,15 +187,15 @@ fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
         polls.poll();
         assert_eq!(told.since_last(), expected);
     }
-    // The device was not asked about it, and will be when it has taken as long as it may.
+    // The device was not asked about the request. It will be asked when the request has taken as long as it may.
     assert_eq!(waits.next_wakeup(), Some(Time(1_500_000_000)));
     device.finish_oldest(Status::Ok);
     waits.poll();
 }
 
-/// Red if the next time at which something is let go is told only when it is earlier than the one that has passed. Who
-/// looks at that one, and finds another thread at the scheduler, sleeps without a plan; and that other thread may leave
-/// the queue.
+/// Red if the next time at which something is let go is told only when it is earlier than the time that has passed. A
+/// thread that looks at the time that has passed, and finds another thread at the scheduler, sleeps without a plan. And
+/// that other thread may leave the queue.
 #[test]
 fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
     const AGED: u64 = 10_000_000_000;
@@ -229,7 +229,7 @@ fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
     urgent.poll();
 }
 
-/// Red if those who sleep are woken for a scan that comes no earlier than they know.
+/// Red if sleepers are woken for a scan that comes no earlier than they know.
 #[test]
 fn a_longer_io_timeout_wakes_nobody() {
     let world = held_back();
@@ -247,7 +247,7 @@ fn a_longer_io_timeout_wakes_nobody() {
     world.end();
 }
 
-/// Red if each of them drives the queue, when all look because one has something to see.
+/// Red if each future drives the queue, when all look because one has something to see.
 #[test]
 fn of_tasks_that_are_woken_together_one_drives_the_queue() {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
@@ -268,11 +268,11 @@ fn of_tasks_that_are_woken_together_one_drives_the_queue() {
         device.finish_oldest(Status::Ok);
         other.poll();
         device.take_polls();
-        // The task that is over has nothing to drive for, and another does, for what may have come.
+        // The task that is over has no reason to drive. Another one drives, for what may have come.
         assert!(look(&mut operations) <= 2);
         assert_eq!(operations.len(), left);
     }
-    // Who comes again by itself drives, as with a timer.
+    // A future that comes again by itself drives, as with a timer.
     for left in (0..16).rev() {
         device.finish_oldest(Status::Ok);
         assert!(look(&mut operations) <= 2);
@@ -281,7 +281,7 @@ fn of_tasks_that_are_woken_together_one_drives_the_queue() {
     }
 }
 
-/// Red if a future drives the queue only when there is news from outside, or when nobody else did.
+/// Red if a future drives the queue only when there is news from outside, or only when no other future did.
 #[test]
 fn what_is_plugged_and_what_is_due_make_a_future_drive() {
     let clock = VirtualClock::new();
@@ -293,7 +293,7 @@ fn what_is_plugged_and_what_is_due_make_a_future_drive() {
     let submit = |sector| submitter.submit(read(sector, 8)).expect("there are slots");
     let (mut first, mut second) = (submit(0), submit(100));
     assert!(!is_over(&mut first));
-    // Another one drove since `second` was submitted; this one is passed on with it all the same, and is dropped.
+    // Another future drove since `second` was submitted. This one is passed on with it all the same, and is dropped.
     drop(submit(200));
     assert!(!is_over(&mut second));
     assert_eq!(q.stats().issued, 3);

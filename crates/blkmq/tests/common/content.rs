@@ -1,5 +1,5 @@
-//! What the device holds, as far as one thread knows it: of its own sectors everything, of shared ones only that each
-//! sector tells its own number and who wrote it.
+//! What the device holds, as far as one thread knows it. Of its own sectors the thread knows everything. Of shared
+//! sectors it knows only that each tells its own number and which thread wrote it.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use super::random::Random;
 pub(crate) const SECTOR: usize = 512;
 /// Sectors that each thread owns in one piece, at the front of the device.
 const OWN: u64 = 512;
-/// Behind them, units that belong to the threads in turn: neighbours of different threads, which merge.
+/// The next sectors: units that belong to the threads in turn. Neighbours belong to different threads, and merge.
 const INTERLEAVED: u64 = 2048;
 const UNIT: u64 = 8;
-/// Behind those, sectors that everybody writes.
+/// The next sectors: all threads write them.
 const SHARED: u64 = 256;
 
 /// Sectors of the device that tests with this many threads use.
@@ -53,13 +53,15 @@ impl Content {
         Self { thread, nr_threads, sectors, nr_claims: 0, last_end: 0 }
     }
 
-    /// A place for an operation that meets no other of this thread, and marks it busy. `None` if luck fails.
+    /// An area for an operation that meets no other of this thread. Marks the area as busy. `None` if no free area was
+    /// drawn.
     pub(crate) fn claim(&mut self, random: &mut Random, most: u64) -> Option<Area> {
         let interleaved = self.nr_threads * OWN;
         let (start, end, is_shared) = match random.below(8) {
             0 => (interleaved + INTERLEAVED, nr_sectors(self.nr_threads), true),
             1..=3 => {
-                // All threads walk over the units at about the same pace, so that neighbours are there at a time.
+                // All threads walk over the units at about the same pace, so that neighbouring units are submitted at
+                // about the same time.
                 let nr_own = INTERLEAVED / UNIT / self.nr_threads;
                 let own = (self.nr_claims / 8 + random.below(4)) % nr_own;
                 let unit = own * self.nr_threads + self.thread;
@@ -68,7 +70,7 @@ impl Content {
             }
             _ => (self.thread * OWN, (self.thread + 1) * OWN, false),
         };
-        // Whole units now and then, at the front of their place: only such touch their neighbours.
+        // Now and then a whole unit, at the front of its place: only whole units touch their neighbours.
         let length = if random.one_in(3) { UNIT } else { 1 + random.below(most) }.min(end - start);
         let slack = end - start - length;
         let goes_on = random.one_in(2) && (start..=start + slack).contains(&self.last_end);
@@ -154,12 +156,12 @@ pub(crate) fn fill(buffers: &mut Buffers, first: u64, stamp: u64) {
     }
 }
 
-/// Fills the buffers of a read with what no sector holds, so that one left out shows.
+/// Fills the buffers of a read with a value that no sector holds, so that a sector that was left out shows.
 pub(crate) fn poison(buffers: &mut Buffers) {
     buffers.iter_mut().for_each(|buffer| buffer.fill(0xA5));
 }
 
-/// The stamp of a sector that is all of one piece, and that sector's; 0 for zeroes.
+/// The stamp of a sector whose content is all of one piece, and belongs to that sector; 0 for zeroes.
 fn read_stamp(sector: u64, bytes: &[u8]) -> u64 {
     let word_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     let stamp = word_at(0);

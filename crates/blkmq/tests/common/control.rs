@@ -12,7 +12,7 @@ use super::random::Random;
 use super::watchdog::Watchdog;
 use super::worker::{Counts, Load, Worker};
 
-/// A change of some kind, begun.
+/// Begins a change of a random kind.
 pub(crate) fn begin(q: &Arc<RequestQueue>, random: &mut Random) -> Change {
     match random.below(6) {
         4 => return q.set_locking(*random.pick(&Locking::ALL)),
@@ -79,7 +79,7 @@ pub(crate) fn quiesce(q: &Arc<RequestQueue>, random: &mut Random) {
     drop(quiesce);
 }
 
-/// Switches the statistics, or sets a knob of the scheduler that is there just now, if any.
+/// Switches the statistics, or sets a knob of the present scheduler, if there is one.
 pub(crate) fn set_knob(q: &Arc<RequestQueue>, random: &mut Random) {
     if random.one_in(2) {
         let value = if random.one_in(2) { "0" } else { "1" };
@@ -125,7 +125,7 @@ pub(crate) fn disturb(q: &Arc<RequestQueue>, random: &mut Random) {
         3 | 4 => quiesce(q, random),
         5 => set_knob(q, random),
         6 => {
-            // Nested, and ended in another order.
+            // Nested, and ended in an order other than the nesting.
             let outer = q.freeze();
             let inner = begin(q, random);
             drop(outer);
@@ -165,8 +165,8 @@ impl Load {
         Self { failures: failures.to_vec(), ..self }
     }
 
-    /// Runs the load beside `nr_disturbers` threads that call `disturb` over and over, and checks that everything came
-    /// back and the books balance.
+    /// Runs the load beside `nr_disturbers` threads that call `disturb` over and over. Checks that everything came back
+    /// and the counts balance.
     pub(crate) fn run(self, random: &Random, nr_disturbers: u64, disturb: Disturb) -> Counts {
         let load = Arc::new(self);
         let watchdog = Watchdog::new(&load.q);

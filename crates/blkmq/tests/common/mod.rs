@@ -13,24 +13,24 @@ use std::sync::Arc;
 use blkmq::driver::spec;
 use blkmq::{RequestQueue, Stats};
 
-/// A queue in front of the device that `spec` describes. Nothing times out: a wake-up that is lost stays lost, and is
-/// not repaired by the timeout scan half a minute later.
+/// A queue in front of the device that `spec` describes. Nothing times out: a wake-up that is lost stays lost, and no
+/// timeout scan repairs that half a minute later.
 pub(crate) fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
     queue_with(device, scheduler, 256, u32::MAX)
 }
 
-/// The same with this many slots per submitter, and a bound on what the driver may take.
+/// As [`queue`], with `slots` slots per submitter, and a bound on how long the driver may take.
 pub(crate) fn queue_with(device: &str, scheduler: &str, slots: u16, io_timeout_ms: u32) -> Arc<RequestQueue> {
     let driver = spec::open(device).unwrap_or_else(|error| panic!("{device}: {error}"));
     let builder = RequestQueue::builder(driver).scheduler(scheduler).slots(slots).io_timeout_ms(io_timeout_ms);
     builder.build().unwrap_or_else(|error| panic!("{device}: {error}"))
 }
 
-/// What must hold when nobody has anything outstanding.
+/// What must hold when no thread has anything outstanding.
 ///
-/// A look may fall between two steps of another thread: one that resizes a frozen queue's tags folds them, and one that
-/// ends a `nowait` operation on a frozen queue counts it as entered, then as completed. So it looks again; a tag that
-/// is lost stays out, and an operation that is lost stays uncounted, however often one looks.
+/// A look may fall between two steps of another thread: a thread that resizes a frozen queue's tags folds them, and a
+/// thread that ends a `nowait` operation on a frozen queue counts it as entered, then as completed. So this looks
+/// again. A tag that is lost stays out, and an operation that is lost stays uncounted, however often this looks.
 pub(crate) fn assert_balanced(q: &RequestQueue) {
     let is_balanced = |stats: Stats| q.in_flight() == 0 && stats.entered == stats.completed && q.stat().in_flight == 0;
     let settled = (0..100_000).any(|_| {

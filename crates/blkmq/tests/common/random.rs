@@ -9,7 +9,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A generator of its own for a thread or a run: what one draws does not depend on the others.
+    /// A separate generator for a thread or a run: the numbers that one draws do not depend on the others.
     pub(crate) fn fork(&self, number: u64) -> Self {
         let mut child = Self(self.0 ^ number.wrapping_mul(0xD6E8_FEB8_6659_FD93));
         child.next();

@@ -1,5 +1,5 @@
-//! Rounds that find lost wake-ups: each has one event that lets everybody go on, and the next round begins when all
-//! have. Under a steady load the next event repairs what an earlier one missed; here there is none.
+//! Rounds that find lost wake-ups. Each round has one event that lets all threads go on, and the next round begins when
+//! all have. Under a steady load the next event would repair what an earlier one missed; here there is no next event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +9,8 @@ use blkmq::{Client, RequestQueue, Submitter};
 use super::random::Random;
 use super::watchdog::Watchdog;
 
-/// In each round `close` makes a guard, every thread submits by `submit` and sleeps until all is done, and the guard is
-/// dropped at some moment meanwhile.
+/// In each round `close` makes a guard, and every thread submits by `submit` and sleeps until all is done. Meanwhile,
+/// at some moment, the guard is dropped.
 pub(crate) fn rounds<G>(
     q: &Arc<RequestQueue>,
     nr_threads: u64,

@@ -9,8 +9,8 @@ use blkmq::RequestQueue;
 
 use super::random::from_env;
 
-/// Prints the queue and aborts when nothing has been noted for two minutes. That finds hangs; it is no bound on speed,
-/// and `BLKMQ_WATCHDOG` sets other seconds.
+/// Prints the queue and aborts when nothing has been noted for two minutes. This finds hangs, and is no bound on speed.
+/// `BLKMQ_WATCHDOG` sets another number of seconds.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     shared: Arc<Shared>,
@@ -35,7 +35,7 @@ impl Progress {
         self.0.progress.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes what the thread is about to do, for the case that it never comes back.
+    /// Notes what the thread is about to do, in case it never comes back.
     pub(crate) fn doing(&self, what: &str) {
         let mut doing = self.0.doing.lock().expect("no thread panics while it writes a line");
         doing[self.1].clear();

@@ -17,28 +17,29 @@ use super::watchdog::Progress;
 pub(crate) struct Load {
     pub(crate) q: Arc<RequestQueue>,
     pub(crate) nr_threads: u64,
-    /// Operations still to be submitted, by whoever comes first.
+    /// Operations still to be submitted. Any submitter takes from them.
     pub(crate) budget: AtomicU64,
     /// The device keeps data.
     pub(crate) has_data: bool,
-    /// How an operation may end, beside [`Status::Ok`] and, for one that must not wait, [`Status::Again`].
+    /// How an operation may end, beside [`Status::Ok`] and, for an operation that must not wait, [`Status::Again`].
     pub(crate) failures: Vec<Status>,
     /// The longest operation in sectors.
     pub(crate) most_sectors: u64,
-    /// Once in so many operations a submitter leaves and joins again, or changes the queue itself; 0 for never.
+    /// After how many operations, on average, a submitter leaves and joins again, or changes the queue itself; 0 for
+    /// never.
     pub(crate) leaves: u64,
     pub(crate) changes: u64,
     /// Percent of the looks at the queue that sleep until something completes.
     pub(crate) sleeps: u64,
 }
 
-/// What one thread, or all, counted.
+/// The counts of one thread, or of all.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Counts {
     /// Operations by how they ended.
     pub(crate) by_status: HashMap<Status, u64>,
     pub(crate) submitted: u64,
-    /// Parts that the queue must have counted, and those of operations whose end the thread did not wait for.
+    /// Parts that the queue must have counted, and parts of operations for whose end the thread did not wait.
     pub(crate) parts: u64,
     pub(crate) unsure_parts: u64,
     /// Operations that came back undone because their submitter left.
@@ -156,7 +157,7 @@ impl Worker {
         self.counts.split += u64::from(parts > 1);
     }
 
-    /// Draws an operation, with the sectors it covers and what they hold afterwards.
+    /// Draws an operation, with the sectors that it covers and what they hold afterwards.
     fn draw(&mut self) -> Option<(Bio, Option<Area>, u64)> {
         let limits = self.load.q.limits();
         let random = &mut self.random;
@@ -212,7 +213,7 @@ impl Worker {
         bio.nr_sectors.div_ceil(u64::from(most))
     }
 
-    /// Passes the plug on, polls or sleeps, and takes some of what is over; or leaves it all for later.
+    /// Passes the plug on, polls or sleeps, and takes some of the completions; or leaves all of them for later.
     fn look(&mut self) {
         if self.random.one_in(2) {
             return;
@@ -237,7 +238,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps until something is over. Whoever sleeps here for ever has found a lost wake-up.
+    /// Sleeps until an operation is over. A thread that sleeps here for ever has found a lost wake-up.
     fn wait(&mut self) {
         self.progress.doing("wait");
         let has_some = self.submitter.wait(None);
@@ -278,7 +279,7 @@ impl Worker {
         assert_eq!(area.sectors, bio.sector..bio.sector + bio.nr_sectors);
         self.content.release(area);
         if pending.op != Op::Read {
-            // An operation that had to wait and must not was not done, unless other parts of it were.
+            // An operation that had to wait and must not wait was not done, unless other parts of it were.
             if *status != Status::Again || pending.parts > 1 {
                 self.content.wrote(area, pending.stamp, status.is_ok());
             }
@@ -314,7 +315,7 @@ impl Worker {
         }
     }
 
-    /// An operation that was not done, or at most in part.
+    /// Takes back an operation that was not done, or at most in part.
     fn take_back(&mut self, bio: &Bio) {
         let pending = self.pending.remove(&bio.user_data).expect("what comes back was submitted");
         assert_eq!(places(&bio.buffers), pending.places, "{bio:?} came back with other buffers");
@@ -329,7 +330,7 @@ impl Worker {
         }
     }
 
-    /// Changes the queue as a thread with operations of its own outstanding must: it goes on polling meanwhile.
+    /// Changes the queue as a thread with outstanding operations of its own must: it goes on polling meanwhile.
     fn change(&mut self) {
         self.progress.doing("change");
         let q = Arc::clone(&self.load.q);

@@ -1,4 +1,4 @@
-//! Devices that a test looks into, and numbers from a seed.
+//! Devices whose inside a test can see, and numbers from a seed.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use blkmq::{Bio, Buffer, Completion, Flags, Limits, Op, Status, Submitter, Time}
 /// One hardware queue of 64 tags.
 pub(crate) const ONE_QUEUE: Topology = Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 64 };
 
-/// The content of a sector: its number, again and again. So data that went astray is known by looking at it.
+/// The content of a sector: its number, again and again. So data that went astray shows.
 pub(crate) fn pattern(sector: u64, nr_sectors: u64) -> Vec<u8> {
     (sector..sector + nr_sectors).flat_map(|sector| sector.to_le_bytes().repeat(64)).collect()
 }
@@ -26,7 +26,7 @@ pub(crate) fn read(sector: u64, nr_sectors: u64) -> Bio {
     Bio::read(sector, Buffer::zeroed(nr_sectors as usize * 512))
 }
 
-/// What is over for a submitter, without waiting.
+/// The operations that are over for a submitter, without waiting.
 pub(crate) fn reap(submitter: &mut Submitter) -> Vec<Completion> {
     submitter.poll();
     std::iter::from_fn(|| submitter.reap()).collect()
@@ -72,7 +72,7 @@ impl Recorder {
         self.kept.lock().expect("no test goes on after a panic in the device")
     }
 
-    /// What came since the last call.
+    /// The requests that came since the last call.
     pub(crate) fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.kept().seen)
     }
@@ -82,17 +82,17 @@ impl Recorder {
         self.take_seen().iter().map(|seen| seen.op).collect()
     }
 
-    /// Requests that wait to be told.
+    /// How many requests wait to be finished.
     pub(crate) fn nr_held(&self) -> usize {
         self.kept().held.len()
     }
 
-    /// How often it was asked what is done since the last call.
+    /// How often the device was polled since the last call.
     pub(crate) fn take_polls(&self) -> u32 {
         std::mem::take(&mut self.kept().nr_polls)
     }
 
-    /// Finishes the request that has been here longest; the next poll finds it.
+    /// Finishes the request that the device has had longest. The next poll finds it.
     pub(crate) fn finish_oldest(&self, status: Status) {
         let mut kept = self.kept();
         let (hctx, id) = kept.held.pop_front().expect("the device has a request");
@@ -147,7 +147,7 @@ impl Driver for Recorder {
         let mut kept = self.kept();
         kept.nr_polls += 1;
         if std::thread::panicking() {
-            // The test has failed; its submitters want their requests back before they go.
+            // The test has failed. Its submitters want their requests back before they go.
             let Kept { held, finished, .. } = &mut *kept;
             finished.extend(held.drain(..).map(|(hctx, id)| (hctx, id, Status::Gone)));
         }
@@ -161,7 +161,7 @@ impl Driver for Recorder {
     }
 }
 
-/// A device that says of itself what it is not, and is another one otherwise.
+/// A device that claims other limits than it has, and otherwise is the device `inner`.
 #[derive(Debug)]
 pub(crate) struct Claims {
     pub(crate) limits: Limits,

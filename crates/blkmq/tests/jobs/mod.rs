@@ -1,5 +1,5 @@
-//! Jobs as fio runs them, on a virtual clock and in one thread: each keeps so many operations outstanding, and passes
-//! on each by itself.
+//! Jobs as fio runs them, on a virtual clock and in one thread. Each job keeps a number of operations outstanding, and
+//! passes each on by itself.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use blkmq::driver::spec;
 use blkmq::{Bio, Buffer, Builder, Client, Clock, RequestQueue, Submitter, Time, VirtualClock};
 
-/// A job: what it asks for next, and how much of it at once.
+/// A job: what it asks for next, and how many operations it keeps outstanding.
 pub(crate) struct Job {
     submitter: Submitter,
     next: Box<dyn FnMut(Buffer) -> Bio>,
@@ -32,7 +32,7 @@ impl Rig {
         Self::with(device, |q| q.scheduler(scheduler))
     }
 
-    /// The same with more said of the queue.
+    /// As `new`, with more settings of the queue.
     pub(crate) fn with(device: &str, say: impl FnOnce(Builder) -> Builder) -> Self {
         let clock = VirtualClock::new();
         let q = say(RequestQueue::builder(spec::open(device).expect("a test names a device that exists")));
@@ -102,7 +102,7 @@ impl Job {
         moved
     }
 
-    /// The latency that so many of a thousand operations do not exceed.
+    /// The latency that `share` of a thousand operations do not exceed.
     pub(crate) fn per_mille(&mut self, share: usize) -> u64 {
         self.latencies.sort_unstable();
         self.latencies[(self.latencies.len() * share / 1000).min(self.latencies.len() - 1)]

@@ -103,7 +103,7 @@ impl Values<'_> {
     /// The value of a parameter that is a number and has a default; sizes in bytes, times in nanoseconds.
     ///
     /// # Panics
-    /// If there is no such parameter or it is not a number, or its range does not fit the type.
+    /// If the parameter has no value that is a number, or its range does not fit the type.
     #[must_use]
     pub fn number<T: TryFrom<u64>>(&self, name: &str) -> T {
         let Some(Value::Number(number)) = self.get(name) else {

@@ -195,7 +195,7 @@ proptest! {
             };
             for (number, &(gap, op, sector, nr, look)) in (0..).zip(&steps) {
                 let until = now.after(gap * US);
-                // In one of the two modes this looks at each completion in time, otherwise at any time.
+                // Looks at each completion at its time, and below also at other times.
                 while let Some(at) = ssd.next_event(0).filter(|at| *at <= until || with_it == 60) {
                     with_it -= take(&mut queue, at);
                     now = now.max(at);
