@@ -35,6 +35,7 @@ pub struct RqId(pub u64);
 pub struct ClientId(pub u32);
 
 impl ClientId {
+    /// Bits of an id that name the place. The other 20 count how often the place was given.
     const PLACE_BITS: u32 = 12;
 
     /// How many places there can be.

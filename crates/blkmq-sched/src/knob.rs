@@ -27,7 +27,7 @@ impl Unit {
     }
 }
 
-/// What can be tuned, for help texts and checks.
+/// A knob's name, unit, default and range, for help texts and checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Knob {
     /// The kernel's name.

@@ -22,6 +22,7 @@ pub(crate) trait Keyed {
     fn branches_mut(&mut self) -> &mut Branches;
 }
 
+/// The side of the subtree before a node, as an index of [`Branches::child`].
 const BEFORE: usize = 0;
 const AFTER: usize = 1;
 

@@ -15,13 +15,13 @@ pub fn now() -> u64 {
 pub struct Instant(u64);
 
 impl Instant {
-    /// This moment.
+    /// The present time.
     #[must_use]
     pub fn now() -> Self {
         Self(now())
     }
 
-    /// What has passed since.
+    /// The time that has passed since this point.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(now().saturating_sub(self.0))

@@ -272,6 +272,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
 pub(crate) struct StartedTable(Box<[AtomicU64]>);
 
 impl StartedTable {
+    /// The entry of a tag that no request has. No id has this value.
     const NOBODY: u64 = u64::MAX;
     /// The bit of an id that says that its request is a read: the uppermost bit of the pool, which is below
     /// [`MAX_MEMBERS`].

@@ -8,10 +8,11 @@ use blkmq::{Client, IoPriority, Limits, Locking, RequestQueue, Status, Submitter
 use blkmq_sched::Class;
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
-/// How many requests of one class must come in a row before the gate is opened for that class.
+/// How many requests of one class must come in a row before the gate is opened for that class: the product's 8, and the
+/// first, which does not count.
 const STEADY: u64 = 9;
 
-/// How many requests must come in before the gate is opened again when something has waited.
+/// How many requests must come in before the gate is opened again when something has waited, as in the product.
 const CALM: u64 = 256;
 
 fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {

@@ -233,7 +233,7 @@ struct Passed {
 }
 
 impl Passed {
-    /// What may pass: `RequestQueue::gate`.
+    /// Which requests may pass: `RequestQueue::gate`.
     fn gate(&self) -> Option<Gate> {
         if self.broken == Broken::WordFirst {
             let gate = self.live.word.load().gate();

@@ -40,7 +40,7 @@ impl Issue {
         self.list.append(slots, |slot| self.link(slot));
     }
 
-    /// Puts one slot in, if the list is idle; else appends it.
+    /// Puts one slot in if the list is idle. Otherwise appends it.
     fn put_or_append(&self, slot: u32) {
         self.slots[slot as usize].touch();
         let put = self.list.put(|issued| {

@@ -60,9 +60,9 @@ fn join(thread: thread::JoinHandle<()>) {
 struct Requests {
     staging: Staging,
     links: [AtomicU32; 3],
-    /// What belongs to each request.
+    /// For each request a place that one thread at a time may touch.
     requests: [Exclusive; 3],
-    /// What belongs to the thread that is at the scheduler.
+    /// A place that only the thread at the scheduler may touch.
     scheduler: Exclusive,
     nr_done: Ghost,
 }

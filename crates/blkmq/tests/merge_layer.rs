@@ -1,4 +1,4 @@
-//! What merges on its way through the layer, and what does not.
+//! Which operations merge on their way through the layer, and which do not.
 
 mod device;
 

@@ -10,7 +10,7 @@ const NS_PER_MS: u64 = 1_000_000;
 /// Linux's largest default of `nr_requests`. It holds until the queue tells its own.
 const DEFAULT_NR_REQUESTS: u32 = 256;
 
-/// In the order of the kernel's sysfs folder.
+/// The knobs, in the order of the kernel's sysfs folder.
 pub(crate) const KNOBS: &[Knob] = &[
     Knob {
         name: "read_expire",

@@ -61,7 +61,7 @@ impl<T> Mutex<T> {
     /// Takes the lock if it is free.
     ///
     /// # Errors
-    /// It is not.
+    /// The lock is not free.
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
         let tried = match self.value.try_lock() {
             Ok(value) => Ok(self.guard(value)),

@@ -57,11 +57,11 @@ pub(crate) struct Account {
 pub(crate) struct Mark(u8);
 
 impl Mark {
-    /// Not at all.
+    /// The request is not counted.
     pub(crate) const NONE: Self = Self(0);
-    /// In the thread's sums and nowhere else.
+    /// The request is counted in the thread's sums and nowhere else.
     const PLAIN: Self = Self(1);
-    /// In the thread's sums, and in the shared line or a range if there are any.
+    /// The request is counted in the thread's sums, and in the shared line or a range if there are any.
     const SPECIAL: Self = Self(2);
 
     /// How a request of the queue that enters now is counted, as far as its sectors do not matter.
@@ -251,7 +251,7 @@ impl<'q> Ending<'q> {
         self.submitted = self.submitted.wrapping_add(body.submitted.0);
     }
 
-    /// The run is over, and one of another operation begins.
+    /// The run is over, and a run of another operation begins.
     #[cold]
     fn turn_to(&mut self, op: Op) {
         self.publish();

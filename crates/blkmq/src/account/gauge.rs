@@ -8,7 +8,7 @@ use crate::sync::Line;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The length of a tick as a power of two, in ns: busy time is counted in ticks of 2^20 ns, where Linux counts jiffies.
-/// A power of two needs a shift and no division. It also keeps no rhythm with loads whose period is in whole
+/// A power of two needs a shift and no division. It also has no rhythm in common with loads whose period is in whole
 /// milliseconds.
 const TICK_SHIFT: u32 = 20;
 

@@ -40,6 +40,7 @@ pub struct Hdd {
     drive: Line<Mutex<Drive>>,
 }
 
+/// A time that never comes, in nanoseconds.
 const NEVER: u64 = u64::MAX;
 
 impl Hdd {

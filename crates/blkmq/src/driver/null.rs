@@ -40,6 +40,7 @@ struct Pending {
     queue: Line<Mutex<VecDeque<Started>>>,
 }
 
+/// A time that never comes, in nanoseconds.
 const NEVER: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy)]

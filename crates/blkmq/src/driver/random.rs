@@ -1,5 +1,6 @@
 //! Numbers that follow from a seed: the splitmix64 generator.
 
+/// What each number adds to the state: 2^64 over the golden ratio, as splitmix64 has it.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The next number of the sequence whose state is `state`.

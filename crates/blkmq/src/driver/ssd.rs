@@ -87,6 +87,7 @@ impl PartialEq for Command {
 
 impl Eq for Command {}
 
+/// A time that never comes, in nanoseconds.
 const NEVER: u64 = u64::MAX;
 
 impl Pending {

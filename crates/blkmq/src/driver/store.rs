@@ -55,7 +55,7 @@ struct Page {
 /// Some of the pages.
 struct Shard {
     pages: BTreeMap<u64, Page>,
-    /// The pages that have cached content, the one that has had it longest first.
+    /// The pages that have cached content. The page that has had it longest comes first.
     dirty: VecDeque<u64>,
     is_powered: bool,
 }
@@ -175,7 +175,7 @@ impl Store {
         Ok(())
     }
 
-    /// What there is of the `bytes` bytes from byte `start` on: pages, or a hole.
+    /// How the `bytes` bytes from byte `start` on begin: with pages, or with a hole.
     ///
     /// COST: for a hole, a lock and a look-up in each shard; for pages, one of each for every page, up to
     /// [`MOST_LOOKED_AT`].

@@ -7,7 +7,7 @@ use crate::tags::Tag;
 /// How many tags one thread takes at a time: the length of the array on its stack that holds them.
 const TAGS: usize = 32;
 
-/// What came of asking the scheduler.
+/// The scheduler's answer when it is asked for a request.
 pub(super) enum Choice<'q> {
     Chosen(Request<'q>),
     /// The scheduler has requests, but none may go now.

@@ -338,7 +338,7 @@ impl Slots {
     /// The request that a scheduler chose, or that left it by merging.
     ///
     /// # Panics
-    /// If the scheduler names a request that it does not have: its books are broken, and going on would lose data.
+    /// If the scheduler names a request that it does not have. Its state is then wrong, and going on would lose data.
     pub(crate) fn leave_scheduler(&self, id: RqId) -> Request<'_> {
         let found = self.find(id);
         let (slot, generation) = found.expect("a scheduler hands back ids it was given");

@@ -17,8 +17,8 @@ const LINK_OVERHEAD: u64 = 10_000;
 /// The longest piece that is written back without looking whether a read waits, in sectors: 1 MiB.
 const WRITE_BACK_MOST: u64 = 2048;
 
-/// How many others may be preferred to a command before it comes first. A real disk bounds this by a timer; what
-/// matters here is a bound.
+/// How many other commands may be preferred to a command before it comes first. A real disk bounds this by a timer;
+/// what matters here is a bound.
 const MOST_OVERTAKEN: u64 = 256;
 
 /// What a request asks for, as far as time is concerned.
@@ -135,7 +135,7 @@ impl Drive {
         self.go_on();
     }
 
-    /// Lets everything happen that happens until `now`. A time before one that was told already is taken as that one.
+    /// Lets everything happen that happens until `now`. If an earlier call told a later time, that time counts.
     pub(super) fn advance(&mut self, now: Time) {
         while let Some(due) = self.next_event()
             && due <= now

@@ -236,7 +236,7 @@ fn parameters_that_contradict_each_other_are_refused_with_the_reason() {
     }
 }
 
-/// What is asked of the disk: how much later than the one before, what, and where.
+/// Commands for the disk: for each, how much later it comes than the one before, what it asks for, and where.
 fn commands() -> impl Strategy<Value = Vec<(u64, Work, u64, u64)>> {
     let work = prop_oneof![
         4 => Just(Work::Read),

@@ -22,9 +22,9 @@ use crate::{MAX_DEPTH, MAX_HW_QUEUES};
 /// - One read at a time takes 56 us in 6 of 10 cases and 68 us in 3.5 of 10 (SPDK), as pages of a cell with several
 ///   bits do: `read` and `read_slow` differ by 12 us. Through Linux the p99 is 77 us on one SSD, 90 us where eight are
 ///   in turn; the `latency` beside the flash, 25 us, has that way in it, since virtual time has no other.
-/// - 32 writers of 64 KiB get 9758 MiB/s from eight, so one sustains 1220 MiB/s: `gc_mbps=1279`. A write that finds
-///   room takes 31 us, the computer's part included. Bursts run at the flash's speed: 64 dies that program 16 KiB in
-///   200 us make 5000 MiB/s.
+/// - 32 writers of 64 KiB get 9758 MiB/s from eight SSDs, so one SSD sustains 1220 MiB/s: `gc_mbps=1279`. A write that
+///   finds room takes 31 us, the computer's part included. Bursts run at the flash's speed: 64 dies that program 16 KiB
+///   in 200 us make 5000 MiB/s.
 /// - A reader at depth 1 beside 32 such writers with 128 outstanding each has a p99 of 405 ms, although its median is
 ///   0.7 ms: the SSD is fast until it has no erased block left and then very slow for some time, while hundreds of
 ///   writes stand before the read. With 1023 commands in the SSD, 64 of them at work, 405 ms are (1023 - 64) * 64 KiB /
@@ -32,10 +32,10 @@ use crate::{MAX_DEPTH, MAX_HW_QUEUES};
 ///   given: 16 KiB * 64 dies / 148 MiB/s = 6.8 ms, and (6.8 - 0.2) ms / 0.245 ms = 27. Since the p99 is not the mean
 ///   but the tail of the slow times, `gc_copies=24` on average.
 ///
-/// `tests/profile_ssd.rs` checks all of these. What the profile does not do: with 8 writers, where the publication has
-/// a p99 of 75 ms, it gives what it gives with 32, for 1023 commands are in the SSD either way; there the 1024 and 4096
-/// spread over eight SSDs, unevenly. And a reader's median beside the writers is 12 ms, for it stands in line behind
-/// them.
+/// `tests/profile_ssd.rs` checks all of these. The profile differs from the publication in two points. With 8 writers
+/// the publication has a p99 of 75 ms. The profile gives the same as with 32 writers, because 1023 commands are in the
+/// SSD either way; in the publication the 1024 and 4096 commands spread over eight SSDs, unevenly. And a reader's
+/// median beside the writers is 12 ms, because the reader stands in line behind them.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub(super) submit_queues: u16,

@@ -61,7 +61,7 @@ fn zero(store: &Store, at: &Range<usize>) {
     store.zero((at.start * SECTOR) as u64, (at.len() * SECTOR) as u64).unwrap();
 }
 
-/// What the store tells of itself from byte `start` on: lengths, and whether they are holes.
+/// The stretches that the store tells of, from byte `start` on: their lengths, and whether they are holes.
 fn extents(store: &Store, mut start: u64, end: u64) -> Vec<(u64, bool)> {
     let mut told: Vec<(u64, bool)> = Vec::new();
     while start < end {
