@@ -208,7 +208,8 @@ impl RequestQueue {
     }
 
     /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. The
-    /// number stays when the scheduler changes. Without a scheduler no more requests count than the depth.
+    /// number stays when the scheduler changes. Without a scheduler a number above the depth has the same effect as the
+    /// depth.
     ///
     /// # Errors
     /// The number is out of range.

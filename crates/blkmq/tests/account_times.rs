@@ -11,7 +11,7 @@ use device::{Claims, ONE_QUEUE, Recorder, read, write};
 
 fn queue(completion: &str, scheduler: &str, accounting: Accounting) -> (Arc<RequestQueue>, Submitter) {
     let inner = spec::open(&format!("null,irqmode=2,completion_nsec={completion}")).expect("the spec is good");
-    // The device has no data to discard, but it can take its time over it.
+    // The device has no data to discard, but a discard can take time.
     let limits = Limits { max_discard_sectors: 1 << 20, max_discard_segments: 1, ..inner.limits() };
     let q = RequestQueue::builder(Arc::new(Claims { limits, inner }))
         .scheduler(scheduler)

@@ -174,8 +174,8 @@ fn nothing_is_allocated_by_splits() {
     }
 }
 
-/// The flush machine on devices that say they have a cache. What a device with a cache does with its memory is its own
-/// business.
+/// The flush machine on devices that say they have a cache. How a device with a real cache uses its memory is not the
+/// concern of the block layer.
 #[test]
 fn nothing_is_allocated_by_flushes() {
     for scheduler in SCHEDULERS {

@@ -199,6 +199,17 @@ impl Domain {
 
     /// Whether a time until which something is held back has come since `now`. If so, `now` becomes the present time.
     ///
+    /// # A time that comes meanwhile
+    /// ```text
+    ///     a thread that asks the scheduler          a thread that has planned for the time
+    ///  1. asks as of `now`: all is held back     a. comes, because the time has come
+    ///  2. puts its tags back                     b. finds no tag, or the first thread at the scheduler, and leaves
+    ///  3. calls this function
+    /// ```
+    ///
+    /// If a comes before 3, then 3 finds that the time has come, and the first thread asks again. A thread that comes
+    /// later finds the tag.
+    ///
     /// COST: a load; the clock is read only where something is held back until a time.
     pub(super) fn has_come(&self, q: &RequestQueue, now: &mut Time) -> bool {
         let planned = self.planned();

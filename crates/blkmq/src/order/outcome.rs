@@ -5,7 +5,7 @@
 pub(crate) struct Inserted {
     /// How many operations left the plug and have entered the queue.
     pub(crate) entered: u64,
-    /// What was dispatched with the insertion, if dispatching was tried as far as it is this thread's business.
+    /// What was dispatched with the insertion, if this thread tried to dispatch all that it has to.
     pub(crate) dispatched: Option<Dispatched>,
 }
 

@@ -224,7 +224,8 @@ fn dispatch_many_hctxs<'q>(
                     break;
                 }
             }
-            // A thread that came because a time had come may have found this one at the scheduler and have left.
+            // A thread that came because a time had come may have found this one at the scheduler and have left: see
+            // `Domain::has_come`.
             Choice::HeldBack | Choice::Taken if domain.has_come(q, &mut now) => runner.has_news = true,
             Choice::Empty | Choice::HeldBack | Choice::Taken => break,
         }

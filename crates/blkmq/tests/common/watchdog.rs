@@ -26,7 +26,7 @@ struct Shared {
     doing: Mutex<Vec<String>>,
 }
 
-/// A thread's way to say that it gets on.
+/// The handle by which a thread says that it makes progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Progress(Arc<Shared>, usize);
 
