@@ -193,7 +193,7 @@ fn a_device_that_was_not_there_in_time_is_slept_for() {
 }
 
 /// Red if a thread does not notice what the device brings for other threads. It then takes the other thread, which
-/// shares its processor, for a thread that it keeps from the processor in vain, and sleeps.
+/// shares its processor, for one that keeps the processor and brings nothing, and sleeps.
 #[test]
 fn threads_that_share_a_processor_and_a_device_take_turns() {
     let (device, mut submitter) = device(Pace::Polls(12));
