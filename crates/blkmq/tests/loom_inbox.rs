@@ -2,7 +2,7 @@
 //! sleeps.
 //!
 //! Where the owner sleeps only one other thread appends, and only once: `loom_left` explains what loom makes of a
-//! second one.
+//! second word in the inbox.
 #![cfg(loom)]
 
 mod model;
@@ -20,9 +20,9 @@ use model::{Exclusive, fails, fails_without, holds};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// The owner takes the word only when it has drained.
+    /// The owner takes the inbox's word only after it has drained.
     TakesLate,
-    /// A thread that appends leaves the word before it appends.
+    /// A thread that appends leaves its word in the inbox before it appends.
     LeavesEarly,
     /// The owner leaves the inbox out of its last look.
     SleepsBlindly,
@@ -114,7 +114,7 @@ fn falling_asleep(broken: Broken) {
 }
 
 /// Two threads bring something while the owner polls. A last poll finds what the other polls did not. No thread sleeps,
-/// so none is woken: loom lets no other thread in between the word and the fence of the thread that wakes.
+/// so none is woken: loom lets no other thread in between the inbox's word and the fence of the thread that wakes.
 fn two_bringers(broken: Broken) {
     let owned = Owned::new(broken);
     let others = [0, 1].map(|slot| {

@@ -150,7 +150,8 @@ fn software_queues_take_turns() {
     assert_eq!(submitters.iter_mut().map(|submitter| finish(submitter).len()).collect::<Vec<_>>(), [5, 5, 5]);
 }
 
-/// Each queue counts tags and requests by itself. Red if the counts of a second queue are taken for those of the first.
+/// Each queue counts tags and requests by itself. A device behind two queues would take the tags and requests of one
+/// queue for those of the other.
 #[test]
 fn a_device_serves_one_queue_at_a_time() {
     let device = spec::open("ram,size=1M").unwrap();

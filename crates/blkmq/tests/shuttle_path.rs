@@ -144,8 +144,9 @@ fn who_waits_for_the_only_place_is_woken() {
 }
 
 /// Each of these second looks finds a request, or a completion, that came in between. The second look at the tags is
-/// not among them: a poll dispatches again before it sleeps, so only the small model of that look turns red. The
-/// locking has one lock for each step, because threads meet more often under it than where one thread works for all.
+/// not among them: a poll dispatches again before it sleeps, so only the small model of that look turns red. The test
+/// takes the locking with one lock for each step, because threads meet more often there than where one thread works for
+/// all.
 #[test]
 fn without_a_last_look_somebody_sleeps_for_ever() {
     for (site, device, scheduler) in [
