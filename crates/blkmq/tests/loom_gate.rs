@@ -32,7 +32,7 @@ use model::{Exclusive, fails, fails_without, holds, nobody_sleeps};
 
 const GATE: Gate = Gate { class: 1, reads_only: false };
 
-/// In what a thread differs from the product, which breaks the protocol.
+/// How a thread differs from the product, to break the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,

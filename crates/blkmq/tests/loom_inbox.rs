@@ -16,7 +16,7 @@ use blkmq::sync::thread;
 use blkmq::wake::{Sleepers, Wake};
 use model::{Exclusive, fails, fails_without, holds};
 
-/// In what a thread differs from the product, which breaks the protocol.
+/// How a thread differs from the product, to break the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,

@@ -30,7 +30,7 @@ use blkmq::tags::{Hint, Tag, Tags};
 use blkmq::word::Word;
 use model::{Exclusive, fails, fails_within, fails_without, holds, holds_within, nobody_sleeps};
 
-/// In what a thread differs from the product, which breaks the protocol.
+/// How a thread differs from the product, to break the protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,

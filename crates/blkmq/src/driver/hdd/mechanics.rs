@@ -14,8 +14,8 @@ const TRACKS_PER_BAND: u64 = 450;
 /// Sectors lie on equal tracks that follow each other without a gap, so that sequential access does not wait. What
 /// switching heads and tracks costs a real disk is contained in its sustained rate. Tracks are grouped into bands, as a
 /// disk lays out one surface after the other in stripes. Each band begins at an angle of its own, which the seed
-/// decides. Otherwise areas at equal distances would be in step with the rotation, which is true of no disk of several
-/// zones.
+/// decides. Otherwise areas at equal distances would be in step with the rotation. On a disk of several zones they
+/// never are.
 ///
 /// The angle of the platters is a function of the time alone. Whether a sector comes under the heads at once or only
 /// after a whole turn follows from when the arm arrives.
