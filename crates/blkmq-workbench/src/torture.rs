@@ -1,8 +1,9 @@
 //! The torture rig: the block layer on virtual CPUs, from a seed.
 //!
-//! A *world* is one queue in front of one device with its submitters, background threads and whoever changes it, all on
-//! virtual CPUs. What it is like, who goes on when, what the device does and what everybody asks for follows from one
-//! number. Everything that happens is an event, and what must be true of these is the business of the checkers.
+//! A *world* is one queue in front of one device, with its submitters, its background threads and the CPUs that change
+//! the queue, all on virtual CPUs. One number, the seed, decides everything: what the world is like, which CPU runs
+//! next, what the device does and what each client asks for. Everything that happens is an event. The checkers look at
+//! the events and know what must be true of them.
 
 mod check;
 mod claims;

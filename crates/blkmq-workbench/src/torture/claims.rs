@@ -1,5 +1,5 @@
-//! Who has which sectors: so that of two operations that overlap only reads are outstanding at once, and what each read
-//! must find is certain.
+//! Which operation has which sectors. Of two operations that overlap, both are outstanding at once only if both are
+//! reads, so it is certain what each read must find.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub(crate) struct Claim {
 #[derive(Debug)]
 pub(crate) struct Claims(Vec<u16>);
 
-/// Mark of a sector with a write outstanding; else the number of reads.
+/// The mark of a sector with an outstanding write. Any other value is the number of outstanding reads.
 const WRITE: u16 = u16::MAX;
 
 impl Claims {
@@ -23,7 +23,8 @@ impl Claims {
         Self(vec![0; usize::try_from(nr_sectors).expect("a world's device is small")])
     }
 
-    /// Takes sectors for an operation; `None` if another that is outstanding is in the way, or the device ends before.
+    /// Takes sectors for an operation. `None` if another outstanding operation is in the way, or if the sectors reach
+    /// past the end of the device.
     pub(crate) fn take(&mut self, sector: u64, nr_sectors: u64, is_read: bool) -> Option<Claim> {
         let (start, len) = (usize::try_from(sector).ok()?, usize::try_from(nr_sectors).ok()?);
         let sectors = start..start.checked_add(len)?;
@@ -35,7 +36,7 @@ impl Claims {
         Some(Claim { sectors, is_read })
     }
 
-    /// The operation is over.
+    /// Gives the sectors back when the operation is over.
     pub(crate) fn give_back(&mut self, claim: &Claim) {
         for mark in &mut self.0[claim.sectors.clone()] {
             *mark = if claim.is_read { *mark - 1 } else { 0 };

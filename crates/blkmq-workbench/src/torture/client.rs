@@ -24,22 +24,24 @@ use super::event::{Asked, Event, Times};
 use super::plan::magnitude;
 use super::world::{Share, World};
 
-/// How a client goes about its work.
+/// The way in which a client works.
 #[derive(Debug, Clone)]
 enum Kind {
-    /// Passes on, polls and waits by a rhythm.
+    /// Passes on, polls and waits in a rhythm.
     Direct(Rhythm),
-    /// Sleeps on its own until it is told, or until it wanted to look again.
+    /// Sleeps without the queue's help until it is told of a completion, or until the time at which its submitter wants
+    /// to look again.
     Notified,
-    /// Awaits futures, so many at a time.
+    /// Awaits at most this many futures at a time.
     Futures(u64),
 }
 
-/// Who comes only once in a while does nothing for a long time in between, with nothing outstanding.
+/// A client with meetings comes only once in a while. Between two meetings it does nothing for a long time, and has
+/// nothing outstanding.
 #[derive(Debug, Clone, Copy)]
 struct Meetings {
     period_ns: u64,
-    /// Rounds that it stays, on average.
+    /// Rounds that the client stays at a meeting, on average.
     rounds: u64,
 }
 
@@ -50,30 +52,31 @@ pub(crate) struct Habits {
     tenant: Tenant,
     tenant_number: u16,
     mix: Mix,
-    /// Most operations that it submits without looking.
+    /// The most operations that the client submits before it looks for completions.
     burst: u64,
     /// Percent of bursts that are handed over in one call.
     batches: u64,
-    /// Rounds until it leaves, on average; `None`: it stays.
+    /// Rounds until the client leaves, on average. `None`: the client stays.
     stay: Option<u64>,
-    /// Most that it pauses between rounds, in ns.
+    /// The longest pause between rounds, in ns.
     pause_ns: u64,
-    /// When all come together, if they do.
+    /// When all clients come together, if they do.
     meetings: Option<Meetings>,
     random: Random,
 }
 
 impl Habits {
-    /// So many clients, or fewer, or more, of a device of this size. Some share a tenant and are one client to the
-    /// queue, and some tenants share a group, so that their operations may merge. `period_ns`: they come together that
-    /// often.
+    /// Draws about this many clients, sometimes fewer or more, of a device of this capacity. Some clients share a
+    /// tenant and are one client to the queue. Some tenants share a group, so that their operations may merge.
+    /// `period_ns`: how often the clients come together.
     pub(crate) fn draw_all(random: &mut Random, nr_clients: u16, capacity: u64, period_ns: Option<u64>) -> Vec<Self> {
-        // Many who are busy find for each other what one of them was not told of.
+        // Many busy clients would hide a missed wake-up: each finds work that another client should have been told of.
         let nr_clients = match random.below(8) {
             0 => 1,
             1 => nr_clients.min(2),
             2 => nr_clients.div_ceil(2),
-            // More of them than a thread notes one by one of whom it started requests for.
+            // A thread that starts requests notes the clients of these requests one by one. This is more clients than
+            // it can note.
             3 if period_ns.is_none() && random.one_in(2) => 3 * nr_clients,
             _ => nr_clients,
         };
@@ -82,7 +85,7 @@ impl Habits {
         let most_at_once = if meetings.is_some() && random.one_in(4) { 200 } else { 64 };
         let nr_tenants = random.within(1, u64::from(nr_clients));
         let nr_groups = random.pick(&[1, 1, 2, 3]);
-        // Of several classes the higher ones go first, and deadlines mean little.
+        // With several classes the higher ones go first, and deadlines matter little.
         let class = random.one_in(2).then(|| *random.pick(&Class::ALL));
         let alike = random.one_in(2).then(|| Mix::draw(random, capacity, class));
         let one = |_| {
@@ -119,14 +122,14 @@ pub(crate) struct Client {
     world: Arc<World>,
     number: u16,
     habits: Habits,
-    /// What it has outstanding, by number, with the sectors that are taken for it.
+    /// The outstanding operations of this client, by number, with the sectors that are taken for each.
     outstanding: BTreeMap<u64, Option<Claim>>,
     spare: Spare,
-    /// What a read brought, one word for each sector.
+    /// The data of a read, one word for each sector.
     stamps: Vec<u64>,
     /// The lengths of an operation's buffers.
     pieces: Vec<usize>,
-    /// How often it has left in a row without anything that was over.
+    /// How many times in a row the client has left without reaping any operation.
     vain_stays: u32,
 }
 
@@ -144,7 +147,8 @@ impl Client {
         }
     }
 
-    /// Submits until as many operations as the world wants were taken, and until what it has outstanding is over.
+    /// Submits until as many operations as the world wants were taken, and until all operations of this client are
+    /// over.
     pub(crate) fn run(mut self) {
         while self.world.share(|share| share.wants_more()) {
             let submitter = self.join();
@@ -165,13 +169,13 @@ impl Client {
         submitter
     }
 
-    /// Whether it goes on after this round.
+    /// Whether the client continues after this round.
     fn stays(&mut self) -> bool {
         let random = &mut self.habits.random;
         self.habits.stay.is_none_or(|stay| !random.one_in(stay)) && self.world.share(|share| share.wants_more())
     }
 
-    /// Leaves with what is outstanding, or after it is over.
+    /// Leaves with operations outstanding, or drains them first.
     fn leave(&mut self, mut submitter: Submitter) {
         if !self.world.share(|share| share.wants_more()) || self.habits.random.one_in(2) {
             self.drain(&mut submitter);
@@ -189,12 +193,12 @@ impl Client {
         self.left(hands_back);
     }
 
-    /// From here on nobody says what becomes of what it has outstanding.
+    /// Tells that the client leaves. From here on it tells nothing about its outstanding operations.
     fn leaves(&self) {
         self.world.witness.tell(Event::Leaving { submitter: self.number });
     }
 
-    /// It has left: all that it had outstanding is over, whatever became of it.
+    /// Tells that the client has left. All its operations are over, whatever their results are.
     fn left(&mut self, hands_back: bool) {
         self.world.witness.tell(Event::Left { submitter: self.number, hands_back });
         for (_, claim) in std::mem::take(&mut self.outstanding) {
@@ -202,12 +206,13 @@ impl Client {
         }
         self.wait_for_meeting();
         self.pause();
-        // Joining costs many steps.
+        // Joining costs many steps, so a client that leaves in vain again and again joins less often.
         Self::rest(self.vain_stays);
         self.vain_stays += 1;
     }
 
-    /// It has had enough for this time: waits until all is over, and comes again with the others.
+    /// Ends the stay at a meeting, with a chance of one in `rounds`: waits until all operations are over, and comes
+    /// again at the next meeting.
     fn meets_again(&mut self, submitter: &mut Submitter) {
         let Some(Meetings { rounds, .. }) = self.habits.meetings else { return };
         if self.habits.random.one_in(rounds) {
@@ -223,7 +228,7 @@ impl Client {
         }
     }
 
-    /// Sleeps until all come together, or a little longer. It has nothing outstanding.
+    /// Sleeps until all clients come together, or a little longer. The client has nothing outstanding.
     fn wait_for_meeting(&mut self) {
         let Some(Meetings { period_ns, .. }) = self.habits.meetings else { return };
         let now = self.world.q.clock().now().0;
@@ -231,7 +236,8 @@ impl Client {
         thread::sleep(Duration::from_nanos(period_ns - now % period_ns + late));
     }
 
-    /// The next operation, told to the witness; `None` if luck fails, or enough were taken.
+    /// The next operation, which the witness is told of. `None` if no sectors were free, or if enough operations were
+    /// taken.
     fn next(&mut self) -> Option<(Bio, bool)> {
         let Self { world, habits, spare, .. } = self;
         let Wish { mut bio, fault, claim } = world.share(|share| {
@@ -301,26 +307,26 @@ impl Client {
         self.spare.keep(bio.buffers);
     }
 
-    /// An operation is over: the world may go on for longer.
+    /// Called when an operation is over. The world may then run for longer.
     fn allow_more(&mut self, bio: &Bio) {
         self.measure(bio);
         self.world.allow_more(parts(&self.world.limits, &self.asked(bio), &self.pieces).unwrap_or(1));
     }
 
-    /// The sectors of an operation are free for others. One that is not known came back twice, or to the wrong client:
-    /// the witness knows.
+    /// Frees the sectors of an operation for others. If this client does not know the operation, the queue gave it back
+    /// twice or to the wrong client. The witness finds that.
     fn forget(&mut self, bio: u64) {
         if let Some(Some(claim)) = self.outstanding.remove(&bio) {
             self.world.share(|share| share.claims.give_back(&claim));
         }
     }
 
-    /// It has passed its plug on.
+    /// Tells that the client has passed its plug on.
     fn passed_on(&self) {
         self.world.witness.tell(Event::PassedOn { submitter: self.number });
     }
 
-    /// Sleeps in some way until something is over, or until it is time to look again.
+    /// Sleeps by calling `sleep`, until an operation is over or until it is time to look again.
     fn sleeps<R>(&self, sleep: impl FnOnce() -> R) -> R {
         self.world.witness.tell(Event::Sleeps { submitter: self.number });
         let slept = sleep();
@@ -334,8 +340,8 @@ impl Client {
         self.world.witness.tell(Event::Outstanding { submitter: self.number, nr_outstanding });
     }
 
-    /// Who comes or looks in vain again and again, as while the queue is closed or the device hangs, does so less and
-    /// less often.
+    /// Pauses a client that comes or looks in vain again and again, as it does while the queue is closed or the device
+    /// hangs. Each pause is twice as long as the last, up to about 2 ms.
     fn rest(times_in_vain: u32) {
         thread::sleep(Duration::from_nanos((500 << times_in_vain.min(12)) - 500));
     }

@@ -1,4 +1,4 @@
-//! Whoever changes the queue while it is in use.
+//! The controller: an operator that changes the queue while it is in use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,26 +48,26 @@ const DEEDS: [Deed; 12] = [
     Deed::Look,
 ];
 
-/// What the settings leave to the worlds.
+/// What the settings let each world decide.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Alterable {
     pub(crate) scheduler: bool,
     pub(crate) locking: bool,
 }
 
-/// What is done to a queue, and how often.
+/// What the controller does to a queue, and how often.
 #[derive(Debug, Clone)]
 pub(crate) struct Whims {
-    /// Those that occur; none: nobody changes the queue.
+    /// The deeds that occur in this world. If there are none, no CPU changes the queue.
     deeds: Vec<Deed>,
-    /// Most that passes between two, in ns.
+    /// The longest time between two deeds, in ns.
     pause_ns: u64,
     pace: Pace,
-    /// Each is done once, and then nobody changes the queue any more.
+    /// Each deed is done once, and then no CPU changes the queue any more.
     once: bool,
     /// Background threads at the start.
     nr_threads: u16,
-    /// Nobody else changes the queue in a way that shows in what is counted.
+    /// No other controller changes the queue in a way that shows in the counts.
     is_first: bool,
     /// Submitters that each own a hardware queue of each type; 0 if the queues are shared.
     nr_owners: u16,
@@ -94,7 +94,7 @@ impl Whims {
         }
     }
 
-    /// The same, where each of so many submitters owns a hardware queue of each type.
+    /// The same whims for a queue on which each of this many submitters owns a hardware queue of each type.
     pub(crate) fn of_owners(mut self, nr_owners: u16) -> Self {
         self.nr_owners = nr_owners;
         self.nr_threads = 0;
@@ -102,7 +102,8 @@ impl Whims {
         self
     }
 
-    /// Those of somebody who stops the queue while another changes it; in most worlds there is none.
+    /// The whims of a second controller, which stops the queue while the first one changes it. In most worlds there is
+    /// none.
     pub(crate) fn draw_second(random: &mut Random, pace: Pace) -> Option<Self> {
         let mut deeds: Vec<_> = [Deed::Freeze, Deed::Quiesce].into_iter().collect();
         deeds.retain(|_| random.one_in(2));
@@ -121,7 +122,7 @@ impl Whims {
     }
 }
 
-/// The one who changes the queue.
+/// The operator that changes the queue.
 pub(crate) struct Controller {
     world: Arc<World>,
     whims: Whims,
@@ -134,7 +135,7 @@ impl Controller {
         Self { world, whims, scheduler, background: None }
     }
 
-    /// Changes this and that until the world's clients have come to their end.
+    /// Makes changes until the world's clients have come to their end.
     pub(crate) fn run(mut self) {
         if self.whims.nr_threads > 0 {
             self.set_background(self.whims.nr_threads);
@@ -160,7 +161,7 @@ impl Controller {
                 }
                 Deed::Look => self.look(),
             }
-            // A device that hangs for long would see very many changes.
+            // While a device hangs for long, time passes without operations, so a world would see very many changes.
             let taken = self.world.share(|share| share.taken());
             doublings = if taken == seen { u32::min(doublings + 1, 24) } else { 0 };
             seen = taken;
@@ -189,7 +190,7 @@ impl Controller {
         thread::sleep(Duration::from_nanos(ns));
     }
 
-    /// Asks again and again, ever less often.
+    /// Asks again and again. Each pause is longer than the last, up to 1 ms.
     fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
         let mut nap = Duration::from_nanos(500);
         loop {
@@ -201,8 +202,8 @@ impl Controller {
         }
     }
 
-    /// Makes a change that needs a drained queue, or gives it up before it is made. `may_fail`: the device or the
-    /// scheduler may have a say in it. Returns whether it was made.
+    /// Makes a change that needs a drained queue, or gives the change up before it is made. `may_fail`: the device or
+    /// the scheduler may refuse the change. Returns whether the change was made.
     fn change(&mut self, control: Control, change: Result<Change, QueueError>, may_fail: bool) -> bool {
         let mut change = match change {
             Ok(change) => change,
@@ -217,8 +218,8 @@ impl Controller {
             self.tell(control, Phase::Refused);
             return false;
         }
-        // Who waits spins, so only for what has drained already. Either way the queue stays frozen until the change was
-        // told.
+        // [`Change::wait`] spins, so it is called only on a queue that has drained already. In both cases the queue
+        // stays frozen until the witness was told of the change.
         let outer = self.whims.random.one_in(4).then(|| {
             let mut freeze = self.world.q.freeze();
             Self::until(|| freeze.poll().then_some(()));
@@ -284,13 +285,13 @@ impl Controller {
         let control = Control::NrRequests(nr_requests);
         self.tell(control, Phase::Begun);
         let change = self.world.q.set_nr_requests(nr_requests);
-        // Without a scheduler the depth of the device bounds it.
+        // Without a scheduler the depth of the device is the limit.
         self.change(control, change, self.scheduler == "none");
     }
 
     fn change_topology(&mut self) {
         let random = &mut self.whims.random;
-        // Who leaves comes again, and wants its hardware queues.
+        // An owner that leaves joins again, and then needs its hardware queues.
         let nr = |drawn: u64| if drawn == 0 { 0 } else { self.whims.nr_owners + drawn as u16 };
         let (default_queues, read_queues, poll_queues) =
             (nr(random.within(1, 4)), nr(random.below(3)), nr(random.below(3)));
@@ -349,7 +350,7 @@ impl Controller {
 
     fn set_queue_knob(&mut self) {
         let random = &mut self.whims.random;
-        // Those that take effect at once.
+        // Only the knobs that take effect at once.
         let knobs: Vec<_> = QUEUE_KNOBS.iter().filter(|knob| !matches!(knob.name, "nr_requests" | "bypass")).collect();
         let knob = *random.pick(&knobs);
         let (value, is_good) = match knob.name {
@@ -394,7 +395,7 @@ impl Controller {
         self.tell(Control::Thaw, Phase::Done);
     }
 
-    /// In any order.
+    /// Ends both freezes, in a random order.
     fn thaw(&mut self, outer: Freeze, inner: Option<Freeze>) {
         let (first, second) = if self.whims.random.one_in(2) { (Some(outer), inner) } else { (inner, Some(outer)) };
         drop(first);
@@ -408,7 +409,7 @@ impl Controller {
         self.tell(Control::Quiesce, Phase::Begun);
         let quiesce = self.world.q.quiesce();
         self.tell(Control::Quiesce, Phase::Done);
-        // Behind a long one much is due and overdue at once, and completions meet the timeout scan.
+        // During a long quiescence many requests become due and overdue, so completions meet the timeout scan after it.
         let most_ns = if self.whims.random.one_in(4) { 5_000_000 } else { 50_000 };
         self.pause(most_ns);
         self.tell(Control::Unquiesce, Phase::Begun);
@@ -416,7 +417,8 @@ impl Controller {
         self.tell(Control::Unquiesce, Phase::Done);
     }
 
-    /// Reads what can be read. It must not disturb those at work; what it says while they are is of several moments.
+    /// Reads what can be read. A look must not disturb the threads at work. While they work, the values in one look
+    /// come from different moments.
     fn look(&mut self) {
         let q = &self.world.q;
         match self.whims.random.below(7) {
@@ -431,7 +433,7 @@ impl Controller {
     }
 }
 
-/// A value for a knob, mostly one that it takes, and whether it is.
+/// A value for a knob, and whether the knob takes it. Mostly it does.
 fn value(random: &mut Random, knob: &Knob) -> (i64, bool) {
     if random.one_in(8) {
         return (if random.one_in(2) { knob.min.saturating_sub(1) } else { knob.max.saturating_add(1) }, false);
@@ -449,7 +451,7 @@ fn value(random: &mut Random, knob: &Knob) -> (i64, bool) {
 const _: () = assert!(MAX_RANGES >= 8);
 
 impl World {
-    /// Tells what the queue counts, at one moment.
+    /// Tells what the queue counts at one moment.
     pub(crate) fn tell_counts(&self) {
         let q = &self.q;
         let (counts, ranges) = uninterrupted(|| {
@@ -461,7 +463,7 @@ impl World {
         self.witness.tell_memory();
     }
 
-    /// What the queue counts of its ranges.
+    /// What the queue counts for each of its ranges.
     fn count_ranges(&self) -> Vec<RangeCount> {
         let counts = self.q.range_stats().into_iter().map(|(SectorRange { name, first, nr_sectors }, stat)| {
             let name = name.trim_start_matches('p').parse().expect("a range has a number for its name");
@@ -470,7 +472,7 @@ impl World {
         counts.collect()
     }
 
-    /// Tells what the queue counts of its ranges, which are others now.
+    /// Tells what the queue counts for each of its ranges. Called when the ranges have changed.
     fn tell_ranges(&self) {
         let ranges = uninterrupted(|| self.count_ranges());
         self.witness.tell(Event::CountedRanges(&ranges));

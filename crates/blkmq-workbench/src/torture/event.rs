@@ -10,12 +10,12 @@ pub(crate) struct Stamp {
     pub(crate) step: u64,
     /// Virtual time.
     pub(crate) time: Time,
-    /// The virtual CPU; of what the machine itself does, the one that ran last.
+    /// The virtual CPU. If the machine itself did something, this is the CPU that ran last.
     pub(crate) cpu: u16,
 }
 
-/// What an operation asks for. The number of an operation is its `user_data`: from 1, in the order of submission, and
-/// never used again in a world. What a write writes into a sector is the operation's number.
+/// What an operation asks for. The number of an operation is its `user_data`. Numbers begin at 1, follow the order of
+/// submission, and are never used again in a world. A write writes the operation's number into each of its sectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Asked {
     /// What to do.
@@ -24,15 +24,16 @@ pub(crate) struct Asked {
     pub(crate) sector: u64,
     /// Length in sectors.
     pub(crate) nr_sectors: u64,
-    /// How.
+    /// Its flags.
     pub(crate) flags: Flags,
-    /// Its priority, or the client's.
+    /// Its priority: that of the operation, or of the client if the operation has none.
     pub(crate) priority: IoPriority,
     /// The client's group.
     pub(crate) group: u32,
 }
 
-/// When what happened to an operation, by its completion; `issued` is zero if the device never got it.
+/// The times at which things happened to an operation, as its completion says. `issued` is zero if the device never got
+/// the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Times {
     pub(crate) submitted: Time,
@@ -51,23 +52,23 @@ pub(crate) enum Control {
     QueueKnob(&'static str, i64),
     /// The locking around the scheduler.
     Locking(Locking),
-    /// Whether requests may pass it by.
+    /// Whether requests may bypass the scheduler.
     Bypass(bool),
     /// `nr_requests`.
     NrRequests(u32),
     /// Hardware queues: default, read, polled.
     Topology(u16, u16, u16),
-    /// Ranges of sectors that are counted apart: how many.
+    /// How many ranges of sectors are counted separately.
     Ranges(u16),
-    /// A freeze; done when the queue has drained.
+    /// A freeze. It is done when the queue has drained.
     Freeze,
     /// The end of a freeze.
     Thaw,
-    /// A quiescence; done when no thread is about to issue.
+    /// A quiescence. It is done when no thread is about to issue.
     Quiesce,
-    /// Its end.
+    /// The end of a quiescence.
     Unquiesce,
-    /// Background threads: how many there are from now on.
+    /// The number of background threads from now on.
     Background(u16),
 }
 
@@ -76,36 +77,37 @@ pub(crate) enum Control {
 pub(crate) enum Phase {
     /// It was asked for.
     Begun,
-    /// It is in effect.
+    /// The change is in effect.
     Done,
-    /// It was refused; nothing has changed.
+    /// The change was refused, and nothing has changed.
     Refused,
 }
 
 /// What a device did with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
-    /// Finished there and then.
+    /// Finished the request in the call in which it was offered.
     FinishedAtOnce(Status),
-    /// Began to work on it; told before anybody can complete it. `due`: when the device will complete it, if ever.
+    /// Began to work on the request. Told before any thread can complete the request. `due`: when the device will
+    /// complete it, if ever.
     Started {
-        /// Virtual time; `None`: it never will by itself.
+        /// Virtual time. `None`: the device will never complete the request by itself.
         due: Option<Time>,
     },
-    /// Refused it and those behind it: busy.
+    /// Refused the request and those behind it, because it is busy.
     Refused,
-    /// Gave it back for another try.
+    /// Gave the request back for another try.
     GivenBack,
-    /// Completed it.
+    /// Completed the request.
     Completed(Status),
-    /// Completed it, and was told that it has no such request. Right only for a request that it had given up or
-    /// completed.
+    /// Completed the request, and was told that the queue has no such request. Right only for a request that the device
+    /// had given up or completed before.
     Stale,
-    /// Was asked about it because it took too long, and gave it up.
+    /// Was asked about the request because it took too long, and gave it up.
     GaveUp,
-    /// Was asked, and wants more time.
+    /// Was asked about the request, and wants more time.
     WantsTime {
-        /// When it will complete the request by now, as in [`Started`](Self::Started).
+        /// When the device now expects to complete the request, as in [`Started`](Self::Started).
         due: Option<Time>,
     },
 }
@@ -113,11 +115,11 @@ pub(crate) enum Action {
 /// What a device has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct DeviceState {
-    /// Requests that it works on.
+    /// Requests that the device works on.
     pub(crate) held: u32,
-    /// Those of them that it will never complete by itself: only a timeout ends them.
+    /// How many of the held requests the device will never complete by itself. Only a timeout ends them.
     pub(crate) hung: u32,
-    /// When the next of the others is due; it may have been due for a while.
+    /// When the next of the other held requests is due. The time may lie in the past.
     pub(crate) next_due: Option<Time>,
 }
 
@@ -137,64 +139,69 @@ pub(crate) struct Counts {
 pub(crate) struct RangeCount {
     /// The number in its name.
     pub(crate) name: u64,
-    /// First sector, and the first behind it.
+    /// First sector, and the first sector after the range.
     pub(crate) first: u64,
     pub(crate) end: u64,
     pub(crate) stat: Stat,
 }
 
-/// What happens, in the words of the variant. Lists are lent for the moment of telling.
+/// What happens. The name of the variant says it. Lists are borrowed for the time of the call only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Event<'a> {
-    /// A submitter joined, with this many slots. Those of one tenant are one client to the queue.
+    /// A submitter joined, with this many slots. All submitters of one tenant are one client to the queue.
     Joined { submitter: u16, nr_slots: u16, tenant: u16 },
-    /// It begins to leave. What is over from here on it reaps without a word.
+    /// A submitter begins to leave. It tells nothing of the operations that it reaps from here on.
     Leaving { submitter: u16 },
-    /// It left, and all its operations are over. `hands_back`: those that were not done were handed back, and told;
+    /// A submitter left, and all its operations are over. `hands_back`: the submitter was handed back the operations
+    /// that were not done, and told of each. Otherwise these operations were dropped.
     /// else they were dropped.
     Left { submitter: u16, hands_back: bool },
-    /// The queue is asked to take an operation. Told before anything of it can happen; what it does not take is
-    /// rejected. `pieces`: the lengths of its buffers, in bytes.
+    /// The queue is asked to take an operation. Told before anything can happen to the operation. An operation that the
+    /// queue does not take is rejected. `pieces`: the lengths of the operation's buffers, in bytes.
     Submitted { submitter: u16, bio: u64, asked: Asked, pieces: &'a [usize] },
-    /// The id that the queue gave it.
+    /// The queue gave an operation this id.
     Named { submitter: u16, bio: u64, id: RqId },
-    /// A submitter has passed on what it had submitted so far, and has come back from that.
+    /// A submitter called the queue to pass on what it had submitted so far, and the call has returned.
     PassedOn { submitter: u16 },
-    /// The queue did not take it.
+    /// The queue did not take an operation.
     Rejected { submitter: u16, bio: u64, asked: Asked, reason: RejectReason },
-    /// It is over, and this submitter reaped it. `times`: when what happened to it, by the queue's word. `data`: of a
-    /// read that succeeded, what each sector held.
+    /// An operation is over, and this submitter reaped it. `times`: the times of its steps, as the queue says. `data`:
+    /// what each sector held, for a read that succeeded.
     Reaped { submitter: u16, bio: u64, id: RqId, status: Status, times: Times, data: &'a [u64] },
-    /// A leaving submitter got it back undone.
+    /// A submitter that leaves got an operation back undone.
     HandedBack { submitter: u16, bio: u64 },
-    /// Nobody will reap it: it is over without a word when its submitter has left, or before.
+    /// No submitter will reap this operation. It becomes over without an event, at the latest when its submitter has
+    /// left.
     Forgotten { submitter: u16, bio: u64 },
-    /// What the queue says a submitter has outstanding, split operations counted by their parts; told now and then.
+    /// How many operations the queue says a submitter has outstanding. The parts of a split operation count one by one.
+    /// Told now and then.
     Outstanding { submitter: u16, nr_outstanding: usize },
-    /// It is about to sleep until something is over for it, or until it planned to look again.
+    /// A submitter is about to sleep until an operation of its own is over, or until it planned to look again.
     Sleeps { submitter: u16 },
-    /// It does not sleep any more.
+    /// A submitter does not sleep any more.
     Wakes { submitter: u16 },
 
-    /// A scheduler is in place; `None`: none is. Its knobs have their defaults but for what `Control::Knob` sets later.
+    /// A scheduler is in place. `None`: no scheduler is. Its knobs have their defaults except those that
+    /// `Control::Knob` sets later.
     Installed { scheduler: Option<&'static str> },
     /// The scheduler got a request. `now`, here and below: the time that the scheduler was told.
     Inserted { rq: RqId, info: Info, at: InsertAt, now: Time },
-    /// A newcomer joined a request that waits there.
+    /// A new request joined a request that waits in the scheduler.
     Merged { into: RqId, info: Info, how: MergeHow },
-    /// A request that waits there was absorbed by another that waits there.
+    /// A request that waits in the scheduler was absorbed by another one that waits there.
     Absorbed { into: RqId, absorbed: RqId },
-    /// It chose a request.
+    /// The scheduler chose a request.
     Chosen { rq: RqId, now: Time },
-    /// It was asked and chose none, with this many waiting; when it would let one go though nothing else happens.
+    /// The scheduler was asked and chose no request, although this many wait. `wakeup`: when the scheduler would let a
+    /// request go even if nothing else happens.
     HeldBack { waiting: usize, now: Time, wakeup: Option<Time> },
-    /// It learned how many requests have completed since it was put in place, and how many of them have passed it by or
-    /// do so just now, by class.
+    /// The scheduler learned how many requests have completed since it was put in place, and how many of these have
+    /// bypassed it or bypass it just now, by class.
     Folded { completed: [u64; 3], bypassed: [u64; 3] },
 
-    /// The device was offered a request. `ranges`: first sector and length of each, more than one only for a discard.
-    /// `segments`: the lengths of the pieces of its data, in bytes. `data`: of a write, what each sector shall hold.
-    /// `now`: the time that the device was told.
+    /// The device was offered a request. `ranges`: first sector and length of each range; only a discard has more than
+    /// one. `segments`: the lengths of the pieces of its data, in bytes. `data`: what each sector shall hold, for a
+    /// write. `now`: the time that the device was told.
     Offered {
         rq: RqId,
         hctx: u16,
@@ -208,25 +215,26 @@ pub(crate) enum Event<'a> {
         data: &'a [u64],
         now: Time,
     },
-    /// The device is asked about a request because it took too long, at the time `now`, as it was told. What it answers
-    /// follows, unless it is done with the request already.
+    /// The device is asked about a request because it took too long. `now`: the time that the device was told. Its
+    /// answer follows, unless the device is done with the request already.
     Overdue { rq: RqId, now: Time },
     /// What the device did with a request.
     Acted { rq: RqId, action: Action },
-    /// The device lost power and got it back: what its cache held is gone. `content`: what every sector holds now.
+    /// The device lost power and got it back, so the contents of its cache are gone. `content`: what every sector holds
+    /// now.
     PowerLost { content: &'a [u64] },
 
-    /// Somebody changes the queue.
+    /// A CPU changes the queue.
     Changed { control: Control, phase: Phase },
-    /// The queue has drained and is frozen; this is what it counts.
+    /// The queue has drained and is frozen. These are its counts.
     Counted(&'a Counts),
-    /// Reads, and others, that the device has just now, as the queue says.
+    /// How many reads, and how many other requests, the device has just now, as the queue says.
     Inflight([u32; 2]),
     /// Every CPU sleeps, until the next timer.
     Idle { until: Option<Time>, device: DeviceState },
-    /// The same of its ranges of sectors, in the order of these.
+    /// The queue has drained and is frozen. These are the counts of its ranges of sectors, in the order of the ranges.
     CountedRanges(&'a [RangeCount]),
-    /// The same, everything that it holds in readable form.
+    /// The queue has drained and is frozen. This is everything that it holds, in readable form.
     Dumped(&'a str),
     /// What this world's thread holds of memory, in bytes.
     Memory { live: i64 },

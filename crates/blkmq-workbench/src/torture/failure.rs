@@ -13,43 +13,46 @@ use super::history::Entry;
 use super::rig::play_apart;
 use super::world::{Outcome, Settings};
 
-/// Lines kept of what happened to the operations and requests concerned.
+/// Lines of history to keep about the operations and requests concerned.
 const CONCERNED: usize = 1000;
-/// Lines kept of what changed the whole world.
+/// Lines of history to keep about changes to the whole world.
 const ABOUT_ALL: usize = 100;
-/// Lines kept of what happened last, whatever it is about, and entries of the end, who goes on when included.
+/// Lines of history to keep of the very end, whatever they are about, and as many entries of the end, CPU switches
+/// included.
 const LATEST: usize = 60;
 const LAST: u64 = 30;
 
-/// Steps that the search for the shortest prefix may take, those of the last try more. A world of the usual length
-/// needs some 4 million, one that never ends 40 million before that is seen.
+/// Steps that the search for the shortest prefix may take. The last try may exceed this number. A world of the usual
+/// length needs about 4 million steps. A world that never ends takes 40 million steps before the rig sees that.
 const SEARCH_STEPS: u64 = 200_000_000;
 
-/// A world that broke a promise, as it was played: with its seed and as many requests it is a run of its own.
+/// A world that broke a promise, as it was played. A run with the same seed and the same number of requests plays this
+/// world again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Broken {
     /// The world's seed.
     pub seed: u64,
-    /// Operations that it was to have.
+    /// Operations that the world was to have.
     pub requests: u64,
     pub(super) outcome: Outcome,
 }
 
 impl Broken {
-    /// The checker that found it.
+    /// The name of the checker that found the broken promise.
     #[must_use]
     pub fn rule(&self) -> &'static str {
         self.outcome.violation.as_ref().map_or("none", |(_, violation)| violation.rule)
     }
 
-    /// What happened and what should have.
+    /// What happened, and what should have happened.
     #[must_use]
     pub fn what(&self) -> &str {
         self.outcome.violation.as_ref().map_or(NOTHING, |(_, violation)| &violation.what)
     }
 
-    /// Looks for a prefix of the world that fails, such that none of those tried below it does, and tells what happens
-    /// in it. `stop` ends the search early, and so does a number of steps; then it is the shortest found until then.
+    /// Searches for a prefix of the world that fails, such that none of the shorter prefixes that were tried fails, and
+    /// tells what happens in it. `stop` ends the search early, and so does a limit of steps. The result is then the
+    /// shortest failing prefix that was found so far.
     #[must_use]
     pub fn explain(self, settings: &Settings, stop: &AtomicBool) -> Failure {
         Failure::shortest(self, settings, &Budget { stop, steps: Cell::new(SEARCH_STEPS) })
@@ -73,41 +76,42 @@ impl Budget<'_> {
     }
 }
 
-/// A world that broke a promise, shortened. A run with this seed and as many requests is this world alone.
+/// A world that broke a promise, shortened. A run with this seed and this number of requests plays exactly this world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The world's seed.
     pub seed: u64,
-    /// With so many operations it fails; no smaller number that was tried does.
+    /// The world fails with this number of operations. No smaller number that was tried fails.
     pub requests: u64,
-    /// The checker that found it.
+    /// The name of the checker that found the broken promise.
     pub rule: &'static str,
-    /// What happened and what should have.
+    /// What happened, and what should have happened.
     pub what: String,
-    /// Steps until then.
+    /// Steps until the promise was broken.
     pub step: u64,
-    /// Virtual time until then, in ns.
+    /// Virtual time until the promise was broken, in ns.
     pub time_ns: u64,
-    /// The virtual CPU that was running.
+    /// The virtual CPU that was running when the promise was broken.
     pub cpu: u16,
-    /// What happened to the operations and requests concerned, what changed the whole world, and all of the end; in
-    /// order.
+    /// What happened to the operations and requests concerned, what changed the whole world, and everything at the end,
+    /// in order.
     pub history: Vec<String>,
-    /// Lines about them that came before these and are left out.
+    /// Number of earlier lines about them that are left out.
     pub left_out: u64,
-    /// Whether the search for a shorter one went to its end.
+    /// Whether the search for a shorter prefix was completed.
     pub is_shortest: bool,
-    /// Whether it went the same way each time. If not, the rig itself is broken: worlds follow from their seed.
+    /// Whether each play went the same way. If not, the rig itself is broken: a world must follow from its seed.
     pub is_repeatable: bool,
 }
 
 impl Failure {
-    /// A prefix of a world that fails, none of those tried below it does.
+    /// A prefix of a world that fails. None of the shorter prefixes that were tried fails.
     fn shortest(broken: Broken, settings: &Settings, budget: &Budget<'_>) -> Self {
         let Broken { seed, requests, outcome } = broken;
         let mut shortest = (requests, outcome);
-        // Prefixes between one that passes and one that fails may do either. So the search ends where it would end
-        // again if it began there: then the command that repeats a failure finds the same one.
+        // A prefix whose length lies between one that passes and one that fails may pass or fail. So the search ends
+        // only at a prefix from which a new search would not find a shorter one. Then the command that repeats a
+        // failure finds the same prefix.
         loop {
             let before = shortest.0;
             shortest = Self::shorter(seed, shortest, settings, budget);
@@ -118,7 +122,8 @@ impl Failure {
         }
     }
 
-    /// Looks for a prefix that fails, twice as long each time, and then between the last that passed and that one.
+    /// Searches for a shorter prefix that fails: first doubles the length each time, and then searches between the last
+    /// prefix that passed and the one that failed.
     fn shorter(seed: u64, mut shortest: (u64, Outcome), settings: &Settings, budget: &Budget<'_>) -> (u64, Outcome) {
         let (mut passes, mut tried) = (0, 1);
         while passes + 1 < shortest.0 && !budget.is_spent() {
@@ -176,7 +181,7 @@ impl Failure {
 
 const NOTHING: &str = "nothing is wrong with this world";
 
-/// What is told if nothing is wrong after all.
+/// The result if nothing is wrong when the world is played again.
 fn nothing() -> (Stamp, Violation) {
     (Stamp { step: 0, time: blkmq_sched::Time(0), cpu: 0 }, Violation::new("none", NOTHING.to_owned()))
 }
@@ -186,9 +191,9 @@ fn nothing() -> (Stamp, Violation) {
 struct Story {
     bios: BTreeSet<u64>,
     requests: BTreeSet<RqId>,
-    /// Operations concerned that are not over, and where they reach: first sector and the one after the last.
+    /// Operations concerned that are not over, with their sectors: the first one, and the one after the last.
     open: BTreeMap<u64, (u64, u64)>,
-    /// Entries seen in this play, and in all of the last.
+    /// Entries seen in this play, and entries of the whole last play.
     seen: u64,
     all: u64,
     concerned: Kept,
@@ -203,7 +208,8 @@ impl Story {
         Self { bios: bios.iter().copied().collect(), requests: requests.iter().copied().collect(), ..Self::default() }
     }
 
-    /// Finds the operations of the requests concerned, and the other way round.
+    /// Finds the operations that belong to the requests concerned, and the requests that belong to the operations
+    /// concerned.
     fn note_names(&mut self, entry: &Entry<'_>) {
         if let (Some(bio), [Some(id), _]) = (entry.bio(), entry.requests())
             && (self.bios.contains(&bio) || self.requests.contains(&id))
@@ -213,8 +219,9 @@ impl Story {
         }
     }
 
-    /// Finds the requests that reach where the operations concerned do, while these are open: parts of them, what they
-    /// have joined, and what they race with.
+    /// Finds the requests that have sectors in common with the operations concerned while these operations are open.
+    /// Such requests are parts of these operations, requests that these operations joined, or requests that race with
+    /// them.
     fn note_neighbours(&mut self, entry: &Entry<'_>) {
         let Entry::Event(_, event) = entry else { return };
         let (sector, nr_sectors) = match *event {
@@ -236,7 +243,7 @@ impl Story {
         }
     }
 
-    /// Keeps the lines of what is concerned.
+    /// Keeps the lines about what is concerned.
     fn keep(&mut self, entry: &Entry<'_>) {
         let is_concerned = entry.bio().is_some_and(|bio| self.bios.contains(&bio))
             || entry.requests().into_iter().flatten().any(|id| self.requests.contains(&id));

@@ -1,4 +1,4 @@
-//! The history of a world: one number that stands for all of it, and whoever wants to read along.
+//! The history of a world: one number, a hash, that stands for all of it, and a reader that may see each entry.
 
 use std::hash::{Hash, Hasher};
 
@@ -12,11 +12,11 @@ use super::event::{Event, Stamp};
 pub(crate) enum Entry<'a> {
     /// Something happened.
     Event(Stamp, Event<'a>),
-    /// Another CPU goes on.
+    /// Another CPU runs from now on.
     Switch(Switch),
 }
 
-/// Who reads along while it happens.
+/// A reader that is called for each entry while the world runs.
 pub(crate) type Reader = Box<dyn FnMut(Entry<'_>) + Send>;
 
 /// A running hash of everything that happened, in order.
@@ -34,7 +34,8 @@ impl History {
     /// Takes an entry in.
     pub(crate) fn note(&mut self, entry: Entry<'_>) {
         match &entry {
-            // How much memory a table takes is the allocator's and the standard library's business.
+            // The allocator and the standard library decide how much memory a table takes, so the number must not
+            // change the hash.
             Entry::Event(stamp, Event::Memory { .. }) => stamp.hash(&mut self.mix),
             Entry::Event(stamp, event) => (stamp, event).hash(&mut self.mix),
             Entry::Switch(switch) => switch.hash(&mut self.mix),
@@ -50,8 +51,9 @@ impl History {
     }
 }
 
-/// A hash in which the order counts. Each word changes it one to one, so histories that differ in a single word never
-/// have the same; against somebody who looks for two that do it is no protection.
+/// A hash that depends on the order of the words. Each word changes the hash one to one, so two histories that differ
+/// in a single word never have the same hash. The hash gives no protection against a person who looks for two histories
+/// with the same hash.
 #[derive(Debug, Clone)]
 pub(crate) struct Mix(u64);
 
@@ -116,7 +118,7 @@ impl Entry<'_> {
         }
     }
 
-    /// The operation that this is about.
+    /// The operation that the event is about.
     pub(crate) const fn bio(&self) -> Option<u64> {
         let Self::Event(_, event) = self else { return None };
         match *event {
@@ -129,7 +131,8 @@ impl Entry<'_> {
         }
     }
 
-    /// The requests that this is about. If it is about an operation as well, the request is the operation's.
+    /// The requests that the event is about. If the event is about an operation as well, the request is the
+    /// operation's.
     pub(crate) const fn requests(&self) -> [Option<RqId>; 2] {
         let Self::Event(_, event) = self else { return [None, None] };
         match *event {
@@ -145,7 +148,7 @@ impl Entry<'_> {
         }
     }
 
-    /// Whether it changes what the whole world is like.
+    /// Whether the event changes the whole world.
     pub(crate) const fn is_about_all(&self) -> bool {
         matches!(
             self,

@@ -9,8 +9,9 @@ thread_local! {
     static LIVE: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts for each thread what it has taken and not given back. What another thread gives
-/// back is counted there, so the count of a thread that shares memory may fall below zero.
+/// The system's allocator, with a count for each thread: what the thread has taken and not given back. Memory that
+/// another thread gives back is subtracted from the count of that other thread, so the count of a thread that shares
+/// memory may fall below zero.
 ///
 /// ```
 /// use blkmq_workbench::torture::CountingAllocator;
@@ -28,14 +29,15 @@ thread_local! {
 pub struct CountingAllocator;
 
 impl CountingAllocator {
-    /// Bytes that this thread has taken and not given back, by the allocator that is in use; 0 if that is another.
+    /// Bytes that this thread has taken and not given back, by the allocator that is in use. The result is 0 if the
+    /// program uses another allocator.
     #[must_use]
     pub fn live() -> i64 {
         LIVE.get()
     }
 }
 
-/// Changes the count by a size, which no layout has above `isize::MAX`.
+/// Changes the count by a size. No layout has a size above `isize::MAX`.
 fn count(change: impl FnOnce(i64) -> i64) {
     LIVE.set(change(LIVE.get()));
 }
@@ -53,7 +55,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as above; this call keeps it from touching pages that are zero already.
+        // SAFETY: the caller keeps the promises that the system's allocator asks for. This call exists so that the
+        // allocator does not touch pages that are zero already.
         let block = unsafe { System.alloc_zeroed(layout) };
         if !block.is_null() {
             count(|live| live + layout.size() as i64);
@@ -91,10 +94,10 @@ mod tests {
         let block = unsafe { CountingAllocator.alloc(layout) };
         assert!(!block.is_null() && block.addr().is_multiple_of(64));
         assert_eq!(held(), 100);
-        // SAFETY: the block is of this layout, and the size no zero.
+        // SAFETY: the block has this layout, and the size is not zero.
         let block = unsafe { CountingAllocator.realloc(block, layout, 300) };
         assert_eq!(held(), 300);
-        // SAFETY: as for the first.
+        // SAFETY: the layout is not of size zero.
         let zeroed = unsafe { CountingAllocator.alloc_zeroed(layout) };
         // SAFETY: the block is longer than a byte.
         assert_eq!(unsafe { zeroed.read() }, 0);

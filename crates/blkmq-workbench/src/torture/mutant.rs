@@ -1,16 +1,16 @@
-//! Bugs to plant: proof that the rig finds what it is for.
+//! Bugs to plant. They prove that the rig finds the bugs that it is built to find.
 
 /// A bug that can be planted in the code on virtual CPUs, and only there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mutant {
     /// Its name.
     pub name: &'static str,
-    /// What is wrong with the code then, in one sentence.
+    /// What is wrong with the code when the bug is planted, in one sentence.
     pub what: &'static str,
     /// The site in the code, as [`blkmq_virtual::sync::weaken`] knows it.
     pub(crate) site: &'static str,
-    /// What is said of it when it is found by a rule that is there to find it, as in `rule: what happened`: parts of
-    /// that, one of which must be in it.
+    /// Parts of a report in the form `rule: what happened`. The bug counts as found by the right rule only if one of
+    /// these parts is in the report.
     pub found_by: &'static [&'static str],
 }
 
@@ -46,7 +46,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "tag-twice",
         what: "a tag is put back twice",
         site: "complete.tag_once",
-        // An assertion in the code itself sees it first.
+        // An assertion in the code itself sees this bug first.
         found_by: &["tags put back twice"],
     },
     Mutant {
@@ -89,7 +89,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "freeze-leak",
         what: "the queue's word is read before entering, so a freeze may let one through",
         site: "submit.word_inside",
-        // What is let through while a scheduler is put in place is no more in its counts, and leaves them all the same.
+        // A request that the queue lets through while a scheduler is put in place is not in that scheduler's counts,
+        // but is subtracted from them when it leaves.
         found_by: &["freeze: ", "order: the queue has drained, and ", "attempt to subtract with overflow"],
     },
     Mutant {
@@ -102,7 +103,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "timeout-race",
         what: "the timeout scan takes a request that is just completing",
         site: "timeout.reserve",
-        // Who completes what is over already hands its slot on, which any of these may be the first to see.
+        // A thread that completes a request which is over already hands on a slot that another request may have. Any of
+        // these rules may be the first to see that.
         found_by: &[
             "a slot keeps its bio until all parts are back",
             "attempt to subtract with overflow",

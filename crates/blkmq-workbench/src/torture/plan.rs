@@ -1,8 +1,8 @@
 //! What a world is like, drawn from its seed.
 //!
-//! Each world switches features on or off and turns others up: bugs that need much of one thing, or that something else
-//! is absent, are found because worlds differ, not because one world has everything (Groce, Zhang, Eide, Chen, Regehr:
-//! "Swarm testing", ISSTA 2012).
+//! Each world switches some features on or off and makes others frequent. Some bugs need much of one feature, others
+//! need that a feature is absent. Such bugs are found because worlds differ, not because one world has everything
+//! (Groce, Zhang, Eide, Chen, Regehr: "Swarm testing", ISSTA 2012).
 
 use blkmq_vcpu::Random;
 use blkmq_vcpu::schedule::{Priorities, Schedule, Targeted, Uniform};
@@ -13,7 +13,7 @@ use super::control::{Alterable, Whims};
 use super::device::DeviceConfig;
 use super::world::Settings;
 
-/// The lines that several threads write, as the code calls them.
+/// The cache lines that several threads write, by their names in the code.
 const LINES: &[&str] = &[
     "ctx.lists",
     "hctx.ctx_map",
@@ -46,6 +46,8 @@ const LINES: &[&str] = &[
     "tags.word",
 ];
 
+/// The lockings. One of them appears twice: the one in which threads leave the most to each other.
+
 /// What decides which CPU goes on.
 #[derive(Debug, Clone, Copy)]
 enum Order {
@@ -67,7 +69,7 @@ pub(crate) struct Plan {
     pub(crate) locking: Locking,
     /// Requests may pass the scheduler by.
     pub(crate) bypass: bool,
-    /// Requests of each hardware queue, if that is said.
+    /// Requests of each hardware queue, if the plan sets this number.
     pub(crate) nr_requests: Option<u32>,
     /// Slots of each submitter.
     pub(crate) slots: u16,
@@ -77,20 +79,20 @@ pub(crate) struct Plan {
     pub(crate) device_random: Random,
     pub(crate) clients: Vec<Habits>,
     pub(crate) whims: Whims,
-    /// Of a second operator, which stops the queue now and then.
+    /// The changes made by a second operator, which stops the queue now and then.
     pub(crate) second: Option<Whims>,
     /// Submitters that have joined and do nothing.
     pub(crate) nr_idle: u16,
 }
 
-/// How a world's time goes.
+/// How time passes in a world.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pace {
-    /// Somehow.
+    /// Any pace.
     Any,
-    /// Timeouts are long, and stay so: none comes to the rescue of a sleeper that was not woken.
+    /// Timeouts are long and stay long: no timeout rescues a sleeper that was not woken.
     Patient,
-    /// Clients come together once in so many ns, and sleep for most of the time.
+    /// Clients come together once in this many ns, and sleep for most of the time.
     Together(u64),
 }
 
@@ -104,7 +106,7 @@ impl Pace {
         }
     }
 
-    /// Most that passes between two changes, in ns.
+    /// The longest time between two changes, in ns.
     pub(crate) fn pause_ns(self, random: &mut Random) -> u64 {
         match self {
             Self::Together(period_ns) => 1000 * magnitude(random, 2 * period_ns / 1000),
@@ -112,7 +114,7 @@ impl Pace {
         }
     }
 
-    /// Most that passes between two changes while no operation is taken, in ns.
+    /// The longest time between two changes while no operation is taken, in ns.
     pub(crate) const fn most_pause_ns(self) -> u64 {
         match self {
             Self::Together(period_ns) => 2 * period_ns,
@@ -121,27 +123,27 @@ impl Pace {
     }
 }
 
-/// A number from 1 to `most`, each order of magnitude as likely as any other.
+/// A number from 1 to `most`. Each order of magnitude is as likely as any other.
 pub(crate) fn magnitude(random: &mut Random, most: u64) -> u64 {
     let bits = u64::from(most.ilog2()) + 1;
     let high = 1 << random.below(bits);
     random.within(high, 2 * high - 1).min(most)
 }
 
-/// A timeout in ms: many are about as long as the slower requests take, so that completions meet the timeout scan.
+/// A timeout in ms. Many are about as long as the slower requests take, so that completions meet the timeout scan.
 fn io_timeout_ms(random: &mut Random) -> u32 {
     if random.one_in(2) { random.within(1, 4) as u32 } else { 4 + magnitude(random, 250) as u32 }
 }
 
-/// When the clients of some worlds come together, in ns: none of them does anything from when its operations are over
-/// until then. A sleeper that was not woken, or forgot when to look again, is found out, for no other comes to the
-/// rescue.
+/// When the clients of some worlds come together, in ns. Until then no client does anything once its operations are
+/// over. This finds a sleeper that was not woken, or that forgot when to look again, because no other client rescues
+/// it.
 fn period_ns(random: &mut Random) -> Option<u64> {
     random.one_in(4).then(|| random.within(20_000_000, 40_000_000) << random.below(7))
 }
 
-/// The knob `nr_requests` of a device of this depth, which is the most without a scheduler. In most worlds what waits
-/// does not find room at all times.
+/// The knob `nr_requests` of a device of this depth, which is the most without a scheduler. In most worlds the number
+/// is small, so that requests that wait do not always find room.
 fn nr_requests(random: &mut Random, depth: u16, scheduler: &str) -> Option<u32> {
     let depth = u64::from(depth);
     let drawn = match random.below(4) {
@@ -152,13 +154,13 @@ fn nr_requests(random: &mut Random, depth: u16, scheduler: &str) -> Option<u32> 
     drawn.map(|drawn| if scheduler == "none" { drawn.min(depth) } else { drawn } as u32)
 }
 
-/// A timeout in ms of a world with clients that come together: a thread that waits sleeps, however long that is. While
-/// a request takes long all look at it that often.
+/// A timeout in ms of a world with clients that come together. A thread that waits there sleeps, however long the
+/// timeout is. While a request takes long, all threads look at it once in each timeout.
 fn any_io_timeout_ms(random: &mut Random) -> u32 {
     if random.one_in(4) { 6000 } else { magnitude(random, 6000).max(20) as u32 }
 }
 
-/// A timeout in ms of a world in which none comes to the rescue of a sleeper that was not woken.
+/// A timeout in ms of a world in which no timeout rescues a sleeper that was not woken.
 fn long_io_timeout_ms(random: &mut Random) -> u32 {
     random.within(2000, 30_000) as u32
 }
@@ -171,7 +173,8 @@ impl Plan {
         let (order, most_steps) = match random.below(4) {
             0 => (Order::Uniform, 1000),
             1 => (Order::Priorities, 1000),
-            // Where a completion, the timeout scan and the request's owner meet, once in a while and for a few steps.
+            // Here a completion, the timeout scan and the owner of the request meet, once in a while and for a few
+            // steps.
             2 if random.one_in(3) => (Order::Targeted("request.state"), 64),
             // The CPU that is held back waits for a few decisions each time.
             _ => (Order::Targeted(random.pick::<&str>(LINES)), 64),
@@ -190,7 +193,7 @@ impl Plan {
         let is_owned = random.one_in(8);
         let scheduler = settings.scheduler.as_ref().and_then(|name| known.iter().find(|known| *known == name));
         let clients = Habits::draw_all(&mut random.fork(), settings.cpus, device.limits.capacity_sectors, period_ns);
-        // In most worlds of one client that alone drives the queue: its order is exact then.
+        // In most worlds of one client, that client alone drives the queue. The order is exact in these worlds.
         let nr_owners = clients.len() as u16;
         let device = if is_owned { device.owned_by(nr_owners) } else { device };
         let is_alone = clients.len() == 1 && !random.one_in(4);
@@ -217,7 +220,7 @@ impl Plan {
             clients,
             device,
             second: Whims::draw_second(&mut random.fork(), pace),
-            // More than one word of marks is for.
+            // More submitters than one word of marks has room for.
             nr_idle: if random.one_in(16) && !is_owned { random.within(57, 80) as u16 } else { 0 },
         }
     }
@@ -253,7 +256,7 @@ mod tests {
     fn names_under(folder: &Path, found: &mut BTreeSet<String>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            // Devices of the product are not in a world.
+            // Drivers of the product are not in a world.
             if path.is_dir() && path.file_name().is_some_and(|name| name != "driver") {
                 names_under(&path, found);
             } else if path.extension().is_some_and(|extension| extension == "rs") {

@@ -8,7 +8,7 @@ use blkmq_virtual::{Flags, RejectReason};
 use super::event::{Action, Asked, Control, DeviceState, Event, Phase};
 use super::history::Entry;
 
-/// Runs of equal sectors that are told; of a whole device there are too many.
+/// Runs of equal sectors that are printed. A whole device has too many runs to print all.
 const MOST_RUNS: usize = 12;
 
 impl Display for Entry<'_> {
@@ -116,7 +116,7 @@ impl Event<'_> {
         }
     }
 
-    /// What is seen at a look at the whole.
+    /// What a look at the whole queue shows.
     fn look(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Counted(counts) => {
@@ -301,7 +301,7 @@ impl Display for Newcomer<'_> {
     }
 }
 
-/// Flags that are set, each with a blank before it.
+/// The flags that are set, each with a blank before it.
 pub(crate) struct Marks<'a>(pub(crate) &'a Flags);
 
 impl Display for Marks<'_> {
@@ -323,7 +323,8 @@ impl Display for Marks<'_> {
     }
 }
 
-/// What sectors hold, the number of the operation that wrote it, equal neighbours together: `17 in 8 sectors, 0 in 4`.
+/// What sectors hold: the number of the operation that wrote each sector. Equal neighbours are printed together: `17 in
+/// 8 sectors, 0 in 4`.
 struct Runs<'a>(&'a [u64]);
 
 impl Display for Runs<'_> {
@@ -353,7 +354,7 @@ mod tests {
         Entry::Event(Stamp { step: 4711, time: Time(12_345_678), cpu: 3 }, event).to_string()
     }
 
-    /// The part behind time, step and CPU.
+    /// The part after the time, the step and the CPU.
     fn what(event: Event<'_>) -> String {
         line(event).split_once("cpu  3  ").expect("each line names the CPU").1.to_owned()
     }

@@ -1,4 +1,4 @@
-//! Who is told everything: keeps the history and asks the checkers.
+//! The witness: each part of the world tells it every event. It keeps the history and asks the checkers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,15 +19,15 @@ struct Inner {
     violation: Option<(Stamp, Violation)>,
     /// What the world's thread holds of memory, in bytes.
     live: Option<fn() -> i64>,
-    /// How much of that the history and the checkers have taken since they were made.
+    /// How many of the bytes in `live` the history and the checkers have taken since they were made.
     own: i64,
-    /// How much of it are buffers that clients keep for later.
+    /// How many of the bytes in `live` are buffers that clients keep for later.
     spare: i64,
 }
 
 impl Witness {
-    /// A witness with these checkers. `live` says what the world's thread holds of memory, in bytes; without it memory
-    /// is not checked.
+    /// A witness with these checkers. `live` returns how many bytes of memory the world's thread holds. Without `live`,
+    /// memory is not checked.
     pub(crate) fn new(history: History, checkers: Vec<Box<dyn Checker>>, live: Option<fn() -> i64>) -> Self {
         Self(Arc::new(Mutex::new(Inner { history, checkers, violation: None, live, own: 0, spare: 0 })))
     }
@@ -36,7 +36,7 @@ impl Witness {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something happened just now. Ends the run if it breaks a promise.
+    /// Called when something has just happened. Ends the run if the event breaks a promise.
     pub(crate) fn tell(&self, event: Event<'_>) {
         let is_fine = uninterrupted(|| self.inner().see(event));
         if !is_fine {
@@ -44,12 +44,13 @@ impl Witness {
         }
     }
 
-    /// A client keeps so many bytes more of buffers for later, or fewer.
+    /// Called when a client keeps this many bytes more of buffers for later; a negative number means fewer.
     pub(crate) fn note_spare(&self, bytes: isize) {
         uninterrupted(|| self.inner().spare += bytes as i64);
     }
 
-    /// Tells how much memory is held, apart from what the witness itself holds and buffers that nobody uses.
+    /// Tells how much memory is held, without the memory of the witness itself and without the buffers that are not in
+    /// use.
     pub(crate) fn tell_memory(&self) {
         let live = uninterrupted(|| {
             let Inner { live, own, spare, .. } = &*self.inner();
@@ -60,18 +61,19 @@ impl Witness {
         }
     }
 
-    /// Something that is no event breaks a promise.
+    /// Called when something that is no event breaks a promise.
     pub(crate) fn accuse(&self, violation: Violation) {
         uninterrupted(|| _ = self.inner().violation.get_or_insert((stamp(), violation)));
         stop();
     }
 
-    /// Another CPU goes on.
+    /// Called when another CPU runs from now on.
     pub(crate) fn note_switch(&self, switch: Switch) {
         self.inner().note(Entry::Switch(switch));
     }
 
-    /// Every CPU has come to its end, or the run was stopped: the first broken promise, and the hash of the history.
+    /// Called when every CPU has come to its end, or when the run was stopped. Returns the first broken promise, and
+    /// the hash of the history.
     pub(crate) fn end(&self, at: Stamp, is_finished: bool) -> (Option<(Stamp, Violation)>, u64) {
         let Inner { history, checkers, violation, .. } = &mut *self.inner();
         if violation.is_none() && is_finished {
@@ -83,7 +85,7 @@ impl Witness {
 }
 
 impl Inner {
-    /// Takes an entry into the history, whose reader may keep what it likes.
+    /// Takes an entry into the history. The reader of the history may keep what it wants.
     fn note(&mut self, entry: Entry<'_>) {
         let before = self.live.map_or(0, |live| live());
         self.history.note(entry);

@@ -18,38 +18,38 @@ use super::plan::Plan;
 use super::policy::Watched;
 use super::witness::{Witness, stamp};
 
-/// The longest that a client sleeps of its own accord, in ns. Whoever changes the queue may sleep longer: operations
-/// wait for it only while the queue is frozen or quiesced, and that the checkers know.
+/// The longest time that a client sleeps by its own decision, in ns. A CPU that changes the queue may sleep longer:
+/// operations wait for such a CPU only while the queue is frozen or quiesced, and the checkers know when it is.
 const NAP_NS: u64 = 3_000_000;
 
-/// Steps that all CPUs together may make without an operation becoming over. While a device hangs time jumps, but those
-/// who poll look now and then.
+/// Steps that all CPUs together may make while no operation becomes over. Time jumps ahead while a device hangs, but
+/// the threads that poll still look now and then, and each look takes steps.
 const MOST_STEPS: u64 = 200_000_000;
 
-/// Steps that a request may take in the long run.
+/// Steps that each request may add to the limit of the world.
 const STEPS_PER_REQUEST: u64 = 20_000;
 
-/// Most virtual CPUs that submit.
+/// The most virtual CPUs that submit.
 pub const MOST_CPUS: u16 = 64;
 
 /// What all worlds of a run have in common.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Virtual CPUs that submit, 1 to [`MOST_CPUS`]; background threads and whoever changes the queue have further
-    /// ones.
+    /// Virtual CPUs that submit, 1 to [`MOST_CPUS`]. Background threads and the operators that change the queue have
+    /// further CPUs.
     pub cpus: u16,
-    /// The scheduler, by a name that [`scheduler_names`] has; `None`: any, and changed under load.
+    /// The scheduler, by a name that [`scheduler_names`] has. `None`: any scheduler, and it changes under load.
     pub scheduler: Option<String>,
-    /// The locking around it; `None`: any, and changed under load.
+    /// The locking around the scheduler. `None`: any locking, and it changes under load.
     pub locking: Option<Locking>,
     /// A bug to plant.
     pub mutant: Option<Mutant>,
-    /// What the calling thread holds of memory, in bytes; without it memory is not checked.
+    /// Returns how many bytes of memory the calling thread holds. Without this function memory is not checked.
     pub live: Option<fn() -> i64>,
 }
 
 impl Settings {
-    /// Says what is wrong with them, if anything is.
+    /// Says what is wrong with the settings, if anything is wrong.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !(1..=MOST_CPUS).contains(&self.cpus) {
             return Err(format!("{} CPUs submit; right would be 1 to {MOST_CPUS}", self.cpus));
@@ -85,16 +85,16 @@ pub(crate) struct World {
     share: Arc<Mutex<Share>>,
 }
 
-/// What its clients have agreed on.
+/// What the clients of the world share.
 pub(crate) struct Share {
     pub(crate) claims: Claims,
-    /// All clients have come to their end.
+    /// Whether all clients have come to their end.
     pub(crate) is_over: bool,
     wanted: u64,
     taken: u64,
     last_number: u64,
     cursor: u64,
-    /// The step at which the world ends, unless operations become over.
+    /// The step at which the world ends, unless further operations become over before.
     last_step: u64,
 }
 
@@ -126,7 +126,7 @@ impl Share {
         self.taken += 1;
     }
 
-    /// The operation was not taken.
+    /// Called when the operation was not taken after all.
     pub(crate) const fn give_one_back(&mut self) {
         self.taken -= 1;
     }
@@ -137,7 +137,7 @@ impl Share {
         self.last_number
     }
 
-    /// Where the stream that all share goes on.
+    /// Where the sequential stream that all clients share continues.
     pub(crate) const fn go_on(&mut self, nr_sectors: u64, capacity: u64) -> u64 {
         let here = if self.cursor + nr_sectors > capacity { 0 } else { self.cursor };
         self.cursor = here + nr_sectors;
@@ -146,7 +146,7 @@ impl Share {
 }
 
 impl World {
-    /// Submitters that do nothing, numbered behind the clients.
+    /// Joins submitters that do nothing. Their numbers come after those of the clients.
     fn join_idle(&self, nr_idle: u16, nr_clients: u16) -> Vec<Submitter> {
         let join = |number| {
             let submitter = self.q.submitter(&Client::new("idle")).expect("there are places for some who do nothing");
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// An operation of so many requests is over: the world may go on for longer.
+    /// Called when an operation of this many requests is over. The world may then run for longer.
     pub(crate) fn allow_more(&self, nr_requests: u64) {
         let now = steps();
         let last_step = self.share(|share| {
@@ -175,14 +175,14 @@ impl World {
         go_on_for(last_step - now);
     }
 
-    /// Looks at, or changes, what all share.
+    /// Reads or changes the state that all clients share.
     pub(crate) fn share<R>(&self, act: impl FnOnce(&mut Share) -> R) -> R {
         uninterrupted(|| act(&mut self.share.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-/// Plays the world of a seed until `requests` operations were taken and all are over. Must have a thread of its own,
-/// that ends soon after: a world that ends badly leaves its thread counting as panicking.
+/// Plays the world of a seed until `requests` operations were taken and all of them are over. The caller must run this
+/// on a thread of its own that ends soon after: a world that ends badly leaves its thread counting as panicking.
 pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
     let plan = Plan::draw(seed, settings);
     let witness = Witness::new(History::new(reader), check::all(&facts(&plan)), settings.live);
@@ -202,7 +202,7 @@ pub(crate) fn play(seed: u64, requests: u64, settings: &Settings, reader: Option
     Outcome { requests, steps: at.step, hash, violation }
 }
 
-/// What the checkers are told of a world before it begins.
+/// What the checkers know of a world before it begins.
 fn facts(plan: &Plan) -> Facts {
     let DeviceConfig { limits, topology, is_concurrent, .. } = plan.device;
     let Plan { io_timeout_ms, locking, bypass, nr_requests, .. } = *plan;
@@ -221,7 +221,7 @@ fn options(plan: &Plan, witness: &Witness, device: &Arc<Device>) -> Options {
     }
 }
 
-/// What is wrong with such an end, apart from promises that were seen to be broken.
+/// What is wrong with the way in which the world ended, apart from promises that the checkers saw broken.
 fn trouble(ended: Ended) -> Option<Violation> {
     match ended {
         Ended::Finished | Ended::Stopped => None,
@@ -243,7 +243,7 @@ fn trouble(ended: Ended) -> Option<Violation> {
     }
 }
 
-/// What the first CPU does: builds the queue, lets the others work, and tears down.
+/// What the first CPU does: it builds the queue, lets the other CPUs work, and tears everything down.
 fn go(plan: Plan, device: Arc<Device>, witness: Witness, share: Arc<Mutex<Share>>) {
     go_on_for(MOST_STEPS);
     witness.tell_memory();

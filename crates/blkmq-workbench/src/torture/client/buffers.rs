@@ -1,4 +1,4 @@
-//! Buffers that are used again, and what is written into their sectors.
+//! Buffers that are used again, and the contents of their sectors.
 
 use blkmq_virtual::{Buffer, Buffers};
 
@@ -6,10 +6,10 @@ use super::super::witness::Witness;
 
 const SECTOR: usize = 512;
 
-/// What a read's buffers hold beforehand: no operation has this number.
+/// What a read's buffers hold before the read. No operation has this number.
 const POISON: u64 = u64::MAX;
 
-/// Buffers that are not in use, by the power of two that is their capacity. The witness knows how much memory they
+/// Buffers that are not in use, by their capacity, which is a power of two. The witness is told how much memory they
 /// take.
 pub(super) struct Spare {
     witness: Witness,
@@ -21,7 +21,7 @@ impl Spare {
         Self { witness, classes: Default::default() }
     }
 
-    /// A buffer of `len` bytes with anything in it.
+    /// A buffer of `len` bytes with arbitrary contents.
     pub(super) fn take(&mut self, len: usize) -> Buffer {
         let capacity = len.next_power_of_two();
         let mut buffer = match self.class(len).and_then(Vec::pop) {
@@ -39,7 +39,7 @@ impl Spare {
         self.classes.get_mut(len.next_power_of_two().ilog2() as usize)
     }
 
-    /// Takes back buffers of [`take`](Self::take), of the length that they had then.
+    /// Takes back buffers that came from [`take`](Self::take). Their length is still the same.
     pub(super) fn keep(&mut self, buffers: Buffers) {
         let mut keep = |buffer: Buffer| {
             let capacity = buffer.len().next_power_of_two();
@@ -63,7 +63,7 @@ impl Drop for Spare {
     }
 }
 
-/// Writes a number into each sector, or poison.
+/// Writes a number into each sector; `None` writes [`POISON`].
 pub(super) fn stamp(buffers: &mut Buffers, number: Option<u64>) {
     let bytes = number.unwrap_or(POISON).to_le_bytes();
     for buffer in buffers.iter_mut() {
@@ -71,7 +71,7 @@ pub(super) fn stamp(buffers: &mut Buffers, number: Option<u64>) {
     }
 }
 
-/// What each sector holds.
+/// Reads the number in each sector.
 pub(super) fn read_stamps(buffers: &Buffers, stamps: &mut Vec<u64>) {
     let sectors = buffers.iter().flat_map(|buffer| buffer.chunks_exact(SECTOR));
     stamps.extend(sectors.map(|sector| u64::from_le_bytes(sector[..8].try_into().expect("eight bytes are eight"))));

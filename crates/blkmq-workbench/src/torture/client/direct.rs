@@ -1,4 +1,4 @@
-//! A client that works with its submitter itself.
+//! A client that calls its submitter directly.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use blkmq_virtual::{RejectReason, Rejected, Submitter};
 use super::Client;
 use crate::torture::plan::magnitude;
 
-/// How often a client does what after a burst, as weights.
+/// How often a client takes each of its actions after a burst, as weights.
 #[derive(Debug, Clone)]
 pub(super) struct Rhythm {
     flush: u64,
@@ -16,9 +16,10 @@ pub(super) struct Rhythm {
     wait: u64,
     deadline: u64,
     nothing: u64,
-    /// Percent of the rounds in which it reaps all that is over; else it reaps a few.
+    /// Percent of the rounds in which the client reaps everything that is over. In the other rounds it reaps a few
+    /// operations.
     reaps_all: u64,
-    /// Percent of the rounds after which it pauses.
+    /// Percent of the rounds after which the client pauses.
     pauses: u64,
 }
 
@@ -26,13 +27,13 @@ impl Rhythm {
     pub(super) fn draw(random: &mut Random) -> Self {
         let mut weight = || if random.one_in(2) { 0 } else { magnitude(random, 16) };
         let (flush, poll, wait, deadline, nothing) = (weight(), weight(), weight(), weight(), weight());
-        // A rhythm of nothing at all cannot be drawn from.
+        // If all weights are zero, no action can be drawn.
         let poll = if flush + poll + wait + deadline + nothing == 0 { 1 } else { poll };
         let (reaps_all, pauses) = (random.below(101), if random.one_in(2) { 0 } else { random.below(101) });
         Self { flush, poll, wait, deadline, nothing, reaps_all, pauses }
     }
 
-    /// The rhythm of one that goes on only when it is woken.
+    /// The rhythm of a client that runs only when it is woken.
     pub(super) fn sleeper(random: &mut Random) -> Self {
         let reaps_all = random.below(101);
         Self { flush: 0, poll: 0, wait: 1, deadline: 0, nothing: 0, reaps_all, pauses: 0 }
@@ -47,7 +48,7 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter, rhythm: Rhythm
         pass_on(client, &mut submitter, &rhythm);
         idle_rounds = if reap(client, &mut submitter, &rhythm) == 0 { idle_rounds + 1 } else { 0 };
         if idle_rounds > 2 {
-            // Others may depend on this thread's polling, so no rhythm goes without it for long.
+            // Other threads may depend on the polling of this thread, so a client in any rhythm polls now and then.
             submitter.poll();
         }
         if client.habits.random.one_in(16) {
@@ -74,7 +75,8 @@ pub(super) fn burst(client: &mut Client, submitter: &mut Submitter) {
     }
     let nr_operations = client.habits.random.within(1, client.habits.burst);
     if client.habits.random.below(100) < client.habits.batches {
-        // One more than there are slots is rejected like ten more, and each attempt tries the whole plug.
+        // One operation more than there are slots is rejected just like ten more, and each attempt tries the whole
+        // plug.
         let nr_free = submitter.nr_slots() - submitter.nr_outstanding();
         return batch(client, submitter, nr_operations.min(nr_free as u64 + 1));
     }
@@ -136,7 +138,7 @@ fn pass_on(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) {
     client.passed_on();
 }
 
-/// Takes what is over. Returns how many were.
+/// Takes what is over. Returns how many operations that were.
 fn reap(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) -> u64 {
     if client.habits.random.below(100) < rhythm.reaps_all {
         return submitter.reap_all(|completion| client.over(completion)) as u64;

@@ -1,4 +1,4 @@
-//! A client that awaits its operations, on an executor of its own that sleeps when nothing can go on.
+//! A client that awaits its operations on its own executor, which sleeps when no future can make progress.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
         }
         let before = awaited.len();
         if before > 0 && client.habits.random.one_in(200) {
-            // Nobody wants to know any more. The operation goes on, and is over when its submitter has left.
+            // No task awaits this operation any more. The operation goes on, and is over at the latest when its
+            // submitter has left.
             let given_up = client.habits.random.below(before as u64) as usize;
             let (bio, operation) = awaited.swap_remove(given_up);
             client.world.witness.tell(Event::Forgotten { submitter: client.number, bio });
@@ -50,8 +51,8 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
             Poll::Pending => true,
         });
         if awaited.is_empty() {
-            // What has all slots, or the sectors that are wanted, may be operations that nobody awaits: only leaving
-            // makes them complete then.
+            // Operations that no task awaits may hold all slots, or the sectors that this client wants. Only leaving
+            // makes such operations complete.
             if !goes_on || is_full || client.habits.meetings.is_some() || client.habits.random.one_in(4) {
                 break;
             }
@@ -68,7 +69,7 @@ pub(super) fn work(client: &mut Client, submitter: Submitter, nr_tasks: u64) {
     client.left(false);
 }
 
-/// Submits until enough are awaited. False if there is no slot for more.
+/// Submits until enough operations are awaited. Returns false if there is no slot for another one.
 fn submit(client: &mut Client, submitter: &AsyncSubmitter, awaited: &mut Vec<(u64, Operation)>, most: usize) -> bool {
     while awaited.len() < most {
         let Some((bio, is_bad)) = client.next() else { return true };

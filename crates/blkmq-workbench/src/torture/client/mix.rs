@@ -11,38 +11,39 @@ use crate::torture::world::Share;
 
 const SECTOR: usize = 512;
 
-/// The weights and measures of what a client asks for. Many are zero: worlds differ.
+/// The weights and limits of what a client asks for. Many are zero, so that worlds differ.
 #[derive(Debug, Clone)]
 pub(super) struct Mix {
     /// Weights of reads, writes, discards, writes of zeroes, flushes.
     ops: [u64; 5],
-    /// Weights of the ways to go over the sectors.
+    /// Weights of the ways to choose the next sectors.
     walks: [u64; 4],
-    /// Sectors that it works on: first and how many.
+    /// Sectors that the client works on: the first, and how many.
     area: (u64, u64),
     most_sectors: u64,
     /// Most pieces of an operation's data.
     most_pieces: u64,
     /// Percent of operations with each flag.
     flags: [u64; 10],
-    /// Percent that have a priority of their own, that have any size, and that cannot be.
+    /// Percent of the operations that have a priority of their own, of those that have any size, and of those that are
+    /// invalid.
     priorities: u64,
     large: u64,
     bad: u64,
     /// The class of all priorities; `None`: any.
     class: Option<Class>,
-    /// Where its own streams have come to.
+    /// Where the client's own sequential streams have come to.
     forward: u64,
     backward: u64,
 }
 
-/// The ways to go over the sectors.
+/// The ways to choose the next sectors.
 #[derive(Debug, Clone, Copy)]
 enum Walk {
     Random,
     Forward,
     Backward,
-    /// Goes on where the last client that walked like this ended.
+    /// Continues where the last client with this walk ended.
     Together,
 }
 
@@ -56,14 +57,14 @@ pub(super) enum Fault {
     Priority,
 }
 
-/// An operation that a client has in mind, still without its buffers.
+/// An operation that a client is about to submit, still without its buffers.
 pub(super) struct Wish {
     pub(super) bio: Bio,
     pub(super) fault: Option<Fault>,
     pub(super) claim: Option<Claim>,
 }
 
-/// Any priority, or any of this class.
+/// Any priority, or, with a class, any priority of this class.
 pub(super) fn priority(random: &mut Random, class: Option<Class>) -> IoPriority {
     let drawn = *random.pick(&Class::ALL);
     IoPriority { class: class.unwrap_or(drawn), level: random.below(8) as u8 }
@@ -73,7 +74,7 @@ impl Mix {
     pub(super) fn draw(random: &mut Random, capacity: u64, class: Option<Class>) -> Self {
         let mut weight = |most| if random.one_in(2) { 0 } else { magnitude(random, most) };
         let (reads, writes) = (weight(32), weight(32));
-        // With neither there would be hardly anything to do.
+        // If both were zero, hardly any operation would be drawn.
         let writes = if reads + writes == 0 { 1 } else { writes };
         let ops = [reads, writes, weight(4), weight(4), weight(4)];
         let walks = [1 + weight(16), weight(16), weight(16), weight(16)];
@@ -145,7 +146,7 @@ impl Mix {
         };
         let (first, nr_sectors) = self.area;
         let most = most.clamp(block, nr_sectors.max(block));
-        // Every second operation has the full length: neighbours of equal length are what merges.
+        // Every second operation has the full length, because neighbours of equal length are the ones that merge.
         let length = if random.one_in(2) { most } else { magnitude(random, most) };
         let length = length.next_multiple_of(block).min(limits.capacity_sectors / block * block);
         let last = (first + nr_sectors).saturating_sub(length).max(first);
@@ -168,11 +169,11 @@ impl Mix {
         (sector.min(last) / block * block, length)
     }
 
-    /// The data of an operation, or somebody else's.
+    /// The buffers of an operation. With a fault they do not fit the operation.
     pub(super) fn buffers(&self, random: &mut Random, bio: &Bio, fault: Option<Fault>, spare: &mut Spare) -> Buffers {
         let has_data = matches!(bio.op, Op::Read | Op::Write);
         if fault == Some(Fault::Buffers) {
-            // None, where there should be some, or the other way round, is wrong too.
+            // An operation with buffers where it must have none, or without where it needs some, is wrong too.
             return if has_data { Buffers::None } else { Buffers::One(spare.take(SECTOR)) };
         }
         if !has_data {
@@ -202,7 +203,7 @@ impl Mix {
 }
 
 impl Fault {
-    /// Whether it makes an operation of this kind one that must be rejected.
+    /// Whether this fault makes an operation of this kind one that the queue must reject.
     fn fits(self, op: Op, limits: &Limits) -> bool {
         match self {
             Self::Empty | Self::BeyondEnd => op != Op::Flush,
@@ -216,7 +217,7 @@ fn block(limits: &Limits) -> u64 {
     u64::from(limits.logical_block_size) / SECTOR as u64
 }
 
-/// A place in `weights`, not all of which are zero.
+/// Draws an index into `weights`. Not all weights are zero.
 fn weighted(random: &mut Random, weights: &[u64]) -> usize {
     let mut drawn = random.below(weights.iter().sum());
     let at = weights.iter().position(|weight| {

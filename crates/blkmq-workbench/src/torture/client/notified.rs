@@ -1,4 +1,5 @@
-//! A client that sleeps on its own: it is told of completions, and looks again when its submitter wanted to.
+//! A client that sleeps without the queue's help. It is told of completions, and looks again when its submitter wanted
+//! to.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use blkmq_virtual::{Notify, Submitter};
 
 use super::{Client, direct};
 
-/// Whom the queue tells.
+/// The receiver of the queue's notifications.
 struct Bell(Parker);
 
 impl Notify for Bell {
@@ -30,13 +31,13 @@ pub(super) fn work(client: &mut Client, mut submitter: Submitter) {
         }
         while is_told && !submitter.poll() && submitter.nr_outstanding() > 0 {
             let now = client.world.q.clock().now();
-            // `None`: whoever ends the quiescence tells.
+            // `None`: the thread that ends the quiescence tells this client.
             let timeout = submitter.next_wakeup().map(|wakeup| Duration::from_nanos(wakeup.since(now)));
             client.sleeps(|| bell.0.park_until(timeout));
         }
         client.passed_on();
         let nr_reaped = submitter.reap_all(|completion| client.over(completion));
-        // All that it wanted may have been refused.
+        // The queue may have refused everything that this client wanted.
         idle_rounds = if nr_reaped == 0 { idle_rounds + 1 } else { 0 };
         if !client.stays() {
             break;
