@@ -1,4 +1,4 @@
-//! What must be true of a world, one file for each kind of promise.
+//! What must be true of a world. Each file checks one kind of promise.
 
 mod alone;
 mod arrivals;
@@ -52,16 +52,17 @@ pub(crate) struct Facts {
     pub(crate) locking: Locking,
     /// Whether requests may pass the scheduler by, at the start.
     pub(crate) bypass: bool,
-    /// The knob `nr_requests` as it was asked for, if it was.
+    /// The knob `nr_requests` as the plan sets it. `None`: the plan does not set it.
     pub(crate) nr_requests: Option<u32>,
-    /// The device takes calls for one hardware queue from several CPUs at once.
+    /// Whether the device takes calls for one hardware queue from several CPUs at once.
     pub(crate) is_concurrent: bool,
-    /// The longest that a client or the controller sleeps of its own accord while operations are outstanding, in ns.
+    /// The longest time that a client or the controller sleeps by its own decision while operations are outstanding, in
+    /// ns.
     pub(crate) nap_ns: u64,
 }
 
 impl Facts {
-    /// What `nr_requests` is while there is a scheduler, or none.
+    /// The value of `nr_requests`, with or without a scheduler.
     fn nr_requests(&self, has_scheduler: bool) -> u64 {
         let asked = self.nr_requests.map(u64::from);
         if has_scheduler {
@@ -72,7 +73,7 @@ impl Facts {
     }
 }
 
-/// A checker for each kind of promise.
+/// One checker for each kind of promise.
 pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
     vec![
         Box::new(lost::Lost::new(facts)),
@@ -107,7 +108,7 @@ pub(crate) fn all(facts: &Facts) -> Vec<Box<dyn Checker>> {
 pub(crate) struct Violation {
     /// The checker's name.
     pub(crate) rule: &'static str,
-    /// What happened and what should have, in one sentence.
+    /// What happened and what should have happened, in one sentence.
     pub(crate) what: String,
     /// The operations concerned, by number.
     pub(crate) bios: Vec<u64>,
@@ -123,7 +124,7 @@ pub(crate) trait Checker: Send {
     /// The promise that it breaks.
     fn see(&mut self, at: Stamp, event: &Event<'_>) -> Result<(), Violation>;
 
-    /// Every CPU has come to its end.
+    /// Called when every CPU has come to its end.
     ///
     /// # Errors
     /// The promise that was not kept.
@@ -139,13 +140,13 @@ impl Violation {
         Self { rule, what, bios: Vec::new(), requests: Vec::new() }
     }
 
-    /// The same, with an operation that it concerns.
+    /// Adds an operation that the violation concerns.
     pub(crate) fn bio(mut self, bio: u64) -> Self {
         self.bios.push(bio);
         self
     }
 
-    /// The same, with a request that it concerns.
+    /// Adds a request that the violation concerns.
     pub(crate) fn request(mut self, rq: blkmq_sched::RqId) -> Self {
         self.requests.push(rq);
         self

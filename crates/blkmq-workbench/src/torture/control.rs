@@ -218,7 +218,7 @@ impl Controller {
             self.tell(control, Phase::Refused);
             return false;
         }
-        // [`Change::wait`] spins, so it is called only on a queue that has drained already. In both cases the queue
+        // `Change::wait` spins, so it is called only on a queue that has drained already. In both cases the queue
         // stays frozen until the witness was told of the change.
         let outer = self.whims.random.one_in(4).then(|| {
             let mut freeze = self.world.q.freeze();

@@ -1,8 +1,10 @@
-//! A device of a world: it keeps a number for each sector, takes its time, and does wrong what devices do wrong.
+//! The device of a world: it stores a number for each sector, takes time for its requests, and has the faults that
+//! devices have.
 //!
-//! A read finds what the device holds when it is offered; a write changes it when it completes, all of it and at that
-//! moment. A write that fails, or is given up, changes any of its sectors or none, until the device says so and never
-//! after. Between the requests of a batch, and between telling of a completion and completing, other CPUs go on.
+//! A read finds what the device holds when the read is offered. A write changes all its sectors at the moment when it
+//! completes. A write that fails, or that is given up, changes any of its sectors or none. It does so before the device
+//! says that it failed, and never after. Other CPUs run between the requests of a batch, and between the moment when
+//! the witness is told of a completion and the completion itself.
 
 mod config;
 mod held;
@@ -26,10 +28,10 @@ use inner::{Found, Inner, Verdict};
 use super::event::DeviceState;
 use super::witness::Witness;
 
-/// The name under which the device itself accuses.
+/// The name of the rule under which the device itself reports a broken promise.
 const RULE: &str = "device";
 
-/// A device whose every act the witness is told of.
+/// A device that tells the witness everything it does.
 pub(crate) struct Device {
     config: DeviceConfig,
     /// Locked only in sections that no other CPU interrupts.
@@ -43,18 +45,18 @@ impl Device {
         Arc::new(Self { config, inner })
     }
 
-    /// What it has to do.
+    /// What the device has to do.
     pub(crate) fn state(&self) -> DeviceState {
         self.with(|inner| inner.state())
     }
 
-    /// Takes the power away and gives it back, as happens now and then by itself.
+    /// Takes the power away and gives it back. This also happens now and then by itself.
     #[cfg(test)]
     pub(crate) fn lose_power(&self) {
         self.with(Inner::lose_power);
     }
 
-    /// Sees to it that nobody else calls for an owned hardware queue meanwhile.
+    /// Makes sure that no other CPU calls for an owned hardware queue at the same time.
     fn call(&self, hctx: u16) -> Option<Call<'_>> {
         self.config.is_owned.then(|| {
             self.with(|inner| inner.begin_call(hctx));
@@ -67,7 +69,7 @@ impl Device {
     }
 }
 
-/// A call for an owned hardware queue, until it returns.
+/// A call for an owned hardware queue. It lasts until this value is dropped.
 struct Call<'d> {
     device: &'d Device,
     hctx: u16,

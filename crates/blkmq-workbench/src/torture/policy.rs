@@ -1,4 +1,4 @@
-//! A scheduler whose every decision the witness is told of.
+//! A scheduler that tells the witness every decision it makes.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use blkmq_virtual::sync::kept;
 use super::event::Event;
 use super::witness::Witness;
 
-/// Another scheduler, that is watched. It decides nothing itself.
+/// A wrapper that watches another scheduler. The wrapper decides nothing.
 pub(crate) struct Watched {
     inner: Box<dyn Scheduler>,
     witness: Witness,
@@ -24,9 +24,9 @@ impl Watched {
 }
 
 impl Watched {
-    /// The time that the scheduler is asked at: no other than it was told, but for the planted bug `policy.expiry`, by
-    /// which nothing ever expires. With several classes waiting the time also says which may go, which is another
-    /// matter.
+    /// The time that the inner scheduler is asked with. It is the time that the wrapper was told, except with the
+    /// planted bug `policy.expiry`, with which no request ever expires. If requests of several classes wait, the true
+    /// time is used in any case: it then also decides which class may go, and this bug must not change that.
     fn asked_at(&self, now: Time) -> Time {
         if kept("policy.expiry") || self.inner.wants_tally() { now } else { Time(0) }
     }
@@ -165,7 +165,7 @@ mod tests {
     use super::super::history::History;
     use super::*;
 
-    /// Writes down what it is told.
+    /// Writes down every event that it is told.
     struct Writer(Arc<Mutex<Vec<String>>>);
 
     impl Checker for Writer {

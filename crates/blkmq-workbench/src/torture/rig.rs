@@ -1,4 +1,4 @@
-//! Many worlds: one after the other on every core, until enough has happened or one of them breaks a promise.
+//! Many worlds: one after the other on every core, until enough has happened or until a world breaks a promise.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -15,25 +15,25 @@ use super::failure::Broken;
 use super::history::{Mix, Reader};
 use super::world::{Outcome, Settings, play};
 
-/// Operations of a world. A run of more is a run of several worlds; one of as many or fewer is the one world of its
-/// seed, so that a failing world is repeated as a run of its own.
+/// The most operations of one world. A run of more operations is a run of several worlds. A run of this many or fewer
+/// is the one world of its seed, so a failing world can be repeated as a run of its own.
 pub const WORLD_REQUESTS: u64 = 5000;
 
-/// How much is to happen.
+/// How much shall happen in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
-    /// So many operations, in worlds of [`WORLD_REQUESTS`] but for the last, which may be smaller.
+    /// This many operations, in worlds of [`WORLD_REQUESTS`]. The last world may be smaller.
     Requests(u64),
-    /// Whole worlds, begun until this time is over; one at least.
+    /// Whole worlds. A new one begins until this time is over; at least one is played.
     Time(Duration),
 }
 
-/// A run: worlds that follow from one seed. What they come to does not depend on the number of threads.
+/// A run: the worlds that follow from one seed. The result does not depend on the number of threads.
 #[derive(Debug, Clone)]
 pub struct Rig {
-    /// The seed of the first world; those of the others follow from it.
+    /// The seed of the first world. The seeds of the other worlds follow from it.
     pub seed: u64,
-    /// When it ends.
+    /// When the run ends.
     pub length: Length,
     /// What all worlds have in common.
     pub settings: Settings,
@@ -41,45 +41,45 @@ pub struct Rig {
     pub threads: NonZero<usize>,
 }
 
-/// What can be asked of a run that goes on.
+/// How another thread watches and stops a run.
 #[derive(Debug, Clone, Default)]
 pub struct Control {
-    /// Set to end the run after the worlds that have begun.
+    /// Set to true to end the run. The worlds that have begun are still played to their end.
     pub stop: Arc<AtomicBool>,
     /// Operations of the worlds that have ended.
     pub requests: Arc<AtomicU64>,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally {
     /// Operations that were taken in clean worlds.
     pub requests: u64,
     /// Steps of all virtual CPUs in clean worlds.
     pub steps: u64,
-    /// Clean worlds; if one failed, those before it.
+    /// Clean worlds. If a world failed, the clean worlds before it.
     pub worlds: u64,
-    /// The hash of the histories of these worlds.
+    /// The hash of the histories of the clean worlds.
     pub hash: u64,
-    /// The clean world that took the most steps for an operation.
+    /// The clean world that took the most steps for each operation.
     pub heaviest: Option<Heaviest>,
     /// The first world that broke a promise, as it was played.
     pub failure: Option<Broken>,
 }
 
-/// What a world took.
+/// The cost of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heaviest {
-    /// Its seed.
+    /// The world's seed.
     pub seed: u64,
     /// Operations that were taken.
     pub requests: u64,
-    /// Steps of all its virtual CPUs.
+    /// Steps of all virtual CPUs.
     pub steps: u64,
 }
 
 impl Heaviest {
-    /// Steps for an operation on average.
+    /// Steps for each operation, on average.
     #[must_use]
     pub const fn steps_per_request(&self) -> u64 {
         self.steps / if self.requests > 0 { self.requests } else { 1 }
@@ -101,7 +101,7 @@ impl Rig {
             while !control.stop.load(Ordering::Relaxed) && (next.load(Ordering::Relaxed) == 0 || !is_late()) {
                 let world = next.fetch_add(1, Ordering::Relaxed);
                 let Some(requests) = self.requests_of(world) else { return };
-                // Worlds are begun in order, so every one before the first that failed is played to its end.
+                // Worlds are begun in order, so every world before the first that failed is played to its end.
                 if world > first_failed.load(Ordering::Relaxed) {
                     return;
                 }
@@ -123,7 +123,7 @@ impl Rig {
         Tally { requests, steps, worlds, hash: mix.finish(), heaviest, failure }
     }
 
-    /// The operations of a world; `None`: there is none of this number.
+    /// The number of operations of a world. `None`: the run has no world of this number.
     fn requests_of(&self, world: u64) -> Option<u64> {
         let Length::Requests(all) = self.length else { return Some(WORLD_REQUESTS) };
         let before = world.saturating_mul(WORLD_REQUESTS);
@@ -131,7 +131,8 @@ impl Rig {
     }
 }
 
-/// The seed of a world of a run. That of the first one is the run's, so that each world is a run of its own as well.
+/// The seed of a world of a run. The first world has the seed of the run, so that each world can also be played as a
+/// run of its own.
 fn world_seed(seed: u64, world: u64) -> u64 {
     if world == 0 {
         return seed;
@@ -142,18 +143,18 @@ fn world_seed(seed: u64, world: u64) -> u64 {
     mix.finish()
 }
 
-/// Worlds taken together in their order, whatever the order in which they end.
+/// The results of the worlds, combined in the order of the worlds and not in the order in which they end.
 struct Fold {
     /// The seed of the run.
     seed: u64,
-    /// The world that comes next.
+    /// The number of the world that comes next.
     next: u64,
     waiting: BTreeMap<u64, Outcome>,
     requests: u64,
     steps: u64,
     heaviest: Option<Heaviest>,
     mix: Mix,
-    /// The first world that failed: nothing after it counts.
+    /// The first world that failed. No world after it counts.
     failed: Option<(u64, Outcome)>,
 }
 
@@ -185,7 +186,7 @@ impl Fold {
     }
 }
 
-/// Plays a world in a thread of its own.
+/// Plays a world on a thread of its own.
 pub(crate) fn play_apart(seed: u64, requests: u64, settings: &Settings, reader: Option<Reader>) -> Outcome {
     if let Err(what) = settings.check() {
         return broken(what);

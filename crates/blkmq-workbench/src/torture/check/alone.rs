@@ -1,9 +1,11 @@
-//! Where one thread alone drives a queue, each hardware queue gets requests in the very order in which they were chosen
-//! for it, whatever the number of hardware queues. What the device gave back waits in front of the scheduler, in the
-//! order of the giving back: it comes behind all that was chosen before, and before all that is chosen later.
+//! If one thread alone drives a queue, each hardware queue gets requests in exactly the order in which they were chosen
+//! for it, whatever the number of hardware queues. Requests that the device gave back wait in front of the scheduler,
+//! in the order in which they were given back. Such a request comes after all requests that were chosen before it was
+//! given back, and before all that are chosen later.
 //!
-//! Several threads may invert one another's choices, and take what another has put aside; so this holds from a moment
-//! at which the queue had drained, until a second one comes. Submitters that do nothing do not count.
+//! Several threads may reverse the order of one another's choices, and take requests that another thread has put aside.
+//! So the promise holds from a moment at which the queue had drained until a second thread comes. Submitters that do
+//! nothing do not count.
 
 use blkmq_sched::RqId;
 
@@ -13,21 +15,21 @@ use super::{Checker, Violation};
 
 const RULE: &str = "alone";
 
-/// Who does nothing is no tenant's.
+/// The tenant number of submitters that do nothing. No tenant has it.
 const NOBODY: u16 = u16::MAX;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Alone {
     is_alone: bool,
-    /// Submitters that are there, other than those that do nothing, and background threads.
+    /// Submitters that are there and do something, and background threads.
     submitters: Vec<u16>,
     nr_threads: u16,
-    /// Choices and returns so far.
+    /// The number of choices and returns so far.
     now: u64,
-    /// Which of them was a request's, until it is offered.
+    /// The number of the choice or return that a request came from, until the request is offered.
     turns: Table<Option<u64>>,
-    /// The last that each hardware queue got.
+    /// The last request that each hardware queue got, with its number.
     last: Vec<(u64, RqId)>,
 }
 
@@ -36,7 +38,7 @@ impl Alone {
         Self { is_alone: true, submitters: Vec::new(), nr_threads: 0, now: 0, turns: Table::new(), last: Vec::new() }
     }
 
-    /// Whether there is no second thread just now.
+    /// Whether there is only one thread now.
     const fn is_one(&self) -> bool {
         self.submitters.len() <= 1 && self.nr_threads == 0
     }
@@ -124,7 +126,7 @@ mod tests {
         told().good(offer(1)).good(offer(2)).good(offer(3));
         told().good(offer_on(2, 1)).good(offer(1)).good(offer_on(4, 1)).good(offer(3));
         told().good(offer_on(2, 1)).good(offer(3)).bad(offer(1), "in another order than");
-        // What was refused keeps its place, whatever that is.
+        // A request that was refused keeps its place, whatever the place is.
         told().good(offer(1)).good(acted(rq(1), Action::Refused)).good(offer(1)).good(offer(2));
     }
 

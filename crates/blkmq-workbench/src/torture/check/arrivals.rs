@@ -1,10 +1,10 @@
-//! What comes into the scheduler is what was submitted: of its client and priority, awaited or not, and it merges or
-//! stays alone as it wished and the queue lets it. Of one submitter, requests of one kind (class of priority, awaited
-//! or not) come in the order in which they were submitted; what must not wait comes when its submitter passes its plug
-//! on, or never.
+//! What comes into the scheduler is what was submitted. A request has the client and the priority of its operation, it
+//! is awaited or not as the operation was, and it merges or stays alone as the operation asked and the queue allows.
+//! The requests of one submitter and one kind (class of priority, awaited or not) come in the order in which they were
+//! submitted. A request that must not wait comes when its submitter passes its plug on, or never.
 //!
-//! A request has the id of the operation that began it. That is known when the submitter hears of it: of one that was
-//! submitted by itself then, of all others when they are over.
+//! A request has the id of the operation that began it. A checker knows the id when the submitter learns it: for an
+//! operation that was submitted alone this is at once, for all others when they are over.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ struct Operation {
     step: u64,
 }
 
-/// A request as it came into the scheduler, and how many had come before.
+/// A request as it came into the scheduler, and the number of requests that had come before it.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     info: Info,
@@ -37,12 +37,11 @@ struct Arrival {
 #[derive(Debug, Clone, Copy, Default)]
 struct Submitter {
     tenant: u16,
-    /// When it passed its plug on last.
+    /// The step at which the submitter last passed its plug on.
     passed_on: u64,
 }
 
-/// Those who are one client to the queue: how many submitters there are of it, and which client it is, if that is
-/// known.
+/// The submitters that are one client to the queue: how many there are, and which client they are, if that is known.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tenant {
     nr_submitters: u32,
@@ -54,7 +53,7 @@ struct Tenant {
 struct NoMerges {
     level: MergeLevel,
     coming: Option<MergeLevel>,
-    /// What it was before, and until which step.
+    /// Earlier values of the knob, each with the step until which it held.
     before: Vec<(u64, MergeLevel)>,
 }
 
@@ -65,9 +64,10 @@ pub(super) struct Arrivals {
     locking: Locking,
     operations: Book<Operation>,
     submitters: Vec<Submitter>,
-    /// By tenant.
+    /// The tenants by number.
     tenants: BTreeMap<u16, Tenant>,
-    /// Whose a client is or was: what has the id of one that is gone is taken for that one.
+    /// The tenant that each client belongs to, also after the client is gone. A request with the id of a client that is
+    /// gone is taken for that client's.
     owners: BTreeMap<ClientId, u16>,
     nomerges: NoMerges,
     names: Table<u64>,
@@ -75,7 +75,7 @@ pub(super) struct Arrivals {
     nr_arrivals: u64,
     /// First sector and length of a request as the device was offered it.
     offers: Table<(u64, u32)>,
-    /// By pool and kind: the operation that came last, of those with names, and its number.
+    /// By pool and kind: the operation with a name that came last, and its number.
     last: Vec<[(u64, u64); 6]>,
 }
 
@@ -99,7 +99,7 @@ impl NoMerges {
         }
     }
 
-    /// Whether all levels since this step are such.
+    /// Whether all levels since this step satisfy `is_such`.
     fn was_always(&self, step: u64, is_such: impl Fn(MergeLevel) -> bool) -> bool {
         let before = self.before.iter().rev().take_while(|(until, _)| *until >= step).map(|(_, level)| *level);
         before.chain(self.coming).chain([self.level]).all(is_such)
@@ -137,7 +137,7 @@ impl Arrivals {
         *self.arrivals.entry(rq) = Some((rq, Arrival { info, number: self.nr_arrivals }));
         let Some(&bio) = self.names.get(rq) else { return Ok(()) };
         let Some(&Operation { submitter, asked, step }) = self.operations.get(bio) else { return Ok(()) };
-        // It may have been left to another CPU, which is late.
+        // Under a locking that takes all, the request may have been left to another CPU, which inserts it later.
         let is_direct = !self.locking.takes_all();
         if is_direct && asked.flags.nowait && step < self.submitter(submitter).passed_on {
             let what =
@@ -147,7 +147,7 @@ impl Arrivals {
         self.judge_order(bio, rq)
     }
 
-    /// The request of an operation is known. Judges those of its kind and submitter that came last.
+    /// Called when the request of an operation is known. Compares it with the last one of the same kind and submitter.
     fn judge_order(&mut self, bio: u64, rq: RqId) -> Result<(), Violation> {
         let Some(&Arrival { info, number }) = self.arrivals.get(rq) else { return Ok(()) };
         let pool = usize::from(pool(rq));
@@ -165,7 +165,7 @@ impl Arrivals {
         Err(Violation::new(RULE, what).bio(before).bio(bio).request(rq))
     }
 
-    /// An operation is over: its request is known for certain.
+    /// Called when an operation is over. Its request is certainly known now.
     fn over(&mut self, bio: u64, rq: RqId, status: Status) -> Result<(), Violation> {
         let Some(operation) = self.operations.end(bio) else { return Ok(()) };
         let asked = operation.asked;
@@ -181,7 +181,7 @@ impl Arrivals {
         })
     }
 
-    /// Whether the device makes it durable by itself.
+    /// Whether the device itself makes the operation's data durable.
     const fn is_fua(&self, asked: &Asked) -> bool {
         asked.flags.fua && self.limits.fua && !matches!(asked.op, Op::Read)
     }
@@ -197,7 +197,7 @@ impl Arrivals {
         if info.sync != is_sync {
             return Some(format!("came into the scheduler with sync={}, and it was {asked}", info.sync));
         }
-        // What has several ranges begins with any of them.
+        // A request with several ranges may begin with any of them.
         let is_within = info.sector <= sector && sector < info.sector + u64::from(info.nr_sectors);
         if op != Op::Discard && !is_within {
             return Some(format!("came into the scheduler at {}+{}, and it was {asked}", info.sector, info.nr_sectors));
@@ -214,7 +214,8 @@ impl Arrivals {
         self.tenants.entry(tenant).or_default().nr_submitters += 1;
     }
 
-    /// From here on the submitter may be gone. With the last one of a tenant its client goes.
+    /// Called when a submitter begins to leave and may be gone at any time. With the last submitter of a tenant its
+    /// client goes.
     fn leaving(&mut self, submitter: u16) {
         let tenant = self.submitter(submitter).tenant;
         if let Some(tenant) = self.tenants.get_mut(&tenant) {
@@ -225,7 +226,8 @@ impl Arrivals {
         }
     }
 
-    /// A tenant is one client while submitters serve it, and no two tenants are the same, not even one after the other.
+    /// A tenant is one client while submitters serve it. No two tenants have the same client, not even one after the
+    /// other.
     fn judge_client(&mut self, submitter: u16, client: ClientId) -> Option<String> {
         let tenant = self.submitter(submitter).tenant;
         let owner = *self.owners.entry(client).or_insert(tenant);
@@ -236,7 +238,7 @@ impl Arrivals {
         (known != client).then(|| format!("came as of client {}, and tenant {tenant} is client {}", client.0, known.0))
     }
 
-    /// It reached the device by itself, as it was or cut.
+    /// Checks that the operation reached the device as a request of its own, whole or cut.
     fn judge_alone(&self, asked: &Asked, rq: RqId) -> Option<String> {
         let &(sector, nr_sectors) = self.offers.get(rq).unwrap_or(&(u64::MAX, 0));
         if sector == asked.sector && u64::from(nr_sectors) <= asked.nr_sectors {
@@ -301,8 +303,8 @@ mod tests {
         Asked { flags, ..asked(op, 8, 8) }
     }
 
-    /// An operation comes into the scheduler and ends as the second says; the first event that breaks a promise says
-    /// so.
+    /// Tells that an operation comes into the scheduler, and that it is over. The first event that breaks a promise is
+    /// the result.
     fn came(told: &mut Told<Arrivals>, asked: Asked, info: Info) -> Result<(), Violation> {
         let rq = id(1, 0, 0);
         told.good(submitted(1, asked)).good(inserted(rq, info, 0)).good(Event::Named { submitter: 1, bio: 1, id: rq });
@@ -324,7 +326,7 @@ mod tests {
         let (read, write) = (info(Op::Read, 8, 8), info(Op::Write, 8, 8));
         let sync = Flags { sync: true, ..Flags::NONE };
         good(with(Op::Read, Flags::NONE), read);
-        // More joined it in the plug, in front of it too.
+        // More operations joined it in the plug, also in front of it.
         good(with(Op::Read, Flags::NONE), info(Op::Read, 4, 16));
         good(with(Op::Write, Flags::NONE), write);
         good(with(Op::Write, sync), Info { sync: true, ..write });
@@ -354,7 +356,8 @@ mod tests {
         told.good(Event::Joined { submitter: 2, nr_slots: 16, tenant: 1 });
         assert!(again(&mut told, 4, 2, 0).unwrap_err().contains("those of tenant 3, not 1"));
         assert_eq!(again(&mut told, 5, 2, 1), Ok(()));
-        // Another one of the tenant is there, so the client stays; without any it comes back as another one.
+        // Another submitter of the tenant is there, so the client stays. Without any submitter, the tenant comes back
+        // as another client.
         told.good(Event::Joined { submitter: 3, nr_slots: 16, tenant: 1 }).good(Event::Leaving { submitter: 2 });
         assert!(again(&mut told, 6, 3, 8).unwrap_err().contains("client 8, and tenant 1 is client 1"));
         told.good(Event::Leaving { submitter: 3 }).good(Event::Joined { submitter: 3, nr_slots: 16, tenant: 1 });
@@ -417,7 +420,7 @@ mod tests {
             .good(comes(3, write))
             .good(comes(2, write))
             .bad(named(3), "operation 3 came into the scheduler before 2");
-        // Of another kind, and of another pool.
+        // A request of another kind, and a request of another pool.
         three().good(comes(2, Info { sync: true, ..write })).good(comes(1, write));
         let idle = IoPriority { class: Class::Idle, level: 0 };
         three().good(comes(2, Info { priority: idle, ..write })).good(comes(1, write));
@@ -432,7 +435,7 @@ mod tests {
         told().good(passed).good(submitted(1, with(Op::Read, flags))).good(named).good(by_another).good(read);
         let mut told = self::told();
         told.good(submitted(1, with(Op::Read, flags))).good(named).good(passed).bad(read, "operation 1 must not wait");
-        // Another CPU comes to it late.
+        // Another CPU inserts the request later.
         let mut told = self::told();
         told.good(changed(Control::Locking(Locking::Combining), Phase::Done));
         told.good(submitted(1, with(Op::Read, flags))).good(named).good(passed).good(read);

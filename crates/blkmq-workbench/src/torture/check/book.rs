@@ -1,8 +1,8 @@
-//! Operations by their number.
+//! What is known of operations, by their number.
 
 use std::collections::VecDeque;
 
-/// What is known of each operation that has begun and is not over. Numbers rise, and none is used twice.
+/// What is known of each operation that has begun and is not over. The numbers rise, and no number is used twice.
 #[derive(Debug)]
 pub(super) struct Book<T> {
     /// The number of the first entry.
@@ -22,12 +22,12 @@ impl<T> Book<T> {
         Self { first: 0, entries: VecDeque::new(), len: 0 }
     }
 
-    /// Operations that it knows.
+    /// How many operations have an entry.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// An operation begins. False if its number is no new one.
+    /// Called when an operation begins. Returns false if its number is not a new one.
     pub(super) fn begin(&mut self, bio: u64, value: T) -> bool {
         if self.entries.is_empty() && bio >= self.first {
             self.first = bio;
@@ -52,7 +52,7 @@ impl<T> Book<T> {
         self.entries.get_mut(at)?.as_mut()
     }
 
-    /// An operation is over.
+    /// Called when an operation is over.
     pub(super) fn end(&mut self, bio: u64) -> Option<T> {
         let at = self.place(bio)?;
         let value = self.entries.get_mut(at)?.take()?;
@@ -64,12 +64,12 @@ impl<T> Book<T> {
         Some(value)
     }
 
-    /// The numbers of those that `is_meant`, in order.
+    /// The numbers of the operations for which `is_meant` returns true, in order.
     pub(super) fn those(&self, is_meant: impl Fn(&T) -> bool) -> Vec<u64> {
         self.iter().filter(|(_, entry)| is_meant(entry)).map(|(bio, _)| bio).collect()
     }
 
-    /// All that is known, in the order of the numbers.
+    /// All entries, in the order of the numbers.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         (self.first..).zip(&self.entries).filter_map(|(bio, entry)| Some((bio, entry.as_ref()?)))
     }

@@ -1,8 +1,8 @@
-//! The busy time is counted: as much as there was something at the device, by the times of the completions.
+//! The queue counts its busy time: the time in which the device had a request, by the times of the completions.
 //!
-//! Who begins something adds the time since somebody looked last if the queue was busy, by sums of all threads' counts
-//! that may lag behind for as long as a thread is held up. So no more than a quarter is asked for, and only of long
-//! times.
+//! A thread that begins a request adds the time since the last look of any thread, if the queue was busy. It sees that
+//! in sums of the counts of all threads. A sum may lag behind for as long as a thread is held up. So this checker
+//! demands no more than a quarter of the true busy time, and only of long times.
 
 use blkmq_sched::Time;
 
@@ -11,21 +11,21 @@ use super::{Checker, Violation};
 
 const RULE: &str = "busy";
 
-/// The busy time is counted in ticks of 2^20 ns.
+/// The queue counts its busy time in ticks of 2^20 ns.
 const TICK_SHIFT: u32 = 20;
 
-/// Ticks from which on it is looked at.
+/// The number of ticks from which on the busy time is checked.
 const LONG: u64 = 20;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Busy {
-    /// Ticks over which a request was at the device since the last look: behind the first, up to the second.
+    /// Ticks in which the device had a request since the last look: after the first number, up to the second.
     spans: Vec<(u64, u64)>,
-    /// When the last look was, and what was counted then, in ms.
+    /// The time of the last look, and the busy time that was counted then, in ms.
     looked: Time,
     counted: u64,
-    /// Whether it is counted; `None`: this changed since the last look.
+    /// Whether the queue counts its busy time. `None`: this changed since the last look.
     iostats: Option<bool>,
     knob: bool,
 }
@@ -42,7 +42,7 @@ impl Busy {
         }
     }
 
-    /// The ticks in which there was something.
+    /// The number of ticks in which the device had a request.
     fn ticks(&mut self) -> u64 {
         self.spans.sort_unstable();
         let (mut ticks, mut until) = (0, 0);
@@ -105,12 +105,12 @@ mod tests {
     #[test]
     fn a_long_busy_time_is_counted() {
         let mut told = Told::new(Busy::new());
-        // 40 ticks, some of them twice.
+        // 40 ticks, some of them in two spans.
         told.good(over(100, 120)).good(over(10, 25)).good(over(15, 30)).good(Event::Counted(&counts(10)));
         told.good(over(100, 120)).good(over(10, 25)).good(over(15, 30));
         told.bad(Event::Counted(&counts(19)), "io_ticks grew by 9 ms, and something was at the device for 41 ms");
         told.good(Event::Counted(&counts(19)));
-        // Not long.
+        // A time too short to be checked.
         told.good(over(10, 30)).good(Event::Counted(&counts(19)));
     }
 

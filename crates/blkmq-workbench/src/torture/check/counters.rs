@@ -1,8 +1,9 @@
-//! What a queue counts is what happened. It is compared whenever the queue has drained and is frozen; what the
-//! statistics count, from one such moment to the next.
+//! The counters of a queue count what happened. They are compared whenever the queue has drained and is frozen. The
+//! statistics are compared from one such moment to the next.
 //!
-//! An operation in a plug has been submitted and not counted yet, and one that is over may not have been reaped. So
-//! where the device does not tell, a count is held between bounds, which meet when nothing is outstanding.
+//! An operation in a plug has been submitted but is not counted yet, and an operation that is over may not have been
+//! reaped. So a count that does not follow from the device's events is held between two bounds. The bounds meet when no
+//! operation is outstanding.
 
 use blkmq_sched::Op;
 use blkmq_virtual::{Locking, Stat, Stats, Status};
@@ -17,13 +18,13 @@ use super::{Checker, Facts, Violation};
 
 const RULE: &str = "counters";
 
-/// Parts of operations, by what may make them requests that the device never sees.
+/// Numbers of parts of operations, by the reasons why the device may never see a request for them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Parts {
     all: u64,
-    /// Of operations that must not wait.
+    /// Parts of operations that must not wait.
     nowait: u64,
-    /// Of operations that only flush, or wait for a flush before their data.
+    /// Parts of operations that only flush, or that wait for a flush before their data.
     flushing: u64,
 }
 
@@ -32,33 +33,34 @@ struct Parts {
 struct Seen {
     /// Parts of operations that are over.
     over: u64,
-    /// Operations that failed, and their parts.
+    /// Operations that failed, and the parts of these operations.
     failed: u64,
     failed_parts: u64,
-    /// Of the parts those of operations that would have had to wait; those of writes that waited for a flush and
-    /// failed.
+    /// How many of the failed parts belong to operations that would have had to wait, and how many belong to writes
+    /// that waited for a flush and failed.
     refused_parts: u64,
     unwritten_parts: u64,
     /// Operations that only flushed.
     flushes: u64,
-    /// Parts of operations of which nobody knows what became.
+    /// Parts of operations whose result is never told.
     dropped: Parts,
     merged: u64,
-    /// Requests that the scheduler chose under the locking single, under the others, and at least so many holds of
-    /// these.
+    /// Requests that the scheduler chose under the locking single; requests that it chose under the other lockings; and
+    /// the least number of holds in which it chose the latter.
     chosen: u64,
     chosen_in_batches: u64,
     batches: u64,
-    /// Requests that never came into the scheduler, and were not the flush machine's.
+    /// Requests that never came into the scheduler, without those of the flush machine.
     passed: u64,
-    /// What came into the scheduler under the locking combining.
+    /// Requests that came into the scheduler under the locking combining.
     arrived: u64,
-    /// Requests that the device took, and of these those without a scheduler in place.
+    /// Requests that the device took, and how many of them it took while no scheduler was in place.
     taken: u64,
     unordered: u64,
     given_back: u64,
     given_up: u64,
-    /// Requests that the device ended, and their sectors: reads, writes and writes of zeroes, discards, flushes.
+    /// Requests that the device ended, and their sectors, in four groups: reads; writes and writes of zeroes; discards;
+    /// flushes.
     ended: [u64; 4],
     sectors: [u64; 4],
 }
@@ -77,7 +79,7 @@ struct Moment {
     stat: Stat,
     seen: Seen,
     outstanding: Parts,
-    /// The locking was combining at some time until then.
+    /// Whether the locking was combining at some time before the moment.
     has_combined: bool,
 }
 
@@ -89,7 +91,7 @@ pub(super) struct Counters {
     outstanding: Parts,
     offers: Offers,
     flushing: Flushing,
-    /// Requests that came into the scheduler, or past it.
+    /// Requests that came into the scheduler, or bypassed it.
     came: Table<()>,
     seen: Seen,
     has_scheduler: bool,
@@ -97,9 +99,9 @@ pub(super) struct Counters {
     has_combined: bool,
     /// The CPU that chose last.
     chooser: Option<u16>,
-    /// Whether requests are counted by the statistics; `None`: this changed since the counts were looked at last.
+    /// Whether the statistics count requests. `None`: this changed since the counts were last compared.
     iostats: Option<bool>,
-    /// What the knob says.
+    /// The value of the knob `iostats`.
     knob: bool,
     last: Moment,
 }
@@ -147,7 +149,7 @@ impl Counters {
 
     fn submitted(&mut self, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) {
         let Ok(nr_parts) = parts(&self.facts.limits, &asked, pieces) else { return };
-        // Without a cache a flush is over before it enters.
+        // Without a cache a flush is over before it enters the queue.
         if asked.op == Op::Flush && !self.facts.limits.write_cache {
             return;
         }
@@ -171,7 +173,7 @@ impl Counters {
             seen.failed += 1;
             seen.failed_parts += parts.all;
         }
-        // Of one that was cut, some parts may have been refused though the first error was another part's.
+        // If an operation was cut, some parts may have been refused although the first error came from another part.
         let was_cut = operation.asked.flags.nowait && parts.all > 1;
         if status == Status::Again || (was_cut && !status.is_ok()) {
             seen.refused_parts += parts.all;
@@ -199,7 +201,7 @@ impl Counters {
             return;
         }
         self.seen.chosen_in_batches += 1;
-        // Two holds in a row may be one CPU's.
+        // Two holds in a row may be of the same CPU, so only a change of the CPU surely begins another hold.
         self.seen.batches += u64::from(self.chooser.replace(cpu) != Some(cpu));
     }
 
@@ -245,7 +247,7 @@ impl Counters {
     }
 }
 
-/// Checks that a count lies between two bounds.
+/// Checks that a count lies between two bounds, both included.
 fn within(name: &str, count: u64, least: u64, most: u64) -> Result<(), String> {
     if (least..=most).contains(&count) {
         Ok(())
@@ -257,16 +259,16 @@ fn within(name: &str, count: u64, least: u64, most: u64) -> Result<(), String> {
 }
 
 impl Moment {
-    /// What is counted of operations.
+    /// Checks the counts of operations.
     fn judge_operations(&self) -> Result<(), String> {
         let Self { stats, seen, outstanding, .. } = self;
         let unknown = outstanding.all + seen.dropped.all;
         within("completed", stats.completed, seen.over, seen.over + unknown)?;
-        // An operation that must not wait goes in and out while a thread looks.
+        // An operation that must not wait may enter and leave again while a thread reads the counters.
         within("entered", stats.entered, stats.completed, stats.completed + outstanding.nowait)?;
         within("errors", stats.errors, seen.failed, seen.failed_parts + unknown)?;
         within("in_flight", self.stat.in_flight, 0, outstanding.nowait)?;
-        // Each part is a request of its own, or joined another, in the plug or later.
+        // Each part is a request of its own, or joined another request, in the plug or later.
         let [reads, writes, discards, _] = seen.ended;
         let requests = reads + writes + discards + seen.merged + seen.flushes;
         let unseen = seen.refused_parts + outstanding.nowait + seen.dropped.nowait;
@@ -275,7 +277,7 @@ impl Moment {
         within("merges_plug", stats.merges_plug, least, stats.entered.saturating_sub(requests) + unknown)
     }
 
-    /// What is counted of requests.
+    /// Checks the counts of requests.
     fn judge_requests(&self) -> Result<(), String> {
         let Self { stats, seen, .. } = self;
         within("merges_insert", stats.merges_insert, seen.merged, seen.merged)?;
@@ -285,7 +287,7 @@ impl Moment {
         within("bypassed", stats.bypassed, seen.passed, seen.passed)?;
         let unseen = seen.refused_parts + self.nowait();
         within("staged", stats.staged, 0, if self.has_combined { seen.arrived + unseen } else { 0 })?;
-        // As many batches as there were requests at most; under single none has two.
+        // There are at most as many batches as requests. Under the locking single each batch has one request.
         let most = seen.chosen + seen.chosen_in_batches + seen.unordered;
         within("dispatch_batches", stats.dispatch_batches, seen.chosen + seen.batches, most)
     }
@@ -293,12 +295,12 @@ impl Moment {
     fn judge_times(&self, now: u64) -> Result<(), String> {
         let stat = &self.stat;
         let ticks = stat.read_ticks + stat.write_ticks + stat.discard_ticks + stat.flush_ticks;
-        // Each of the four is cut to whole milliseconds.
+        // Each of the four times is rounded down to whole milliseconds.
         within("time_in_queue", stat.time_in_queue, ticks, ticks + 3)?;
         within("io_ticks", stat.io_ticks, 0, now / 1_000_000)
     }
 
-    /// What the statistics have counted since `last`, while they were on.
+    /// Checks what the statistics have counted since `last`, while they were on.
     fn judge_statistics(&self, last: &Self) -> Result<(), String> {
         let (stat, before) = (&self.stat, &last.stat);
         let grown = |name: &str, count: u64, before: u64, group: [u64; 4], was: [u64; 4], at: usize| {
@@ -321,12 +323,13 @@ impl Moment {
         within("ios and merges", requests(stat) - requests(before), entered.saturating_sub(refused), entered)
     }
 
-    /// Parts that must not wait and of which nobody knows yet what became.
+    /// Parts that must not wait and whose result is not known.
     const fn nowait(&self) -> u64 {
         self.outstanding.nowait + self.seen.dropped.nowait
     }
 
-    /// Operations that only flush count as writes; writes and discards that waited in vain for a flush count too.
+    /// Checks the counts of one group. Operations that only flush count as writes. Writes and discards whose flush
+    /// failed count too.
     fn judge_flushing(&self, last: &Self, group: usize, of: fn(&Stat) -> (u64, u64)) -> Result<(), String> {
         let name = ["read", "write", "discard"][group];
         let (seen, before) = (&self.seen, &last.seen);
@@ -339,7 +342,7 @@ impl Moment {
         within(&format!("{name}_sectors"), nr_sectors - sectors_before, sectors, most)
     }
 
-    /// Nothing was counted since `last`, while the statistics were off.
+    /// Checks that the statistics counted nothing since `last`, while they were off.
     fn judge_silence(&self, last: &Self) -> Result<(), String> {
         let silent = |stat: &Stat| Stat { in_flight: 0, ..*stat };
         if silent(&self.stat) == silent(&last.stat) {
@@ -404,7 +407,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// A read of 8 sectors by a request of its own, and what is counted then.
+    /// A read of 8 sectors as one request, and the counts after it.
     fn one_read() -> (Told<Counters>, Counts) {
         let mut told = Told::new(Counters::new(&FACTS));
         let rq = id(1, 0, 0);
@@ -455,7 +458,7 @@ mod tests {
         let (mut told, mut counts) = one_read();
         let rq = id(1, 0, 1);
         told.good(submitted(2, asked(Op::Read, 0, 8))).good(offered(rq, Op::Read, 0, 8, &[]));
-        // Once, however often it is offered.
+        // A request counts once, however often it is offered.
         told.good(acted(rq, Action::GivenBack)).good(offered(rq, Op::Read, 0, 8, &[])).good(started(rq));
         told.good(completed(rq, Status::Ok)).good(reaped(2, rq, Status::Ok));
         counts.stats = Stats { entered: 2, completed: 2, issued: 3, requeued: 1, ..counts.stats };
@@ -482,7 +485,7 @@ mod tests {
         (0..3).for_each(|slot| come(&mut told, &mut counts, slot));
         told.cpu = 1;
         come(&mut told, &mut counts, 3);
-        // One under single; then three by one CPU and one by another.
+        // One request under the locking single. Then three by one CPU and one by another CPU.
         for (batches, is_right) in [(2, false), (3, true), (5, true), (6, false)] {
             counts.stats.dispatch_batches = batches;
             assert_eq!(told.tell(Event::Counted(&counts)).is_ok(), is_right, "{batches} batches");
@@ -518,7 +521,7 @@ mod tests {
     fn what_joins_another_is_counted_as_merged() {
         let (mut told, mut counts) = one_read();
         let rq = id(1, 0, 1);
-        // Two in the scheduler, of which the second had joined a third in the plug.
+        // Two requests in the scheduler. A third operation had joined the second one in the plug.
         told.good(submitted(2, asked(Op::Read, 0, 4))).good(submitted(3, asked(Op::Read, 4, 4)));
         told.good(submitted(4, asked(Op::Read, 8, 4))).good(inserted(rq, info(Op::Read, 0, 4), 0));
         told.good(Event::Merged { into: rq, info: info(Op::Read, 4, 8), how: MergeHow::Back }).good(chosen(rq, 0));
@@ -526,7 +529,7 @@ mod tests {
         counts.stats = Stats { entered: 4, completed: 4, issued: 2, dispatch_batches: 2, ..counts.stats };
         counts.stat = Stat { read_ios: 2, read_sectors: 20, read_merges: 2, ..counts.stat };
         counts.stats.merges_insert = 1;
-        // Not reaped yet: who knows how many of them left the plug.
+        // Not reaped yet, so it is not known how many of the operations left the plug.
         told.good(Event::Counted(&Counts { stats: Stats { merges_plug: 1, ..counts.stats }, ..counts }));
         for bio in 2..5 {
             told.good(reaped(bio, rq, Status::Ok));
@@ -557,7 +560,8 @@ mod tests {
         told.good(submitted(2, Asked { flags, ..asked(Op::Write, 0, 64) }));
         told.good(offered(id(1, 0, 1), Op::Write, 0, 16, &[])).good(completed(id(1, 0, 1), Status::Medium));
         told.good(reaped(2, id(1, 0, 1), Status::Medium));
-        // The other three were refused, each by itself or joined in the plug; no more than these can have joined.
+        // The other three were refused, each as a request of its own or after it joined another in the plug. So no more
+        // than these can have joined.
         counts.stats = Stats { entered: 5, completed: 5, errors: 4, merges_plug: 4, bypassed: 1, ..counts.stats };
         counts.stat = Stat { write_ios: 1, write_sectors: 16, ..counts.stat };
         told.bad(Event::Counted(&counts), "merges_plug=4, and there were 0 to 3");
@@ -569,7 +573,7 @@ mod tests {
     fn the_statistics_are_silent_while_they_are_off() {
         let knob = |value, phase| changed(Control::QueueKnob("iostats", value), phase);
         let (mut told, mut counts) = one_read();
-        // They were on for a part of the time: nobody knows.
+        // The statistics were on for a part of the time, so it is not known what they counted.
         counts.stat = Stat::default();
         told.good(knob(0, Phase::Begun)).good(knob(0, Phase::Done)).good(Event::Counted(&counts));
         told.good(Event::Counted(&counts));

@@ -1,8 +1,8 @@
-//! Data is where it belongs: a read finds what was written last, the device is asked for the sectors that somebody
-//! asked for, and what it is to write is what the operation of these sectors brought.
+//! Data is where it belongs. A read finds what was written last. The device is asked only for sectors that an operation
+//! asked for. What the device is to write is the data of the operation that has these sectors.
 //!
-//! Of operations that overlap only reads are outstanding at once, so what a read must find is certain, but for sectors
-//! that a write which failed may or may not have reached.
+//! Of operations that overlap, several are outstanding at once only if all are reads. So what a read must find is
+//! certain, except for sectors that a failed write may or may not have reached.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const RULE: &str = "data";
 struct Operation {
     submitter: u16,
     asked: Asked,
-    /// The power went meanwhile: a read may have found what was there before.
+    /// The power went while the operation was outstanding. A read may have found what was there before.
     is_vague: bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Data {
     places: BTreeMap<u64, u64>,
     /// How many reads are outstanding on each sector.
     readers: Vec<u16>,
-    /// What each sector holds, and what some may hold instead.
+    /// What each sector holds, and for some sectors what they may hold instead.
     content: Vec<u64>,
     instead: BTreeMap<u64, Vec<u64>>,
     offers: Offers,
@@ -82,7 +82,8 @@ impl Data {
         Some(operation)
     }
 
-    /// A read is over: what it found must be what may be there, and is known to be there from now on.
+    /// Called when a read is over. It must have found what may be there. From now on the sectors are known to hold what
+    /// it found.
     fn read(&mut self, bio: u64, asked: &Asked, is_vague: bool, data: &[u64]) -> Result<(), Violation> {
         if data.len() as u64 != asked.nr_sectors {
             let what = format!("read {bio} of {} sectors has data for {}", asked.nr_sectors, data.len());
@@ -107,7 +108,7 @@ impl Data {
         Ok(())
     }
 
-    /// Whether somebody asked for what a request that is offered does.
+    /// Checks that an operation asked for what an offered request does.
     fn offered(&self, rq: RqId, data: &[u64]) -> Result<(), Violation> {
         let Some(offer) = self.offers.get(rq) else { return Ok(()) };
         let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
@@ -157,7 +158,7 @@ impl Data {
         Ok(())
     }
 
-    /// A request has ended: its sectors hold what it wrote or, if it failed, perhaps.
+    /// Called when a request has ended. Its sectors hold what it wrote. If it failed, they may or may not hold it.
     fn ended(&mut self, rq: RqId, status: Status) {
         for &(first, nr_sectors, value) in self.runs.get(rq) {
             let range = places(first, nr_sectors.into());

@@ -1,11 +1,13 @@
-//! mq-deadline keeps its deadlines: the oldest request of a direction is not passed over for long once it has expired.
+//! mq-deadline keeps its deadlines: once the oldest request of a direction has expired, few other requests are chosen
+//! before it.
 //!
-//! Whether it has is looked at only when a batch begins, and a batch of the other direction may come first. So a read
-//! is passed by the rest of the running batch and by one batch of writes at most, a write by the rest of the running
-//! batch and by `writes_starved` batches of reads.
+//! The scheduler checks only at the beginning of a batch whether a request has expired, and a batch of the other
+//! direction may come first. So the requests that pass an expired read are at most the rest of the running batch and
+//! one batch of writes. The requests that pass an expired write are at most the rest of the running batch and
+//! `writes_starved` batches of reads.
 //!
-//! That holds while one class alone has anything outstanding. With several, a class that is tried in vain begins a
-//! batch that another then goes on with, as in Linux.
+//! The promise holds while only one class has anything outstanding. With several classes, a class that is tried in vain
+//! begins a batch, and another class then continues that batch, as in Linux.
 
 use std::collections::VecDeque;
 
@@ -28,17 +30,18 @@ struct Waiting {
     deadline: Time,
 }
 
-/// What waits of one class in one direction, and how many others were chosen since the oldest of it had expired.
+/// The requests of one class and one direction that wait, and how many other requests were chosen since the oldest of
+/// them expired.
 #[derive(Debug, Default)]
 struct Fifo {
     list: VecDeque<Waiting>,
     passed: u64,
 }
 
-/// The knobs that count here.
+/// The knobs that decide how long a request may be passed.
 #[derive(Debug, Clone, Copy)]
 struct Knobs {
-    /// Of reads, and of writes, in ns.
+    /// The time until a request expires, in ns: of reads, and of writes.
     expire: [u64; 2],
     writes_starved: i64,
     fifo_batch: i64,
@@ -59,11 +62,11 @@ impl Knobs {
         self
     }
 
-    /// Choices that may pass the oldest request of a direction after it has expired; `None`: any number.
+    /// How many choices may pass the oldest request of a direction after it has expired. `None`: any number.
     fn most_passed(&self, direction: usize) -> Option<u64> {
         let batch = self.fifo_batch.max(1).unsigned_abs();
         let batches = match direction {
-            // Writes always go first then.
+            // With such a value writes always go first.
             0 if self.writes_starved < 1 => return None,
             0 => 2,
             _ => 1 + self.writes_starved.max(0).unsigned_abs(),
@@ -76,19 +79,19 @@ impl Knobs {
 #[derive(Debug)]
 pub(super) struct Deadlines {
     locking: Locking,
-    /// mq-deadline is in place.
+    /// Whether mq-deadline is in place.
     is_watched: bool,
     knobs: Knobs,
-    /// What they were before one of them was set that is not set yet: nobody knows which holds.
+    /// The values before a change of one of them that has begun and not ended. Until it ends, either value may hold.
     before: Option<Knobs>,
     /// By class and direction.
     fifos: [[Fifo; 2]; 3],
-    /// Where a request that is not at the head waits.
+    /// The class and direction of a request that waits and is not at the head.
     places: Table<(usize, usize)>,
     operations: Book<(u16, Class)>,
-    /// Operations that are outstanding, by class.
+    /// The number of outstanding operations of each class.
     nr_outstanding: [u64; 3],
-    /// When each CPU inserted last, by its own word.
+    /// The time that each CPU told the scheduler at its last insertion.
     told: Vec<Time>,
 }
 
@@ -119,14 +122,15 @@ impl Deadlines {
         }
     }
 
-    /// From here on the oldest requests have been passed by none.
+    /// Sets the number of requests that passed the oldest ones to zero.
     fn begin_anew(&mut self) {
         self.fifos.iter_mut().flatten().for_each(|fifo| fifo.passed = 0);
     }
 
-    /// A CPU tells the scheduler the time, by the last look at the clock of what it is about: in a poll that may be the
-    /// one at its beginning, so an earlier time may follow a later one, but none before its last insertion. Under
-    /// combining it also inserts what others left, whatever it is about, so there that says nothing.
+    /// Checks the time that a CPU tells the scheduler. The CPU tells the time of its last look at the clock in the work
+    /// that it does now. In a poll this may be the look at the beginning of the poll, so an earlier time may follow a
+    /// later one. But no time is before the CPU's last insertion. Under the locking combining a CPU also inserts
+    /// requests that other threads left, whatever its own work is, so there the times say nothing.
     fn told(&mut self, cpu: u16, now: Time, inserts: bool) -> Result<(), Violation> {
         let cpu = usize::from(cpu);
         if cpu >= self.told.len() {
@@ -158,7 +162,7 @@ impl Deadlines {
         let fifo = &mut self.fifos[class][direction];
         let place = |rq: RqId, fifo: &Fifo| fifo.list.iter().position(|waiting| waiting.rq == rq);
         let (Some(guest), Some(host)) = (place(absorbed, fifo), place(into, fifo)) else { return };
-        // The older of their deadlines stays, in its place.
+        // The earlier of the two deadlines stays, in its place in the list.
         let earlier = fifo.list[guest].deadline < fifo.list[host].deadline;
         if earlier {
             fifo.list[guest].rq = into;
@@ -185,7 +189,7 @@ impl Deadlines {
                 fifo.passed = 0;
                 continue;
             };
-            // Whoever looks at an old clock may begin a batch that others go on with.
+            // A CPU that looked at the clock earlier may begin a batch, and other CPUs may continue it.
             let is_passed = oldest.deadline <= now && !(direction == own && place == Some(0));
             fifo.passed = if is_passed { fifo.passed + 1 } else { 0 };
             if self.knobs.most_passed(direction).is_some_and(|most| fifo.passed > most) {
@@ -203,7 +207,7 @@ impl Deadlines {
         let before = *self.before.get_or_insert(self.knobs);
         let after = before.with(name, value);
         match phase {
-            // What comes in meanwhile has one of two deadlines: the later one counts.
+            // A request that comes in meanwhile has one of two deadlines. The later one is assumed.
             Phase::Begun => self.knobs.expire = [0, 1].map(|at| before.expire[at].max(after.expire[at])),
             Phase::Done => (self.knobs, self.before) = (after, None),
             Phase::Refused => (self.knobs, self.before) = (before, None),
@@ -254,7 +258,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// mq-deadline with batches of two requests and reads that expire after 10 ms, writes after 20.
+    /// mq-deadline with batches of two requests. Reads expire after 10 ms and writes after 20 ms.
     fn told() -> Told<Deadlines> {
         let mut told = Told::new(Deadlines::new(&FACTS));
         told.good(Event::Installed { scheduler: Some("mq-deadline") });
@@ -273,13 +277,13 @@ mod tests {
         told.good(inserted(id(1, slot, 0), info(op, 8 * slot, 8), 0));
     }
 
-    /// A request is inserted and chosen at once, at so many ms.
+    /// Tells that a request is inserted and chosen at once, at this many ms.
     fn pass(told: &mut Told<Deadlines>, slot: u64, ms: u64) -> Result<(), Violation> {
         insert(told, slot, Op::Write);
         told.tell(chosen(id(1, slot, 0), ms * MS)).inspect(|()| told.checker.told.clear())
     }
 
-    /// How many writes pass a request that has expired before the checker says so.
+    /// How many writes pass an expired request before the checker reports it.
     fn passes(told: &mut Told<Deadlines>) -> u64 {
         (1..1000).take_while(|slot| pass(told, *slot, 30).is_ok()).count() as u64
     }
@@ -288,7 +292,7 @@ mod tests {
     fn an_expired_read_is_passed_by_two_batches_at_most() {
         let mut told = told();
         insert(&mut told, 0, Op::Read);
-        // Not before it has expired.
+        // The request has not expired yet.
         assert!((2000..2020).all(|slot| pass(&mut told, slot, 9).is_ok()));
         assert_eq!(passes(&mut told), 4);
         let mut starved = self::told();

@@ -1,5 +1,5 @@
-//! A dump tells of what there is: of a queue that has drained, that nothing is in it, nothing out and nothing waits but
-//! in the submitters' plugs, and what is over and not reaped.
+//! A dump shows what there is. The dump of a drained queue shows that nothing is in the queue, no tag is out, and
+//! nothing waits, except requests in the submitters' plugs and operations that are over and not reaped.
 
 use super::super::event::{Event, Stamp};
 use super::{Checker, Violation};
@@ -10,7 +10,7 @@ const RULE: &str = "dump";
 #[derive(Debug)]
 pub(super) struct Dumps;
 
-/// What a line of the dump of a drained queue should say instead, if it is wrong.
+/// Says what a line of the dump of a drained queue should say instead, if the line is wrong.
 fn judge(line: &str) -> Option<&'static str> {
     let has = |text: &str| line.contains(text);
     if line.starts_with("inflight ") {
@@ -34,7 +34,8 @@ fn judge(line: &str) -> Option<&'static str> {
         return (!has("software queues [0, 0, 0]")).then_some("empty software queues");
     }
     let is_slot = line.starts_with("member ") || line.starts_with("flush ");
-    // Who is about to submit may have one in its hands, and what joined another in a plug is part of that.
+    // A submitter that is about to submit may hold an operation. A request that joined another one in a plug is part of
+    // the plug.
     let rests = [": Plugged", ": Completed", ": Held", ": Merged"].into_iter().any(|place| line.ends_with(place));
     (is_slot && !rests).then_some("a request in a plug, or one that is over")
 }

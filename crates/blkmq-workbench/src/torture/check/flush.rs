@@ -1,9 +1,9 @@
-//! Flushes keep their promises: when one is over, what had completed before it was submitted survives a loss of power.
-//! A write, discard or write of zeroes that asks for a flush before it is not offered before that is done; one that
-//! asks to be durable (FUA) is over when it is.
+//! Flushes keep their promises. When a flush is over, everything that had completed before the flush was submitted
+//! survives a loss of power. A write, discard or write of zeroes that asks for a flush before it is offered only when
+//! that flush is done. A write that asks to be durable (FUA) is over only when it is durable.
 //!
-//! Durable is what a flush of the device that began later has made so; or, of a device that can, a write that went past
-//! the cache.
+//! Data is durable if a flush of the device has gone well that began after the data was written. If the device can
+//! write past its cache, data that was written in this way is durable too.
 
 use blkmq_sched::{Op, RqId};
 use blkmq_virtual::{Limits, Status};
@@ -19,7 +19,7 @@ use super::{Checker, Facts, Violation};
 
 const RULE: &str = "flush";
 
-/// What a sector may hold is remembered so far; behind that anything goes.
+/// How many versions of a sector are remembered. If there are more, any contents are accepted.
 const MOST_VERSIONS: usize = 64;
 
 /// An operation that a flush concerns.
@@ -28,19 +28,19 @@ struct Operation {
     submitter: u16,
     asked: Asked,
     submitted: u64,
-    /// When the device was done with the last of its data.
+    /// When the device finished the last of the operation's data.
     written: u64,
 }
 
-/// What a sector holds, has held, or may hold.
+/// Contents that a sector holds, has held, or may hold.
 #[derive(Debug, Clone, Copy)]
 struct Version {
     value: u64,
-    /// When it came there.
+    /// When the contents came there.
     since: u64,
-    /// It certainly did.
+    /// Whether the contents certainly came there.
     is_certain: bool,
-    /// It survives a loss of power, whatever was flushed.
+    /// Whether the contents survive a loss of power whatever was flushed.
     is_durable: bool,
 }
 
@@ -48,12 +48,13 @@ struct Version {
 #[derive(Debug, Default, Clone)]
 struct Versions {
     list: Vec<Version>,
-    /// There were too many.
+    /// Whether there were too many versions to remember.
     is_vague: bool,
 }
 
 impl Versions {
-    /// Forgets what is older than the newest that is durable: all that had come before `durable` is.
+    /// Forgets the versions that are older than the newest durable one. All versions that came before `durable` are
+    /// durable.
     fn prune(&mut self, durable: u64) {
         let is_durable = |version: &Version| version.is_certain && (version.is_durable || version.since < durable);
         if let Some(at) = self.list.iter().rposition(is_durable) {
@@ -78,17 +79,18 @@ impl Versions {
 #[derive(Debug)]
 pub(super) struct Flush {
     limits: Limits,
-    /// Events so far.
+    /// The number of events so far.
     now: u64,
     operations: Book<Operation>,
-    /// Those of them that change sectors.
+    /// The outstanding operations that change sectors.
     owners: Owners,
     offers: Offers,
     runs: Runs,
-    /// When each flush of the device was offered last, and when that one was that began last of those that went well.
+    /// When each flush of the device was offered last; and of the flushes that went well, when the one that began last
+    /// was offered.
     flushes: Table<u64>,
     flushed: u64,
-    /// All that had come to the device before is promised to survive.
+    /// All contents that had come to the device before this moment must survive.
     promised: u64,
     sectors: Vec<Versions>,
 }
@@ -106,7 +108,7 @@ impl Flush {
             runs: Runs::new(),
             flushes: Table::new(),
             flushed: 0,
-            // Without a cache all that is written survives.
+            // Without a cache everything that is written survives.
             promised: if facts.limits.write_cache { 0 } else { u64::MAX },
             sectors: vec![Versions { list: vec![zero], is_vague: false }; nr_sectors],
         }
@@ -122,7 +124,7 @@ impl Flush {
         }
     }
 
-    /// Takes an operation out of the books.
+    /// Removes an operation from the tables.
     fn end_one(&mut self, bio: u64) -> Option<Operation> {
         let operation = self.operations.end(bio)?;
         self.owners.end(bio, &operation.asked);
@@ -151,7 +153,7 @@ impl Flush {
         Err(Violation::new(RULE, format!("operation {bio} is over, and {what}")).bio(bio))
     }
 
-    /// What was written there last is promised to survive.
+    /// The contents that were last written to the operation's sectors must survive.
     fn keep(&mut self, asked: &Asked) {
         for versions in &mut self.sectors[places(asked.sector, asked.nr_sectors)] {
             if let Some(version) = versions.list.last_mut() {
@@ -198,7 +200,7 @@ impl Flush {
 
     fn power_lost(&mut self, content: &[u64]) -> Result<(), Violation> {
         let now = self.now;
-        // What the device works on may have got anywhere.
+        // Requests that the device works on may have changed any part of their sectors.
         let begun: Vec<RqId> = self.offers.begun().map(|(rq, _)| rq).collect();
         for rq in begun {
             for &(first, nr_sectors, value) in self.runs.get(rq) {
@@ -284,19 +286,19 @@ mod tests {
         reaped(bio, id(1, 0, 0), Status::Ok)
     }
 
-    /// The device writes an operation's sector.
+    /// Tells that the device writes an operation's sector.
     fn written(told: &mut Told<Flush>, bio: u64, status: Status) -> &mut Told<Flush> {
         let rq = id(1, 0, bio);
         told.good(offered(rq, Op::Write, 0, 1, &[bio])).good(started(rq)).good(completed(rq, status))
     }
 
-    /// The device flushes.
+    /// Tells that the device flushes.
     fn flushed(told: &mut Told<Flush>, status: Status) -> &mut Told<Flush> {
         let rq = id(0, 0, 0);
         told.good(offered(rq, Op::Flush, 0, 0, &[])).good(acted(rq, Action::FinishedAtOnce(status)))
     }
 
-    /// What is in the first sector when the power is back.
+    /// Tells what is in the first sector when the power is back.
     fn lost(told: &mut Told<Flush>, held: u64) -> Result<(), Violation> {
         let mut content = vec![0; 1024];
         content[0] = held;
@@ -368,7 +370,7 @@ mod tests {
         };
         assert!(lost(&mut first(Status::Ok), 0).is_err_and(|broken| broken.what.contains("holds 0, not one of [1]")));
         assert_eq!(lost(&mut first(Status::Ok), 1), Ok(()));
-        // Who knows what became of a write that failed.
+        // A write that failed may or may not have reached the sector.
         assert_eq!(lost(&mut first(Status::Medium), 0), Ok(()));
         assert_eq!(lost(&mut first(Status::Medium), 1), Ok(()));
         for held in [1, 3] {

@@ -1,4 +1,4 @@
-//! Which requests come to a device past the scheduler because the flush machine takes them there.
+//! Finds the requests that reach a device past the scheduler because they come from the flush machine.
 
 use blkmq_sched::{Op, RqId};
 use blkmq_virtual::Limits;
@@ -9,12 +9,12 @@ use super::owners::Owners;
 use super::parts::parts;
 use super::table::is_flush;
 
-/// The operations that are outstanding, and which of them the flush machine takes.
+/// The outstanding operations, and which of them the flush machine takes.
 #[derive(Debug)]
 pub(super) struct Flushing {
     limits: Limits,
     operations: Book<(u16, Asked)>,
-    /// Those without data that the flush machine may take.
+    /// The outstanding operations that the flush machine may take and that change sectors.
     owners: Owners,
 }
 
@@ -56,7 +56,7 @@ impl Flushing {
         self.operations.get(bio).map(|(_, asked)| asked)
     }
 
-    /// Whether a request that a device is offered, with what it writes, is one of the flush machine's.
+    /// Whether a request that a device is offered, with the data that it writes, comes from the flush machine.
     pub(super) fn takes(&self, rq: RqId, sector: u64, data: &[u64]) -> bool {
         if is_flush(rq) {
             return true;

@@ -1,5 +1,5 @@
-//! A frozen queue lets nothing in, a quiesced one gives nothing to its device. Freezes and quiescences of several CPUs
-//! overlap: a CPU has at most one of each at a time that is told.
+//! A frozen queue lets nothing in, and a quiesced queue gives nothing to its device. Freezes and quiescences of several
+//! CPUs may overlap. Each CPU has at most one freeze and one quiescence that the checker is told of.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const RULE: &str = "freeze";
 pub(super) struct Freeze {
     /// The CPUs that hold the queue frozen, and have seen it drained.
     frozen: BTreeSet<CpuId>,
-    /// Those that hold it quiesced.
+    /// The CPUs that hold the queue quiesced.
     quiesced: BTreeSet<CpuId>,
 }
 
@@ -43,7 +43,7 @@ impl Freeze {
         }
     }
 
-    /// Nothing moves in a drained queue.
+    /// Nothing may move in a drained, frozen queue.
     fn judge_frozen(&self, event: &Event<'_>) -> Result<(), Violation> {
         let what = match *event {
             _ if self.frozen.is_empty() => return Ok(()),
@@ -58,7 +58,7 @@ impl Freeze {
         Err(Violation { what: format!("{} of a frozen queue that had drained", what.what), ..what })
     }
 
-    /// Nobody asks the scheduler or the device of a quiesced queue.
+    /// No CPU may call the scheduler or the device of a quiesced queue.
     fn judge_quiesced(&self, event: &Event<'_>) -> Result<(), Violation> {
         let what = match *event {
             _ if self.quiesced.is_empty() => return Ok(()),

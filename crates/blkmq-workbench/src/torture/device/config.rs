@@ -1,4 +1,4 @@
-//! What a world's device is like, and what it does wrong.
+//! What a world's device is like, and which faults it has.
 
 use blkmq_vcpu::Random;
 use blkmq_virtual::Limits;
@@ -6,7 +6,7 @@ use blkmq_virtual::driver::Topology;
 
 use crate::torture::plan::magnitude;
 
-/// How often something happens: never, or once in so many times on average.
+/// How often something happens: never, or on average once in this many times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rate(u64);
 
@@ -24,7 +24,7 @@ impl Rate {
         self.0 > 0 && random.one_in(self.0)
     }
 
-    /// In half of the worlds never, else once in `low` to `high` times.
+    /// In half of the worlds never. In the others once in `low` to `high` times.
     fn sometimes(random: &mut Random, low: u64, high: u64) -> Self {
         if random.one_in(2) { Self(random.within(low, high)) } else { Self::NEVER }
     }
@@ -37,57 +37,57 @@ pub(crate) struct DeviceConfig {
     pub(crate) limits: Limits,
     /// Its hardware queues at the start.
     pub(crate) topology: Topology,
-    /// Whether it takes calls by several threads at once.
+    /// Whether several threads may call the device at once.
     pub(crate) is_concurrent: bool,
     /// Whether each hardware queue belongs to one submitter.
     pub(crate) is_owned: bool,
-    /// How long it takes.
+    /// How long requests take.
     pub(crate) timing: Timing,
-    /// What it does wrong.
+    /// What goes wrong.
     pub(crate) faults: Faults,
 }
 
-/// How long a device takes.
+/// How long a device takes for its requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Timing {
-    /// Requests of a hundred that are finished when they are offered.
+    /// Percent of the requests that are finished in the call in which they are offered.
     pub(crate) at_once: u64,
-    /// What a request takes on average, in ns; of each hardware queue in turn, from the front again behind the last.
+    /// The average time of a request, in ns. Hardware queue i has entry i modulo the length.
     pub(crate) mean_ns: Vec<u64>,
-    /// Requests that take a hundred times as long, or 2 ms if that is shorter.
+    /// How often a request takes a hundred times as long, but at most 2 ms.
     pub(crate) slow: Rate,
-    /// Requests that take up to [`LONGEST_NS`], of any magnitude.
+    /// How often a request takes up to [`LONGEST_NS`], with each order of magnitude equally likely.
     pub(crate) long: Rate,
-    /// Requests of a hardware queue complete in the order in which they were started.
+    /// Whether the requests of a hardware queue complete in the order in which they were started.
     pub(crate) in_order: bool,
-    /// After which the queue asks about a request, at first, in ns.
+    /// The timeout at the start, in ns: the time after which the queue asks about a request.
     pub(crate) timeout_ns: u64,
 }
 
 /// What a device does wrong.
 #[derive(Debug, Clone)]
 pub(crate) struct Faults {
-    /// Requests that fail.
+    /// How often a request fails.
     pub(crate) fails: Rate,
-    /// Requests that are given back for another try.
+    /// How often a request is given back for another try.
     pub(crate) gives_back: Rate,
-    /// Requests after which a hardware queue takes no more for `busy_ns`.
+    /// After how many requests a hardware queue takes no more for `busy_ns`.
     pub(crate) busy: Rate,
-    /// How long that is.
+    /// How long a hardware queue stays busy, in ns.
     pub(crate) busy_ns: u64,
-    /// Requests that the device works on at once; it refuses more.
+    /// The most requests that the device works on at once. It refuses further ones.
     pub(crate) room: usize,
-    /// Requests that never complete by themselves.
+    /// How often a request never completes by itself.
     pub(crate) hangs: Rate,
-    /// Those of them that complete after all, about when the queue asks about them.
+    /// How often such a request completes after all, at about the time when the queue asks about it.
     pub(crate) too_late: Rate,
-    /// Requests that are given up when the device is asked about them.
+    /// How often the device gives up a request when it is asked about it.
     pub(crate) gives_up: Rate,
-    /// Requests that are completed once more after they are over.
+    /// How often a request is completed once more after it is over.
     pub(crate) completes_again: Rate,
-    /// Time between two losses of power on average, in ns; 0: there are none.
+    /// Average time between two losses of power, in ns. 0: the power never goes.
     pub(crate) power_ns: u64,
-    /// Changes of the hardware queues that are refused.
+    /// How often a change of the hardware queues is refused.
     pub(crate) refuses_topology: Rate,
 }
 
@@ -107,7 +107,7 @@ impl Faults {
         refuses_topology: Rate::NEVER,
     };
 
-    /// Some of the faults, or none: what one fault hides is found in a world without it.
+    /// Draws some of the faults, or none: a fault may hide a bug, which is then found in a world without that fault.
     fn draw(random: &mut Random, io_timeout_ms: u32, sleeps: bool) -> Self {
         if random.one_in(8) {
             return Self::NONE;
@@ -117,9 +117,11 @@ impl Faults {
             gives_back: Rate::sometimes(random, 2, 50),
             busy: Rate::sometimes(random, 3, 100),
             busy_ns: long_or_short(random, 100, 14),
-            // Whoever was refused tries again and again, also while the device hangs for long.
+            // A thread that was refused tries again and again, also while the device hangs for long. So the room has a
+            // bound only where threads do not sleep.
             room: if !sleeps && random.one_in(4) { random.within(1, 16) as usize } else { usize::MAX },
-            // Who waits meanwhile polls now and then: the longer it takes, the rarer it is.
+            // A thread that waits for a request that hangs polls now and then. So the longer the timeout is, the fewer
+            // requests hang.
             hangs: match u64::from(io_timeout_ms) {
                 _ if sleeps => Rate::sometimes(random, 50, 1000),
                 1000.. => Rate::NEVER,
@@ -135,10 +137,10 @@ impl Faults {
     }
 }
 
-/// The longest that a request takes while whoever waits for it sleeps, in ns.
+/// The longest time of a request while the threads that wait for it sleep, in ns.
 const LONGEST_NS: u64 = 8_000_000_000;
 
-/// The longest that a slow request takes, in ns. Who polls for it meanwhile makes a step at least every 100 ns.
+/// The longest time of a slow request, in ns. A thread that polls for the request makes a step at least every 100 ns.
 const SLOW_NS: u64 = 2_000_000;
 
 impl Timing {
@@ -152,14 +154,15 @@ impl Timing {
         if self.slow.strikes(random) { (100 * time_ns).min(SLOW_NS) } else { time_ns }
     }
 
-    /// How long a request takes that completes about when the queue asks about it, in ns.
+    /// How long a request takes that completes at about the time when the queue asks about it, in ns.
     pub(crate) fn too_late_ns(&self, random: &mut Random) -> u64 {
         let magnitude = random.below(14);
         let around = random.below(1 << magnitude);
         if random.one_in(2) { self.timeout_ns + around } else { self.timeout_ns.saturating_sub(around) }
     }
 
-    /// The longest that a request takes which completes by itself, in ns; but for those that the queue asks about.
+    /// The longest time of a request that completes by itself, in ns. Requests that the queue asks about may take
+    /// longer.
     #[cfg(test)]
     pub(crate) fn longest_ns(&self) -> u64 {
         let longest = 2 * self.mean_ns.iter().copied().max().unwrap_or(0);
@@ -187,18 +190,18 @@ impl Timing {
     }
 }
 
-/// From 0, done at the next look, to 256 us.
+/// A mean time from 0 ns (done at the next look) to 256 us.
 fn mean(random: &mut Random) -> u64 {
     if random.one_in(8) { 0 } else { long_or_short(random, 500, 8) }
 }
 
-/// A number from `least` to twice that, doubled up to `most` times: small ones are as frequent as large ones.
+/// A number from `least` to twice `least`, doubled up to `most` times. Small numbers are as frequent as large ones.
 fn long_or_short(random: &mut Random, least: u64, most: u64) -> u64 {
     random.within(least, 2 * least) << random.below(most + 1)
 }
 
 impl DeviceConfig {
-    /// Some device. `sleeps`: who waits for it sleeps, so that it may take its time.
+    /// Draws a device. `sleeps`: the threads that wait for the device sleep, so that its requests may take long.
     pub(crate) fn draw(random: &mut Random, io_timeout_ms: u32, sleeps: bool) -> Self {
         let mut config = Self {
             limits: limits(random),
@@ -209,7 +212,8 @@ impl DeviceConfig {
             faults: Faults::draw(random, io_timeout_ms, sleeps),
         };
         if sleeps {
-            // What it gave back is tried again and again by all who sleep, also while it takes long over another.
+            // All threads that sleep wake again and again to retry a request that the device gave back, also while
+            // another request takes long. So a device has only one of the two.
             if random.one_in(2) {
                 config.faults.gives_back = Rate::NEVER;
             } else {
@@ -221,7 +225,7 @@ impl DeviceConfig {
 }
 
 impl DeviceConfig {
-    /// The same device, of which each of so many submitters owns a hardware queue of each type.
+    /// The same device with owned hardware queues: each of this many submitters owns one of each type.
     pub(crate) fn owned_by(mut self, nr_owners: u16) -> Self {
         let of_type = |nr: u16| if nr == 0 { 0 } else { nr.max(nr_owners) };
         let Topology { default_queues, read_queues, poll_queues, depth } = self.topology;
@@ -236,11 +240,11 @@ impl DeviceConfig {
     }
 }
 
-/// Small numbers, so that operations overlap, touch and are split often.
+/// Draws limits with small numbers, so that operations often overlap, touch and are split.
 fn limits(random: &mut Random) -> Limits {
     let logical_block_size = *random.pick(&[512, 512, 512, 1024, 4096]);
     let block = logical_block_size / 512;
-    // Whole blocks of any size.
+    // A whole number of blocks, for blocks of any size.
     let capacity_sectors = long_or_short(random, 64, 3) * 8;
     let max_sectors = (long_or_short(random, 4, 5) as u32).max(block);
     let max_segment_size = if random.one_in(3) { logical_block_size * random.within(1, 8) as u32 } else { 65536 };

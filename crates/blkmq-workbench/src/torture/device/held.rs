@@ -6,20 +6,20 @@ use blkmq_virtual::Status;
 
 use super::medium::Mark;
 
-/// What a request does to the medium.
+/// How a request changes the medium.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// What is asked; a read does nothing to the medium.
+    /// What the request asks for. A read does not change the medium.
     pub(crate) op: Option<Op>,
-    /// Past the cache.
+    /// Whether the data goes past the cache.
     pub(crate) through: bool,
     /// First sector and length of each range.
     pub(crate) ranges: Vec<(u64, u32)>,
-    /// Of a write, what each sector shall hold.
+    /// What each sector shall hold, for a write.
     pub(crate) stamps: Vec<u64>,
-    /// Of a flush, when it began.
+    /// When the flush began, for a flush.
     pub(crate) mark: Mark,
-    /// It has done so already.
+    /// Whether the medium has been changed already.
     pub(crate) is_done: bool,
 }
 
@@ -27,37 +27,37 @@ pub(crate) struct Work {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) id: RqId,
-    /// Which one it was of all that were started.
+    /// The number of the request among all that were started.
     pub(crate) number: u64,
-    /// When it completes; [`NEVER`]: not by itself.
+    /// When the request completes. [`NEVER`]: not by itself.
     pub(crate) due: Time,
     pub(crate) status: Status,
-    /// The queue is being told that it was started; only then may it complete.
+    /// The queue is just being told that the request was started. The request may complete only after that.
     pub(crate) is_starting: bool,
     /// How often the device was asked about it.
     pub(crate) asked: u32,
     pub(crate) work: Work,
 }
 
-/// Behind every other time.
+/// Later than every other time.
 pub(crate) const NEVER: Time = Time(u64::MAX);
 
 /// A hardware queue, as the device sees it.
 #[derive(Debug)]
 pub(crate) struct HwQueue {
     pub(crate) held: Vec<Held>,
-    /// When the first request is due that may complete.
+    /// When the first of the requests that may complete is due.
     pub(crate) next_due: Time,
-    /// When the last one is.
+    /// When the last of them is due.
     pub(crate) last_due: Time,
-    /// It takes no request before.
+    /// The hardware queue takes no request before this time.
     pub(crate) busy_until: Time,
-    /// Who calls for it, if it is owned.
+    /// The CPU that is calling for the hardware queue, if the hardware queue is owned.
     pub(crate) caller: Option<CpuId>,
 }
 
 impl HwQueue {
-    /// Without requests, and with room for `depth`.
+    /// A hardware queue without requests, and with room for `depth` of them.
     pub(crate) fn new(depth: usize) -> Self {
         Self { held: Vec::with_capacity(depth), next_due: NEVER, last_due: Time(0), busy_until: Time(0), caller: None }
     }
@@ -66,7 +66,7 @@ impl HwQueue {
         self.held.iter().position(|held| held.id == id)
     }
 
-    /// The place of each request that may complete now.
+    /// The index of each request that may complete now.
     pub(crate) fn due(&self, now: Time) -> impl Iterator<Item = usize> {
         let due = self.held.iter().enumerate().filter(move |(_, held)| !held.is_starting && held.due <= now);
         due.map(|(place, _)| place)

@@ -1,4 +1,4 @@
-//! What a device decides. Everything here happens while no other CPU goes on.
+//! What a device decides. No other CPU runs while a function of this module does.
 
 use blkmq_sched::{Op, RqId, Time};
 use blkmq_vcpu::{CpuId, Random, cpu};
@@ -13,13 +13,13 @@ use super::held::{Held, HwQueue, NEVER, Work};
 use super::medium::Medium;
 use super::{RULE, stamps};
 
-/// How often a device that never gives anything up is asked about a request before that completes.
+/// How often a device that never gives up a request is asked about the request before the request completes.
 const MOST_ASKED: u32 = 3;
 
-/// Requests that are over and still remembered, to be completed again.
+/// The number of requests that are over and still remembered, to be completed again.
 const MOST_OVER: usize = 16;
 
-/// What becomes of a request that is offered.
+/// What happens to a request that is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Finish(Status),
@@ -31,9 +31,9 @@ pub(crate) enum Verdict {
 /// What a look at a hardware queue found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// This completes.
+    /// This request completes.
     Due(RqId, Status),
-    /// This is completed, though it is over.
+    /// This request is completed once more, although it is over.
     Over(RqId, Status),
 }
 
@@ -42,12 +42,12 @@ pub(crate) enum Found {
 struct Over {
     id: RqId,
     when: Time,
-    /// A timeout scan on this CPU may still hold it, and would then take a status. Once the CPU is back in the device
-    /// it no longer does.
+    /// The CPU whose timeout scan may still hold the request. The scan would then take a status that arrives. Once this
+    /// CPU calls the device again, its scan no longer holds the request.
     asker: Option<CpuId>,
 }
 
-/// How far a request that fails got.
+/// How much of its work a request has done when it fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Nothing,
@@ -67,7 +67,8 @@ pub(crate) struct Inner {
     nr_started: u64,
     over: Vec<Over>,
     next_power_loss: Time,
-    /// Whether a request was taken since the last one: else the next would find nothing new to take.
+    /// Whether a request was taken since the last loss of power. If none was, another loss of power would find nothing
+    /// new to take away.
     is_dirty: bool,
     spare: Vec<Work>,
     segments: Vec<usize>,
@@ -97,7 +98,7 @@ impl Inner {
         inner
     }
 
-    /// Makes the hardware queues of the topology.
+    /// Makes the hardware queues that the topology asks for.
     fn prepare(&mut self) {
         let Topology { depth, .. } = self.topology;
         self.queues.resize_with(self.topology.nr_queues(), || HwQueue::new(usize::from(depth)));
@@ -124,7 +125,7 @@ impl Inner {
         }
     }
 
-    /// A CPU calls for an owned hardware queue.
+    /// A CPU begins a call for an owned hardware queue.
     pub(crate) fn begin_call(&mut self, hctx: u16) {
         let Some(queue) = self.queues.get_mut(usize::from(hctx)) else { return };
         if let Some(other) = queue.caller.replace(cpu()) {
@@ -134,7 +135,7 @@ impl Inner {
         }
     }
 
-    /// Its call is over.
+    /// The call for an owned hardware queue is over.
     pub(crate) fn end_call(&mut self, hctx: u16) {
         if let Some(queue) = self.queues.get_mut(usize::from(hctx)) {
             queue.caller = None;
@@ -147,7 +148,8 @@ impl Inner {
         }
     }
 
-    /// Looks at a request, and decides. One that is to be started may not complete before [`started`](Self::started).
+    /// Looks at a request, and decides what happens to it. A request that is to be started may not complete before
+    /// [`started`](Self::started) is called.
     pub(crate) fn offer(&mut self, hctx: u16, rq: &mut Request<'_>, now: Time) -> Verdict {
         let (id, op) = (rq.id(), rq.op());
         let mut work = self.spare.pop().unwrap_or_default();
@@ -174,7 +176,7 @@ impl Inner {
         let failures = [Status::Medium, Status::IoError, Status::NoSpace];
         let status = if self.faults.fails.strikes(random) { *random.pick(&failures) } else { Status::Ok };
         if op == Op::Read && !status.is_ok() {
-            // Nobody ever wrote this, and nobody is to look at it.
+            // No operation ever wrote this number, and no client may see it.
             stamps::fill(rq, &mut self.segments, |_| u64::MAX);
         }
         if self.random.below(100) < self.timing.at_once {
@@ -188,7 +190,7 @@ impl Inner {
         Verdict::Start
     }
 
-    /// Reads what the request is, and tells it. A read gets its data.
+    /// Reads what the request asks for, and tells the witness. A read gets its data here.
     fn look(&mut self, hctx: u16, rq: &mut Request<'_>, work: &mut Work, now: Time) {
         let (op, flags) = (rq.op(), rq.flags());
         (work.op, work.through, work.is_done, work.mark) = (Some(op), flags.fua, false, self.medium.mark());
@@ -243,23 +245,23 @@ impl Inner {
         self.acted(id, Action::Started { due: (due != NEVER).then_some(due) });
     }
 
-    /// When a request that is started now completes.
+    /// When a request completes that is started now.
     fn due(&mut self, hctx: u16, now: Time) -> Time {
         let due = now.after(self.timing.time_ns(hctx, &mut self.random));
         if self.timing.in_order { due.max(self.queues[usize::from(hctx)].last_due) } else { due }
     }
 
-    /// The queue knows that a request was started: it may complete.
+    /// Called when the queue knows that a request was started. From now on the request may complete.
     pub(crate) fn started(&mut self, hctx: u16, id: RqId) {
         let queue = &mut self.queues[usize::from(hctx)];
-        // It is gone if the device was asked about it meanwhile, and gave it up.
+        // The request is no longer here if the device was asked about it meanwhile, and gave it up.
         if let Some(place) = queue.find(id) {
             queue.held[place].is_starting = false;
             queue.next_due = queue.next_due.min(queue.held[place].due);
         }
     }
 
-    /// What completes next on a hardware queue. What it does to the medium it has done then.
+    /// The request that completes next on a hardware queue. The medium already shows what the request did.
     pub(crate) fn take_due(&mut self, hctx: u16, now: Time) -> Option<Found> {
         if let Some(place) = self.over.iter().position(|over| over.asker.is_none() && over.when <= now) {
             return Some(Found::Over(self.over.swap_remove(place).id, Status::Ok));
@@ -277,7 +279,7 @@ impl Inner {
         Some(Found::Due(id, status))
     }
 
-    /// The queue was told that a request is completed.
+    /// Called when the queue was told that a request is completed.
     pub(crate) fn completed(&mut self, id: RqId, is_known: bool, now: Time) {
         if is_known {
             self.is_over(id, now, None);
@@ -286,7 +288,7 @@ impl Inner {
         }
     }
 
-    /// The queue was told that a request is completed that is over.
+    /// Called when the queue was told once more that a request is completed, although the request is over.
     pub(crate) fn completed_again(&mut self, id: RqId, is_known: bool) {
         if is_known {
             self.accuse("a request that was over was completed once more".into(), id);
@@ -295,10 +297,10 @@ impl Inner {
         }
     }
 
-    /// A request is over for the device. It may come back to it.
+    /// Called when a request is over for the device. The device may complete the request once more.
     fn is_over(&mut self, id: RqId, now: Time, asker: Option<CpuId>) {
         if self.over.len() < MOST_OVER && self.faults.completes_again.strikes(&mut self.random) {
-            // At once, or when the slot may serve another operation already.
+            // Either at once, or at a time when the slot may already serve another operation.
             let when = now.after(*self.random.pick(&[0, 1000, 100_000]));
             self.over.push(Over { id, when, asker });
         }
@@ -316,7 +318,7 @@ impl Inner {
         self.spare.push(work);
     }
 
-    /// Does to the medium what a request asks for. One that fails may have got anywhere.
+    /// Changes the medium as a request asks. If the request fails, any part of the change may have happened.
     fn work(&mut self, work: &mut Work, status: Status) {
         let extent = match status {
             _ if std::mem::replace(&mut work.is_done, true) => Extent::Nothing,
@@ -330,7 +332,7 @@ impl Inner {
             Some(Op::Write | Op::Discard | Op::WriteZeroes) if extent == Extent::Nothing => (),
             Some(Op::Write | Op::Discard | Op::WriteZeroes) => {
                 let sectors = work.ranges.iter().flat_map(|(first, nr_sectors)| *first..first + u64::from(*nr_sectors));
-                // What has no data becomes zero.
+                // Sectors of a request without data become zero.
                 let stamps = work.stamps.iter().copied().chain(std::iter::repeat(0));
                 for (sector, stamp) in sectors.zip(stamps) {
                     if extent == Extent::All || self.random.one_in(2) {
@@ -341,8 +343,8 @@ impl Inner {
         }
     }
 
-    /// The power goes, and comes back at once. Of the requests in progress some fail, having got anywhere before; the
-    /// others begin again. A flush does not, since what it was to make durable is gone.
+    /// The power goes and comes back at once. Some of the requests in progress fail, after any part of their work. The
+    /// others begin again. But a flush does not begin again, because what it was to make durable is gone.
     pub(crate) fn lose_power(&mut self) {
         for queue in 0..self.queues.len() {
             for place in 0..self.queues[queue].held.len() {
@@ -362,12 +364,12 @@ impl Inner {
         witness.tell(Event::PowerLost { content });
     }
 
-    /// The device is asked about a request that has taken too long.
+    /// Called when the queue asks the device about a request that has taken too long.
     pub(crate) fn asked(&mut self, hctx: u16, id: RqId, now: Time) -> TimeoutAction {
         self.witness.tell(Event::Overdue { rq: id, now });
         let queue = self.queues.get_mut(usize::from(hctx));
         let Some((place, queue)) = queue.and_then(|queue| Some((queue.find(id)?, queue))) else {
-            // It has completed since the queue took it for overdue, and the queue knows how.
+            // The request has completed since the queue took it for overdue, and the queue knows its status.
             return TimeoutAction::ResetTimer;
         };
         if self.faults.gives_up.strikes(&mut self.random) {
@@ -389,7 +391,7 @@ impl Inner {
         TimeoutAction::ResetTimer
     }
 
-    /// Prepares for other hardware queues.
+    /// Makes the hardware queues for another topology.
     pub(crate) fn set_topology(&mut self, topology: Topology) -> Result<(), String> {
         if let Some(held) = self.queues.iter().find_map(|queue| queue.held.first()) {
             self.accuse("the hardware queues change while the device works on a request".into(), held.id);
@@ -403,7 +405,7 @@ impl Inner {
         Ok(())
     }
 
-    /// When a hardware queue is to be looked at again.
+    /// When the device is to be called again for a hardware queue.
     pub(crate) fn next_due(&self, hctx: u16) -> Option<Time> {
         let due = self.queues.get(usize::from(hctx))?.next_due;
         (due != NEVER).then_some(due)

@@ -1,21 +1,22 @@
-//! What a device keeps: a stamp for each sector, in a volatile cache and on what survives a loss of power.
+//! What a device stores: one stamp for each sector, in a volatile cache and on the part that survives a loss of power.
 
 /// The sectors of a device.
 #[derive(Debug)]
 pub(crate) struct Medium {
     /// What a read finds.
     cached: Vec<u64>,
-    /// What is left when the power goes; nobody looks at it where there is no cache.
+    /// What is left when the power goes. Not used in a device without a cache.
     durable: Vec<u64>,
-    /// When a sector became newer in the cache than on the medium, counted in writes; 0 if it is not.
+    /// When a sector became newer in the cache than on the medium, counted in writes. 0: the sector is not newer in the
+    /// cache.
     since: Vec<u64>,
-    /// The sectors that are.
+    /// The sectors that are newer in the cache than on the medium.
     dirty: Vec<u32>,
     writes: u64,
     has_cache: bool,
 }
 
-/// A moment, for a flush: what was written before it.
+/// A moment for a flush: the flush makes durable what was written before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Mark(u64);
 
@@ -23,17 +24,18 @@ impl Medium {
     /// A medium of zeroes.
     pub(crate) fn new(nr_sectors: usize, has_cache: bool) -> Self {
         let zeroes = vec![0; nr_sectors];
-        // Each sector stands there at most once.
+        // Each sector is in the list at most once.
         let dirty = Vec::with_capacity(nr_sectors);
         Self { cached: zeroes.clone(), durable: zeroes.clone(), since: zeroes, dirty, writes: 0, has_cache }
     }
 
-    /// What a sector holds; `None` behind the end.
+    /// What a sector holds. `None`: the sector is past the end of the device.
     pub(crate) fn read(&self, sector: u64) -> Option<u64> {
         self.cached.get(sector as usize).copied()
     }
 
-    /// Writes a sector; `through` the cache, to what survives. Behind the end nothing happens.
+    /// Writes a sector. With `through` the write goes past the cache to the part that survives. A write past the end of
+    /// the device does nothing.
     pub(crate) fn write(&mut self, sector: u64, stamp: u64, through: bool) {
         let place = sector as usize;
         let Some(cached) = self.cached.get_mut(place) else { return };
@@ -55,7 +57,7 @@ impl Medium {
         Mark(self.writes)
     }
 
-    /// What was written before the moment survives from here on; what was written since need not.
+    /// Makes durable what was written before the mark. What was written since may or may not survive.
     pub(crate) fn flush(&mut self, Mark(mark): Mark) {
         let Self { cached, durable, since, dirty, .. } = self;
         dirty.retain(|sector| {
@@ -69,8 +71,8 @@ impl Medium {
         });
     }
 
-    /// The power goes and comes back: what is in the cache alone is gone, but for what `survives`. Returns what every
-    /// sector holds then.
+    /// The power goes and comes back. What is only in the cache is lost, except where `survives` returns true. Returns
+    /// what every sector holds then.
     pub(crate) fn lose_power(&mut self, mut survives: impl FnMut() -> bool) -> &[u64] {
         for sector in self.dirty.drain(..) {
             let place = sector as usize;

@@ -1,10 +1,10 @@
-//! What the sectors of a request carry: a number in the first bytes of each. The other bytes are nobody's.
+//! What the sectors of a request carry: a number in the first bytes of each sector. The other bytes have no meaning.
 
 use blkmq_virtual::driver::Request;
 
 const SECTOR: usize = 512;
 
-/// What each sector of a write shall hold. The lengths of the pieces of its data go into `segments`.
+/// Reads what each sector of a write shall hold. The lengths of the pieces of the write's data go into `segments`.
 pub(crate) fn gather(rq: &mut Request<'_>, segments: &mut Vec<usize>, stamps: &mut Vec<u64>) {
     for segment in rq.segments() {
         segments.push(segment.len());
@@ -13,7 +13,7 @@ pub(crate) fn gather(rq: &mut Request<'_>, segments: &mut Vec<usize>, stamps: &m
     }
 }
 
-/// Gives each sector of a read its stamp, by the sector's place in the request.
+/// Gives each sector of a read its stamp, by the sector's index in the request.
 pub(crate) fn fill(rq: &mut Request<'_>, segments: &mut Vec<usize>, stamp: impl Fn(usize) -> u64) {
     let mut place = 0;
     for mut segment in rq.segments() {

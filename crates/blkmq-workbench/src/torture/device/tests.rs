@@ -1,4 +1,5 @@
-//! The device behind a queue, on virtual CPUs: it keeps its word, and does what it is said to do wrong.
+//! The device behind a queue, on virtual CPUs. The device keeps its promises, and has just the faults that its
+//! configuration says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -17,7 +18,7 @@ use super::*;
 
 const SECTOR: usize = 512;
 
-/// Sectors of each submitter's own.
+/// Sectors that each submitter has for itself.
 const AREA: u64 = 64;
 
 /// Counts what the device does, and checks what can be checked of it alone.
@@ -28,7 +29,7 @@ struct Watch(Arc<Mutex<Seen>>);
 struct Seen {
     counts: BTreeMap<&'static str, u64>,
     started: BTreeSet<u64>,
-    /// The longest that a request may take.
+    /// The longest time that a request may take, in ns.
     longest_ns: u64,
 }
 
@@ -76,7 +77,7 @@ impl Checker for Watch {
     }
 }
 
-/// What a sector may hold.
+/// The stamps that each sector may hold.
 type Possible = Vec<BTreeSet<u64>>;
 
 fn stamped(op: Op, first: u64, nr_sectors: u64, number: u64, random: &mut Random) -> Bio {
@@ -97,7 +98,7 @@ fn stamped(op: Op, first: u64, nr_sectors: u64, number: u64, random: &mut Random
     bio.with_user_data(number)
 }
 
-/// Takes a completion into account; false if a read found what cannot be there.
+/// Takes a completion into account. Returns false if a read found a stamp that cannot be there.
 fn judge(possible: &mut Possible, area: u64, Completion { bio, status, .. }: &Completion) -> bool {
     let first = (bio.sector - if bio.op == Op::Flush { 0 } else { area }) as usize;
     let sectors = &mut possible[first..first + bio.nr_sectors as usize];
@@ -110,7 +111,7 @@ fn judge(possible: &mut Possible, area: u64, Completion { bio, status, .. }: &Co
                 bytes.chunks(SECTOR).map(|sector| u64::from_le_bytes(sector[..8].try_into().expect("8 bytes")));
             stamps.zip(sectors).all(|(stamp, possible)| {
                 let is_possible = possible.contains(&stamp);
-                // Once read, it stays.
+                // Once a stamp was read, the sector holds it until the next write.
                 possible.retain(|old| *old == stamp);
                 is_possible
             })
@@ -126,7 +127,7 @@ fn judge(possible: &mut Possible, area: u64, Completion { bio, status, .. }: &Co
     }
 }
 
-/// One submitter: an operation at a time, anywhere in its own area.
+/// One submitter, with one operation at a time, anywhere in its own area.
 fn submit_some(q: &Arc<RequestQueue>, me: u64, nr_operations: u64, witness: &Witness, mut random: Random) {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
     let block = u64::from(q.limits().logical_block_size) / SECTOR as u64;
@@ -157,10 +158,10 @@ fn submit_some(q: &Arc<RequestQueue>, me: u64, nr_operations: u64, witness: &Wit
     assert!(submitter.leave().is_empty());
 }
 
-/// Plays a device from its seed. Returns what it did, what came last, and the hash of the history.
+/// Plays a device from its seed. Returns what the device did, which event came last, and the hash of the history.
 fn play(config: DeviceConfig, seed: u64, nr_operations: u64) -> (BTreeMap<&'static str, u64>, u64) {
     let mut random = Random::new(seed);
-    // Those that hang may complete about when they are asked about.
+    // Requests that hang may complete at about the time when the device is asked about them.
     let longest_ns = config.timing.longest_ns().max(config.timing.timeout_ns + 10_000);
     let seen = Seen { longest_ns, ..Seen::default() };
     let watch = Watch(Arc::new(Mutex::new(seen)));
@@ -257,7 +258,7 @@ fn devices_of_all_kinds_keep_their_word() {
     let mut random = Random::new(3);
     for seed in 0..40 {
         let mut config = DeviceConfig::draw(&mut random, 1, false);
-        // What is lost with the power is lost on purpose.
+        // Data that is lost with the power would look like a broken promise here.
         config.faults.power_ns = 0;
         play(config, seed, 40);
     }
@@ -271,7 +272,8 @@ fn the_same_seed_makes_the_same_history() {
     assert_ne!(play(config.clone(), 5, 60).1, play(config, 6, 60).1);
 }
 
-/// Everything that is in the cache alone goes with the power, so a device that flushed has what it had.
+/// Everything that is only in the cache is lost with the power. So what a device still has after the loss is what it
+/// flushed.
 #[test]
 fn what_was_flushed_survives_a_loss_of_power() {
     let mut random = Random::new(7);
