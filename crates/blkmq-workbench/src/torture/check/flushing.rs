@@ -14,7 +14,7 @@ use super::table::is_flush;
 pub(super) struct Flushing {
     limits: Limits,
     operations: Book<(u16, Asked)>,
-    /// The outstanding operations that the flush machine may take and that change sectors.
+    /// The outstanding operations without data (discards and writes of zeroes) that the flush machine may take.
     owners: Owners,
 }
 

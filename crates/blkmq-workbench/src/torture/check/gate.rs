@@ -1,15 +1,16 @@
-//! A request passes the scheduler by only while it may, and strict classes stay strict whoever passes.
+//! A request bypasses the scheduler only while it may, and strict classes stay strict whichever request bypasses.
 //!
-//! Nothing passes while that is switched off. What passes was not submitted before another request came into the
-//! scheduler that waits there still, nor, under the locking combining, before another was left to it that is not even
-//! there yet.
+//! Nothing bypasses the scheduler while bypassing is switched off. The operation of a request that bypasses was not
+//! submitted before the operation of a request that waits in the scheduler had come in. Under the locking combining it
+//! was also not submitted before another request was left to the scheduler, even if that request has not come in yet.
 //!
-//! No request is chosen while one of a higher class has come into the scheduler, or has passed it and was offered to
-//! the device, and is not over; but for one that goes to the head, or has waited for `prio_aging_expire`.
+//! No request is chosen while a request of a higher class is not over and has either come into the scheduler, or has
+//! bypassed it and was offered to the device. There are two exceptions: a request that goes to the head, and a request
+//! that has waited for `prio_aging_expire`.
 //!
-//! When a request decides to pass is not told; it is after its operation was submitted. That another is in the
-//! scheduler is seen by others at the latest when the CPU that brought it there does something else; under combining at
-//! once.
+//! The moment at which a request decides to bypass is not told. It is after the operation of the request was submitted.
+//! Other threads see that a request is in the scheduler at the latest when the CPU that brought it there does something
+//! else. Under the locking combining they see it at once.
 
 use std::collections::VecDeque;
 
@@ -25,7 +26,7 @@ use super::{Checker, Facts, Violation};
 
 const RULE: &str = "gate";
 
-/// `prio_aging_expire` unless it is set, in ns.
+/// The value of `prio_aging_expire` until it is set, in ns.
 const AGING_NS: u64 = 10_000_000_000;
 
 /// A request that is not over.
@@ -33,7 +34,7 @@ const AGING_NS: u64 = 10_000_000_000;
 struct Known {
     class: Class,
     at: InsertAt,
-    /// When it came into the scheduler, as it was told and in steps.
+    /// When the request came into the scheduler: the time that the scheduler was told, and the step.
     since: Time,
     step: u64,
     place: Place,
@@ -44,7 +45,7 @@ enum Place {
     Waiting,
     /// Chosen, or with the device.
     Gone,
-    /// It never came into the scheduler.
+    /// The request never came into the scheduler.
     Passed,
     Over,
 }
@@ -54,7 +55,7 @@ struct Operation {
     submitter: u16,
     asked: Asked,
     step: u64,
-    /// When its submitter had passed it on, if the queue took it then for certain.
+    /// The step at which its submitter had passed it on, if the queue certainly took it then.
     left: Option<u64>,
 }
 
@@ -63,7 +64,7 @@ struct Operation {
 struct Aging {
     ns: u64,
     coming: Option<u64>,
-    /// Until when another time was being changed that this is reckoned by.
+    /// The time until which another value was being set. Until then the age of a request is not certain.
     blurred: u64,
 }
 
@@ -79,15 +80,16 @@ pub(super) struct Gate {
     requests: Table<Known>,
     /// Requests of each class that are not over.
     nr_open: [u64; 3],
-    /// Those that wait in the order in which they came, with the step since which others see them, and some that wait
-    /// no more.
+    /// The requests that wait, in the order in which they came, each with the step since which other threads see it.
+    /// Some of the entries do not wait any more.
     waiting: VecDeque<(RqId, Option<u64>)>,
-    /// The first of them that is not seen yet, and the CPU that brought these.
+    /// The requests that other threads may not see yet, each with the CPU that brought it.
     unseen: Vec<(u16, RqId)>,
     aging: Aging,
-    /// Of all requests that passed, the one whose operation was submitted last, and when that was.
+    /// Of all requests that bypassed, the one whose operation was submitted last, and the step of that submission.
     latest_passed: (u64, RqId),
-    /// Since when nobody changes the queue; changes that go on; whether the next request says that the queue goes on.
+    /// The step since which no CPU changes the queue; the number of changes in progress; whether the next request shows
+    /// that the queue runs again.
     quiet_since: Option<u64>,
     nr_changes: u32,
     is_changed: bool,
@@ -140,7 +142,7 @@ impl Gate {
         }
     }
 
-    /// Notes which requests in the scheduler others see by now.
+    /// Notes which requests in the scheduler other threads see by now.
     fn note_seen(&mut self, at: Stamp, event: &Event<'_>) {
         if self.unseen.is_empty() {
             return;
@@ -227,14 +229,14 @@ impl Gate {
         Err(Violation::new(RULE, what).request(rq).request(higher))
     }
 
-    /// The step at which the operation of a request was submitted, or an earlier one, and its class, as far as they are
-    /// known.
+    /// The step at which the operation of a request was submitted, or an earlier step, and the operation's class.
+    /// `None` if they are not known.
     fn origin(&self, rq: RqId, op: Op, sector: u64, data: &[u64]) -> Option<(u64, Class)> {
         let of = |operation: &Operation| (operation.step, operation.asked.priority.class);
         if let Some(bio) = data.first().or_else(|| self.names.get(rq)) {
             return self.operations.get(*bio).map(of);
         }
-        // One of those that reach there.
+        // Any one of the operations that reach this sector.
         let reaches = |Operation { asked, .. }: &&Operation| {
             asked.op == op && (asked.sector..asked.sector.saturating_add(asked.nr_sectors)).contains(&sector)
         };
@@ -272,7 +274,8 @@ impl Gate {
         }
     }
 
-    /// A submitter has passed on what it had submitted. While nobody changes the queue, all of that is in it now.
+    /// A submitter has passed on what it had submitted. If no CPU changes the queue, all of these operations are in the
+    /// queue now.
     fn passed_on(&mut self, step: u64, submitter: u16) {
         let Some(quiet) = self.quiet_since else { return };
         for (_, operation) in self.operations.iter_mut() {
@@ -375,7 +378,7 @@ mod tests {
         let mut told = self::told(Locking::Single);
         submit(&mut told, 1, Class::BestEffort);
         told.good(offer(1)).good(acted(rq(1), Action::GivenBack));
-        // It has passed already.
+        // The request has bypassed the scheduler already.
         told.good(bypass(Phase::Begun)).good(bypass(Phase::Done)).good(offer(1));
     }
 
@@ -391,7 +394,7 @@ mod tests {
         let mut told = waits(Locking::Combining);
         submit(&mut told, 2, Class::BestEffort);
         told.bad(offer(2), "request 1/1.0 waits there since before the other was submitted");
-        // Under single others may not see it yet.
+        // Under the locking single other threads may not see the request yet.
         let mut told = waits(Locking::Single);
         submit(&mut told, 2, Class::BestEffort);
         told.good(offer(2));
@@ -404,7 +407,7 @@ mod tests {
         told.good(Event::HeldBack { waiting: 1, now: Time(0), wakeup: None });
         submit(&mut told, 2, Class::BestEffort);
         told.bad(offer(2), "request 1/1.0 waits there");
-        // It was submitted before, or it waits no more.
+        // The operation was submitted before, or the other request waits no more.
         let mut told = self::told(Locking::Combining);
         submit(&mut told, 2, Class::BestEffort);
         told.good(insert(1, Class::BestEffort)).good(offer(2));
@@ -419,7 +422,7 @@ mod tests {
         told.good(insert(1, Class::BestEffort)).good(submitted(2, asked(Op::Write, 16, 8)));
         told.bad(offered(rq(2), Op::Write, 16, 8, &[2; 8]), "request 1/1.0 waits there");
         told.good(submitted(3, asked(Op::Read, 24, 8))).bad(offer(3), "request 1/1.0 waits there");
-        // It may be either.
+        // The request may belong to either operation.
         let priority = of(Class::Idle);
         told.good(submitted(4, asked(Op::Read, 32, 8)));
         told.good(submitted(5, Asked { priority, ..asked(Op::Read, 32, 8) })).good(offer(4));
@@ -438,7 +441,7 @@ mod tests {
         let says = "request 1/1.0, which comes into it only now, was left to it before the other was submitted";
         left(Locking::Combining).bad(insert(1, Class::BestEffort), says);
         left(Locking::Batch).good(insert(1, Class::BestEffort));
-        // While somebody changes the queue it may have stayed in its submitter's plug.
+        // While a CPU changes the queue, the operation may have stayed in its submitter's plug.
         let mut told = told(Locking::Combining);
         told.good(changed(Control::Freeze, Phase::Begun));
         submit(&mut told, 1, Class::BestEffort);
@@ -447,7 +450,7 @@ mod tests {
         told.good(offer(2)).good(insert(1, Class::BestEffort));
     }
 
-    /// One real-time request has passed, and one of best effort waits.
+    /// One real-time request has bypassed the scheduler, and one best-effort request waits.
     fn two_classes() -> Told<Gate> {
         let mut told = told(Locking::Single);
         submit(&mut told, 1, Class::RealTime);
@@ -467,7 +470,7 @@ mod tests {
         let mut told = two_classes();
         told.good(completed(rq(1), Status::Ok)).good(insert(3, Class::RealTime)).good(chosen(rq(3), 0));
         told.bad(chosen(rq(2), 0), "request 1/3.0 of class RealTime, which came into the");
-        // A higher one that joined another is no more.
+        // The request of a higher class has joined another request, so it is no longer there.
         let mut told = two_classes();
         told.good(completed(rq(1), Status::Ok)).good(insert(3, Class::RealTime)).good(insert(4, Class::RealTime));
         told.good(Event::Merged { into: rq(3), info: info(Op::Read, 0, 8), how: MergeHow::Back });
@@ -488,7 +491,7 @@ mod tests {
         let mut told = two_classes();
         told.good(knob("prio_aging_expire", 1, Phase::Begun)).good(knob("prio_aging_expire", 1, Phase::Done));
         told.good(chosen(rq(2), 1_000_000));
-        // By how much this makes it older is not reckoned.
+        // By how much this change ages the request is not certain.
         two_classes().good(knob("read_expire", 1, Phase::Begun)).good(chosen(rq(2), 0));
         let mut told = two_classes();
         told.good(knob("read_expire", 1, Phase::Begun)).good(insert(3, Class::BestEffort));

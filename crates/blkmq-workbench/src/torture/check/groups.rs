@@ -1,10 +1,10 @@
-//! Reads, writes and discards are counted each for themselves: of each group as many requests and merges as there were
-//! operations, and as much time as these took, by the times of their completions. Flushes of the device took as long as
-//! the device says, at least. Looked at whenever the queue has drained, from the beginning until somebody turns the
-//! statistics off.
+//! Reads, writes and discards are counted separately. Each group counts as many requests and merges as there were
+//! operations, and as much time as these operations took, by the times of their completions. The flushes of the device
+//! are counted with at least the time that the device says. This is checked whenever the queue has drained, from the
+//! beginning until an operator turns the statistics off.
 //!
-//! A request lasts as long as one of its operations did. So the time of a group is at most the sum over its operations,
-//! and at least that without the longest, for each merge.
+//! A request lasts as long as one of its operations. So the time of a group is at most the sum over its operations. For
+//! each merge the sum may lack one operation, at most the longest.
 
 use blkmq_sched::{Op, RqId, Time};
 use blkmq_virtual::{Limits, Stat, Status};
@@ -19,16 +19,16 @@ const RULE: &str = "groups";
 
 const MS: u64 = 1_000_000;
 
-/// Operations of one kind.
+/// Counts of the operations of one kind.
 #[derive(Debug, Clone, Copy, Default)]
 struct Group {
-    /// Parts of operations that are over and were counted; of those that may have been.
+    /// Parts of operations that are over and that were certainly counted; and parts that may have been counted.
     over: u64,
     uncertain: u64,
-    /// Time that they took, in ns: at most; at least, if none merged; the longest.
+    /// The time that the operations took, in ns: the most; the least, if none merged; the longest of one operation.
     most_ns: u64,
-    /// Below zero for what was submitted after whoever completed it looked at the clock: the queue sums up a batch's
-    /// times.
+    /// This number may be negative. An operation may be submitted after the thread that completed it looked at the
+    /// clock, because the queue sums up the times of a batch.
     least_ns: i64,
     longest_ns: u64,
 }
@@ -38,7 +38,7 @@ struct Operation {
     submitter: u16,
     asked: Asked,
     nr_parts: u64,
-    /// When the queue may have begun to count it.
+    /// The earliest time at which the queue may have begun to count the operation.
     since: Time,
 }
 
@@ -48,14 +48,14 @@ pub(super) struct Groups {
     limits: Limits,
     operations: Book<Operation>,
     groups: [Group; 3],
-    /// Flushes of the device that went on for a while: when they were offered, and when they were due.
+    /// Flushes of the device that took a while: when each was offered, and when it was due.
     flushes: Table<(Time, Option<Time>)>,
     flush_ns: u64,
-    /// The statistics were on all the time.
+    /// Whether the statistics have been on all the time.
     is_on: bool,
 }
 
-/// The group of an operation. One that only flushes is a write.
+/// The group of an operation. An operation that only flushes is a write.
 const fn group(op: Op) -> usize {
     match op {
         Op::Read => 0,
@@ -81,7 +81,7 @@ impl Groups {
         if asked.op == Op::Flush && !self.limits.write_cache {
             return;
         }
-        // It counts from when the first came into its plug, and that is outstanding too.
+        // The time of a plug counts from the first operation in it, and that operation is outstanding too.
         let since = self.operations.iter().next().map_or(now, |(_, oldest)| oldest.since.min(now));
         self.operations.begin(bio, Operation { submitter, asked, nr_parts, since });
     }
@@ -90,12 +90,13 @@ impl Groups {
         let Some(Operation { asked, nr_parts, .. }) = self.operations.end(bio) else { return };
         let Times { submitted, completed, .. } = times;
         let flushes = asked.op == Op::Flush || asked.flags.preflush || asked.flags.fua;
-        // The flush machine may have ended it later than the device its data.
+        // The flush machine may end the operation later than the device ends the data.
         let end = if flushes && self.limits.write_cache { now } else { completed };
         let ns = end.since(submitted);
         let group = &mut self.groups[group(asked.op)];
         group.most_ns += nr_parts * ns;
-        // Of one that must not wait and was cut, some parts may have been refused though the first error was another's.
+        // If an operation that must not wait was cut, some parts may have been refused although the first error came
+        // from another part.
         let was_refused = status == Status::Again || asked.flags.nowait && nr_parts > 1 && !status.is_ok();
         *(if was_refused { &mut group.uncertain } else { &mut group.over }) += nr_parts;
         if nr_parts == 1 && !was_refused {
@@ -104,7 +105,7 @@ impl Groups {
         }
     }
 
-    /// Nobody knows what became of an operation.
+    /// Called when the result of an operation is never told.
     fn dropped(&mut self, now: Time, bio: u64) {
         let Some(Operation { asked, nr_parts, since, .. }) = self.operations.end(bio) else { return };
         let group = &mut self.groups[group(asked.op)];
@@ -124,7 +125,7 @@ impl Groups {
     fn counted(&self, now: Time, stat: &Stat) -> Result<(), String> {
         let mut groups = self.groups;
         for (_, Operation { asked, nr_parts, since, .. }) in self.operations.iter() {
-            // It may be over and not have been reaped.
+            // The operation may be over and not reaped.
             let group = &mut groups[group(asked.op)];
             group.uncertain += nr_parts;
             group.most_ns += nr_parts * now.since(*since);
@@ -170,7 +171,7 @@ impl Checker for Groups {
                 let theirs = self.operations.those(|operation| operation.submitter == submitter);
                 theirs.into_iter().for_each(|bio| self.dropped(at.time, bio));
             }
-            // It had begun by now, though whoever offers it may have looked at the clock before that.
+            // The flush has begun by now, although the thread that offers it may have looked at the clock before that.
             Event::Offered { rq, op: Op::Flush, .. } => *self.flushes.entry(rq) = Some((rq, (at.time, None))),
             Event::Acted { rq, action } => self.flush_acted(rq, action),
             Event::Changed { control: Control::QueueKnob("iostats", _), phase: Phase::Begun } => self.is_on = false,
@@ -196,7 +197,7 @@ mod tests {
         Told::new(Groups::new(&FACTS))
     }
 
-    /// An operation that is over after some milliseconds.
+    /// Tells that an operation is over after this many milliseconds.
     fn over(told: &mut Told<Groups>, bio: u64, op: Op, ms: u64) {
         over_at(told, bio, op, 0, ms);
     }

@@ -1,4 +1,5 @@
-//! What a queue says that its device has, is what the device has: looked at while it works, reads and others apart.
+//! The number of requests that a queue says its device has is the number that the device has. Looked at while the
+//! device works; reads are counted separately from the other requests.
 
 use blkmq_sched::{Op, RqId, Time};
 
@@ -15,14 +16,15 @@ const MS: u64 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct Inflight {
     offers: Offers,
-    /// Requests that the device was asked about, or would have been just when it completed them: a timeout scan may
-    /// still hold those that are over.
+    /// Requests that the device was asked about, or whose timeout had passed when the device completed them. A timeout
+    /// scan may still hold such a request after it is over.
     overdue: Vec<(RqId, Op)>,
     /// When each request was offered.
     since: Table<Time>,
-    /// The shortest timeout that there ever was, in ns.
+    /// The shortest timeout of the whole run, in ns.
     timeout_ns: u64,
-    /// What each CPU told last, if it was that the device began something: the queue may not have noted that yet.
+    /// The request in the last event of each CPU, if the event was that the device began the request. The queue may not
+    /// have noted that yet.
     starting: Vec<Option<RqId>>,
 }
 
@@ -84,7 +86,7 @@ impl Checker for Inflight {
             Event::Offered { rq, now, .. } => {
                 *self.since.entry(rq) = Some((rq, now));
                 let is_same = |old: RqId| (pool(old), slot(old)) == (pool(rq), slot(rq));
-                // A flush of the queue's own has the same id each time.
+                // A flush of the queue itself has the same pool and slot each time.
                 self.overdue.retain(|(old, _)| !is_same(*old) || (generation(*old) == generation(rq)));
                 _ = self.offers.see(event);
             }

@@ -1,5 +1,5 @@
-//! Requests keep to what the device accepts, and what may not be one request is not: operations that must stay alone,
-//! of different groups or priorities, or that may wait and must not.
+//! Requests keep to the limits of the device. Operations that may not share a request do not: operations that must stay
+//! alone, operations of different groups or priorities, and operations of which only one must not wait.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +21,14 @@ const SECTOR: u64 = 512;
 #[derive(Debug)]
 pub(super) struct MergeLimits {
     limits: Limits,
-    /// Operations that are not over, and those other than reads by their first sector.
+    /// Operations that are not over; and those other than reads, by their first sector.
     operations: Book<(u16, Asked)>,
     places: BTreeMap<u64, u64>,
-    /// Requests in the scheduler, as they came in.
+    /// Requests in the scheduler, with the data that they had when they came in.
     infos: Table<Info>,
 }
 
-/// What a device is offered.
+/// A request that a device is offered.
 #[derive(Debug, Clone, Copy)]
 struct Offer<'a> {
     rq: RqId,
@@ -131,14 +131,14 @@ impl MergeLimits {
         let Limits { max_segments, max_segment_size, logical_block_size, .. } = self.limits;
         let nr_segments: u64 =
             offer.segments.iter().map(|segment| (*segment as u64).div_ceil(max_segment_size.into())).sum();
-        // A block that is cut into more pieces than that goes as it is.
+        // A single block that is cut into more pieces than allowed is sent as it is.
         if nr_segments <= max_segments.into() || bytes == u64::from(logical_block_size) {
             return Ok(());
         }
         Err(format!("has {nr_segments} segments of at most {max_segment_size} bytes, more than {max_segments}"))
     }
 
-    /// The operations that a request other than a read is made of must want the same.
+    /// The operations in a request other than a read must ask for the same flags.
     fn judge_flags(&self, offer: &Offer<'_>) -> Result<(), String> {
         let has_fua = self.limits.fua;
         let flags = offer.flags;
@@ -190,13 +190,13 @@ impl MergeLimits {
     }
 }
 
-/// Whether an operation is never one request with another.
+/// Whether the operation never shares a request with another one.
 const fn is_alone(asked: &Asked, limits: &Limits) -> bool {
     let Flags { nomerge, fua, preflush, .. } = asked.flags;
     nomerge || preflush && limits.write_cache || fua && (limits.write_cache || limits.fua)
 }
 
-/// What an operation asks for is what the request asks for.
+/// Checks that the request asks for what the operation asks for.
 fn judge_operation(bio: u64, asked: &Asked, flags: Flags, passes_fua: bool) -> Result<(), String> {
     let wanted = (asked.flags.nowait, asked.flags.polled, asked.flags.nounmap, asked.flags.fua && passes_fua);
     if wanted == (flags.nowait, flags.polled, flags.nounmap, flags.fua) {

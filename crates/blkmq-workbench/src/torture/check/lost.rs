@@ -1,5 +1,5 @@
-//! Nothing is lost and nothing doubled: an operation that was taken is over once, by the hand that submitted it, and
-//! with a status that what became of its requests allows.
+//! Nothing is lost and nothing is doubled. An operation that was taken is over exactly once, and the submitter that
+//! submitted it gets it back. Its status is one that the results of its requests allow.
 
 use std::collections::BTreeMap;
 
@@ -40,21 +40,21 @@ impl Errors {
 struct Operation {
     submitter: u16,
     asked: Asked,
-    /// Requests that it is cut into.
+    /// The number of requests that the operation is cut into.
     nr_parts: u64,
     id: Option<RqId>,
-    /// Of its sectors, those that the device is done with, and those of them that went well. Not counted for reads,
-    /// which may overlap, and flushes.
+    /// How many of its sectors the device is done with, and how many of these went well. Not counted for reads, which
+    /// may overlap, and not for flushes.
     done: u64,
     good: u64,
-    /// What ended requests that may have been its own.
+    /// Errors of requests that may have been parts of this operation.
     errors: Errors,
-    /// What ended flushes of the device that may have been for it.
+    /// Errors of flushes of the device that may have been made for this operation.
     flush_errors: Errors,
 }
 
 impl Operation {
-    /// Whether its requests are known by its sectors.
+    /// Whether the requests of the operation can be found by its sectors.
     const fn is_counted(&self) -> bool {
         !matches!(self.asked.op, Op::Read | Op::Flush)
     }
@@ -63,14 +63,14 @@ impl Operation {
         self.asked.sector + self.asked.nr_sectors
     }
 
-    /// Whether it may be over, by what the device did.
+    /// Whether the operation may be over, judged by what the device did.
     fn may_be_over(&self) -> bool {
         let Asked { flags, nr_sectors, .. } = self.asked;
-        // A flush before the data that fails ends it, and so does the lack of a tag.
+        // A flush before the data that fails ends the operation, and so does the lack of a tag if it must not wait.
         !self.is_counted() || self.done == nr_sectors || flags.nowait || (flags.preflush && self.flush_errors.any())
     }
 
-    /// What is wrong with such an end, if anything is.
+    /// What is wrong with ending with this status, if anything is.
     fn judge(&self, status: Status) -> Result<(), &'static str> {
         let Asked { flags, nr_sectors, .. } = self.asked;
         let is_counted = self.is_counted();
@@ -94,7 +94,7 @@ impl Operation {
 pub(super) struct Lost {
     facts: Facts,
     operations: Book<Operation>,
-    /// The operations other than reads by their first sector; of these no two that are outstanding overlap.
+    /// The operations other than reads, by their first sector. No two of these that are outstanding overlap.
     places: BTreeMap<u64, u64>,
     offers: Offers,
 }
@@ -106,7 +106,7 @@ impl Lost {
     }
 
     fn submitted(&mut self, submitter: u16, bio: u64, asked: Asked, pieces: &[usize]) -> Result<(), Violation> {
-        // What can never be taken is not expected to be over.
+        // An operation that can never be taken is not expected to be over.
         let Ok(nr_parts) = parts(&self.facts.limits, &asked, pieces) else { return Ok(()) };
         let operation = Operation {
             submitter,
@@ -128,7 +128,7 @@ impl Lost {
         }
     }
 
-    /// Takes an operation out, which ends for this submitter in this way.
+    /// Removes an operation that ends in this way for this submitter.
     fn end_of(&mut self, submitter: u16, bio: u64, how: &str) -> Result<Operation, Violation> {
         let Some(operation) = self.operations.end(bio) else {
             let what = format!("submitter {submitter}: operation {bio} was {how}, and is over or was never taken");
@@ -185,7 +185,7 @@ impl Lost {
 
     fn handed_back(&mut self, submitter: u16, bio: u64) -> Result<(), Violation> {
         let operation = self.end_of(submitter, bio, "handed back")?;
-        // A part of an operation may be done when another is handed back.
+        // One part of an operation may be done when another part is handed back.
         let most = if operation.nr_parts > 1 { operation.asked.nr_sectors.saturating_sub(1) } else { 0 };
         if operation.done <= most {
             return Ok(());
@@ -210,7 +210,7 @@ impl Lost {
         Ok(())
     }
 
-    /// A request of the device is over: so is a part of the operations that it stands for.
+    /// Called when the device ends a request. The parts of operations that the request stands for are over too.
     fn note_end(&mut self, event: &Event<'_>) -> Result<(), Violation> {
         let Some((offer, status)) = self.offers.see(event) else { return Ok(()) };
         if offer.op == Op::Flush {
@@ -285,7 +285,7 @@ mod tests {
         asked(Op::Write, 8, nr_sectors)
     }
 
-    /// An operation is submitted, and its requests are over.
+    /// Tells that an operation is submitted, and that its requests are over.
     fn done(nr_sectors: u64, parts: &[(u64, u32, Status)]) -> Told<Lost> {
         let mut told = told();
         told.good(submitted(7, write(nr_sectors)));

@@ -1,10 +1,10 @@
-//! Memory is bounded: it does not grow with the number of operations, only with what the queue is made for, and when
-//! the world is gone it is back.
+//! Memory is bounded. It does not grow with the number of operations, only with the size that the queue is made for.
+//! When the world is gone, its memory has been given back.
 //!
-//! Looked at whenever the queue has drained. Some of what is held is the world's own: the device keeps what it knows of
-//! requests, the machine a few words for every thread that ever ran. Buffers are not counted while clients keep them
-//! for later, nor while operations have them that are outstanding: many may wait to be reaped when the queue has
-//! drained.
+//! Memory is compared whenever the queue has drained. Some of the memory belongs to the world itself: the device keeps
+//! what it knows of requests, and the machine keeps a few words for every thread that ever ran. Buffers are not counted
+//! while clients keep them for later, nor while outstanding operations have them: many operations may wait to be reaped
+//! when the queue has drained.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,23 +16,23 @@ const RULE: &str = "memory";
 
 const KIB: i64 = 1 << 10;
 
-/// What may come and go beside what is known here, in bytes.
+/// How many bytes may come and go for reasons that this checker does not know.
 const KEPT: i64 = 512 * KIB;
 
-/// What may be left of a world that is gone, in bytes.
+/// How many bytes of a world that is gone may be left.
 const LEFT: i64 = 64 * KIB;
 
-/// What one more operation may cost, in bytes: less than the smallest leak.
+/// What one more operation may cost, in bytes. It is less than the smallest leak.
 const PER_OPERATION: i64 = 128;
 
-/// What one more thread may cost for ever, in bytes: a page of its own, and its list of slots.
+/// What one more thread may cost for ever, in bytes: a page for the thread, and its list of slots.
 const PER_THREAD: i64 = 6 * KIB;
 
-/// Operations until buffers and lists have about the sizes that they need.
+/// The number of operations after which buffers and lists have about their final sizes.
 const WARM: u64 = 500;
 
-/// The operations of one submitter that were forgotten last: the queue drops their buffers in its own time, but has no
-/// more of them than the submitter has slots.
+/// The last operations of one submitter that were forgotten. The queue drops their buffers at a time of its own choice,
+/// but it has no more such operations than the submitter has slots.
 #[derive(Debug, Default)]
 struct Forgotten {
     sizes: VecDeque<i64>,
@@ -49,7 +49,7 @@ impl Forgotten {
     }
 }
 
-/// A look at what is held.
+/// One comparison of the memory in use.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     live: i64,
@@ -67,26 +67,27 @@ pub(super) struct Memory {
     nr_submitters: i64,
     nr_slots: i64,
     nr_background: i64,
-    /// The most threads, and the most submitters, that the queue ever had at a time: it keeps their places, with the
-    /// lines and the slots, and counts ranges in each.
+    /// The most threads, and the most submitters, that the queue ever had at a time. The queue keeps their places, with
+    /// the lines and the slots, and counts ranges in each place.
     most_members: i64,
     most_submitters: i64,
     nr_hctxs: i64,
     nr_requests: i64,
     has_ranges: bool,
-    /// Of each operation that is outstanding its submitter and what its buffers take, in bytes, and what all take.
+    /// The submitter and the bytes of buffers of each outstanding operation; and the bytes of the buffers of all of
+    /// them.
     operations: Book<(u16, i64)>,
     buffer_bytes: i64,
     forgotten: BTreeMap<u16, Forgotten>,
-    /// The most that was ever needed at a time for what the queue is made for, in bytes.
+    /// The most bytes that were ever needed at a time for the size that the queue is made for.
     made_for: i64,
-    /// Whether a scheduler is in place, what it may have taken for its requests, in bytes, and the most that one ever
-    /// took.
+    /// Whether a scheduler is in place; how many bytes it may have taken for its requests; and the most bytes that any
+    /// scheduler ever took.
     has_scheduler: bool,
     slab: i64,
     most_slab: i64,
-    /// What the device may keep of as many requests as it can have at a time, in bytes, and the most that this ever
-    /// was.
+    /// How many bytes the device may keep for as many requests as it can have at a time, and the most that this number
+    /// ever was.
     of_device: i64,
     most_of_device: i64,
     first: Option<i64>,
@@ -123,7 +124,7 @@ impl Memory {
         }
     }
 
-    /// Generous, so that only what has nothing to do with it stands out.
+    /// The estimate is generous, so that only memory that does not depend on these sizes exceeds it.
     fn note_size(&mut self) {
         let ranges = if self.has_ranges { 32 * KIB } else { 0 };
         self.most_members = self.most_members.max(self.nr_submitters + self.nr_background);
@@ -132,16 +133,16 @@ impl Memory {
         let depth = i64::from(self.facts.topology.depth);
         let hctxs = self.nr_hctxs * (32 * KIB + depth * 256);
         self.made_for = self.made_for.max(members + hctxs);
-        // A number for each sector, and the lists around them.
+        // A stamp for each sector, and the lists around the stamps.
         let request = 512 + 16 * i64::from(self.facts.limits.max_sectors);
         self.of_device = self.nr_hctxs * depth * request;
         self.most_of_device = self.most_of_device.max(self.of_device);
     }
 
-    /// A scheduler makes room for the requests of each hardware queue, and keeps it.
+    /// A scheduler makes room for the requests of each hardware queue, and keeps that room.
     fn note_slab(&mut self) {
         if self.has_scheduler {
-            // There are no more requests than slots of all submitters that there can be.
+            // There are no more requests than all possible submitters have slots.
             let nr_places = (self.nr_hctxs * self.nr_requests).min(1023 * self.nr_slots);
             self.slab = self.slab.max(nr_places * 88 + 32 * KIB);
             self.most_slab = self.most_slab.max(self.slab);
@@ -210,8 +211,8 @@ impl Memory {
         if self.nr_operations < WARM {
             return Ok(());
         }
-        // What a scheduler or the device had before and has not now may come back, and what was forgotten may be gone
-        // already.
+        // Memory that a scheduler or the device had before and does not have now may be taken again. Memory of
+        // forgotten operations may have been given back already.
         let gone = self.most_slab - self.slab + self.most_of_device - self.of_device + forgotten;
         let base = Look { made_for: now.made_for - gone, ..now };
         let warm = *self.warm.get_or_insert(base);
@@ -323,13 +324,13 @@ mod tests {
         let most = base + KEPT + 2 * PER_OPERATION;
         told.good(memory(most + 64 * KIB)).bad(memory(most + 64 * KIB + 1), "bytes are held");
         told.good(reaped(1000, id(1, 0, 0), Status::Ok)).bad(memory(most + 32 * KIB + 1), "bytes are held");
-        // What is forgotten may be there or not.
+        // The memory of a forgotten operation may be there or not.
         told.good(Event::Forgotten { submitter: 1, bio: 1001 });
         told.good(memory(most)).good(memory(most + 32 * KIB)).bad(memory(most + 32 * KIB + 1), "bytes are held");
         told.good(Event::Left { submitter: 1, hands_back: false }).bad(memory(most + 1), "bytes are held");
     }
 
-    /// Red if what was forgotten is thought to be there when memory is first looked at.
+    /// Red if a forgotten operation's memory is taken to be there when memory is first compared.
     #[test]
     fn what_was_forgotten_may_be_gone_before_the_first_look() {
         let mut told = told();
@@ -363,7 +364,7 @@ mod tests {
             told.good(memory(4000 * KIB)).bad(memory(4020 * KIB + KEPT), "bytes are held");
             told.good(event).good(memory(4020 * KIB + KEPT));
         }
-        // What was there before came back.
+        // Memory that was there before has been taken again.
         let mut told = told();
         submit(&mut told, WARM);
         told.good(memory(4000 * KIB)).good(Event::Left { submitter: 1, hands_back: true });
@@ -371,7 +372,8 @@ mod tests {
             .bad(memory(4020 * KIB + KEPT), "bytes are held");
     }
 
-    /// Red if only those count who are there when ranges are first counted: the queue keeps the places of the others.
+    /// Red if only the submitters count that are there when ranges are first counted: the queue keeps the places of the
+    /// submitters that left.
     #[test]
     fn ranges_are_counted_in_the_places_of_those_who_left() {
         let mut told = told();

@@ -1,4 +1,4 @@
-//! Requests that a device was offered, until it is done with them.
+//! Requests that a device was offered, until the device is done with them.
 
 use blkmq_sched::{Op, RqId};
 use blkmq_virtual::Status;
@@ -19,11 +19,11 @@ pub(super) struct Offer {
 /// How far a device has come with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It was offered, and did not take it.
+    /// The device was offered the request, and did not take it.
     Offered,
-    /// It works on it.
+    /// The device works on the request.
     Begun,
-    /// It is done with it, gave it back, or gave it up.
+    /// The device is done with the request, gave it back, or gave it up.
     Over,
 }
 
@@ -36,12 +36,12 @@ impl Offers {
         Self(Table::new())
     }
 
-    /// Follows an event. Tells of a request that it ends, with its status.
+    /// Follows an event. Returns the request that the event ends, with its status.
     pub(super) fn see(&mut self, event: &Event<'_>) -> Option<(&Offer, Status)> {
         match *event {
             Event::Offered { rq, hctx, op, sector, nr_sectors, ranges, .. } => {
                 let entry = self.0.entry(rq);
-                // The list of the request before it in the slot is used again.
+                // The list of ranges of the request that had this slot before is used again.
                 let mut kept = entry.take().map_or_else(Vec::new, |(_, offer)| offer.ranges);
                 kept.clear();
                 match (op, ranges) {

@@ -1,18 +1,20 @@
-//! The device gets what the scheduler chose, once, and in its order.
+//! The device gets what the scheduler chose, once, and in the order of the choices.
 //!
-//! A request comes into the scheduler once, is chosen once, and only then offered; what the device gives back waits in
-//! front of the scheduler, or at its head. What goes to the head is chosen next, the latest first. Where there is one
-//! hardware queue, requests reach it in the order in which each CPU chose them; with several, a request whose queue
-//! lacks a tag waits aside, and another CPU may take it (see `alone` for where there is no other). What the device
-//! refused comes first when it is asked again.
+//! A request comes into the scheduler once, is chosen once, and is offered only after that. A request that the device
+//! gives back waits in front of the scheduler, or at the scheduler's head. A request that goes to the head is chosen
+//! next; of several, the latest first. With one hardware queue, the requests that a CPU chose reach the hardware queue
+//! in the order in which that CPU chose them. With several hardware queues, a request whose hardware queue lacks a tag
+//! waits aside, and another CPU may take it (see `alone` for the case without another CPU). A request that the device
+//! refused comes first when the device is asked again.
 //!
-//! Under the lockings batch and combining a hold puts what it chose on its way before it is let go. So there the order
-//! is exact where there is one hardware queue, whichever CPU it was that chose.
+//! Under the lockings batch and combining, a holder sends what it chose on its way before it releases the scheduler. So
+//! under these lockings, with one hardware queue, the order is exact whichever CPU chose.
 //!
-//! While requests may pass the scheduler by, one that never came into it may be offered: see `gate` for which.
+//! While requests may bypass the scheduler, a request that never came into the scheduler may be offered. The checker
+//! `gate` knows which requests may.
 //!
-//! Without a scheduler no order is promised: a request in a software queue may be taken by another CPU, and passed
-//! then.
+//! Without a scheduler no order is promised: another CPU may take a request from a software queue, and other requests
+//! may pass it then.
 
 use std::collections::VecDeque;
 
@@ -26,20 +28,20 @@ use super::{Checker, Facts, Violation};
 
 const RULE: &str = "order";
 
-/// Requests that a CPU takes through in one go, at most.
+/// The most requests that a CPU sends to the device in one run.
 const RUN_BOUND: u32 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// In the scheduler.
     Waiting,
-    /// It was chosen, and is in this list of those.
+    /// The request was chosen, and is in the list of chosen requests with this index.
     Chosen(usize),
-    /// Joined another request.
+    /// The request joined another request.
     Joined,
-    /// Offered to the device, which has it.
+    /// The request was offered to the device, and the device has it.
     Device,
-    /// On its way to the device once more.
+    /// The request is on its way to the device once more.
     Refused,
     GivenBack,
     Over,
@@ -48,13 +50,13 @@ enum Place {
 #[derive(Debug, Clone, Copy)]
 struct Request {
     place: Place,
-    /// Where the scheduler got it, if it did.
+    /// Where in the scheduler the request was inserted, if it was.
     at: Option<InsertAt>,
-    /// The hardware queue that it was offered on.
+    /// The hardware queue that the request was offered on.
     hctx: u16,
 }
 
-/// A request that the device gave back, and how many requests that were chosen since have passed it.
+/// A request that the device gave back, and how many requests that were chosen since then have passed it.
 #[derive(Debug)]
 struct Passed {
     rq: RqId,
@@ -72,13 +74,14 @@ pub(super) struct Order {
     bypass: bool,
     flushing: Flushing,
     requests: Table<Request>,
-    /// Whether the operation of this id goes to the head.
+    /// Whether the operation with this id goes to the head.
     at_head: Table<bool>,
     nr_waiting: usize,
     heads: Vec<RqId>,
-    /// What each CPU chose and has not been offered; where the order is exact, what all of them chose is in the first.
+    /// The requests that each CPU chose and that were not offered yet. Where the order is exact, the first list has the
+    /// requests of all CPUs.
     chosen: Vec<VecDeque<RqId>>,
-    /// What a hardware queue was refused last.
+    /// The request that each hardware queue was refused last.
     refused: Vec<Option<RqId>>,
     given_back: Vec<Passed>,
 }
@@ -102,7 +105,7 @@ impl Order {
         }
     }
 
-    /// Whether requests reach the device in the very order in which they were chosen, whoever chose them.
+    /// Whether requests reach the device in exactly the order in which they were chosen, whichever CPU chose them.
     fn is_exact(&self) -> bool {
         self.nr_hctxs == 1 && self.locking.chooses_in_batches()
     }
@@ -121,7 +124,7 @@ impl Order {
         let bad = |what: String| Err(Violation::new(RULE, what).request(rq));
         let wanted = match self.place(rq) {
             None => Some(at),
-            // Its operation may not have asked for it.
+            // The request may go to the head although its operation did not ask for that.
             Some(Place::GivenBack) if at == InsertAt::Head => None,
             Some(Place::GivenBack) => return bad("what the device gave back lost its place at the head".into()),
             Some(place) => return bad(format!("the scheduler got a request that came by before: {place:?}")),
@@ -138,14 +141,14 @@ impl Order {
         self.judge_head(rq)
     }
 
-    /// An operation has this id.
+    /// Called when an operation has got this id.
     fn named(&mut self, bio: u64, id: RqId) -> Result<(), Violation> {
         let Some(asked) = self.flushing.asked(bio) else { return Ok(()) };
         *self.at_head.entry(id) = Some((id, asked.flags.at_head));
         self.judge_head(id).map_err(|violation| violation.bio(bio))
     }
 
-    /// An operation that asked for it goes to the head, and no other.
+    /// Checks that an operation goes to the head if it asked for it, and only then.
     fn judge_head(&self, rq: RqId) -> Result<(), Violation> {
         let (Some(&wanted), Some(request)) = (self.at_head.get(rq), self.requests.get(rq)) else { return Ok(()) };
         if request.at.is_none_or(|at| (at == InsertAt::Head) == wanted) {
@@ -156,7 +159,7 @@ impl Order {
         Err(Violation::new(RULE, what).request(rq))
     }
 
-    /// One that waits takes another in.
+    /// A request that waits takes another one in.
     fn joined(&mut self, into: RqId, absorbed: Option<RqId>) -> Result<(), Violation> {
         for rq in absorbed.into_iter().chain([into]) {
             let place = self.place(rq);
@@ -200,7 +203,7 @@ impl Order {
         if usize::from(hctx) >= self.refused.len() {
             self.refused.resize(usize::from(hctx) + 1, None);
         }
-        // A device that takes several calls at once may be offered others meanwhile.
+        // A device that takes several calls at once may be offered other requests meanwhile.
         let refused = self.refused[usize::from(hctx)].take();
         if let Some(first) = refused.filter(|first| *first != rq && !self.is_concurrent) {
             let what = "a request passed another that the device had refused".to_owned();
@@ -224,7 +227,7 @@ impl Order {
         Ok(())
     }
 
-    /// A request that was chosen reaches the device.
+    /// Called when a request that was chosen reaches the device for the first time.
     fn first_offered(&mut self, rq: RqId, hctx: u16, list: usize) -> Result<(), Violation> {
         let Some(at) = self.chosen[list].iter().position(|chosen| *chosen == rq) else { return Ok(()) };
         if at > 0 && self.nr_hctxs == 1 {
@@ -240,7 +243,8 @@ impl Order {
             return Err(Violation::new(RULE, what).request(before).request(rq));
         }
         self.chosen[list].remove(at);
-        // Each CPU may have been at it when the request was given back, and again while there were no tags.
+        // Each CPU may have had a run in progress when the request was given back, and another one while there were no
+        // tags.
         let most = 4 * RUN_BOUND * (1 + self.chosen.len() as u32);
         for passed in self.given_back.iter_mut().filter(|passed| passed.hctx == hctx) {
             passed.times += 1;
@@ -451,7 +455,7 @@ mod tests {
             };
             all_chosen(ONE).good(offer(1)).good(offer(2)).good(offer(3)).good(offer(4));
             all_chosen(ONE).bad(offer(2), "before one that was chosen earlier, under locking");
-            // What was given back goes on whenever it may.
+            // A request that was given back may go on whenever it may be chosen.
             let mut told = all_chosen(ONE);
             told.good(offer(1)).good(acted(rq(1), Action::GivenBack)).good(offer(2)).good(offer(1)).good(offer(3));
             all_chosen(FACTS.topology).good(offer(2)).good(offer(1));

@@ -1,10 +1,10 @@
-//! Which outstanding operation changes a sector. Of operations other than reads no two that are outstanding overlap.
+//! Which outstanding operation changes a sector. No two outstanding operations other than reads overlap.
 
 use std::collections::BTreeMap;
 
 use super::super::event::Asked;
 
-/// The operations by their first sector, with the first behind them.
+/// The operations by their first sector, each with the first sector after it.
 #[derive(Debug)]
 pub(super) struct Owners(BTreeMap<u64, (u64, u64)>);
 
@@ -13,19 +13,19 @@ impl Owners {
         Self(BTreeMap::new())
     }
 
-    /// An operation with sectors, that can be taken, begins.
+    /// Called when an operation with sectors begins that the queue can take.
     pub(super) fn begin(&mut self, bio: u64, asked: &Asked) {
         self.0.insert(asked.sector, (asked.sector + asked.nr_sectors, bio));
     }
 
-    /// An operation is over, which may be one that is not known here.
+    /// Called when an operation is over. The operation may be unknown here.
     pub(super) fn end(&mut self, bio: u64, asked: &Asked) {
         if self.0.get(&asked.sector).is_some_and(|(_, owner)| *owner == bio) {
             self.0.remove(&asked.sector);
         }
     }
 
-    /// The operation that a sector belongs to.
+    /// The operation that changes a sector.
     pub(super) fn of(&self, sector: u64) -> Option<u64> {
         let (_, &(end, bio)) = self.0.range(..=sector).next_back()?;
         (sector < end).then_some(bio)

@@ -1,4 +1,5 @@
-//! Which operations a queue takes, and into how many requests it cuts them: the rules once more, in other words.
+//! Which operations a queue takes, and into how many requests it cuts them. These are the queue's rules, written a
+//! second time in another way.
 
 use blkmq_sched::Op;
 use blkmq_virtual::{Limits, Status};
@@ -37,7 +38,7 @@ pub(crate) fn parts(limits: &Limits, asked: &Asked, pieces: &[usize]) -> Result<
     Ok(if op == Op::Flush { 1 } else { cut(limits, asked, pieces) })
 }
 
-/// The most sectors of one request: whole blocks.
+/// The most sectors of one request, in whole blocks.
 pub(super) const fn most_sectors(limits: &Limits, op: Op) -> u64 {
     let block = limits.logical_block_size as u64 / SECTOR;
     let most = match op {
@@ -49,7 +50,7 @@ pub(super) const fn most_sectors(limits: &Limits, op: Op) -> u64 {
     most / block * block
 }
 
-/// Each request takes as much as it may.
+/// Counts the requests, each of which takes as many sectors as it may.
 fn cut(limits: &Limits, asked: &Asked, pieces: &[usize]) -> u64 {
     let (most, boundary) = (most_sectors(limits, asked.op), u64::from(limits.boundary_sectors));
     let end = asked.sector + asked.nr_sectors;
@@ -66,8 +67,8 @@ fn cut(limits: &Limits, asked: &Asked, pieces: &[usize]) -> u64 {
     nr_parts
 }
 
-/// The sectors of at most `most` bytes of data from `offset` that fit into as many segments as a request may have:
-/// whole blocks, and one block in any case.
+/// How many sectors of at most `most` bytes of data, from `offset` on, fit into as many segments as a request may have.
+/// The result is a number of whole blocks, and at least one block.
 fn fit(limits: &Limits, pieces: &[usize], offset: u64, most: u64) -> u64 {
     let block = u64::from(limits.logical_block_size);
     let (mut skipped, mut taken) = (offset, 0);
@@ -136,14 +137,14 @@ mod tests {
     #[test]
     fn requests_are_as_large_as_they_may_be() {
         assert_eq!(count(Op::Write, 0, 2, &[1024]), Ok(1));
-        // 3 segments of 2048 bytes are 12 sectors.
+        // 3 segments of 2048 bytes hold 12 sectors.
         assert_eq!(count(Op::Write, 0, 12, &[6144]), Ok(1));
         assert_eq!(count(Op::Write, 0, 14, &[7168]), Ok(2));
-        // The line at sector 64.
+        // The operation crosses the boundary at sector 64.
         assert_eq!(count(Op::Write, 62, 4, &[2048]), Ok(2));
         assert_eq!(count(Op::Discard, 0, 40, &[]), Ok(1));
         assert_eq!(count(Op::Discard, 0, 80, &[]), Ok(3));
-        // Pieces of one sector: three of them are one block.
+        // Pieces of one sector each. Three of them hold one whole block.
         assert_eq!(count(Op::Read, 0, 4, &[512; 4]), Ok(2));
         assert_eq!(count(Op::Read, 0, 4, &[512, 1024, 512]), Ok(1));
     }

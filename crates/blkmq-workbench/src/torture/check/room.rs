@@ -1,11 +1,11 @@
-//! A scheduler holds no more than it may: for each hardware queue `nr_requests`, with what its device has, and of
-//! requests other than reads as many as the scheduler's `async_depth` allows. What must not wait for room is refused
-//! only when there may have been none.
+//! A scheduler holds no more requests than it may. For each hardware queue the limit is `nr_requests`, with the
+//! requests that its device has. For requests other than reads the limit is what the scheduler's `async_depth` allows.
+//! A request that must not wait for room is refused only when there may have been no room.
 //!
-//! The queue looks for room under the scheduler's lock. So what had a tag when the scheduler was told something last,
-//! and still has it, was there at that look. What was chosen and has no tag yet was not, so the sums alone may be
-//! larger. Which hardware queue a request goes to that may be polled is not known here, so where that matters only
-//! `async_depth` counts.
+//! The queue looks for room under the scheduler's lock. A request that had a tag when the scheduler was last told
+//! something, and that still has the tag, was counted in that look. A request that was chosen and has no tag yet was
+//! not, so the sums alone may be larger. For a request that may be polled, this checker does not know the hardware
+//! queue. So where that matters, only `async_depth` is checked.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ const RULE: &str = "room";
 enum Place {
     Waiting,
     Chosen,
-    /// It has a tag since this many looks at the scheduler.
+    /// The request has had a tag since the scheduler was told or asked something for the time with this number.
     Device(u64),
     GivenBack,
     Over,
@@ -37,7 +37,7 @@ enum Place {
 struct Known {
     place: Place,
     hctx: u16,
-    /// It went through the scheduler, and is no read.
+    /// The request went through the scheduler, and is not a read.
     is_limited: bool,
 }
 
@@ -46,7 +46,7 @@ struct Known {
 struct HwQueue {
     waiting: u64,
     with_tags: u64,
-    /// Of these, the ones that have it since this many looks.
+    /// How many of the requests with tags have had theirs only since the look with this number.
     recent: u64,
     looks: u64,
 }
@@ -55,7 +55,7 @@ struct HwQueue {
 #[derive(Debug, Clone, Copy, Default)]
 struct AsyncDepth {
     depth: Option<u64>,
-    /// It is about to be set to this, or has been already.
+    /// The value that is being set, or that may be in effect already.
     coming: Option<u64>,
 }
 
@@ -81,19 +81,20 @@ pub(super) struct Room {
     looks: u64,
     limited: u64,
     operations: Book<Operation>,
-    /// Parts of operations that are outstanding, and how many they were at most since a step: fewer and fewer.
+    /// Parts of operations that are outstanding. And the most that were outstanding at a time since a step: each entry
+    /// has a smaller number than the one before.
     outstanding: u64,
     peaks: VecDeque<(u64, u64)>,
-    /// Since when nobody changes the queue.
+    /// The step since which no CPU changes the queue.
     quiet_since: Option<u64>,
-    /// A change was made, and the next request that comes in says that the queue goes on.
+    /// Whether a change was made, so that the next request that comes in shows that the queue runs again.
     is_changed: bool,
     /// Freezes and changes that have begun and not ended.
     nr_open: u32,
 }
 
 impl AsyncDepth {
-    /// The most that it may be while there may be so many requests.
+    /// The largest possible limit while `nr_requests` has this value.
     fn most(&self, nr_requests: u64) -> u64 {
         self.now(nr_requests).max(self.coming.unwrap_or(0))
     }
@@ -158,7 +159,7 @@ impl Room {
         queue
     }
 
-    /// A request goes elsewhere.
+    /// Moves a request to another place.
     fn move_to(&mut self, rq: RqId, place: Place) {
         let Some(known) = self.requests.get_mut(rq) else { return };
         let before = *known;
@@ -193,7 +194,7 @@ impl Room {
         let bad = |what: String| {
             Err(Violation::new(RULE, format!("{} came into the scheduler, and now {what}", Request(rq))).request(rq))
         };
-        // A polled read takes a queue for polled requests, or else a default one.
+        // A polled read takes a hardware queue for polled requests, or else a default one.
         let is_certain = topology.poll_queues == 0 && (topology.read_queues == 0 || is_limited);
         if is_certain && queue.waiting + with_tags > nr_requests {
             let waiting = queue.waiting;
@@ -216,7 +217,7 @@ impl Room {
     fn offered(&mut self, rq: RqId, hctx: u16) {
         if let Some(known) = self.requests.get(rq).copied() {
             if !matches!(known.place, Place::Device(_)) {
-                // Where polled requests go is known from here on.
+                // From here on it is known where polled requests go.
                 self.requests.entry(rq).iter_mut().for_each(|(_, known)| known.hctx = hctx);
                 self.move_to(rq, Place::Device(self.looks));
             }
@@ -278,13 +279,13 @@ impl Room {
         Some(operation)
     }
 
-    /// The most parts of operations that were outstanding at a time since this step, at which there was a change.
+    /// The most parts of operations that were outstanding at a time since this step. A change was made at this step.
     fn most_since(&self, step: u64) -> u64 {
         let at = self.peaks.partition_point(|(at, _)| *at < step);
         self.peaks.get(at).map_or(u64::MAX, |(_, peak)| *peak)
     }
 
-    /// An operation was refused because it would have had to wait.
+    /// Called when an operation was refused because it would have had to wait.
     fn refused(&self, bio: u64, operation: &Operation, most: u64) -> Result<(), Violation> {
         let Operation { asked, step, .. } = operation;
         let bad = |what: String| Err(Violation::new(RULE, format!("operation {bio} {what}")).bio(bio));
@@ -296,7 +297,7 @@ impl Room {
         }
         let others = most - 1;
         let (depth, nr_hctxs) = (u64::from(self.topology.depth), self.topology.nr_queues() as u64);
-        // A read may have to stay behind a write of its kind that found no room.
+        // A read may have to stay behind a write of the same kind that found no room.
         let is_limited = self.async_depth.most(self.nr_requests) < self.nr_requests;
         let has_room = others + depth < self.nr_requests;
         if !has_room || is_limited && others >= self.async_depth.now(self.nr_requests) * nr_hctxs {
@@ -373,7 +374,7 @@ mod tests {
         inserted(id(1, slot, 0), info(op, 8 * slot, 8), 0)
     }
 
-    /// A request is chosen, and the device has it.
+    /// Tells that a request is chosen, and that the device has it.
     fn give(told: &mut Told<Room>, slot: u64) {
         let rq = id(1, slot, 0);
         told.good(chosen(rq, 0)).good(offered(rq, Op::Read, 8 * slot, 8, &[])).good(started(rq));
@@ -387,7 +388,7 @@ mod tests {
     fn nr_requests_bounds_what_waits() {
         let mut told = told();
         (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
-        // Another hardware queue has its own.
+        // Another hardware queue has its own limit.
         told.good(inserted(id(2, 0, 0), info(Op::Read, 0, 8), 0));
         told.bad(insert(8, Op::Read), "request 1/8.0 came into the scheduler, and now 9 requests for hardware queue 0");
         let mut told = self::told();
@@ -403,7 +404,7 @@ mod tests {
         let mut told = told();
         (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
         give(&mut told, 0);
-        // It may have had no tag yet when there was room; but it has one since before this.
+        // The request may have had no tag yet when there was room. But it has had one since before this insertion.
         told.good(insert(8, Op::Read)).bad(insert(9, Op::Read), "9 requests for hardware queue 0 are in it and 1 with");
         let mut told = self::told();
         (0..8).for_each(|slot| _ = told.good(insert(slot, Op::Read)));
@@ -436,7 +437,7 @@ mod tests {
     fn writes_keep_to_async_depth() {
         let mut told = told();
         set(&mut told, Control::Knob("async_depth", 2));
-        // Two for each of two hardware queues.
+        // Two writes for each of two hardware queues.
         (0..4).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
         told.good(insert(4, Op::Read)).good(chosen(id(1, 0, 0), 0));
         told.bad(insert(5, Op::Write), "5 requests other than reads are on their way, more than async_depth=2 for 2");
@@ -445,7 +446,7 @@ mod tests {
         (0..4).for_each(|slot| _ = told.good(insert(slot, Op::Write)));
         give(&mut told, 0);
         told.good(completed(id(1, 0, 0), Status::Ok)).good(insert(5, Op::Write));
-        // It stays when there may be fewer requests.
+        // The value of the knob stays when `nr_requests` becomes smaller.
         let mut told = self::told();
         set(&mut told, Control::Knob("async_depth", 2));
         set(&mut told, Control::NrRequests(6));
@@ -458,7 +459,7 @@ mod tests {
         let flags = Flags { nowait: true, ..Flags::NONE };
         let nowait = |bio| submitted(bio, Asked { flags, ..asked(Op::Read, 0, 8) });
         let again = |bio| reaped(bio, id(1, 0, 0), Status::Again);
-        // 3 others, and 4 tags: less than 8.
+        // 3 other requests and 4 tags are fewer than 8.
         let with = |others: u64| {
             let mut told = told();
             (1..=others).for_each(|bio| _ = told.good(submitted(bio, asked(Op::Read, 8, 8))));
@@ -471,7 +472,7 @@ mod tests {
         told().good(submitted(1, asked(Op::Read, 0, 8))).bad(again(1), "may wait");
         let mut told = self::told();
         told.good(Event::Installed { scheduler: None }).good(nowait(1)).good(again(1));
-        // A read that must not wait, behind two writes: there is room for two or four.
+        // A read that must not wait, behind two writes. There is room for two writes or for four.
         for (depth, is_fine) in [(1, true), (2, false)] {
             let mut told = self::told();
             set(&mut told, Control::Knob("async_depth", depth));

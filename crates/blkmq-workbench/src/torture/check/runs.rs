@@ -1,14 +1,14 @@
-//! What requests put into sectors.
+//! What requests write into sectors.
 
 use blkmq_sched::{Op, RqId};
 
 use super::super::event::Event;
 use super::table::Table;
 
-/// First sector, length, and what each sector then holds.
+/// First sector, length, and what each of these sectors then holds.
 pub(super) type Run = (u64, u32, u64);
 
-/// What each request that was offered puts where; a read nothing.
+/// What each request that was offered writes, and where. A read writes nothing.
 #[derive(Debug)]
 pub(super) struct Runs(Table<Vec<Run>>);
 
@@ -21,7 +21,7 @@ impl Runs {
     pub(super) fn see(&mut self, event: &Event<'_>) {
         let Event::Offered { rq, op, sector, nr_sectors, ranges, data, .. } = *event else { return };
         let entry = self.0.entry(rq);
-        // The list of the request before it in the slot is used again.
+        // The list of the request that had this slot before is used again.
         let mut runs = entry.take().map_or_else(Vec::new, |(_, runs)| runs);
         runs.clear();
         match op {
@@ -46,7 +46,7 @@ impl Runs {
     }
 }
 
-/// Where sectors are in a list of all.
+/// The range of indices that these sectors have in a list of all sectors.
 pub(super) fn places(sector: u64, nr_sectors: u64) -> std::ops::Range<usize> {
     sector as usize..(sector + nr_sectors) as usize
 }

@@ -1,6 +1,6 @@
-//! Slots are conserved: what a submitter has outstanding is what it submitted and did not reap, it never has more than
-//! its slots, an operation is refused for want of a slot only when there is none, and an id names one operation for
-//! ever.
+//! Slots are conserved. What a submitter has outstanding is what it submitted and did not reap. It never has more
+//! outstanding than it has slots. An operation is refused for lack of a slot only when there is none. An id names one
+//! operation for ever.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ const RULE: &str = "slots";
 #[derive(Debug)]
 struct Operation {
     submitter: u16,
-    /// Slots that it takes.
+    /// The slots that the operation takes.
     nr_parts: u64,
-    /// The queue has said that it took it.
+    /// The queue has said that it took the operation.
     is_named: bool,
-    /// Nobody says when it is over.
+    /// It is not told when the operation is over.
     is_forgotten: bool,
 }
 
@@ -31,14 +31,14 @@ struct Operation {
 #[derive(Debug, Default)]
 struct Submitter {
     nr_slots: u64,
-    /// The pool that its slots are in, once that is known.
+    /// The pool that the submitter's slots are in, once the pool is known.
     pool: Option<u16>,
     /// Operations that were submitted and not reaped, and their parts.
     operations: u64,
     parts: u64,
     /// Operations that the queue has said it took.
     named: u64,
-    /// Another has its pool now: it is about to say that it left.
+    /// Another submitter has this submitter's pool now, so this submitter is about to tell that it left.
     is_leaving: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Slots {
     facts: Facts,
     operations: Book<Operation>,
     submitters: BTreeMap<u16, Submitter>,
-    /// Who took a slot last, and whether that operation is outstanding.
+    /// The operation that took each slot last, and whether that operation is outstanding.
     names: Table<bool>,
 }
 
@@ -84,7 +84,7 @@ impl Slots {
         Some(nr_parts)
     }
 
-    /// It has its slots until it is over, and nobody says when that is.
+    /// The operation keeps its slots until it is over, and it is not told when that is.
     fn forgotten(&mut self, bio: u64) {
         let Some(operation) = self.operations.get_mut(bio).filter(|operation| !operation.is_forgotten) else { return };
         operation.is_forgotten = true;
@@ -98,7 +98,7 @@ impl Slots {
         let Some(Submitter { nr_slots, parts, .. }) = self.submitters.get(&number) else { return Ok(()) };
         let what = match reason {
             RejectReason::Full if nr_parts > *nr_slots => "it can never be taken",
-            // What is still to be handed in after this one counts too.
+            // Operations in the same call that are still to be handed in count too.
             RejectReason::Full if parts + nr_parts <= *nr_slots => "there are slots for it",
             RejectReason::Bad(Status::TooLarge) if nr_parts <= *nr_slots => "it is not too large",
             _ => return Ok(()),
@@ -127,7 +127,8 @@ impl Slots {
         self.own(number, bio, id, true, true)
     }
 
-    /// An operation has this id; `begins`: it has got it just now. `is_named`: it said so then.
+    /// Called when it is known that an operation has this id. `begins`: the operation has just got the id. `is_named`:
+    /// the queue told the id at that time.
     fn own(&mut self, number: u16, bio: u64, id: RqId, begins: bool, is_named: bool) -> Result<(), Violation> {
         let bad = |what: String| Err(Violation::new(RULE, what).bio(bio).request(id));
         if let Some(submitter) = self.submitters.get_mut(&number) {
@@ -155,7 +156,8 @@ impl Slots {
                 Request(*last)
             )),
             Some((last, true)) if begins => bad(format!("operation {bio} is where {} is not over", Request(*last))),
-            // Whose id nobody said may have been reaped, and its slot used again, before he who awaits it looks.
+            // If the id was not told, the operation may have been reaped, and its slot used again, before the task that
+            // awaits it looks.
             Some((last, _)) if generation(*last) > generation(id) && !is_named => Ok(()),
             Some((last, _)) if generation(*last) > generation(id) => bad(format!(
                 "operation {bio} is over by an id that is older than {}, which was there before",
@@ -173,7 +175,7 @@ impl Slots {
 
     fn outstanding(&self, number: u16, nr_outstanding: usize) -> Result<(), Violation> {
         let Some(&Submitter { nr_slots, operations, parts, .. }) = self.submitters.get(&number) else { return Ok(()) };
-        // Of an operation that was cut, the parts that are over give their slots back before it is reaped.
+        // If an operation was cut, the parts that are over give their slots back before the operation is reaped.
         if (operations..=parts.min(nr_slots)).contains(&(nr_outstanding as u64)) {
             return Ok(());
         }
@@ -193,7 +195,8 @@ impl Slots {
         }
     }
 
-    /// The slots of a pool are free for the next submitter, which may come before the last one has told that it left.
+    /// Frees the slots of a pool for the next submitter. That submitter may come before the last one has told that it
+    /// left.
     fn free(&mut self, pool: u16) {
         let slots = self.names.iter_mut().filter(|(id, _)| super::table::pool(*id) == pool);
         slots.for_each(|(_, is_outstanding)| *is_outstanding = false);
@@ -243,7 +246,7 @@ mod tests {
         Event::Named { submitter: 1, bio, id }
     }
 
-    /// An operation of so many parts.
+    /// An operation with this many parts.
     fn of(bio: u64, nr_parts: u64) -> Event<'static> {
         submitted(bio, asked(Op::Read, 0, 16 * nr_parts))
     }
@@ -297,7 +300,7 @@ mod tests {
         let event = Event::Submitted { submitter: 2, bio: 3, asked: asked(Op::Flush, 0, 0), pieces: &[] };
         let theirs = |pool| Event::Named { submitter: 2, bio: 3, id: id(pool, 1, 0) };
         told.good(joined(3)).good(Event::Left { submitter: 2, hands_back: true }).good(joined(2)).good(event);
-        // The first may be about to say that it left.
+        // The first submitter may be about to tell that it left.
         told.good(theirs(1)).good(of(4, 1)).bad(named(4, id(1, 2, 0)), "submitter 1 and another share pool 1");
     }
 
@@ -307,7 +310,7 @@ mod tests {
         told.good(of(1, 1)).good(named(1, id(1, 0, 0))).good(Event::Left { submitter: 1, hands_back: false });
         told.good(joined(1)).good(outstanding(0)).good(of(2, 1)).bad(named(2, id(1, 0, 0)), "not newer");
         told.good(of(3, 1)).good(named(3, id(1, 0, 1)));
-        // The next one has them before the first has told.
+        // The next submitter has the slots before the first one has told that it left.
         let event = Event::Submitted { submitter: 2, bio: 4, asked: asked(Op::Flush, 0, 0), pieces: &[] };
         told.good(joined(2)).good(event).good(Event::Named { submitter: 2, bio: 4, id: id(1, 0, 2) });
         told.good(Event::Left { submitter: 1, hands_back: false }).good(reaped(4, id(1, 0, 2), Status::Ok));

@@ -1,7 +1,7 @@
-//! No request waits while it could go on. Looked at whenever every CPU sleeps, and nothing has happened, or will
-//! happen, for longer than anybody would sleep of his own accord, or until he tries a refused request again: then all
-//! that is outstanding waits for the device or for its policy, and somebody has planned for what happens next. Who
-//! looks at the queue meanwhile, or wakes in vain, changes nothing about that.
+//! No request waits while it could go on. This is checked when every CPU sleeps and nothing has happened or will happen
+//! for longer than any thread sleeps by its own decision, or until a thread tries a refused request again. Then
+//! everything that is outstanding waits for the device or for the scheduler's policy, and a thread has planned for what
+//! happens next. A thread that looks at the queue meanwhile, or that wakes in vain, does not change that.
 
 use blkmq_sched::{Op, RqId, Time};
 
@@ -14,10 +14,10 @@ use super::{Checker, Facts, Violation};
 
 const RULE: &str = "stall";
 
-/// The longest that a queue waits until it tries again what the device refused or gave back, in ns.
+/// The longest time until a queue tries again what the device refused or gave back, in ns.
 const RETRY_NS: u64 = 3_000_000;
 
-/// Where a request is that the scheduler had.
+/// The place of a request that came into the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Waiting,
@@ -25,12 +25,12 @@ enum Place {
     Gone,
 }
 
-/// What is to happen to a request that the device works on.
+/// What will happen to a request that the device works on.
 #[derive(Debug, Clone, Copy)]
 struct Timer {
-    /// When the device completes it, if it does by itself.
+    /// When the device completes the request, if it does by itself.
     due: Option<Time>,
-    /// When the queue asks about it.
+    /// When the queue asks about the request.
     overdue: Time,
 }
 
@@ -38,7 +38,7 @@ struct Timer {
 struct Operation {
     submitter: u16,
     asked: Asked,
-    /// Its submitter leaves: it may be over.
+    /// The submitter leaves, so the operation may be over.
     is_vague: bool,
 }
 
@@ -50,22 +50,22 @@ pub(super) struct Stall {
     offers: Offers,
     timers: Table<Timer>,
     places: Table<Place>,
-    /// Requests that wait in the scheduler, and those that it chose and that have not reached the device.
+    /// Requests that wait in the scheduler; and requests that it chose and that have not reached the device.
     nr_waiting: u64,
     nr_chosen: u64,
-    /// The scheduler said last that none may go, before this time.
+    /// The scheduler last said that no request may go before this time.
     held_back: Option<Time>,
     has_scheduler: bool,
     nr_requests: u64,
-    /// The scheduler may want fewer requests than that which are no reads.
+    /// Whether the scheduler may limit requests other than reads to fewer than `nr_requests`.
     has_async_depth: bool,
     io_timeout_ns: u64,
-    /// The longest since every CPU slept: who issues goes by what it read before the change.
+    /// The longest timeout since every CPU slept: a thread that issues may use a value that it read before a change.
     longest_timeout_ns: u64,
-    /// Changes that have begun and not ended, and quiescences among them.
+    /// Changes that have begun and not ended; and how many of them are quiescences.
     nr_changes: u32,
     nr_quiesces: u32,
-    /// When every CPU slept for the first time since anything happened; `None`: something has happened since.
+    /// When every CPU slept for the first time since something happened. `None`: something has happened since.
     quiet_since: Option<Time>,
 }
 
@@ -175,7 +175,7 @@ impl Stall {
         if let Some(Time(wakeup)) = wakeup.filter(|wakeup| until.0 > wakeup.0.saturating_add(slack)) {
             return Err(bad(format!("the scheduler lets one of {} requests go at {wakeup} ns", self.nr_waiting)));
         }
-        // What has not come in stays in the plugs until the change is made.
+        // An operation that has not come in stays in its plug until the change is made.
         if self.nr_changes > 0 {
             return Ok(());
         }
@@ -195,7 +195,7 @@ impl Stall {
         self.judge_operations().map_err(|(bio, what)| bad(what).bio(bio))
     }
 
-    /// Whether tags may be missing, or room in the scheduler, or its policy lets nothing go.
+    /// Whether tags may be missing, or room in the scheduler, or whether the scheduler's policy lets nothing go.
     fn is_held_up(&self, with_device: &[u64], nr_begun: u64) -> bool {
         let is_full = self.has_scheduler
             && (self.has_async_depth || self.nr_waiting + nr_begun + self.nr_elsewhere() >= self.nr_requests);
@@ -204,19 +204,19 @@ impl Stall {
 
     /// Whether some hardware queue may have no tag.
     fn lacks_tags(&self, with_device: &[u64]) -> bool {
-        // There are no more tags than there may be requests, also in front of a scheduler.
+        // There are no more tags than there may be requests, also with a scheduler.
         let nr_tags = u64::from(self.facts.topology.depth).min(self.nr_requests);
         let elsewhere = self.nr_elsewhere();
         with_device.iter().any(|begun| begun + elsewhere >= nr_tags)
     }
 
-    /// Requests on their way to the device.
+    /// Requests that are on their way to the device.
     fn nr_elsewhere(&self) -> u64 {
         self.offers.refused().count() as u64 + self.nr_chosen
     }
 
-    /// With tags and room for everything, each operation is with the device. Those that wait for a flush are not
-    /// judged.
+    /// With enough tags and enough room, each operation must be with the device. Operations that wait for a flush are
+    /// not checked.
     fn judge_operations(&self) -> Result<(), (u64, String)> {
         for (bio, Operation { submitter, asked, is_vague }) in self.operations.iter() {
             let flushes = self.facts.limits.write_cache && (asked.flags.preflush || asked.flags.fua);
@@ -246,7 +246,7 @@ impl Checker for Stall {
         }
         match *event {
             Event::Submitted { submitter, bio, asked, pieces } => self.submitted(submitter, bio, asked, pieces),
-            // Of what was forgotten nobody says when it is over.
+            // It is not told when a forgotten operation is over.
             Event::Reaped { bio, .. }
             | Event::HandedBack { bio, .. }
             | Event::Rejected { bio, .. }
@@ -303,7 +303,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Everybody sleeps until so many ms.
+    /// Tells that every CPU sleeps until this many ms.
     fn idle(ms: u64) -> Event<'static> {
         Event::Idle { until: Some(Time(ms * MS)), device: DeviceState::default() }
     }
@@ -319,7 +319,7 @@ mod tests {
         acted(rq, Action::Started { due: Some(Time(ms * MS)) })
     }
 
-    /// The device works on the read until then.
+    /// A queue whose device works on the read until this many ms.
     fn with_device(ms: u64) -> Told<Stall> {
         let mut told = told();
         told.good(offered(id(1, 0, 0), Op::Read, 0, 8, &[])).good(due(id(1, 0, 0), ms));
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn nobody_sleeps_past_what_the_device_does() {
         with_device(50).good(idle(50)).bad(idle(55), "is due, or overdue, at 50000000");
-        // It asks about the request after 100 ms.
+        // The queue asks about the request after 100 ms.
         let mut told = told();
         told.good(offered(id(1, 0, 0), Op::Read, 0, 8, &[])).good(acted(id(1, 0, 0), Action::Started { due: None }));
         told.good(idle(100)).bad(idle(105), "overdue, at 100000000");
@@ -360,7 +360,7 @@ mod tests {
         told.good(idle(3)).good(Event::Wakes { submitter: 1 }).good(Event::Sleeps { submitter: 1 });
         told.now = 3 * MS;
         told.bad(idle(5), "operation 1 of submitter 1 is not over");
-        // What happened meanwhile counts.
+        // Events in between count as something that happened.
         let mut told = self::told();
         told.good(idle(3)).good(submitted(2, asked(Op::Read, 8, 8)));
         told.now = 3 * MS;
@@ -412,7 +412,7 @@ mod tests {
         let mut few = waiting();
         few.good(changed(Control::NrRequests(2), Phase::Begun)).good(changed(Control::NrRequests(2), Phase::Done));
         few.good(idle(50));
-        // Who has no tag does not ask, and there are no more tags than there may be requests.
+        // A thread that has no tag does not ask the scheduler, and there are no more tags than there may be requests.
         let mut one = waiting();
         one.good(changed(Control::NrRequests(1), Phase::Begun)).good(changed(Control::NrRequests(1), Phase::Done));
         one.good(at(40)).good(idle(50));

@@ -1,19 +1,19 @@
-//! Requests by their id.
+//! What is known of requests, by their id.
 
 use blkmq_sched::RqId;
 
-/// What is known of the request that is in a slot, or was there last.
+/// What is known of the request that is in each slot, or that was there last.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     pools: Vec<Vec<Option<(RqId, T)>>>,
 }
 
-/// The pool of a request: the number of the thread that it belongs to; 0 for the queue's own flushes.
+/// The pool of a request: the number of the thread that owns it; 0 for the flushes of the queue itself.
 pub(super) const fn pool(rq: RqId) -> u16 {
     (rq.0 >> 16) as u16
 }
 
-/// Its slot in that pool; of a flush of the queue's own, the hardware queue.
+/// The slot of a request in its pool. For a flush of the queue itself, the hardware queue.
 pub(super) const fn slot(rq: RqId) -> u16 {
     rq.0 as u16
 }
@@ -23,7 +23,7 @@ pub(super) const fn generation(rq: RqId) -> u32 {
     (rq.0 >> 32) as u32
 }
 
-/// Whether it is a flush of the queue's own.
+/// Whether the request is a flush of the queue itself.
 pub(super) const fn is_flush(rq: RqId) -> bool {
     pool(rq) == 0
 }
@@ -52,7 +52,7 @@ impl<T> Table<T> {
         &mut slots[slot]
     }
 
-    /// What is known of this very request.
+    /// What is known of exactly this request.
     pub(super) fn get(&self, rq: RqId) -> Option<&T> {
         let entry = self.pools.get(usize::from(pool(rq)))?.get(usize::from(slot(rq)))?.as_ref();
         entry.filter(|(id, _)| *id == rq).map(|(_, value)| value)
@@ -63,7 +63,8 @@ impl<T> Table<T> {
         entry.filter(|(id, _)| *id == rq).map(|(_, value)| value)
     }
 
-    /// Whether a later request of the same slot is known: an operation may be heard of when its slot serves another.
+    /// Whether a later request of the same slot is known. A submitter may learn that an operation is over when the slot
+    /// already serves another operation.
     pub(super) fn is_past(&self, rq: RqId) -> bool {
         let slots = self.pools.get(usize::from(pool(rq)));
         let entry = slots.and_then(|slots| slots.get(usize::from(slot(rq)))?.as_ref());

@@ -1,5 +1,5 @@
-//! Tags are conserved: a request has a tag of the hardware queue that its submitter maps to, nobody else has it, and in
-//! the end all are back.
+//! Tags are conserved. A request has a tag of the hardware queue that its submitter maps to. No other request has the
+//! same tag at the same time. In the end all tags are back.
 
 use blkmq_sched::{Op, RqId};
 use blkmq_virtual::driver::Topology;
@@ -15,11 +15,11 @@ const RULE: &str = "tags";
 pub(super) struct Tags {
     topology: Topology,
     has_scheduler: bool,
-    /// The knob, if it was set.
+    /// The knob `nr_requests`, if it was set.
     nr_requests: Option<u32>,
-    /// Tags that a hardware queue has just now.
+    /// The number of tags that a hardware queue has now.
     depth: u16,
-    /// Who has which tag, by hardware queue.
+    /// The request that has each tag, by hardware queue.
     owners: Vec<Vec<Option<RqId>>>,
     /// The hardware queue and the tag of a request that has one.
     tags: Table<(u16, u16)>,
@@ -42,8 +42,8 @@ impl Tags {
         tags
     }
 
-    /// The hardware queue of a request: those for polled operations come last, those for reads before them, and each
-    /// member's requests go to the one that is its turn.
+    /// The hardware queue of a request. The hardware queues for polled operations come last, and those for reads come
+    /// before them. The requests of each member go to the hardware queue that it maps to, in turn.
     fn hctx(&self, rq: RqId, op: Op, is_polled: bool) -> u16 {
         let Topology { default_queues, read_queues, poll_queues, .. } = self.topology;
         if is_flush(rq) {
@@ -98,7 +98,7 @@ impl Tags {
         }
     }
 
-    /// A request has lost its tag.
+    /// Called when a request has lost its tag.
     fn put(&mut self, rq: RqId) {
         let Some(&(hctx, tag)) = self.tags.get(rq) else { return };
         let owner = self.owner(hctx, tag);
@@ -213,7 +213,7 @@ mod tests {
         told().good(installed(None)).good(fewer()).bad(write(0, 2), "tag 2 of 2");
         told().good(installed(Some("mq-deadline"))).good(fewer()).good(write(0, 2));
         told().good(fewer()).good(installed(Some("mq-deadline"))).good(write(0, 2));
-        // It stays when the scheduler changes.
+        // The value of the knob stays when the scheduler changes.
         told().good(fewer()).good(installed(None)).bad(write(0, 2), "tag 2 of 2");
         told().good(changed(Control::NrRequests(2), Phase::Refused)).good(write(0, 2));
     }

@@ -1,4 +1,4 @@
-//! What the checkers' tests have in common: a small device, and events in few words.
+//! What the tests of the checkers share: a small device, and short ways to write events.
 
 use blkmq_sched::{ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId, Time};
 use blkmq_virtual::driver::Topology;
@@ -35,12 +35,12 @@ pub(super) const FACTS: Facts = Facts {
     nap_ns: 1_000_000,
 };
 
-/// The id of a slot's request, of the pool's owner.
+/// The id of the request in a slot, in this pool.
 pub(super) const fn id(pool: u64, slot: u64, generation: u64) -> RqId {
     RqId(generation << 32 | pool << 16 | slot)
 }
 
-/// A checker that is told events, at rising times.
+/// A checker that is told events. The times of the events rise.
 pub(super) struct Told<C> {
     pub(super) checker: C,
     pub(super) now: u64,
@@ -63,14 +63,14 @@ impl<C: Checker> Told<C> {
         self.checker.see(at, &event)
     }
 
-    /// Tells what breaks no promise.
+    /// Tells an event that breaks no promise.
     pub(super) fn good(&mut self, event: Event<'_>) -> &mut Self {
         let told = self.tell(event);
         assert!(told.is_ok(), "{event:?}: {told:?}");
         self
     }
 
-    /// Tells what breaks one, of which the violation says this.
+    /// Tells an event that breaks a promise. The text of the violation must contain `says`.
     pub(super) fn bad(&mut self, event: Event<'_>, says: &str) -> &mut Self {
         let what = self.tell(event).expect_err("the checker reports it").what;
         assert!(what.contains(says), "{what}");
@@ -87,7 +87,7 @@ pub(super) fn asked(op: Op, sector: u64, nr_sectors: u64) -> Asked {
     Asked { op, sector, nr_sectors, flags: Flags::NONE, priority: IoPriority::default(), group: 0 }
 }
 
-/// Submitter 1 submits an operation in one buffer.
+/// Submitter 1 submits an operation with one buffer.
 pub(super) fn submitted(bio: u64, asked: Asked) -> Event<'static> {
     const PIECES: [[usize; 1]; 65] = {
         let mut pieces = [[0]; 65];
@@ -107,7 +107,7 @@ pub(super) fn reaped(bio: u64, id: RqId, status: Status) -> Event<'static> {
     Event::Reaped { submitter: 1, bio, id, status, times: Times::default(), data: &[] }
 }
 
-/// On hardware queue 0, with tag 0.
+/// A request is offered on hardware queue 0, with tag 0.
 pub(super) fn offered(rq: RqId, op: Op, sector: u64, nr_sectors: u32, data: &[u64]) -> Event<'_> {
     let (flags, ranges, segments) = (Flags::NONE, &[][..], &[][..]);
     Event::Offered { rq, hctx: 0, tag: 0, op, flags, sector, nr_sectors, ranges, segments, data, now: Time(0) }
@@ -151,7 +151,7 @@ pub(super) const fn chosen(rq: RqId, now: u64) -> Event<'static> {
     Event::Chosen { rq, now: Time(now) }
 }
 
-/// A queue that has counted nothing, with so many tags out.
+/// The counts of a queue that has counted nothing, with this many tags out.
 pub(super) fn counts(in_flight: u32) -> Counts {
     Counts { stats: Stats::default(), stat: Stat::default(), in_flight, inflight: [0; 2] }
 }

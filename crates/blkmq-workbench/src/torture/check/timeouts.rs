@@ -1,5 +1,5 @@
-//! A device is not asked too early: only about a request that it was given, and when the timeout has passed since, or
-//! since it was asked about it last.
+//! A device is not asked too early. It is asked only about a request that it was given, and only when the timeout has
+//! passed since then, or since it was last asked about the request.
 
 use blkmq_sched::{RqId, Time};
 
@@ -15,12 +15,12 @@ const MS: u64 = 1_000_000;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Timeouts {
-    /// What the knob says, in ns, and what it is about to say.
+    /// The value of the knob, in ns, and the value that is being set.
     timeout: u64,
     coming: Option<u64>,
-    /// What it said before, and until when.
+    /// Earlier values of the knob, each with the time until which it held.
     before: Vec<(Time, u64)>,
-    /// When a request was given to the device, and before when it must not ask about it.
+    /// When each request was given to the device, and the time before which the queue must not ask about it.
     requests: Table<(Time, Time)>,
 }
 
@@ -30,7 +30,7 @@ impl Timeouts {
         Self { timeout, coming: None, before: Vec::new(), requests: Table::new() }
     }
 
-    /// The shortest timeout that somebody may have read since this time.
+    /// The shortest timeout that a thread may have read since this time.
     fn shortest_since(&self, time: Time) -> u64 {
         let before = self.before.iter().rev().take_while(|(until, _)| *until >= time).map(|(_, timeout)| *timeout);
         before.chain(self.coming).fold(self.timeout, u64::min)
@@ -130,7 +130,7 @@ mod tests {
     fn a_timeout_counts_that_may_have_been_read() {
         let knob = |value, phase| changed(Control::QueueKnob("io_timeout", value), phase);
         let mut told = told();
-        // Asked for, not in effect yet; then refused; then in effect; then the longer one again, later.
+        // Asked for and not in effect yet; then refused; then in effect; then the longer value again, later.
         told.good(knob(10, Phase::Begun)).good(offered(RQ, Op::Read, 0, 8, &[])).good(started(RQ)).good(overdue(10));
         told.good(knob(10, Phase::Refused)).good(overdue(20)).bad(overdue(119), "until").good(overdue(120));
         told.good(knob(10, Phase::Begun)).good(knob(10, Phase::Done)).good(overdue(220)).good(overdue(230));
@@ -138,7 +138,7 @@ mod tests {
         told.good(knob(50, Phase::Begun)).good(knob(50, Phase::Done)).good(overdue(240)).bad(overdue(289), "until");
         let mut told = self::told();
         told.now = 5 * MS;
-        // Who gave it had read the clock before the knob was set.
+        // The thread that gave the request had read the clock before the knob was set.
         told.good(knob(500, Phase::Begun)).good(knob(500, Phase::Done)).good(offered(RQ, Op::Read, 0, 8, &[]));
         told.good(started(RQ)).good(overdue(100));
     }

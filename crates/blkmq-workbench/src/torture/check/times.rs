@@ -1,8 +1,8 @@
-//! The times of a completion are those of what happened: submitted while the submitter was at it, issued when the
-//! device was told, and completed then or later, but before it was reaped.
+//! The times of a completion match what happened. The operation was submitted during the submitter's call, was issued
+//! when the device was told, and was completed then or later, but before it was reaped.
 //!
-//! An operation may be issued before it was submitted: who passes it on may have looked at the clock before, and the
-//! times are those of the batches that it went with.
+//! The issue time of an operation may be earlier than its submission time. The thread that passes it on may have looked
+//! at the clock before, and the times are those of the batches that the operation went with.
 
 use blkmq_sched::{Op, Time};
 use blkmq_virtual::Status;
@@ -19,13 +19,13 @@ const RULE: &str = "times";
 struct Operation {
     submitter: u16,
     asked: Asked,
-    /// When its submitter had nothing outstanding last, and so nothing in its plug.
+    /// The last time at which the submitter had nothing outstanding, and so nothing in its plug.
     since: Time,
-    /// When the queue had taken it.
+    /// When the queue had taken the operation.
     taken: Option<Time>,
 }
 
-/// A request as the device was offered it last.
+/// A request, as the device was last offered it.
 #[derive(Debug, Clone, Copy)]
 struct Offer {
     sector: u64,
@@ -38,7 +38,7 @@ struct Offer {
 #[derive(Debug, Default)]
 pub(super) struct CompletionTimes {
     operations: Book<Operation>,
-    /// Of each submitter: what it has outstanding, and since when it has anything.
+    /// For each submitter: how many operations are outstanding, and since when any are.
     submitters: Vec<(u64, Time)>,
     offers: Table<Offer>,
 }
@@ -89,7 +89,7 @@ impl CompletionTimes {
             let completed = Millis(completed.0);
             return Some(format!("completed at {completed} ms, issued at {issued} ms, and it is {now} ms now"));
         }
-        // Of an operation that was cut the last part to complete counts, and that is not known.
+        // If an operation was cut, the part that completed last counts, and it is not known which part that is.
         let end = asked.sector.saturating_add(asked.nr_sectors);
         let is_whole = |offer: &Offer| offer.is_taken && offer.sector <= asked.sector && end <= offer.end;
         if let Some(offer) = offer.filter(is_whole).filter(|offer| offer.now != issued) {
@@ -124,7 +124,8 @@ impl Checker for CompletionTimes {
                 theirs.into_iter().for_each(|bio| _ = self.end_of(bio));
             }
             Event::Offered { rq, sector, nr_sectors, ranges, now, .. } => {
-                // Ranges need not touch, so of an operation among several it is not known whether it is in there whole.
+                // Ranges need not touch each other. So if there are several, it is not known whether an operation is in
+                // them as a whole.
                 let nr_sectors = if ranges.len() > 1 { 0 } else { u64::from(nr_sectors) };
                 let offer = Offer { sector, end: sector.saturating_add(nr_sectors), now, is_taken: false };
                 *self.offers.entry(rq) = Some((rq, offer));
@@ -149,8 +150,8 @@ mod tests {
 
     const RQ: RqId = id(1, 0, 0);
 
-    /// A read of 8 sectors that was submitted and taken at 10 ns, and issued at 0 by who had looked at the clock
-    /// before. It is 50 ns now.
+    /// A read of 8 sectors that was submitted and taken at 10 ns. It was issued at 0 ns by a thread that had looked at
+    /// the clock before. It is 50 ns now.
     fn told() -> Told<CompletionTimes> {
         let mut told = Told::new(CompletionTimes::new());
         told.now = 10;
@@ -209,7 +210,7 @@ mod tests {
         };
         offers(8).bad(over(Status::Ok, [10, 20, 50]), "issued at 0.000020 ms, and the device got it at 0.000000 ms");
         offers(8).good(over(Status::Medium, [10, 0, 50]));
-        // A part of it; and what the device gave back, but did not take.
+        // A part of the operation; and a request that the device gave back, but did not take.
         offers(7).good(over(Status::Ok, [10, 20, 50]));
         let mut told = told();
         told.good(offered(RQ, Op::Read, 0, 8, &[])).good(acted(RQ, Action::GivenBack));

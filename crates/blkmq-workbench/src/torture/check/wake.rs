@@ -1,5 +1,6 @@
-//! A submitter that sleeps until something is over is woken when something is. Looked at whenever every CPU sleeps:
-//! what is under way then has come to its end, so whoever completed an operation has also woken its submitter.
+//! A submitter that sleeps until an operation is over is woken when one is. This is checked whenever every CPU sleeps.
+//! Everything in progress has come to its end then, so the thread that completed an operation has also woken its
+//! submitter.
 
 use blkmq_sched::Op;
 
@@ -16,12 +17,12 @@ const RULE: &str = "wake";
 struct Operation {
     submitter: u16,
     op: Op,
-    /// First sector, and the one after the last.
+    /// First sector, and the sector after the last.
     sectors: (usize, usize),
-    /// Sectors that the device has not done.
+    /// Sectors that the device is not done with.
     left: u64,
-    /// Whether that says when it is over: it does not for what the flush machine handles, for reads that overlap
-    /// others, and when nobody reaps it.
+    /// Whether `left` says when the operation is over. It does not for operations that the flush machine handles, for
+    /// reads that overlap others, and for operations that no submitter reaps.
     is_certain: bool,
 }
 
@@ -29,7 +30,7 @@ struct Operation {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sleeper {
     sleeps: bool,
-    /// Its operations that are over and not reaped.
+    /// Operations of this submitter that are over and not reaped.
     nr_over: u32,
 }
 
@@ -39,7 +40,8 @@ pub(super) struct Wake {
     facts: Facts,
     offers: Offers,
     operations: Book<Operation>,
-    /// The newest operation on each sector, and how many are outstanding there: of those that overlap only reads are.
+    /// The newest operation on each sector, and how many operations are outstanding there. Of operations that overlap,
+    /// several are outstanding only if all are reads.
     newest: Vec<u64>,
     nr_outstanding: Vec<u16>,
     submitters: Vec<Sleeper>,
@@ -74,8 +76,8 @@ impl Wake {
         for place in sectors.0..sectors.1 {
             is_certain &= self.nr_outstanding[place] == 0;
             self.nr_outstanding[place] += 1;
-            // What the device does for the newcomer may look as if it was for the other. The others are no longer
-            // certain since that one came.
+            // What the device does for the new operation may look as if it was for the other one. Further operations
+            // that overlap have been uncertain since the other one came.
             if let Some(other) = self.operations.get_mut(self.newest[place]).filter(|other| other.left > 0) {
                 other.is_certain = false;
             }
@@ -85,7 +87,7 @@ impl Wake {
         self.operations.begin(bio, Operation { submitter, op: asked.op, sectors, left, is_certain });
     }
 
-    /// Takes an operation out of the books.
+    /// Removes an operation from the tables.
     fn end_one(&mut self, bio: u64) -> Option<Operation> {
         let operation = self.operations.end(bio)?;
         let (first, end) = operation.sectors;
@@ -93,7 +95,7 @@ impl Wake {
         Some(operation)
     }
 
-    /// An operation is out of the device's and the queue's hands.
+    /// Called when the device and the queue are done with an operation.
     fn ended(&mut self, bio: u64) {
         let Some(Operation { submitter, left, is_certain, .. }) = self.end_one(bio) else { return };
         if is_certain && left == 0 {
@@ -101,7 +103,7 @@ impl Wake {
         }
     }
 
-    /// Nobody reaps this operation, though it goes on.
+    /// Called when no submitter will reap this operation, although it goes on.
     fn forgotten(&mut self, bio: u64) {
         let Some(operation) = self.operations.get_mut(bio) else { return };
         let was_over = operation.is_certain && operation.left == 0;
@@ -130,7 +132,7 @@ impl Wake {
     }
 }
 
-/// The device is done with a request: with so much of these operations.
+/// Called when the device is done with a request. Subtracts the request's sectors from its operations.
 fn done(offer: &Offer, newest: &[u64], operations: &mut Book<Operation>, mut over: impl FnMut(u16)) {
     for &(first, nr_sectors) in &offer.ranges {
         let sectors = newest.get(first as usize..(first + u64::from(nr_sectors)) as usize).unwrap_or(&[]);
@@ -197,7 +199,7 @@ mod tests {
         told
     }
 
-    /// The device does it, with the sectors behind it.
+    /// Tells that the device reads these sectors and the sectors behind them.
     fn done() -> Told<Wake> {
         let mut told = told();
         told.good(SLEEPS).good(offered(id(1, 0, 0), Op::Read, 0, 12, &[])).good(started(id(1, 0, 0))).good(IDLE);
@@ -241,7 +243,7 @@ mod tests {
         let mut shared = told();
         shared.good(submitted(2, asked(Op::Read, 4, 8))).good(SLEEPS).good(offered(id(1, 0, 0), Op::Read, 0, 8, &[]));
         shared.good(completed(id(1, 0, 0), Status::Ok)).good(IDLE);
-        // Also when what overlapped both came and went.
+        // The same must hold when all operations that overlapped have come and gone.
         let mut covered = told();
         covered.good(submitted(2, asked(Op::Read, 0, 2))).good(reaped(2, id(1, 1, 0), Status::Ok));
         covered.good(submitted(3, asked(Op::Read, 0, 2))).good(SLEEPS).good(offered(id(1, 0, 0), Op::Read, 0, 8, &[]));
