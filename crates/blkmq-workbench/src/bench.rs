@@ -47,39 +47,41 @@ pub struct Setup {
     pub scheduler: Option<String>,
     /// How threads share the scheduler.
     pub locking: Locking,
-    /// Whether requests may pass the scheduler by; `None` for what goes with the locking.
+    /// Whether requests may bypass the scheduler. `None` for the default of the locking.
     pub bypass: Option<bool>,
     /// Knobs of the queue and, as `iosched/NAME`, of its scheduler, with their values, in the order in which they are
     /// set; and `accounting`, how the statistics know what is in flight.
     pub settings: Vec<(String, String)>,
-    /// Which time the jobs run on.
+    /// The clock that the jobs run on.
     pub clock: ClockKind,
-    /// Whether it is measured how long threads and requests wait on their way to the scheduler, at the price of a
-    /// reading of the clock for each wait.
+    /// Whether to measure how long threads and requests wait on their way to the scheduler. Each wait then costs a
+    /// reading of the clock.
     pub waits: bool,
 }
 
 /// Which time jobs run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClockKind {
-    /// The machine's: read for each batch, or, if nobody has a use for that, as it was at the kernel's last tick.
-    /// Nobody has if no job has latencies measured or anything to do at a certain time, and the device takes no time of
-    /// its own: what fio saves with `gtod_reduce`. The queue's statistics then count time in ticks.
+    /// The machine's clock. It is read for each batch, or taken as it was at the kernel's last tick if nothing in the
+    /// run needs the exact time. Nothing needs it if no job measures latencies or does anything at a certain time, and
+    /// if the device takes no time of its own. fio saves the same with `gtod_reduce`. The queue's statistics then count
+    /// time in ticks.
     #[default]
     Real,
-    /// The machine's, read for each batch in any case.
+    /// The machine's clock, read for each batch in any case.
     Exact,
-    /// One that takes no time to pass.
+    /// A clock that moves without waiting.
     Virtual,
-    /// The machine's for the jobs, while that of the block layer stands still as long as anything can be done: it takes
-    /// no time stamps, so that a measurement without them shows what they cost. Latencies are those of that clock.
+    /// The machine's clock for the jobs. The clock of the block layer stands still as long as anything can be done. The
+    /// block layer then takes no time stamps, so a comparison with such a run shows what time stamps cost. Latencies
+    /// are by the clock of the block layer.
     Still,
 }
 
-/// What the requests of a run are stamped by, which is part of what they cost.
+/// What the requests of a run are stamped by. This is part of their cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stamps {
-    /// The machine's clock, read for each batch: as the requests of applications are, by default.
+    /// The machine's clock, read for each batch. The requests of applications are stamped in this way by default.
     Exact,
     /// The kernel's last tick; see [`ClockKind::Real`].
     Coarse,
@@ -102,12 +104,12 @@ impl Stamps {
     }
 }
 
-/// What can be asked of a run, and of a run that goes on.
+/// How another thread limits, watches and stops a run.
 #[derive(Debug, Clone, Default)]
 pub struct Control {
-    /// Every job runs for so long, passes begun anew until then, whatever its file says.
+    /// Every job runs for this long and begins new passes until then, whatever its file says.
     pub runtime: Option<Duration>,
-    /// Set to end the run: nothing more is submitted, and what is outstanding completes.
+    /// Set to true to end the run: nothing more is submitted, and what is outstanding completes.
     pub stop: Arc<AtomicBool>,
     /// How far the run has come.
     pub progress: Arc<Progress>,
@@ -118,7 +120,7 @@ pub struct Control {
 pub enum BenchError {
     /// The device's spec describes none.
     Device(String),
-    /// No scheduler, or none of that name on this device.
+    /// There is no scheduler, or none of that name on this device.
     Scheduler(String),
     /// A setting is not accepted: its name and value, and why.
     Setting(String, String),
@@ -131,9 +133,9 @@ pub enum BenchError {
     },
     /// There is no job.
     NoJob,
-    /// The queue cannot serve so many threads.
+    /// The queue cannot serve this many threads.
     Threads(String),
-    /// On a virtual clock only time would end the jobs, and the device takes none.
+    /// On a virtual clock only time would end the jobs, and the device takes no time.
     Timeless,
 }
 
@@ -170,11 +172,11 @@ impl Setup {
     }
 }
 
-/// A queue with the jobs that are to run on it, as often as wanted.
+/// A queue with the jobs that are to run on it. They can run as often as the caller wants.
 #[derive(Debug)]
 pub struct Bench {
     q: Arc<RequestQueue>,
-    /// The jobs' clock; the queue's own unless that is coarse or stands still.
+    /// The jobs' clock. It is the queue's own clock, unless that is coarse or stands still.
     clock: Clock,
     is_apart: bool,
     stamps: Stamps,
@@ -267,8 +269,8 @@ impl Bench {
     /// Runs the jobs, and returns when all of them have ended.
     ///
     /// # Errors
-    /// The queue cannot serve so many threads, or time would have to end the jobs and does not pass. That the device
-    /// failed an operation is in the outcome: it ends the job whose operation it was.
+    /// The queue cannot serve this many threads, or time would have to end the jobs and does not pass. If the device
+    /// failed an operation, that is in the outcome, and it ends the job of that operation.
     pub fn run(&mut self, control: &Control) -> Result<Outcome, BenchError> {
         let mut plans = self.plans.clone();
         if let Some(runtime) = control.runtime {
@@ -306,7 +308,7 @@ impl Bench {
         let stage = Arc::new(Stage::new(&self.q, nr_ramping));
         let mut workers = Vec::new();
         for (plan, cell) in plans.into_iter().zip(cells) {
-            // Equal clients are one, and each thread is one of its own, as a process is under Linux.
+            // Equal clients count as one. Each thread is a client of its own, as a process is under Linux.
             let client = Client::new(plan.client()).with_priority(plan.job.priority.unwrap_or_default());
             let submitter = self.q.submitter(&client).map_err(|error| BenchError::Threads(error.to_string()))?;
             let clock = JobsClock { clock: self.clock.clone(), is_apart: self.is_apart };

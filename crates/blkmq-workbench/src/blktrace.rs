@@ -1,11 +1,11 @@
-//! Reads the binary traces that Linux's blktrace writes: one file per CPU, records of 48 bytes with a payload behind
-//! each.
+//! Reads the binary traces that Linux's blktrace writes: one file for each CPU, with records of 48 bytes and a payload
+//! after each.
 
 use std::fmt;
 
 /// Bytes of a record before its payload.
 const RECORD_BYTES: usize = 48;
-/// The upper three bytes of a record's first word; the lowest one is the version.
+/// The upper three bytes of a record's first word. The lowest byte is the version.
 const MAGIC: u32 = 0x6561_7400;
 /// The only version that was ever released.
 const VERSION: u32 = 7;
@@ -54,7 +54,7 @@ impl Action {
         if Category((action >> 16) as u16).contains(Category::NOTIFY) {
             return Self::Notify;
         }
-        // Bit 8 says that the payload begins with a control group; the number is below it.
+        // Bit 8 says that the payload begins with a control group. The number of the action is below that bit.
         match (action & 0xff) as u8 {
             1 => Self::Queue,
             2 => Self::BackMerge,
@@ -83,13 +83,13 @@ pub struct Category(pub u16);
 impl Category {
     /// A read.
     pub const READ: Self = Self(1);
-    /// A write, a discard or anything else that is no read.
+    /// A write, a discard, or any other operation that is not a read.
     pub const WRITE: Self = Self(1 << 1);
     /// A flush, or a write with a flush before it.
     pub const FLUSH: Self = Self(1 << 2);
-    /// Someone waits for it.
+    /// A thread waits for the operation.
     pub const SYNC: Self = Self(1 << 3);
-    /// A command that a program hands to the device past the block layer's own operations.
+    /// A command that a program sends to the device directly, not as an operation of the block layer.
     pub const PASSTHROUGH: Self = Self(1 << 9);
     /// The record is a notice, not an event of I/O.
     pub const NOTIFY: Self = Self(1 << 10);
@@ -122,9 +122,9 @@ pub struct Event<'a> {
     pub bytes: u32,
     /// What happened.
     pub action: Action,
-    /// To which kind of I/O.
+    /// The kind of I/O that it happened to.
     pub category: Category,
-    /// The task that ran at that moment; for a completion often a bystander.
+    /// The task that ran at that moment. For a completion this is often a task that has nothing to do with the request.
     pub pid: u32,
     /// The device, as the kernel packs major and minor number.
     pub device: u32,
@@ -143,7 +143,7 @@ impl<'a> Event<'a> {
         self.bytes / 512
     }
 
-    /// True if the event is about a write, or anything else that is no read.
+    /// True if the event is about a write, or about any other operation that is not a read.
     #[must_use]
     pub const fn is_write(&self) -> bool {
         self.category.contains(Category::WRITE)
@@ -158,13 +158,13 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Takes the record apart that starts at `offset`.
+    /// Decodes the record that starts at `offset`.
     fn read(file: &'a [u8], offset: usize) -> Result<Self, TraceError> {
         let fault = |fault| TraceError { offset, fault };
         let record = &file[offset..];
         let word = |at: usize| record[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
         let long = |at: usize| record[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        // The first word is judged before the length, so that a short file of another kind is called by its name.
+        // The first word is checked before the length, so that a short file of another kind gets the right error.
         if record.len() >= 4 {
             check_magic(word(0)).map_err(fault)?;
         }
@@ -239,7 +239,7 @@ pub fn read(file: &[u8]) -> Result<Vec<Event<'_>>, TraceError> {
     Records::new(file).collect()
 }
 
-/// One trace from the events of each CPU: by time, then by sequence number.
+/// Makes one trace of the events of each CPU, ordered by time and then by sequence number.
 #[must_use]
 pub fn merge(cpus: Vec<Vec<Event<'_>>>) -> Vec<Event<'_>> {
     let mut events: Vec<Event<'_>> = cpus.into_iter().flatten().collect();
@@ -268,13 +268,13 @@ pub enum TraceFault {
     Magic(u32),
     /// The first word is that of a record with its bytes reversed.
     Swapped,
-    /// The record has a version that nobody has defined.
+    /// The record has a version that does not exist.
     Version(u32),
     /// The payload is longer than the rest of the file.
     Payload {
         /// Bytes of payload that the record states.
         stated: usize,
-        /// Bytes behind the record.
+        /// Bytes after the record's header up to the end of the file.
         left: usize,
     },
 }

@@ -4,7 +4,7 @@ use blkmq_sched::Class;
 
 use crate::TextError;
 
-/// Which priority class the requests to a place of the device had; best-effort where nothing is said.
+/// The priority class of the requests to each part of the device. It is best-effort where the file says nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Classes {
     /// First sector, sector after the last, class.

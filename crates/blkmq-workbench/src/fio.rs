@@ -1,5 +1,5 @@
-//! The output of a run in the shape of fio's JSON (version 3.33), so that what reads fio's results reads ours. What fio
-//! has no word for stands under the key `blkmq`.
+//! The output of a run in the form of fio's JSON (version 3.33), so that programs that read fio's results can read
+//! ours. What has no name in fio is under the key `blkmq`.
 
 mod numbers;
 
@@ -11,18 +11,18 @@ use self::numbers::{Detail, Latency, Series, Shares, buckets};
 use crate::bench::{DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample};
 use crate::job::{Direction, Job};
 
-/// What a load ran on.
+/// The subject of a load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Subject {
     /// The device's spec.
     pub device: String,
     /// The scheduler.
     pub scheduler: String,
-    /// How threads shared it.
+    /// How threads shared the scheduler.
     pub locking: String,
-    /// Whether requests might bypass it.
+    /// Whether requests might bypass the scheduler.
     pub bypass: bool,
-    /// What requests were stamped by: `exact` as those of applications are, `coarse`, `virtual` or `none`.
+    /// What requests were stamped by: `exact` as the requests of applications are, `coarse`, `virtual` or `none`.
     pub stamps: &'static str,
 }
 
@@ -40,7 +40,7 @@ pub struct Document {
     blkmq: Layer,
 }
 
-/// What only blkmq has to say.
+/// What only blkmq has.
 #[derive(Debug, Serialize)]
 struct Layer {
     #[serde(flatten)]
@@ -58,7 +58,7 @@ struct Layer {
     trylock_failed: u64,
     wait_share: f64,
     cpu_ns_per_request: f64,
-    /// Only if they were measured.
+    /// Present only if the waits were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits: Option<LayerWaits>,
 }
@@ -157,8 +157,8 @@ const LEVELS: [&str; 7] = ["1", "2", "4", "8", "16", "32", ">=64"];
 const BATCHES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
 
 impl Document {
-    /// What `outcome` of `jobs` comes to; groups that are reported as one are one element. With `bins` the histograms
-    /// of latencies stand beside their percentiles, as in fio's format `json+`.
+    /// The output for `outcome` of `jobs`. Groups that are reported as one are one element. With `bins`, the histograms
+    /// of latencies are next to their percentiles, as in fio's format `json+`.
     #[must_use]
     pub fn new(global: &[(String, String)], jobs: &[Job], outcome: &Outcome, subject: Subject, bins: bool) -> Self {
         let now = jiff::Timestamp::try_from(SystemTime::now()).unwrap_or_default();
@@ -203,9 +203,9 @@ fn waits_of(outcome: &Outcome) -> Option<LayerWaits> {
 /// What is reported as one: a thread, or all threads of a group.
 #[derive(Debug)]
 pub struct Reported<'a> {
-    /// The job, of several the first.
+    /// The job; if there are several, the first one.
     pub job: &'a Job,
-    /// What it did; of several, all together.
+    /// What the job did; if there are several, the sum.
     pub done: JobOutcome,
     /// How long its threads ran, all together, in nanoseconds.
     pub threads_ns: u64,

@@ -1,4 +1,4 @@
-//! The workbench: replays what Linux did and says where blkmq does otherwise.
+//! The workbench: replays what Linux did, and says where blkmq does something else.
 
 pub mod bench;
 pub mod blktrace;

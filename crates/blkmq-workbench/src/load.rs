@@ -39,7 +39,7 @@ pub struct Operation {
     pub class: Class,
 }
 
-/// What became of the operations under Linux.
+/// What happened to the operations under Linux.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Traced {
     /// Operations whose completion is in the trace.
@@ -96,7 +96,7 @@ impl Load {
 /// Reads a trace event by event.
 struct Reader<'a> {
     classes: &'a Classes,
-    /// The event that is an operation.
+    /// The kind of event that is an operation.
     action: Action,
     operations: Vec<Operation>,
     traced: Traced,
@@ -104,9 +104,9 @@ struct Reader<'a> {
     tasks: Vec<Task>,
     /// The time of the first operation.
     origin: u64,
-    /// What has not completed, by direction and first sector, the oldest first.
+    /// Pieces that have not completed, by direction and first sector, the oldest first.
     pieces: HashMap<(bool, u64), VecDeque<Piece>>,
-    /// Flushes that have not completed: they have no place.
+    /// Flushes that have not completed. They have no sectors.
     flushes: VecDeque<usize>,
     /// How many pieces of each operation have not completed.
     left: Vec<u32>,
@@ -115,14 +115,14 @@ struct Reader<'a> {
 /// What is known of a process.
 #[derive(Debug, Default)]
 struct Task {
-    /// A plug is open.
+    /// Whether a plug is open.
     plugged: bool,
-    /// Operations not known to have left their plug.
+    /// Operations that may still be in the plug.
     held: Vec<usize>,
     outstanding: usize,
 }
 
-/// A part of an operation that completes as one; all of it, unless it was split.
+/// A part of an operation that completes as one piece. It is the whole operation, unless that was split.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     operation: usize,
@@ -168,7 +168,8 @@ impl<'a> Reader<'a> {
             }
             Action::BackMerge | Action::FrontMerge => {
                 self.traced.merges += 1;
-                // Without a plug it joined a request that waits in the scheduler, and is there now.
+                // Without a plug the operation joined a request that waits in the scheduler, so it is in the scheduler
+                // now.
                 if self.task(event).is_some_and(|task| !task.plugged) {
                     self.unplug(event);
                 }
@@ -185,7 +186,7 @@ impl<'a> Reader<'a> {
         self.tasks.get_mut(*process)
     }
 
-    /// An operation is submitted.
+    /// Called when an operation is submitted.
     fn begin(&mut self, event: &Event<'_>) {
         if self.operations.is_empty() {
             self.origin = event.time;
@@ -215,17 +216,17 @@ impl<'a> Reader<'a> {
         self.pieces.entry((is_write, sector)).or_default().push_back(piece);
     }
 
-    /// What the process holds back goes on.
+    /// The operations that the process held back go on.
     fn unplug(&mut self, event: &Event<'_>) {
         let time = event.time.saturating_sub(self.origin);
         let held = self.task(event).map(|task| std::mem::take(&mut task.held)).unwrap_or_default();
-        // What has completed went on before, whatever the trace says of its plug.
+        // An operation that has completed left the plug before, whatever the trace says of the plug.
         for index in held.into_iter().filter(|index| self.left[*index] > 0) {
             self.operations[index].unplugged = time;
         }
     }
 
-    /// An operation goes on in two pieces; the event is about the first one.
+    /// An operation goes on in two pieces. The event is about the first one.
     fn split(&mut self, event: &Event<'_>) {
         let Some(middle) = event.sector.checked_add(u64::from(event.nr_sectors())) else { return };
         let Some(pieces) = self.pieces.get_mut(&(event.is_write(), event.sector)) else { return };
@@ -236,7 +237,7 @@ impl<'a> Reader<'a> {
         self.add_piece(event.is_write(), middle, rest);
     }
 
-    /// A request completes, and with it every piece that it is made of.
+    /// Called when a request completes. Every piece of the request completes with it.
     fn complete(&mut self, event: &Event<'_>) {
         if !self.operations.is_empty() {
             self.traced.duration = event.time.saturating_sub(self.origin);
@@ -301,7 +302,7 @@ fn operation(event: &Event<'_>, process: usize, time: u64, class: Class) -> Oper
         ..Flags::default()
     };
     let sector = if op == Op::Flush { 0 } else { event.sector };
-    // A length that is no multiple of a sector is rounded up, so that the device may refuse it.
+    // A length that is not a multiple of a sector is rounded up, so that the device may refuse the operation.
     let nr_sectors = u64::from(event.bytes).div_ceil(512);
     Operation { process, time, unplugged: time, op, sector, nr_sectors, flags, class }
 }

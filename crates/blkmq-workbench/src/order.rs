@@ -3,12 +3,15 @@
 //! The scheduler sees the insertions and completions of the trace at the trace's times, rounded down to Linux's
 //! jiffies. Linux asks its scheduler for one request more than the driver has tags for, and keeps that one aside until
 //! a tag comes free. So a choice is made long before the device takes the request:
+//! a tag comes free. So a choice is made long before the device takes the request:
 //! - right after each issue, for the issue that comes next;
-//! - if that found nothing, when a plug has been emptied into the scheduler (the module `plug` knows when that is);
-//! - if that found nothing either, at the issue itself.
+//! - if that choice found nothing, when a plug has been emptied into the scheduler (the module `plug` knows when that
+//!   is);
+//! - if that choice found nothing either, at the issue itself.
 //!
-//! What joined what is Linux's own finding: merges are applied as recorded, and not looked for. After a disagreement
-//! our scheduler takes its own choice back, is made to choose as Linux did, and the replay goes on.
+//! Which request joined which is Linux's own decision: the replay applies merges as recorded, and does not look for
+//! merges. After a disagreement our scheduler takes its own choice back and is made to choose as Linux did. Then the
+//! replay goes on.
 
 mod agreement;
 mod plug;
@@ -58,19 +61,20 @@ struct Replay<'a> {
     scheduler: Box<dyn Scheduler>,
     classes: &'a Classes,
     plugs: Plugs,
-    /// What was inserted and not yet issued, the chosen request included.
+    /// Requests that were inserted and not yet issued, the chosen request included.
     waiting: BTreeMap<RqId, Waiting>,
     /// The request that our scheduler chose for the next issue.
     kept: Option<RqId>,
-    /// What our scheduler chose for the next issue, and was given back since Linux's still has it.
+    /// The request that our scheduler chose for the next issue, and that was given back because Linux's scheduler still
+    /// has it.
     refuted: Option<Request>,
-    /// Tasks that merged something, and have done nothing since.
+    /// Tasks whose last action was a merge.
     merging: HashSet<u32>,
     /// The classes of issued requests, by first sector and direction.
     in_driver: HashMap<(u64, bool), Vec<Class>>,
     tally: Tally,
     next_id: u64,
-    /// For how many waiting requests the scheduler has room.
+    /// How many waiting requests the scheduler has room for.
     capacity: usize,
     choices: Vec<Choice>,
 }
@@ -78,7 +82,7 @@ struct Replay<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     info: Info,
-    /// When it was inserted, in nanoseconds.
+    /// When the request was inserted, in nanoseconds.
     since: u64,
 }
 
@@ -107,11 +111,11 @@ impl<'a> Replay<'a> {
         if let Some(emptied) = self.plugs.closed_by(event) {
             self.look_ahead(emptied);
         }
-        // A completion interrupts whatever its task is at.
+        // A completion interrupts its task, whatever the task is doing.
         let merges_on = event.action != Action::Complete && self.merging.remove(&event.pid);
         let beyond = event.sector.checked_add(u64::from(event.nr_sectors())).is_none();
         match event.action {
-            // No device reaches that far: the record is broken, and nothing can start or end there.
+            // No device has sectors that far. The record is broken, and no request can start or end there.
             Action::GetRequest | Action::Insert | Action::BackMerge | Action::FrontMerge if beyond => {}
             Action::GetRequest => self.plugs.hold(event),
             Action::Insert => {
@@ -147,8 +151,8 @@ impl<'a> Replay<'a> {
         self.scheduler.insert(id, &info, InsertAt::Sorted, jiffies(event.time));
     }
 
-    /// A bio or request joins a request that waits; or one that is still in its submitter's plug, which is not our
-    /// concern. `merges_on`: it is what its task does right after another merge.
+    /// Called when a bio or a request joins a request. If that request is still in its submitter's plug, the merge does
+    /// not concern the scheduler. `merges_on`: the last action of the task was another merge.
     fn merge(&mut self, event: &Event<'_>, merges_on: bool) {
         let absorbed = self.absorbed(event).filter(|_| merges_on && !self.plugs.holds(event));
         if absorbed.is_none() && self.plugs.grow(event) {
@@ -176,18 +180,18 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Our scheduler takes its choice back before the issue for which it was made: it goes on waiting, and can grow.
-    /// What Linux keeps aside cannot, so Linux chose another one.
+    /// Our scheduler takes its choice back before the issue for which the choice was made. The request waits again, and
+    /// can grow. The request that Linux keeps aside cannot grow, so Linux chose another one.
     fn give_back(&mut self, now: u64) {
         let Some((id, rq)) = self.kept.take().and_then(|id| Some((id, *self.waiting.get(&id)?))) else { return };
         self.refuted = Some(self.describe(id, now));
         self.scheduler.requeue(id, &rq.info, jiffies(rq.since));
     }
 
-    /// The device takes a request: Linux's choice shows.
+    /// Called when the device takes a request. This shows Linux's choice.
     fn issue(&mut self, event: &Event<'_>) {
         let Some(linux) = self.find(event) else {
-            // It never was in the scheduler: a flush, or it was inserted before the recording began.
+            // The request never was in the scheduler: it is a flush, or it was inserted before the recording began.
             self.plugs.forget(event);
             let linux = Request { sector: event.sector, write: event.is_write(), class: None, waited: 0 };
             self.choices.push(Choice { time: event.time, linux, ours: None });
@@ -215,7 +219,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A request completes, or the driver gives it back; either way it no longer counts as queued.
+    /// Called when a request completes, or when the driver gives it back. In both cases it no longer counts as queued.
     fn leave_driver(&mut self, event: &Event<'_>) {
         let key = (event.sector, event.is_write());
         if let Some(class) = self.in_driver.get_mut(&key).and_then(Vec::pop) {
@@ -223,7 +227,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Lets the scheduler choose the request of the next issue, unless it has chosen already.
+    /// Lets the scheduler choose the request for the next issue, unless it has chosen already.
     fn look_ahead(&mut self, time: u64) {
         if self.kept.is_some() || self.refuted.is_some() || self.scheduler.is_empty() {
             return;
@@ -234,7 +238,7 @@ impl<'a> Replay<'a> {
         self.kept = self.scheduler.dispatch(jiffies(time));
     }
 
-    /// The waiting request that the merge of `event` enlarges: the youngest where several fit, as in Linux's hash.
+    /// The waiting request that the merge of `event` enlarges. If several fit, it is the youngest, as in Linux's hash.
     fn target(&self, event: &Event<'_>) -> Option<RqId> {
         let end = event.sector + u64::from(event.nr_sectors());
         let fits = |rq: &Waiting| {
@@ -245,7 +249,7 @@ impl<'a> Replay<'a> {
         self.waiting.iter().rev().find(|(_, rq)| fits(rq)).map(|(id, _)| *id)
     }
 
-    /// The waiting request that the merge of `event` is about, if it is that of a request which waits.
+    /// The waiting request that the merge of `event` removes. `None` if the merge is that of a bio.
     fn absorbed(&self, event: &Event<'_>) -> Option<RqId> {
         let is_it = |rq: &Waiting| {
             (rq.info.sector, rq.info.nr_sectors, rq.info.op) == (event.sector, event.nr_sectors(), op(event))
@@ -261,7 +265,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The request that the device takes: ours if it may be that one, else the oldest that starts there.
+    /// The request that the device takes: our choice if it may be that one, else the oldest request that starts there.
     fn find(&self, event: &Event<'_>) -> Option<RqId> {
         let fits = |rq: &Waiting| rq.info.sector == event.sector && rq.info.op.is_read() != event.is_write();
         let ours = self.kept.filter(|id| self.waiting.get(id).is_some_and(fits));
@@ -278,7 +282,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// What a scheduler would know of the bio or request of an event.
+    /// What a scheduler would know of the bio or the request of an event.
     fn info(&self, event: &Event<'_>) -> Info {
         let op = op(event);
         Info {

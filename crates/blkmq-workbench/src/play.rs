@@ -12,30 +12,31 @@ use blkmq::{
 
 use crate::{Latencies, Load, Operation};
 
-/// So many submitters at most; of more processes several share one.
+/// The most submitters. With more processes, several processes share a submitter.
 const MAX_LANES: usize = 128;
 
-/// A sleep on the machine's clock ends this much before it has to, since waking takes time.
+/// A sleep on the machine's clock ends this much before the time it is for, in ns, because waking takes time.
 const WAKING_NS: u64 = 200_000;
 
-/// The longest data of an operation, in sectors (64 MiB): what a trace states beyond that is no transfer of data, and
-/// would take memory at the trace's will.
+/// The longest data of an operation, in sectors (64 MiB). A length beyond that in a trace is not a transfer of data,
+/// and would let the trace decide how much memory is taken.
 const MAX_DATA_SECTORS: u64 = 131_072;
 
-/// Between two reports of progress.
+/// Time between two reports of progress, in ns.
 const REPORT_NS: u64 = 250_000_000;
 
 /// How fast operations are played.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Speed {
-    /// So many times as fast as they were traced.
+    /// This many times as fast as they were traced.
     Scaled(f64),
-    /// As fast as the device takes them: each process keeps as many outstanding as it had at most in the trace.
+    /// As fast as the device takes them. Each process keeps as many operations outstanding as it had at most in the
+    /// trace.
     Max,
 }
 
 impl Speed {
-    /// When something happens that happened `ns` nanoseconds after the first operation of the trace.
+    /// When an event is played that happened `ns` nanoseconds after the first operation of the trace.
     fn scale(self, ns: u64) -> u64 {
         match self {
             Self::Scaled(factor) => (ns as f64 / factor) as u64,
@@ -57,26 +58,26 @@ impl FromStr for Speed {
     }
 }
 
-/// What became of the operations.
+/// The results of the operations.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
-    /// Operations that were submitted and are over, failed ones included.
+    /// Operations that were submitted and are over, including those that failed.
     pub completed: u64,
-    /// Of these the failed ones, by status.
+    /// The operations that failed, by status.
     pub failed: Vec<(Status, u64)>,
     /// Operations that the queue did not take, by status.
     pub refused: Vec<(Status, u64)>,
     /// Nanoseconds from the beginning to the last completion.
     pub duration: u64,
-    /// From the moment at which an operation was to be submitted (with [`Speed::Max`]: was submitted) to its
-    /// completion.
+    /// The time from the moment at which an operation was to be submitted to its completion. With [`Speed::Max`], the
+    /// time from its submission.
     pub latencies: Latencies,
     /// What the queue counted.
     pub stats: Stats,
 }
 
-/// Plays `load` through `q`, which nobody else uses meanwhile. On a virtual clock the result depends on nothing else.
-/// `progress` is told now and then how many operations are over.
+/// Plays `load` through `q`, which no other thread may use meanwhile. On a virtual clock the result depends on nothing
+/// else. `progress` is told now and then how many operations are over.
 ///
 /// # Errors
 /// The queue takes no further submitter.
@@ -115,11 +116,11 @@ pub fn play(
     Ok(outcome)
 }
 
-/// One submitter and what it is still to submit.
+/// One submitter, and the operations that it has not submitted yet.
 struct Lane<'l> {
     submitter: Submitter,
     coming: VecDeque<&'l Operation>,
-    /// How many requests it may have outstanding.
+    /// How many requests the submitter may have outstanding.
     most: usize,
 }
 
@@ -155,12 +156,12 @@ struct Player {
 }
 
 impl Player {
-    /// When something is due that happened `ns` nanoseconds after the first operation of the trace.
+    /// When an event is due that happened `ns` nanoseconds after the first operation of the trace.
     fn due(&self, ns: u64) -> Time {
         self.start.after(self.speed.scale(ns))
     }
 
-    /// Submits what is due and finds room; false if that is nothing.
+    /// Submits the operations that are due and that find room. Returns false if there were none.
     fn submit(&mut self, lane: &mut Lane<'_>, now: Time) -> bool {
         let mut moved = false;
         while let Some(operation) = lane.coming.front().copied()
@@ -173,7 +174,7 @@ impl Player {
             }
             moved = true;
             lane.coming.pop_front();
-            // A plug of the trace is a plug here.
+            // Operations that shared a plug in the trace share a plug here.
             if lane.coming.front().is_none_or(|next| next.unplugged != operation.unplugged) {
                 lane.submitter.flush_plug();
             }
@@ -181,7 +182,7 @@ impl Player {
         moved
     }
 
-    /// Submits one operation, or notes why it cannot be done; false if there is no room.
+    /// Submits one operation, or notes why it cannot be done. Returns false if there is no room.
     fn submit_one(&mut self, submitter: &mut Submitter, operation: &Operation, since: Time) -> bool {
         let Operation { op, sector, nr_sectors, flags, class, .. } = *operation;
         let has_data = matches!(op, Op::Read | Op::Write);
@@ -213,7 +214,7 @@ impl Player {
         }
     }
 
-    /// Takes what is over; false if that is nothing.
+    /// Takes the operations that are over. Returns false if there were none.
     fn reap(&mut self, lane: &mut Lane<'_>, clock: &Clock) -> bool {
         if !lane.submitter.poll() {
             return false;
@@ -251,15 +252,15 @@ fn count(counts: &mut Vec<(Status, u64)>, status: Status) {
     }
 }
 
-/// Lets time pass until something happens, or a part of it.
+/// Lets time pass until something happens, or for a part of that time.
 fn rest(lanes: &[Lane<'_>], clock: &Clock, now: Time, player: &Player) {
-    // What was due and is still here waits for room, which a completion makes.
+    // An operation that was due and is still here waits for room. A completion makes room.
     let due = |lane: &Lane<'_>| lane.coming.front().map(|next| player.due(next.unplugged)).filter(|due| *due > now);
     let events = lanes.iter().flat_map(|lane| [due(lane), lane.submitter.next_wakeup()]).flatten();
     let Some(until) = events.min() else { return };
     match clock {
         Clock::Virtual(clock) => clock.advance_to(until),
-        // A device answers in less time than it takes to wake up, so there is no sleep while it works.
+        // A device answers in less time than a thread takes to wake up, so there is no sleep while the device works.
         Clock::Real(_) if lanes.iter().any(|lane| lane.submitter.nr_outstanding() > 0) => std::hint::spin_loop(),
         Clock::Real(_) => {
             let ns = until.0.saturating_sub(now.0).min(REPORT_NS);

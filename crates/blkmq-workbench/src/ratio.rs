@@ -1,46 +1,48 @@
-//! Compares rates on a machine that is never quiet: short slices of each variant alternate in one process, and what is
-//! averaged is the logarithm of the ratio inside one round.
+//! Compares rates on a machine that is never quiet. Short slices of each variant alternate in one process. The result
+//! is an average of the logarithm of the ratio within one round.
 //!
-//! A round runs the variants forth and back (A B B A), the next one back and forth (B A A B). A rate that drifts evenly
-//! raises both sides of a round alike, and one that drifts ever faster raises them alike over two rounds. The interval
-//! is that of a trimmed mean (Tukey and McLaughlin 1963): the lowest and the highest fifth of the rounds do not count
-//! for the mean, and count as the lowest and highest that remain for its spread, so that a slice during which another
-//! program had the core moves neither. `tests/ratio.rs` counts how often the interval holds the true ratio: at least 95
-//! times in a hundred, stopping included.
+//! A round runs the variants forwards and then backwards (A B B A). The next round runs them backwards and then
+//! forwards (B A A B). A rate that drifts evenly changes both sides of a round alike. A rate whose drift grows changes
+//! both sides alike over two rounds. The interval is that of a trimmed mean (Tukey and McLaughlin 1963). For the mean,
+//! the lowest and the highest fifth of the rounds do not count. For the spread, they count as the lowest and the
+//! highest of the rounds that remain. So a slice during which another program had the core moves neither the mean nor
+//! the spread. `tests/ratio.rs` counts how often the interval holds the true ratio: at least 95 times in a hundred, the
+//! rule for stopping included.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// How narrow an interval ends a comparison.
+/// A comparison ends when its interval is at most this wide, as a ratio.
 pub const WIDTH: f64 = 0.02;
-/// Rounds before an interval counts: of fewer, the narrowest are those whose spread is underestimated.
+/// Rounds before an interval counts. With fewer rounds, the narrowest intervals are those whose spread is
+/// underestimated.
 pub const MIN_ROUNDS: usize = 16;
-/// Share of the rounds that is trimmed at each end.
+/// The share of the rounds that is trimmed at each end.
 const TRIM: f64 = 0.2;
-/// Of an interval of a fixed number of rounds. Stopping when it is narrow prefers those whose spread is underestimated,
-/// which costs up to two percent: 0.95 remain.
+/// The confidence of an interval of a fixed number of rounds. A rule that stops when the interval is narrow prefers
+/// intervals whose spread is underestimated. That costs up to two percent, so 0.95 remain.
 const CONFIDENCE: f64 = 0.97;
 
 /// A ratio of rates with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
-    /// The middle of the interval: by this a mark is reached or missed.
+    /// The middle of the interval. A mark is reached or missed by this number.
     pub ratio: f64,
     /// Lower end.
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// Rounds that it rests on.
+    /// The number of rounds that the ratio comes from.
     pub rounds: usize,
 }
 
 impl Ratio {
-    /// What the slices of `b` have over those of `a`, both in the order in which they ran, two a round. A round counts
-    /// if all of its four numbers are finite and above 0; `None` if that is so of fewer than two rounds.
+    /// The ratio of the slices of `b` to those of `a`, both in the order in which they ran, two for each round. A round
+    /// counts if all of its four numbers are finite and above 0. `None` if fewer than two rounds count.
     #[must_use]
     pub fn new(a: &[f64], b: &[f64]) -> Option<Self> {
         let log = |pair: &[f64]| f64::midpoint(pair[0].ln(), pair[1].ln());
         let rounds = a.chunks_exact(2).zip(b.chunks_exact(2));
-        // The logarithm of what has none is infinite, or not a number.
+        // A rate without a logarithm gives a number that is infinite, or not a number.
         let differences: Vec<f64> = rounds.map(|(a, b)| log(b) - log(a)).filter(|log| log.is_finite()).collect();
         let rounds = differences.len();
         let (mean, half) = interval(differences)?;
@@ -59,14 +61,14 @@ impl Ratio {
 pub struct Spread {
     /// Half of the slices were slower.
     pub median: f64,
-    /// A quarter of them was slower.
+    /// A quarter of the slices were slower.
     pub lower: f64,
-    /// A quarter of them was faster.
+    /// A quarter of the slices were faster.
     pub upper: f64,
 }
 
 impl Spread {
-    /// Of these numbers; `None` if there is none.
+    /// The spread of these numbers. `None` if there are none.
     #[must_use]
     pub fn new(numbers: &[f64]) -> Option<Self> {
         let mut sorted = numbers.to_vec();
@@ -82,17 +84,17 @@ impl Spread {
     }
 }
 
-/// The rates of several variants that take turns.
+/// The rates of several variants that run in turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turns {
-    /// By variant, in the order of its slices; two slices a round.
+    /// The rates of each variant, in the order of its slices; two slices for each round.
     rates: Vec<Vec<f64>>,
     /// Slices recorded.
     slices: usize,
 }
 
 impl Turns {
-    /// For so many variants.
+    /// Makes a comparison of this many variants.
     ///
     /// # Panics
     /// There are fewer than two.
@@ -111,7 +113,7 @@ impl Turns {
         if round.is_multiple_of(2) { forth } else { variants - 1 - forth }
     }
 
-    /// Adds the rate of the slice that came [`next`](Self::next), in any unit.
+    /// Adds the rate of the slice of the variant that [`next`](Self::next) named, in any unit.
     ///
     /// # Panics
     /// The rate is not above zero: it has no logarithm.
@@ -135,7 +137,7 @@ impl Turns {
         Ratio::new(slices(a), slices(b))
     }
 
-    /// What one variant reached; `None` before its first slice.
+    /// The rates that one variant reached. `None` before its first slice.
     #[must_use]
     pub fn spread(&self, variant: usize) -> Option<Spread> {
         Spread::new(&self.rates[variant])
@@ -148,8 +150,8 @@ impl Turns {
         self.are_resolved(&pairs)
     }
 
-    /// Whether the ratios of these pairs are resolved, as [`ratio`](Self::ratio) takes them; one of a variant to itself
-    /// is.
+    /// Whether the ratios of these pairs are resolved, as [`ratio`](Self::ratio) computes them. The ratio of a variant
+    /// to itself always is.
     #[must_use]
     pub fn are_resolved(&self, pairs: &[(usize, usize)]) -> bool {
         let is_resolved = |(a, b): (usize, usize)| a == b || self.ratio(a, b).is_some_and(|ratio| ratio.is_resolved());
@@ -157,7 +159,7 @@ impl Turns {
     }
 }
 
-/// The trimmed mean, and half of its interval's width.
+/// The trimmed mean, and half of the width of its interval.
 fn interval(mut values: Vec<f64>) -> Option<(f64, f64)> {
     let nr = values.len();
     if nr < 2 {

@@ -1,4 +1,4 @@
-//! The settings of a queue and its scheduler, as a recording lists them: kernel names and units, one a line.
+//! The settings of a queue and its scheduler, as a recording lists them: kernel names and units, one in each line.
 
 use blkmq_sched::Scheduler;
 
@@ -91,7 +91,7 @@ const RECORDING_ATTRIBUTES: &[&str] = &[
     "virt_boundary",
 ];
 
-/// What a recording lists, and what the command line changed of it.
+/// The settings that a recording lists, with the changes of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The scheduler that was active.
@@ -102,11 +102,11 @@ pub struct Settings {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    /// Where it was set, for errors.
+    /// The place where the entry was set, for errors.
     place: String,
     name: String,
     value: String,
-    /// Only a knob of the scheduler will do, as `iosched/` says on the command line.
+    /// Only a knob of the scheduler is accepted, because the command line said `iosched/`.
     knob_only: bool,
 }
 
@@ -160,7 +160,8 @@ impl Settings {
     /// Changes a setting: `NAME=VALUE` for the queue, `iosched/NAME=VALUE` for the scheduler.
     ///
     /// # Errors
-    /// The word is not of this form. Whether there is such a setting shows when it is [applied](Self::apply).
+    /// The word does not have this form. Whether there is such a setting is checked only when it is
+    /// [applied](Self::apply).
     pub fn set(&mut self, text: &str) -> Result<(), TextError> {
         let place = format!("--set {text}");
         let (name, value) = assignment(text)?;
@@ -174,7 +175,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The queue's `nr_requests`; 256, Linux's default with a scheduler, where nothing is said.
+    /// The queue's `nr_requests`. If it is not set, 256, which is Linux's default with a scheduler.
     ///
     /// # Errors
     /// The value is not a number from 1 to 65536.
@@ -190,7 +191,7 @@ impl Settings {
             .ok_or_else(|| entry.fault(format!("nr_requests: '{}' is not a number from 1 to 65536", entry.value)))
     }
 
-    /// Sets the scheduler's knobs. Settings of the queue are accepted, and left to whoever has a queue.
+    /// Sets the scheduler's knobs. Settings of the queue are accepted, and left to a caller that has a queue.
     ///
     /// # Errors
     /// A name that is neither a knob nor a setting of a queue, or a value outside its range.
@@ -221,7 +222,7 @@ impl Settings {
     }
 }
 
-/// Takes `NAME=VALUE` apart, as the option `--set` gives it.
+/// Splits `NAME=VALUE`, in the form that the option `--set` takes.
 ///
 /// # Errors
 /// The text is not of this form.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::TextError;
 use crate::blktrace::{self, Event};
 
-/// What stands between the name of a trace and the number of a CPU.
+/// The text between the name of a trace and the number of a CPU.
 const INFIX: &str = ".blktrace.";
 
 /// The content of the per-CPU files of one trace.
@@ -19,8 +19,8 @@ pub struct TraceFiles {
 }
 
 impl TraceFiles {
-    /// Reads a trace by the name that blkparse takes, `NAME` for all of `NAME.blktrace.0`, `NAME.blktrace.1` and so on.
-    /// The name of one of these stands for all of them, too. Any other file is read by itself.
+    /// Reads a trace by the name that blkparse takes: `NAME` stands for all of `NAME.blktrace.0`, `NAME.blktrace.1` and
+    /// so on. The name of one of these files stands for all of them, too. Any other file is read by itself.
     ///
     /// # Errors
     /// There is no such file, or it cannot be read.
@@ -72,7 +72,7 @@ fn per_cpu(name: &Path) -> Vec<PathBuf> {
         Some((base.to_owned(), cpu.parse::<u32>().ok()?))
     };
     let Some(own) = name.file_name() else { return Vec::new() };
-    // A file of just this name is meant rather than those that begin like it.
+    // If there is a file with exactly this name, that file is meant, and not the files whose names begin like it.
     let base = match cpu(own) {
         Some((base, _)) if name.exists() => base,
         Some(_) => return Vec::new(),

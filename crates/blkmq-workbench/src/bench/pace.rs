@@ -1,4 +1,4 @@
-//! When operations are due that a job's rate holds back.
+//! When the operations of a job with a rate are due.
 
 use blkmq::Time;
 use rand::SeedableRng;
@@ -51,15 +51,15 @@ impl Pace {
         Time(self.directions[direction].map_or(0, |meter| meter.due as u64))
     }
 
-    /// Of a mixture, the direction that goes next: the one that was drawn, unless the other one is due before it. So
-    /// the rate of one direction does not hold back the other; as in fio, it is the mixture that yields.
+    /// In a mixture, the direction that goes next: the one that was drawn, unless the other one is due before it. So
+    /// the rate of one direction does not hold back the other. As in fio, the mixture changes instead.
     pub(super) fn turn(&self, drawn: Direction, now: Time) -> Direction {
         let other = if drawn == Direction::Read { Direction::Write } else { Direction::Read };
         let is_first = self.due(drawn) <= now || self.due(drawn) <= self.due(other);
         if is_first { drawn } else { other }
     }
 
-    /// An operation was submitted: sets when the next one is due. Who fell behind catches up, as in fio.
+    /// Called when an operation was submitted. Sets when the next one is due. A job that is late catches up, as in fio.
     pub(super) fn submitted(&mut self, direction: Direction, bytes: u64) {
         let Some(meter) = &mut self.directions[direction] else { return };
         let mean = meter.ns_per_io.max(meter.ns_per_byte * bytes as f64);
@@ -67,7 +67,7 @@ impl Pace {
         meter.due += mean * factor;
     }
 
-    /// Moves everything that is due so much later.
+    /// Moves everything that is due later by this much.
     pub(super) fn delay(&mut self, ns: u64) {
         for direction in Direction::ALL {
             if let Some(meter) = &mut self.directions[direction] {

@@ -19,11 +19,11 @@ pub(super) struct Plan {
     pub(super) job: Job,
     /// The job's place in the list.
     pub(super) index: usize,
-    /// Which of the job's threads this is.
+    /// The number of this thread among the job's threads.
     pub(super) thread: u32,
-    /// It starts when all of the stages before have ended.
+    /// The thread starts when all of the stages before have ended.
     pub(super) stage: usize,
-    /// Where its random numbers start.
+    /// The seed of the thread's random numbers.
     pub(super) seed: u64,
     /// The area: first byte of the device, and length in bytes.
     pub(super) start: u64,
@@ -33,7 +33,7 @@ pub(super) struct Plan {
     /// Bytes and operations of one pass at most.
     pub(super) pass_bytes: u64,
     pub(super) pass_ios: u64,
-    /// Nanoseconds from the measurement's begin to the end; `None` for no bound.
+    /// Nanoseconds from the begin of the measurement to its end. `None` for no limit.
     pub(super) run_ns: Option<u64>,
     pub(super) ramp_ns: u64,
     pub(super) delay_ns: u64,
@@ -71,14 +71,15 @@ pub(super) fn plans(jobs: &[Job], limits: &Limits, keeps_data: bool) -> Result<V
     }
     check_memory(&plans)?;
     for at in 0..plans.len() {
-        // Only who verifies wants to know.
+        // Only a job that verifies needs this.
         plans[at].is_alone = plans[at].job.verify.is_some()
             && plans.iter().enumerate().all(|(other, plan)| other == at || !plan.changes(&plans[at]));
     }
     Ok(plans)
 }
 
-/// Refuses jobs whose buffers do not fit into the machine: the system would end the program in their midst.
+/// Refuses jobs whose buffers do not fit into the machine's memory. Without this check the system would end the program
+/// while it runs.
 fn check_memory(plans: &[Plan]) -> Result<(), BenchError> {
     let Ok(system) = sysinfo() else { return Ok(()) };
     let memory = u128::from(system.ram_total());
@@ -136,7 +137,7 @@ fn check(job: &Job, limits: &Limits, keeps_data: bool) -> Result<(), BenchError>
 impl Plan {
     fn new(job: &Job, limits: &Limits, index: usize, thread: u32, stage: usize, seed: u64) -> Result<Self, BenchError> {
         let unit = u64::from(limits.logical_block_size);
-        // Of a sector that is there in part, not all that is written can be read again.
+        // A sector that the device has only in part does not return everything that was written to it.
         let capacity = limits.size_bytes() / SECTOR * SECTOR;
         let (smallest, largest) = sizes(job);
         let align = |extent: Extent| {
@@ -157,9 +158,9 @@ impl Plan {
             let what = format!("{of} would reach to byte {end} of the device, which ends at byte {capacity}");
             return Err(fault(job, format!("{what}; see size, offset and offset_increment")));
         }
-        // It is less than the capacity, which fits.
+        // The start is less than the capacity, which fits into 64 bits.
         let start = start as u64;
-        // As in fio, a share of the device ends where the device does.
+        // As in fio, an area that is a share of the device ends at the end of the device.
         let len = job.size.map_or(u64::MAX, align).min(capacity - start);
         if len < largest {
             return Err(fault(
@@ -194,7 +195,7 @@ impl Plan {
         })
     }
 
-    /// The name under which the thread's operations go.
+    /// The name of the thread's client in the queue.
     pub(super) fn client(&self) -> String {
         format!("{} {}.{}", self.job.name, self.index, self.thread)
     }
@@ -222,20 +223,20 @@ impl Plan {
         self.job.time_based && self.run_ns.is_some()
     }
 
-    /// The same for so many nanoseconds of measurement, passes begun anew until they are over.
+    /// Sets the plan to run for this many nanoseconds of measurement, with new passes until they are over.
     pub(super) fn set_runtime(&mut self, ns: u64) {
         self.run_ns = Some(ns);
         self.job.time_based = true;
     }
 
-    /// Slots that the job's operations take at most: an operation larger than a request takes several.
+    /// The most slots that the job's operations take. An operation larger than a request takes several.
     pub(super) fn slots(&self, limits: &Limits) -> u64 {
         let (_, largest) = sizes(&self.job);
         let most = u64::from(limits.max_op_sectors(Op::Read).max(1)) * SECTOR;
         let segments = u64::from(limits.max_segment_size) * u64::from(limits.max_segments);
         let boundary = u64::from(limits.boundary_sectors) * SECTOR;
         let piece = most.min(segments).min(if boundary == 0 { u64::MAX } else { boundary }).max(SECTOR);
-        // One piece more, as a boundary may lie anywhere.
+        // One piece more, because a boundary may lie anywhere in the operation.
         let pieces = largest.div_ceil(piece) + u64::from(largest > piece || boundary > 0);
         pieces * (u64::from(self.job.iodepth) + 1)
     }

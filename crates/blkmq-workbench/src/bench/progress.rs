@@ -1,9 +1,9 @@
-//! How far a run has come, for whoever watches it.
+//! How far a run has come, for a thread that watches the run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How far a run has come. Any thread may look at any time; that slows the run down by nothing but the look.
+/// How far a run has come. Any thread may look at any time. A look costs the run nothing else than the look itself.
 #[derive(Debug, Default)]
 pub struct Progress(Mutex<Vec<Arc<Cell>>>);
 
@@ -16,21 +16,21 @@ pub struct Snapshot {
     pub bytes: u64,
     /// Threads, or tasks on a virtual clock, that have begun and not ended.
     pub running: usize,
-    /// How much of the run is done, from 0 to 1, as far as that can be told.
+    /// The part of the run that is done, from 0 to 1, as far as it is known.
     pub fraction: f64,
 }
 
-/// What one thread says of itself, on a cache line of its own.
+/// The progress of one thread, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Cell {
     ios: AtomicU64,
     bytes: AtomicU64,
-    /// How much is done, in millionths; [`ENDED`] if the thread has ended.
+    /// The part that is done, in millionths. [`ENDED`] if the thread has ended.
     millionths: AtomicU64,
 }
 
-/// Beyond all of the work.
+/// A number above all values for a thread that works.
 const ENDED: u64 = 1_000_001;
 
 impl Progress {

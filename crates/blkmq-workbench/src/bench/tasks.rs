@@ -7,7 +7,7 @@ use blkmq::{Time, VirtualClock};
 use super::BenchError;
 use super::worker::{Turn, Worker};
 
-/// After so many rounds at one moment the device is taken for one that needs no time.
+/// If this many rounds happen at one moment, the device is taken for one that needs no time.
 const TIMELESS_ROUNDS: u64 = 1_000_000;
 
 /// Runs the workers, round by round. The same jobs on the same device do the same each time.
@@ -18,7 +18,7 @@ pub(super) fn run(workers: &mut [Worker], clock: &VirtualClock, stop: &AtomicBoo
     loop {
         let (mut is_busy, mut is_over) = (false, true);
         let mut next: Option<Time> = None;
-        // What there is too little of goes to whoever comes first, which is another one each time.
+        // Scarce resources go to the first worker of a round, so each round begins with another worker.
         let (front, back) = workers.split_at_mut(first);
         for worker in back.iter_mut().chain(front) {
             match worker.turn(stop) {
@@ -41,10 +41,10 @@ pub(super) fn run(workers: &mut [Worker], clock: &VirtualClock, stop: &AtomicBoo
             }
             continue;
         }
-        // Asked when all have had their turn: each may start what another has waiting.
+        // The workers are asked after all of them had their turn, because each may start requests of another.
         let events = workers.iter().filter_map(|worker| worker.submitter.next_wakeup());
         let now = clock.now();
-        // An event that is past and did not do anything must not hold up the time.
+        // An event that is past and did nothing must not stop the clock.
         let until = events.chain(next).min().unwrap_or(now).max(now.after(1));
         clock.advance_to(until);
         rounds = 0;

@@ -1,4 +1,4 @@
-//! Jobs on real time: a thread for each.
+//! Jobs on real time: one thread for each.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
@@ -13,20 +13,21 @@ use super::cpu::thread_cpu_ns;
 use super::outcome::JobOutcome;
 use super::worker::{Turn, Worker};
 
-/// A thread that waits for a completion looks so often before it sleeps, as another thread may be about to help it on.
-/// If there is no processor for each thread it lets others in between. If there is, and the device has descriptors,
-/// [`blkmq::Submitter::wait`] knows better how often to look.
+/// How often a thread that waits for a completion looks before it sleeps, because another thread may be about to
+/// complete something for it. If there is no processor for each thread, the thread lets other threads run in between.
+/// If there is, and the device has descriptors, [`blkmq::Submitter::wait`] knows better how often to look.
 const LOOKS: u32 = 16;
 
-/// A sleep ends this much before the event it is for, in nanoseconds, since to wake up takes time; so there is none for
-/// an event that is nearer.
+/// A sleep ends this much before the event that it is for, in nanoseconds, because waking up takes time. So for an
+/// event that is nearer than this there is no sleep.
 const NEAR_NS: u64 = 60_000;
 
-/// The longest sleep, so that whoever asks for the end is heard.
+/// The longest sleep, in nanoseconds, so that a thread that sleeps sees the stop flag in time.
 const LONGEST_NS: u64 = 50_000_000;
 
-/// So many waits of a thread are all measured. Of so many that follow, one stands for all: to ask for a thread's CPU
-/// time takes a system call, which may come while the thread has the scheduler's lock.
+/// The first waits of a thread, up to this number, are all measured. After that, one wait in this many is measured and
+/// stands for all of them. A reading of a thread's CPU time takes a system call, which may happen while the thread has
+/// the scheduler's lock.
 const FEW: u32 = 256;
 const SAMPLE: u32 = 16;
 
@@ -42,14 +43,15 @@ const fn weight(waits: u32) -> u32 {
 }
 
 thread_local! {
-    /// The thread is in a run of rounds in which nothing could be done.
+    /// Whether the thread is in a run of rounds in which nothing could be done.
     static IS_IDLE: Cell<bool> = const { Cell::new(false) };
-    /// Readings of the meter by this thread, of which two make a wait.
+    /// The number of readings of the meter by this thread. Two readings make a wait.
     static READINGS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What the queue measures its waits for locks by: the thread's CPU time, for a sample of them and so many times as
-/// much, or nothing while the thread is idle and all of it is counted already.
+/// The meter by which the queue measures its waits for locks: the thread's CPU time, for a sample of the waits,
+/// multiplied by the number of waits that each stands for. It returns nothing new while the thread is idle, because all
+/// of its CPU time is counted then.
 pub(super) fn lock_meter() -> u64 {
     let reading = READINGS.get();
     READINGS.set(reading.wrapping_add(1));
@@ -59,8 +61,8 @@ pub(super) fn lock_meter() -> u64 {
     }
 }
 
-/// Runs each worker in a thread of its own; they begin together. Returns what they came to and whether they were
-/// stopped.
+/// Runs each worker in a thread of its own. All threads begin together. Returns the outcomes, and whether each worker
+/// was stopped.
 pub(super) fn run(workers: Vec<Worker>, stop: &AtomicBool) -> Vec<(JobOutcome, bool)> {
     let (barrier, begin) = (Barrier::new(workers.len()), OnceLock::new());
     let nr_cores = thread::available_parallelism().map_or(1, usize::from);
@@ -82,13 +84,13 @@ fn run_one(
     stop: &AtomicBool,
     has_processor: bool,
 ) -> (JobOutcome, bool) {
-    // The kernel would add 50 us to every sleep. Where it does not let us say so, sleeps are longer.
+    // By default the kernel adds 50 us to every sleep. If the kernel refuses this setting, sleeps are longer.
     let _ = set_timerslack(1);
     barrier.wait();
     let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
-    // Where threads share processors, nobody but them wants those: to let the others in costs less than sleep, however
-    // long.
+    // If threads share processors, only threads of this run want them. To let another thread run costs less than to
+    // sleep, however long the wait is.
     let has_fds = !worker.submitter.device_fds().is_empty();
     let looks = if has_processor && has_fds { 0 } else { LOOKS };
     let mut idle = Idle::new(has_processor, looks);
@@ -111,9 +113,9 @@ struct Idle {
     weight: u32,
     /// CPU time of the thread when the run began, if it is measured.
     since: u64,
-    /// No other thread of the run needs this one's processor.
+    /// No other thread of the run needs the processor of this thread.
     has_processor: bool,
-    /// Rounds before a sleep.
+    /// The number of rounds before a sleep.
     looks: u32,
 }
 
@@ -122,7 +124,7 @@ impl Idle {
         Self { rounds: 0, runs: 0, weight: 0, since: 0, has_processor, looks }
     }
 
-    /// The run is over, if there was one. COST: a system call for a run that is measured.
+    /// Ends the run of idle rounds, if there was one. COST: a system call for a run that is measured.
     #[inline]
     fn end(&mut self, worker: &mut Worker) {
         if self.rounds > 0 {
@@ -159,14 +161,14 @@ impl Idle {
         if is_near || self.rounds <= self.looks {
             return if self.has_processor { std::hint::spin_loop() } else { thread::yield_now() };
         }
-        // What completes ends the sleep; the device's next event is to find the thread awake.
+        // A completion ends the sleep. At the device's next event the thread must be awake.
         let until = [until, event.map(|event| event.before(NEAR_NS))].into_iter().flatten().min();
         let longest = now.after(LONGEST_NS);
         worker.submitter.wait(Some(until.map_or(longest, |until| until.min(longest))));
     }
 }
 
-/// Moves the block layer's clock to the device's next event, if that clock stands still; then there is nothing to wait
+/// Moves the block layer's clock to the device's next event, if that clock stands still. Then there is nothing to wait
 /// for.
 fn is_helped_on(worker: &Worker) -> bool {
     let Clock::Virtual(clock) = worker.submitter.queue().clock() else { return false };

@@ -1,7 +1,8 @@
-//! What written blocks hold, and whether it is still there when they are read.
+//! What written blocks contain, and whether they still contain it when they are read.
 //!
-//! Each block begins with a header: where it lies, who wrote it, as which of its writes, and the CRC-32C of the rest.
-//! Whose area nobody else writes to also knows which write it must find, and so notices one that was lost.
+//! Each block begins with a header: the block's place, the thread that wrote it, the number of the write, and the
+//! CRC-32C of the rest. If no other thread writes to a thread's area, that thread also knows which write it must find,
+//! and so it notices a lost write.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,24 +18,24 @@ const MAGIC: u64 = u64::from_le_bytes(*b"blkmq\0\0\x01");
 /// Bytes of a header: magic, place, writer, number, length, checksum of the rest of the block, checksum of the header.
 const HEADER: usize = 44;
 
-/// What one thread knows of the blocks it wrote.
+/// What one thread knows of the blocks that it wrote.
 #[derive(Debug)]
 pub(super) struct Verifier {
     /// Bytes of a block; 0 if each operation is one.
     interval: u64,
-    /// The thread, anew in each run.
+    /// The number of the thread, which is new in each run.
     writer: u64,
     /// Writes so far.
     number: u64,
-    /// Nobody else writes to the thread's area.
+    /// No other thread writes to this thread's area.
     is_alone: bool,
-    /// The job does nothing but read: every block was written before, by whomever.
+    /// The job only reads: every block was written before, by any writer.
     only_reads: bool,
     /// Blocks that this thread wrote, by their first sector: sectors and number of the write.
     written: BTreeMap<u64, (u64, u64)>,
     /// Operations that wrote, the oldest first: first sector, sectors, number.
     unread: VecDeque<(u64, u64, u64)>,
-    /// What is outstanding: first sector and the one after the last.
+    /// Outstanding operations: first sector, and the sector after the last.
     in_flight: Vec<(u64, u64)>,
 }
 
@@ -87,7 +88,7 @@ impl Verifier {
         }
     }
 
-    /// Whether an operation touches what one that is outstanding touches too: its outcome would depend on their order.
+    /// Whether an operation has sectors in common with an outstanding one. Their results would depend on their order.
     pub(super) fn overlaps(&self, step: &Step) -> bool {
         let end = step.sector + step.nr_sectors;
         self.in_flight.iter().any(|(first, last)| step.sector < *last && *first < end)
@@ -103,14 +104,14 @@ impl Verifier {
         for block in buffer.chunks_mut(usize::try_from(interval).unwrap_or(usize::MAX)) {
             match step.direction {
                 Direction::Write => self.fill(block, place),
-                // What the device does not fill must not look right.
+                // Bytes that the device does not fill must not look right.
                 Direction::Read | Direction::Trim => block[..HEADER].fill(0),
             }
             place += block.len() as u64;
         }
     }
 
-    /// An operation was taken by the queue.
+    /// Called when the queue took an operation.
     pub(super) fn submitted(&mut self, step: &Step) {
         self.in_flight.push((step.sector, step.sector + step.nr_sectors));
         if step.direction != Direction::Read {
@@ -127,7 +128,7 @@ impl Verifier {
         }
     }
 
-    /// Blocks that an operation overwrites, also those of which it overwrites a part.
+    /// Forgets the blocks that an operation overwrites, also those of which it overwrites only a part.
     fn forget(&mut self, step: &Step) {
         let end = step.sector + step.nr_sectors;
         while let Some((first, (nr, _))) = self.written.range(..end).next_back().map(|(first, block)| (*first, *block))
@@ -151,7 +152,7 @@ impl Verifier {
         Header { place, writer: self.writer, number: self.number, len, crc }.write(block);
     }
 
-    /// An operation is over: it stands in nobody's way any more.
+    /// Called when an operation is over. It no longer keeps other operations waiting.
     pub(super) fn over(&mut self, sector: u64, nr_sectors: u64) {
         let range = (sector, sector + nr_sectors);
         if let Some(at) = self.in_flight.iter().position(|other| *other == range) {
@@ -159,7 +160,7 @@ impl Verifier {
         }
     }
 
-    /// Looks at what was read; returns how many blocks are not what was written, and what is wrong with the first.
+    /// Checks what was read. Returns how many blocks are not what was written, and what is wrong with the first one.
     pub(super) fn check(&self, sector: u64, buffer: &[u8]) -> (u64, Option<String>) {
         let (mut wrong, mut first) = (0, None);
         let mut at = 0;

@@ -9,10 +9,10 @@ use super::Latency;
 /// How long they waited.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Waits {
-    /// Threads for the scheduler's lock, when it was taken.
+    /// How long threads waited for the scheduler's lock, for waits that ended with the lock.
     pub lock: Latency,
-    /// Requests that were made ready for another thread, until that one had tried to insert them; or this one, if the
-    /// other had just gone.
+    /// How long requests waited that were staged for another thread, until that thread had tried to insert them. If
+    /// that thread had just left, until this thread had.
     pub staged: Latency,
 }
 

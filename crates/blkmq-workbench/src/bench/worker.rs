@@ -1,4 +1,4 @@
-//! One thread of a job: it submits what the job's pattern says, and takes what is over.
+//! One thread of a job. It submits what the job's pattern says, and takes completions.
 //!
 //! A worker goes round by round ([`Worker::turn`]) and never blocks, so that a thread can run one of them and a virtual
 //! clock all of them. As fio does, it submits until as many operations as the job allows are outstanding, and then
@@ -26,7 +26,7 @@ use super::verify::Verifier;
 use super::waits;
 use crate::job::{ByDirection, Direction, Operations};
 
-/// After so many rounds the clock is read, should completions not have told the time.
+/// The clock is read after this many rounds if no completion has told the time.
 const CLOCK_ROUNDS: u32 = 64;
 
 /// Everything that was written is to be read back.
@@ -167,7 +167,7 @@ impl Worker {
         let now = clock.clock.now();
         let job = &plan.job;
         let plain = Flags { polled: job.hipri, ..Flags::default() };
-        // A write of direct I/O is one that somebody waits for, as in Linux.
+        // A write of direct I/O is one that a thread waits for, as in Linux.
         let write = Flags { sync: true, fua: job.sync, ..plain };
         let pattern = Pattern::new(&plan);
         let only_reads = job.operations == Operations::Only(Direction::Read);
@@ -243,7 +243,7 @@ impl Worker {
         self.spare.iter_mut().for_each(|buffer| self.fill.rng.fill_bytes(buffer));
     }
 
-    /// The worker's thread spent so much CPU time looking for completions that had not come.
+    /// Called when the worker's thread has spent this much CPU time on looking for completions that had not come.
     pub(super) fn waited(&mut self, ns: u64) {
         self.outcome.empty_polls_ns += ns;
     }
@@ -262,7 +262,7 @@ impl Worker {
             self.finish_early();
         }
         let taken = self.take_wanted();
-        // What was taken told the time.
+        // The completions that were taken told the time.
         if self.now >= self.mark {
             self.pass_mark();
         }

@@ -387,7 +387,8 @@ fn what_has_no_effect_is_listed() {
     assert_eq!(file.without_effect, ["direct", "thread", "directory"]);
 }
 
-/// Red if a depth that an engine cannot keep is passed over without a word, or an override that mends it is not heeded.
+/// Red if a depth that an engine cannot keep is ignored without a warning, or if an override that corrects it has no
+/// effect.
 #[test]
 fn a_depth_without_effect_is_warned_of() {
     let warnings = |text: &str, overrides: &[&str]| {

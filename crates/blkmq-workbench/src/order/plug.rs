@@ -1,4 +1,4 @@
-//! When a plug has been emptied into the scheduler, and what is still in one.
+//! When a plug has been emptied into the scheduler, and which requests are still in a plug.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::blktrace::{Action, Event};
 /// announces a plug's number of requests (`U`) before it shows their insertions (`I`), or that they merged (`M`).
 #[derive(Debug)]
 pub(super) struct Plugs {
-    /// How many insertions and merges each announcement is followed by, for those that the trace bears out.
+    /// How many insertions and merges follow each announcement, for announcements that the trace confirms.
     believed: HashMap<usize, u64>,
     /// Requests that were allocated and not yet inserted, by task.
     held: HashMap<u32, Vec<Held>>,
@@ -37,28 +37,29 @@ impl Held {
 #[derive(Debug)]
 struct Open {
     pid: u32,
-    /// How many insertions and merges are still to come; `None` if nobody said.
+    /// How many insertions and merges are still to come. `None` if no announcement said it.
     left: Option<u64>,
-    /// The last time something happened that a choice must wait for.
+    /// The time of the last event that a choice must wait for.
     time: u64,
 }
 
 impl Plugs {
-    /// The plugs of a trace. An announcement that its task's next events contradict is taken for none: the plug then
-    /// ends where the unbroken run of its insertions does.
+    /// The plugs of a trace. An announcement that the next events of its task contradict is ignored. The plug then ends
+    /// where the unbroken run of its insertions ends.
     pub(super) fn new(events: &[Event<'_>]) -> Self {
         let mut believed = HashMap::new();
-        // By task, looking back: the insertions and merges until it does anything else.
+        // For each task, from the end of the trace backwards: the insertions and merges until the task does anything
+        // else.
         let mut runs: HashMap<u32, (u64, u64)> = HashMap::new();
         for (index, event) in events.iter().enumerate().rev() {
             let (inserted, merged) = runs.entry(event.pid).or_default();
             match event.action {
                 Action::Insert => *inserted += 1,
                 Action::BackMerge | Action::FrontMerge => *merged += 1,
-                // An interrupt; and what is about no I/O.
+                // A completion is an interrupt, and a notice is not about I/O.
                 Action::Complete | Action::Notify => {}
                 _ => {
-                    // A request can merge, and what it merged into can merge on.
+                    // A request can merge, and the request that it merged into can then merge too.
                     let fits = |count: u64| *inserted > 0 && (*inserted..=*inserted + *merged).contains(&count);
                     if event.plugged().is_some_and(fits) {
                         believed.insert(index, *inserted + *merged);
@@ -70,22 +71,23 @@ impl Plugs {
         Self { believed, held: HashMap::new(), announced: HashMap::new(), open: None }
     }
 
-    /// A request was allocated for a bio and waits in its task's plug.
+    /// A request was allocated for a bio, and waits in its task's plug.
     pub(super) fn hold(&mut self, event: &Event<'_>) {
         let end = event.sector + u64::from(event.nr_sectors());
         let held = Held { sector: event.sector, end, write: event.is_write() };
         self.held.entry(event.pid).or_default().push(held);
     }
 
-    /// A task says, with the event of this number, how many requests it is about to insert.
+    /// With the event of this number, a task says how many requests it is about to insert.
     pub(super) fn announce(&mut self, index: usize, event: &Event<'_>) {
         if let Some(count) = self.believed.remove(&index) {
             self.announced.insert(event.pid, count);
         }
     }
 
-    /// A merge goes into a request that is still in its task's plug, which no scheduler has seen: true. A request that
-    /// leaves its plug by merging into one that waits: false, and the plug forgets it.
+    /// Returns true if a merge goes into a request that is still in its task's plug, which no scheduler has seen.
+    /// Returns false if a request leaves its plug because it merges into a request that waits; then the plug forgets
+    /// it.
     pub(super) fn grow(&mut self, event: &Event<'_>) -> bool {
         let Some(held) = self.held.get_mut(&event.pid) else { return false };
         let end = event.sector + u64::from(event.nr_sectors());
@@ -108,7 +110,7 @@ impl Plugs {
         self.held.get(&event.pid).is_some_and(|held| held.iter().any(|rq| rq.is(event)))
     }
 
-    /// A request was issued that was never inserted.
+    /// Called when a request was issued that was never inserted.
     pub(super) fn forget(&mut self, event: &Event<'_>) {
         for held in self.held.values_mut() {
             if let Some(at) = held.iter().position(|rq| rq.sector == event.sector && rq.write == event.is_write()) {
@@ -118,7 +120,7 @@ impl Plugs {
         }
     }
 
-    /// A request was inserted. True if it was the last one of its plug.
+    /// Called when a request was inserted. Returns true if it was the last one of its plug.
     pub(super) fn insert(&mut self, event: &Event<'_>) -> bool {
         if let Some(held) = self.held.get_mut(&event.pid)
             && let Some(at) = held.iter().position(|rq| rq.sector == event.sector && rq.write == event.is_write())
@@ -130,14 +132,15 @@ impl Plugs {
         left == Some(0)
     }
 
-    /// A request or bio merged into one that waits. True if it was a request, and the last one of its plug.
+    /// Called when a request or a bio merged into a request that waits. Returns true if it was a request, and the last
+    /// one of its plug.
     pub(super) fn merge(&mut self, event: &Event<'_>) -> bool {
         let Some(left) = self.left(event).map(|left| left.saturating_sub(1)) else { return false };
         self.open = (left > 0).then_some(Open { pid: event.pid, left: Some(left), time: event.time });
         left == 0
     }
 
-    /// How many insertions and merges of the plug that a task empties are still to come, if anybody said.
+    /// How many insertions and merges of the plug that a task empties are still to come, if an announcement said it.
     fn left(&mut self, event: &Event<'_>) -> Option<u64> {
         match &self.open {
             Some(open) if open.pid == event.pid => open.left,
@@ -148,8 +151,8 @@ impl Plugs {
     /// The time of the last insertion of the plug that `event` shows to be empty.
     ///
     /// Announced insertions are all made before the task does anything else, and before another task inserts. A
-    /// completion may come in between, since it interrupts, and so may what runs on another CPU. Where no number was
-    /// announced, whatever is not a further insertion by the same task ends the run.
+    /// completion may come in between, because it interrupts, and so may events of another CPU. If no number was
+    /// announced, the run ends with the first event that is not a further insertion by the same task.
     pub(super) fn closed_by(&mut self, event: &Event<'_>) -> Option<u64> {
         let open = self.open.as_ref()?;
         let own = open.pid == event.pid;
@@ -161,7 +164,8 @@ impl Plugs {
         if goes_on { None } else { self.open.take().map(|open| open.time) }
     }
 
-    /// After an issue: true if the next choice has to wait for insertions under way, which hold the scheduler's lock.
+    /// After an issue. Returns true if the next choice has to wait for insertions in progress, which hold the
+    /// scheduler's lock.
     pub(super) fn postpone(&mut self, event: &Event<'_>) -> bool {
         if let Some(open) = &mut self.open {
             open.time = event.time;

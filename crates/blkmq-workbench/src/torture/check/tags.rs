@@ -43,7 +43,7 @@ impl Tags {
     }
 
     /// The hardware queue of a request. The hardware queues for polled operations come last, and those for reads come
-    /// before them. The requests of each member go to the hardware queue that it maps to, in turn.
+    /// before them. All requests of a member go to one hardware queue; the members take the queues in turn.
     fn hctx(&self, rq: RqId, op: Op, is_polled: bool) -> u16 {
         let Topology { default_queues, read_queues, poll_queues, .. } = self.topology;
         if is_flush(rq) {
