@@ -1,4 +1,4 @@
-//! Which clients may use an export, and how.
+//! Which clients may use an export, and what they may do.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use crate::clients::Entry;
 /// The clients that may use an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allow {
-    /// Every client that gets as far as to ask for it.
+    /// Every client that asks for the export.
     Anybody,
-    /// The clients that one of these is for. The first one that is for a client counts.
+    /// The clients that a permit in the list is for. The first permit that is for a client counts.
     Listed(Vec<Permit>),
 }
 
@@ -20,20 +20,20 @@ pub enum Allow {
 pub struct Permit {
     /// The client that it is for.
     pub who: Who,
-    /// Whether the client may write, where the export can be written. Every client that is let in may read.
+    /// Whether the client may write, if the export can be written. Every client that is let in may read.
     pub writes: bool,
-    /// The priority of what the client does, with a level from 0 to 7; that of the export if there is none.
+    /// The priority of the client's operations, with a level from 0 to 7. `None`: the priority of the export.
     pub priority: Option<IoPriority>,
 }
 
-/// By what a client is known.
+/// How a client is identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// The name in a certificate that was verified: the common name of its subject, or if it has none, the first of its
     /// alternative names that is text. It is compared whole. Every authority that the server trusts can give out every
     /// name.
     Certificate(String),
-    /// The user of the process at the other end of a Unix socket, as of when it connected, by number.
+    /// The user, by number, of the process at the other end of a Unix socket, at the time when the process connected.
     User(u32),
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Grant {
 }
 
 impl Allow {
-    /// What is wrong with it, if anything. `names_clients`: clients have to show certificates.
+    /// What is wrong with the list, if anything is. `names_clients`: clients have to show certificates.
     pub(crate) fn check(&self, export: &str, names_clients: bool) -> Result<(), String> {
         let Self::Listed(permits) = self else { return Ok(()) };
         if permits.is_empty() {
@@ -91,7 +91,7 @@ impl Allow {
         Ok(())
     }
 
-    /// What a client may do; `None` if it may not use the export. `priority`: that of the export.
+    /// What a client may do. `None` if the client may not use the export. `priority`: the priority of the export.
     pub(crate) fn grant(&self, client: &Entry, priority: IoPriority) -> Option<Grant> {
         match self {
             Self::Anybody => Some(Grant { writes: true, priority }),

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of memory that the machine has, or the least that a control group around this process may have. `None` where
-/// nothing tells.
+/// The memory of the machine in bytes, or the smallest limit of the control groups around this process. `None` if
+/// neither is known.
 pub(crate) fn memory() -> Option<usize> {
     let machine = read(Path::new("/proc/meminfo")).as_deref().and_then(of_machine);
     let own = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
@@ -22,8 +22,9 @@ fn of_machine(text: &str) -> Option<usize> {
     line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// The files that hold the limits of the control groups in which a process is, given its `/proc/self/cgroup`: its own
-/// and those around it. In a container the outermost one may be its own, whatever the text says.
+/// The files that hold the limits of the control groups of a process, given its `/proc/self/cgroup`: the limits of its
+/// own group and of the groups around that. In a container the outermost group may be the process's own, whatever the
+/// text says.
 fn files(text: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in text.lines() {
@@ -46,7 +47,7 @@ fn files(text: &str) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Red if the kernel's unit is left out.
+    /// Red if the kernel's unit is ignored.
     #[test]
     fn the_machine_has_what_the_kernel_says() {
         assert_eq!(of_machine("MemTotal:       24624868 kB\nMemFree: 1 kB\n"), Some(24_624_868 << 10));
@@ -54,7 +55,7 @@ mod tests {
         assert!(memory().is_none_or(|bytes| bytes > 1 << 20));
     }
 
-    /// Red if only the group of the process is looked at: the limit is mostly one of those around it.
+    /// Red if only the group of the process itself is read: the limit is mostly that of a group around it.
     #[test]
     fn every_group_around_the_process_may_have_a_limit() {
         let found = |text: &str| files(text).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();

@@ -1,17 +1,20 @@
 //! The memory that the connections of a server share.
 //!
-//! Every connection may have a part of its own without asking. What is beyond comes out of a part for all, a chunk at a
-//! time, so that the path of a small request does not touch it. A connection is given more only while it has no more of
-//! that than is free: one that takes all it can gets half of it, the next one a quarter, and there is always something
-//! left for one that comes later.
+//! Every connection may take a part of its own without asking. Memory beyond that part comes from a common part, one
+//! chunk at a time, so that a small request does not touch the common part. A connection is given more of the common
+//! part only while it has no more of it than is free. One connection that takes all it can gets half of the common
+//! part, the next one a quarter, and so on. So something is always left for a connection that comes later.
 //!
-//! Nobody waits for another while it keeps something that it cannot let go of, so the waiting ends:
+//! No connection waits for another while it keeps memory that it cannot release. So all waiting ends:
 //!
-//! - A read is given memory for all of its data before it begins, or none. It holds what it has until its client has
-//!   read the reply, and a client that does not read is cut off in the end.
-//! - A write is given memory a piece at a time, and each piece is written when it is there. The connection's own part
-//!   is enough for a piece. So a write that is half received never keeps what others wait for.
-//! - Those that have nothing of the common part wait in line, and the first of them gets what comes free before all
+//! - A read is given memory for all of its data before it begins, or none. It holds this memory until its client has
+//!   read the reply. A client that does not read is disconnected in the end.
+//! - A write is given memory one piece at a time, and each piece is written when it has arrived. The connection's own
+//!   part is large enough for a piece. So a write that is half received never holds memory that other connections wait
+//!   for.
+//! - Connections that have nothing of the common part wait in line. The first of them gets the memory that comes free
+//!   before all others do. Connections that have some of the common part stand in no line: they could keep others
+//!   waiting by holding on to what they have.
 //!   others do. Those that have some stand in no line: they could keep others waiting by keeping what they have.
 
 use std::collections::VecDeque;
@@ -21,13 +24,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use blkmq::Notify;
 use blkmq::event::EventFd;
 
-/// What a connection asks for at a time, in bytes.
+/// The amount that a connection asks for at a time, in bytes.
 pub(crate) const CHUNK: usize = 256 << 10;
-/// The least that a connection may have without asking: room to receive data, and for small requests beside that.
+/// The least that a connection may have without asking, in bytes: room to receive data, and for small requests as well.
 const LEAST_OWN: usize = 256 << 10;
-/// The most: what is kept for later use never comes out of the common part.
+/// The most that a connection may have without asking, in bytes. Buffers that are kept for later never come out of the
+/// common part.
 const MOST_OWN: usize = 8 << 20;
-/// What a connection holds besides the data of its requests: input, tasks, its submitter's requests and its thread's
+/// Bytes that a connection holds beside the data of its requests: input, tasks, its submitter's requests, its thread's
 /// stack, and TLS.
 pub(crate) const BESIDE: usize = 256 << 10;
 
@@ -40,15 +44,15 @@ struct Waiter {
 
 #[derive(Debug)]
 struct Inside {
-    /// Bytes of the common part that nobody has.
+    /// Bytes of the common part that no connection has.
     free: usize,
-    /// Those that have nothing of it, the first one first.
+    /// Connections that have nothing of the common part and wait for some, the first one first.
     line: VecDeque<Waiter>,
-    /// Those that have something of it, to be woken when more is free.
+    /// Connections that have some of the common part, and that are woken when more is free.
     others: VecDeque<Waiter>,
 }
 
-/// How much memory the connections may have, and have.
+/// How much memory the connections may have together, and how much they have.
 #[derive(Debug)]
 pub(crate) struct Budget {
     most: usize,
@@ -57,13 +61,13 @@ pub(crate) struct Budget {
     inside: Mutex<Inside>,
 }
 
-/// The least memory in bytes with which so many connections can be served.
+/// The least memory in bytes with which this many connections can be served.
 pub(crate) const fn least(connections: usize) -> usize {
     connections.saturating_mul(BESIDE + 2 * LEAST_OWN)
 }
 
 impl Budget {
-    /// So many bytes for so many connections, at least [`least`] of them.
+    /// A budget of this many bytes for this many connections. `bytes` is at least [`least`] of `connections`.
     pub(crate) fn new(bytes: usize, connections: usize) -> Self {
         let data = bytes.saturating_sub(connections.saturating_mul(BESIDE));
         let own = (data / 2 / connections.max(1)).clamp(LEAST_OWN, MOST_OWN);
@@ -77,17 +81,18 @@ impl Budget {
         }
     }
 
-    /// Bytes that a connection may have without asking.
+    /// Bytes that each connection may have without asking.
     pub(crate) fn own(&self) -> usize {
         self.own
     }
 
-    /// The longest request in bytes that is sure to get its memory in the end: its buffers take up to twice as much.
+    /// The longest request, in bytes, that certainly gets its memory in the end. Its buffers take up to twice as much
+    /// memory.
     pub(crate) fn longest(&self) -> usize {
         (self.own + self.common) / 2
     }
 
-    /// Bytes that all connections may have.
+    /// Bytes that all connections together may have.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
@@ -96,9 +101,10 @@ impl Budget {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes bytes of the common part for a connection that has `has` of it: as many as wanted at most, or at least.
-    /// Returns how many: none if they cannot be had, and then its bell rings when it is worth trying again. `in_line`:
-    /// it begins nothing else before it has got them, so it may keep them from those that come later.
+    /// Takes bytes of the common part for a connection that already has `has` of it: at most as many as it wants, at
+    /// least as many as it needs. Returns how many: 0 if they are not available now, and then its bell rings when
+    /// another try may succeed. `in_line`: the connection begins nothing else before it has got them, so it may be
+    /// served before connections that come later.
     pub(crate) fn take(
         &self,
         number: u64,
@@ -129,14 +135,14 @@ impl Budget {
         0
     }
 
-    /// Gives so many bytes back.
+    /// Gives this many bytes back.
     pub(crate) fn give(&self, bytes: usize) {
         let mut inside = self.lock();
         inside.free += bytes;
         inside.wake();
     }
 
-    /// The connection does not wait any more.
+    /// Called when the connection does not wait any more.
     pub(crate) fn forget(&self, number: u64) {
         self.lock().forget(number);
     }
@@ -176,14 +182,14 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// 64 connections, with 64 MiB for all of them beside their own parts.
+    /// 64 connections, with 64 MiB for all of them beside the own parts.
     fn budget() -> Budget {
         let budget = Budget::new(64 * BESIDE + 128 * MIB, 64);
         assert_eq!((budget.own(), budget.common), (MIB, 64 * MIB));
         budget
     }
 
-    /// Red if a connection may have all that is free: the first one would have it, and nobody else anything.
+    /// Red if a connection may take all that is free: the first one would have everything, and the others nothing.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn one_that_takes_all_it_can_leaves_something_for_each_that_comes_later() {
@@ -199,7 +205,7 @@ mod tests {
         assert_eq!(all, [32, 16, 8, 4]);
     }
 
-    /// Red if one that stands in line is passed by those that come later, or is not woken.
+    /// Red if a connection in line is passed by connections that come later, or is not woken.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn the_first_in_line_gets_what_comes_free() {
@@ -218,7 +224,7 @@ mod tests {
         assert_eq!(budget.take(2, &bells[2], 0, 30 * MIB..=30 * MIB, true), 0);
         assert_eq!(budget.take(1, &bells[1], 0, 30 * MIB..=30 * MIB, true), 30 * MIB);
         assert!(has_rung(&bells[2]), "it is the next one's turn");
-        // One that has gone does not keep the others.
+        // A connection that has gone does not keep the others waiting.
         budget.forget(2);
         assert!(has_rung(&bells[3]));
         assert_eq!(budget.take(3, &bells[3], 0, MIB..=4 * MIB, false), 4 * MIB);
@@ -226,7 +232,7 @@ mod tests {
         assert_eq!(budget.lock().free, 44 * MIB);
     }
 
-    /// Red if one that keeps something of the common part stands in the line: it could keep all others from theirs by
+    /// Red if a connection that has some of the common part stands in the line: it could keep memory from all others by
     /// not reading its replies.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]

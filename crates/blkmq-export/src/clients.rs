@@ -12,43 +12,43 @@ use crate::errors::{ErrorMeter, Errors};
 use crate::latency::{Latencies, Meter, add};
 use crate::listener::Source;
 
-/// Connections that may negotiate at a time. They have places of their own: before it has chosen an export, nobody
-/// knows whether a client is one.
+/// Connections that may negotiate at a time. They have places of their own, because it is not known whether a
+/// connection becomes a client before it has chosen an export.
 const MAX_NEGOTIATING: usize = 128;
-/// Those of them that may come from one source.
+/// How many connections of one source may negotiate at a time.
 const MAX_OF_SOURCE: usize = 64;
-/// How long one of them may say nothing before another may have its place.
+/// How long a connection that negotiates may say nothing before another connection may take its place.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// One connection, as it was when somebody asked.
+/// One connection, as it was at the moment of the question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientInfo {
-    /// Its number: the first connection of a server has 1, and none has another's.
+    /// The connection's number. The first connection of a server has number 1, and no number is used twice.
     pub number: u64,
-    /// Where it comes from: address and port, or process and user.
+    /// Where the client comes from: address and port, or process and user.
     pub peer: String,
-    /// The name in its certificate, if it had to show one: the common name of its subject, or else the first of its
-    /// alternative names.
+    /// The name in the client's certificate, if the client had to show one: the common name of the certificate's
+    /// subject, or else the first of the alternative names.
     pub name: Option<String>,
-    /// The name of its export; `None` before it has chosen one.
+    /// The name of the client's export. `None` before the client has chosen one.
     pub export: Option<String>,
-    /// Requests taken from it.
+    /// Requests taken from the client.
     pub requests: u64,
-    /// Those of them whose replies are not sent to their end.
+    /// Requests whose replies are not completely sent.
     pub unanswered: u64,
-    /// For how long it has taken nothing of the replies that wait for it; `None` if none does.
+    /// For how long the client has taken nothing of the replies that wait for it. `None` if no reply waits.
     pub unread: Option<Duration>,
-    /// Bytes that it has read or written.
+    /// Bytes that the client has read or written.
     pub bytes: u64,
-    /// Its requests that were answered with an error.
+    /// The client's requests that were answered with an error.
     pub errors: Errors,
-    /// Bytes of memory that it has for the data of its requests.
+    /// Bytes of memory that the connection has for the data of its requests.
     pub memory: usize,
-    /// How long its requests took.
+    /// How long the client's requests took.
     pub latencies: Latencies,
 }
 
-/// What is kept of a connection. Its own thread alone counts.
+/// What is known of a connection. Only the connection's own thread writes the counts.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) number: u64,
@@ -56,28 +56,28 @@ pub(crate) struct Entry {
     source: Source,
     /// The user of the process at the other end of a Unix socket.
     pub(crate) user: Option<u32>,
-    /// The name in its certificate, which was verified.
+    /// The name in the client's certificate, which was verified.
     pub(crate) certified: OnceLock<String>,
-    /// The same, fit to be shown.
+    /// The name in the certificate in a form that can be shown.
     pub(crate) name: OnceLock<String>,
-    /// It has asked for an export that it may not use.
+    /// Set when the client has asked for an export that it may not use.
     pub(crate) was_refused: OnceLock<()>,
-    /// It has asked for a place when there was none.
+    /// Set when the client has asked for a place when there was none.
     pub(crate) was_turned_away: OnceLock<()>,
     pub(crate) export: OnceLock<String>,
-    /// Wakes its thread.
+    /// Wakes the connection's thread.
     pub(crate) bell: Arc<EventFd>,
     requests: AtomicU64,
     answers: AtomicU64,
     bytes: AtomicU64,
     since: Instant,
-    /// In microseconds of the time since then, when it last said something in its negotiation.
+    /// When the client last said something in its negotiation, in microseconds since `since`.
     heard: AtomicU64,
-    /// Another connection has its place in the negotiation.
+    /// Whether another connection has taken this connection's place in the negotiation.
     is_displaced: AtomicBool,
     memory: AtomicUsize,
-    /// In microseconds of the time since then, and one more, when the client last took something, if it is waited for
-    /// to take more.
+    /// When the client last took something, in microseconds since `since` plus one, if the connection waits for the
+    /// client to take more; else 0.
     blocked: AtomicU64,
     pub(crate) meter: Meter,
     pub(crate) errors: ErrorMeter,
@@ -92,38 +92,38 @@ impl Entry {
         add(&self.answers, 1);
     }
 
-    /// It has so many bytes of memory for data.
+    /// Notes that the connection has this many bytes of memory for data.
     pub(crate) fn note_memory(&self, bytes: usize) {
-        // Relaxed: a number for people, which orders nothing.
+        // Relaxed: this number is only shown to people, and orders nothing.
         self.memory.store(bytes, Ordering::Relaxed);
     }
 
-    /// The client has said something in its negotiation.
+    /// Notes that the client has said something in its negotiation.
     pub(crate) fn note_word(&self) {
-        // Relaxed: a time to compare, which orders nothing.
+        // Relaxed: this time is only compared, and orders nothing.
         self.heard.store(self.since.elapsed().as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// For how long it has said nothing by now.
+    /// For how long the client has said nothing by now.
     fn silence(&self, now: Instant) -> Duration {
         let age = now.saturating_duration_since(self.since);
         // Relaxed: as above.
         age.saturating_sub(Duration::from_micros(self.heard.load(Ordering::Relaxed)))
     }
 
-    /// Whether another connection has its place, so that it has to go.
+    /// Whether another connection has taken this connection's place, so that this one has to end.
     pub(crate) fn is_displaced(&self) -> bool {
-        // Relaxed: the bell that rings after it was set orders the two.
+        // Relaxed: the flag is set before the bell rings, and the bell orders the two.
         self.is_displaced.load(Ordering::Relaxed)
     }
 
-    /// The client takes nothing from now on, though something waits for it.
+    /// Notes that the client takes nothing from now on, although data waits for it.
     pub(crate) fn note_blocked(&self) {
-        // Relaxed: a number for people, which orders nothing.
+        // Relaxed: this number is only shown to people, and orders nothing.
         self.blocked.store(self.since.elapsed().as_micros() as u64 + 1, Ordering::Relaxed);
     }
 
-    /// The client has taken something.
+    /// Notes that the client has taken something.
     pub(crate) fn note_reading(&self) {
         // Relaxed: as above.
         self.blocked.store(0, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl Entry {
     }
 
     fn info(&self) -> ClientInfo {
-        // Answers first: what is counted meanwhile makes the difference larger, not negative.
+        // The answers are read first. If requests are counted meanwhile, the difference is larger, but not negative.
         let answers = self.answers.load(Ordering::Relaxed);
         let requests = self.requests.load(Ordering::Relaxed);
         let blocked = self.blocked.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros);
@@ -164,19 +164,19 @@ pub(crate) enum Reason {
     NoDescriptor,
 }
 
-/// Connections that were not served, since the server was started.
+/// Connections that were not served since the server was started, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rejections {
-    /// They asked for an export that they may not use.
+    /// Connections that asked for an export that they may not use.
     pub denied: u64,
-    /// They chose an export when the server had as many clients as it may, once or several times.
+    /// Connections that chose an export, once or several times, when the server had as many clients as it may have.
     pub full: u64,
-    /// Too many negotiated at a time, all of them or from one address or user.
+    /// Connections that came when too many were negotiating, in all or from one address or user.
     pub crowded: u64,
-    /// They chose no export in time.
+    /// Connections that chose no export in time.
     pub late: u64,
-    /// The system had no descriptor for them.
+    /// Connections for which the system had no descriptor.
     pub no_descriptor: u64,
 }
 
@@ -197,10 +197,10 @@ impl Rejections {
 struct Inside {
     last_number: u64,
     entries: BTreeMap<u64, Arc<Entry>>,
-    /// Those of them that have not chosen an export yet.
+    /// The connections that have not chosen an export yet.
     negotiating: Vec<Arc<Entry>>,
     rejected: Rejections,
-    /// By export, of connections that are closed.
+    /// By export, the counts of connections that are closed.
     past: BTreeMap<String, Past>,
 }
 
@@ -222,7 +222,7 @@ impl Inside {
 #[derive(Debug)]
 pub(crate) struct Clients {
     most: usize,
-    /// How long a connection that negotiates may say nothing before another may have its place.
+    /// How long a connection that negotiates may say nothing before another connection may take its place.
     silence: Duration,
     inside: Mutex<Inside>,
     left: Condvar,
@@ -237,8 +237,8 @@ impl Clients {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place in the negotiation for a connection; `None` if there is none. One that has been silent gives its
-    /// place to one that comes.
+    /// Takes a place in the negotiation for a connection. `None` if there is none. A connection that has been silent
+    /// gives its place to one that comes.
     pub(crate) fn join(&self, peer: String, source: Source, bell: Arc<EventFd>) -> Option<Arc<Entry>> {
         let mut inside = self.lock();
         if !inside.make_room(source, self.silence) {
@@ -278,7 +278,7 @@ impl Clients {
         Some(entry)
     }
 
-    /// Gives a connection that negotiates a place among the clients; false if there is none.
+    /// Gives a connection that negotiates a place among the clients. Returns false if there is none.
     pub(crate) fn admit(&self, entry: &Entry) -> bool {
         let mut inside = self.lock();
         let Some(place) = inside.negotiating.iter().position(|other| other.number == entry.number) else {
@@ -288,17 +288,17 @@ impl Clients {
             return false;
         }
         inside.negotiating.swap_remove(place);
-        // Relaxed: only the connection's own thread, which is here, looks at it.
+        // Relaxed: only the connection's own thread reads this flag, and that thread runs this code.
         entry.is_displaced.store(false, Ordering::Relaxed);
         true
     }
 
-    /// Clients that there may be.
+    /// The most clients that there may be.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// A connection was not served.
+    /// Counts a connection that was not served.
     pub(crate) fn reject(&self, reason: Reason) {
         self.lock().rejected.add(reason);
     }
@@ -307,7 +307,7 @@ impl Clients {
         self.lock().rejected
     }
 
-    /// Gives the place back.
+    /// Gives the connection's place back.
     pub(crate) fn leave(&self, number: u64) {
         let mut inside = self.lock();
         inside.negotiating.retain(|entry| entry.number != number);
@@ -321,7 +321,7 @@ impl Clients {
         self.left.notify_all();
     }
 
-    /// Whether so many connections are about to go that no more are accepted before some are gone.
+    /// Whether so many connections are about to end that the server accepts no more until some have ended.
     pub(crate) fn is_crowded(&self) -> bool {
         self.lock().negotiating.len() >= 2 * MAX_NEGOTIATING
     }
@@ -358,7 +358,7 @@ impl Clients {
         self.lock().entries.values().for_each(|entry| entry.bell.notify());
     }
 
-    /// Waits until nobody is connected.
+    /// Waits until no client is connected.
     pub(crate) fn wait_empty(&self) {
         let mut inside = self.lock();
         while !inside.entries.is_empty() {
@@ -368,9 +368,10 @@ impl Clients {
 }
 
 impl Inside {
-    /// Sees that there is a place in the negotiation for one more connection of that source: where it is missing, the
-    /// connection that has been silent for longest has to go. Of those that are not silent none has to; but where
-    /// others have all places, one of the source that has most.
+    /// Makes sure that there is a place in the negotiation for one more connection of that source. If there is none,
+    /// the connection that has been silent for longest has to end. A connection that has not been silent need not end,
+    /// with one exception: if other sources have all places, a connection of the source that has the most places has to
+    /// end.
     fn make_room(&self, source: Source, silence: Duration) -> bool {
         let here = || self.negotiating.iter().filter(|entry| !entry.is_displaced());
         let count = |source: Source| here().filter(|entry| entry.source == source).count();
@@ -383,8 +384,8 @@ impl Inside {
         } else {
             return true;
         };
-        // One time for all: a thread that is held up between two looks at the clock would take a client that came later
-        // for the oldest.
+        // One time is used for all comparisons. Otherwise a thread that is held up between two looks at the clock would
+        // take a client that came later for the oldest one.
         let now = Instant::now();
         let Some(oldest) = here().filter(|entry| entry.source == source).max_by_key(|entry| entry.silence(now)) else {
             return false;
@@ -392,7 +393,7 @@ impl Inside {
         if oldest.silence(now) < silence && of_source + 1 >= count(source) {
             return false;
         }
-        // Relaxed: the bell orders it.
+        // Relaxed: the bell that rings after this orders it.
         oldest.is_displaced.store(true, Ordering::Relaxed);
         oldest.bell.notify();
         true
@@ -408,7 +409,7 @@ mod tests {
         clients.join("a test".into(), Source::User(user), Arc::new(EventFd::new().unwrap()))
     }
 
-    /// Red if one source can have all places of those that negotiate, or if those that are silent keep theirs.
+    /// Red if one source can have all places for negotiation, or if silent connections keep their places.
     #[test]
     #[cfg_attr(miri, ignore = "there are no eventfds")]
     fn one_source_cannot_keep_others_from_negotiating() {
@@ -434,7 +435,7 @@ mod tests {
         assert_eq!(clients.rejected(), expected);
     }
 
-    /// Red if the errors of a connection that is closed are forgotten, or those of another export count.
+    /// Red if the errors of a connection that is closed are forgotten, or if those of another export are counted.
     #[test]
     #[cfg_attr(miri, ignore = "there are no eventfds")]
     fn errors_outlive_their_connection() {
@@ -462,7 +463,7 @@ mod tests {
         assert!(clients.admit(&other));
     }
 
-    /// Red if it is not the one that has been silent for longest that has to go.
+    /// Red if another connection than the one that has been silent for longest has to end.
     #[test]
     #[cfg_attr(miri, ignore = "there are no eventfds")]
     fn the_one_that_has_been_silent_for_longest_goes() {

@@ -1,4 +1,4 @@
-//! One client: its socket from the greeting to the end. Each has a thread.
+//! One client: its socket from the greeting to the end. Each client has a thread.
 
 mod account;
 mod arrival;
@@ -43,16 +43,17 @@ use crate::stop::Phase;
 use crate::tls::{self, Tls};
 use crate::visitor::Visitor;
 
-/// Why a connection ended otherwise than by the client's wish.
+/// Why a connection ended, if the client did not end it in order.
 #[derive(Debug)]
 pub(crate) enum Ending {
     /// The client closed the connection.
     Gone,
     /// The socket failed, or TLS did.
     Broken(Fault),
-    /// TLS was asked for, and did not come about.
+    /// The client asked for TLS, and the handshake failed.
     Handshake(Fault),
-    /// The client is refused an export, of which was told already, and there is no reply that says so.
+    /// The client was refused an export. That was logged already, and the protocol has no reply that refuses the
+    /// export.
     Refused,
     /// The negotiation broke the protocol.
     Negotiation(String),
@@ -60,13 +61,13 @@ pub(crate) enum Ending {
     NoRequest(NoRequest),
     /// The negotiation took longer than this.
     Late(Duration),
-    /// The client had said nothing for a while, and its place in the negotiation was needed.
+    /// The client had said nothing for a while, and another connection needed its place in the negotiation.
     Displaced,
     /// The queue takes no more threads.
     Queue(QueueError),
-    /// The client took nothing of what it was to be sent for so long.
+    /// The client took nothing of what it was to be sent for this long.
     Deaf(Duration),
-    /// The client sent nothing of a request that it had begun for so long.
+    /// The client sent nothing of a request that it had begun for this long.
     Mute(Duration),
     /// The server stopped.
     Stopped,
@@ -97,9 +98,9 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Waits until one of `events` holds of the socket, if there is one, the bell rings, one of the device's descriptors is
-/// readable, or the time is over. Returns what holds of the socket, and `PRI` if it was not the time that ended the
-/// wait; the bell rings no more then.
+/// Waits until one of `events` holds for the socket (if there is one), the bell rings, one of the device's descriptors
+/// is readable, or the time is over. Returns the events of the socket, and also `PRI` if something other than the time
+/// ended the wait. The bell has been silenced then.
 fn wait(
     socket: Option<BorrowedFd<'_>>,
     bell: &EventFd,
@@ -118,7 +119,7 @@ fn wait(
         more.extend(device.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
         &mut more[..]
     };
-    // A time that does not fit is as good as none.
+    // A time that does not fit into the type is so long that it counts as no limit.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(fds, timeout.as_ref()) {
         Ok(_) | Err(SystemError::INTR) => (),
@@ -142,19 +143,19 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// The socket does not block.
+    /// Makes a connection. `socket` must be non-blocking.
     pub(crate) fn new(socket: OwnedFd, shared: Arc<Shared>, entry: Arc<Entry>) -> Self {
         Self { stream: Stream::new(socket), shared, entry, input: Input::new() }
     }
 
-    /// Serves the client to the end. What it had under way is over when this returns.
+    /// Serves the client until the end. All operations of the client are over when this returns.
     pub(crate) fn run(mut self) -> Result<(), Ending> {
         let deadline = Instant::now() + self.shared.negotiation_timeout;
         let mut output = Vec::new();
         let Some(agreement) = self.negotiate(&mut output, deadline)? else { return Ok(()) };
         let Self { mut stream, shared, entry, input } = self;
         let export = &shared.exports[agreement.export];
-        // Before the client hears that it is in.
+        // This is done before the client hears that it is let in.
         let client = export.client(&entry).ok_or_else(|| Ending::Negotiation(export.refusal(&entry)))?;
         let mut submitter = export.queue.submitter(&client).map_err(Ending::Queue)?;
         submitter.set_notify(Some(entry.bell.clone()));
@@ -169,14 +170,15 @@ impl Connection {
         Transmission::new(stream, entry, shared.stop.clone(), shared.stall_timeout, submitter, desk, input).run()
     }
 
-    /// Talks until an export is chosen; the answer to that is left in `output`. `None` if the client wants none.
+    /// Talks to the client until it has chosen an export. The answer to the choice is left in `output`. `None` if the
+    /// client wants no export.
     fn negotiate(&mut self, output: &mut Vec<u8>, deadline: Instant) -> Result<Option<Agreement>, Ending> {
         let Self { stream, shared, entry, input } = self;
         let encryption = shared.tls.as_ref().map_or(Encryption::Off, Tls::encryption);
         let visitor = Arc::new(Visitor::new(Arc::clone(shared), Arc::clone(entry)));
         let mut negotiation = Negotiation::begin(visitor, encryption, output);
         loop {
-            // Nothing is answered before the last answer is gone: a client that does not read cannot make `output`
+            // Nothing is answered before the last answer is sent, so a client that does not read cannot make `output`
             // grow.
             send_all(stream, shared, entry, output, deadline)?;
             let (used, step) = negotiation.advance(input.bytes(), output);
@@ -190,7 +192,7 @@ impl Connection {
                 }
                 Step::Chosen(agreement) => return Ok(Some(agreement)),
                 Step::Aborted => {
-                    // A client that does not wait for this answer is right too.
+                    // A client that does not wait for this answer does nothing wrong.
                     let _ = send_all(stream, shared, entry, output, deadline);
                     return Ok(None);
                 }
@@ -201,7 +203,7 @@ impl Connection {
     }
 }
 
-/// How long the negotiation may still take; an error if that is over, or the server does not run.
+/// How long the negotiation may still take. An error if that time is over, or if the server does not run any more.
 fn time_left(shared: &Shared, entry: &Entry, deadline: Instant) -> Result<Duration, Ending> {
     if shared.stop.phase() != Phase::Running {
         return Err(Ending::Stopped);
@@ -221,15 +223,16 @@ fn wait_until(
     events: PollFlags,
     deadline: Instant,
 ) -> Result<(), Ending> {
-    // Looked at before too: the thread that stops the server rings only for the clients that it finds.
+    // The state is also checked before the wait: the thread that stops the server rings the bells only of the clients
+    // that it finds.
     let left = time_left(shared, entry, deadline)?;
     wait(Some(stream.as_fd()), &entry.bell, &[], events, Some(left)).map(|_| ())
 }
 
-/// Begins to encrypt the connection, which the client has been told.
+/// Begins to encrypt the connection. The client has been told that already.
 fn secure(stream: &mut Stream, shared: &Shared, entry: &Entry, input: &Input, deadline: Instant) -> Result<(), Ending> {
-    // A client waits for the answer to STARTTLS. What came with it may be from somebody on the way, and would count as
-    // the client's word inside TLS if it stayed.
+    // A client waits for the answer to STARTTLS. Bytes that came together with the STARTTLS may be from an attacker on
+    // the way. If they stayed, they would count as the client's words inside TLS.
     if !input.bytes().is_empty() {
         return Err(Ending::Negotiation("the client went on in the clear after it had asked for TLS".into()));
     }

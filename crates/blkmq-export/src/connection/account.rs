@@ -1,21 +1,21 @@
-//! What a connection has of the server's memory.
+//! What a connection takes of the server's memory.
 
 use std::sync::Arc;
 
 use crate::budget::{Budget, CHUNK};
 use crate::clients::Entry;
 
-/// How much more than its requests need a connection keeps of the common part while it is busy, in bytes.
+/// How much more of the common part than its requests need a connection keeps while it is busy, in bytes.
 const SLACK: usize = 2 << 20;
 
-/// The memory of one connection: what its requests are charged for, and the buffers that it keeps.
+/// The memory of one connection: what its requests are charged for, and the buffers that the connection keeps.
 #[derive(Debug)]
 pub(super) struct Account {
     budget: Arc<Budget>,
     entry: Arc<Entry>,
     /// Bytes in use.
     used: usize,
-    /// Bytes that it has of the common part.
+    /// Bytes of the common part that the connection has.
     extra: usize,
     is_waiting: bool,
 }
@@ -25,18 +25,18 @@ impl Account {
         Self { budget, entry, used: 0, extra: 0, is_waiting: false }
     }
 
-    /// Bytes that may be kept without keeping them from anybody.
+    /// Bytes that the connection may keep without taking them from another connection.
     pub(super) fn own(&self) -> usize {
         self.budget.own()
     }
 
-    /// Whether so many bytes fit what the connection has already.
+    /// Whether this many more bytes fit into what the connection has already.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.used + bytes <= self.budget.own() + self.extra
     }
 
-    /// Takes so many bytes; false if they cannot be had now, and then the connection's bell rings when it is worth
-    /// trying again. `in_line`: nothing else is begun before.
+    /// Takes this many bytes. Returns false if they are not available now. Then the connection's bell rings when
+    /// another try may succeed. `in_line`: the connection begins nothing else before it has got them.
     ///
     /// COST: two additions; a lock where the connection needs more than it has.
     pub(super) fn take(&mut self, bytes: usize, in_line: bool) -> bool {
@@ -58,20 +58,21 @@ impl Account {
         true
     }
 
-    /// Gives so many bytes back, which may be taken again at once.
+    /// Gives this many bytes back. The connection may take them again at once.
     pub(super) fn give(&mut self, bytes: usize) {
         self.used -= bytes;
         self.entry.note_memory(self.used);
     }
 
-    /// Takes so many bytes that [have room](Self::has_room).
+    /// Takes this many bytes, which [have room](Self::has_room).
     pub(super) fn take_back(&mut self, bytes: usize) {
         debug_assert!(self.has_room(bytes), "nothing is taken that was not there");
         self.used += bytes;
         self.entry.note_memory(self.used);
     }
 
-    /// Bytes of the common part that others are to have. Of what is in use `kept` is needed by no request.
+    /// Bytes of the common part that the connection should return for others. `kept`: bytes in use that no request
+    /// needs.
     ///
     /// COST: a few comparisons.
     pub(super) fn surplus(&self, kept: usize) -> usize {
@@ -82,12 +83,12 @@ impl Account {
         if spare > most { spare - most / 2 } else { 0 }
     }
 
-    /// Whether what is in use leaves so many bytes of the common part.
+    /// Whether the bytes in use leave this many bytes of the common part unused.
     pub(super) fn leaves(&self, bytes: usize) -> bool {
         self.used <= self.budget.own() + self.extra - bytes
     }
 
-    /// Lets others have so many bytes of the common part, which are [left](Self::leaves).
+    /// Returns this many bytes of the common part for others. [`leaves`](Self::leaves) must hold for them.
     ///
     /// COST: a lock.
     pub(super) fn hand_over(&mut self, bytes: usize) {

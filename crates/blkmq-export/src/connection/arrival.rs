@@ -1,4 +1,4 @@
-//! What of the bytes that were sent has not arrived.
+//! How much of what was sent has not arrived.
 #![expect(unsafe_code, reason = "the system is asked by an ioctl that no safe function makes")]
 
 use std::ffi::c_int;
@@ -8,15 +8,15 @@ use libc::TIOCOUTQ;
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl};
 
-/// Bytes that were sent by TCP and are not with the client's system yet, the end counting as one.
+/// Bytes that were sent by TCP and have not reached the client's system yet. The end of the stream counts as one byte.
 ///
 /// # Errors
 /// The socket is of a kind that does not know.
 pub(super) fn on_the_way(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
-    // SAFETY: of a socket this asks how many bytes are on their way, and the answer is a `c_int`.
+    // SAFETY: for a socket this request asks how many bytes are on their way, and the answer is a `c_int`.
     let question = unsafe { Getter::<{ TIOCOUTQ as Opcode }, c_int>::new() };
-    // SAFETY: the descriptor is open while it is borrowed, and one that is no socket answers with the same type, or not
-    // at all.
+    // SAFETY: the descriptor is open while it is borrowed. A descriptor that is not a socket answers with the same
+    // type, or not at all.
     let waiting = unsafe { ioctl(socket, question) }?;
     Ok(usize::try_from(waiting).unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! Where requests become operations of the queue, and what becomes of those becomes replies.
+//! Where requests become operations of the queue, and where finished operations become replies.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -25,29 +25,29 @@ use crate::{Bounds, Export};
 
 /// Bytes for which a write gets memory when it begins.
 const FIRST_PIECE: u64 = 256 << 10;
-/// And if there is not so much: no block is longer.
+/// Bytes for which a write gets memory if there is not enough for [`FIRST_PIECE`]. No block is longer than this.
 const LEAST_PIECE: u64 = 64 << 10;
 
-/// Where a piece of a write's data goes.
+/// Where the next piece of a write's data goes.
 #[derive(Debug)]
 pub(super) enum Piece {
-    /// To the end of this buffer, behind so many bytes that are before it in its block.
+    /// To the end of this buffer, after this many bytes that come before the piece in its block.
     Here(Buffer, usize),
-    /// Nowhere: the write has failed, and what follows is of no use.
+    /// Nowhere. The write has failed, and its remaining data is not used.
     Useless,
-    /// There is no memory for it now.
+    /// There is no memory for the piece now.
     Later,
 }
 
-/// What a connection has in hand between its socket and the queue.
+/// What a connection is working on between its socket and the queue.
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) terms: Terms,
-    /// Is asked what the device has.
+    /// Used to ask what the device has allocated.
     queue: Arc<RequestQueue>,
     plan: Plan,
     most_bytes: usize,
-    /// Bytes that all tasks count for.
+    /// Bytes that all tasks together are charged for.
     bytes: usize,
     tasks: Tasks,
     pool: Pool,
@@ -55,7 +55,7 @@ pub(super) struct Desk {
     /// Operations that the submitter has not taken yet.
     waiting: VecDeque<Bio>,
     pub(super) outbox: Outbox,
-    /// The client is gone: what only it would have had something from is not begun.
+    /// The client is gone. Operations that only this client would have used are not begun.
     is_abandoned: bool,
     /// The time, as of the last look at the clock.
     pub(super) now: Time,
@@ -64,7 +64,7 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    /// For a client that has chosen an export, with a submitter of so many slots.
+    /// A desk for a client that has chosen an export, with a submitter of this many slots.
     pub(super) fn new(
         export: &Export,
         agreement: &Agreement,
@@ -77,8 +77,8 @@ impl Desk {
         let (queue, terms) = (Arc::clone(&export.queue), export.terms(agreement));
         let edges = Edges::new(terms.block, Turns::of(&queue).join(Arc::clone(&entry.bell)));
         let mut plan = Plan::new(&queue.limits(), nr_slots);
-        // With the edges of its range, which take 128 KiB at most, a step fits the connection's own part: it never
-        // waits for memory for ever.
+        // With the edges of its range, which take at most 128 KiB, a step fits into the connection's own part. So it
+        // never waits for memory for ever.
         plan.idle = plan.idle.min(pool.own() as u64 / 2);
         Self {
             terms,
@@ -98,7 +98,7 @@ impl Desk {
         }
     }
 
-    /// Whether nothing is left to be answered.
+    /// Whether every request is answered.
     pub(super) fn is_idle(&self) -> bool {
         self.tasks.is_idle()
     }
@@ -108,7 +108,7 @@ impl Desk {
         (&mut self.outbox, &self.tasks)
     }
 
-    /// Bytes of buffers that a request counts for, and those of them that it needs before it begins: the rest is for
+    /// Bytes of buffers that a request is charged for, and how many of them it needs before it begins. The rest is for
     /// the data of a write, which is yet to come.
     fn charge(&self, request: &Request, command: Command) -> [usize; 2] {
         let bytes = || request.offset..request.offset + u64::from(request.length);
@@ -124,7 +124,7 @@ impl Desk {
             }
             Command::BlockStatus { .. } => [footprint(MAX_EXTENTS * EXTENT_SIZE); 2],
             Command::Cache => [footprint(length().min(self.plan.idle) as usize); 2],
-            // A device that cannot do zeroes after all is sent them.
+            // If the device cannot write zeroes after all, it is sent them.
             Command::WriteZeroes { fast: false, .. } => {
                 [footprint(length().min(self.plan.idle) as usize) + self.edges.charge(bytes()); 2]
             }
@@ -132,8 +132,8 @@ impl Desk {
         }
     }
 
-    /// The client is gone, and nobody would get an answer. What is with the queue is waited for; of the rest only what
-    /// changes the export is still begun.
+    /// Called when the client is gone, and no client would get an answer. Operations that are with the queue are waited
+    /// for. Of the others, only operations that change the export are still begun.
     pub(super) fn abandon(&mut self) {
         self.is_abandoned = true;
         for _ in 0..self.waiting.len() {
@@ -146,8 +146,8 @@ impl Desk {
         }
     }
 
-    /// Takes a request, if the bounds allow one more; `checked` is what its check found. A request that needs more
-    /// bytes than are allowed is taken when nothing else is in hand.
+    /// Takes a request, if the bounds allow one more. `checked` is the result of its check. A request that needs more
+    /// bytes than the bounds allow is taken when the connection works on nothing else.
     pub(super) fn take(&mut self, request: &Request, mut checked: Result<Command, Refusal>) -> Option<TaskId> {
         if self.is_abandoned && matches!(checked, Ok(command) if command.only_tells()) {
             checked = Err(gone());
@@ -172,7 +172,7 @@ impl Desk {
         let bytes = request.offset..request.offset.saturating_add(request.length.into());
         let (mut skip, mut surplus) = (0, 0);
         let Range { start: next, end } = match command {
-            // One operation, which no range says.
+            // One operation, which has no range.
             Command::Flush => 0..1,
             Command::BlockStatus { .. } => 0..0,
             Command::Read | Command::Cache => {
@@ -180,7 +180,7 @@ impl Desk {
                 (skip, surplus) = ((bytes.start - blocks.start) as usize, (blocks.end - bytes.end) as usize);
                 blocks
             }
-            // Of what a block holds only all can be given up.
+            // A block can only be discarded as a whole.
             Command::Trim { .. } => self.edges.within(bytes),
             Command::Write { .. } | Command::WriteZeroes { .. } | Command::Disconnect => bytes,
         };
@@ -210,10 +210,10 @@ impl Desk {
         Some(id)
     }
 
-    /// Where the next piece of a write's data goes. Each is an operation of its own, which begins when the piece is
-    /// there: so a write that is half received keeps no more memory than a piece, and waits for more without keeping
-    /// others from theirs. The first piece is a short one, and each further one as long as all that has come before it:
-    /// a client gets memory for what it sends, and not for what it says that it will.
+    /// Where the next piece of a write's data goes. Each piece is an operation of its own, which begins when the piece
+    /// has arrived. So a write that is half received holds no more memory than a piece, and it waits for more memory
+    /// without holding what others need. The first piece is short, and each further piece is as long as all pieces
+    /// before it together: a client gets memory for data that it sends, and not for data that it announces.
     pub(super) fn next_piece(&mut self, id: TaskId) -> Piece {
         let Self { tasks, pool, edges, plan, .. } = self;
         let task = tasks.get_mut(id);
@@ -222,8 +222,8 @@ impl Desk {
             return Piece::Useless;
         }
         let skip = edges.skip(task.next);
-        // No more than the connection's own part: a client that stops in the midst of a write keeps nothing that others
-        // wait for.
+        // A piece is no longer than the connection's own part. So a client that stops in the middle of a write holds no
+        // memory that others wait for.
         let most = (task.next - task.offset).clamp(FIRST_PIECE, FIRST_PIECE.max(pool.own() as u64));
         for most in [most, LEAST_PIECE] {
             let len = left.min(plan.data.min(edges.down(most)) - skip);
@@ -244,7 +244,7 @@ impl Desk {
         Piece::Later
     }
 
-    /// A piece of a write's data has come.
+    /// Called when a piece of a write's data has arrived.
     pub(super) fn take_piece(&mut self, id: TaskId, buffer: Buffer) {
         let task = self.tasks.get_mut(id);
         let Command::Write { fua } = task.command else { return self.pool.give(buffer) };
@@ -264,7 +264,7 @@ impl Desk {
         edges.change_part(&mut Hands { tasks, pool, waiting }, id, bytes, buffer, fua);
     }
 
-    /// Passes an operation of a task on, when it is its turn.
+    /// Passes an operation of a task on when its turn has come.
     fn push(&mut self, id: TaskId, bio: Bio) {
         let Self { tasks, pool, edges, waiting, .. } = self;
         let bio = bio.with_user_data(edges.mark(id));
@@ -275,7 +275,7 @@ impl Desk {
         }
     }
 
-    /// All data of a request has come, or is passed over.
+    /// Called when all data of a request has arrived, or is skipped.
     pub(super) fn end_payload(&mut self, id: TaskId) {
         let task = self.tasks.get_mut(id);
         task.is_receiving = false;
@@ -283,7 +283,7 @@ impl Desk {
         self.go_on(id);
     }
 
-    /// The data of a request will never be complete. `buffer` was to take it.
+    /// Called when the data of a request will never be complete. `buffer` was to take the data.
     pub(super) fn break_payload(&mut self, id: TaskId, buffer: Option<Buffer>, refusal: Refusal) {
         if let Some(mut buffer) = buffer {
             let whole = self.edges.up(buffer.len() as u64);
@@ -294,7 +294,7 @@ impl Desk {
         self.end_payload(id);
     }
 
-    /// Hands to the submitter what it takes. Returns whether it took any.
+    /// Hands operations to the submitter until it takes no more. Returns whether it took any.
     pub(super) fn submit(&mut self, submitter: &mut Submitter) -> bool {
         let mut has_taken = false;
         loop {
@@ -317,7 +317,7 @@ impl Desk {
         has_taken
     }
 
-    /// An operation is over.
+    /// Called when an operation is over.
     pub(super) fn settle(&mut self, mut bio: Bio, mut status: Status) {
         let id = bio.user_data as TaskId;
         if self.edges.is_wary() {
@@ -331,18 +331,18 @@ impl Desk {
         let is_read = task.command == Command::Read;
         if !status.is_ok() {
             note_failure(task, &bio, status);
-            // What else there is the client has brought about, and is told of alone.
+            // The client has caused any other error itself, so only the client is told of it.
             if matches!(Errno::of_status(status, false), Some(Errno::Io | Errno::NoSpace)) {
                 self.failures.note(&bio, status);
             }
         }
         if let blkmq::Buffers::One(buffer) = std::mem::take(&mut bio.buffers) {
             if matches!(task.command, Command::Write { .. }) {
-                // Its next piece may have the memory.
+                // The next piece of the write may have the memory.
                 let size = footprint(buffer.len()).min(task.promised);
                 task.promised -= size;
                 self.pool.forgo(size);
-                // The client may never send the rest of it, and others may wait for the memory meanwhile.
+                // The client may never send the rest of the write, and others may wait for the memory meanwhile.
                 if task.is_receiving {
                     self.pool.shrink();
                 }
@@ -352,7 +352,7 @@ impl Desk {
         self.go_on(id);
     }
 
-    /// Takes the next step of a task: an operation, or its reply if nothing more is to be done.
+    /// Takes the next step of a task: an operation, or the reply if nothing more is to be done.
     fn go_on(&mut self, id: TaskId) {
         let task = self.tasks.get_mut(id);
         if task.is_receiving {
@@ -369,8 +369,8 @@ impl Desk {
         }
     }
 
-    /// The next operation of a task that makes one at a time; `None` if there is none, or it is under way as the change
-    /// of a part of a block.
+    /// The next operation of a task that does one operation at a time. `None` if there is none, or if the operation is
+    /// already in progress as the change of a part of a block.
     fn next_operation(&mut self, id: TaskId) -> Option<Bio> {
         let Self { tasks, pool, plan, edges, .. } = self;
         let task = tasks.get_mut(id);
@@ -431,7 +431,7 @@ impl Desk {
         })
     }
 
-    /// Everything is answered, and nothing more comes.
+    /// Called when everything is answered, and no more requests come.
     pub(super) fn leave(&mut self) {
         self.edges.leave();
     }
@@ -498,25 +498,25 @@ impl Desk {
     }
 }
 
-/// Why a request is refused that the system has no memory for.
+/// The refusal of a request for which the system has no memory.
 #[cold]
 fn no_memory() -> Refusal {
     Refusal::new(Errno::NoMemory, "the server has no memory for this")
 }
 
-/// Why nothing is begun for a client that is not there any more.
+/// The refusal of a request whose client is gone.
 fn gone() -> Refusal {
     Refusal::new(Errno::Shutdown, "the client is gone")
 }
 
-/// An operation of the task ended with an error: it fails, unless there is another way.
+/// Called when an operation of the task ended with an error. The task fails, unless there is another way to do it.
 fn note_failure(task: &mut Task, bio: &Bio, status: Status) {
     let is_fast = matches!(task.command, Command::WriteZeroes { fast: true, .. });
     if let (Op::WriteZeroes, Status::Unsupported, Command::WriteZeroes { fua, fast: false, no_hole, .. }) =
         (bio.op, status, task.command)
     {
-        // The device cannot after all, or not so; from here on the zeroes are written. There is one operation at a
-        // time.
+        // The device cannot write zeroes after all, or not in this way. From here on the zeroes are sent as data. Such
+        // a task has one operation at a time.
         task.command = Command::WriteZeroes { fua, fast: false, no_hole, by_writing: true };
         task.next = bio.sector * SECTOR_SIZE as u64;
         return;

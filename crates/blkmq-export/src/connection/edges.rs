@@ -1,6 +1,5 @@
-//! Requests that begin or end within a block of the device: a change of a part of a block reads the block, puts the
-//! client's bytes in, and writes it back. Whose turn it is at a block is the business of
-//! [`Turns`](crate::turns::Turns).
+//! Requests that begin or end within a block of the device. A change of a part of a block reads the block, puts the
+//! client's bytes in, and writes the block back. [`Turns`](crate::turns::Turns) decides whose turn it is at a block.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,12 +11,12 @@ use super::pool::{Pool, footprint};
 use super::task::{TaskId, Tasks};
 use crate::turns::{Seat, Ticket};
 
-/// Changes of a connection that are in the table of claims at a time; further ones wait here. It bounds how long the
-/// table is, which every change of a part goes through.
+/// The most changes of one connection that have a claim in the table at a time. Further changes wait in this
+/// connection. The number bounds the length of the table, which every change of a part goes through.
 const MAX_CLAIMS: usize = 16;
 
-/// What an operation is for, in its `user_data`: its task, the place of its work if it has a claim, and the epoch of a
-/// free change.
+/// What an operation is for, stored in its `user_data`: its task, the index of its work if it has a claim, and the
+/// epoch if it is a free change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mark {
     task: TaskId,
@@ -41,17 +40,17 @@ impl Mark {
     }
 }
 
-/// Whether one epoch came before another; they are never further apart than half of the numbers there are.
+/// Whether one epoch came before another. The two are never further apart than half of all possible numbers.
 fn is_before(one: u32, other: u32) -> bool {
     let distance = other.wrapping_sub(one) & ((1 << EPOCH_BITS) - 1);
     distance != 0 && distance < 1 << (EPOCH_BITS - 1)
 }
 
-/// A claim that is passed when the free changes that were under way when it came are over.
+/// A claim that this connection passes when the free changes are over that were in progress when the claim came.
 #[derive(Debug)]
 struct Grace {
     ticket: Ticket,
-    /// Free changes of earlier epochs count.
+    /// Free changes of epochs before this one count.
     epoch: u32,
     remaining: usize,
 }
@@ -61,10 +60,10 @@ struct Grace {
 struct Part {
     /// The bytes that change.
     bytes: Range<u64>,
-    /// Whole blocks, with the client's bytes where they belong.
+    /// Whole blocks, with the client's bytes in their places.
     buffer: Buffer,
     fua: bool,
-    /// Reads of blocks that are not over.
+    /// Reads of blocks that are in progress.
     reads: u32,
     /// The first read that failed.
     failed: Option<(u64, Status)>,
@@ -74,9 +73,9 @@ struct Part {
 enum What {
     /// A change of whole blocks that waits for its turn.
     Whole(Bio),
-    /// A part that waits for its turn, or for what its blocks hold.
+    /// A change of a part, which waits for its turn or for the contents of its blocks.
     Part(Part),
-    /// The write is under way.
+    /// The write is in progress.
     Last,
 }
 
@@ -84,37 +83,38 @@ enum What {
 #[derive(Debug)]
 struct Work {
     task: TaskId,
-    /// In bytes.
+    /// The claimed blocks, in bytes.
     blocks: Range<u64>,
     what: What,
 }
 
-/// Where the operations of a connection come from and go to.
+/// What the functions of [`Edges`] need of the connection.
 pub(super) struct Hands<'a> {
     pub(super) tasks: &'a Tasks,
     pub(super) pool: &'a mut Pool,
     pub(super) waiting: &'a mut VecDeque<Bio>,
 }
 
-/// What a connection does at edges of blocks, and with whole blocks of which others change a part.
+/// What a connection does at the edges of blocks, and with whole blocks of which other connections change a part.
 #[derive(Debug)]
 pub(super) struct Edges {
     /// Size of a block in bytes, a power of two.
     block: u64,
     seat: Seat,
-    /// There may be claims, so changes look into the table. False while nobody changes a part of a block.
+    /// Whether there may be claims, so that changes look into the table. False while no connection changes a part of a
+    /// block.
     is_wary: bool,
-    /// Grows with each grace.
+    /// The epoch of new free changes. Each grace adds one.
     epoch: u32,
     graces: Vec<Grace>,
     works: Vec<Option<Work>>,
-    /// Places of `works` that are not in use.
+    /// Indices of `works` that are not in use.
     places: Vec<usize>,
     /// The works that have a claim.
     claims: Vec<(Ticket, usize)>,
-    /// The works that are to get one.
+    /// The works that wait for a claim.
     backlog: VecDeque<usize>,
-    /// Empty between two looks.
+    /// Used within a look, and empty between two looks.
     ready: Vec<Ticket>,
 }
 
@@ -127,7 +127,7 @@ impl Edges {
         Self {
             block: block.into(),
             seat,
-            // Claims that are in the table already did not count this connection: it has to look before its first
+            // The claims in the table did not count this connection when they came. So it has to look before its first
             // change.
             is_wary: true,
             epoch: 0,
@@ -150,7 +150,7 @@ impl Edges {
         byte & !(self.block - 1)
     }
 
-    /// The end of the block that ends at or behind this byte.
+    /// The end of the last block that the bytes before this one reach into.
     pub(super) fn up(&self, byte: u64) -> u64 {
         self.down(byte + (self.block - 1))
     }
@@ -181,7 +181,7 @@ impl Edges {
         Mark { task, place: None, epoch: self.epoch }.bits()
     }
 
-    /// Changes of whole blocks that are under way and have no claim.
+    /// The number of changes of whole blocks that are in progress and have no claim.
     fn nr_free(&self, tasks: &Tasks) -> usize {
         let all: usize = tasks.changing().map(|(_, task)| task.outstanding as usize).sum();
         all - (self.works.len() - self.places.len())
@@ -200,8 +200,8 @@ impl Edges {
         }
     }
 
-    /// Changes bytes that do not fill their blocks. `buffer` has the bytes where they belong in the blocks around them;
-    /// the task counts this as one outstanding operation.
+    /// Changes bytes that do not fill their blocks. `buffer` has these bytes in their places in the blocks around them.
+    /// The task counts this change as one outstanding operation.
     #[cold]
     pub(super) fn change_part(
         &mut self,
@@ -220,13 +220,13 @@ impl Edges {
         if self.has_room() { self.claim(hands, place) } else { self.backlog.push_back(place) }
     }
 
-    /// Whether a change that comes now may have a claim: those that wait for one come first, however many steps another
-    /// has.
+    /// Whether a change that comes now may have a claim. Changes that wait for a claim come first, however many steps
+    /// another request has.
     fn has_room(&self) -> bool {
         self.claims.len() < MAX_CLAIMS && self.backlog.is_empty()
     }
 
-    /// Does a change of whole blocks when it is its turn, for a connection that is wary.
+    /// Does a change of whole blocks when its turn has come. Called by a connection that is wary.
     #[cold]
     pub(super) fn change_whole(&mut self, hands: &mut Hands<'_>, bio: Bio) {
         let start = bio.sector * SECTOR_SIZE as u64;
@@ -273,7 +273,7 @@ impl Edges {
         self.graces.push(Grace { ticket, epoch: self.epoch, remaining });
     }
 
-    /// A change of whole blocks that waited for a claim needs none.
+    /// Called when a change of whole blocks that waited for a claim needs none.
     fn set_free(&mut self, hands: &mut Hands<'_>, place: usize) {
         if let Some(Work { task, what: What::Whole(bio), .. }) = self.works[place].take() {
             self.places.push(place);
@@ -281,7 +281,7 @@ impl Edges {
         }
     }
 
-    /// It is a work's turn.
+    /// Called when the turn of a work has come.
     fn start(&mut self, hands: &mut Hands<'_>, place: usize) {
         let block = self.block;
         let Some(work) = &mut self.works[place] else { return };
@@ -305,9 +305,9 @@ impl Edges {
         }
     }
 
-    /// Looks whether others change parts of blocks, and does what waited for that.
+    /// Looks whether other connections change parts of blocks, and does the changes that waited for that.
     ///
-    /// COST: a load of a line that is written when somebody changes a part of a block, and at no other time.
+    /// COST: a load of a line that is written only when a connection changes a part of a block.
     pub(super) fn look(&mut self, hands: &mut Hands<'_>) {
         let looks = if self.is_wary { self.has_works() || !self.seat.rests() } else { self.seat.has_news() };
         if looks {
@@ -340,7 +340,7 @@ impl Edges {
         {
             self.claim(hands, place);
         }
-        // A rest that has ended just now counts claims as seen that came after the look above.
+        // If a rest has ended just now, claims that came after the look above count as seen.
         let has_claims = has_claims || rested && !self.seat.rests();
         self.is_wary = has_claims || self.has_works() || !self.graces.is_empty();
         if self.is_wary && !self.seat.rests() && self.graces.is_empty() && self.nr_free(tasks) == 0 {
@@ -348,8 +348,9 @@ impl Edges {
         }
     }
 
-    /// An operation that changes something, or has a claim, is over, and its task does not count it any more. Returns
-    /// whether the change is over too, by this operation and status; if not, the task counts it again.
+    /// Called when an operation that changes something, or that has a claim, is over, and its task does not count it
+    /// any more. Returns whether the change is over too, with this operation and status. If not, the task counts the
+    /// change again.
     #[cold]
     pub(super) fn settle(&mut self, hands: &mut Hands<'_>, bio: &mut Bio, status: &mut Status) -> bool {
         let Mark { place, epoch, task } = Mark::of(bio.user_data);
@@ -383,7 +384,7 @@ impl Edges {
         true
     }
 
-    /// A free change of this epoch is over.
+    /// Called when a free change of this epoch is over.
     fn end_free(&mut self, epoch: u32) {
         let Self { graces, seat, .. } = self;
         graces.retain_mut(|grace| {
@@ -399,7 +400,7 @@ impl Edges {
         self.works.len() > self.places.len()
     }
 
-    /// Nothing is under way any more, and nothing will be.
+    /// Called when nothing is in progress any more, and nothing will be.
     pub(super) fn leave(&mut self) {
         if !self.seat.rests() {
             self.seat.rest();
@@ -409,7 +410,8 @@ impl Edges {
 }
 
 impl Part {
-    /// A block has been read: what the client leaves of it goes into the buffer, whose first byte is that of `first`.
+    /// Called when a block has been read. The bytes that the client does not change go into the buffer, which begins
+    /// with block `first`.
     fn take_in(&mut self, first: u64, block: u64, bio: &mut Bio, status: Status, pool: &mut Pool) {
         self.reads -= 1;
         let start = bio.sector * SECTOR_SIZE as u64;
@@ -434,13 +436,13 @@ impl Part {
 
 impl Drop for Edges {
     fn drop(&mut self) {
-        // The free changes are over, with the submitter.
+        // The free changes are over, because the submitter is gone.
         let Self { graces, seat, .. } = self;
         graces.drain(..).for_each(|grace| seat.pass(grace.ticket));
     }
 }
 
-/// Whether a free change may be under way there; `but` is a task that has none there.
+/// Whether a free change may be in progress on these blocks. `but` is a task that has none there.
 fn is_changing(tasks: &Tasks, block: u64, blocks: &Range<u64>, but: Option<TaskId>) -> bool {
     tasks.changing().any(|(id, task)| {
         let end = (task.offset + u64::from(task.length)).next_multiple_of(block);
