@@ -1,4 +1,4 @@
-//! Errors of the device, as far as the log is told of them.
+//! Errors of the device, as far as they are logged.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use blkmq::{Bio, Op, Status};
 use crate::log::Topic;
 use crate::server::Shared;
 
-/// Tells the log of a connection's failed operations: each kind of them once, for a full disk may fail thousands a
-/// second.
+/// Logs the failed operations of a connection, once for each kind: a full disk may fail thousands in a second.
 pub(super) struct Failures {
     shared: Arc<Shared>,
     /// The client's number.
@@ -23,7 +22,7 @@ impl Failures {
         Self { shared, client, export, told: Vec::new() }
     }
 
-    /// The device failed an operation.
+    /// Called when the device failed an operation.
     #[cold]
     pub(super) fn note(&mut self, bio: &Bio, status: Status) {
         let kind = (bio.op, status);

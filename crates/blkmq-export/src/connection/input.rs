@@ -1,11 +1,11 @@
-//! Bytes that came from the client and were not used yet.
+//! Bytes that came from the client and are not used yet.
 
 use std::io::IoSliceMut;
 
 use super::stream::{Fault, Stream};
 
-/// Bytes that are taken in one call, beside the data of a write that goes where it belongs: some 2000 reads, or any
-/// option.
+/// The most bytes that one call takes, without the data of a write, which goes directly to its buffer. This is room for
+/// about 2000 reads, or for any option.
 const SIZE: usize = 64 << 10;
 
 /// What was received.
@@ -16,14 +16,14 @@ pub(super) struct Input {
     end: usize,
 }
 
-/// What one call brought.
+/// The result of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Received {
     /// Bytes that went into the payload.
     pub(super) payload: usize,
-    /// Bytes in all; none if the client sends no more.
+    /// All bytes. 0 if the client sends no more.
     pub(super) all: usize,
-    /// There is no more just now, before the socket is readable.
+    /// There is nothing more until the socket is readable again.
     pub(super) is_short: bool,
 }
 
@@ -32,7 +32,7 @@ impl Input {
         Self { bytes: vec![0; SIZE].into_boxed_slice(), start: 0, end: 0 }
     }
 
-    /// What was not used yet.
+    /// The bytes that are not used yet.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -56,11 +56,11 @@ impl Input {
         len
     }
 
-    /// Receives up to `most` bytes: first into `payload`, for which nothing may be left here, then into what is free
-    /// here.
+    /// Receives up to `most` bytes: first into `payload`, then into the free space here. If `payload` is not empty, no
+    /// bytes may be left here.
     ///
-    /// COST: that of [`Stream::receive`], one system call without TLS. What is left of a request moves to the front
-    /// before it: fewer than 28 bytes, or an option.
+    /// COST: that of [`Stream::receive`], which without TLS is one system call. Before it, the rest of a request moves
+    /// to the front: fewer than 28 bytes, or an option.
     ///
     /// # Errors
     /// Those of [`Stream::receive`]; `AGAIN` if nothing is there.

@@ -8,10 +8,10 @@ use super::stream::{Fault, Stream};
 use super::task::{TaskId, Tasks};
 use crate::nbd::reply::Head;
 
-/// Pieces of memory that are sent in one call; the kernel takes 1024.
+/// The most pieces of memory that one call sends. The kernel takes 1024.
 const MAX_SLICES: usize = 128;
 
-/// A reply: its header, the message beside an error, and the data that its task read.
+/// A reply: its header, the message of an error, and the data that its task read.
 #[derive(Debug)]
 struct Reply {
     head: Head,
@@ -33,7 +33,7 @@ impl Reply {
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     replies: VecDeque<Reply>,
-    /// Bytes of the first one that are sent already.
+    /// Bytes of the first reply that are sent already.
     sent: usize,
 }
 
@@ -56,10 +56,10 @@ impl Outbox {
         self.replies.is_empty()
     }
 
-    /// Sends as much as one call takes. Returns the bytes sent; [`pop_sent`](Self::pop_sent) tells which replies were
-    /// finished by that.
+    /// Sends as much as one call takes. Returns the number of bytes. [`pop_sent`](Self::pop_sent) then tells which
+    /// replies are completely sent.
     ///
-    /// COST: without TLS one system call for up to 64 replies. Headers and data go from where they are.
+    /// COST: without TLS one system call for up to 64 replies. Headers and data are sent without a copy.
     ///
     /// # Errors
     /// Those of [`Stream::send`]; `AGAIN` if the socket takes nothing now.
@@ -82,12 +82,12 @@ impl Outbox {
         Ok(sent)
     }
 
-    /// Takes every reply for sent: nobody is there to get it.
+    /// Treats every reply as sent, because no client is there to get it.
     pub(super) fn discard(&mut self) {
         self.sent = self.replies.iter().map(|reply| reply.len).sum();
     }
 
-    /// The task of the first reply if that is sent to its end; it is forgotten then.
+    /// Removes the first reply if it is completely sent, and returns its task.
     pub(super) fn pop_sent(&mut self) -> Option<TaskId> {
         let reply = self.replies.pop_front_if(|reply| reply.len <= self.sent)?;
         self.sent -= reply.len;

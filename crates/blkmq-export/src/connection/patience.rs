@@ -1,11 +1,11 @@
-//! How long a connection waits for its client to take or send more of what is half done.
+//! How long a connection waits for its client to take or to send more of something that is half done.
 
 use std::time::{Duration, Instant};
 
-/// Measures for how long a client has done nothing that it has to do before its connection can go on.
+/// Measures for how long a client has not done what it must do before its connection can go on.
 #[derive(Debug)]
 pub(super) struct Patience {
-    /// How long is too long; `None` if nothing is.
+    /// The longest time that a client may do nothing. `None` if there is no limit.
     limit: Option<Duration>,
     /// Since when the client has done nothing.
     since: Option<Instant>,
@@ -16,7 +16,7 @@ impl Patience {
         Self { limit, since: None }
     }
 
-    /// The client has to do something, and has done nothing yet. Returns whether that is new.
+    /// Called when the client has to do something and has done nothing yet. Returns whether that is new.
     ///
     /// COST: a clock reading if it is new.
     pub(super) fn begin(&mut self) -> bool {
@@ -27,12 +27,13 @@ impl Patience {
         is_new
     }
 
-    /// The client has done something, or has nothing to do. Returns whether it was waited for.
+    /// Called when the client has done something, or has nothing to do. Returns whether the connection was waiting for
+    /// it.
     pub(super) fn end(&mut self) -> bool {
         self.since.take().is_some()
     }
 
-    /// How long the client may still do nothing: `None` without end, and no time if it has been too long.
+    /// How long the client may still do nothing. `None`: without a limit. Zero: the limit has passed.
     pub(super) fn left(&self) -> Option<Duration> {
         self.left_at(Instant::now())
     }
@@ -47,8 +48,8 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// Red if the time counts from the first wait on, however much the client takes: one that reads slowly would be
-    /// cut.
+    /// Red if the time counts from the first wait on, whatever the client does later: a client that reads slowly would
+    /// be disconnected.
     #[test]
     fn a_client_that_does_something_has_all_the_time_again() {
         let limit = Duration::from_secs(10);
@@ -64,7 +65,7 @@ mod tests {
         assert!(patience.left().unwrap() > Duration::from_secs(1));
     }
 
-    /// Red if no limit is taken for one that is over.
+    /// Red if no limit is treated as a limit that has passed.
     #[test]
     fn without_a_limit_nothing_is_too_long() {
         let mut patience = Patience::new(None);

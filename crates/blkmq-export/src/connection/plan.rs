@@ -5,12 +5,13 @@ use blkmq::{Limits, Op};
 
 use crate::nbd::MAX_PAYLOAD;
 
-/// Longest step in bytes where the protocol says the length and no more is gained by a longer one.
+/// The longest step, in bytes, of an operation whose length the protocol gives and for which a longer step brings
+/// nothing.
 const CACHE_STEP: u64 = 1 << 20;
-/// Longest step without data: a multiple of every block size below what 32 bits of a length hold.
+/// The longest step without data, in bytes: a multiple of every block size that fits into the 32 bits of a length.
 const DATALESS_STEP: u64 = 1 << 31;
 
-/// The longest operation of each kind that is sure to fit the slots of a submitter, in bytes and whole blocks.
+/// The longest operation of each kind that certainly fits into the slots of a submitter, in bytes and whole blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Of a read or write.
@@ -46,13 +47,13 @@ impl Plan {
     }
 }
 
-/// The longest range, all in sectors, that is cut into at most `most` pieces wherever it begins: pieces are as long as
-/// `piece`, none crosses a multiple of `boundary` unless that is 0, and all are multiples of `block`.
+/// The longest range, in sectors, that is cut into at most `most` pieces wherever it begins. A piece is at most `piece`
+/// long. No piece crosses a multiple of `boundary`, unless that is 0. All lengths are multiples of `block`.
 fn longest(piece: u64, boundary: u64, most: u64, block: u64) -> u64 {
     let sectors = if boundary == 0 {
         piece.saturating_mul(most)
     } else {
-        // A range touches at most two chunks more than it has whole chunks; a short one crosses one line.
+        // A range touches at most two chunks more than it has whole chunks. A short range crosses one boundary.
         let whole = (most / boundary.div_ceil(piece)).saturating_sub(2).saturating_mul(boundary);
         whole.max(boundary.min(piece.saturating_mul(most.saturating_sub(1))))
     };

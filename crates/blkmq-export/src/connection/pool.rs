@@ -1,4 +1,4 @@
-//! Buffers that are used again, and what they are charged for.
+//! Buffers that are used again, and the memory that they are charged to.
 
 use blkmq::Buffer;
 
@@ -8,23 +8,23 @@ use super::account::Account;
 const SMALLEST: u32 = 12;
 /// Sizes of buffers: each is twice the one before, up to 64 MiB.
 const NR_SIZES: usize = 15;
-/// Bytes that the buffers nobody uses may take up.
+/// The most bytes of buffers that are kept although they are not in use.
 const MAX_KEPT: usize = 8 << 20;
 
 /// The buffers of one connection that are not in use, and the memory that it may have.
 ///
-/// The account is charged for what was promised to requests, which covers the buffers that they have, and for the
-/// buffers that are kept.
+/// The account is charged for two things: the buffers that are kept, and the memory that was promised to requests. The
+/// promises cover the buffers that the requests have.
 #[derive(Debug)]
 pub(super) struct Pool {
     by_size: [Vec<Buffer>; NR_SIZES],
     kept: usize,
     account: Account,
-    /// Every read of the device writes all of the buffer.
+    /// Whether every read of the device fills the whole buffer.
     keeps_data: bool,
 }
 
-/// The place of the smallest size that holds so many bytes.
+/// The index of the smallest size that holds this many bytes.
 fn place(len: usize) -> usize {
     let exponent = len.max(1).next_power_of_two().trailing_zeros();
     exponent.saturating_sub(SMALLEST) as usize
@@ -46,26 +46,26 @@ pub(super) const fn footprints(len: u64, step: u64) -> usize {
 }
 
 impl Pool {
-    /// `keeps_data`: what the device's driver says of itself.
+    /// `keeps_data`: what the device's driver says of the device.
     pub(super) fn new(keeps_data: bool, account: Account) -> Self {
         Self { by_size: Default::default(), kept: 0, account, keeps_data }
     }
 
-    /// Promises so many bytes of buffers to a request, for as long as it lasts. False if there is no memory for them
-    /// now; then the connection is woken when it is worth trying again, before all others if it is `in_line`.
+    /// Promises this many bytes of buffers to a request, for as long as the request lasts. Returns false if there is no
+    /// memory now. Then the connection is woken when another try may succeed, before all others if it is `in_line`.
     ///
     /// COST: two additions; a lock where the connection needs more than it has.
     pub(super) fn promise(&mut self, bytes: usize, in_line: bool) -> bool {
-        // What is kept for later is not worth waiting for memory now.
+        // If buffers are kept for later, they are freed before the connection waits for memory.
         self.account.take(bytes, in_line) || (self.kept > 0 && self.clear().take(bytes, in_line))
     }
 
-    /// So many bytes of a promise are not needed any more.
+    /// Gives back this many bytes of a promise, which are not needed any more.
     pub(super) fn forgo(&mut self, bytes: usize) {
         self.account.give(bytes);
     }
 
-    /// A buffer of this length, at most 64 MiB, that a promise covers. What it holds is left from its last use. `None`
+    /// A buffer of this length, at most 64 MiB, that a promise covers. Its contents are left from its last use. `None`
     /// if the system has no memory for it.
     ///
     /// COST: a push and a pop of a vector; an allocation where none of this size was given back.
@@ -81,12 +81,12 @@ impl Pool {
 
     /// A buffer for a block of the device, at most 64 KiB, that a promise covers.
     pub(super) fn take_block(&mut self, len: usize) -> Buffer {
-        // A process that is denied so little cannot go on.
+        // A process that cannot get so little memory cannot go on.
         self.take(len).unwrap_or_else(|| Buffer::zeroed(len))
     }
 
-    /// A buffer that a read is to fill. A device that keeps no data leaves the buffer as it is, and the client would be
-    /// sent what an earlier request left there; so such a device's buffer is zeroed first.
+    /// A buffer for a read to fill. A device that keeps no data does not change the buffer, so the client would be sent
+    /// what an earlier request left there. So a buffer for such a device is zeroed first.
     ///
     /// COST: that of [`take`](Self::take); for a device that keeps no data also a pass over the buffer.
     pub(super) fn take_for_read(&mut self, len: usize) -> Option<Buffer> {
@@ -104,7 +104,8 @@ impl Pool {
         Some(buffer)
     }
 
-    /// Takes a buffer back that [`take`](Self::take) gave out. It is kept where that takes memory from nobody.
+    /// Takes back a buffer that [`take`](Self::take) gave out. The pool keeps the buffer if that takes memory from no
+    /// other connection.
     pub(super) fn give(&mut self, buffer: Buffer) {
         let size = footprint(buffer.len());
         if self.kept + size <= MAX_KEPT.min(self.account.own()) && self.account.has_room(size) {
@@ -114,12 +115,12 @@ impl Pool {
         }
     }
 
-    /// The longest buffer that needs nothing of what connections share.
+    /// The length of the longest buffer that takes nothing of the common part.
     pub(super) fn own(&self) -> usize {
         1 << self.account.own().ilog2()
     }
 
-    /// Lets others have what is not needed just now, the buffers that are kept included.
+    /// Returns what is not needed now for others, including the buffers that are kept.
     ///
     /// COST: a few comparisons; where there is much, a lock, and buffers are freed.
     pub(super) fn shrink(&mut self) {
@@ -131,7 +132,7 @@ impl Pool {
 
     #[cold]
     fn hand_over(&mut self, surplus: usize) {
-        // The longest first: fewer have to go.
+        // The longest buffers are freed first, because then fewer have to be freed.
         for (place, buffers) in self.by_size.iter_mut().enumerate().rev() {
             while !self.account.leaves(surplus) && buffers.pop().is_some() {
                 let size = 1 << (place as u32 + SMALLEST);
@@ -160,7 +161,7 @@ mod tests {
     use crate::clients::Clients;
     use crate::listener::Source;
 
-    /// A pool that may have as much as it wants.
+    /// A pool that may have as much memory as it wants.
     fn pool() -> Pool {
         let bell = Arc::new(EventFd::new().unwrap());
         let entry = Clients::new(1).join("a test".into(), Source::User(0), bell).unwrap();
@@ -192,8 +193,9 @@ mod tests {
         }
     }
 
-    /// Red if what is left of a request of whole steps, nothing, counts as a buffer: two of the longest requests would
-    /// then be more than twice their length, which is what a connection may hold by default.
+    /// Red if the rest of a request that consists of whole steps, which is empty, counts as a buffer: two of the
+    /// longest requests would then be charged more than twice their length, which is what a connection may hold by
+    /// default.
     #[test]
     fn a_request_counts_for_the_buffers_of_its_steps() {
         for (len, step, expected) in [
@@ -207,15 +209,15 @@ mod tests {
         }
     }
 
-    /// Red if buffers that nobody uses keep what others could have: a client that reads no reply would keep it for as
-    /// long as it is waited for.
+    /// Red if buffers that are not in use hold memory that other connections could have: a client that reads no reply
+    /// would hold it for as long as the connection waits for the client.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn what_is_kept_does_not_keep_the_common_part() {
         const MIB: usize = 1 << 20;
         let bell = Arc::new(EventFd::new().unwrap());
         let entry = Clients::new(1).join("a test".into(), Source::User(0), Arc::clone(&bell)).unwrap();
-        // 8 MiB for each of four connections, and 96 for all.
+        // 8 MiB for each of four connections, and 96 MiB for all.
         let budget = Arc::new(Budget::new(129 * MIB, 4));
         let mut pool = Pool::new(true, Account::new(Arc::clone(&budget), entry));
         assert!(pool.promise(8 * MIB, true));

@@ -1,4 +1,4 @@
-//! The TLS session of a connection: what the socket carries on one side, what the client says and hears on the other.
+//! The TLS session of a connection: encrypted bytes on the side of the socket, plain bytes on the side of the server.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -11,10 +11,10 @@ use rustls::{ServerConfig, ServerConnection};
 use super::stream::{Fault, send};
 use crate::tls;
 
-/// Encrypted bytes that are taken from the socket in one call, and that wait for it at most: four records.
+/// The most encrypted bytes that one call takes from the socket, and the most that wait to be sent: four records.
 const SIZE: usize = 64 << 10;
 
-/// The encrypted bytes that came and were not decrypted yet.
+/// The encrypted bytes that came and are not decrypted yet.
 struct Arrived {
     bytes: Box<[u8]>,
     start: usize,
@@ -52,16 +52,16 @@ impl Write for Outlet<'_> {
     }
 }
 
-/// A TLS session. It holds at most 64 KiB that came and are not decrypted, a record that is, and 64 KiB that wait for
-/// the socket; before the handshake is over, the 64 KiB that one of its messages may have.
+/// A TLS session. It holds at most 64 KiB that came and are not decrypted, one record that is decrypted, and 64 KiB
+/// that wait for the socket. Before the handshake is over, it also holds one handshake message, of at most 64 KiB.
 pub(super) struct Session {
     tls: ServerConnection,
     arrived: Arrived,
-    /// Encrypted bytes that may still be taken from the socket, if that was limited.
+    /// How many encrypted bytes may still be taken from the socket, if that number was limited.
     left: Option<usize>,
     /// The client sends no more.
     has_ended: bool,
-    /// What failed; told when what was received before has been taken.
+    /// The error, if there was one. It is returned when everything that was received before it has been taken.
     fault: Option<Fault>,
 }
 
@@ -91,7 +91,7 @@ impl Session {
             return Err(Fault::System(Errno::CONNRESET));
         }
         if let Err(fault) = self.decrypt() {
-            // The client hears what is wrong, if it listens.
+            // This tells the client what is wrong, if the client listens.
             let _ = self.flush(socket);
             return Err(fault);
         }
@@ -109,10 +109,11 @@ impl Session {
     ) -> Result<(usize, bool), Fault> {
         let len: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut all = 0;
-        // The library ends a session that sends records without data in a row, so this goes on.
+        // The library ends a session that sends many records without data in a row, so this loop ends.
         loop {
             all += self.take_out(slices, all);
-            // Bytes that are decrypted by now make no socket readable: there may be more of them if there was no room.
+            // Bytes that are already decrypted do not make the socket readable. There may be more of them if there was
+            // no room.
             if all == len || self.has_ended {
                 return Ok((all, false));
             }
@@ -133,7 +134,7 @@ impl Session {
         }
     }
 
-    /// Moves decrypted bytes to the slices, of which `skip` bytes are filled already. Returns how many.
+    /// Moves decrypted bytes to the slices, whose first `skip` bytes are filled already. Returns how many bytes.
     fn take_out(&mut self, slices: &mut [IoSliceMut<'_>], mut skip: usize) -> usize {
         let mut taken = 0;
         for slice in slices {
@@ -146,7 +147,7 @@ impl Session {
                         taken += len;
                         rest = &mut rest[len..];
                     }
-                    // It has no more, or will never have: `fetch` finds out which.
+                    // There are no more bytes, or there never will be. `fetch` finds out which.
                     _ => return taken,
                 }
             }
@@ -154,7 +155,7 @@ impl Session {
         taken
     }
 
-    /// Takes from the socket what one call brings. Nothing was left of the last one.
+    /// Takes from the socket what one call returns. Nothing may be left of the last call.
     fn fetch(&mut self, socket: BorrowedFd<'_>) -> Result<(), Fault> {
         let most = self.left.map_or(SIZE, |left| left.min(SIZE));
         if most == 0 {
@@ -165,13 +166,13 @@ impl Session {
         if let Some(left) = &mut self.left {
             *left -= len;
         }
-        // A client that goes without saying so by TLS is no more suspicious than one without TLS: a request that was
-        // cut off is not done, and of whole ones a client that waits for the answers misses none.
+        // A client that ends without the message of TLS for that is treated like one without TLS. A request that was
+        // cut off is not done. If the client waits for its answers, it has got the answers of all whole requests.
         self.has_ended |= len == 0;
         Ok(())
     }
 
-    /// Decrypts a piece of what was fetched. What was decrypted before has been taken out.
+    /// Decrypts a piece of what was fetched. Everything that was decrypted before has been taken out.
     fn decrypt(&mut self) -> Result<(), Fault> {
         self.tls.read_tls(&mut self.arrived).map_err(|error| Fault::Tls(general(&error)))?;
         let state = self.tls.process_new_packets().map_err(Fault::Tls)?;
@@ -183,7 +184,7 @@ impl Session {
         self.flush(socket)?;
         let sent = self.tls.writer().write_vectored(slices).map_err(|error| Fault::Tls(general(&error)))?;
         match self.flush(socket) {
-            // It waits in memory, and the next call begins with it.
+            // The rest stays in memory, and the next call begins with it.
             Ok(()) | Err(Fault::System(Errno::AGAIN | Errno::INTR)) => Ok(sent),
             Err(fault) => Err(fault),
         }
@@ -193,7 +194,7 @@ impl Session {
         self.tls.wants_write()
     }
 
-    /// Takes no more than so many bytes from the socket from now on.
+    /// Takes no more than this many bytes from the socket from now on.
     pub(super) fn limit(&mut self, most: usize) {
         self.left = Some(most);
     }
@@ -203,7 +204,7 @@ impl Session {
         self.flush(socket)
     }
 
-    /// Hands to the socket what TLS has for it, all of it unless there is an error.
+    /// Hands the socket what TLS has for it. Unless there is an error, that is everything.
     fn flush(&mut self, socket: BorrowedFd<'_>) -> Result<(), Fault> {
         while self.tls.wants_write() {
             self.tls.write_tls(&mut Outlet(socket)).map_err(|error| match Errno::from_io_error(&error) {

@@ -14,18 +14,19 @@ use super::arrival::on_the_way;
 use super::session::Session;
 use crate::tls;
 
-/// A Unix socket with so many bytes that the client has not taken is not writable, though it takes more.
+/// A Unix socket counts as not writable when the client has not taken this many bytes, although the socket takes more.
 ///
-/// What the kernel adds to each message counts too: it is room for some 8 answers of 4 KiB sent one by one, and twice
-/// as many sent together. The kernel draws the line at a quarter of a buffer that is twice what it is asked for.
+/// What the kernel adds to each message is included. The number is room for about 8 answers of 4 KiB that are sent one
+/// by one, and for twice as many that are sent together. The kernel uses a quarter of its buffer as this limit, and its
+/// buffer is twice the requested size.
 const BEHIND: usize = 72 << 10;
 
 /// Why bytes do not get through.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The socket says so; `AGAIN` if it only has to be waited for.
+    /// The socket failed. `AGAIN` means only that the caller has to wait for the socket.
     System(Errno),
-    /// What came is not what TLS allows.
+    /// The bytes that came are not allowed by TLS.
     Tls(rustls::Error),
 }
 
@@ -44,31 +45,31 @@ impl From<Errno> for Fault {
     }
 }
 
-/// A stream of bytes in either direction. Nothing here blocks.
+/// A stream of bytes in both directions. No function here blocks.
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: OwnedFd,
-    /// A Unix socket, from which the client takes what it was sent also when it is closed.
+    /// A Unix socket. The client can take what it was sent even after this side has closed the socket.
     is_unix: bool,
     session: Option<Box<Session>>,
 }
 
 impl Stream {
-    /// The socket does not block. Bytes go over it as they are.
+    /// A stream over a non-blocking socket, without encryption.
     pub(super) fn new(socket: OwnedFd) -> Self {
         let is_unix = socket_domain(&socket) == Ok(AddressFamily::UNIX);
-        // TCP chooses its buffers by what the way to the client takes. If this fails, a client counts as behind sooner
-        // or later.
+        // TCP chooses its buffers by itself, as the path to the client needs them. If this call fails, a client counts
+        // as behind at another number of bytes.
         if is_unix {
             let _ = set_socket_send_buffer_size(&socket, 2 * BEHIND);
         }
         Self { socket, is_unix, session: None }
     }
 
-    /// From here on bytes go over it encrypted; the handshake comes first.
+    /// From here on bytes are encrypted. The handshake comes first.
     ///
     /// # Errors
-    /// The configuration makes no session.
+    /// No session can be made with the configuration.
     pub(super) fn secure(&mut self, config: &Arc<ServerConfig>) -> Result<(), Fault> {
         self.session = Some(Box::new(Session::new(config)?));
         Ok(())
@@ -77,23 +78,23 @@ impl Stream {
     /// Takes a step of the handshake. Returns whether it is over.
     ///
     /// # Errors
-    /// `AGAIN` if the socket has to be waited for: to write if [`wants_write`](Self::wants_write), else to read. Or the
-    /// client is gone, speaks no TLS, or is not let in.
+    /// `AGAIN` if the caller has to wait for the socket: until it is writable if [`wants_write`](Self::wants_write),
+    /// else until it is readable. Or the client is gone, speaks no TLS, or is not let in.
     pub(super) fn shake_hands(&mut self) -> Result<bool, Fault> {
         let socket = self.socket.as_fd();
         self.session.as_mut().map_or(Ok(true), |session| session.shake_hands(socket))
     }
 
-    /// What the client's certificate says who it is.
+    /// The name in the client's certificate.
     pub(super) fn peer_name(&self) -> Option<String> {
         self.session.as_ref()?.peer_name()
     }
 
-    /// Receives what is there, up to the length of all slices. Returns the bytes, none if the client sends no more, and
-    /// whether there is no more just now: only a readable socket brings more then.
+    /// Receives what is there, up to the length of all slices. Returns the number of bytes, which is 0 if the client
+    /// sends no more, and whether there is nothing more until the socket is readable again.
     ///
-    /// COST: without TLS one system call. With it one for each 64 KiB, a copy of what it brings, and allocations in the
-    /// TLS library.
+    /// COST: without TLS one system call. With TLS one system call for each 64 KiB, a copy of the bytes, and
+    /// allocations in the TLS library.
     ///
     /// # Errors
     /// `AGAIN` if nothing is there.
@@ -108,11 +109,11 @@ impl Stream {
         }
     }
 
-    /// Sends as much as goes now, in order. Returns how much of it the caller need not send again; with TLS some of
-    /// that may still wait for the socket, see [`wants_write`](Self::wants_write).
+    /// Sends as much as the socket takes now, in order. Returns how many bytes the caller need not send again. With TLS
+    /// some of these bytes may still wait for the socket, see [`wants_write`](Self::wants_write).
     ///
-    /// COST: without TLS one system call and no copy. With it one for up to 64 KiB, which are encrypted into memory of
-    /// the TLS library.
+    /// COST: without TLS one system call and no copy. With TLS one system call for up to 64 KiB, which are encrypted
+    /// into memory of the TLS library.
     ///
     /// # Errors
     /// `AGAIN` if the socket takes nothing now.
@@ -123,19 +124,19 @@ impl Stream {
         }
     }
 
-    /// Whether TLS has something for the socket that was not handed to it yet: [`send`](Self::send), also without any
-    /// slice, goes on with it.
+    /// Whether TLS has bytes for the socket that the socket has not got yet. [`send`](Self::send) sends them, also when
+    /// it is called without any slice.
     pub(super) fn wants_write(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.wants_write())
     }
 
-    /// Bytes that may be received from now on if nothing that reaches the socket later is to count.
+    /// The number of bytes to receive from now on, if bytes that reach the socket later do not count.
     pub(super) fn last_bytes(&mut self) -> usize {
         let waiting = rustix::io::ioctl_fionread(&self.socket).unwrap_or(0);
         let waiting = usize::try_from(waiting).unwrap_or(usize::MAX);
         match &mut self.session {
             None => waiting,
-            // It counts what it takes from the socket, which is more than comes out.
+            // The session counts the bytes that it takes from the socket. That is more than comes out.
             Some(session) => {
                 session.limit(waiting);
                 usize::MAX
@@ -143,32 +144,32 @@ impl Stream {
         }
     }
 
-    /// Tells the client that nothing more comes, which TLS has a message for. May be called again.
+    /// Tells the client that nothing more comes. TLS has a message for that. This may be called again.
     ///
     /// # Errors
-    /// `AGAIN` if the socket does not take it now.
+    /// `AGAIN` if the socket does not take the message now.
     pub(super) fn close(&mut self) -> Result<(), Fault> {
         self.session.as_mut().map_or(Ok(()), |session| session.close(self.socket.as_fd()))
     }
 
     /// Tells the client that nothing more is sent, once it has got what was.
     pub(super) fn end_sending(&self) {
-        // One that is not connected any more has nothing to be told.
+        // A socket that is not connected any more has no client to tell.
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// Bytes of what was sent that are neither with the client, nor with a system that hands them over whatever becomes
-    /// of this socket.
+    /// How many of the bytes that were sent are neither with the client, nor with a system that delivers them even if
+    /// this socket is closed.
     pub(super) fn on_the_way(&self) -> usize {
-        // Where nobody knows there is nothing to wait for.
+        // If the socket does not know, there is nothing to wait for.
         if self.is_unix { 0 } else { on_the_way(self.socket.as_fd()).unwrap_or(0) }
     }
 
-    /// Passes over what the client still sends. Returns how many bytes would be lost if the socket were closed: none if
-    /// the client sends no more, or all that it was sent has arrived.
+    /// Discards what the client still sends. Returns how many bytes would be lost if the socket were closed now: none
+    /// if the client sends no more, or if everything that was sent to it has arrived.
     pub(super) fn see_off(&self) -> usize {
         let mut passed_over = [0; 4096];
-        // A client that sends without end does not put off the look at what has arrived.
+        // The loop has a limit, so that a client that sends without end does not delay the check of what has arrived.
         for _ in 0..64 {
             match read(&self.socket, &mut passed_over) {
                 Ok(len) if len > 0 => (),
@@ -183,7 +184,8 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // However it ends, the client hears so if the socket has room; there is nobody left to wait until it has.
+        // In every case the client is told of the end if the socket has room. The thread does not wait for room any
+        // more.
         let _ = self.close();
     }
 }
@@ -194,7 +196,7 @@ impl AsFd for Stream {
     }
 }
 
-/// Sends; a client that is gone is an error here, and no signal to the process.
+/// Sends. If the client is gone, this is an error here and not a signal to the process.
 pub(super) fn send(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
     sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
 }
@@ -207,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// Red if the line is where the system's usual default of 208 KiB has it, or the socket is full there.
+    /// Red if the limit is the system's usual default of 208 KiB, or if the socket is full at the limit.
     #[test]
     #[cfg_attr(miri, ignore = "there are no sockets")]
     fn a_client_is_behind_before_its_socket_is_full() {

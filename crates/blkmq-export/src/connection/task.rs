@@ -8,38 +8,38 @@ use crate::nbd::reply::Refusal;
 /// The number of a task among those of its connection.
 pub(super) type TaskId = u16;
 
-/// A request from when it is taken until its reply is sent.
+/// A request, from the time when it is taken until its reply is sent.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) cookie: u64,
     pub(super) command: Command,
     pub(super) offset: u64,
     pub(super) length: u32,
-    /// The bytes of the device that no operation was made for yet: from `next` to `end`.
+    /// The bytes of the device for which no operation was made yet: from `next` to `end`.
     pub(super) next: u64,
     pub(super) end: u64,
-    /// Operations made and not over.
+    /// Operations that were made and are not over.
     pub(super) outstanding: u32,
     /// Data of the request is still to come.
     pub(super) is_receiving: bool,
-    /// When it was there whole; none if it was refused.
+    /// When all data of the request was there. `None` if the request was refused.
     pub(super) taken: Option<Time>,
-    /// Why it failed, if it did.
+    /// Why the request failed, if it did.
     pub(super) failure: Option<Refusal>,
-    /// Bytes that it counts for while it lasts.
+    /// Bytes that the request is charged for while it lasts.
     pub(super) charge: usize,
-    /// Bytes of buffers that are promised to it.
+    /// Bytes of buffers that are promised to the request.
     pub(super) promised: usize,
-    /// What was read: whole blocks.
+    /// The data that was read, in whole blocks.
     pub(super) data: Vec<Buffer>,
-    /// Bytes at its start that the client did not ask for.
+    /// Bytes at the start of the data that the client did not ask for.
     pub(super) skip: usize,
-    /// And bytes at its end.
+    /// Bytes at the end of the data that the client did not ask for.
     pub(super) surplus: usize,
 }
 
 impl Task {
-    /// What was read for the client.
+    /// The data that was read and that the client asked for.
     pub(super) fn wanted(&self) -> impl Iterator<Item = &[u8]> {
         let last = self.data.len().wrapping_sub(1);
         self.data.iter().enumerate().map(move |(index, buffer)| {
@@ -79,7 +79,7 @@ impl Tasks {
         Self { places: (0..most).map(empty).collect(), free: (0..most).rev().collect() }
     }
 
-    /// Takes a place, whose fields are left from its last use; `None` if all are in use.
+    /// Takes a place. Its fields are left from its last use. `None` if all places are in use.
     pub(super) fn take(&mut self) -> Option<TaskId> {
         self.free.pop()
     }
@@ -96,7 +96,7 @@ impl Tasks {
         &mut self.places[usize::from(id)]
     }
 
-    /// The tasks that change something and have operations under way.
+    /// The tasks that change something and have operations in progress.
     pub(super) fn changing(&self) -> impl Iterator<Item = (TaskId, &Task)> {
         let is_changing = |task: &Task| task.outstanding > 0 && task.command.changes();
         (0..).zip(&self.places).filter(move |(_, task)| is_changing(task))
@@ -106,7 +106,7 @@ impl Tasks {
         !self.free.is_empty()
     }
 
-    /// Whether nothing is left to be answered.
+    /// Whether every request is answered.
     pub(super) fn is_idle(&self) -> bool {
         self.free.len() == self.places.len()
     }

@@ -24,25 +24,28 @@ use crate::nbd::command::{Command, REQUEST_SIZE, Request};
 use crate::nbd::reply::Refusal;
 use crate::stop::{Phase, Stop};
 
-/// How long a client that has many answers to take is left to do just that. Its connection is not woken meanwhile for
-/// each request that it sends; one that takes no answer before it has sent more still gets there.
+/// How long the connection gives a client time to take its many answers. During this time the connection is not woken
+/// for each request that the client sends. A client that takes no answer before it has sent more requests can still
+/// send them.
 const RELIEF: Duration = Duration::from_micros(200);
 
-/// How often a connection that has ended looks whether the client has got everything, which wakes nobody.
+/// How often a connection that has ended checks whether the client has got everything. Such a check wakes no other
+/// thread.
 const SEEING_OFF: Duration = Duration::from_millis(5);
 
-/// How long a client that has got all its replies is waited for to hear of the end: its host may be gone.
+/// How long the connection waits for a client that has got all its replies to learn of the end. The client's host may
+/// be gone.
 const PARTING: Duration = Duration::from_millis(500);
 
-/// The data of a request, as far as it has come.
+/// The data of a request that is being received.
 #[derive(Debug)]
 struct Incoming {
     task: TaskId,
     /// Bytes still to come.
     left: usize,
-    /// What takes them; `None` to pass them over, or if there is no memory yet.
+    /// The buffer that takes the bytes. `None` if they are skipped, or if there is no memory for a buffer yet.
     buffer: Option<Buffer>,
-    /// There is no memory yet for what takes them.
+    /// Whether there is no memory yet for a buffer.
     is_waiting: bool,
     /// Bytes in the buffer.
     filled: usize,
@@ -59,25 +62,25 @@ pub(super) struct Transmission {
     desk: Desk,
     input: Input,
     incoming: Option<Incoming>,
-    /// The first request of the input waits until others are answered.
+    /// The first request of the input waits until other requests are answered.
     is_full: bool,
-    /// The client may have sent something.
+    /// Whether the client may have sent something.
     is_readable: bool,
-    /// The socket may take something.
+    /// Whether the socket may take something.
     is_writable: bool,
     /// Bytes that are still read from the socket, once the server is being drained.
     last_bytes: Option<usize>,
-    /// Why nothing more is read, which fails the request whose data is not complete: what is in hand is answered, and
-    /// that is all.
+    /// Why nothing more is read. The request whose data is not complete fails with this. Requests in progress are still
+    /// answered, and then the connection ends.
     end: Option<Refusal>,
-    /// When everything was answered, all that was sent had arrived.
+    /// Whether all that was sent had arrived when everything was answered.
     has_arrived: bool,
-    /// The client takes no replies any more. What it sent that changes the export is done all the same, for it may have
-    /// left in order; the rest is of no use to anybody.
+    /// The client takes no replies any more. Requests of the client that change the export are done all the same,
+    /// because the client may have left in order. The other requests are not needed any more.
     is_gone: bool,
-    /// With the client to read.
+    /// The patience with a client that has to read.
     reader: Patience,
-    /// With the client to send the rest of a request's data.
+    /// The patience with a client that has to send the rest of a request's data.
     sender: Patience,
     stall_timeout: Option<Duration>,
     vigil: Vigil,
@@ -118,8 +121,9 @@ impl Transmission {
 
     /// Serves the client until it leaves, breaks the protocol, or the server stops.
     ///
-    /// COST: per turn one system call to receive and one to send, for all requests that came together, which go through
-    /// the queue as one plug; before it sleeps three or four to look again, and one to sleep.
+    /// COST: per turn one system call to receive and one to send, for all requests that came together. These requests
+    /// go through the queue as one plug. Before the connection sleeps: three or four system calls to look again, and
+    /// one to sleep.
     pub(super) fn run(&mut self) -> Result<(), Ending> {
         loop {
             self.look_at_stop()?;
@@ -143,8 +147,8 @@ impl Transmission {
             Phase::Running => Ok(()),
             Phase::Draining if self.last_bytes.is_some() => Ok(()),
             Phase::Draining => {
-                // What has reached the socket by now is answered; a client that goes on sending does not put off the
-                // end.
+                // Everything that has reached the socket by now is answered. A client that goes on sending does not
+                // delay the end.
                 self.last_bytes = Some(self.stream.last_bytes());
                 self.is_readable = true;
                 Ok(())
@@ -161,7 +165,7 @@ impl Transmission {
         !self.is_ended() && !self.is_full
     }
 
-    /// Receives what one call brings. Returns whether there was anything.
+    /// Receives what one call returns. Returns whether there was anything.
     fn receive(&mut self) -> Result<bool, Ending> {
         if !self.wants_input() || !self.is_readable {
             return Ok(false);
@@ -181,10 +185,11 @@ impl Transmission {
             }
             Ok(received) => {
                 self.desk.now = self.submitter.queue().clock().now();
-                // Before the device takes its time.
+                // This comes before the work for the device, which takes time.
                 self.vigil.end();
                 self.sender.end();
-                // The socket of a client that is gone is not waited for, so it is read to its end.
+                // A connection does not wait for the socket of a client that is gone, so it reads that socket to its
+                // end.
                 self.is_readable = !received.is_short || self.last_bytes.is_some() || self.is_gone;
                 if let Some(left) = &mut self.last_bytes {
                     *left -= received.all;
@@ -196,7 +201,7 @@ impl Transmission {
             }
             Err(System(SystemError::AGAIN)) => {
                 self.is_readable = false;
-                // What the kernel counted has come, or nobody is there to send more.
+                // Everything that the kernel counted has come, or there is no client to send more.
                 let is_all = self.last_bytes.is_some() || self.is_gone;
                 if is_all {
                     self.end_input(Refusal::new(Errno::Shutdown, "the connection is being closed"));
@@ -213,17 +218,17 @@ impl Transmission {
         Ok(true)
     }
 
-    /// The client is gone: it has closed the connection, and not only its own side of it.
+    /// Called when the client is gone. It has closed the whole connection, and not only its own direction.
     fn lose_client(&mut self) {
-        // What waits for the socket is for nobody, and the socket will never say that it has room. What is left to be
-        // read comes without being waited for.
+        // No client needs what waits for the socket, and the socket will never say that it has room. The rest of the
+        // input is read without waiting.
         (self.is_gone, self.is_readable, self.is_writable) = (true, true, true);
         self.sender.end();
         self.note_progress();
         self.desk.abandon();
     }
 
-    /// Nothing more comes. Data that is not complete fails its request, also one that is taken later.
+    /// Called when nothing more is read. A request whose data is not complete fails, also if it is taken later.
     fn end_input(&mut self, refusal: Refusal) {
         let refusal = self.end.get_or_insert(refusal);
         if let Some(Incoming { task, buffer, .. }) = self.incoming.take() {
@@ -231,8 +236,8 @@ impl Transmission {
         }
     }
 
-    /// Takes the requests that are whole, as far as the bounds allow, and submits them together. Returns whether there
-    /// were any.
+    /// Takes the requests that are complete, as far as the bounds allow, and submits them together. Returns whether
+    /// there were any.
     fn parse(&mut self) -> Result<bool, Ending> {
         self.is_full = false;
         let mut has_any = self.incoming.is_some() && self.take_payload();
@@ -266,7 +271,7 @@ impl Transmission {
         Ok(has_any | self.desk.submit(&mut self.submitter))
     }
 
-    /// Moves on with the data of a request. Returns whether a piece of it is complete.
+    /// Continues with the data of a request. Returns whether a piece of the data is complete.
     fn take_payload(&mut self) -> bool {
         let mut has_piece = false;
         while let Some(mut incoming) = self.incoming.take() {
@@ -275,7 +280,7 @@ impl Transmission {
                     Piece::Here(buffer, filled) => (Some(buffer), filled),
                     Piece::Useless => (None, 0),
                     Piece::Later => {
-                        // Whatever it is that gives memory back also wakes this thread.
+                        // Every event that gives memory back also wakes this thread.
                         self.is_full = true;
                         self.incoming = Some(incoming);
                         break;
@@ -313,7 +318,7 @@ impl Transmission {
         has_piece
     }
 
-    /// Drives the queue, and settles what is over. Returns whether anything was.
+    /// Drives the queue, and settles the operations that are over. Returns whether there were any.
     fn drive(&mut self) -> bool {
         let Self { submitter, desk, .. } = self;
         if submitter.nr_outstanding() == 0 {
@@ -325,13 +330,13 @@ impl Transmission {
         has_any | desk.submit(submitter)
     }
 
-    /// Whether something waits for the socket. What TLS has for a client that is gone waits for ever.
+    /// Whether bytes wait for the socket. For a client that is gone, the bytes that TLS has would wait for ever.
     fn has_output(&self) -> bool {
         !self.desk.outbox.is_empty() || (!self.is_gone && self.stream.wants_write())
     }
 
-    /// Everything is answered. Tells the client that this is the end, and returns whether that, and all before it, is
-    /// with the socket.
+    /// Called when everything is answered. Tells the client that this is the end. Returns whether this message, and all
+    /// bytes before it, are with the socket.
     fn has_closed(&mut self) -> Result<bool, Ending> {
         if self.is_gone {
             return Ok(true);
@@ -348,8 +353,8 @@ impl Transmission {
         }
     }
 
-    /// Waits until a client that may go on sending has got what it was sent. A TCP socket that is closed with something
-    /// unread, or sent something after that, takes back what is still on its way.
+    /// Waits until a client that may go on sending has got what it was sent. If a TCP socket is closed with unread
+    /// bytes, or is sent something after that, the bytes that are still on the way to the client are lost.
     fn see_off(&mut self) -> Result<(), Ending> {
         self.desk.leave();
         self.stream.end_sending();
@@ -371,14 +376,15 @@ impl Transmission {
             if self.has_arrived && waited >= PARTING {
                 break;
             }
-            // Not for the socket: who sends without end is read no faster than this.
+            // This does not wait for the socket. So the connection reads from a client that sends without end only at
+            // this rate.
             wait(None, &self.bell, &[], PollFlags::empty(), Some(SEEING_OFF))?;
             waited += SEEING_OFF;
         }
         Ok(())
     }
 
-    /// Sends replies until the socket takes no more. Returns whether any was sent to its end.
+    /// Sends replies until the socket takes no more. Returns whether any reply was completely sent.
     fn send(&mut self) -> Result<bool, Ending> {
         let mut has_any = false;
         while self.is_writable && self.has_output() {
@@ -404,22 +410,22 @@ impl Transmission {
         Ok(has_any)
     }
 
-    /// The client has taken something.
+    /// Called when the client has taken something.
     fn note_progress(&mut self) {
         if self.reader.end() {
             self.entry.note_reading();
         }
     }
 
-    /// The client has to read before more can be sent.
+    /// Called when the client has to read before more can be sent.
     fn note_blocked(&mut self) {
         if self.reader.begin() {
             self.entry.note_blocked();
         }
     }
 
-    /// How long the client is still waited for, if that has an end; an error if it has come. A client that holds
-    /// the memory of a reply or of a request for that long would hold it for ever.
+    /// How long the connection still waits for the client, if there is a limit. An error if the limit has passed.
+    /// Without a limit, a client could hold the memory of a reply or of a request for ever.
     fn check_patience(&self) -> Result<Option<Duration>, Ending> {
         let limit = self.stall_timeout.unwrap_or(Duration::MAX);
         let (reader, sender) = (self.reader.left(), self.sender.left());
@@ -432,7 +438,7 @@ impl Transmission {
     }
 
     fn awaited(&self) -> Awaited {
-        // A virtual clock mostly does not move while somebody looks.
+        // A virtual clock mostly does not move while threads look at it.
         if self.submitter.nr_outstanding() > 0 || !matches!(self.submitter.queue().clock(), Clock::Real(_)) {
             Awaited::Others
         } else if self.incoming.is_some() || !self.input.bytes().is_empty() {
@@ -442,16 +448,16 @@ impl Transmission {
         }
     }
 
-    /// Looks again or sleeps: there was nothing to do.
+    /// Called when there was nothing to do: looks again, or sleeps.
     fn idle(&mut self) -> Result<(), Ending> {
-        // A client that has not taken its answers is in no hurry for more.
+        // A client that has not taken its answers is in no hurry to get more.
         if !self.wants_input() || self.has_output() {
             return self.sleep();
         }
         let awaited = self.awaited();
         match self.vigil.look(awaited) {
             Some(Look::AtOnce) => (),
-            // Whatever it was that ended it.
+            // Whatever ended the wait.
             Some(Look::AfterAnswers) => _ = self.leave_alone()?,
             Some(Look::Yielding) => {
                 thread::yield_now();
@@ -463,7 +469,7 @@ impl Transmission {
         Ok(())
     }
 
-    /// Sleeps until the socket is ready, something completes, the queue wants to be driven, or the server stops.
+    /// Sleeps until the socket is ready, an operation completes, the queue wants to be driven, or the server stops.
     fn sleep(&mut self) -> Result<(), Ending> {
         let is_waiting = self.submitter.nr_outstanding() > 0;
         if self.has_output() && !is_waiting && self.leave_alone()? {
@@ -480,8 +486,8 @@ impl Transmission {
         if self.has_output() {
             events |= PollFlags::OUT;
         }
-        // What the device has done for others is theirs to find. Who polls for them may be waited for, before the time
-        // is looked at.
+        // The threads of the other clients find what the device has done for them. A thread that polls for them may
+        // hold a lock that this thread waits for, so this comes before the time is looked at.
         let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };
         let wakeup = self.submitter.next_wakeup();
         let clock = self.submitter.queue().clock();
@@ -492,24 +498,24 @@ impl Transmission {
         let timeout = [timeout, patience].into_iter().flatten().min();
         let ready = wait(self.socket(), &self.bell, &device, events, timeout)?;
         if let (Clock::Virtual(clock), Some(wakeup), true) = (clock, wakeup, ready.is_empty()) {
-            // As when a submitter waits: sleeping moves the clock.
+            // As in a submitter's wait, sleeping moves a virtual clock.
             clock.advance_to(wakeup);
         }
         self.note_ready(ready);
         Ok(())
     }
 
-    /// Leaves a client alone that has many answers to take. Returns whether it is ready for more, or something else is
-    /// to be done.
+    /// Gives a client with many answers time to take them. Returns whether the client is ready for more, or something
+    /// else is to be done.
     ///
-    /// COST: a system call, and for a client that is behind up to [`RELIEF`] of sleep.
+    /// COST: a system call. For a client that is behind, up to [`RELIEF`] of sleep as well.
     fn leave_alone(&mut self) -> Result<bool, Ending> {
         let ready = wait(self.socket(), &self.bell, &[], PollFlags::OUT, Some(RELIEF))?;
         self.note_ready(ready);
         Ok(!ready.is_empty())
     }
 
-    /// The socket of a client that is gone is always ready, and has nothing to say.
+    /// `None` for a client that is gone: its socket is always ready, and brings nothing.
     fn socket(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_gone).then(|| self.stream.as_fd())
     }

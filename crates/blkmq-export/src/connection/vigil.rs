@@ -1,67 +1,69 @@
-//! What a connection does between having nothing to do and sleeping: it looks again.
+//! What a connection does after it finds nothing to do and before it sleeps: it looks again.
 //!
-//! One more look, after others had the processor, finds what a client that shares it has sent by then, many requests
-//! together where it would have been woken for each. A client that waits for each answer before it asks again is looked
-//! for longer, if it has been quick: to wake a processor takes longer than such a client does. Where others keep the
-//! processor for longer than that is worth, they are not let in for a while: who sleeps is woken before them.
+//! One more look, after other threads had the processor, finds what a client on the same processor has sent by then. It
+//! finds many requests together, where otherwise each request would have woken the connection. If a client waits for
+//! each answer before it asks again, and it was quick the last time, the connection looks for longer: to wake a
+//! processor takes longer than such a client does. If other threads keep the processor for longer than a look is worth,
+//! the connection does not yield to them for a while. It sleeps instead, because a thread that sleeps is scheduled
+//! before them when it wakes.
 
 use blkmq::{Clock, Time};
 
-/// How long a client that was quick the last time is looked for, in nanoseconds. Each time that it is not quick again,
-/// it costs this.
+/// How long the connection looks for a request of a client that was quick the last time, in nanoseconds. If the client
+/// is not quick again, this time is lost.
 const WATCH: u64 = 100_000;
 
-/// What it is worth to find a request without being woken for it, in nanoseconds.
+/// How many nanoseconds it saves to find a request without being woken for it.
 const WORTH: u64 = 50_000;
 
-/// For how many times as long as others have kept the processor in vain they are not let in: no more than a sixteenth
-/// of the time is lost to them, whoever they are.
+/// After other threads have kept the processor in vain for some time, the connection does not yield to them for this
+/// many times as long. So at most a sixteenth of the time is lost to them.
 const REST: u64 = 16;
 
-/// Turns in a row, each with one request, after which a client counts as one that waits for its answers.
+/// The number of turns in a row with one request each after which a client counts as one that waits for its answers.
 const SINGLES: u8 = 8;
 
-/// Whom a connection waits for.
+/// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Awaited {
-    /// The client, to ask for something.
+    /// The client, which may ask for something.
     Client,
-    /// The client, to send the rest of a request.
+    /// The client, which has to send the rest of a request.
     Sender,
-    /// Somebody else too: the device, or who moves a virtual clock.
+    /// Something besides the client: the device, or a thread that moves a virtual clock.
     Others,
 }
 
-/// How to look again.
+/// How a connection looks again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// What comes meanwhile is answered together with what came before.
+    /// At once. Requests that came meanwhile are answered together with those that came before.
     AtOnce,
-    /// The same once the client has taken most of its answers, which it mostly has.
+    /// After the client has taken most of its answers. Mostly it has done so already.
     AfterAnswers,
-    /// After whoever else wants the processor has had it.
+    /// After other threads that want the processor have had it.
     Yielding,
 }
 
-/// The looks of one connection.
+/// The state that decides how one connection looks again.
 #[derive(Debug)]
 pub(super) struct Vigil {
-    /// Not the queue's, which may go from tick to tick, or stand still.
+    /// Not the queue's clock, which may move only from tick to tick, or stand still.
     clock: Clock,
-    /// Turns in a row that brought one request each, up to twice [`SINGLES`]; then on from there.
+    /// The number of turns in a row that brought one request each. It counts up to twice [`SINGLES`].
     singles: u8,
-    /// Since when there was nothing to do.
+    /// When there began to be nothing to do.
     since: Option<Time>,
     last: Option<Look>,
-    /// When it was said how to look the last time.
+    /// The time of the last decision how to look.
     looked: Time,
-    /// It is for the client alone to go on.
+    /// Whether only the client can make the connection go on.
     is_for_client: bool,
-    /// The last time that it was, it took less than [`WATCH`].
+    /// Whether that took less than [`WATCH`] the last time.
     was_quick: bool,
-    /// Until when others had the processor just before this turn, and for how many nanoseconds.
+    /// When other threads had the processor just before this turn, and for how many nanoseconds.
     yielded: Option<(Time, u64)>,
-    /// Before this nobody is let in.
+    /// The connection does not yield before this time.
     rest: Time,
 }
 
@@ -82,13 +84,13 @@ impl Default for Vigil {
 }
 
 impl Vigil {
-    /// One that sleeps at once, for the client waits for each answer, and others keep the processor.
+    /// A vigil that sleeps at once, because the client waits for each answer and other threads keep the processor.
     #[cfg(test)]
     pub(super) fn at_rest() -> Self {
         Self { singles: SINGLES, rest: Time(u64::MAX), ..Self::default() }
     }
 
-    /// A turn brought so many requests.
+    /// Called when a turn brought this many requests.
     pub(super) fn note(&mut self, requests: usize) {
         if let Some((end, took)) = self.yielded.take()
             && took > WORTH * requests.max(1) as u64
@@ -103,7 +105,7 @@ impl Vigil {
         };
     }
 
-    /// Others had the processor, as the last look said.
+    /// Called when other threads had the processor, because the last look said so.
     pub(super) fn note_yield(&mut self) {
         self.note_yield_at(self.looked, self.clock.now());
     }
@@ -112,7 +114,7 @@ impl Vigil {
         self.yielded = Some((end, end.since(start)));
     }
 
-    /// There is nothing to do. Returns how to look again, or `None` to sleep.
+    /// Called when there is nothing to do. Returns how to look again, or `None` to sleep.
     ///
     /// COST: a clock reading.
     pub(super) fn look(&mut self, awaited: Awaited) -> Option<Look> {
@@ -127,12 +129,12 @@ impl Vigil {
         self.last = match (self.since, self.last) {
             (None, _) => {
                 (self.since, self.is_for_client) = (Some(now), is_for_client);
-                // It may be a client with so many answers to take that it sends one request for each.
+                // The client may have so many answers to take that it sends one request for each answer.
                 let may_be_behind = !waits_for_answers || self.singles == 2 * SINGLES;
                 match awaited {
                     _ if !may_be_behind => yielding,
                     Awaited::Client => Some(Look::AfterAnswers),
-                    // Who sends is in a hurry, and a device is not told by the client's socket.
+                    // A client that is sending is in a hurry. And the client's socket tells nothing of the device.
                     Awaited::Sender | Awaited::Others => Some(Look::AtOnce),
                 }
             }
@@ -145,7 +147,7 @@ impl Vigil {
         self.last
     }
 
-    /// There was something to do.
+    /// Called when there was something to do.
     ///
     /// COST: a clock reading if there was nothing before.
     pub(super) fn end(&mut self) {
@@ -167,8 +169,8 @@ impl Vigil {
 mod tests {
     use super::*;
 
-    /// Turns of one request each, the next of which comes `gap` after the answer. Returns how it was looked for, if
-    /// each look takes 10 us.
+    /// Turns with one request each. Each request comes `gap` after the last answer. Returns how the connection looked
+    /// for it, if each look takes 10 us.
     fn looks(vigil: &mut Vigil, start: u64, gap: u64) -> Vec<Look> {
         vigil.note(1);
         let looks =
@@ -194,7 +196,8 @@ mod tests {
         assert_eq!(looks(&mut vigil, 0, 50_000), TWO, "it sends several together, and so has not waited");
     }
 
-    /// Red if a client that is behind, and so sends one request for each answer that it takes, is never left alone.
+    /// Red if a client that is behind, and so sends one request for each answer that it takes, never gets time to take
+    /// its answers.
     #[test]
     fn a_client_that_waits_for_its_answers_may_have_many_to_take_now_and_then() {
         let mut vigil = Vigil::default();
@@ -205,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Red if a client that is sending, or a device that is at work, waits while answers are taken.
+    /// Red if a client that is sending, or a device that is at work, has to wait while the client takes answers.
     #[test]
     fn only_a_client_that_may_ask_for_something_is_left_alone() {
         for (awaited, first) in
@@ -228,8 +231,8 @@ mod tests {
         assert_eq!(looks(&mut vigil, 0, 50_000).len(), 5);
     }
 
-    /// Red if others are let in again and again who keep the processor: a client that waits for its answers would get
-    /// one for each of their turns.
+    /// Red if the connection yields again and again to threads that keep the processor: a client that waits for its
+    /// answers would get only one answer for each of their turns.
     #[test]
     fn who_keeps_the_processor_for_long_is_not_let_in_for_a_while() {
         let mut vigil = Vigil::default();

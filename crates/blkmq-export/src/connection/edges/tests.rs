@@ -36,8 +36,8 @@ fn bytes_are_rounded_to_blocks_outwards_and_inwards() {
     assert_eq!((edges.skip(4097), edges.up(4097), edges.down(4097)), (1, 8192, 4096));
 }
 
-/// Red if a connection takes what was claimed before it came for passed: its change would be undone by what the claim's
-/// owner had read.
+/// Red if a connection takes claims for passed that were made before it joined: its change would be undone by the write
+/// of the claim's owner, which had read the block before.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_connection_that_comes_later_looks_before_its_first_change() {
@@ -52,8 +52,8 @@ fn a_connection_that_comes_later_looks_before_its_first_change() {
     first.end(ticket);
 }
 
-/// The first connection, which has claimed the first and the third block; and another one, as many of whose changes of
-/// the first block wait for that as may have claims, and one more.
+/// A first connection, which has claimed the first and the third block. And a second connection with changes of the
+/// first block that wait for the first connection: as many as may have claims, and one more.
 fn crowded() -> (Seat, [Ticket; 2], Edges, Bench) {
     let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
     let bell = || Arc::new(EventFd::new().unwrap());
@@ -66,7 +66,7 @@ fn crowded() -> (Seat, [Ticket; 2], Edges, Bench) {
     (first, tickets, edges, bench)
 }
 
-/// What a connection has beside its edges, with one task that changes everything.
+/// The parts of a connection other than its edges, with one task that makes all changes.
 struct Bench {
     tasks: Tasks,
     task: TaskId,
@@ -89,14 +89,14 @@ impl Bench {
         Hands { tasks: &self.tasks, pool: &mut self.pool, waiting: &mut self.waiting }
     }
 
-    /// Changes the block that begins here.
+    /// Changes the block that begins at this byte.
     fn change(&mut self, edges: &mut Edges, start: u64) {
         self.tasks.get_mut(self.task).outstanding += 1;
         let bio = Bio::discard(start / SECTOR_SIZE as u64, 8).with_user_data(edges.mark(self.task));
         edges.change_whole(&mut self.hands(), bio);
     }
 
-    /// The device has done so many of the changes that wait for it.
+    /// Tells that the device has done this many of the changes that wait for it.
     fn settle(&mut self, edges: &mut Edges, changes: usize) {
         for _ in 0..changes {
             let (mut bio, mut status) = (self.waiting.pop_front().expect("it has begun"), Status::Ok);
@@ -106,8 +106,8 @@ impl Bench {
     }
 }
 
-/// Red if a change that comes takes the claim that another one waits for: zeroes of many steps would keep that one for
-/// as long as they last.
+/// Red if a new change takes the claim that another change waits for: a write of zeroes in many steps would keep that
+/// change waiting until all of its steps are over.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_change_that_waits_for_a_claim_comes_before_one_that_comes_later() {
@@ -116,7 +116,7 @@ fn a_change_that_waits_for_a_claim_comes_before_one_that_comes_later() {
     edges.look(&mut bench.hands());
     assert_eq!(bench.waiting.len(), MAX_CLAIMS);
     bench.settle(&mut edges, 1);
-    // A part of its block is claimed, so it needs a claim too.
+    // A part of this block is claimed, so this change needs a claim too.
     bench.change(&mut edges, 8192);
     assert_eq!((edges.claims.len(), edges.backlog.len()), (MAX_CLAIMS - 1, 2));
     edges.look(&mut bench.hands());
@@ -126,8 +126,8 @@ fn a_change_that_waits_for_a_claim_comes_before_one_that_comes_later() {
     first.end(other);
 }
 
-/// Red if a connection whose rest has ended within a look goes on without looking: what others have claimed between the
-/// two counts as known to it, and it would change what they have read.
+/// Red if a connection whose rest has ended within a look goes on without looking again: claims that others made in
+/// between would count as known to it, and it would change blocks that the others have read.
 #[test]
 #[cfg_attr(miri, ignore = "there are no descriptors")]
 fn a_connection_whose_rest_has_ended_within_a_look_looks_again() {
@@ -139,7 +139,7 @@ fn a_connection_whose_rest_has_ended_within_a_look_looks_again() {
     edges.look(&mut bench.hands());
     bench.settle(&mut edges, MAX_CLAIMS);
     assert!(edges.seat.rests());
-    // No claim is left, and the last change needs none.
+    // No claim is left, so the last change needs none.
     edges.look(&mut bench.hands());
     assert!(!edges.seat.rests() && !edges.has_works() && bench.waiting.len() == 1);
     assert!(edges.is_wary());
@@ -147,7 +147,7 @@ fn a_connection_whose_rest_has_ended_within_a_look_looks_again() {
     assert!(!edges.is_wary(), "there is nothing to be seen");
 }
 
-/// Red if epochs that have gone round are compared as if they had not: a part would wait for ever, or not at all.
+/// Red if epochs that have wrapped around are compared as if they had not: a part would wait for ever, or not at all.
 #[test]
 fn what_an_operation_is_for_comes_back_with_it_and_epochs_go_round() {
     for (place, epoch) in [(None, 0), (Some(0), 1), (Some((1 << PLACE_BITS) - 2), (1 << EPOCH_BITS) - 1)] {

@@ -14,7 +14,7 @@ use crate::nbd::commands;
 use crate::nbd::negotiation::Agreement;
 use crate::{Export, Server};
 
-/// A client's end of a socket, and the connection at the other, whose client has just chosen a device of 1 MiB.
+/// A client's end of a socket, and the connection at the other end. The client has just chosen a device of 1 MiB.
 fn connection() -> (UnixStream, Transmission, Server) {
     let queue = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();
     let server = Server::builder().export(Export::new("", queue)).start().unwrap();
@@ -42,8 +42,8 @@ fn request(kind: u16) -> Vec<u8> {
     request.concat()
 }
 
-/// Red, for it waits for ever, if what is received last, which is short, means as ever that the socket is to be waited
-/// for: it is waited for no more.
+/// Red, because it waits for ever, if the last receive, which is short, makes the connection wait for the socket as
+/// usual: this socket will never become ready again.
 #[test]
 #[cfg_attr(miri, ignore = "there are no sockets")]
 fn who_is_gone_is_heard_to_the_end_though_nobody_looks_again() {
@@ -55,7 +55,7 @@ fn who_is_gone_is_heard_to_the_end_though_nobody_looks_again() {
     assert!(matches!(transmission.run(), Err(Ending::Gone)));
 }
 
-/// Red if the request that is cut off fails for another reason than that which ended the input.
+/// Red if the request that is cut off fails for another reason than the one that ended the input.
 #[test]
 #[cfg_attr(miri, ignore = "there are no sockets")]
 fn a_write_that_a_drain_cuts_off_before_it_is_looked_at_fails_for_the_drain() {
