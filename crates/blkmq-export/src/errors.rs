@@ -9,23 +9,23 @@ use crate::nbd::Errno;
 /// Kinds of error.
 const NR_KINDS: usize = Errno::ALL.len();
 
-/// The place of a kind.
+/// The index of a kind.
 fn index(errno: Errno) -> usize {
     Errno::ALL.iter().position(|kind| *kind == errno).expect("it has every kind")
 }
 
-/// Requests that were answered with an error, by its kind.
+/// How many requests were answered with an error, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Errors([u64; NR_KINDS]);
 
 impl Errors {
-    /// Requests that were answered with this one.
+    /// How many requests were answered with this error.
     #[must_use]
     pub fn of(&self, errno: Errno) -> u64 {
         self.0[index(errno)]
     }
 
-    /// Requests that were answered with any.
+    /// How many requests were answered with any error.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
@@ -38,12 +38,12 @@ impl AddAssign for Errors {
     }
 }
 
-/// The errors of one connection. Its thread alone counts.
+/// The errors of one connection. Only the connection's own thread counts.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorMeter([AtomicU64; NR_KINDS]);
 
 impl ErrorMeter {
-    /// A request is answered with this error.
+    /// Counts a request that is answered with this error.
     pub(crate) fn count(&self, errno: Errno) {
         add(&self.0[index(errno)], 1);
     }

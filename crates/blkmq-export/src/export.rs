@@ -1,4 +1,4 @@
-//! What clients can connect to: a queue under a name.
+//! What clients can connect to: a queue with a name.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
 /// A queue as clients see it.
 #[derive(Debug, Clone)]
 pub struct Export {
-    /// The name that clients ask for, at most 4096 bytes; that of the default export is empty.
+    /// The name that clients ask for, at most 4096 bytes. The default export has an empty name.
     pub name: String,
-    /// What people are told it is, at most 4096 bytes; may be empty.
+    /// A description for people, at most 4096 bytes. It may be empty.
     pub description: String,
-    /// Nothing can be written.
+    /// Whether nothing can be written.
     pub read_only: bool,
     /// The queue. Several exports and servers may share one.
     pub queue: Arc<RequestQueue>,
     /// The share of each connection relative to the queue's other clients, 1 to 1000.
     pub weight: u16,
-    /// The priority of what the connections do; its level is from 0 to 7.
+    /// The priority of the operations of the connections. Its level is from 0 to 7.
     pub priority: IoPriority,
-    /// The clients that may use it. Where nothing is said, all may; but a server whose clients have to show
-    /// certificates does not start before it is said of each export.
+    /// The clients that may use the export. `None`: all may. A server whose clients have to show certificates does not
+    /// start unless each of its exports has a list.
     pub allow: Option<Allow>,
 }
 
@@ -40,14 +40,14 @@ impl Export {
         Self { name: name.into(), description: String::new(), read_only: false, queue, weight, priority, allow: None }
     }
 
-    /// The same export, for these clients.
+    /// The same export, for these clients only.
     #[must_use]
     pub fn allowing(mut self, allow: Allow) -> Self {
         self.allow = Some(allow);
         self
     }
 
-    /// The same export, described.
+    /// The same export, with a description.
     #[must_use]
     pub fn described(mut self, description: impl Into<String>) -> Self {
         self.description = description.into();
@@ -61,7 +61,7 @@ impl Export {
         self
     }
 
-    /// What is wrong with it, if anything. `names_clients`: clients have to show certificates.
+    /// What is wrong with the export, if anything is. `names_clients`: clients have to show certificates.
     pub(crate) fn check(&self, names_clients: bool) -> Result<(), String> {
         let Self { name, description, weight, priority, .. } = self;
         for (what, text) in [("name", name), ("description", description)] {
@@ -89,12 +89,12 @@ impl Export {
         self.allow.as_ref().unwrap_or(&Allow::Anybody).grant(client, self.priority)
     }
 
-    /// Whether the client may use the export, and then whether it may write.
+    /// `None` if the client may not use the export; else whether it may write.
     pub(crate) fn is_open(&self, client: &Entry) -> Option<bool> {
         self.grant(client).map(|grant| grant.writes)
     }
 
-    /// What a client is told that may not use the export.
+    /// The message to a client that may not use the export.
     pub(crate) fn refusal(&self, client: &Entry) -> String {
         let who = match (client.name.get(), client.user) {
             (Some(name), _) => Who::Certificate(name.clone()).to_string(),
@@ -104,19 +104,19 @@ impl Export {
         format!("{who} is not among those whom the server allows export {:?}", self.name)
     }
 
-    /// Size in bytes: as many whole blocks as the device has, but for what it lacks of the last one.
+    /// The size in bytes: all whole blocks of the device, without the part that the device lacks of its last block.
     fn size(&self) -> u64 {
         let limits = self.queue.limits();
         let bytes = limits.size_bytes();
         if limits.missing_bytes > 0 { bytes } else { bytes - bytes % u64::from(limits.logical_block_size) }
     }
 
-    /// By the export's own wish, or because the device is.
+    /// Whether nothing can be written, because the export or the device is read-only.
     fn is_read_only(&self) -> bool {
         self.read_only || self.queue.limits().read_only
     }
 
-    /// `writes`: the client may write.
+    /// `writes`: whether the client may write.
     fn flags(&self, writes: bool) -> u16 {
         let limits = self.queue.limits();
         let mut flags = transmission::HAS_FLAGS | transmission::SEND_CACHE | promises(&limits);
@@ -129,17 +129,17 @@ impl Export {
         if limits.max_discard_sectors > 0 {
             flags |= transmission::SEND_TRIM;
         }
-        // What a device cannot zero is zeroed by writing, and a fast request for it is refused at once.
+        // If a device cannot write zeroes, they are written as data, and a fast request for zeroes is refused at once.
         flags | transmission::SEND_WRITE_ZEROES | transmission::SEND_FAST_ZERO
     }
 
-    /// What a client is told. `most`: bytes that one connection may have in flight, at least 64 KiB. `writes`: it may
-    /// write.
+    /// What a client is told of the export. `most`: bytes that one connection may have in flight, at least 64 KiB.
+    /// `writes`: whether the client may write.
     pub(crate) fn offer(&self, most: usize, writes: bool) -> Offer {
         let limits = self.queue.limits();
         let most = u32::try_from(most).unwrap_or(u32::MAX).min(MAX_PAYLOAD);
         let maximum = most - most % limits.logical_block_size;
-        // A power of two that one request can hold; 4096 is what clients take for granted.
+        // A power of two that fits into one request. Clients assume 4096 anyway.
         let longest = 1 << maximum.ilog2();
         let preferred =
             limits.physical_block_size.max(limits.logical_block_size).clamp(4096, longest).next_power_of_two();
@@ -165,8 +165,8 @@ impl Export {
         }
     }
 
-    /// The queue's client for a connection, named after the client's certificate, or else after the export;
-    /// `None` if it may not use this export.
+    /// The queue's client for a connection. It has the name in the client's certificate, or else the name of the
+    /// export. `None` if the client may not use this export.
     pub(crate) fn client(&self, entry: &Entry) -> Option<Client> {
         let grant = self.grant(entry)?;
         let name = entry.name.get().unwrap_or(&self.name);
@@ -176,21 +176,21 @@ impl Export {
     }
 }
 
-/// Whether what has completed is durable after a flush.
+/// Whether completed data is durable after a flush.
 fn can_flush(limits: &Limits) -> bool {
     limits.check_durability(Op::Flush, &Flags::NONE).is_ok()
 }
 
-/// Whether a write can be answered when it is durable.
+/// Whether a write can be answered only when it is durable.
 fn can_fua(limits: &Limits) -> bool {
     limits.check_durability(Op::Write, &Flags { fua: true, ..Flags::NONE }).is_ok()
 }
 
-/// What is promised of durability: no more than the device can keep.
+/// The flags that promise durability. They promise no more than the device can keep.
 fn promises(limits: &Limits) -> u16 {
     let mut flags = 0;
     if can_flush(limits) {
-        // All connections share the queue, and its flush covers what any of them completed.
+        // All connections share the queue, and a flush of the queue covers what any of them completed.
         flags |= transmission::SEND_FLUSH | transmission::CAN_MULTI_CONN;
     }
     if can_fua(limits) {
@@ -223,8 +223,8 @@ mod tests {
         assert_eq!(disk & transmission::SEND_TRIM, 0);
     }
 
-    /// Red if a device without a cache, which keeps all that completes, is said to keep nothing, or one that cannot
-    /// flush to keep everything.
+    /// Red if a device without a cache, which keeps everything that completes, is reported to keep nothing, or if a
+    /// device that cannot flush is reported to keep everything.
     #[test]
     fn a_flush_is_offered_where_it_means_something_or_nothing_is_volatile() {
         use transmission::{CAN_MULTI_CONN, SEND_FLUSH, SEND_FUA};
@@ -248,8 +248,7 @@ mod tests {
         assert_eq!((offer.size, offer.preferred, offer.maximum), (10_240_000, 4096, 99_840));
     }
 
-    /// Red if a weight, a level of a priority, be it the export's or a client's, or the length of a name is not looked
-    /// at.
+    /// Red if a weight, the level of a priority (of the export or of a client), or the length of a name is not checked.
     #[test]
     fn what_cannot_be_is_refused_with_what_could() {
         let good = export("ram,size=1M");
@@ -271,8 +270,8 @@ mod tests {
         assert_eq!(name, "the name of an export has 4097 bytes; at most 4096");
     }
 
-    /// Red if the first entry that is for a client does not count, nor what it says of writing and of the priority, or
-    /// if the queue's client does not get that priority.
+    /// Red if another permit than the first one for a client counts, if its right to write or its priority is ignored,
+    /// or if the queue's client does not get that priority.
     #[test]
     #[cfg_attr(miri, ignore = "there are no descriptors")]
     fn a_client_gets_what_the_first_entry_for_it_says() {

@@ -1,5 +1,5 @@
-//! Sockets that listen already when the process starts, as systemd and libnbd hand them over: the descriptors from 3
-//! on, told of by variables of the environment.
+//! Sockets that already listen when the process starts, as systemd and libnbd hand them over: descriptors from 3 on,
+//! which variables of the environment describe.
 #![expect(unsafe_code, reason = "descriptors are handed over by their numbers")]
 
 use std::env;
@@ -9,53 +9,56 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
-/// The variables that tell of them. Who starts other programs keeps these from them, for whom they do not hold.
+/// The variables that describe the sockets. A program that starts other programs removes them for these, because they
+/// do not hold for other programs.
 pub const VARIABLES: [&str; 4] = ["LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// The number of the first one.
+/// The number of the first descriptor.
 const FIRST: RawFd = 3;
 
-/// Takes the sockets that were handed over to this process, in order; there are none the second time. It is called
-/// before anything else opens descriptors or takes these. Programs that this one starts do not get them.
+/// Takes the sockets that were handed over to this process, in order. A second call returns none. The caller calls this
+/// before it opens other descriptors, and before it uses these. Programs that this process starts do not get the
+/// sockets.
 ///
 /// # Errors
-/// The variables make no sense, or tell of a descriptor that is not open; the text says which and what.
+/// The variables make no sense, or they name a descriptor that is not open. The text says which, and what is wrong.
 pub fn take() -> Result<Vec<OwnedFd>, String> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| env::var(name).ok();
     let count = count(std::process::id(), variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref())?;
-    // Relaxed: of two callers one gets them, and nothing else goes from one to the other.
+    // Relaxed: of two callers one gets the sockets, and nothing else is passed from one caller to the other.
     if count == 0 || TAKEN.swap(true, Ordering::Relaxed) {
         return Ok(Vec::new());
     }
     claim(FIRST, count)
 }
 
-/// How many there are for the process `own`, given the values of `LISTEN_PID` and `LISTEN_FDS`.
+/// How many sockets there are for the process `own`, given the values of `LISTEN_PID` and `LISTEN_FDS`.
 fn count(own: u32, pid: Option<&str>, fds: Option<&str>) -> Result<RawFd, String> {
     let (Some(pid), Some(fds)) = (pid, fds) else { return Ok(0) };
     let number = |name: &str, text: &str| text.parse::<u32>().map_err(|_| format!("{name}: '{text}' is not a number"));
     if number("LISTEN_PID", pid)? != own {
-        // They were for a process that started this one.
+        // The sockets were for a process that started this one.
         return Ok(0);
     }
     RawFd::try_from(number("LISTEN_FDS", fds)?).map_err(|_| format!("LISTEN_FDS: {fds} descriptors cannot be open"))
 }
 
-/// Takes so many descriptors from the number `first` on. Of those that are open nobody is the owner.
+/// Takes this many descriptors, from the number `first` on. If they are open, nothing in this process owns them.
 fn claim(first: RawFd, count: RawFd) -> Result<Vec<OwnedFd>, String> {
     let mut sockets = Vec::new();
     for fd in (first..).take(count as usize) {
         let failed = |error: std::io::Error| format!("LISTEN_FDS: descriptor {fd}: {error}");
         fs::symlink_metadata(format!("/proc/self/fd/{fd}")).map_err(failed)?;
-        // SAFETY: it is open, as was just seen, and borrowed for this look alone.
+        // SAFETY: the descriptor is borrowed only for this call, which reports a descriptor that is not open as an
+        // error.
         let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).map_err(|error| failed(error.into()))?;
         if flags.contains(FdFlags::CLOEXEC) {
             return Err(format!("LISTEN_FDS: descriptor {fd}: it was opened here, and not handed over"));
         }
-        // SAFETY: it is open, and has come from who started this process: what is opened here is marked as closed when
-        // another program begins. So it is nobody's here, and whoever asks gets it only the first time, for it is
-        // marked now.
+        // SAFETY: the descriptor is open, and it comes from the program that started this process: descriptors that
+        // this process opens are marked to be closed when another program begins. So nothing in this process owns it.
+        // It is marked from now on, so only the first caller gets it.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         sockets.push(socket);
@@ -90,7 +93,7 @@ mod tests {
         let fd = rustix::io::fcntl_dupfd_cloexec(&file, 500).unwrap().into_raw_fd();
         let error = claim(fd, 1).unwrap_err();
         assert_eq!(error, format!("LISTEN_FDS: descriptor {fd}: it was opened here, and not handed over"));
-        // SAFETY: it was just opened, and nobody else knows of it.
+        // SAFETY: the descriptor was just opened, and no other code knows its number.
         fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty()).unwrap();
         let sockets = claim(fd, 1).unwrap();
         assert_eq!(sockets.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(), [fd]);

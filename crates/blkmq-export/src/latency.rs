@@ -1,4 +1,4 @@
-//! How long requests take: histograms that one thread fills and any thread reads.
+//! How long requests take: histograms that one thread writes and any thread reads.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,13 +7,13 @@ use blkmq::Time;
 
 use crate::nbd::command::Command;
 
-/// What is counted apart.
+/// The kinds of requests that are counted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Kind {
     /// Reads.
     Read,
-    /// Writes, those of zeroes included.
+    /// Writes, including writes of zeroes.
     Write,
     /// Trims.
     Trim,
@@ -25,7 +25,7 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Trim, Self::Flush];
 
-    /// That of a command; `None` if its requests are not counted.
+    /// The kind of a command. `None` if its requests are not counted.
     pub(crate) const fn of(command: Command) -> Option<Self> {
         match command {
             Command::Read => Some(Self::Read),
@@ -37,24 +37,24 @@ impl Kind {
     }
 }
 
-/// Buckets of a histogram.
+/// The number of buckets of a histogram.
 pub const NR_BUCKETS: usize = 26;
-/// Longest time of the first bucket, as an exponent of two, in nanoseconds: about a microsecond.
+/// The longest time in the first bucket, as an exponent of two, in nanoseconds: about a microsecond.
 const FIRST: u32 = 10;
 
-/// Requests by how long they took, from when the server had taken them up, within the bounds of their connection, to
-/// when their reply was made.
+/// Requests by the time that they took: from the moment when the server had taken a request, within the bounds of its
+/// connection, to the moment when its reply was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Histogram {
-    /// Requests of each bucket. Each bucket is twice as long as the one before; the last one takes what is longer
-    /// still.
+    /// The number of requests in each bucket. The limit of each bucket is twice that of the bucket before it. The last
+    /// bucket has all longer requests.
     pub buckets: [u64; NR_BUCKETS],
     /// Nanoseconds that all requests took.
     pub sum_ns: u64,
 }
 
 impl Histogram {
-    /// The longest time of a bucket in nanoseconds; `None` for the last one, which takes every longer one.
+    /// The longest time in a bucket, in nanoseconds. `None` for the last bucket, which has no limit.
     #[must_use]
     pub fn upper_ns(bucket: usize) -> Option<u64> {
         (bucket + 1 < NR_BUCKETS).then(|| 1 << (FIRST as usize + bucket))
@@ -74,9 +74,9 @@ impl AddAssign for Histogram {
     }
 }
 
-/// The bucket of requests that took so many nanoseconds.
+/// The bucket of a request that took this many nanoseconds.
 fn bucket(ns: u64) -> usize {
-    // The number of bits of what is longer than whole first buckets.
+    // The number of bits of the time, counted in lengths of the first bucket.
     let bits = u64::BITS - (ns.saturating_sub(1) >> FIRST).leading_zeros();
     (bits as usize).min(NR_BUCKETS - 1)
 }
@@ -110,12 +110,12 @@ pub(crate) fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
-/// The histograms of one connection. Its thread alone counts.
+/// The histograms of one connection. Only the connection's own thread counts.
 #[derive(Debug, Default)]
 pub(crate) struct Meter([Cells; Kind::ALL.len()]);
 
 impl Meter {
-    /// A request of this command is over.
+    /// Counts a request of this command when it is over.
     pub(crate) fn count(&self, command: Command, taken: Time, over: Time) {
         let Some(kind) = Kind::of(command) else { return };
         let (cells, ns) = (&self.0[kind as usize], over.since(taken));
@@ -123,7 +123,7 @@ impl Meter {
         add(&cells.sum_ns, ns);
     }
 
-    /// What was counted so far; a request that is just being counted may be there in part.
+    /// The counts so far. A request that is being counted at this moment may be in only a part of them.
     pub(crate) fn read(&self) -> Latencies {
         let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         Latencies(

@@ -1,10 +1,10 @@
 //! NBD clients in front of a queue: a server as a library.
 //!
-//! A [`Server`] has exports, each a [`blkmq::RequestQueue`] under a name, and listens at Unix sockets and TCP ports.
-//! Each connection has a thread with a [`blkmq::Submitter`] of its own: the requests that arrive together go through
-//! the queue as one plug, and the replies that are ready together go out in one system call. What a connection may hold
-//! is bounded; a client that asks for more, or does not read its replies, waits, and nobody else does. [`Tls`] encrypts
-//! connections and verifies clients; those without it go the same way as if it were not there.
+//! A [`Server`] has exports, each a [`blkmq::RequestQueue`] with a name, and listens at Unix sockets and TCP ports.
+//! Each connection has a thread with its own [`blkmq::Submitter`]. Requests that arrive together go through the queue
+//! as one plug, and replies that are ready together are sent in one system call. What a connection may hold is bounded:
+//! a client that asks for more, or that does not read its replies, waits, and no other client does. [`Tls`] encrypts
+//! connections and verifies clients. Connections without TLS cost no more because TLS exists.
 //!
 //! ```
 //! use blkmq::RequestQueue;

@@ -19,25 +19,26 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::uri;
 
-/// Connections that may wait to be accepted.
+/// The most connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// When a TCP client that says nothing is asked whether it is still there, how often again, and after how many
-/// questions without an answer it is not: a machine that is dead is noticed after two minutes.
+/// Three values: how long a TCP client may say nothing before the system asks whether it is still there; the time until
+/// the system asks again; and how many unanswered questions end the connection. So a dead machine is noticed after two
+/// minutes.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(10), 6);
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Address {
-    /// A Unix socket, whose file is removed when the server ends.
+    /// A Unix socket. Its file is removed when the server ends.
     Unix {
-        /// The file, made when the server starts. A socket that is there already and that nobody listens at is
-        /// replaced.
+        /// The file, which is made when the server starts. A socket that is already there is replaced if no process
+        /// listens at it.
         path: PathBuf,
         /// The file's permissions.
         mode: u32,
     },
-    /// A TCP port; 0 for one that is free.
+    /// A TCP port. With port 0 the system chooses a free port.
     Tcp(SocketAddr),
 }
 
@@ -63,13 +64,13 @@ impl fmt::Display for Address {
     }
 }
 
-/// The file of a socket: removed at the end, unless another file has taken its place.
+/// The file of a socket. It is removed at the end, unless another file has taken its place.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
-    /// Another server listens at it too, and goes on with it.
+    /// Whether another server listens at the file too, and continues to use it.
     stays: AtomicBool,
 }
 
@@ -82,10 +83,10 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Relaxed: the last owner of the listener drops it, and the thread that set this was an owner before.
+        // Relaxed: the last owner of the listener drops it, and the thread that set this flag was an owner before.
         let stays = self.stays.load(Ordering::Relaxed);
         if !stays && Self::identity_of(&self.path).is_ok_and(|identity| identity == self.identity) {
-            // Somebody else may have been quicker.
+            // Another process may have removed the file already.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -96,13 +97,13 @@ enum Socket {
     Unix {
         listener: UnixListener,
         path: PathBuf,
-        /// The file if it is to be removed at the end.
+        /// The file, if it has to be removed at the end.
         file: Option<SocketFile>,
     },
     Tcp(TcpListener, SocketAddr),
 }
 
-/// A socket that listens. It does not block.
+/// A listening socket. It is non-blocking.
 #[derive(Debug)]
 pub(crate) struct Listener(Socket);
 
@@ -120,10 +121,10 @@ impl Listener {
         Ok(Self(socket))
     }
 
-    /// Takes a socket that listens already. Its file, if it has one, stays when the server ends.
+    /// Takes a socket that already listens. If it has a file, the file stays when the server ends.
     ///
     /// # Errors
-    /// It is another kind of socket, or none; the text says what it should be.
+    /// The socket is of another kind, or the descriptor is no socket. The text says what it should be.
     pub(crate) fn adopt(socket: OwnedFd) -> Result<Self, String> {
         let fd = socket.as_raw_fd();
         let wrong = |what: &str| {
@@ -157,8 +158,8 @@ impl Listener {
         Ok(Socket::Tcp(listener, address))
     }
 
-    /// Accepts a client: its socket and where it comes from, in words and otherwise. `None` if no client waits, or the
-    /// one that waited has left.
+    /// Accepts a client. Returns its socket, the text that says where the client comes from, and its source. `None` if
+    /// no client waits, or if the client that waited has left.
     pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, String, Source)>> {
         let accepted = match &self.0 {
             Socket::Unix { listener, .. } => listener.accept().map(|(stream, _)| {
@@ -167,7 +168,7 @@ impl Listener {
                 (fd, peer, source)
             }),
             Socket::Tcp(listener, _) => listener.accept().and_then(|(stream, address)| {
-                // Replies go out when they are ready; those that are ready together already go together.
+                // Replies are sent when they are ready. Replies that are ready together are already sent together.
                 stream.set_nodelay(true)?;
                 let (idle, interval, count) = KEEPALIVE;
                 set_socket_keepalive(&stream, true)?;
@@ -186,17 +187,17 @@ impl Listener {
         }
     }
 
-    /// The same socket, for a server that takes the place of this one: its file stays from now on.
+    /// The same socket, for a server that takes the place of this one. Its file stays from now on.
     pub(crate) fn share(&self) -> io::Result<OwnedFd> {
         let socket = self.as_fd().try_clone_to_owned()?;
         if let Socket::Unix { file: Some(file), .. } = &self.0 {
-            // Relaxed: as where it is read.
+            // Relaxed: for the same reason as where the flag is read.
             file.stays.store(true, Ordering::Relaxed);
         }
         Ok(socket)
     }
 
-    /// How clients name an export here.
+    /// The URI by which clients name an export at this socket.
     pub(crate) fn uri(&self, is_secure: bool, export: &str) -> String {
         match &self.0 {
             Socket::Unix { path, .. } => uri::unix(is_secure, path, export),
@@ -214,14 +215,14 @@ impl AsFd for Listener {
     }
 }
 
-/// Where a client comes from, as far as many of them may be the same one.
+/// Where a client comes from. Connections with the same source may be of the same client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// A user of this machine.
+    /// A user of this machine, by number.
     User(u32),
-    /// An address.
+    /// An IPv4 address.
     V4(Ipv4Addr),
-    /// The first half of an address: one machine may have all that begin with it.
+    /// The first half of an IPv6 address. One machine may have all addresses that begin with it.
     V6([u8; 8]),
 }
 
@@ -231,10 +232,10 @@ impl Source {
         Self::User(rustix::net::sockopt::socket_peercred(socket).map_or(u32::MAX, |peer| peer.uid.as_raw()))
     }
 
-    /// The user, if it is one.
+    /// The number of the user, if the source is a user.
     pub(crate) fn user(self) -> Option<u32> {
         match self {
-            // Of the other end of a socket that is no Unix socket the system says that it is this one.
+            // If the socket is not a Unix socket, the system gives this number for the other end.
             Self::User(u32::MAX) | Self::V4(_) | Self::V6(_) => None,
             Self::User(user) => Some(user),
         }
@@ -248,7 +249,7 @@ impl Source {
     }
 }
 
-/// Who is at the other end of a Unix socket.
+/// The process and user at the other end of a Unix socket.
 pub(crate) fn unix_peer(socket: BorrowedFd<'_>) -> String {
     match rustix::net::sockopt::socket_peercred(socket) {
         Ok(peer) => format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
@@ -268,13 +269,13 @@ fn listen_unix(path: PathBuf, mode: u32) -> io::Result<(UnixListener, SocketFile
     }
     let identity = SocketFile::identity_of(&path)?;
     let file = SocketFile { path, identity, stays: AtomicBool::new(false) };
-    // Before anybody can connect: a socket that does not listen yet refuses.
+    // This comes before any client can connect: a socket that does not listen yet refuses connections.
     fs::set_permissions(&file.path, fs::Permissions::from_mode(mode))?;
     listen(&socket, BACKLOG)?;
     Ok((UnixListener::from(socket), file))
 }
 
-/// Removes a socket's file that a server left behind.
+/// Removes the file of a socket that a server has left behind.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let in_the_way = |text: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, text));
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
@@ -342,7 +343,8 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// Red if the part of an address that a machine chooses counts, or that of its network does not.
+    /// Red if the part of an address that a machine chooses itself counts, or if the part of its network does not
+    /// count.
     #[test]
     fn one_machine_is_one_source_whatever_address_it_chooses() {
         let of = |text: &str| Source::of_address(text.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Where the server tells what happens to it.
+//! The log: where the server reports what happens.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-/// Lines that may wait to be told.
+/// The most lines that may wait for the log.
 const WAITING: usize = 1024;
-/// Warnings of one topic that are told at once.
+/// The most warnings of one topic that are logged without a pause.
 const BURST: u32 = 20;
-/// After this time one more is told.
+/// After this time one more warning of the topic may be logged.
 const REST: Duration = Duration::from_millis(500);
 /// How long a server that ends waits for its log.
 const PARTING: Duration = Duration::from_secs(1);
@@ -20,17 +20,17 @@ const PARTING: Duration = Duration::from_secs(1);
 pub enum Level {
     /// Clients come and go.
     Info,
-    /// Something that should not happen, though the server goes on.
+    /// Something happened that should not happen, but the server goes on.
     Warning,
 }
 
-/// Takes the lines that a server has to say. Every function of a level and a line is one.
+/// Takes the lines that a server logs. Every function with a level and a line as parameters implements this.
 ///
-/// It is called by one thread of the server, which does nothing else. While it does not return, lines wait, up to 1024
-/// of them, and those that come then are lost; nothing else waits for it. Of warnings of one kind it gets 20 at once
-/// and two a second after that, and a line that tells how many were left out.
+/// It is called by one thread of the server, which does nothing else. While a call has not returned, at most 1024 lines
+/// wait, and further lines are lost; nothing else in the server waits for the log. Of the warnings of one topic, 20 are
+/// passed on without a pause, and two a second after that. A further line says how many were left out.
 pub trait Log: Send + Sync {
-    /// One line without its end. What clients sent is in it with control characters escaped.
+    /// Takes one line, without its end. Control characters in text from clients are escaped.
     fn line(&self, level: Level, text: &str);
 }
 
@@ -40,14 +40,14 @@ impl<F: Fn(Level, &str) + Send + Sync> Log for F {
     }
 }
 
-/// What warnings are about. There may be too many of one topic, and the others are told all the same.
+/// The topics of warnings. If there are too many warnings of one topic, those of the other topics are still logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topic {
     /// The server itself.
     Server,
-    /// A connection that ended as none should.
+    /// A connection ended in a way in which no connection should end.
     Ending,
-    /// A client that was not let in.
+    /// A client was not let in.
     Refusal,
     /// What a device did.
     Device,
@@ -70,28 +70,28 @@ impl Topic {
 enum Line {
     Info(String),
     Warning(Topic, String),
-    /// Nothing to tell; there may be news.
+    /// No line: the thread that logs shall look at its state.
     Wake,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Lines for which there was no room.
+    /// Lines that were lost because there was no room.
     lost: AtomicU64,
     is_over: AtomicBool,
 }
 
-/// Takes lines without waiting, for a thread that tells them.
+/// Takes lines without waiting, and passes them to the thread that logs.
 #[derive(Debug)]
 pub(crate) struct Journal {
     lines: SyncSender<Line>,
     state: Arc<State>,
 }
 
-/// The thread that tells.
+/// The thread that logs.
 #[derive(Debug)]
 pub(crate) struct Teller {
-    /// Closed when it has ended.
+    /// Closed when the thread has ended.
     end: Mutex<Receiver<()>>,
 }
 
@@ -111,7 +111,7 @@ impl Journal {
 
     fn add(&self, line: Line) {
         if self.lines.try_send(line).is_err() {
-            // Relaxed: a number, which orders nothing.
+            // Relaxed: this is only a count, which orders nothing.
             self.state.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -124,22 +124,22 @@ impl Journal {
         self.add(Line::Warning(topic, text));
     }
 
-    /// Nothing more is said. Waits until all is told, but not for long: the log may never take it.
+    /// Called when no more lines come. Waits until all lines are logged, but not for long: the log may never take them.
     pub(crate) fn end(&self, teller: &Teller) {
-        // Relaxed: the teller looks again at the latest when it is woken, and the thread that waits here has said all
-        // that it has to say.
+        // Relaxed: the thread that logs looks again at the latest when it is woken, and the thread that waits here has
+        // sent all its lines.
         self.state.is_over.store(true, Ordering::Relaxed);
-        // One that has no room for this is not asleep.
+        // If there is no room for this line, the thread that logs is not asleep.
         let _ = self.lines.try_send(Line::Wake);
         let _ = teller.end.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PARTING);
     }
 }
 
-/// How many warnings of a topic may be told.
+/// How many warnings of a topic may be logged now.
 #[derive(Debug)]
 struct Bucket {
     left: u32,
-    /// When there was one more.
+    /// When the number last grew.
     filled: Instant,
     left_out: u64,
 }
@@ -149,7 +149,7 @@ impl Bucket {
         Self { left: BURST, filled: now, left_out: 0 }
     }
 
-    /// Whether another one may be told.
+    /// Whether another warning may be logged. Takes one from the number.
     fn take(&mut self, now: Instant) -> bool {
         let more = now.saturating_duration_since(self.filled).as_millis() / REST.as_millis();
         if more > 0 {
@@ -162,13 +162,13 @@ impl Bucket {
     }
 }
 
-/// Tells lines until the server has ended, and all are told.
+/// Logs lines until the server has ended and all lines are logged.
 fn tell(lines: &Receiver<Line>, state: &State, log: &dyn Log) {
     let mut buckets = Topic::ALL.map(|_| Bucket::new(Instant::now()));
     loop {
         let owes = buckets.iter().any(|bucket| bucket.left_out > 0);
         let line = match lines.try_recv() {
-            // Relaxed: as where it is set.
+            // Relaxed: for the same reason as where the flag is set.
             Err(TryRecvError::Empty) if !state.is_over.load(Ordering::Relaxed) => {
                 if owes {
                     lines.recv_timeout(REST)
@@ -191,7 +191,7 @@ fn tell(lines: &Receiver<Line>, state: &State, log: &dyn Log) {
             Ok(Line::Wake) | Err(_) => (),
         }
         let is_over = matches!(line, Err(RecvTimeoutError::Disconnected));
-        // Relaxed: a number, which orders nothing.
+        // Relaxed: this is only a count, which orders nothing.
         let lost = state.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             log.line(Level::Warning, &format!("{lost} lines were lost: more happens than the log takes"));
@@ -214,8 +214,8 @@ mod tests {
 
     use super::*;
 
-    /// Red, for it waits for ever, if a thread that has something to say waits for the log: here the log does not go on
-    /// before all is said.
+    /// Red, because it waits for ever, if a thread that sends a line waits for the log: here the log goes on only after
+    /// all lines are sent.
     #[test]
     fn a_log_that_takes_nothing_holds_nobody_up_and_is_told_what_it_lost() {
         let (go_on, waits) = channel::<()>();
@@ -229,7 +229,7 @@ mod tests {
         let (journal, teller) = Journal::start(Arc::new(log)).unwrap();
         (0..5000).for_each(|number| journal.inform(number.to_string()));
         drop(go_on);
-        // One may be in the log's hands while the others wait.
+        // One line may be with the log while the others wait.
         let lost = lines
             .iter()
             .find_map(|line| line.strip_suffix(" lines were lost: more happens than the log takes").map(str::to_owned));
@@ -238,8 +238,8 @@ mod tests {
         journal.end(&teller);
     }
 
-    /// Red if warnings are told without a limit, or those that are left out are not counted, or the limit of one topic
-    /// is that of another.
+    /// Red if the number of warnings is not limited, if warnings that are left out are not counted, or if one topic
+    /// uses up the limit of another.
     #[test]
     fn warnings_of_one_topic_are_limited_and_what_is_left_out_is_counted() {
         let lines = Arc::new(Mutex::new(Vec::new()));
@@ -259,7 +259,8 @@ mod tests {
         assert!(lines.contains(&(Level::Warning, "oh".to_owned())));
     }
 
-    /// Red if nothing is said after a burst any more, or what was not said is saved up without a bound.
+    /// Red if nothing is logged any more after a burst, or if the number of warnings that may be logged grows without a
+    /// bound.
     #[test]
     fn there_is_one_more_after_a_while() {
         let start = Instant::now();

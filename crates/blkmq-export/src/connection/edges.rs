@@ -410,8 +410,8 @@ impl Edges {
 }
 
 impl Part {
-    /// Called when a block has been read. The bytes that the client does not change go into the buffer, whose first byte
-    /// is byte `first` of the device.
+    /// Called when a block has been read. The bytes that the client does not change go into the buffer, whose first
+    /// byte is byte `first` of the device.
     fn take_in(&mut self, first: u64, block: u64, bio: &mut Bio, status: Status, pool: &mut Pool) {
         self.reads -= 1;
         let start = bio.sector * SECTOR_SIZE as u64;

@@ -486,8 +486,8 @@ impl Transmission {
         if self.has_output() {
             events |= PollFlags::OUT;
         }
-        // The threads of the other clients find what the device has done for them. A thread that polls for them may
-        // hold a lock that this thread waits for, so this comes before the time is looked at.
+        // The threads of other clients find what the device has done for these clients. `device_fds` may wait for a
+        // thread that polls for them, so it is called before the time is read.
         let device = if is_waiting { self.submitter.device_fds() } else { Vec::new() };
         let wakeup = self.submitter.next_wakeup();
         let clock = self.submitter.queue().clock();

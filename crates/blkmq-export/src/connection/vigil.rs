@@ -59,7 +59,7 @@ pub(super) struct Vigil {
     looked: Time,
     /// Whether only the client can make the connection go on.
     is_for_client: bool,
-    /// Whether that took less than [`WATCH`] the last time.
+    /// Whether the last wait for the client alone took less than [`WATCH`].
     was_quick: bool,
     /// When other threads had the processor just before this turn, and for how many nanoseconds.
     yielded: Option<(Time, u64)>,

@@ -6,14 +6,14 @@ use super::{Errno, REQUEST_MAGIC, command_flags, commands};
 /// Bytes of a request without its data.
 pub const REQUEST_SIZE: usize = 28;
 
-/// A request as it came.
+/// A request as the client sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Of [`command_flags`].
+    /// Bits of [`command_flags`].
     pub flags: u16,
-    /// Of [`commands`], or unknown.
+    /// One of [`commands`], or an unknown number.
     pub kind: u16,
-    /// The client's name for it.
+    /// The client's own number for the request.
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
@@ -21,7 +21,7 @@ pub struct Request {
     pub length: u32,
 }
 
-/// What connection and export agreed on, as far as it decides which requests are right.
+/// What the connection and the export agreed on, as far as it decides which requests are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// Size of the export in bytes.
@@ -30,76 +30,76 @@ pub struct Terms {
     pub block: u32,
     /// Longest read or write in bytes.
     pub maximum: u32,
-    /// Nothing can be written.
+    /// Whether nothing can be written.
     pub is_read_only: bool,
-    /// What has completed can be made durable by a flush.
+    /// Whether a flush can make completed data durable.
     pub can_flush: bool,
-    /// A write can be answered when it is durable.
+    /// Whether a write can be answered only when it is durable.
     pub can_fua: bool,
-    /// The device discards.
+    /// Whether the device discards.
     pub can_trim: bool,
-    /// The device writes zeroes without being sent them.
+    /// Whether the device can write zeroes that are not sent to it.
     pub can_zero: bool,
-    /// Structured replies were agreed on.
+    /// Whether structured replies were agreed on.
     pub has_structured_replies: bool,
-    /// The metadata context `base:allocation` was chosen.
+    /// Whether the metadata context `base:allocation` was chosen.
     pub has_allocation: bool,
 }
 
-/// A request that can be done.
+/// A valid request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Send the data.
     Read,
     /// Take the data, which follows the request.
     Write {
-        /// Answer when it is durable.
+        /// Answer only when the data is durable.
         fua: bool,
     },
-    /// Answer what came before, and close.
+    /// Answer the requests that came before, and close the connection.
     Disconnect,
-    /// Make what has completed durable.
+    /// Make completed data durable.
     Flush,
     /// Discard.
     Trim {
-        /// Answer when it is durable.
+        /// Answer only when the discard is durable.
         fua: bool,
     },
-    /// Read, and send nothing.
+    /// Read, and send no data.
     Cache,
     /// Write zeroes.
     WriteZeroes {
-        /// Answer when it is durable.
+        /// Answer only when the zeroes are durable.
         fua: bool,
-        /// Give up if the device needs to be sent the zeroes.
+        /// Fail if the zeroes have to be sent to the device.
         fast: bool,
         /// Leave no hole.
         no_hole: bool,
-        /// Send the zeroes, since the device cannot make them itself.
+        /// Send the zeroes to the device, because the device cannot make them itself.
         by_writing: bool,
     },
-    /// Say what is allocated.
+    /// Tell what is allocated.
     BlockStatus {
-        /// Of the first extent alone.
+        /// Tell only the first extent.
         one: bool,
     },
 }
 
 impl Command {
-    /// Whether it changes nothing, and so is of no use to anybody but the client that gets its answer.
+    /// Whether the command changes nothing, so that only the client that gets its answer uses it.
     #[must_use]
     pub const fn only_tells(self) -> bool {
         matches!(self, Self::Read | Self::Cache | Self::BlockStatus { .. })
     }
 
-    /// Whether it changes what the device holds.
+    /// Whether the command changes the contents of the device.
     #[must_use]
     pub const fn changes(self) -> bool {
         matches!(self, Self::Write { .. } | Self::Trim { .. } | Self::WriteZeroes { .. })
     }
 }
 
-/// The bytes where a request should begin are none: what follows cannot be understood either.
+/// No request begins where one should begin. So the bytes that follow cannot be understood either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRequest(
     /// What came in place of [`REQUEST_MAGIC`].
@@ -122,7 +122,7 @@ impl Request {
     /// Reads a request.
     ///
     /// # Errors
-    /// It does not begin as one.
+    /// The bytes do not begin like a request.
     pub fn parse(bytes: &[u8; REQUEST_SIZE]) -> Result<Self, NoRequest> {
         let magic = u32::from_be_bytes(field(bytes, 0));
         if magic != REQUEST_MAGIC {
@@ -137,19 +137,19 @@ impl Request {
         })
     }
 
-    /// Bytes of data that follow the request, whether or not it is right.
+    /// Bytes of data that follow the request, whether the request is valid or not.
     #[must_use]
     pub const fn payload(&self) -> u32 {
         if self.kind == commands::WRITE { self.length } else { 0 }
     }
 
-    /// What to do, if the request is right.
+    /// The command of the request, if the request is valid.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// What is wrong with the request, and what would be right.
     pub fn check(&self, terms: &Terms) -> Result<Command, Refusal> {
         if self.kind == commands::DISC {
-            // There is no answer that could refuse it: who says it is leaving leaves, whatever else it says.
+            // No answer could refuse this request. A client that says that it leaves does leave, whatever else it says.
             return Ok(Command::Disconnect);
         }
         self.check_flags(terms)?;
@@ -186,8 +186,8 @@ impl Request {
             0..=commands::BLOCK_STATUS => 0,
             kind => return Err(Refusal::new(Errno::Invalid, format!("there is no request of type {kind}"))),
         };
-        // FUA is allowed everywhere, and means nothing where nothing is written; but not where it would be a promise
-        // that is not kept.
+        // FUA is allowed with every command, and means nothing where nothing is written. But it is refused where it
+        // would be a promise that is not kept.
         let fua = if terms.can_fua { command_flags::FUA } else { 0 };
         match self.flags & !(own | fua) {
             0 => Ok(()),
@@ -221,7 +221,7 @@ impl Request {
     fn check_zeroes(&self, terms: &Terms) -> Result<Command, Refusal> {
         let (fast, no_hole) = (self.has(command_flags::FAST_ZERO), self.has(command_flags::NO_HOLE));
         let by_writing = !terms.can_zero;
-        // A block of which some bytes stay is written, after it was read.
+        // If some bytes of a block do not change, the block is read and then written.
         let has_edge = self.length > 0 && (self.offset | u64::from(self.length)) & u64::from(terms.block - 1) != 0;
         if fast && (by_writing || has_edge) {
             return Err(Refusal::new(Errno::NotSupported, "these zeroes would take as long as writing them"));

@@ -1,23 +1,24 @@
-//! Block status: what a device knows of itself, as the protocol's extents.
+//! Block status: what a device knows of its allocation, as extents of the protocol.
 
 use blkmq::driver::Extent;
 
 use super::states;
 
-/// Extents of one reply at most. A client that wants to know more asks again from where the reply ends.
+/// The most extents of one reply. A client that wants to know more asks again from the end of the reply.
 pub const MAX_EXTENTS: usize = 128;
 /// Bytes of an extent: its length and its state.
 pub const EXTENT_SIZE: usize = 8;
 
-/// How often the device is asked for each extent that there is room for, at most: neighbours that are alike become one.
+/// How many times as often the device may be asked as there is room for extents. Neighbours with the same state become
+/// one extent.
 const MOST_LOOKS: usize = 4;
 
-/// Writes what `look` knows of the `bytes` bytes from byte `start` on, at least 1, as extents to `to`, as many as fit.
-/// `look` is given a first byte and a length, and tells of the first stretch of those. Returns the bytes written: one
-/// extent at least.
+/// Writes what `look` knows of `bytes` bytes from byte `start` on to `to`, as extents, as many as fit. `bytes` is at
+/// least 1. `look` is given a first byte and a length, and describes the first stretch of them. Returns the number of
+/// bytes written: at least one extent.
 ///
-/// Extents begin and end at multiples of `minimum`, a power of two, as the range does, or else with it. A block that is
-/// data in part is data.
+/// Extents begin and end at multiples of `minimum`, which is a power of two, as the range does; an extent may also end
+/// where the range ends. A block with data in some part counts as data.
 pub fn describe(start: u64, bytes: u32, minimum: u32, to: &mut [u8], look: impl Fn(u64, u64) -> Extent) -> usize {
     let end = start.saturating_add(bytes.into());
     let (mut at, mut written) = (start, 0);
@@ -46,7 +47,7 @@ pub fn describe(start: u64, bytes: u32, minimum: u32, to: &mut [u8], look: impl 
     written
 }
 
-/// Where a stretch from `at` on ends if blocks are not cut, and its state.
+/// Where a stretch from `at` on ends if no block is cut, and the stretch's state.
 fn whole_blocks(at: u64, end: u64, minimum: u64, found: Extent) -> (u64, u32) {
     let hole = if found.is_hole { states::HOLE } else { 0 };
     let state = if found.is_zero { hole | states::ZERO } else { hole };
@@ -79,11 +80,12 @@ mod tests {
         to[..written].chunks(EXTENT_SIZE).map(|extent| (word(&extent[..4]), word(&extent[4..]))).collect()
     }
 
-    /// Red if the edges of a hole are rounded outwards, so that it takes in a block with data; if neighbours of one
-    /// state are two extents; if an extent goes past the question; or if there are more extents than were asked for.
+    /// Red if the edges of a hole are rounded outwards, so that the hole contains a block with data; if neighbours with
+    /// the same state are two extents; if an extent goes past the end of the question; or if there are more extents
+    /// than were asked for.
     #[test]
     fn stretches_become_extents_in_whole_blocks() {
-        // Data from 10 to 20 and from 32 to 64, else holes.
+        // Data from 10 to 20 and from 32 to 64. The rest are holes.
         let map: Vec<bool> = (0..100).map(|at| (10..20).contains(&at) || (32..64).contains(&at)).collect();
         assert_eq!(extents(0, 100, 1, 9, &map), [(10, 3), (10, 0), (12, 3), (32, 0), (36, 3)]);
         assert_eq!(extents(0, 96, 8, 9, &map), [(8, 3), (16, 0), (8, 3), (32, 0), (32, 3)]);
@@ -93,8 +95,8 @@ mod tests {
         assert_eq!(extents(8, 88, 8, 2, &map), [(16, 0), (8, 3)]);
     }
 
-    /// Red if the two bits of a state are interchanged, one of them is taken for the other, or a number is not in the
-    /// order of the network.
+    /// Red if the two bits of a state are swapped, if one of them is taken for the other, or if a number is not in
+    /// network byte order.
     #[test]
     fn a_state_is_what_the_device_says() {
         for (is_hole, is_zero, state) in [(false, false, 0), (true, false, 1), (false, true, 2), (true, true, 3)] {
@@ -105,8 +107,8 @@ mod tests {
         }
     }
 
-    /// Red if what is no hole is said to be one, if an extent is empty or cut, or if a client that asks again and again
-    /// does not get to the end.
+    /// Red if data is reported as a hole, if an extent is empty or cut, or if a client that asks again and again does
+    /// not reach the end.
     #[test]
     fn whatever_the_map_nothing_but_holes_is_a_hole() {
         let mut rng = SmallRng::seed_from_u64(3);

@@ -1,4 +1,5 @@
-//! The negotiation before the first request: bytes in, bytes and a decision out. It does no I/O and knows no time.
+//! The negotiation before the first request. Bytes go in; bytes and a decision come out. It does no I/O and reads no
+//! clock.
 
 use std::sync::Arc;
 
@@ -8,33 +9,33 @@ use super::{
     option_replies, options, transmission,
 };
 
-/// Longest data of an option in bytes: a name and two queries of the greatest length, and more.
+/// The longest data of an option, in bytes: more than a name and two queries of the greatest length.
 pub const MAX_OPTION: usize = 16 << 10;
-/// Options that a client may send: enough to ask about some hundred exports one by one.
+/// How many options a client may send. It is enough to ask for about a hundred exports one by one.
 pub const MAX_OPTIONS: u32 = 1024;
-/// Bytes that a client may send before its first request.
+/// How many bytes a client may send before its first request.
 pub const MAX_NEGOTIATION: u64 = 1 << 20;
-/// Bytes before an option's data.
+/// The bytes before an option's data.
 const OPTION_HEAD: usize = 16;
-/// Zeroes behind the answer to `EXPORT_NAME`, unless the client does without.
+/// The number of zero bytes after the answer to `EXPORT_NAME`, unless the client asked to leave them out.
 const NR_ZEROES: usize = 124;
-/// Smallest block size in bytes, for every client. One that asks for block sizes has to keep to this, and would have to
-/// read, change and write blocks by itself if it were that of the device, unordered with other clients; the server
-/// orders that. What is best the preferred size says.
+/// The smallest block size in bytes, for every client. A client that asks for block sizes has to keep to this one. If
+/// it were the device's block size, such a client would have to read, change and write blocks itself, without any order
+/// with other clients. The server does that in order. The preferred size tells clients which size is best.
 const MINIMUM: u32 = 1;
 
 /// What a client is told of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// Its name; that of the default export is empty.
+    /// The export's name. The default export has an empty name.
     pub name: String,
-    /// For people; may be empty.
+    /// A description for people. It may be empty.
     pub description: String,
     /// Size in bytes.
     pub size: u64,
-    /// Of [`transmission`], without `SEND_DF`.
+    /// Bits of [`transmission`], without `SEND_DF`.
     pub flags: u16,
-    /// Best block size in bytes. Smaller requests, and others that begin or end elsewhere, are done too.
+    /// The best block size in bytes. Requests that are smaller, or that begin or end elsewhere, are done too.
     pub preferred: u32,
     /// Longest read or write in bytes.
     pub maximum: u32,
@@ -42,33 +43,33 @@ pub struct Offer {
 
 /// What a negotiation can offer.
 pub trait Catalogue {
-    /// The exports' names and descriptions, in the order of their numbers. Nobody has to wait for them.
+    /// The exports' names and descriptions, in the order of their numbers. The call does not wait.
     fn names(&self) -> impl Iterator<Item = (&str, &str)>;
 
-    /// Why the client may not use an export, which it is told then; `None` if it may. One that it may not use is not
-    /// listed.
+    /// Why the client may not use an export, as a text for the client. `None` if it may. An export that the client may
+    /// not use is not listed.
     fn refusal(&self, _export: usize) -> Option<String> {
         None
     }
 
-    /// The client has asked for an export that it may not use, and is told this.
+    /// Called when the client has asked for an export that it may not use. The client is told this text.
     fn note_refusal(&self, _refusal: &str) {}
 
-    /// What the client is told of an export that it asks for, as it is now; its device may take its time over that, and
-    /// only who asks for it waits.
+    /// What the client is told of an export that it asks for, as the export is now. Its device may take time for that,
+    /// and then only the client that asks waits.
     fn offer(&self, export: usize) -> Offer;
 
     /// Lets the client use an export that it chooses.
     ///
     /// # Errors
-    /// It may not; the text says why, for the client.
+    /// The client may not use it. The text says why, for the client.
     fn admit(&self, export: usize) -> Result<(), String> {
         let _ = export;
         Ok(())
     }
 }
 
-/// Offers that are known.
+/// Offers that are known already.
 impl Catalogue for [Offer] {
     fn names(&self) -> impl Iterator<Item = (&str, &str)> {
         self.iter().map(|offer| (offer.name.as_str(), offer.description.as_str()))
@@ -86,42 +87,43 @@ pub struct Agreement {
     pub export: usize,
     /// What the client was told of it.
     pub offer: Offer,
-    /// Reads are answered with structured replies.
+    /// Whether reads are answered with structured replies.
     pub has_structured_replies: bool,
-    /// The metadata context `base:allocation` was chosen for this export.
+    /// Whether the metadata context `base:allocation` was chosen for this export.
     pub has_allocation: bool,
 }
 
 /// Whether the connection is encrypted, or is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encryption {
-    /// It is not, and a client that asks for it is refused.
+    /// The connection is not encrypted, and a client that asks for encryption is refused.
     Off,
     /// A client may ask for it.
     Offered,
-    /// A client gets nothing before it has asked for it.
+    /// A client must ask for encryption before it gets anything else.
     Required,
-    /// It is.
+    /// The connection is encrypted.
     On,
 }
 
-/// Where the negotiation stands after some bytes.
+/// The state of the negotiation after some bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing can be done before more bytes come.
+    /// More bytes are needed.
     Short,
-    /// Something was done; there may be more to do.
+    /// Something was done. There may be more to do.
     On,
-    /// The output is the last that goes out in the clear: a TLS handshake comes next, and then the negotiation goes on
-    /// from its first option. What of the input is not used came in the clear too, from anybody, and is no part of it.
+    /// The output is the last that is sent unencrypted. A TLS handshake comes next, and then the negotiation continues
+    /// with its first option. Input that is not used yet came unencrypted, perhaps from an attacker, and is no part of
+    /// the negotiation.
     Secure,
-    /// An export is chosen. What comes next are requests, once the output has been sent.
+    /// An export is chosen. After the output has been sent, requests follow.
     Chosen(Agreement),
     /// The client wants no more. The output is its answer.
     Aborted,
-    /// The client gets no export, which the catalogue knows, in reply to an option that has no reply which says no.
+    /// The client gets no export, for a reason that the catalogue knows. Its option has no reply that refuses.
     Refused,
-    /// The client cannot be talked to, for this reason. No output answers that.
+    /// The client breaks the protocol, for this reason. There is no output that answers it.
     Broken(String),
 }
 
@@ -129,7 +131,7 @@ pub enum Step {
 enum State {
     Greeted,
     BetweenOptions,
-    /// So many bytes of an option that is too long are to be passed over.
+    /// This many bytes of an option that is too long have to be skipped.
     Skipping(u64),
     Over,
 }
@@ -167,9 +169,8 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         }
     }
 
-    /// Goes one step on with what has come and not been used yet; answers are appended to `output`. Returns how many
-    /// bytes were used. For any step to come, `input` needs to hold [`MAX_OPTION`] bytes and the 16 before them at
-    /// most.
+    /// Does one step with the input that has come and is not used yet. Answers are appended to `output`. Returns how
+    /// many bytes were used. No step needs more than [`MAX_OPTION`] bytes in `input`, and the 16 bytes before them.
     pub fn advance(&mut self, input: &[u8], output: &mut Vec<u8>) -> (usize, Step) {
         let (used, step) = match self.state {
             State::Greeted => self.take_flags(input),
@@ -227,7 +228,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
 
     fn refuse_long(&mut self, option: u32, length: u32, output: &mut Vec<u8>) -> Step {
         if option == options::EXPORT_NAME {
-            // There is no reply to it that says no.
+            // This option has no reply that refuses.
             return Step::Broken(format!("the name of an export has {length} bytes"));
         }
         if self.is_withheld(option) {
@@ -246,7 +247,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         (skipped as usize, if skipped == 0 { Step::Short } else { Step::On })
     }
 
-    /// Whether the client has to ask for encryption before this option means anything.
+    /// Whether the client has to ask for encryption before this option is accepted.
     fn is_withheld(&self, option: u32) -> bool {
         self.encryption == Encryption::Required && !matches!(option, options::ABORT | options::STARTTLS)
     }
@@ -254,7 +255,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
     fn answer(&mut self, option: u32, data: &[u8], output: &mut Vec<u8>) -> Step {
         if self.is_withheld(option) {
             if option == options::EXPORT_NAME {
-                // There is no reply to it that says no.
+                // This option has no reply that refuses.
                 return Step::Broken("the client asked for an export without TLS, which is required".into());
             }
             withhold(output, option);
@@ -289,7 +290,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
             Encryption::On => invalid(output, option, "the connection is encrypted already"),
             Encryption::Offered | Encryption::Required => {
                 reply(output, option, option_replies::ACK, &[]);
-                // Whatever was agreed on so far, somebody on the way may have said.
+                // An attacker on the way may have sent whatever was agreed on so far.
                 self.encryption = Encryption::On;
                 self.has_structured_replies = false;
                 self.allocation = None;
@@ -378,7 +379,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
         if wanted.contains(&info::DESCRIPTION) && !offer.description.is_empty() {
             inform(info::DESCRIPTION, [offer.description.as_bytes(), &[], &[]]);
         }
-        // Also to a client that does not ask: longer requests will be refused.
+        // The sizes are also sent to a client that does not ask: longer requests will be refused.
         let sizes = [MINIMUM, offer.preferred, offer.maximum].map(u32::to_be_bytes);
         inform(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
         reply(output, option, option_replies::ACK, &[]);
@@ -388,7 +389,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
     fn contexts(&mut self, option: u32, data: &[u8], output: &mut Vec<u8>) {
         let sets = option == options::SET_META_CONTEXT;
         if sets {
-            // What was chosen before is forgotten, whatever becomes of this choice.
+            // The earlier choice is forgotten, whether this choice succeeds or not.
             self.allocation = None;
         }
         if !self.has_structured_replies {
@@ -423,7 +424,7 @@ fn reply(output: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
     parts.iter().for_each(|part| output.extend(*part));
 }
 
-/// Refuses an option that means nothing before the connection is encrypted.
+/// Refuses an option that is not accepted before the connection is encrypted.
 fn withhold(output: &mut Vec<u8>, option: u32) {
     reply(output, option, option_replies::ERR_TLS_REQD, &[b"the server requires TLS: STARTTLS comes first"]);
 }

@@ -2,7 +2,7 @@
 
 use super::MAX_STRING;
 
-/// What has not been read yet of an option's data.
+/// The part of an option's data that has not been read yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields<'a>(&'a [u8]);
 
@@ -10,7 +10,7 @@ pub(super) struct Fields<'a>(&'a [u8]);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Inquiry<'a> {
     pub(super) name: &'a str,
-    /// Kinds of information.
+    /// The kinds of information that the client wants.
     pub(super) wanted: Vec<u16>,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Fields<'a> {
         Some(u32::from_be_bytes(*field))
     }
 
-    /// A length and so many bytes of UTF-8.
+    /// A length, and a text of that many bytes in UTF-8.
     fn string(&mut self) -> Option<&'a str> {
         let len = usize::try_from(self.u32()?).ok().filter(|len| *len <= MAX_STRING)?;
         let (field, rest) = self.0.split_at_checked(len)?;
@@ -46,7 +46,7 @@ impl<'a> Fields<'a> {
         std::str::from_utf8(field).ok()
     }
 
-    /// The data of `INFO` and `GO`, all of it.
+    /// All data of `INFO` and `GO`.
     pub(super) fn inquiry(mut self) -> Option<Inquiry<'a>> {
         let name = self.string()?;
         let count = self.u16()?;
@@ -54,11 +54,11 @@ impl<'a> Fields<'a> {
         self.0.is_empty().then_some(Inquiry { name, wanted })
     }
 
-    /// The data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`, all of it.
+    /// All data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
     pub(super) fn context_query(mut self) -> Option<ContextQuery<'a>> {
         let name = self.string()?;
         let count = self.u32()?;
-        // A count that lies ends at the end of the data, and nothing is set aside for it before.
+        // A count that is too large ends at the end of the data. No memory is taken for it in advance.
         let mut queries = Vec::new();
         for _ in 0..count {
             queries.push(self.string()?);

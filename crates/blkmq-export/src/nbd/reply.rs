@@ -1,4 +1,4 @@
-//! Replies to requests: their headers as bytes. Data is not copied into them, but sent behind them.
+//! Replies to requests: their headers as bytes. Data is not copied into the headers, but sent after them.
 
 use std::borrow::Cow;
 
@@ -13,9 +13,9 @@ const MAX_MESSAGE: usize = 512;
 /// Why a request was not done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The number for programs.
+    /// The error number, for programs.
     pub errno: Errno,
-    /// One line for people: what was wrong and what would be right.
+    /// One line for people: what is wrong, and what would be right.
     pub message: Cow<'static, str>,
 }
 
@@ -26,7 +26,7 @@ impl Refusal {
     }
 }
 
-/// Everything of a reply that comes before its data.
+/// The part of a reply that comes before its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     bytes: [u8; MAX_HEAD],

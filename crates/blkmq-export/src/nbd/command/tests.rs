@@ -93,7 +93,7 @@ fn only_what_carries_data_is_bounded() {
 #[test]
 fn a_flag_goes_with_its_command_only() {
     let own = |kind, flag| match flag {
-        // Who leaves cannot be refused.
+        // A client that leaves cannot be refused.
         _ if kind == commands::DISC => true,
         command_flags::FUA => true,
         command_flags::DF => kind == commands::READ,
@@ -124,8 +124,8 @@ fn a_read_only_export_says_so_before_anything_else_about_the_range() {
     }
 }
 
-/// Red if a flag gets lost on the way, zeroes are left to a device that cannot make them, or a client that wants them
-/// fast or not at all gets them slowly: where they are written, or a block is changed in part.
+/// Red if a flag gets lost, if a device that cannot make zeroes is asked to make them, or if a client that wants zeroes
+/// fast or not at all gets them slowly: as data, or by the change of a part of a block.
 #[test]
 fn zeroes_are_written_where_the_device_cannot_make_them() {
     let zeroes = |flags, terms| request(commands::WRITE_ZEROES, flags, 0, 4096).check(terms);
@@ -154,7 +154,7 @@ fn a_block_status_is_of_one_extent_or_of_many() {
     }
 }
 
-/// Red if what is answered with success keeps no promise.
+/// Red if a request whose promise cannot be kept is answered with success.
 #[test]
 fn what_the_device_cannot_make_durable_is_refused() {
     let fua_alone = Terms { can_flush: false, ..TERMS };

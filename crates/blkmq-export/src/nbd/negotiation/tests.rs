@@ -12,7 +12,7 @@ fn offers() -> Arc<[Offer]> {
     [offer("", 1 << 20), offer("disk", 4096)].into()
 }
 
-/// What is agreed on with who chooses "disk".
+/// The agreement with a client that chooses "disk".
 fn on_disk(has_structured_replies: bool, has_allocation: bool) -> Agreement {
     Agreement { export: 1, offer: offers().offer(1), has_structured_replies, has_allocation }
 }
