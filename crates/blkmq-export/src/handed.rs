@@ -44,7 +44,7 @@ fn count(own: u32, pid: Option<&str>, fds: Option<&str>) -> Result<RawFd, String
     RawFd::try_from(number("LISTEN_FDS", fds)?).map_err(|_| format!("LISTEN_FDS: {fds} descriptors cannot be open"))
 }
 
-/// Takes this many descriptors, from the number `first` on. If they are open, nothing in this process owns them.
+/// Takes this many descriptors, from the number `first` on. The open ones must have no owner in this process.
 fn claim(first: RawFd, count: RawFd) -> Result<Vec<OwnedFd>, String> {
     let mut sockets = Vec::new();
     for fd in (first..).take(count as usize) {

@@ -26,20 +26,20 @@ use crate::reserve::Reserve;
 use crate::stop::{Phase, Stop};
 use crate::tls::Tls;
 
-/// How long accepting pauses when the system has no descriptors or memory left.
+/// How long the server pauses accepting when the system has no descriptors or memory left.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Connections at a time, unless another number is asked for.
+/// The most connections at a time, unless the builder sets another number.
 pub const MAX_CONNECTIONS: u16 = 256;
 
-/// What one connection may hold at a time. When it is reached, nothing more is read from the client until replies have
-/// been sent.
+/// What one connection may hold at a time. When it holds this much, the server reads nothing more from the client until
+/// replies have been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Requests that are not answered yet, 1 to 32768; 256 by default.
+    /// Requests that are not answered yet: 1 to 32768, 256 by default.
     pub requests: u16,
-    /// Bytes of their buffers, each rounded up to a power of two; at least 65536, 64 MiB by default. A read or write
-    /// that is longer is refused, and so is one of more than 32 MiB.
+    /// Bytes of the requests' buffers, each rounded up to a power of two: at least 65536, 64 MiB by default. A read or
+    /// write that is longer is refused. So is one of more than 32 MiB.
     pub bytes: usize,
 }
 
@@ -53,11 +53,11 @@ impl Default for Bounds {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// What was asked for makes no sense; the text says what would.
+    /// The configuration makes no sense. The text says what would.
     Bad(String),
-    /// It cannot listen there.
+    /// The server cannot listen at this address.
     Listen(Address, io::Error),
-    /// The system gives no thread or descriptor.
+    /// The system gives no thread or no descriptor.
     System(io::Error),
 }
 
@@ -104,79 +104,81 @@ impl fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Adds an export. There is at least one, and names differ.
+    /// Adds an export. A server needs at least one, and the names must differ.
     #[must_use]
     pub fn export(mut self, export: Export) -> Self {
         self.exports.push(export);
         self
     }
 
-    /// Adds an address to listen at. Without any, clients come by [`Server::serve`] alone.
+    /// Adds an address to listen at. Without any address, clients come only through [`Server::serve`].
     #[must_use]
     pub fn listen(mut self, address: Address) -> Self {
         self.addresses.push(address);
         self
     }
 
-    /// Adds a Unix or TCP socket that listens already, as a service manager hands them over that starts servers when
-    /// clients come. The file of a Unix socket stays when the server ends.
+    /// Adds a Unix or TCP socket that already listens. A service manager that starts servers when clients come hands
+    /// over such sockets. The file of a Unix socket stays when the server ends.
     #[must_use]
     pub fn socket(mut self, socket: OwnedFd) -> Self {
         self.sockets.push(socket);
         self
     }
 
-    /// Clients at a time, at least 1; [`MAX_CONNECTIONS`] by default. One that chooses an export when there are as many
-    /// is told so by an error. Each takes a thread, and one of the 1023 places of its export's queue. Connections that
-    /// have not chosen an export yet have 128 places of their own, of which those from one address, or of one user of
-    /// this machine, have 64 at most; where these are taken, one that says nothing has to go.
+    /// The most clients at a time, at least 1; [`MAX_CONNECTIONS`] by default. A client that chooses an export when
+    /// there are this many is told so by an error. Each client takes a thread, and one of the 1023 places of its
+    /// export's queue. Connections that have not chosen an export yet have 128 places of their own. At most 64 of these
+    /// are for connections from one address, or of one user of this machine. If no place is left, a connection that
+    /// says nothing has to end.
     #[must_use]
     pub fn max_connections(mut self, most: usize) -> Self {
         self.max_connections = most;
         self
     }
 
-    /// How long a client may take to choose an export before it is dropped; 10 seconds by default.
+    /// How long a client may take to choose an export before it is disconnected; 10 seconds by default.
     #[must_use]
     pub fn negotiation_timeout(mut self, timeout: Duration) -> Self {
         self.negotiation_timeout = timeout;
         self
     }
 
-    /// For how long a client may take nothing of the replies that wait for it, or send nothing of a request that it has
-    /// begun, before its connection is closed; 5 minutes by default, and `None` for as long as it likes. What it holds
-    /// meanwhile nobody else can have.
+    /// For how long a client may take nothing of the replies that wait for it, or may send nothing of a request that it
+    /// has begun, before its connection is closed. 5 minutes by default. `None`: without a limit. No other client can
+    /// have what this client holds meanwhile.
     #[must_use]
     pub fn stall_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.stall_timeout = timeout;
         self
     }
 
-    /// What each connection may hold.
+    /// Sets what each connection may hold.
     #[must_use]
     pub fn bounds(mut self, bounds: Bounds) -> Self {
         self.bounds = bounds;
         self
     }
 
-    /// Bytes of memory that all connections may have together for the data of their requests, and what else they hold.
-    /// By default a quarter of what the machine has, or the process's control group allows. Each connection always has
-    /// a part of it, as large as the maximum number of connections lets it be; no connection gets all of the rest.
+    /// Bytes of memory that all connections together may have, for the data of their requests and everything else that
+    /// they hold. By default a quarter of the machine's memory, or of the limit of the process's control group. Each
+    /// connection always has a part of its own, which is as large as the maximum number of connections allows. No
+    /// connection gets all of the rest.
     #[must_use]
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = Some(bytes);
         self
     }
 
-    /// Offers TLS to clients, or requires it. Without this, a client that asks for it is refused. A connection that
-    /// uses it holds up to 200 KiB beside what the bounds allow.
+    /// Offers TLS to clients, or requires it. Without this call, a client that asks for TLS is refused. A connection
+    /// that uses TLS holds up to 200 KiB more than the bounds allow.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Who is told what happens; nobody by default.
+    /// Sets the log that is told what happens. By default there is no log.
     #[must_use]
     pub fn log(mut self, log: impl Log + 'static) -> Self {
         self.log = Arc::new(log);
@@ -218,16 +220,17 @@ impl Builder {
     /// Listens, and starts to accept clients.
     ///
     /// # Errors
-    /// What was asked for makes no sense, or the system does not allow it. Nothing is left behind then.
+    /// The configuration makes no sense, or the system does not allow it. Then nothing is left behind.
     pub fn start(self) -> Result<Server, StartError> {
         self.bind()?.start()
     }
 
-    /// Listens, and does nothing else yet: what only takes this, such as the right to use a port or to open a folder,
-    /// can be given up before there is a client, and before there is a thread.
+    /// Listens, and does nothing else yet. After this, the process can give up rights that only this step needs, such
+    /// as the right to use a port or to open a folder. It can do so before there is a client, and before there is a
+    /// thread.
     ///
     /// # Errors
-    /// As for [`start`](Self::start), but for threads.
+    /// As for [`start`](Self::start), except for errors of threads.
     pub fn bind(mut self) -> Result<Bound, StartError> {
         self.check().map_err(StartError::Bad)?;
         let bell = Arc::new(EventFd::new().map_err(StartError::System)?);
@@ -237,14 +240,14 @@ impl Builder {
         for socket in std::mem::take(&mut self.sockets) {
             listeners.push(Listener::adopt(socket).map_err(StartError::Bad)?);
         }
-        // Now, while the process may still look.
+        // The memory is looked up now, while the process may still read the files that say it.
         let least = budget::least(self.max_connections);
         self.memory.get_or_insert_with(|| (available::memory().unwrap_or(0) / 4).max(least));
         Ok(Bound { builder: self, listeners, bell })
     }
 }
 
-/// A server that listens, and has no client and no thread yet. Dropping it removes the files of its sockets.
+/// A server that listens, and that has no client and no thread yet. Dropping it removes the files of its sockets.
 #[derive(Debug)]
 pub struct Bound {
     builder: Builder,
@@ -298,7 +301,7 @@ pub(crate) struct Shared {
     pub(crate) exports: Vec<Export>,
     pub(crate) bounds: Bounds,
     pub(crate) budget: Arc<Budget>,
-    /// Bytes of the longest read or write that is sure to get its memory.
+    /// The longest read or write, in bytes, that certainly gets its memory.
     pub(crate) longest: usize,
     pub(crate) tls: Option<Tls>,
     pub(crate) negotiation_timeout: Duration,
@@ -308,8 +311,8 @@ pub(crate) struct Shared {
     /// Wakes the thread that accepts.
     pub(crate) bell: Arc<EventFd>,
     journal: Journal,
-    /// What the log was last told of each export's device that has become smaller; the next client need not tell it
-    /// again.
+    /// The last log line about each export's device that has become smaller. The next client does not cause the same
+    /// line again.
     pub(crate) shrunk: Mutex<BTreeMap<String, String>>,
 }
 
@@ -322,7 +325,7 @@ impl Shared {
         self.journal.warn(topic, text.to_string());
     }
 
-    /// Gives a client a thread. False if too many negotiate.
+    /// Starts a thread for a client. Returns false if too many clients negotiate.
     fn serve(self: &Arc<Self>, socket: OwnedFd, peer: String, source: Source) -> io::Result<bool> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let bell = Arc::new(EventFd::new()?);
@@ -333,7 +336,7 @@ impl Shared {
         let place = Place { clients: Arc::clone(&self.clients), bell: Arc::clone(&self.bell), number: entry.number };
         let shared = Arc::clone(self);
         let thread = thread::Builder::new().name(format!("nbd {}", entry.number));
-        // Nobody waits for the thread itself: its place is given back last, when it has let go of the queues.
+        // No thread joins this thread. It gives back its place last, after it has released the queues.
         let serve = move || {
             let _place = place;
             shared.serve_alone(socket, entry);
@@ -341,7 +344,7 @@ impl Shared {
         thread.spawn(serve).map(|_| true)
     }
 
-    /// Serves one client to the end.
+    /// Serves one client until its end.
     fn serve_alone(self: Arc<Self>, socket: OwnedFd, entry: Arc<Entry>) {
         let Entry { number, peer, .. } = &*entry;
         match Connection::new(socket, Arc::clone(&self), Arc::clone(&entry)).run() {
@@ -361,7 +364,7 @@ impl Shared {
     }
 }
 
-/// A connection's place among the clients, given back when it is dropped, also if the thread panics.
+/// A connection's place among the clients. It is given back when this value is dropped, also if the thread panics.
 struct Place {
     clients: Arc<Clients>,
     bell: Arc<EventFd>,
@@ -371,12 +374,12 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.clients.leave(self.number);
-        // There may be room for another.
+        // Now there may be room for another client.
         self.bell.notify();
     }
 }
 
-/// Accepts clients until the server stops. The listeners go with it.
+/// Accepts clients until the server stops. The listeners are dropped with it.
 fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
     let mut pauses = false;
     let mut reserve = Reserve::new();
@@ -412,11 +415,11 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
 
 /// An NBD server in front of queues. Dropping it stops it at once and waits until it has.
 ///
-/// It sets no signal handler and keeps nothing outside this value, so a process may have any number of them.
+/// The server sets no signal handler and keeps nothing outside this value, so a process may have any number of servers.
 pub struct Server {
     shared: Arc<Shared>,
     uris: Vec<String>,
-    /// They go with the thread that accepts.
+    /// The thread that accepts owns the listeners.
     listeners: Weak<Vec<Listener>>,
     acceptor: Option<JoinHandle<()>>,
     teller: Teller,
@@ -429,7 +432,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Starts building a server without exports, which listens nowhere.
+    /// Begins to build a server without exports, which listens nowhere.
     #[must_use]
     pub fn builder() -> Builder {
         Builder {
@@ -446,54 +449,54 @@ impl Server {
         }
     }
 
-    /// What a connection is made with.
+    /// The state that each connection uses.
     #[cfg(test)]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// NBD URIs: for each address and then each socket in turn, one for each export. They ask for TLS if it is
+    /// NBD URIs: first for each address, then for each socket, one URI for each export. They ask for TLS if TLS is
     /// required.
     #[must_use]
     pub fn uris(&self) -> &[String] {
         &self.uris
     }
 
-    /// Who is connected, by number.
+    /// The clients that are connected, by number.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientInfo> {
         self.shared.clients.list()
     }
 
-    /// How long the requests of an export took since the server was started, those of clients that have left included.
+    /// How long the requests of an export took since the server was started, including those of clients that have left.
     #[must_use]
     pub fn latencies(&self, export: &str) -> Latencies {
         self.shared.clients.latencies(export)
     }
 
-    /// The requests of an export that were answered with an error since the server was started, those of clients that
-    /// have left included.
+    /// The requests of an export that were answered with an error since the server was started, including those of
+    /// clients that have left.
     #[must_use]
     pub fn errors(&self, export: &str) -> Errors {
         self.shared.clients.errors(export)
     }
 
-    /// Bytes of memory that connections have, and that they may have at most.
+    /// Bytes of memory that the connections have, and the most that they may have.
     #[must_use]
     pub fn memory(&self) -> (usize, usize) {
         let (connections, data) = self.shared.clients.memory();
         (data + connections * budget::BESIDE, self.shared.budget.most())
     }
 
-    /// Connections that were not served, and why.
+    /// Connections that were not served, by reason.
     #[must_use]
     pub fn rejections(&self) -> Rejections {
         self.shared.clients.rejected()
     }
 
-    /// The sockets that it listens with, for a server that takes its place: clients that come while neither accepts
-    /// wait. The files of Unix sockets stay from now on. Until this server is told to end it goes on to accept; when it
-    /// has been told there are none.
+    /// The sockets that the server listens with, for a server that takes its place. Clients that come while neither
+    /// server accepts wait. The files of Unix sockets stay from now on. This server continues to accept until it is
+    /// told to end. After that, this returns no sockets.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -502,18 +505,18 @@ impl Server {
         listeners.iter().flat_map(|listeners| listeners.iter()).map(Listener::share).collect()
     }
 
-    /// What ends the server.
+    /// The handle that ends the server.
     #[must_use]
     pub fn stop(&self) -> Stop {
         self.shared.stop.clone()
     }
 
-    /// Serves a client whose connected stream socket the caller has: one end of a socket pair, or one that somebody
-    /// else accepted. `peer` says where it comes from; `None` names the process at the other end. The socket is made
-    /// not to block.
+    /// Serves a client whose connected stream socket the caller has: one end of a socket pair, or a socket that other
+    /// code accepted. `peer` says where the client comes from. `None`: the name of the process at the other end. The
+    /// socket is made non-blocking.
     ///
     /// # Errors
-    /// The server stops, or too many connections negotiate, or the system gives no thread or descriptor.
+    /// The server stops, too many connections negotiate, or the system gives no thread or no descriptor.
     pub fn serve(&self, socket: OwnedFd, peer: Option<&str>) -> io::Result<()> {
         if self.shared.stop.phase() != Phase::Running {
             return Err(io::Error::other("the server stops"));
@@ -526,14 +529,14 @@ impl Server {
         }
     }
 
-    /// Waits until somebody has [stopped](Self::stop) the server and every connection is closed.
+    /// Waits until a thread has [stopped](Self::stop) the server and every connection is closed.
     pub fn wait(mut self) {
         self.join();
     }
 
     fn join(&mut self) {
         if let Some(acceptor) = self.acceptor.take() {
-            // A thread that panicked has said so.
+            // A thread that panicked has already reported it.
             let _ = acceptor.join();
         }
         self.shared.clients.wait_empty();

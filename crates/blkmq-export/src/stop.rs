@@ -18,14 +18,14 @@ pub(crate) enum Phase {
 }
 
 struct Inside {
-    /// A [`Phase`], which only grows.
+    /// A [`Phase`]. It only grows.
     phase: AtomicU8,
     clients: Arc<Clients>,
     /// Wakes the thread that accepts.
     acceptor: Arc<EventFd>,
 }
 
-/// Ends a server. Clones end the same one; ending it twice is ending it once.
+/// Ends a server. All clones end the same server. To end it twice has the same effect as once.
 #[derive(Clone)]
 pub struct Stop(Arc<Inside>);
 
@@ -40,23 +40,24 @@ impl Stop {
         Self(Arc::new(Inside { phase: AtomicU8::new(Phase::Running as u8), clients, acceptor }))
     }
 
-    /// Gracefully: no new connections, and each client is answered what had reached its socket. Then its connection is
-    /// told to have ended, and closed when the replies have arrived, by TCP at the client's system. Returns at once. It
-    /// takes as long as a client takes to receive its replies; [`now`](Self::now) ends that, and the server's stall
-    /// timeout for a client that takes none. Connections that still negotiate are closed.
+    /// Ends the server gracefully. It accepts no new connections, and answers every request that had reached a socket.
+    /// Then it tells each client that the connection has ended, and closes the connection when the replies have arrived
+    /// (with TCP, at the client's system). The call returns at once. The end takes as long as a client takes to receive
+    /// its replies; [`now`](Self::now) ends that, and so does the server's stall timeout for a client that takes none.
+    /// Connections that still negotiate are closed.
     pub fn drain(&self) {
         self.advance(Phase::Draining);
     }
 
-    /// At once: connections are closed, whatever was asked. Returns at once; operations that the queue has are waited
-    /// for by the connections' threads.
+    /// Ends the server at once: connections are closed, whatever was asked. The call returns at once. The connections'
+    /// threads still wait for operations that the queue has.
     pub fn now(&self) {
         self.advance(Phase::Stopped);
     }
 
     fn advance(&self, phase: Phase) {
-        // Release: publishes what the caller did before; pairs with the Acquire in `phase`. The bells come after it, so
-        // who wakes sees it.
+        // Release: publishes what the caller did before; pairs with the Acquire in `phase`. The bells ring after this
+        // store, so a thread that a bell wakes sees the new phase.
         self.0.phase.fetch_max(phase as u8, Ordering::Release);
         self.0.acceptor.notify();
         self.0.clients.ring();

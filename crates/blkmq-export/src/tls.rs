@@ -1,4 +1,5 @@
-//! TLS as a server is told of it: its certificate, its key, and whose certificates clients must have.
+//! TLS as a server is configured with it: its certificate, its key, and the authority that must sign clients'
+//! certificates.
 
 mod fitness;
 mod verifier;
@@ -22,15 +23,15 @@ use x509_cert::ext::pkix::name::GeneralName;
 use self::verifier::Verifier;
 use crate::nbd::negotiation::Encryption;
 
-/// The server's certificate, followed by those between it and the one that clients trust.
+/// The server's certificate, followed by the certificates between it and the one that clients trust.
 const CERTIFICATE: &str = "server-cert.pem";
 /// The key of the server's certificate.
 const KEY: &str = "server-key.pem";
-/// The certificates that those of clients are signed by.
+/// The certificates of the authorities that must sign the clients' certificates.
 const AUTHORITY: &str = "ca-cert.pem";
-/// Certificates of clients that are no longer good.
+/// The list of clients' certificates that are no longer valid.
 const REVOKED: &str = "ca-crl.pem";
-/// Longest name of a client that is shown, in characters: what X.509 allows a common name.
+/// The longest name of a client that is shown, in characters. X.509 allows a common name of this length.
 const MAX_NAME: usize = 64;
 
 /// What is wrong with a file that TLS needs.
@@ -48,17 +49,17 @@ impl fmt::Display for TlsError {
 
 impl std::error::Error for TlsError {}
 
-/// How a server encrypts its connections. Clones are one: what one of them reads again counts for all.
+/// How a server encrypts its connections. All clones share one configuration: a reload of one clone counts for all.
 #[derive(Debug, Clone)]
 pub struct Tls {
     files: Arc<Files>,
-    /// What connections to come are encrypted by.
+    /// The configuration for new connections.
     config: Arc<Mutex<Arc<ServerConfig>>>,
     is_required: bool,
 }
 
-/// What TLS is made of. Version 1.2 does not change keys, so that with AES-GCM a connection ends without a word after
-/// 2^24 records; with ChaCha20-Poly1305 it does not.
+/// The cryptography of TLS. Version 1.2 does not change keys, so with AES-GCM a connection would end without a message
+/// after 2^24 records. With ChaCha20-Poly1305 it does not.
 fn provider() -> CryptoProvider {
     let mut provider = default_provider();
     provider.cipher_suites.retain(|suite| {
@@ -68,27 +69,27 @@ fn provider() -> CryptoProvider {
 }
 
 impl Tls {
-    /// Reads the files of a folder, which are named as other NBD servers name them: `server-cert.pem` and
-    /// `server-key.pem`, and if clients are verified, `ca-cert.pem` and, where there is one, `ca-crl.pem`. A client
-    /// that is verified must show a certificate that is signed by one of `ca-cert.pem` and not listed in `ca-crl.pem`.
+    /// Reads the files of a folder. Their names are those that other NBD servers use: `server-cert.pem` and
+    /// `server-key.pem`; if clients are verified, also `ca-cert.pem` and, if it exists, `ca-crl.pem`. A client that is
+    /// verified must show a certificate that is signed by one of `ca-cert.pem` and not listed in `ca-crl.pem`.
     ///
-    /// Clients may use TLS then, version 1.3, or 1.2 with ChaCha20-Poly1305, and need not; see
+    /// Clients may then use TLS, version 1.3, or 1.2 with ChaCha20-Poly1305. They need not, see
     /// [`required`](Self::required).
     ///
     /// # Errors
-    /// A file is not there or not what it should be, or `ca-crl.pem` is past its date; the text says which, and what is
-    /// wrong with it.
+    /// A file does not exist or has the wrong contents, or `ca-crl.pem` is past its date. The text says which file, and
+    /// what is wrong with it.
     pub fn from_folder(folder: impl AsRef<Path>, verifies_clients: bool) -> Result<Self, TlsError> {
         let files = Files { folder: folder.as_ref().to_owned(), verifies_clients };
         let config = Arc::new(Mutex::new(files.read()?));
         Ok(Self { files: Arc::new(files), config, is_required: false })
     }
 
-    /// Reads the files again. What they say now counts for connections to come; those that there are stay as they are.
+    /// Reads the files again. They count for new connections. Existing connections do not change.
     ///
     /// # Errors
-    /// As for [`from_folder`](Self::from_folder). Nothing has changed then, for all files are read before any of them
-    /// counts.
+    /// As for [`from_folder`](Self::from_folder). Then nothing has changed, because all files are read before any of
+    /// them counts.
     pub fn reload(&self) -> Result<(), TlsError> {
         let config = self.files.read()?;
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
@@ -101,7 +102,7 @@ impl Tls {
         self.files.verifies_clients
     }
 
-    /// The same, but a client that does not use TLS gets nothing.
+    /// The same configuration, but a client that does not use TLS gets nothing.
     #[must_use]
     pub fn required(mut self) -> Self {
         self.is_required = true;
@@ -116,7 +117,7 @@ impl Tls {
         if self.is_required { Encryption::Required } else { Encryption::Offered }
     }
 
-    /// What a connection that begins now is encrypted by.
+    /// The configuration for a connection that begins now.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -130,7 +131,7 @@ struct Files {
 }
 
 impl Files {
-    /// Reads all of them.
+    /// Reads all files.
     fn read(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let path = |name: &str| self.folder.join(name);
         let provider = Arc::new(provider());
@@ -148,11 +149,11 @@ impl Files {
         fitness::check_key(&key).map_err(|unfit| fault(&path(KEY), &unfit.to_string()))?;
         let mut config = builder.with_single_cert(certificates, key).map_err(|error| match error {
             Error::InconsistentKeys(_) => fault(&path(KEY), &format!("not the key of {CERTIFICATE}")),
-            // The provider says so of keys alone.
+            // The provider reports this error only for keys.
             Error::General(what) => fault(&path(KEY), &format!("{what}; {}", fitness::usable_keys())),
             error => wrong(CERTIFICATE, &error),
         })?;
-        // Connections are few and long: what the next one could do without is not worth remembering.
+        // Connections are few and long, so sessions are not remembered for later connections.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
@@ -163,7 +164,7 @@ fn fault(path: &Path, what: &str) -> TlsError {
     TlsError { path: path.to_owned(), what: what.to_owned() }
 }
 
-/// An error as it is told of a certificate of one's own.
+/// The text of an error in the server's own certificate.
 fn words(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(what) => format!("the certificate cannot be used: {what}"),
@@ -171,7 +172,7 @@ fn words(error: &Error) -> String {
     }
 }
 
-/// What a client's end of TLS did wrong, as the log tells it.
+/// The text of an error of the client's side of TLS, for the log.
 pub(crate) fn told(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(CertificateError::Other(unfit)) => format!("the client's certificate: {unfit}"),
@@ -183,7 +184,7 @@ pub(crate) fn told(error: &Error) -> String {
     }
 }
 
-/// What an error means for a file that should hold one of `wanted` or more.
+/// The error for a file that should hold one or more of `wanted`.
 fn unread(path: &Path, wanted: &str, error: &pem::Error) -> TlsError {
     match error {
         pem::Error::Io(error) => fault(path, &error.to_string()),
@@ -209,7 +210,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| unread(path, "private key without a password", &error))
 }
 
-/// Who decides whether a client's certificate is good.
+/// The verifier that decides whether a client's certificate is valid.
 fn verifier(folder: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let (authority, revoked) = (folder.join(AUTHORITY), folder.join(REVOKED));
     let mut roots = RootCertStore::empty();
@@ -228,18 +229,19 @@ fn verifier(folder: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn Clie
         for list in &lists {
             fitness::check_date(list).map_err(|unfit| fault(&revoked, &unfit.to_string()))?;
         }
-        // A list says something about its own authority's certificates; one without a list was told nothing.
+        // A list covers only the certificates of its own authority. For an authority without a list, nothing is known
+        // to be revoked.
         builder = builder.with_crls(lists).only_check_end_entity_revocation().allow_unknown_revocation_status();
-        // It may come to its end while the server runs.
+        // A list may reach its end date while the server runs.
         builder = builder.enforce_revocation_expiration();
     }
-    // Without a list only the authorities can be wrong, and they have been read.
+    // Without a list only the authorities can be wrong, and these have been read already.
     let verifier = builder.build().map_err(|error| fault(&revoked, &error.to_string()))?;
     Ok(Arc::new(Verifier(verifier)))
 }
 
-/// Who a certificate says it is for: the common name of its subject, or else the first of its alternative names that is
-/// text. Empty ones count for none.
+/// The name in a certificate: the common name of its subject, or else the first of its alternative names that is text.
+/// Empty names are ignored.
 pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let certificate = certificate.tbs_certificate();
@@ -255,7 +257,7 @@ pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Option<String> {
     common.filter(|name| !name.is_empty()).or_else(alternative).filter(|name| !name.is_empty())
 }
 
-/// A name as it is shown: nothing but what can stand in a line, and no more of it than is needed.
+/// A name in a form that can be shown: only characters that can stand in a line, and not more of them than needed.
 pub(crate) fn shown(name: &str) -> String {
     name.chars().take(MAX_NAME).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

@@ -2,24 +2,25 @@
 //!
 //! A device changes whole blocks. A connection that is to change some bytes of a block reads the block, puts the bytes
 //! in, and writes it back. A change of other bytes of the block that the device does between the read and the write
-//! would be undone by the write. It may come from any connection of the same queue. So a **part** (a change that begins
-//! or ends within a block) has its blocks for itself from before its read until after its write. All other changes, of
-//! whole blocks, are far more common, and pay nothing for that: no line that several threads write, and no fence.
+//! would be undone by the write. Such a change may come from any connection of the same queue. So a **part** (a change
+//! that begins or ends within a block) has its blocks for itself from before its read until after its write. All other
+//! changes, of whole blocks, are far more common, and pay nothing for that: no line that several threads write, and no
+//! fence.
 //!
-//! The connections of a queue share a table of **claims**. Each claim is a range of blocks, and has a ticket; tickets
-//! are the order of the claims. A change without a ticket is **free**. The rules:
+//! The connections of a queue share a table of **claims**. Each claim is a range of blocks, and has a ticket. Tickets
+//! give the order of the claims. A change without a ticket is **free**. The rules:
 //!
 //! 1. A part claims its blocks. It begins when every claim on one of its blocks with a lower ticket is over, and when
 //!    every connection has passed the claim.
-//! 2. A connection looks once a turn whether there are new claims. It passes a claim at a moment at which no free
-//!    change of its own is under way on the claim's blocks.
+//! 2. A connection looks once a turn whether there are new claims. It passes a claim at a moment at which it has no free
+//!    change in progress on the claim's blocks.
 //! 3. A connection that knows of any claim looks into the table before each change of whole blocks. The change is free
-//!    if no part claims one of its blocks. Else the change claims its blocks too, and begins when the parts with lower
-//!    tickets there are over; nobody has to pass its claim.
-//! 4. A connection that has passed all claims, and has no free change under way, can **rest**: nobody waits for it to
-//!    pass claims. It looks into the table before its next change.
+//!    if no part claims one of its blocks. Otherwise the change claims its blocks too, and begins when the parts with lower
+//!    tickets on these blocks are over. No connection has to pass the claim of such a change.
+//! 4. A connection that has passed all claims, and has no free change in progress, can **rest**: no other connection waits
+//!    for it to pass claims. It looks into the table before its next change.
 //!
-//! So no free change is under way on the blocks of a part between the part's read and its write:
+//! So no free change is in progress on the blocks of a part between the part's read and its write:
 //!
 //! ```text
 //!    connection A: a part of block 7           connection B: all of block 7
@@ -36,13 +37,13 @@
 //! 11                                           submits Z, and ends ticket 2 when Z is over
 //! ```
 //!
-//! What is free when B looks in step 6 began before B passes ticket 1, and B waits for it; what comes later finds
-//! ticket 1 in the table. B does not race with step 3 in steps 2 and 5: B passes the claim itself, in its own thread,
-//! and the table's lock orders that before step 9. The look at `latest` only says that there is something to look for;
-//! if B misses it once, A waits for longer.
+//! A change that is free when B looks in step 6 began before B passes ticket 1, and B waits for it. A change that comes
+//! later finds ticket 1 in the table. In steps 2 and 5, B does not race with step 3: B passes the claim itself, in its
+//! own thread, and the table's lock orders that before step 9. The load of `latest` only says that there is something
+//! to look for. If B misses it once, A waits for longer.
 //!
 //! Nothing waits in a circle. A free change waits for nothing. A claim waits for lower tickets, and for connections
-//! that pass it when free changes are over.
+//! that pass it when their free changes are over.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -52,30 +53,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use blkmq::event::EventFd;
 use blkmq::{Notify, RequestQueue};
 
-/// The place of a claim in the order of all claims of a queue.
+/// The position of a claim in the order of all claims of a queue.
 pub(crate) type Ticket = u64;
 
 /// The turns at queues that have connections. The weak reference keeps a queue's address from being used again.
 static ALL: Mutex<Vec<(Weak<RequestQueue>, Weak<Turns>)>> = Mutex::new(Vec::new());
 
-/// A connection as the others see it.
+/// A connection as the other connections see it.
 #[derive(Debug)]
 struct Member {
     bell: Arc<EventFd>,
-    /// It has no free change under way, and looks into the table before it begins one.
+    /// Whether the connection rests: it has no free change in progress, and looks into the table before it begins one.
     rests: bool,
-    /// Claims of its own whose turn has come, and that it has not taken up.
+    /// Claims of this connection whose turn has come, and that it has not taken up yet.
     ready: Vec<Ticket>,
 }
 
 #[derive(Debug)]
 struct Claim {
     owner: usize,
-    /// In bytes, whole blocks.
+    /// The claimed blocks, as a range of bytes that consists of whole blocks.
     blocks: Range<u64>,
-    /// It is a part's, which nothing else on these blocks goes beside.
+    /// Whether it is the claim of a part. Nothing else may run on these blocks at the same time.
     is_part: bool,
-    /// What it waits for: claims with lower tickets, and connections that have not passed it.
+    /// The number of obstacles that it waits for: claims with lower tickets, and connections that have not passed it.
     obstacles: usize,
 }
 
@@ -86,7 +87,7 @@ struct Table {
     claims: BTreeMap<Ticket, Claim>,
 }
 
-/// Whose turn it is at the blocks of one queue.
+/// The turns of all connections at the blocks of one queue.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// The ticket of the newest claim of a part. Every connection reads it; only claims of parts write it.
@@ -99,7 +100,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Table {
-    /// Something that a claim waited for is over.
+    /// Called when something that a claim waited for is over.
     fn clear_obstacle(&mut self, ticket: Ticket) {
         let Some(claim) = self.claims.get_mut(&ticket) else { return };
         claim.obstacles -= 1;
@@ -119,7 +120,7 @@ impl Table {
         waiting.into_iter().for_each(|ticket| self.clear_obstacle(ticket));
     }
 
-    /// Enters a claim that waits for so many connections. Returns its ticket, and whether its turn has come.
+    /// Enters a claim that waits for this many connections. Returns its ticket, and whether its turn has come.
     fn enter(&mut self, owner: usize, blocks: Range<u64>, is_part: bool, connections: usize) -> (Ticket, bool) {
         let before = |claim: &&Claim| (claim.is_part || is_part) && overlap(&claim.blocks, &blocks);
         let obstacles = self.claims.values().filter(before).count() + connections;
@@ -130,7 +131,7 @@ impl Table {
 }
 
 impl Turns {
-    /// The turns at a queue, the same for all its connections.
+    /// The turns at a queue. All connections of the queue share them.
     pub(crate) fn of(q: &Arc<RequestQueue>) -> Arc<Self> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, turns)| turns.strong_count() > 0);
@@ -147,8 +148,8 @@ impl Turns {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a seat for a connection that has nothing under way. `bell` wakes its thread when there is something to
-    /// look for.
+    /// Takes a seat for a connection that has nothing in progress. `bell` wakes the connection's thread when there is
+    /// something to look for.
     pub(crate) fn join(self: Arc<Self>, bell: Arc<EventFd>) -> Seat {
         let mut table = self.lock();
         let number = table.members.last_key_value().map_or(0, |(last, _)| last + 1);
@@ -159,7 +160,7 @@ impl Turns {
     }
 }
 
-/// A connection's place at the table. Dropped when nothing of the connection is under way any more.
+/// A connection's place at the table. It is dropped when the connection has nothing in progress any more.
 #[derive(Debug)]
 pub(crate) struct Seat {
     turns: Arc<Turns>,
@@ -172,9 +173,9 @@ pub(crate) struct Seat {
 impl Seat {
     /// Whether there may be claims that the connection does not know of.
     ///
-    /// COST: a load of a line that is written when somebody changes a part of a block, and at no other time.
+    /// COST: a load of a line that is written only when a connection changes a part of a block.
     pub(crate) fn has_news(&self) -> bool {
-        // Acquire: pairs with the Release in `claim_part`, so that a thread that was woken by the bell sees why.
+        // Acquire: pairs with the Release in `claim_part`, so that a thread that the bell woke sees the reason.
         self.turns.latest.load(Ordering::Acquire) > self.seen
     }
 
@@ -182,9 +183,9 @@ impl Seat {
         self.rests
     }
 
-    /// Learns of the claims that have come, with their blocks. `passes` says of each whether it is passed at once; if
-    /// not, it is passed by [`pass`](Self::pass) later. Claims of the connection's own whose turn has come are added to
-    /// `ready`. Returns whether the table holds any claim.
+    /// Learns of the new claims, with their blocks. `passes` says for each whether the connection passes it at once. If
+    /// not, [`pass`](Self::pass) passes it later. The connection's own claims whose turn has come are added to `ready`.
+    /// Returns whether the table holds any claim.
     pub(crate) fn look(
         &mut self,
         ready: &mut Vec<Ticket>,
@@ -222,25 +223,25 @@ impl Seat {
         (self.seen, self.rests) = (table.last, true);
     }
 
-    /// Claims blocks to change a part of them. `is_passed` says whether the connection itself passes the claim at once.
-    /// Returns its ticket, and whether its turn has come.
+    /// Claims blocks to change a part of them. `is_passed`: whether the connection itself passes the claim at once.
+    /// Returns the claim's ticket, and whether its turn has come.
     pub(crate) fn claim_part(&mut self, blocks: Range<u64>, is_passed: bool) -> (Ticket, bool) {
         let mut table = self.turns.lock();
         let is_asked = |(number, member): &(&usize, &Member)| **number != self.number && !member.rests;
         let asked = table.members.iter().filter(is_asked).count() + usize::from(!is_passed);
         let (ticket, is_due) = table.enter(self.number, blocks, true, asked);
-        // Release: pairs with the Acquire in `has_news`; before the bells.
+        // Release: pairs with the Acquire in `has_news`. This comes before the bells.
         self.turns.latest.store(ticket, Ordering::Release);
         table.members.iter().filter(is_asked).for_each(|(_, member)| member.bell.notify());
         (ticket, is_due)
     }
 
-    /// Claims blocks to change all of them, if parts of them are claimed: `None` if the change is free. Returns the
+    /// Claims blocks to change all of them, if parts of them are claimed. `None` if the change is free. Else the
     /// ticket, and whether its turn has come. Ends a rest.
     pub(crate) fn claim_whole(&mut self, blocks: &Range<u64>) -> Option<Ticket> {
         let mut table = self.turns.lock();
         if self.rests {
-            // What is claimed by now is in the table, and what comes later the connection will be asked to pass.
+            // Claims that exist now are in the table. For later claims, the connection will be asked to pass them.
             (self.seen, self.rests) = (table.last, false);
             if let Some(member) = table.members.get_mut(&self.number) {
                 member.rests = false;
@@ -250,7 +251,7 @@ impl Seat {
         is_met.then(|| table.enter(self.number, blocks.clone(), false, 0).0)
     }
 
-    /// A change with a ticket is over, or will never begin.
+    /// Called when a change with a ticket is over, or when it will never begin.
     pub(crate) fn end(&mut self, ticket: Ticket) {
         self.turns.lock().end(ticket);
     }
@@ -286,8 +287,8 @@ mod tests {
         (ready, news)
     }
 
-    /// The steps of the argument above. Red if a part begins before others have passed its claim, or a change of all of
-    /// a block does not wait for a part of it.
+    /// The steps of the interleaving in the module's text. Red if a part begins before others have passed its claim, or
+    /// if a change of a whole block does not wait for a part of this block.
     #[test]
     fn a_part_waits_for_what_is_free_and_what_comes_later_waits_for_the_part() {
         let turns = Arc::new(Turns::default());
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(b.claim_whole(&(7..8)), None);
     }
 
-    /// Red if a part waits for a connection that rests, or one that rested begins a change without looking.
+    /// Red if a part waits for a connection that rests, or if a connection that rested begins a change without looking.
     #[test]
     fn a_connection_that_rests_is_not_waited_for_and_looks_before_it_goes_on() {
         let turns = Arc::new(Turns::default());
@@ -318,7 +319,7 @@ mod tests {
         let (first, is_due) = a.claim_part(0..1, true);
         assert!(is_due);
         assert!(b.claim_whole(&(0..1)).is_some() && !b.rests());
-        // It is waited for again, and has nothing to pass of what it has seen.
+        // Others wait for it again, and it need not pass the claims that it has seen.
         let (second, is_due) = a.claim_part(4..5, true);
         assert!(!is_due);
         assert_eq!(look(&mut b, true), (vec![], vec![second]));
@@ -327,7 +328,7 @@ mod tests {
         assert_eq!(look(&mut b, true).0.len(), 1);
     }
 
-    /// Red if a connection that leaves keeps others waiting, be it for its claims or for what it has not passed.
+    /// Red if a connection that leaves keeps others waiting, because of its claims or of claims that it has not passed.
     #[test]
     fn a_connection_that_leaves_is_waited_for_no_more() {
         let turns = Arc::new(Turns::default());
@@ -343,9 +344,8 @@ mod tests {
         assert_eq!(look(&mut b, true).0, [second]);
     }
 
-    /// Parts of the same blocks go in the order of their tickets, whichever ends first; changes of whole blocks go
-    /// beside each other.
-    /// Red if changes of whole blocks wait for each other, or a part goes before a lower ticket.
+    /// Parts of the same blocks run in the order of their tickets, whichever ends first. Changes of whole blocks run at
+    /// the same time. Red if changes of whole blocks wait for each other, or if a part runs before a lower ticket.
     #[test]
     fn turns_come_in_the_order_of_the_claims() {
         let turns = Arc::new(Turns::default());

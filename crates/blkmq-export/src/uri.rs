@@ -1,4 +1,4 @@
-//! NBD URIs, by which clients name an export and the way to it.
+//! NBD URIs, with which clients name an export and the way to it.
 
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};
 
-/// What is not safe in a path or a query.
+/// The characters that are not safe in a path or a query.
 const UNSAFE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 fn escape(bytes: &[u8]) -> PercentEncode<'_> {
     percent_encode(bytes, UNSAFE)
 }
 
-/// What a URI begins with: clients encrypt if it says so.
+/// The first part of a URI. It tells clients whether to encrypt.
 fn scheme(is_secure: bool) -> &'static str {
     if is_secure { "nbds" } else { "nbd" }
 }

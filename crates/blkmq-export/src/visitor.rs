@@ -1,4 +1,4 @@
-//! A client that negotiates, and what it sees of the server.
+//! A client that negotiates, and what it can see of the server.
 
 use std::sync::{Arc, OnceLock, PoisonError};
 
@@ -20,7 +20,7 @@ impl Visitor {
         Self { shared, entry }
     }
 
-    /// Counts and tells of a client that is not served. One that asks again and again is counted and told of once.
+    /// Counts and logs a client that is not served. A client that asks again and again is counted and logged once.
     fn reject(&self, is_told: &OnceLock<()>, reason: Reason, why: &str) {
         if is_told.set(()).is_ok() {
             let Entry { number, peer, .. } = &*self.entry;
@@ -44,8 +44,8 @@ impl Catalogue for Visitor {
         self.reject(&self.entry.was_refused, Reason::Denied, refusal);
     }
 
-    /// The device may have grown since the last client came; a client that chooses the export sees it as it is now, to
-    /// its end.
+    /// The device may have grown since the last client came. A client that chooses the export sees the present size,
+    /// until the client leaves.
     fn offer(&self, export: usize) -> Offer {
         let Self { shared, entry } = self;
         let export = &shared.exports[export];
@@ -64,7 +64,7 @@ impl Catalogue for Visitor {
     fn admit(&self, _export: usize) -> Result<(), String> {
         let Self { shared, entry } = self;
         if shared.clients.admit(entry) {
-            // There is room for another to negotiate.
+            // Now there is room for another connection to negotiate.
             shared.bell.notify();
             return Ok(());
         }

@@ -1,4 +1,5 @@
-//! What certificates and keys must be like to be of use here, told before they are needed and in plain words.
+//! The requirements for certificates and keys here. They are checked before they are used, and errors are in plain
+//! words.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -14,12 +15,12 @@ use x509_cert::der::{Decode, SliceReader};
 use x509_cert::{Certificate, der};
 
 const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
-/// Sizes in bits of the RSA keys that can sign, and so be a server's: what the provider of cryptography takes.
+/// Sizes in bits of RSA keys that can sign, and so can be a server's key. The provider of cryptography accepts these.
 const SIGNING: [usize; 3] = [2048, 3072, 4096];
-/// Sizes in bits of the RSA keys whose signatures can be verified, as those of authorities and clients.
+/// Sizes in bits of RSA keys whose signatures can be verified, such as those of authorities and clients.
 const VERIFIED: RangeInclusive<usize> = 2048..=8192;
 
-/// Why a certificate is of no use.
+/// Why a certificate cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unfit(String);
 
@@ -31,7 +32,7 @@ impl fmt::Display for Unfit {
 
 impl std::error::Error for Unfit {}
 
-/// The fields of a sequence in DER, to be read one by one.
+/// A reader for the fields of a sequence in DER.
 fn fields(bytes: &[u8]) -> Option<SliceReader<'_>> {
     SliceReader::new(AnyRef::from_der(bytes).ok()?.value()).ok()
 }
@@ -41,7 +42,7 @@ fn bits(modulus: UintRef<'_>) -> usize {
     bytes.first().map_or(0, |first| bytes.len() * 8 - first.leading_zeros() as usize)
 }
 
-/// The size in bits of a certificate's key; `None` if that is no RSA key.
+/// The size in bits of a certificate's key. `None` if the key is not an RSA key.
 fn rsa_bits(certificate: &Certificate) -> Option<usize> {
     let info = certificate.tbs_certificate().subject_public_key_info();
     if info.algorithm.oid != RSA {
@@ -51,7 +52,7 @@ fn rsa_bits(certificate: &Certificate) -> Option<usize> {
     Some(bits(UintRef::decode(&mut key).ok()?))
 }
 
-/// The size in bits of a private key; `None` if it is no RSA key.
+/// The size in bits of a private key. `None` if it is not an RSA key.
 fn rsa_bits_of_private(key: &PrivateKeyDer<'_>) -> Option<usize> {
     let bytes = match key {
         PrivateKeyDer::Pkcs1(key) => key.secret_pkcs1_der(),
@@ -73,8 +74,8 @@ fn inner(bytes: &[u8]) -> der::Result<Option<&[u8]>> {
     Ok(is_rsa.then_some(key.value()))
 }
 
-/// Checks a certificate whose signatures are to be verified: an authority's or a client's. One that cannot be read is
-/// left to the library that refuses it.
+/// Checks a certificate whose signatures are verified: an authority's or a client's. A certificate that cannot be read
+/// is accepted here, because the library refuses it later.
 pub(super) fn check(certificate: &CertificateDer<'_>) -> Result<(), Unfit> {
     let Ok(certificate) = Certificate::from_der(certificate) else { return Ok(()) };
     check_version(&certificate)?;

@@ -1,4 +1,5 @@
-//! What decides whether a client's certificate is good: the TLS library, after a look for what it would not name.
+//! Decides whether a client's certificate is valid. The TLS library decides, after a check for faults that the library
+//! would not name.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 
 use super::fitness;
 
-/// The library's verifier, which has the last word.
+/// The library's verifier, which makes the final decision.
 #[derive(Debug)]
 pub(super) struct Verifier(pub(super) Arc<dyn ClientCertVerifier>);
 
