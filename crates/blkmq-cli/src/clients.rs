@@ -1,4 +1,4 @@
-//! `blkmq clients`: who is connected to a running server.
+//! `blkmq clients`: the clients that are connected to a running server.
 
 use std::io::Write;
 

@@ -24,11 +24,11 @@ use schema::{Answered, Client};
 
 use crate::serve::{self, shares::Shares};
 
-/// Connections that are served at once; more are turned away.
+/// The most connections that are served at once. Further ones are turned away.
 const MAX_CONNECTIONS: usize = 16;
-/// How long a client may take to ask, and then to read the answer.
+/// How long a client may take to ask, and then again to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the server rests when it cannot take a connection, for want of file descriptors or threads.
+/// How long the server rests when it has no file descriptor or thread for a connection.
 const REST: Duration = Duration::from_millis(100);
 
 /// A queue that is served.
@@ -40,15 +40,15 @@ pub(crate) struct Served {
     pub(crate) device: String,
     pub(crate) description: String,
     pub(crate) read_only: bool,
-    /// Where clients find it.
+    /// The URIs at which clients find it.
     pub(crate) uris: Vec<String>,
-    /// What its exports are to have of its scheduler.
+    /// The weights and priorities that its exports are to have in its scheduler.
     pub(crate) shares: Shares,
     pub(crate) q: Arc<RequestQueue>,
 }
 
 impl Served {
-    /// Says on standard error, and returns, what is configured for its exports and does nothing as the queue is now.
+    /// Says on standard error which settings of its exports have no effect with the present queue. Returns these lines.
     pub(crate) fn warn_of_shares(&self) -> Vec<String> {
         let warnings = self.shares.warnings(&self.q);
         warnings.iter().for_each(|warning| serve::say(&format!("{}: {warning}", self.name)));
@@ -56,50 +56,51 @@ impl Served {
     }
 }
 
-/// What is controlled.
+/// What the control socket controls.
 pub(crate) struct State {
     pub(crate) queues: Vec<Served>,
-    /// Who is connected.
+    /// The clients that are connected.
     pub(crate) clients: Box<dyn Fn() -> Vec<Client> + Send + Sync>,
     /// How long the requests of a queue's clients took.
     pub(crate) latencies: Box<dyn Fn(&str) -> Latencies + Send + Sync>,
-    /// What was answered for each export.
+    /// Counts of the answers for each export.
     pub(crate) answered: Box<dyn Fn() -> Vec<Answered> + Send + Sync>,
-    /// Bytes of memory that clients have, and that they may have at most.
+    /// Bytes of memory that clients have, and the most that they may have.
     pub(crate) memory: Box<dyn Fn() -> (usize, usize) + Send + Sync>,
     /// Connections that were not served.
     pub(crate) rejections: Box<dyn Fn() -> Rejections + Send + Sync>,
-    /// The sockets that clients come by, for a server that takes the place of this one.
+    /// The sockets that clients come through, for a server that takes the place of this one.
     pub(crate) sockets: Box<dyn Fn() -> io::Result<Vec<OwnedFd>> + Send + Sync>,
-    /// Begins to end the server, gracefully.
+    /// Begins to end the server gracefully.
     pub(crate) stop: Box<dyn Fn() + Send + Sync>,
 }
 
-/// What follows an answer.
+/// What happens after an answer.
 pub(crate) enum Then {
     /// Nothing.
     GoOn,
     /// The server ends.
     Stop,
-    /// The same, and these sockets go to the program that asked, with the answer.
+    /// The server ends, and these sockets go to the program that asked, together with the answer.
     HandOver(Vec<OwnedFd>),
 }
 
-/// What is answered to a request, and what follows.
+/// Makes the answer to a request, and says what happens after it.
 type Respond = fn(&State, &Request) -> (Answer, Then);
 
-/// Listens for as long as the process lives; at `metrics` for programs that read the metrics and nothing else.
+/// Listens for as long as the process lives. At `metrics`, only the metrics can be read.
 pub(crate) fn start(listener: UnixListener, metrics: Option<TcpListener>, state: State) -> io::Result<()> {
     let state = Arc::new(state);
     if let Some(metrics) = metrics {
-        // A stream is read, written and shut down alike, whatever its addresses look like.
+        // A stream is read, written and shut down in the same way whatever its address family is.
         let accept = move || metrics.accept().map(|(stream, _)| UnixStream::from(OwnedFd::from(stream)));
         listen("metrics", accept, &state, routes::metrics_alone)?;
     }
     listen("control", move || listener.accept().map(|(stream, _)| stream), &state, routes::answer)
 }
 
-/// Answers all connections, in threads of their own; those of one listener leave places for those of another.
+/// Answers all connections, each in a thread of its own. The connections of one listener leave places for those of
+/// another.
 fn listen(
     name: &str,
     accept: impl Fn() -> io::Result<UnixStream> + Send + 'static,
@@ -108,7 +109,7 @@ fn listen(
 ) -> io::Result<()> {
     let state = Arc::clone(state);
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // Every connection holds one; the count of them is that of the connections.
+        // Every connection holds a clone, so the number of clones is the number of connections.
         let seats = Arc::new(());
         loop {
             let Ok(stream) = accept() else {
@@ -124,7 +125,7 @@ fn listen(
                 serve(stream, &state, respond);
                 drop(seat);
             };
-            // Without a thread the connection is closed, which says enough.
+            // If there is no thread, the connection is closed. That is answer enough.
             let _ = thread::Builder::new().name("control client".to_owned()).spawn(talk);
         }
     })?;
@@ -148,7 +149,7 @@ fn serve(stream: UnixStream, state: &State, respond: Respond) {
     if let Then::HandOver(sockets) = then {
         if handover::send(&answers, &answer, &sockets).is_ok() {
             (state.stop)();
-            // Its end tells the other server of the end of this process, so nothing closes it before.
+            // The end of this stream tells the other server of the end of this process, so nothing may close it before.
             std::mem::forget(answers);
         }
         return;
@@ -157,7 +158,7 @@ fn serve(stream: UnixStream, state: &State, respond: Respond) {
     if answer.write(&mut answers).is_ok() {
         answers.end();
     }
-    // Only now, or the process might end before the answer is written.
+    // This comes last. Otherwise the process might end before the answer is written.
     if matches!(then, Then::Stop) {
         (state.stop)();
     }

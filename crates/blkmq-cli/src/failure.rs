@@ -15,19 +15,19 @@ pub(crate) enum Failure {
     Input(String),
     /// Something failed while running: one line on standard error, exit code 1.
     Running(String),
-    /// Whoever read our output has stopped. There is nobody to tell.
+    /// The program that read our output has stopped, so no message can reach it.
     Unread,
     /// A command that was run for the user ended with this exit code, and has said why itself.
     Command(u8),
 }
 
 impl Failure {
-    /// An error about a file that is written.
+    /// An error of writing a file.
     pub(crate) fn writing(path: impl Display, error: &io::Error) -> Self {
         Self::Running(format!("{path}: {error}"))
     }
 
-    /// Says it, and gives the exit code.
+    /// Reports the failure, and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (text, code) = match self {
             Self::Asked(text) => {
@@ -41,15 +41,16 @@ impl Failure {
             Self::Input(text) => (text, 2),
             Self::Running(text) => (text, 1),
         };
-        // One line, whatever the words it quotes contain. If it cannot be written either, the exit code has to do.
+        // The message is one line, whatever the words that it quotes contain. If it cannot be written, the exit code
+        // has to be enough.
         let _ = writeln!(io::stderr(), "blkmq: {}", text.replace(['\n', '\r'], " "));
         ExitCode::from(code)
     }
 }
 
-/// Says on standard error what the user should know though the program goes on, in one line.
+/// Says on standard error, in one line, what the user should know although the program goes on.
 pub(crate) fn notice(text: &str) {
-    // If it cannot be written there is nobody to tell.
+    // If it cannot be written, there is no other way to tell the user.
     let _ = writeln!(io::stderr(), "blkmq: {}", text.replace(['\n', '\r'], " "));
 }
 

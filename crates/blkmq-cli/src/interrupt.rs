@@ -1,4 +1,4 @@
-//! Ctrl-C, or the end of a time that `timeout` was given, ends a run early, and what it came to so far is told.
+//! Ctrl-C, or the end of a time that `timeout` was given, ends a run early. The results so far are still printed.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -13,16 +13,16 @@ use signal_hook::low_level::pipe;
 
 use crate::failure::Failure;
 
-/// Signals that come so soon after the first are the same wish: `timeout` sends one to the program and one to its
+/// Signals that come this soon after the first are the same request: `timeout` sends one to the program and one to its
 /// group.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// A flag that Ctrl-C and SIGTERM set: the run takes no more operations and waits for those that are outstanding. Who
-/// does not want to wait for them types it again, a second later or more. Called once.
+/// A flag that Ctrl-C and SIGTERM set: the run takes no more operations and waits for those that are outstanding. A
+/// user who does not want to wait for them types Ctrl-C again, a second later or more. Called once.
 pub(crate) fn flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let is_impatient = Arc::new(AtomicBool::new(false));
-    // Where none can be set, Ctrl-C ends the program as ever.
+    // If no handler can be set, Ctrl-C ends the program as usual.
     let _ = listen(&stop, &is_impatient);
     stop
 }
@@ -31,7 +31,7 @@ fn listen(stop: &Arc<AtomicBool>, is_impatient: &Arc<AtomicBool>) -> io::Result<
     let (mut heard, tells) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, tells.try_clone()?)?;
-        // The exit code is that of a program that the signal has ended, as shells tell it.
+        // The exit code is the one that shells report for a program that the signal has ended.
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(is_impatient))?;
         flag::register(signal, Arc::clone(stop))?;
     }
@@ -45,7 +45,7 @@ fn listen(stop: &Arc<AtomicBool>, is_impatient: &Arc<AtomicBool>) -> io::Result<
     Ok(())
 }
 
-/// Tells of Ctrl-C and SIGTERM: of the first, and of each that comes a second later or more. Called once.
+/// Calls `tell` for Ctrl-C and SIGTERM: for the first one, and for each that comes a second later or more. Called once.
 pub(crate) fn tell(tell: impl Fn() + Send + 'static) -> io::Result<()> {
     let (mut heard, tells) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
@@ -63,7 +63,7 @@ pub(crate) fn tell(tell: impl Fn() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells of each SIGHUP, which ends the program no more then. Called once.
+/// Calls `tell` for each SIGHUP. SIGHUP then no longer ends the program. Called once.
 pub(crate) fn tell_of_hangup(tell: impl Fn() + Send + 'static) -> io::Result<()> {
     let (mut heard, tells) = UnixStream::pair()?;
     pipe::register(SIGHUP, tells)?;
@@ -75,7 +75,7 @@ pub(crate) fn tell_of_hangup(tell: impl Fn() + Send + 'static) -> io::Result<()>
     Ok(())
 }
 
-/// How an interrupted run ends, once what it came to has been told, if that is anything.
+/// How an interrupted run ends, after its results have been printed, if there are any.
 pub(crate) fn failure(name: &str) -> Failure {
     Failure::Running(format!("{name}: interrupted before its end"))
 }

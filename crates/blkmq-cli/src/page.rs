@@ -11,7 +11,8 @@ use crate::failure::Failure;
 use crate::machine;
 use crate::target::Time;
 
-/// The file of a report, which is opened before anything is measured: who waits for a measurement shall get its report.
+/// The file of a report. It is opened before anything is measured, so that a user who waits for a measurement gets its
+/// report.
 #[derive(Debug)]
 pub(crate) struct Page {
     path: PathBuf,
@@ -19,10 +20,10 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Opens the file, if one is wanted.
+    /// Opens the file, if the user wants one.
     pub(crate) fn open(path: Option<&Path>) -> Result<Option<Self>, TextError> {
         let Some(path) = path else { return Ok(None) };
-        // What it contains is kept until there is something to replace it.
+        // The old contents stay until there is something to replace them.
         match OpenOptions::new().write(true).create(true).truncate(false).open(path) {
             Ok(file) => Ok(Some(Self { path: path.to_owned(), file })),
             Err(error) => {
@@ -32,7 +33,7 @@ impl Page {
         }
     }
 
-    /// Writes the report on what was just measured here.
+    /// Writes the report about what was just measured.
     pub(crate) fn write(mut self, title: String, modelled: String, sections: Vec<Section>) -> Result<(), Failure> {
         let (command, machine, date) = (machine::command(), machine::name(), machine::date());
         let html = Report { title, command, machine, date, modelled, sections }.html();
@@ -40,7 +41,7 @@ impl Page {
         written.map_err(|error| Failure::writing(self.path.display(), &error))
     }
 
-    /// Takes away what the file contains, if it is one; a pipe or a terminal has nothing that could be.
+    /// Removes the contents of the file, if it is a regular file. A pipe or a terminal has no contents to remove.
     fn empty(&self) -> io::Result<()> {
         if self.file.metadata()?.is_file() { self.file.set_len(0) } else { Ok(()) }
     }

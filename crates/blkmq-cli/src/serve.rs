@@ -169,9 +169,9 @@ pub(crate) struct Serve {
 
 /// What happens to a server.
 enum Event {
-    /// An operator asked for the end by the control socket.
+    /// An operator asked through the control socket for the end.
     Stop,
-    /// A signal asked for it.
+    /// A signal asked for the end.
     Signal,
     /// The command of `--run` has ended.
     Ended(io::Result<ExitStatus>),
@@ -181,7 +181,7 @@ enum Event {
 
 impl Serve {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        // Before anything else opens descriptors.
+        // This comes before anything else opens descriptors.
         let handed = handed::take().map_err(Failure::Input)?;
         let plan = Plan::new(self)?;
         if self.check.is_some() {
@@ -192,8 +192,8 @@ impl Serve {
                 "LISTEN_FDS hands over sockets to listen at; leave out this address, or start the server without them";
             return Err(nbd.fault(what).into());
         }
-        // Users that lists name come as far as the lists; no others than the server's own can open the socket
-        // otherwise.
+        // Users that a list names get as far as the lists. Without such lists, only the server's own user can open the
+        // socket.
         let is_for_users = allow::is_for_users(plan.exports.iter().map(|export| export.allow.as_ref()));
         let mode = if is_for_users { 0o666 } else { 0o600 };
         let addresses = plan.nbd.iter().map(|given| nbd::address(given, mode)).collect::<Result<Vec<_>, _>>()?;
@@ -209,12 +209,12 @@ impl Serve {
         let own = if needs_own || plan.control.is_none() { Some(folder::make()?) } else { None };
         let [nbd, control] = own.as_deref().map(folder::own).unwrap_or_default();
         let control = plan.control.clone().unwrap_or(control);
-        // It sets the process's mask of modes, so it comes before all threads.
+        // It sets the process's umask, so it comes before all threads.
         let (listener, _socket) = Socket::listen(&control)?;
         let scraped = plan.metrics.as_ref().zip(scraped).map(|(given, at)| metrics::listen(given, at)).transpose()?;
         let addresses = if needs_own { vec![Address::unix(nbd)] } else { addresses };
         let files = tls.clone();
-        // An operator that runs a command wants it to have what it needs: it inherits all that the server has given up.
+        // The command must keep what it needs, and it would inherit everything that the server has given up.
         let is_boxed = plan.sandbox && plan.run.is_none();
         let (needs, mut held) = (Needs::of(&plan, &addresses, &control), String::new());
         let give_up = || {
@@ -257,7 +257,7 @@ impl Serve {
                 Some(Running::start(text, &uris[0][0], &socket, ended).map_err(failed)?)
             }
             None => {
-                // If it cannot be written there is nobody to tell, and clients are served all the same.
+                // If it cannot be written, no operator can be told, and clients are served all the same.
                 let _ = io::stderr().write_all(greeting(&plan, &uris, url.as_deref(), &control, &held).as_bytes());
                 None
             }
@@ -267,8 +267,8 @@ impl Serve {
     }
 }
 
-/// Gets the sockets of the server with this control socket, and waits until it has ended and let go of its devices.
-/// What can be checked before is right: the other server does not go on if this one fails.
+/// Gets the sockets of the server with this control socket, and waits until that server has ended and released its
+/// devices. What can be checked in advance has been checked: the other server does not continue if this one fails.
 fn take_place(
     plan: &Plan,
     control: &Path,
@@ -285,7 +285,7 @@ fn take_place(
     Ok(replace::choose(sockets, addresses))
 }
 
-/// Every queue, with all the places where clients find it.
+/// Every queue, with all the URIs at which clients find it.
 fn served(exports: &[Export], queues: &[Arc<RequestQueue>], uris: &[Vec<String>]) -> Vec<Served> {
     let own = exports.iter().zip(queues).filter_map(|(export, q)| {
         let Disk::Own { device, .. } = &export.disk else { return None };
@@ -304,12 +304,12 @@ fn served(exports: &[Export], queues: &[Arc<RequestQueue>], uris: &[Vec<String>]
     own.collect()
 }
 
-/// Says of each device that keeps nothing that it does not: a client cannot tell it from one that does.
+/// Warns for each device that keeps no data: a client cannot tell it from one that does.
 fn warn_of_loss(exports: &[Export], queues: &[Arc<RequestQueue>]) {
     for (export, q) in exports.iter().zip(queues) {
         if let (Disk::Own { device, .. }, false) = (&export.disk, q.driver().keeps_data()) {
             let (name, device) = (export.queue(), &device.text);
-            // If it cannot be written there is nobody to tell.
+            // If it cannot be written, no operator can be told.
             let _ = writeln!(
                 io::stderr(),
                 "blkmq: {name}: {device} THROWS AWAY WHAT IS WRITTEN. NOTHING IS KEPT, and zeroes are read; with \
@@ -319,7 +319,7 @@ fn warn_of_loss(exports: &[Export], queues: &[Arc<RequestQueue>]) {
     }
 }
 
-/// Reads the files for TLS again, if there are any. Returns what to tell of it.
+/// Reads the files for TLS again, if there are any. Returns what to tell the operator.
 fn reload(tls: Option<&Tls>, is_boxed: bool) -> String {
     match tls.map(Tls::reload) {
         None => "SIGHUP: without --tls there are no files to read again".to_owned(),
@@ -331,13 +331,13 @@ fn reload(tls: Option<&Tls>, is_boxed: bool) -> String {
     }
 }
 
-/// Says something on standard error, for the one that operates the server.
+/// Says something on standard error, for the operator of the server.
 pub(crate) fn say(text: &str) {
     nbd::say(Level::Warning, text);
 }
 
-/// What is served, and what to type next: for standard error, because standard output belongs to the program that
-/// starts a server.
+/// What is served, and what to type next. This goes to standard error, because standard output belongs to the program
+/// that starts a server.
 fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &Path, held: &str) -> String {
     let mut text = String::new();
     for (export, uris) in plan.exports.iter().zip(uris) {
@@ -368,7 +368,7 @@ fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &
     text
 }
 
-/// A word as a shell takes it.
+/// A word in the form in which a shell takes it.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=+".contains(c);
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }

@@ -47,7 +47,7 @@ impl Set {
         }
         writeln!(out, "{}", set.value)?;
         for warning in &set.warnings {
-            // If it cannot be written there is nobody to tell.
+            // If it cannot be written, there is no other way to tell the user.
             let _ = writeln!(io::stderr(), "blkmq: {warning}");
         }
         Ok(())

@@ -33,27 +33,27 @@ pub(crate) enum Time {
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     setup: Setup,
-    /// As they were given: what is wrong with them shows when the queue is built.
+    /// The values as they were given. Errors in them are found when the queue is built.
     locking: Option<String>,
     bypass: Option<String>,
-    /// The options that set something, by its name, the latest last: for errors.
+    /// The options that set something, by the name of the setting, the latest last. Used for errors.
     places: Vec<(String, String)>,
 }
 
 impl Target {
-    /// A device with everything else as it is by default.
+    /// A device, with defaults for everything else.
     pub(crate) fn new(device: &str, clock: Time) -> Self {
         let clock = if clock == Time::Real { ClockKind::Real } else { ClockKind::Virtual };
         let setup = Setup { clock, ..Setup::new(device) };
         Self { setup, locking: None, bypass: None, places: Vec::new() }
     }
 
-    /// Sets what is called `device`, `scheduler`, `locking` or `bypass`, or a knob. `place` is the option that says so.
+    /// Sets `device`, `scheduler`, `locking`, `bypass`, or a knob. `place` is the option that says so.
     pub(crate) fn set(&mut self, name: &str, value: &str, place: String) {
         let value = value.to_owned();
         match name {
             "device" => self.setup.device = value,
-            // What a comparison of time stamps needs; as the clock of a run it would tell no latency.
+            // A comparison of time stamps needs this clock. As the clock of a single run it would show no latency.
             "stamps" if value == "0" => self.setup.clock = ClockKind::Still,
             "stamps" if value == "1" => self.setup.clock = ClockKind::Exact,
             "scheduler" => self.setup.scheduler = Some(value),
@@ -69,9 +69,9 @@ impl Target {
         &self.setup.device
     }
 
-    /// Sets a knob by `NAME=VALUE`, given with `--set`. Of those that a queue is built with, only `locking` and
-    /// `bypass` are knobs as well; as such, too, they are there from the beginning, and the one goes with the other.
-    /// `stamps` is none, but what a run without it is compared with.
+    /// Sets a knob by `NAME=VALUE`, given with `--set`. Of the settings that a queue is built with, only `locking` and
+    /// `bypass` are knobs as well. As knobs, too, they are set when the queue is built, and one goes with the other.
+    /// `stamps` is not a knob, but a run without stamps is useful in a comparison.
     pub(crate) fn set_knob(&mut self, text: &str) -> Result<(), TextError> {
         let (name, value) = assignment(text)?;
         let place = format!("--set {text}");
@@ -159,7 +159,7 @@ impl Pair {
         Ok(Self { knob: knob.to_owned(), values: [a.to_owned(), b.to_owned()], text: text.to_owned() })
     }
 
-    /// The two targets, alike but for the knob.
+    /// The two targets. They differ only in the knob.
     pub(crate) fn targets(&self, base: &Target) -> [Target; 2] {
         self.values.each_ref().map(|value| {
             let mut target = base.clone();

@@ -46,7 +46,7 @@ so many, 't 1.5' to that millisecond, 's 400' to that step, 'b 17' to what next 
 Ctrl-C, or SIGTERM, ends a run after the worlds that have begun, and what it came to is told; of a failure that is being made shorter,
 the shortest found so far. One more, a second later or more, does not wait.";
 
-/// What leaves a choice to the worlds.
+/// The word that leaves a choice to the worlds.
 const ANY: &str = "any";
 
 /// How long a run lasts unless told otherwise.
@@ -106,27 +106,27 @@ fn mutants() -> Vec<&'static str> {
     MUTANTS.iter().map(|mutant| mutant.name).collect()
 }
 
-/// What runs: the version, the commit if whoever built it said so, and the compiler, which decides what is hashed in
-/// which order.
+/// What runs: the version; the commit, if the person who built the program gave it; and the compiler, which decides
+/// what is hashed in which order.
 fn version() -> String {
     let commit = option_env!("BLKMQ_COMMIT").filter(|commit| !commit.is_empty());
     let commit = commit.map(|commit| format!(" ({commit})")).unwrap_or_default();
     format!("blkmq {}{commit}, {}", env!("CARGO_PKG_VERSION"), env!("BLKMQ_RUSTC"))
 }
 
-/// What was found. Seeds and hashes have 64 bits and are text, because readers of JSON may know numbers up to 2^53
-/// only.
+/// The results. Seeds and hashes have 64 bits and are written as text, because readers of JSON may know numbers only up
+/// to 2^53.
 #[derive(Debug, Serialize)]
 struct Found {
     version: String,
     seed: String,
-    /// Of clean worlds, as what follows.
+    /// Operations of clean worlds. The next fields count clean worlds too.
     requests: u64,
     worlds: u64,
     steps: u64,
     hash: String,
     seconds: f64,
-    /// The world that took the most steps for an operation.
+    /// The world that took the most steps for each operation.
     heaviest: Option<HeaviestWorld>,
     /// Whether Ctrl-C ended the run.
     interrupted: bool,
@@ -149,9 +149,9 @@ struct FoundFailure {
     step: u64,
     time_ns: u64,
     cpu: u16,
-    /// The command that plays this world alone.
+    /// The command that plays only this world.
     repeat: String,
-    /// Whether none of the shorter ones that were to be tried fails; not if that took too long.
+    /// Whether no shorter world that had to be tried fails. False if the search took too long.
     shortest: bool,
     repeatable: bool,
     history: Vec<String>,
@@ -181,7 +181,7 @@ impl Torture {
         let found = self.found(seed, &control, out);
         let written = if self.json { json::print(&found, out) } else { found.write(out) };
         match &found.failure {
-            // This is told even if nothing else could be.
+            // This is printed even if nothing else could be.
             Some(failure) => {
                 let FoundFailure { seed, requests, rule, what, .. } = failure;
                 Err(Failure::Running(format!("torture: seed {seed}, requests {requests}: {rule}: {what}")))
@@ -210,7 +210,7 @@ impl Torture {
         format!("{cpus}, scheduler {scheduler}, locking {}{planted}", self.locking)
     }
 
-    /// The command that plays one world alone.
+    /// The command that plays one world only.
     fn repeat(&self, seed: u64, requests: u64) -> String {
         let mut command = format!("blkmq torture --seed {seed} --requests {requests} --cpus {}", self.cpus);
         let locking = Some(&self.locking).filter(|locking| *locking != ANY);
@@ -259,8 +259,8 @@ impl Torture {
         }
     }
 
-    /// Says what was found before it is made shorter, which takes its time. If it cannot be written, the end of the run
-    /// says so once more.
+    /// Says what was found before the search for a shorter world, which takes time. If it cannot be written, the end of
+    /// the run says it once more.
     fn announce(&self, broken: &Broken, out: &mut dyn Write) {
         let Broken { seed, requests, .. } = *broken;
         let found = format!("found: seed {seed}, requests {requests}: {}: {}", broken.rule(), broken.what());
@@ -288,7 +288,7 @@ impl Torture {
         }
     }
 
-    /// Tells the history of one world.
+    /// Prints the history of one world.
     fn step_through(&self, seed: u64, out: &mut dyn Write) -> Result<(), Failure> {
         let requests = self.requests.unwrap_or(WORLD_REQUESTS);
         if requests > WORLD_REQUESTS {

@@ -1,4 +1,4 @@
-//! Variants of a load that take turns in one process.
+//! Variants of a load that run in turn in one process.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,30 +12,30 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::interrupt;
 
-/// What takes turns.
+/// A variant that runs in turn.
 #[derive(Debug)]
 pub(crate) struct Variant {
     /// For errors.
     pub(crate) name: String,
-    /// Stages that its jobs run in, one after the other.
+    /// Number of stages that its jobs run in, one after the other.
     nr_stages: usize,
     pub(crate) bench: Bench,
-    /// Of all its slices.
+    /// The sum of all its slices.
     pub(crate) layer: LayerOutcome,
     /// What each job did, in the order of the file.
     pub(crate) jobs: Vec<JobSlices>,
 }
 
-/// What a job, all its threads together, did in each slice, in the order of the slices.
+/// What a job (all its threads together) did in each slice, in the order of the slices.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JobSlices {
     pub(crate) name: String,
     /// Operations per second.
     pub(crate) rates: Vec<f64>,
-    /// The median of its latencies, in nanoseconds; no number where none was measured. An operation that was
-    /// outstanding at the end of a slice counts in that one.
+    /// The median of its latencies, in nanoseconds. Not a number if none was measured. An operation that was
+    /// outstanding at the end of a slice counts in that slice.
     pub(crate) p50_ns: Vec<f64>,
-    /// The latency that 99 in a hundred did not exceed, likewise.
+    /// The latency that 99 of 100 operations did not exceed, in the same form.
     pub(crate) p99_ns: Vec<f64>,
 }
 
@@ -47,8 +47,8 @@ impl Variant {
     }
 }
 
-/// Runs slices of all variants until the ratio of each of `pairs` is resolved, or for so many rounds, or until `stop`
-/// is set; two rounds there must be.
+/// Runs slices of all variants until the ratio of each of `pairs` is resolved, or for this many rounds, or until `stop`
+/// is set. At least two rounds are needed.
 pub(crate) fn take(
     variants: &mut [Variant],
     slice: Duration,

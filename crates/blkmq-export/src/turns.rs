@@ -12,13 +12,13 @@
 //!
 //! 1. A part claims its blocks. It begins when every claim on one of its blocks with a lower ticket is over, and when
 //!    every connection has passed the claim.
-//! 2. A connection looks once a turn whether there are new claims. It passes a claim at a moment at which it has no free
-//!    change in progress on the claim's blocks.
+//! 2. A connection looks once a turn whether there are new claims. It passes a claim at a moment at which it has no
+//!    free change in progress on the claim's blocks.
 //! 3. A connection that knows of any claim looks into the table before each change of whole blocks. The change is free
-//!    if no part claims one of its blocks. Otherwise the change claims its blocks too, and begins when the parts with lower
-//!    tickets on these blocks are over. No connection has to pass the claim of such a change.
-//! 4. A connection that has passed all claims, and has no free change in progress, can **rest**: no other connection waits
-//!    for it to pass claims. It looks into the table before its next change.
+//!    if no part claims one of its blocks. Otherwise the change claims its blocks too, and begins when the parts with
+//!    lower tickets on these blocks are over. No connection has to pass the claim of such a change.
+//! 4. A connection that has passed all claims, and has no free change in progress, can **rest**: no other connection
+//!    waits for it to pass claims. It looks into the table before its next change.
 //!
 //! So no free change is in progress on the blocks of a part between the part's read and its write:
 //!

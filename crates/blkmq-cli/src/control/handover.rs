@@ -1,5 +1,5 @@
-//! How one server takes the place of another: it gets the sockets that clients come by, and then waits for the other's
-//! end. Clients that connect meanwhile wait in those sockets.
+//! How one server takes the place of another. It gets the sockets that clients come through, and then waits until the
+//! other server has ended. Clients that connect meanwhile wait in those sockets.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -17,11 +17,11 @@ use super::client;
 use super::http::Answer;
 use crate::failure::Failure;
 
-/// Most sockets that go over at once; the system's own limit is little more.
+/// The most sockets that are handed over. The system's own limit is only a little higher.
 pub(super) const MAX_SOCKETS: usize = 250;
 /// How long the other server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is said that the other server is waited for.
+/// How often the server says that it waits for the other server.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Sends an answer with the sockets.
@@ -41,7 +41,7 @@ pub(super) fn send(stream: &UnixStream, answer: &Answer, sockets: &[OwnedFd]) ->
     rest.write_all(&bytes[sent..])
 }
 
-/// The answer, as far as one message has it, and the sockets that came with it.
+/// The part of the answer that one message has, and the sockets that came with it.
 fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; 4096];
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
@@ -64,7 +64,7 @@ pub(crate) struct Predecessor {
     stream: UnixStream,
 }
 
-/// Asks the server with this control socket for its sockets, and so to end.
+/// Asks the server with this control socket for its sockets. That server then ends.
 pub(crate) fn take_over(path: &Path) -> Result<(Vec<OwnedFd>, Predecessor), Failure> {
     let failed = |what: &str| Failure::Running(format!("--replace: {}: {what}", path.display()));
     let ask = || {
@@ -84,7 +84,7 @@ pub(crate) fn take_over(path: &Path) -> Result<(Vec<OwnedFd>, Predecessor), Fail
 }
 
 impl Predecessor {
-    /// Waits until the server is gone, and `says` now and then that it does.
+    /// Waits until the server is gone. Calls `say` now and then while it waits.
     pub(crate) fn wait(mut self, say: impl Fn(&str)) -> io::Result<()> {
         self.stream.set_read_timeout(Some(EVERY))?;
         loop {
@@ -93,7 +93,7 @@ impl Predecessor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     say("--replace: the server before has not ended yet; clients that connect wait");
                 }
-                // A process that is killed may have left something unread.
+                // A process that is killed may have left bytes unread.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
                 Ok(_) => (),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),

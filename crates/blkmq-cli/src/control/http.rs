@@ -1,4 +1,4 @@
-//! HTTP/1.1 as far as the control socket speaks it: one request and one answer per connection.
+//! The part of HTTP/1.1 that the control socket speaks: one request and one answer for each connection.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,20 +9,21 @@ use serde::Serialize;
 
 use super::schema::Refusal;
 
-/// Most bytes of a request's first line and header lines.
+/// The most bytes of a request's first line and header lines.
 const MAX_HEAD: usize = 8 * 1024;
-/// Most header lines.
+/// The most header lines.
 const MAX_HEADERS: usize = 32;
-/// Most bytes of a body: the longest value of a knob is far shorter.
+/// The most bytes of a body. The longest value of a knob is far shorter.
 const MAX_BODY: usize = 4 * 1024;
-/// Most bytes that are heard of somebody who has his answer and talks on; then the connection is broken.
+/// The most bytes that the server reads from a client that has its answer and still sends. Then the connection is
+/// broken.
 const MAX_REST: u64 = 1024 * 1024;
 
 /// What a client asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// As it was sent, without what follows a question mark.
+    /// The path as it was sent, without the part after a question mark.
     pub(crate) path: String,
     pub(crate) body: Vec<u8>,
 }
@@ -46,7 +47,7 @@ const TOO_LARGE: &str = "413 Content Too Large";
 pub(crate) const UNAVAILABLE: &str = "503 Service Unavailable";
 
 impl Answer {
-    /// A JSON value with a newline behind it, for those who read it in a terminal.
+    /// A JSON value with a newline after it, for people who read it in a terminal.
     fn of_json(status: &'static str, value: &impl Serialize) -> Self {
         let mut body = serde_json::to_string(value).expect("strings, numbers and maps with names for keys are JSON");
         body.push('\n');
@@ -69,7 +70,7 @@ impl Answer {
         Self::of_json(status, &Refusal { error: error.into() })
     }
 
-    /// The path is known, and this method is not for it.
+    /// The path is known, but it does not accept this method.
     pub(crate) fn not_allowed(allow: &'static str) -> Self {
         let refusal = Self::refusal(NOT_ALLOWED, format!("accepted here: {allow}"));
         Self { allow: Some(allow), ..refusal }
@@ -89,9 +90,9 @@ impl Answer {
 /// Why there is no request to answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// The client said nothing and went.
+    /// The client sent nothing and left.
     Gone,
-    /// What it said is wrong in this way.
+    /// What the client sent is wrong. This is the answer.
     Wrong(Answer),
 }
 
@@ -101,7 +102,8 @@ impl Unread {
     }
 }
 
-/// A connection on which everything has to be said until a point in time: who sends a byte now and then is slow too.
+/// A connection on which everything has to be said before a deadline. A client that sends a byte now and then is too
+/// slow too.
 #[derive(Debug)]
 pub(crate) struct Hasty {
     stream: UnixStream,
@@ -115,12 +117,12 @@ impl Hasty {
 
     fn left(&self) -> io::Result<Duration> {
         let left = self.until.saturating_duration_since(Instant::now());
-        // No time at all would mean no limit to the system.
+        // For the system a timeout of zero would mean no limit.
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
     }
 
-    /// Ends the answer and lets the client read it, though it has not stopped talking: what it sent and nobody read
-    /// would break the connection before.
+    /// Ends the answer and lets the client read it, although the client still sends. Bytes that were sent and not read
+    /// would break the connection before the client has read the answer.
     pub(crate) fn end(self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         let _ = io::copy(&mut self.take(MAX_REST), &mut io::sink());
@@ -145,7 +147,7 @@ impl Write for Hasty {
     }
 }
 
-/// Reads more of a request; an end in the middle of it is wrong.
+/// Reads more of a request. If the connection ends in the middle of the request, the request is wrong.
 fn more(stream: &mut dyn Read, buffer: &mut Vec<u8>) -> Result<(), Unread> {
     let mut chunk = [0; 2048];
     let length = loop {
@@ -168,7 +170,7 @@ fn more(stream: &mut dyn Read, buffer: &mut Vec<u8>) -> Result<(), Unread> {
     }
 }
 
-/// A request's head: how long it is, and what is known from it.
+/// The head of a request: its length, and what it says.
 struct Head {
     length: usize,
     body: usize,
@@ -176,7 +178,7 @@ struct Head {
     path: String,
 }
 
-/// Reads the head if it is all there.
+/// Reads the head if it is complete.
 fn head(buffer: &[u8]) -> Result<Option<Head>, Unread> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -208,7 +210,7 @@ fn body_length(headers: &[httparse::Header<'_>]) -> Result<usize, Unread> {
     if lengths.next().is_some() || digits.is_none_or(str::is_empty) {
         return Err(Unread::wrong(BAD_REQUEST, "a request has one Content-Length, a whole number"));
     }
-    // A number too long for the type is too large as well.
+    // A number that is too long for the type is too large as well.
     let length = digits.and_then(|digits| digits.parse().ok()).filter(|length| *length <= MAX_BODY);
     length.ok_or_else(|| Unread::wrong(TOO_LARGE, &format!("a body has at most {MAX_BODY} bytes")))
 }
@@ -233,7 +235,7 @@ pub(crate) fn read(stream: &mut dyn Read) -> Result<Request, Unread> {
 mod tests {
     use super::*;
 
-    /// The status of the answer to bytes that are no good request.
+    /// The status of the answer to bytes that are not a valid request.
     fn status(mut bytes: &[u8]) -> &'static str {
         match read(&mut bytes) {
             Err(Unread::Wrong(answer)) => answer.status,

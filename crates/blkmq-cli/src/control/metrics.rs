@@ -10,14 +10,14 @@ use super::{Served, State};
 
 /// The type of OpenMetrics text.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// That of a text for people.
+/// The type of a text for people.
 pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
 
 const SECTOR: u64 = 512;
-/// Clients with series of their own, those that have been connected the longest.
+/// The most clients that have series of their own. These are the clients that have been connected the longest.
 const MAX_CLIENTS: usize = 64;
 
-/// What a family's value is, in the unit that its name ends in.
+/// The value of a family, in the unit that ends the family's name.
 enum Sample {
     Count(u64),
     /// Milliseconds, shown in seconds.
@@ -127,7 +127,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Begins a family: its type, its unit if its name ends in one, and what it is.
+/// Begins a family: its type, its unit if its name ends in one, and its description.
 fn begin(out: &mut String, name: &str, kind: &str, help: &str) {
     // Writing to a string does not fail.
     let _ = writeln!(out, "# TYPE blkmq_{name} {kind}");
@@ -202,8 +202,8 @@ pub(super) fn text(state: &State) -> String {
     out
 }
 
-/// Requests that were answered with an error. All kinds are there from the beginning, so that the first one of a kind
-/// is seen.
+/// Requests that were answered with an error. All kinds are there from the beginning, so that a reader sees the first
+/// error of a kind.
 fn show_errors(out: &mut String, state: &State) {
     let name = "request_errors";
     begin(out, name, "counter", "Requests answered with an error.");
@@ -216,7 +216,7 @@ fn show_errors(out: &mut String, state: &State) {
     }
 }
 
-/// Who is connected, by number: a number is never used again, so each counter begins at nothing and only grows.
+/// The connected clients, by number. A number is never used again, so each counter begins at 0 and only grows.
 fn show_clients(out: &mut String, clients: &[Client]) {
     for (name, help, of) in [
         ("client_requests", "Requests taken from a client.", (|client| client.requests) as fn(&Client) -> u64),
@@ -239,12 +239,12 @@ fn show_clients(out: &mut String, clients: &[Client]) {
 fn labels(client: &Client) -> String {
     let [queue, export] = [&client.queue, &client.export].map(|text| escaped(text.as_deref().unwrap_or_default()));
     let peer = escaped(&client.peer);
-    // A label that is absent is one that is empty.
+    // A label that is absent is the same as an empty one.
     let name = client.name.as_ref().map(|name| format!(",name=\"{}\"", escaped(name))).unwrap_or_default();
     format!("queue=\"{queue}\",export=\"{export}\",client=\"{}\",peer=\"{peer}\"{name}", client.number)
 }
 
-/// The histogram of each kind of request that there was.
+/// The histogram of each kind of request that has occurred.
 fn show_latencies(out: &mut String, name: &str, labels: &str, latencies: &Latencies) {
     for (kind, operation) in
         [(Kind::Read, "read"), (Kind::Write, "write"), (Kind::Trim, "discard"), (Kind::Flush, "flush")]

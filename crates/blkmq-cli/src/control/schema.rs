@@ -16,17 +16,17 @@ pub(crate) struct Queue {
     pub(crate) description: String,
     pub(crate) size_bytes: u64,
     pub(crate) read_only: bool,
-    /// Whether what is written can be read again.
+    /// Whether data that was written can be read again.
     pub(crate) keeps_data: bool,
     #[serde(flatten)]
     pub(crate) health: Health,
-    /// Where clients find it.
+    /// The URIs at which clients find it.
     pub(crate) uris: Vec<String>,
-    /// Every knob with its value; `scheduler` and `locking` show all, the chosen one in brackets.
+    /// Every knob with its value. `scheduler` and `locking` list all choices, with the chosen one in brackets.
     pub(crate) knobs: BTreeMap<String, String>,
 }
 
-/// How a queue's device is.
+/// The health of a queue's device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Health {
     /// `good`, `away` or `failed`.
@@ -36,7 +36,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// The health of a queue's device just now.
+    /// The present health of a queue's device.
     pub(crate) fn of(q: &blkmq::RequestQueue) -> Self {
         let health = q.driver().health();
         Self { health: health.word().to_owned(), trouble: health.trouble().map(str::to_owned) }
@@ -54,7 +54,7 @@ pub(crate) struct Value {
     pub(crate) queue: String,
     pub(crate) knob: String,
     pub(crate) value: String,
-    /// What is configured for the queue's exports and does nothing since the knob was set.
+    /// Settings of the queue's exports that have no effect since the knob was set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
 }
@@ -84,7 +84,7 @@ pub(crate) struct Stat {
     pub(crate) discard_ticks: u64,
     pub(crate) flush_ios: u64,
     pub(crate) flush_ticks: u64,
-    /// Reads, and other requests, that the driver has just now.
+    /// Reads, and other requests, that the driver has now.
     pub(crate) inflight: [u32; 2],
     /// The exports in front of it.
     pub(crate) exports: Vec<String>,
@@ -92,12 +92,12 @@ pub(crate) struct Stat {
     pub(crate) errors: BTreeMap<String, u64>,
 }
 
-/// Requests that were answered with an error, by the word for it; those that there were none of are there as well.
+/// Requests that were answered with an error, by the word for it. Words with a count of 0 are included.
 pub(crate) fn by_kind(errors: &Errors) -> BTreeMap<String, u64> {
     Errno::ALL.into_iter().map(|errno| (errno.word().to_owned(), errors.of(errno))).collect()
 }
 
-/// What was answered for an export.
+/// Counts of the answers for an export.
 #[derive(Debug, Clone)]
 pub(crate) struct Answered {
     /// What commands call its queue.
@@ -108,7 +108,7 @@ pub(crate) struct Answered {
 }
 
 impl Stat {
-    /// The numbers of a queue just now.
+    /// The present numbers of a queue.
     pub(crate) fn of(queue: &str, q: &blkmq::RequestQueue, answered: &[Answered]) -> Self {
         let stat = q.stat();
         let exports: Vec<_> = answered.iter().filter(|answered| answered.queue == queue).collect();
@@ -143,26 +143,26 @@ impl Stat {
     }
 }
 
-/// Somebody who is connected.
+/// A connected client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Client {
-    /// The first to connect has 1, and no other one the same.
+    /// The first client to connect has number 1. No two clients have the same number.
     pub(crate) number: u64,
-    /// `None` before it has chosen one.
+    /// Its queue. `None` before it has chosen an export.
     pub(crate) queue: Option<String>,
     /// What commands call its export; `None` before it has chosen one.
     pub(crate) export: Option<String>,
-    /// Where it comes from.
+    /// Where the client comes from.
     pub(crate) peer: String,
-    /// Who its certificate says it is, if it had to show one.
+    /// The name in the client's certificate, if it had to show one.
     pub(crate) name: Option<String>,
-    /// Requests taken from it.
+    /// Requests taken from the client.
     pub(crate) requests: u64,
-    /// Bytes that it has read or written.
+    /// Bytes that the client has read or written.
     pub(crate) bytes: u64,
-    /// Its requests that were answered with an error, by its kind.
+    /// The client's requests that were answered with an error, by kind.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// For the metrics alone.
+    /// Only for the metrics.
     #[serde(skip)]
     pub(crate) latencies: Latencies,
 }

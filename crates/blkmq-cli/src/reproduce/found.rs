@@ -1,4 +1,4 @@
-//! What was found, beside what was published.
+//! The results, next to the published ones.
 
 use blkmq_workbench::{Ratio, Turns};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use super::tables::{Figure, Row, Table};
 use crate::target::Time;
 use crate::turns::{Rates, Variant};
 
-/// All that was found.
+/// All results.
 #[derive(Debug, Serialize)]
 pub(super) struct Found {
     pub(super) machine: String,
@@ -24,9 +24,9 @@ pub(crate) struct FoundTable {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
     pub(super) job: &'static str,
-    /// How long it ran, on which time.
+    /// How long it ran, and on which clock.
     pub(super) time: String,
-    /// Its author, and on what it ran; empty if nobody has published such a measurement.
+    /// The author, and the machine. Empty if there is no such published measurement.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub(super) published: &'static str,
     pub(super) rounds: usize,
@@ -42,24 +42,25 @@ pub(super) struct FoundRow {
     pub(super) settings: Vec<String>,
     /// Operations per second.
     pub(super) iops: Rates,
-    /// To the row `base`, which has none.
+    /// The ratio to the row `base`. That row itself has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio: Option<FoundRatio>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) gain: Option<f64>,
-    /// To the row without a scheduler.
+    /// The ratio to the row without a scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio_to_none: Option<FoundRatio>,
-    /// Percent of the operations that joined another one's request.
+    /// Percent of the operations that joined another operation's request.
     pub(super) merged_percent: f64,
-    /// What a request came to thereby.
+    /// The mean size of a request, with the operations that joined it.
     pub(super) request_bytes_mean: f64,
-    /// Percent of the requests that passed the scheduler by, if there was one.
+    /// Percent of the requests that bypassed the scheduler, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bypassed_percent: Option<f64>,
     /// What requests were stamped by.
     pub(super) stamps: &'static str,
-    /// On virtual time this is the time of the model as well, and says nothing; as is the next.
+    /// On virtual time, the CPU time includes the time of the model, and so means nothing. The same holds for the next
+    /// field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cpu_ns_per_request: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +81,7 @@ pub(super) struct FoundRatio {
     pub(super) high: f64,
 }
 
-/// What somebody else gained.
+/// A gain that another person measured.
 #[derive(Debug, Serialize)]
 pub(super) struct FoundFigure {
     pub(super) what: &'static str,
@@ -121,7 +122,7 @@ impl FoundRow {
         let ratio = |base: usize| {
             let found = turns.ratio(base, index).map(|Ratio { ratio, low, high, .. }| (ratio, low, high));
             let (ratio, low, high) = found.unwrap_or_else(|| {
-                // One run on virtual time, of which every other is a copy.
+                // On virtual time there is one run, because every other run would be a copy of it.
                 let ratio = rates(index).median / rates(base).median;
                 (ratio, ratio, ratio)
             });
@@ -162,7 +163,7 @@ impl From<&Figure> for FoundFigure {
 mod tests {
     use super::*;
 
-    /// Not the ratio, as in the published table of this measurement.
+    /// A gain is not the ratio, as in the published table of this measurement.
     #[test]
     fn a_gain_is_what_came_on_top() {
         let figures = super::super::tables::table("scaling").figures;

@@ -1,4 +1,4 @@
-//! The published measurements that are repeated here: their jobs, and what each row of a table runs on.
+//! The published measurements that are repeated here: their jobs, and the settings of each row of a table.
 
 use crate::target::Time;
 
@@ -6,16 +6,16 @@ use crate::target::Time;
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) name: &'static str,
-    /// What it asks.
+    /// The question that it answers.
     pub(super) about: &'static str,
     /// The job file's name, and its text.
     pub(super) file: &'static str,
     pub(super) job: &'static str,
-    /// Who published it, on what machine.
+    /// The author, and the machine.
     pub(super) published: &'static str,
     pub(super) clock: Time,
     pub(super) rows: Vec<Row>,
-    /// What others gained, by whatever means.
+    /// Gains that other people measured, in any way.
     pub(super) figures: Vec<Figure>,
 }
 
@@ -24,27 +24,27 @@ pub(super) struct Table {
 pub(super) struct Row {
     pub(super) label: String,
     pub(super) device: &'static str,
-    /// What is set beside the device.
+    /// What is set besides the device.
     pub(super) set: Vec<(&'static str, String)>,
-    /// The row over which this one gains; itself for none.
+    /// The row that this row's gain is measured from. The first row names itself.
     pub(super) base: usize,
     /// The row without a scheduler, if this one has one.
     pub(super) none: Option<usize>,
     pub(super) published: Published,
 }
 
-/// What was published for a row: for the same thing, done the same way.
+/// The published numbers for a row: for the same thing, done in the same way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Published {
     /// Operations per second.
     pub(super) iops: Option<f64>,
-    /// Those of the row over which it gains, if they were published again.
+    /// The operations per second of the row that the gain is measured from, if they were published again.
     pub(super) base_iops: Option<f64>,
     /// Percent of the operations that were merged.
     pub(super) merged: Option<f64>,
 }
 
-/// What somebody gained.
+/// A gain that a person published.
 #[derive(Debug)]
 pub(super) struct Figure {
     pub(super) what: &'static str,

@@ -1,4 +1,4 @@
-//! Which clients may use an export, as operators write it: on the command line, or in a file.
+//! Which clients may use an export, in the form in which operators write it on the command line or in a file.
 
 use blkmq_export::{Allow, Permit, Who};
 use blkmq_workbench::{TextError, assignment};
@@ -7,11 +7,11 @@ use serde::Deserialize;
 
 use super::config::{Given, Word, priority};
 
-/// What stands for every client.
+/// The word for every client.
 const ANYBODY: &str = "any";
-/// What a list looks like in a file.
+/// An example of a list in a file.
 const IN_A_FILE: &str = r#"allow = [{ certificate = "NAME", access = "write" }, { user = "NAME" }]"#;
-/// What one client of it looks like on the command line.
+/// An example of one client on the command line.
 const AS_AN_OPTION: &str = "--allow certificate=NAME,access=write or --allow user=NAME";
 
 /// A list in a file.
@@ -26,7 +26,7 @@ pub(super) enum Written {
     List(Vec<WrittenPermit>),
 }
 
-/// A client in it.
+/// A client in the list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenPermit {
@@ -74,7 +74,7 @@ fn user_number(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Reads what all the options `--allow` say together; `None` if there are none.
+/// Combines all options `--allow`. `None` if there are none.
 pub(super) fn of_options(options: &[String]) -> Result<Option<Allow>, TextError> {
     let [first, ..] = options else { return Ok(None) };
     if options.iter().any(|option| option == ANYBODY) {
@@ -88,7 +88,7 @@ pub(super) fn of_options(options: &[String]) -> Result<Option<Allow>, TextError>
     Ok(Some(Allow::Listed(permits.collect::<Result<_, _>>()?)))
 }
 
-/// Reads `certificate=NAME` or `user=NAME`, and what may follow.
+/// Reads `certificate=NAME` or `user=NAME`, and the parts that may follow.
 fn of_option(text: &str) -> Result<Permit, String> {
     let mut written = WrittenPermit::default();
     for word in text.split(',') {
@@ -106,8 +106,8 @@ fn of_option(text: &str) -> Result<Permit, String> {
     written.read()
 }
 
-/// What is wrong with the clients that may use an export, if anything. `names_clients`: clients that encrypt must show
-/// certificates.
+/// What is wrong with the list of clients that may use an export, if anything is. `names_clients`: clients that encrypt
+/// must show certificates.
 pub(super) fn check(allow: Option<&Allow>, names_clients: bool) -> Result<(), String> {
     match allow {
         None if names_clients => Err(format!(
@@ -124,8 +124,8 @@ pub(super) fn check(allow: Option<&Allow>, names_clients: bool) -> Result<(), St
     }
 }
 
-/// Whether the sockets of the exports are for other users too: for those that lists name, and nobody gets in that no
-/// list names.
+/// Whether the sockets of the exports are open to other users too. They are if lists name users and every export has a
+/// list, so that only users in a list get in.
 pub(super) fn is_for_users<'a>(mut allows: impl Iterator<Item = Option<&'a Allow>>) -> bool {
     let mut names_a_user = false;
     let are_lists = allows.all(|allow| match allow {

@@ -14,32 +14,33 @@ use super::{Event, notify};
 use crate::failure::Failure;
 use crate::words::counted;
 
-/// When it is first said which clients are waited for: those that only have to be told of the end are gone by then.
+/// After this time the server first says which clients it waits for. Clients that only have to be told of the end are
+/// gone by then.
 const AT_ONCE: Duration = Duration::from_millis(100);
-/// How often it is said again.
+/// How often the server says that again.
 const EVERY: Duration = Duration::from_secs(5);
-/// How long the device may keep what it has, once no client is waited for any more.
+/// How long the device may keep its requests once the server waits for no client any more.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long what is said at last may take.
+/// How long the last lines on standard error may take.
 const PARTING: Duration = Duration::from_millis(500);
-/// Clients that are told of one by one.
+/// The most clients that are named one by one.
 const MAX_TOLD: usize = 5;
 
-/// What there is to do because of the time alone.
+/// What has to be done because time has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
-    /// Say which clients are waited for.
+    /// Say which clients the server waits for.
     Tell,
-    /// Wait for clients no longer.
+    /// Do not wait for clients any more.
     End,
-    /// Wait for the device no longer.
+    /// Do not wait for the device any more.
     Leave,
 }
 
 /// A drain that has begun.
 #[derive(Debug)]
 struct Drain {
-    /// How long clients are waited for; `None` for as long as it takes.
+    /// How long the server waits for clients. `None`: without a limit.
     limit: Option<Duration>,
     next: Duration,
     has_told: bool,
@@ -52,7 +53,7 @@ impl Drain {
         Self { limit, next, has_told: false, is_cut: false }
     }
 
-    /// What is due, so long after the beginning.
+    /// What is due this long after the beginning.
     fn due(&mut self, elapsed: Duration) -> Option<Due> {
         if elapsed < self.next {
             return None;
@@ -74,8 +75,8 @@ impl Drain {
     }
 }
 
-/// Says lines in a thread of its own: standard error may be a pipe that nobody reads, and the end does not wait for
-/// that.
+/// Says lines in a thread of its own: standard error may be a pipe that no program reads, and the end must not wait for
+/// such a pipe.
 struct Voice {
     lines: Sender<String>,
     end: Receiver<()>,
@@ -96,14 +97,14 @@ impl Voice {
         let _ = self.lines.send(line);
     }
 
-    /// Waits until all is said, but not for long.
+    /// Waits until all lines are said, but not for long.
     fn end(self) {
         drop(self.lines);
         let _ = self.end.recv_timeout(PARTING);
     }
 }
 
-/// What of the server the clients still keep, in words.
+/// Which clients still keep the server from ending, in words.
 fn describe(clients: &[ClientInfo], left: Option<Duration>) -> String {
     let mut text = format!("serve: waits for {}", counted(clients.len() as u64, "client"));
     if let Some(left) = left {
@@ -129,7 +130,7 @@ fn describe(clients: &[ClientInfo], left: Option<Duration>) -> String {
     text
 }
 
-/// Goes on until the server has drained, and its command has ended if it was started for one. The first event begins
+/// Runs until the server has drained, and until its command has ended if it was started for one. The first event begins
 /// the drain, which waits for clients up to `limit`.
 pub(super) fn until_the_end(
     server: &Nbd,
@@ -193,7 +194,7 @@ pub(super) fn until_the_end(
                     command.ask_to_end();
                 }
             }
-            // An operator who has to ask a third time has a device that keeps what it has.
+            // An operator who has to ask a third time has a device that does not give back its requests.
             _ => {
                 outcome = Err(Failure::Running("serve: ended at once, without waiting for clients".to_owned()));
                 end_now(server, command.as_ref());

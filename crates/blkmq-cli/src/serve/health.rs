@@ -1,4 +1,4 @@
-//! Tells when the health of a device that is served changes.
+//! Reports when the health of a served device changes.
 
 use std::io;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use blkmq::RequestQueue;
 use blkmq::driver::Health;
 
-/// How often devices are looked at. The change itself is told to clients by their requests.
+/// How often devices are checked. Clients learn of a change from their requests.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A thread that looks at devices until this is dropped, and then once more.
+/// A thread that checks devices until this value is dropped, and then once more.
 #[derive(Debug)]
 pub(super) struct Watch {
     end: Option<Sender<()>>,
@@ -20,8 +20,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks at the devices of these queues, each with what commands call it; `say` is told of changes, in one line
-    /// each.
+    /// Checks the devices of these queues. Each comes with the name that commands use. `say` is called for each change,
+    /// with one line.
     pub(super) fn start(
         queues: Vec<(String, Arc<RequestQueue>)>,
         say: impl Fn(&str) + Send + 'static,
@@ -52,13 +52,13 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
-            // If it has panicked it has said so.
+            // If the thread has panicked, it has reported that.
             let _ = thread.join();
         }
     }
 }
 
-/// What is said of a device that is like this from now on.
+/// The line about a device that has this health from now on.
 fn line(name: &str, health: &Health) -> String {
     let trouble = health.trouble().map(|text| format!(": {text}")).unwrap_or_default();
     let state = match health {
@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    /// Red if a change is not told, or what has not changed is told again.
+    /// Red if a change is not reported, or if something that has not changed is reported again.
     #[test]
     fn each_change_is_told_once() {
         let (tell, told) = mpsc::channel();

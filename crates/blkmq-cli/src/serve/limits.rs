@@ -7,14 +7,14 @@ use blkmq_workbench::TextError;
 use super::config::Given;
 use crate::bench;
 
-/// How long a server that ends waits for its clients: less than systemd, which gives 90 seconds, and Kubernetes, which
-/// gives 30.
+/// How long a server that ends waits for its clients. It is less than the limits of systemd (90 seconds) and of
+/// Kubernetes (30 seconds).
 const DRAIN: Duration = Duration::from_secs(20);
-/// How long a client may take nothing of what waits for it. A machine that is paused for a moment is to find its disk
-/// again.
+/// How long a client may take nothing of what waits for it. A machine that is paused for a moment must still find its
+/// disk afterwards.
 const STALL: Duration = Duration::from_secs(300);
 
-/// Reads a time, or `off` for none.
+/// Reads a time. `off` means no limit.
 fn time(given: &Given) -> Result<Option<Duration>, TextError> {
     if given.text == "off" {
         return Ok(None);
@@ -22,12 +22,12 @@ fn time(given: &Given) -> Result<Option<Duration>, TextError> {
     bench::duration(&given.text).map(Some).map_err(|what| given.fault(format!("{what}, or 'off' for no limit")))
 }
 
-/// How long clients are waited for when the server ends; `None` without end.
+/// How long the server waits for clients when it ends. `None`: without a limit.
 pub(super) fn drain_timeout(given: Option<&Given>) -> Result<Option<Duration>, TextError> {
     given.map_or(Ok(Some(DRAIN)), time)
 }
 
-/// How long a client may take nothing of its replies; `None` without end.
+/// How long a client may take nothing of its replies. `None`: without a limit.
 pub(super) fn stall_timeout(given: Option<&Given>) -> Result<Option<Duration>, TextError> {
     given.map_or(Ok(Some(STALL)), time)
 }

@@ -21,10 +21,10 @@ use super::plan::Plan;
 use crate::control::schema::{Answered, Client, by_kind};
 use crate::failure::Failure;
 
-/// The pause between two looks at the clients that a server that drains still has.
+/// The pause between two checks of the clients that a server still has while it drains.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Reads the path of a Unix socket, whose file is to have these permissions, or `tcp:HOST:PORT`.
+/// Reads the path of a Unix socket, whose file gets these permissions, or `tcp:HOST:PORT`.
 pub(super) fn address(given: &Given, mode: u32) -> Result<Address, TextError> {
     let text = &given.text;
     let Some(place) = text.strip_prefix("tcp:") else {
@@ -73,8 +73,8 @@ pub(super) struct Nbd {
 }
 
 impl Nbd {
-    /// Listens at `addresses`, and with the sockets that were handed over. Between that and the first client it does
-    /// what `give_up` says.
+    /// Listens at `addresses`, and with the sockets that were handed over. After that, and before the first client, it
+    /// does what `give_up` says.
     pub(super) fn start(
         plan: &Plan,
         queues: &[Arc<RequestQueue>],
@@ -120,12 +120,12 @@ impl Nbd {
         Ok(Self { slot: Arc::new(Mutex::new(Some(server))), stop, uris, nr_exports: queues.len() })
     }
 
-    /// Where clients find the export of that number: one for each address.
+    /// The URIs of the export with this number: one for each address.
     pub(super) fn uris(&self, export: usize) -> Vec<String> {
         self.uris.iter().skip(export).step_by(self.nr_exports).cloned().collect()
     }
 
-    /// A function that tells which clients are connected. It is good beyond the server's end, when there are none.
+    /// A function that tells which clients are connected. It may be called after the server's end, when there are none.
     pub(super) fn clients(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Client> + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);
@@ -158,7 +158,8 @@ impl Nbd {
         Box::new(move || lock(&slot).as_ref().map(Server::rejections).unwrap_or_default())
     }
 
-    /// A function that tells how long the requests of a queue's clients took; of none once the server has ended.
+    /// A function that tells how long the requests of a queue's clients took. It tells of no requests once the server
+    /// has ended.
     pub(super) fn latencies(&self, plan: &Plan) -> Box<dyn Fn(&str) -> Latencies + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);
@@ -172,7 +173,7 @@ impl Nbd {
         })
     }
 
-    /// A function that counts what was answered for each export; it is nothing once the server has ended.
+    /// A function that counts what was answered for each export. It returns nothing once the server has ended.
     pub(super) fn answered(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Answered> + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);
@@ -187,18 +188,18 @@ impl Nbd {
         })
     }
 
-    /// What gives the sockets that it listens with to a server that takes its place.
+    /// A function that hands the listening sockets to a server that takes the place of this one.
     pub(super) fn sockets(&self) -> Box<dyn Fn() -> io::Result<Vec<OwnedFd>> + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         Box::new(move || lock(&slot).as_ref().map_or_else(|| Ok(Vec::new()), Server::share_sockets))
     }
 
-    /// Takes no more requests, and tells when those that were taken are answered and the clients gone.
+    /// Takes no more requests. Calls `done` when the requests that were taken are answered and the clients are gone.
     pub(super) fn drain(&self, done: impl FnOnce() + Send + 'static) {
         self.stop.drain();
         let slot = Arc::clone(&self.slot);
         thread::spawn(move || {
-            // An operator who asks for the clients meanwhile is to see those that the server waits for.
+            // An operator who asks for the clients meanwhile must see the clients that the server waits for.
             while lock(&slot).as_ref().is_some_and(|server| !server.clients().is_empty()) {
                 thread::sleep(LOOK_EVERY);
             }
@@ -226,7 +227,7 @@ fn queues(plan: &Plan) -> BTreeMap<String, String> {
     plan.exports.iter().map(|export| (export.name.text.clone(), export.queue().to_owned())).collect()
 }
 
-/// What should not happen goes to standard error; that clients come and go does not.
+/// Things that should not happen are written to standard error. That clients come and go is not.
 pub(super) fn say(level: Level, text: &str) {
     if level == Level::Warning {
         say_now(text);
@@ -235,7 +236,7 @@ pub(super) fn say(level: Level, text: &str) {
 
 /// Says something on standard error.
 pub(super) fn say_now(text: &str) {
-    // If it cannot be written there is no other place to say it.
+    // If it cannot be written, there is no other place to say it.
     let _ = writeln!(io::stderr(), "blkmq: {text}");
 }
 

@@ -16,7 +16,7 @@ pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
     let mut by_name = BTreeMap::new();
     for export in exports {
         if let Disk::Own { device, settings } = &export.disk {
-            // One that others may write to is not opened for reading only.
+            // A device that other exports may write to is not opened read-only.
             let read_only = exports.iter().filter(|other| other.queue() == export.queue()).all(|other| other.read_only);
             by_name.insert(export.queue(), build(device, settings, read_only)?);
         }
@@ -24,8 +24,8 @@ pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
     Ok(exports.iter().map(|export| Arc::clone(&by_name[export.queue()])).collect())
 }
 
-/// The device's spec. What nobody may write to is opened for reading only, where a device knows the difference: then it
-/// may be a file that cannot be written, and that others read too.
+/// The device's spec. A device that no client may write to is opened read-only, if the device has that option. Then it
+/// may be a file without write permission, and one that other programs read too.
 fn with_access(text: &str, read_only: bool) -> String {
     let mut words = text.split(',');
     let name = words.next();
@@ -35,7 +35,7 @@ fn with_access(text: &str, read_only: bool) -> String {
     if read_only && knows && !is_given { format!("{text},read_only=1") } else { text.to_owned() }
 }
 
-/// Device and settings are right as far as that can be told without opening the device.
+/// Checks device and settings, as far as that can be done without opening the device.
 pub(super) fn check(device: &Given, settings: &Settings) -> Result<(), TextError> {
     blkmq_drivers::check(&device.text).map_err(|error| device.fault(error.to_string()))?;
     let stand_in = spec::open("null,hw_queue_depth=1024").map_err(|error| device.fault(error.to_string()))?;
@@ -49,10 +49,10 @@ fn build(device: &Given, settings: &Settings, read_only: bool) -> Result<Arc<Req
     equip(driver, device, settings)
 }
 
-/// The queue in front of a device, set as it is to be.
+/// The queue in front of a device, with its settings.
 fn equip(driver: Arc<dyn Driver>, device: &Given, settings: &Settings) -> Result<Arc<RequestQueue>, TextError> {
     let mut builder = RequestQueue::builder(driver);
-    // Whether requests may pass the scheduler by depends on the locking that the queue is built with.
+    // Whether requests may bypass the scheduler depends on the locking that the queue is built with.
     if let Some(locking) = &settings.locking {
         builder = builder.locking(locking.text.parse::<Locking>().map_err(|what| locking.fault(what))?);
     }

@@ -1,8 +1,8 @@
-//! What a server gives up once it has opened what it needs: other users' rights, files that it does not use, system
-//! calls that no server makes.
+//! What a server gives up once it has opened what it needs: the rights of other users, files that it does not use, and
+//! system calls that no server makes.
 //!
-//! Landlock and the filter of system calls hold for the thread that asks for them and for all that it starts from then
-//! on. So they come after sockets and devices are open, and before the first thread of the server.
+//! Landlock and the filter of system calls hold for the thread that asks for them, and for all threads that it starts
+//! later. So they come after sockets and devices are open, and before the first thread of the server.
 
 mod calls;
 mod files;
@@ -19,22 +19,22 @@ use crate::failure::Failure;
 
 pub(super) use user::Identity;
 
-/// What is said with each restriction that cannot be had, and each error that one may have brought about.
+/// Added to the message for each restriction that cannot be had, and for each error that a restriction may have caused.
 const ADVICE: &str = "--sandbox off does without";
 
-/// What a server goes on to need of the file system and the network.
+/// What a server still needs of the file system and the network.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     /// Folders and files that are read.
     pub(super) read: Vec<PathBuf>,
     /// Folders in which the files of sockets are removed at the end.
     pub(super) remove: Vec<PathBuf>,
-    /// Connections to TCP servers are made.
+    /// Whether connections to TCP servers are made.
     pub(super) connects: bool,
 }
 
 impl Needs {
-    /// What a server needs that does as planned. `control`: its control socket.
+    /// The needs of a server that does as planned. `control`: its control socket.
     pub(super) fn of(plan: &Plan, addresses: &[Address], control: &Path) -> Self {
         let sockets = addresses.iter().filter_map(|address| match address {
             Address::Unix { path, .. } => Some(path.as_path()),
@@ -61,12 +61,12 @@ impl Needs {
     }
 }
 
-/// Gives up what is not needed any more. Returns what is in force, for people.
+/// Gives up what is not needed any more. Returns a text that says what is in force.
 ///
 /// # Errors
 /// The system refuses the user or group that was asked for.
 pub(super) fn enter(needs: &Needs, identity: Option<&Identity>, is_on: bool) -> Result<String, Failure> {
-    // Its rules are made of files that another user may not be able to open.
+    // The rules are made before the user changes, because another user may not be able to open their files.
     let files = is_on.then(|| files::Rules::new(needs));
     if let Some(identity) = identity {
         identity.take()?;
@@ -85,7 +85,7 @@ pub(super) fn enter(needs: &Needs, identity: Option<&Identity>, is_on: bool) -> 
     Ok(text)
 }
 
-/// Adds to an error what may help if the sandbox is why.
+/// Adds to an error what may help if the sandbox is the cause.
 pub(super) fn explain(error: &str, is_on: bool) -> String {
     if is_on && error.contains("Permission denied") {
         format!(

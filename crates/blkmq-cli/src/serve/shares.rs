@@ -1,4 +1,5 @@
-//! What the exports of a queue are to have of its scheduler, and what of that does nothing.
+//! The weights and priorities that the exports of a queue are to have in its scheduler, and which of them have no
+//! effect.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use blkmq::{Class, IoPriority, RequestQueue};
 
 use super::config::{Export, shown};
 
-/// What the clients of one export are to have.
+/// The weight and priority that the clients of one export are to have.
 #[derive(Debug, Clone)]
 struct Share {
     export: String,
@@ -14,11 +15,11 @@ struct Share {
     priority: IoPriority,
 }
 
-/// What the exports of one queue are to have.
+/// The shares of the exports of one queue.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shares(Vec<Share>);
 
-/// As the configuration has it.
+/// The form that the configuration uses.
 fn word(priority: IoPriority) -> String {
     match priority.class {
         Class::RealTime => format!("rt/{}", priority.level),
@@ -28,7 +29,7 @@ fn word(priority: IoPriority) -> String {
 }
 
 impl Shares {
-    /// Those of the exports of this queue.
+    /// The shares of the exports of this queue.
     pub(super) fn of(exports: &[Export], queue: &str) -> Self {
         let share = |export: &Export| Share {
             export: shown(&export.name.text).to_owned(),
@@ -38,7 +39,7 @@ impl Shares {
         Self(exports.iter().filter(|export| export.queue() == queue).map(share).collect())
     }
 
-    /// What is configured and does nothing as the queue is now: a sentence each, without the queue's name.
+    /// Settings that have no effect with the present queue: one sentence for each, without the queue's name.
     pub(crate) fn warnings(&self, q: &Arc<RequestQueue>) -> Vec<String> {
         let prioritized = self.named(|share| share.priority != IoPriority::default(), |share| word(share.priority));
         let weighted = self.named(|share| share.weight != 100, |share| share.weight.to_string());
@@ -49,14 +50,14 @@ impl Shares {
         priority.into_iter().chain(weight.map(|both| warn("weight", both))).collect()
     }
 
-    /// The exports that have something of their own, with what that is.
+    /// The exports that have a setting of their own, with the setting.
     fn named(&self, has: impl Fn(&Share) -> bool, what: impl Fn(&Share) -> String) -> Option<String> {
         let names: Vec<_> =
             self.0.iter().filter(|share| has(share)).map(|s| format!("{} ({})", s.export, what(s))).collect();
         (!names.is_empty()).then(|| names.join(", "))
     }
 
-    /// Why priorities do nothing, if they do nothing.
+    /// Why priorities have no effect, if they have none.
     fn idle_priorities(&self, q: &Arc<RequestQueue>) -> Option<String> {
         let scheduler = q.scheduler();
         if scheduler == "none" {

@@ -1,4 +1,4 @@
-//! Tells a history line by line, and asks how to go on.
+//! Prints a history line by line, and asks how to go on.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -12,25 +12,25 @@ const COMMANDS: &str =
 /// Where to stop next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
-    /// After so many lines; 0: at the next.
+    /// After this many lines. 0: at the next line.
     Lines(u64),
     /// At this virtual time, in ns.
     Time(u64),
     Step(u64),
-    /// At what next happens to this operation, or to the request that it became.
+    /// At the next line about this operation, or about the request that it became.
     Bio(u64),
     /// Nowhere.
     End,
 }
 
-/// Tells lines, and stops where it was told to.
+/// Prints lines, and stops where the user wants.
 pub(super) struct Stepper<R> {
-    /// Who is asked; nobody: it never stops.
+    /// The input that is asked. `None`: it never stops.
     asked: Option<R>,
     goal: Goal,
-    /// The operations of requests.
+    /// The operation of each request.
     names: BTreeMap<u64, u64>,
-    /// The latest operation; their numbers rise.
+    /// The latest operation. The numbers of operations rise.
     last_bio: u64,
 }
 
@@ -40,14 +40,14 @@ impl<R: BufRead> Stepper<R> {
         Self { asked, goal, names: BTreeMap::new(), last_bio: 0 }
     }
 
-    /// Tells a line, and asks if it is where to stop. Breaks if told to end.
+    /// Prints a line, and asks if this is the place to stop. Returns a break if the user ends it.
     pub(super) fn tell(&mut self, line: &Line, out: &mut dyn Write) -> io::Result<ControlFlow<()>> {
         if let (Some(bio), [Some(request), _]) = (line.bio, line.requests) {
             self.names.insert(request, bio);
         }
         self.last_bio = self.last_bio.max(line.bio.unwrap_or(0));
         let is_reached = self.is_reached(line);
-        // On the way to somewhere, only where it leads is told.
+        // On the way to a goal, only lines of the goal are printed.
         if is_reached || matches!(self.goal, Goal::Lines(_) | Goal::End) {
             writeln!(out, "{}", line.text)?;
         }
@@ -57,7 +57,7 @@ impl<R: BufRead> Stepper<R> {
         }
     }
 
-    /// All has been told: says so if the goal has not been reached.
+    /// Called when all lines were printed. Says so if the goal was not reached.
     pub(super) fn end(&self, out: &mut dyn Write) -> io::Result<()> {
         match self.goal {
             Goal::Bio(bio) if !(1..=self.last_bio).contains(&bio) => {
@@ -126,14 +126,14 @@ impl Goal {
 mod tests {
     use super::*;
 
-    /// The lines that are told when `answers` are typed, and whether it was ended; ten lines, of the step of their
-    /// number.
+    /// The lines that are printed when `answers` are typed, and whether the user ended it. There are ten lines; line n
+    /// is of step n.
     fn told(answers: &str) -> (Vec<u64>, bool) {
         let mut stepper = Stepper::new(Some(answers.as_bytes()));
         let mut text = Vec::new();
         let mut is_ended = false;
         for step in 0..10 {
-            // Operation 4 became request 8, which is told of alone at step 7.
+            // Operation 4 became request 8. Step 7 is only about this request.
             let (bio, requests) = match step {
                 3 => (Some(4), [Some(8), None]),
                 7 => (None, [Some(5), Some(8)]),

@@ -1,8 +1,9 @@
 //! Which system calls a server never makes: seccomp.
 //!
-//! They are listed rather than those that it makes, for these follow from the C library, the kernel and the devices.
-//! What is listed is what an intruder wants that has got into a server: to run something else, look into other
-//! processes, change the machine, or load code into the kernel. Each fails as if the user were not allowed to.
+//! The list has the calls that are refused, not those that are allowed: the allowed ones depend on the C library, the
+//! kernel and the devices. The refused calls are those that an attacker who has got into a server wants: to run another
+//! program, look into other processes, change the machine, or load code into the kernel. Each of them fails as if the
+//! user were not allowed to make it.
 
 use std::collections::BTreeMap;
 
