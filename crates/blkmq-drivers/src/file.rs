@@ -1,9 +1,8 @@
-//! Files and block devices, each hardware queue with an io_uring of its own.
-//!
-//! Requests are started in the order in which they come, with one system call for all of them; what the kernel has done
-//! is found on the ring without one. Any thread may look there, unless each ring is to belong to one submitter; a
-//! thread that sleeps does so on the ring's descriptor. Polled hardware queues have a second ring, whose completions
-//! are found by asking the device; where the disk does not poll, they are like others.
+//! Files and block devices. Each hardware queue has its own io_uring.
+//! Requests are started in the order in which they come, with one system call for all of a batch. What the kernel has
+//! done is found on the ring without a system call. Any thread may look at the ring, unless each ring belongs to one
+//! submitter. A thread that sleeps sleeps on the ring's descriptor. Polled hardware queues have a second ring, whose
+//! completions are found by asking the device. If the disk does not poll, they work like other hardware queues.
 
 mod crew;
 mod engine;
@@ -92,31 +91,31 @@ pub const PARAMETERS: &[Parameter] = &[
 pub struct Config {
     /// The file or block device.
     pub path: PathBuf,
-    /// Bytes of a file that is made if there is none.
+    /// Bytes of the file that is made if there is none.
     pub size: Option<u64>,
-    /// Past the page cache, if the file allows that.
+    /// Whether reads and writes go past the page cache, if the file allows that.
     pub direct: bool,
-    /// For reading only.
+    /// Whether the file is opened read-only.
     pub read_only: bool,
-    /// A block device for writing, though it is mounted or another program has it for itself.
+    /// Whether a block device is opened for writing even if it is mounted or another program has it exclusively.
     pub force: bool,
-    /// How long another server is waited for that has the file, or one that was killed, until the kernel has let go of
-    /// what it had.
+    /// How long to wait for another server that has the file. If that server was killed, this includes the time until
+    /// the kernel has released what the server had.
     pub lock_timeout: Duration,
     /// Hardware queues, 1 to [`MAX_HW_QUEUES`].
     pub queues: u16,
-    /// Polled hardware queues beside them, [`MAX_HW_QUEUES`] in all. They need direct I/O.
+    /// Polled hardware queues in addition; at most [`MAX_HW_QUEUES`] in all. They need direct I/O.
     pub poll_queues: u16,
-    /// Tags of each, 1 to 4096.
+    /// Tags of each hardware queue, 1 to 4096.
     pub depth: u16,
-    /// Each hardware queue belongs to one submitter, see [`Driver::is_owned`].
+    /// Whether each hardware queue belongs to one submitter, see [`Driver::is_owned`].
     pub owned: bool,
-    /// What does the requests.
+    /// What carries out the requests.
     pub engine: Choice,
 }
 
 impl Config {
-    /// A file with everything else as it is by default.
+    /// A file, with defaults for everything else.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -160,22 +159,22 @@ impl Config {
 #[derive(Debug)]
 pub struct File {
     config: Config,
-    // Dropped before the descriptors, which its threads use.
+    // This field is dropped before the descriptors, because its threads use them.
     rings: Arc<Rings>,
     target: Target,
 }
 
 impl File {
-    /// Opens the file, and takes a lock on it that keeps other servers off. Waits for it as long as the configuration
-    /// says.
+    /// Opens the file, and takes a lock on it that keeps other servers away. Waits for the lock as long as the
+    /// configuration says.
     ///
     /// # Errors
-    /// Why it cannot be opened, or the kernel gives no ring, in one sentence.
+    /// Why the file cannot be opened, or why the kernel gives no ring, in one sentence.
     pub fn open(config: Config) -> Result<Self, String> {
         Self::open_with(config, None, &|_| ())
     }
 
-    /// The same, with a journal that is told of everything that the kernel is asked for and answers.
+    /// Opens the file with a journal that is told of everything that the kernel is asked for and that it answers.
     ///
     /// # Errors
     /// As of [`open`](Self::open).
@@ -197,7 +196,7 @@ impl File {
         Self::open_with(Config::from_values(values)?, None, &|text| values.tell(text))
     }
 
-    /// Makes the rings that hardware queues need. Nothing is in flight.
+    /// Makes the rings that the hardware queues need. No request is in flight meanwhile.
     fn make_rings(&self, topology: Topology) -> Result<(), String> {
         let fault = |what: &dyn fmt::Display| format!("{}: {what}", self.config.path.display());
         let (queues, polled) = (topology.nr_queues(), usize::from(topology.poll_queues));
@@ -252,20 +251,21 @@ impl Driver for File {
         self.config.owned
     }
 
-    /// COST: a system call for all requests, and for each a lock that nobody waits for, and its pieces written to the
-    /// ring. Once in a millisecond, and for what reaches the last block, a system call that asks for the file's size.
+    /// COST: a system call for all requests. For each request, a lock that no other thread waits for, and its pieces
+    /// written to the ring. Once in a millisecond, and for each request that reaches the last block, a system call that
+    /// asks for the file's size.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
         self.engine(hctx).start(&self.target, batch, now);
     }
 
-    /// COST: a lock that nobody waits for, and a look at the ring; for each completion another such lock. On a polled
-    /// hardware queue with reads or writes in flight, a system call.
+    /// COST: a lock that no other thread waits for, and a look at the ring. For each completion another such lock. On a
+    /// polled hardware queue with reads or writes in flight, a system call.
     fn poll(&self, hctx: u16, done: &mut Done<'_>, _now: Time) {
         self.engine(hctx).reap(&self.target, done);
     }
 
     fn next_event(&self, hctx: u16) -> Option<Time> {
-        // What the kernel has not taken yet is offered to it at the next poll; what is polled for is found at one.
+        // The next poll offers the kernel what it has not taken yet, and finds the requests that are polled for.
         self.rings.get(hctx)?.is_restless().then_some(Time(0))
     }
 
@@ -274,7 +274,7 @@ impl Driver for File {
     }
 
     fn register(&self, arena: &Arena) -> Option<Registration> {
-        // The page cache copies the data, and looks up no page.
+        // The page cache copies the data, and needs no registered pages.
         let registered = self.target.is_direct().then(|| self.rings.register(arena))??;
         Some(Box::new(registered))
     }

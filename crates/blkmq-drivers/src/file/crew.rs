@@ -1,4 +1,4 @@
-//! A hardware queue whose requests are done by threads in the place of a ring.
+//! A hardware queue whose requests are carried out by threads instead of a ring.
 
 use std::fmt;
 use std::io;
@@ -17,10 +17,10 @@ use crate::{lock, try_lock};
 /// Threads, and the requests that they have.
 pub(super) struct Crew {
     pool: Pool,
-    /// Answers on their way; the thread that takes them has this.
+    /// Answers that are on their way to the block layer. The thread that takes them has this lock.
     answers: Mutex<Vec<(u16, i32)>>,
-    /// By tag. Each lock is taken by one thread at a time: by the one that starts the request, then by the one that
-    /// takes its answer.
+    /// The transfers by tag. Each lock is taken by one thread at a time: first by the thread that starts the request,
+    /// then by the thread that takes its answer.
     transfers: Box<[Mutex<Transfer>]>,
     journal: Option<(u16, Arc<dyn Journal>)>,
 }
@@ -45,20 +45,20 @@ impl Crew {
         })
     }
 
-    /// Readable while there are answers. First it waits for the thread that takes them, as
-    /// [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
+    /// A descriptor that is readable while there are answers. The call first waits for the thread that takes answers,
+    /// as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         drop(lock(&self.answers));
         self.pool.fd()
     }
 
-    /// Why it can do nothing, if that is so; the next batch tries again.
+    /// Why the crew can do nothing, if that is so. The next batch tries again.
     pub(super) fn refusal(&self) -> Option<String> {
         self.pool.refusal()
     }
 
-    /// Starts the requests of a batch; but for those that reach behind the end of a file that has become shorter. All
-    /// of them fail while the system gives no thread.
+    /// Starts the requests of a batch, except those that reach past the end of a file that has become shorter. All
+    /// requests fail while the system gives no thread.
     pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
         if !self.pool.has_thread() {
             return batch.finish_all(Status::IoError);
@@ -72,7 +72,7 @@ impl Crew {
         }
     }
 
-    /// Has a thread do what is still to be done.
+    /// Makes a thread do what is still to be done for a transfer.
     fn ask(&self, tag: u16, transfer: &MutexGuard<'_, Transfer>) {
         if let Some((hctx, journal)) = &self.journal {
             journal.asked(*hctx, tag, transfer.asked());

@@ -1,4 +1,4 @@
-//! What does the requests of a hardware queue: an io_uring, or threads where the system gives none.
+//! What carries out the requests of a hardware queue: an io_uring, or threads if the system gives no io_uring.
 
 use std::fs;
 use std::io;
@@ -16,10 +16,10 @@ use super::registered::Memory;
 use super::ring::Ring;
 use super::target::Target;
 
-/// What is to do the requests of a file.
+/// The choice of what carries out the requests of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Choice {
-    /// An io_uring for each hardware queue, or threads where the system allows none.
+    /// An io_uring for each hardware queue, or threads if the system allows no io_uring.
     #[default]
     Any,
     /// An io_uring for each hardware queue.
@@ -41,7 +41,7 @@ impl FromStr for Choice {
     }
 }
 
-/// What does the requests of one hardware queue.
+/// What carries out the requests of one hardware queue.
 #[expect(clippy::large_enum_variant, reason = "there are few, all of one kind")]
 #[derive(Debug)]
 pub(super) enum Engine {
@@ -66,7 +66,7 @@ pub(super) fn explained(error: &io::Error) -> String {
     format!("no io_uring: {error}: {help}")
 }
 
-/// Whether it is io_uring that the system does not give, and threads would do.
+/// Whether the error means that the system does not give io_uring, so that threads would work.
 pub(super) fn is_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS | libc::ENOMEM))
 }
@@ -88,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// Takes what is done, unless another thread is doing so.
+    /// Takes finished requests, unless another thread is doing so.
     pub(super) fn reap(&self, target: &Target, done: &mut Done<'_>) {
         match self {
             Self::Ring(ring) => ring.reap(target, done),
@@ -96,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// Readable while something is done. First it waits for the thread that takes that.
+    /// A descriptor that is readable while requests are finished. The call first waits for the thread that takes them.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Ring(ring) => ring.fd(),
@@ -104,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// Why it can do nothing at present, if that is so.
+    /// Why the engine can do nothing now, if that is so.
     pub(super) fn refusal(&self) -> Option<String> {
         match self {
             Self::Ring(_) => None,
@@ -112,12 +112,12 @@ impl Engine {
         }
     }
 
-    /// Whether it must be looked at again at once, for no descriptor tells when.
+    /// Whether the engine must be looked at again at once, because no descriptor tells when.
     pub(super) fn is_restless(&self) -> bool {
         matches!(self, Self::Ring(ring) if ring.is_behind() || ring.poller().is_some_and(Poller::is_busy))
     }
 
-    /// What reads and writes are polled with, if they are.
+    /// The poller of reads and writes, if they are polled.
     pub(super) fn poller(&self) -> Option<&Poller> {
         match self {
             Self::Ring(ring) => ring.poller(),
@@ -125,7 +125,7 @@ impl Engine {
         }
     }
 
-    /// Registers memory in a slot, or clears that; threads have no use for it.
+    /// Registers memory in a slot, or clears the slot. Threads do not use it.
     pub(super) fn register(&self, slot: u16, memory: Option<Memory>) {
         if let Self::Ring(ring) = self {
             ring.register(slot, memory);
@@ -140,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// Makes what a polled hardware queue needs. Returns whether it was not there, and so knows none of the memory.
+    /// Makes the poller that a polled hardware queue needs. Returns whether it is new, and so knows none of the memory.
     pub(super) fn make_poller(&self, target: &Target) -> Result<bool, String> {
         match self {
             Self::Ring(ring) => ring.make_poller(target).map_err(|error| explained(&error)),
@@ -148,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// From now on the hardware queue is a polled one, or not. Nothing is in flight.
+    /// Makes the hardware queue a polled one, or not, from now on. No request is in flight.
     pub(super) fn set_polls(&self, polls: bool) {
         if let Self::Ring(ring) = self {
             ring.set_polls(polls);

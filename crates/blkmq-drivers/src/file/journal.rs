@@ -1,4 +1,4 @@
-//! What passes between a driver and its rings, told to a checker.
+//! A journal that tells a checker what passes between a driver and its rings.
 #![expect(unsafe_code, reason = "an entry is read as the kernel reads it")]
 
 use std::fmt;
@@ -8,46 +8,46 @@ use io_uring::squeue;
 /// What an entry asks the kernel for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Bytes of the file are read.
+    /// Read bytes of the file.
     Read,
-    /// Bytes are written.
+    /// Write bytes.
     Write {
-        /// From this byte of the file on.
+        /// The first byte, in the file.
         offset: u64,
-        /// So many.
+        /// The number of bytes.
         bytes: u64,
-        /// They are durable when the kernel answers.
+        /// Whether the bytes are durable when the kernel answers.
         is_durable: bool,
     },
-    /// A range becomes zeroes or a hole.
+    /// Make a range zeroes or a hole.
     Zero {
-        /// From this byte of the file on.
+        /// The first byte, in the file.
         offset: u64,
-        /// So many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// What was written before becomes durable.
+    /// Make durable what was written before.
     Sync,
-    /// Nothing, for a while: a sync that is done waits for others that are not, where the kernel cannot be asked for
-    /// losses otherwise.
+    /// Nothing, for a while. If the kernel cannot be asked for losses in another way, a sync that is done waits for
+    /// syncs that are not done.
     Pause,
     /// Something else, with its number.
     Other(u8),
 }
 
-/// A checker that is told of everything that the kernel is asked for and answers. The threads that drive the queue call
-/// it in the midst of that: it should return soon, and call neither queue nor driver.
+/// A checker that is told of everything that the kernel is asked for and that it answers. The threads that drive the
+/// queue call it in the middle of their work. So it should return soon, and must call neither the queue nor the driver.
 pub trait Journal: Send + Sync + fmt::Debug {
-    /// An entry of this hardware queue's request `tag` is about to go on the ring; the kernel has not seen it yet.
+    /// An entry of the request `tag` of this hardware queue is about to go on the ring. The kernel has not seen it yet.
     fn asked(&self, hctx: u16, tag: u16, asked: Asked);
 
-    /// The kernel has answered the entry: bytes done, or below zero an error number. The request, of which this may be
-    /// a part, is not over yet. Returns what the driver is to take for the answer: `result`, or in a test an error in
-    /// its place.
+    /// The kernel has answered the entry: a number of bytes, or a negative error number. The request, which may have
+    /// further parts, is not over yet. Returns what the driver takes as the answer: `result`, or, in a test, an error
+    /// instead.
     fn answered(&self, hctx: u16, tag: u16, result: i32) -> i32;
 }
 
-/// Numbers and places of the kernel's interface, which are fixed for ever.
+/// Numbers and offsets of the kernel's interface. They never change.
 const READV: u8 = 1;
 const WRITEV: u8 = 2;
 const FSYNC: u8 = 3;
@@ -59,13 +59,14 @@ const READ: u8 = 22;
 const WRITE: u8 = 23;
 const ENTRY_SIZE: usize = 64;
 
-/// What is read out of the entry itself, and not of what it was made from: a flag left out on the way would be missed.
+/// The request is read from the entry itself, and not from what the entry was made from: otherwise a flag that was left
+/// out would not be noticed.
 ///
 /// # Safety
 /// The pieces of memory that a vectored entry names can be read.
 pub(super) unsafe fn asked(entry: &squeue::Entry) -> Asked {
     const { assert!(size_of::<squeue::Entry>() == ENTRY_SIZE) };
-    // SAFETY: an entry is as many bytes, all of them numbers that were set.
+    // SAFETY: an entry has this many bytes, and all of them were set as numbers.
     let bytes = unsafe { &*std::ptr::from_ref(entry).cast::<[u8; ENTRY_SIZE]>() };
     let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
     let half = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
@@ -76,7 +77,7 @@ pub(super) unsafe fn asked(entry: &squeue::Entry) -> Asked {
         WRITE | WRITE_FIXED => Asked::Write { offset, bytes: len.into(), is_durable },
         WRITEV => {
             let first = std::ptr::with_exposed_provenance::<libc::iovec>(address as usize);
-            // SAFETY: the caller's: so many pieces lie there.
+            // SAFETY: by the caller's promise, this many pieces are there.
             let pieces = unsafe { std::slice::from_raw_parts(first, len as usize) };
             Asked::Write { offset, bytes: pieces.iter().map(|piece| piece.iov_len as u64).sum(), is_durable }
         }
@@ -93,8 +94,8 @@ mod tests {
 
     use super::*;
 
-    /// Red if a place or number of the interface is wrong: the entries are made by the crate that the driver makes them
-    /// with.
+    /// Red if an offset or a number of the interface is wrong. The entries here are made by the crate that the driver
+    /// uses to make them.
     #[test]
     fn entries_are_read_as_they_were_made() {
         const FILE: types::Fixed = types::Fixed(1);

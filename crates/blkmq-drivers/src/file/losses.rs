@@ -1,13 +1,12 @@
-//! What was acknowledged and may be lost: asked before any sync is believed.
+//! Writes that were acknowledged and may be lost. This is checked before any sync is believed.
 //!
-//! Linux tells of data that it could not write back once for each time that the file was opened: to the first sync that
-//! looks. The data counts as written from then on, so the next sync succeeds. All rings, and so all clients, sync by
-//! one opened file. Therefore the first loss is kept here: every later sync, and every later write that is to be
-//! durable, fails, until the file is opened anew.
+//! Linux reports data that it could not write back only once for each time that the file was opened: to the first sync
+//! that looks. After that the data counts as written, so the next sync succeeds. All rings, and so all clients, sync
+//! through one opened file. Therefore the first loss is kept here: every later sync, and every later write that is to
+//! be durable, fails until the file is opened anew.
 //!
-//! That is so for direct I/O too. The edges of zeroes, and writes that the file system cannot do directly, go through
-//! the page cache; and a disk that failed to empty its own cache need not have the data any more when it is asked
-//! again.
+//! This holds for direct I/O too. The edges of zeroes, and writes that the file system cannot do directly, go through
+//! the page cache. And a disk that failed to empty its own cache may not have the data any more when it is asked again.
 #![expect(unsafe_code, reason = "the kernel is asked for what it has noted, by a system call that no crate has")]
 
 use std::io;
@@ -20,10 +19,10 @@ use super::length::Shorter;
 use super::status::{Verdict, verdict};
 use crate::lock;
 
-/// What has failed if the kernel has noted an error.
+/// The description of the failure if the kernel has noted an error.
 const WRITE_BACK: &str = "writing data back from the page cache";
 
-/// What an answer of the kernel is to make durable.
+/// What an answer of the kernel makes durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promise {
     /// Everything that was written before.
@@ -32,29 +31,29 @@ pub(super) enum Promise {
     Write,
 }
 
-/// What one opened file has lost.
+/// The losses of one opened file.
 #[derive(Debug)]
 pub(super) struct Losses {
-    /// The first loss, in one sentence. It stays.
+    /// The first loss, in one sentence. It is never cleared.
     first: OnceLock<String>,
-    /// The file, opened once more, by which the kernel is asked for what it has noted, and nothing else is done: the
-    /// thread that asks has the lock.
+    /// The file, opened once more. It is used only to ask the kernel for the errors that it has noted. The thread that
+    /// asks has the lock.
     witness: Mutex<OwnedFd>,
-    /// The kernel answers.
+    /// Whether the kernel answers.
     can_be_asked: bool,
-    /// Where it does not: the syncs that are under way, by all rings.
+    /// If the kernel does not answer: the syncs of all rings that are in progress.
     syncs: Mutex<Syncs>,
-    /// Data that is written lies in the page cache first.
+    /// Whether written data goes to the page cache first.
     is_buffered: bool,
 }
 
-/// Asks the kernel for what it has noted of a file since that was opened or this was last asked, by waiting for pages
-/// that are not there.
+/// Asks the kernel for the error that it has noted of a file since the file was opened, or since the last call. The
+/// call waits for pages that do not exist, so it does not wait.
 ///
 /// # Errors
 /// The error that was noted.
 fn ask(witness: &OwnedFd) -> Result<(), i32> {
-    // Behind every page, so that nothing is waited for: there is no file as long.
+    // Past every page, so that there is nothing to wait for: no file is this long.
     const NOWHERE: i64 = 1 << 62;
     loop {
         // SAFETY: the call reads no memory.
@@ -74,13 +73,13 @@ fn ask(witness: &OwnedFd) -> Result<(), i32> {
 #[derive(Debug, Default)]
 struct Syncs {
     next: u64,
-    /// Those whose answers are not judged yet, in order.
+    /// The numbers of syncs whose answers are not judged yet, in order.
     under_way: Vec<u64>,
 }
 
 impl Losses {
-    /// `witness` is a file that was opened for this alone. `is_stacked`: the file system keeps no notes of its own, for
-    /// it passes everything on to a file of another one, whose notes only a sync looks at.
+    /// `witness` is a file that was opened only for this. `is_stacked`: the file system notes no errors of its own,
+    /// because it passes everything on to a file of another file system. Only a sync looks at the notes of that file.
     pub(super) fn new(witness: OwnedFd, is_stacked: bool, is_buffered: bool) -> Self {
         let witness = Mutex::new(witness);
         let mut losses =
@@ -89,12 +88,13 @@ impl Losses {
         losses
     }
 
-    /// Whether the system lets the kernel be asked. It is asked here once, so that later every error is a loss.
+    /// Whether the system lets us ask the kernel. This is asked once at the beginning, so that later every error is a
+    /// loss.
     fn is_answered(&self) -> bool {
         match ask(&lock(&self.witness)) {
             Ok(()) => true,
             Err(libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::ESPIPE) => false,
-            // Of an earlier time, and nobody was told of it.
+            // The error is from an earlier time, and no client was told of it.
             Err(errno) => {
                 self.note(WRITE_BACK, errno);
                 true
@@ -102,16 +102,16 @@ impl Losses {
         }
     }
 
-    /// Whether the kernel is asked for what it has noted. Where it cannot be, each sync is counted
-    /// ([`note_sync`](Self::note_sync)), and writes are made durable by a sync behind them: a write that is durable by
-    /// itself would use up what the kernel has noted for syncs.
+    /// Whether the kernel is asked for the errors that it has noted. If it cannot be asked, each sync is counted
+    /// ([`note_sync`](Self::note_sync)), and a sync after each durable write makes it durable: a write that is durable
+    /// by itself would use up the error that the kernel has noted for syncs.
     pub(super) const fn can_be_asked(&self) -> bool {
         self.can_be_asked
     }
 
-    /// The kernel is asked for a sync next. Returns the sync's number, if syncs are counted.
+    /// Called before the kernel is asked for a sync. Returns the sync's number, if syncs are counted.
     ///
-    /// COST: where they are, a lock.
+    /// COST: a lock, if syncs are counted.
     pub(super) fn note_sync(&self) -> Option<u64> {
         if self.can_be_asked {
             return None;
@@ -123,20 +123,21 @@ impl Losses {
         Some(number)
     }
 
-    /// A sync's answer is found, and [judged](Self::judge). Returns up to which number others are to be answered before
-    /// that answer is [certain](Self::is_certain).
+    /// Called when a sync's answer is found and [judged](Self::judge). Returns a number: all syncs with lower numbers
+    /// have to be answered before the answer is [certain](Self::is_certain).
     pub(super) fn note_answer(&self, number: u64) -> u64 {
         let mut syncs = lock(&self.syncs);
         syncs.under_way.retain(|other| *other != number);
         syncs.next
     }
 
-    /// Whether the success of a sync is to be believed, if that can be told already: all syncs with lower numbers than
-    /// `until` are answered. 0 where there is nothing to wait for.
+    /// Whether the success of a sync can be believed. `None` if that is not known yet, because a sync with a lower
+    /// number than `until` is not answered. `until` is 0 if there is nothing to wait for.
     ///
-    /// Of syncs at the same time the kernel tells one alone of a loss, and the answer to that one may be found after
-    /// the answers to others. It has told that one before any of the others was answered, so that one was under way
-    /// when the answer to this one was found, or had been judged.
+    /// If several syncs run at the same time, the kernel reports a loss to only one of them, and the answer to that
+    /// sync may be found after the answers to the others. The kernel has reported the loss to that sync before any of
+    /// the others was answered. So when the answer to this sync was found, that sync was in progress, or it had been
+    /// judged.
     pub(super) fn is_certain(&self, until: u64) -> Option<bool> {
         if until == 0 {
             return Some(true);
@@ -150,50 +151,50 @@ impl Losses {
         self.first.get().map(String::as_str)
     }
 
-    /// What the client of a request is told that the kernel has answered: `result` is the answer, and `status` what it
-    /// means by itself.
+    /// The status for the client of a request that the kernel has answered. `result` is the answer, and `status` is the
+    /// meaning of the answer by itself.
     ///
-    /// COST: of a success an atomic read and, where the kernel is asked, a lock and a system call that waits for
-    /// nothing.
+    /// COST: for a success an atomic read and, if the kernel is asked, a lock and a system call that waits for nothing.
     pub(super) fn judge(&self, promise: Promise, status: Status, result: i32) -> Status {
         if self.first().is_some() {
             return Status::IoError;
         }
         match (status, promise) {
             (Status::Ok, _) => return if self.is_kept() { Status::Ok } else { Status::IoError },
-            // Which data it was the kernel does not say, nor will it say so again.
+            // The kernel does not say which data it was, and will not report it again.
             (_, Promise::Sync) => self.note("a sync", -result),
-            // The error may be that of the sync within, and then it is that of earlier writes too.
+            // The error may be that of the sync inside the write, and then it concerns earlier writes too.
             (_, Promise::Write) if self.is_in_doubt(-result) => self.note("a write that was to be durable", -result),
-            // The write itself has failed, as far as one can tell. The kernel has its notes of what else has.
+            // As far as is known, only the write itself has failed. The kernel has noted any other error.
             (_, Promise::Write) => _ = self.is_kept(),
         }
         status
     }
 
-    /// Whether a durable write's error alone says that data of others may be lost. A lack of room does not: most often
-    /// there was no room for the write itself, nothing was changed, and of what else there is the kernel is asked.
+    /// Whether the error of a durable write by itself says that data of other clients may be lost. A lack of room does
+    /// not say that: most often there was no room for the write itself, and nothing was changed. For anything else, the
+    /// kernel is asked.
     fn is_in_doubt(&self, errno: i32) -> bool {
         self.is_buffered && verdict(errno) != Verdict::Failed(Status::NoSpace)
     }
 
-    /// Whether nothing is lost of what was written before, as far as the kernel can be asked. A sync that has succeeded
-    /// does not say so by itself: of two at the same time the kernel tells one alone of the loss, and the answer to
-    /// that one may be found after the answer to the other.
+    /// Whether nothing that was written before is lost, as far as the kernel can be asked. The success of a sync does
+    /// not say that: of two syncs at the same time the kernel reports the loss to only one, and the answer to that one
+    /// may be found after the answer to the other.
     ///
-    /// Data that could not be written back was noted by the kernel before the sync returned that waited for it, and
-    /// this is called after that. By the witness the note is seen once, by the first thread that asks after it was
-    /// made; that thread sets `first` before it lets go of the lock. So either this thread sees the note, or it has the
-    /// lock after that thread, and sees `first`. Writes that come while another ring's sync fails are no exception: if
-    /// they are lost a note is made before their own sync returns, and if they are not, their sync fails all the same
-    /// once `first` is set, which is allowed.
+    /// If data could not be written back, the kernel noted that before the sync that waited for the data returned. This
+    /// function is called after that. Through the witness the note is seen once, by the first thread that asks after
+    /// the note was made. That thread sets `first` before it releases the lock. So either this thread sees the note, or
+    /// it gets the lock after that thread and sees `first`. Writes that come while another ring's sync fails are no
+    /// exception. If they are lost, a note is made before their own sync returns. If they are not lost, their sync
+    /// fails all the same once `first` is set, which is allowed.
     ///
-    /// A disk that could not empty its own cache is no such loss: the kernel notes nothing, and tells the sync alone
-    /// that asked the disk. A sync of another hardware queue that was under way meanwhile, or of the same one, may be
-    /// believed if its answer is found before that one's, though the disk may have dropped what it should have made
-    /// durable. From when that answer is found nothing is believed.
+    /// If a disk could not empty its own cache, that is not such a loss: the kernel notes nothing, and reports it only
+    /// to the sync that asked the disk. Another sync that was in progress at that time, of another hardware queue or of
+    /// the same one, may be believed if its answer is found before the answer of that sync, although the disk may have
+    /// dropped data that it should have made durable. Once the answer of that sync is found, no sync is believed.
     ///
-    /// Where the kernel cannot be asked, [`is_certain`](Self::is_certain) takes the place of this.
+    /// If the kernel cannot be asked, [`is_certain`](Self::is_certain) is used instead of this function.
     fn is_kept(&self) -> bool {
         if !self.can_be_asked {
             return true;
@@ -239,20 +240,20 @@ mod tests {
         Losses::new(file.into(), false, is_buffered)
     }
 
-    /// Of a file that the kernel is not asked of.
+    /// The losses of a file for which the kernel is not asked.
     fn unasked() -> Losses {
         let file = std::fs::File::open("Cargo.toml").expect("tests run where it is");
         Losses::new(file.into(), true, true)
     }
 
-    /// Red if an answer that says that the kernel cannot be asked counts as no loss once it could be: the note would be
-    /// used up, and a later sync believed.
+    /// Red if an answer that says that the kernel cannot be asked does not count as a loss once it could be asked: the
+    /// note would be used up, and a later sync would be believed.
     #[test]
     #[cfg_attr(miri, ignore = "only files can be synced there")]
     fn once_the_kernel_could_be_asked_every_error_is_a_loss() {
         let losses = losses(true);
         assert!(losses.can_be_asked());
-        // It cannot be asked of a pipe.
+        // The kernel cannot be asked for a pipe.
         let (pipe, _) = io::pipe().expect("there are descriptors");
         let losses = Losses { witness: Mutex::new(pipe.into()), ..losses };
         assert_eq!(losses.judge(Promise::Sync, Status::Ok, 0), Status::IoError);
@@ -260,7 +261,8 @@ mod tests {
         assert!(text.starts_with("writing data back from the page cache failed at 2"), "{text}");
     }
 
-    /// Red if a file that cannot be asked fails every sync, or a file system is asked that keeps no notes of its own.
+    /// Red if every sync of a file fails for which the kernel cannot be asked, or if a file system is asked that notes
+    /// no errors.
     #[test]
     #[cfg_attr(miri, ignore = "only files can be synced there")]
     fn the_kernel_is_asked_where_it_answers() {
@@ -270,8 +272,9 @@ mod tests {
         }
     }
 
-    /// Red if a sync that was under way beside it is not waited for, or what that one has lost does not count. Red too
-    /// if a sync that began later is waited for: two that always overlap would wait for each other for ever.
+    /// Red if a sync does not wait for a sync that was in progress at the same time, or if the loss that the other sync
+    /// reports does not count. Red too if it waits for a sync that began later: two syncs that always overlap would
+    /// wait for each other for ever.
     #[test]
     fn a_sync_is_certain_once_those_beside_it_are_answered() {
         let losses = unasked();
@@ -313,8 +316,9 @@ mod tests {
         }
     }
 
-    /// Red if a full disk, or a bad sector under a direct write, is taken for a loss of what others have written; or a
-    /// durable write's error for its own alone, where earlier data may lie in the page cache.
+    /// Red if a full disk, or a bad sector under a direct write, counts as a loss of data that other clients have
+    /// written; or if the error of a durable write counts only for that write where earlier data may be in the page
+    /// cache.
     #[test]
     fn a_durable_write_that_failed_may_be_a_loss_for_others() {
         for (is_buffered, errno, is_loss) in [

@@ -10,9 +10,9 @@ use super::target::Target;
 /// A ring whose completions are found by asking the device.
 pub(super) struct Poller {
     pub(super) uring: IoUring,
-    /// Transfers on it, for the thread that plans when to look.
+    /// The number of transfers on the ring, for the thread that decides when to look.
     in_flight: AtomicU32,
-    /// The disk does not poll: nothing more goes here.
+    /// Whether the disk does not poll. Then nothing more is put on this ring.
     is_refused: AtomicBool,
 }
 
@@ -34,12 +34,13 @@ impl Poller {
         self.in_flight.load(Ordering::Relaxed) > 0
     }
 
-    /// A transfer is put on the ring.
+    /// Called when a transfer is put on the ring.
     pub(super) fn note_start(&self) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A transfer was answered. Returns whether that says that the disk does not poll; it is then for another ring.
+    /// Called when a transfer was answered. Returns whether the answer says that the disk does not poll. Then the
+    /// transfer has to go to the other ring.
     pub(super) fn note_answer(&self, result: i32) -> bool {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         let is_refused = result == -libc::EOPNOTSUPP;
@@ -49,12 +50,12 @@ impl Poller {
         is_refused
     }
 
-    /// Asks the device what it has done; the answers lie on the ring then.
+    /// Asks the device what it has done. After that the answers are on the ring.
     ///
     /// COST: a system call.
     pub(super) fn look(&self) {
-        // On a ring that polls each submission asks the device too; what another thread is just putting there may go
-        // along. An error is a signal: a thread that waits looks again.
+        // On a ring that polls, each submission also asks the device. An entry that another thread is just putting on
+        // the ring may be submitted too. An error means a signal: a thread that waits looks again.
         let _ = self.uring.submit();
     }
 }

@@ -1,7 +1,7 @@
-//! Threads that do what a ring would: for where io_uring is not to be had, as in containers that forbid it.
+//! Threads that do what a ring would do, for systems that give no io_uring, such as containers that forbid it.
 //!
-//! A call is what one entry of a ring asks for, and its answer is what the ring's completion would say. So all else,
-//! what is left of a request after a short read or how long a loan lasts, is the ring's business and the same.
+//! A call is what one entry of a ring asks for, and its answer is what the ring's completion would say. Everything else
+//! is the same as with a ring: what remains of a request after a short read, and how long a loan lasts.
 #![expect(unsafe_code, reason = "the kernel is told where a request's memory is, as a ring's entry tells it")]
 
 use std::collections::VecDeque;
@@ -16,40 +16,40 @@ use blkmq::event::EventFd;
 
 use crate::lock;
 
-/// Most threads of a hardware queue. Disks that gain by more requests at once are those that io_uring is for.
+/// The most threads of a hardware queue. Disks that gain from more requests at once need io_uring anyway.
 const MOST_THREADS: usize = 64;
 
 /// What the kernel is asked for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum What {
-    /// Pieces of memory to fill.
+    /// Fill pieces of memory.
     Read { pieces: *const libc::iovec, len: usize, offset: u64 },
-    /// Pieces of memory to write, with flags as of pwritev2.
+    /// Write pieces of memory, with the flags of pwritev2.
     Write { pieces: *const libc::iovec, len: usize, offset: u64, flags: i32 },
-    /// All data of the file.
+    /// Sync all data of the file.
     Sync,
-    /// Nothing, for so long.
+    /// Nothing, for this long.
     Pause(Duration),
-    /// With the mode of fallocate.
+    /// Change a range, with the mode of fallocate.
     Range { mode: i32, offset: u64, bytes: u64 },
 }
 
 /// A call for a request with a tag.
 ///
 /// # Invariant
-/// What `what` names lives and stays where it is until the call is answered.
+/// What `what` names lives and does not move until the call is answered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
     pub(super) tag: u16,
     pub(super) what: What,
 }
 
-// SAFETY: by the invariant the addresses are good on every thread; only the kernel follows them.
+// SAFETY: by the invariant the addresses are valid on every thread. Only the kernel follows them.
 unsafe impl Send for Call {}
 
 impl Call {
-    /// Asks the kernel, by the descriptors of a [`Target`](super::target::Target), and waits. What it answers is as of
-    /// a ring: what was done, or below zero an error number.
+    /// Asks the kernel, with the descriptors of a [`Target`](super::target::Target), and waits. The answer has the form
+    /// of a ring's answer: what was done, or a negative error number.
     fn perform(&self, [direct, buffered]: [RawFd; 2]) -> i32 {
         let result = match self.what {
             What::Read { pieces, len, offset } => {
@@ -81,22 +81,22 @@ impl Call {
 struct Inside {
     /// Calls that no thread has taken.
     calls: VecDeque<Call>,
-    /// Tags, each with the answer to its call.
+    /// The answers, each with its tag.
     answers: Vec<(u16, i32)>,
     threads: Vec<JoinHandle<()>>,
-    /// Why the system gave no first thread, when it was last asked.
+    /// Why the system gave no first thread when it was last asked for one.
     refusal: Option<io::Error>,
-    /// Threads that wait for a call.
+    /// Number of threads that wait for a call.
     nr_idle: usize,
     is_over: bool,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// Those of the target, which are open as long as there are threads.
+    /// The descriptors of the target. They stay open as long as there are threads.
     fds: [RawFd; 2],
     inside: Mutex<Inside>,
-    /// There is a call, or it is over.
+    /// Signals that there is a call, or that the pool ends.
     work: Condvar,
     /// Readable while there are answers.
     ready: EventFd,
@@ -137,8 +137,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// For `depth` calls at once, by the descriptors of a target. There is no thread yet: each one is made when calls
-    /// need it, so that it has all that the process has given up since the file was opened.
+    /// A pool for `depth` calls at once, with the descriptors of a target. It has no thread yet. Each thread is made
+    /// when calls need it, so it has the same restrictions as the process, which gives up rights after the file was
+    /// opened.
     ///
     /// # Errors
     /// The system gives no descriptor.
@@ -152,8 +153,8 @@ impl Pool {
         Ok(Self { shared: Arc::new(shared), most: usize::from(depth).min(MOST_THREADS) })
     }
 
-    /// Makes the first thread, if there is none. Returns whether calls will be answered: a thread that is there stays
-    /// as long as the pool.
+    /// Makes the first thread, if there is none. Returns whether calls will be answered: a thread stays as long as the
+    /// pool.
     ///
     /// COST: a lock that threads take for each call.
     pub(super) fn has_thread(&self) -> bool {
@@ -175,7 +176,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Has calls made, in any order, by the threads of a pool that [has one](Self::has_thread). Returns at once.
+    /// Hands a call to the threads of a pool that [has a thread](Self::has_thread). The order of calls is not kept.
+    /// Returns at once.
     ///
     /// COST: a lock that threads take for each call, and a system call for each thread that is woken.
     pub(super) fn push(&self, call: Call) {
@@ -183,7 +185,7 @@ impl Pool {
         debug_assert!(!inside.threads.is_empty(), "nobody would answer");
         inside.calls.push_back(call);
         if inside.calls.len() > inside.nr_idle && inside.threads.len() < self.most {
-            // Where the system gives no more threads, those that there are do it.
+            // If the system gives no more threads, the existing ones do the call.
             let _ = self.grow(&mut inside);
         }
         self.shared.work.notify_one();
@@ -198,7 +200,7 @@ impl Pool {
     pub(super) fn take_answers(&self, answers: &mut Vec<(u16, i32)>) {
         let mut inside = self.shared.lock();
         if !inside.answers.is_empty() {
-            // A thread makes it readable again with the next answer, which it puts there under the lock.
+            // With the next answer a thread makes the descriptor readable again. It adds the answer under the lock.
             self.shared.ready.drain();
             answers.append(&mut inside.answers);
         }
@@ -212,7 +214,7 @@ impl Drop for Pool {
         let threads = std::mem::take(&mut inside.threads);
         drop(inside);
         self.shared.work.notify_all();
-        // None of them is to use a descriptor that is closed next.
+        // No thread may use a descriptor that is closed after this.
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 }

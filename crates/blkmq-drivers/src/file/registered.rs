@@ -1,11 +1,11 @@
-//! Memory that a ring has registered: the kernel keeps its pages at hand instead of looking them up for each transfer.
+//! Memory that a ring has registered: the kernel keeps its pages ready instead of looking them up for each transfer.
 
 use blkmq::driver::Arena;
 
-/// Places for memory in a ring's table.
+/// The number of places for memory in a ring's table.
 pub(super) const SLOTS: usize = 64;
 
-/// A piece of memory, by its address.
+/// A piece of memory, by its address and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) start: usize,
@@ -22,18 +22,18 @@ impl Memory {
     }
 }
 
-/// What is in a ring's table.
+/// The contents of a ring's table.
 #[derive(Debug, Default)]
 pub(super) struct Table(Vec<(Memory, u16)>);
 
 impl Table {
-    /// Forgets what was in a slot, and notes what is there now.
+    /// Sets the contents of a slot.
     pub(super) fn set(&mut self, slot: u16, memory: Option<Memory>) {
         self.0.retain(|(_, other)| *other != slot);
         self.0.extend(memory.map(|memory| (memory, slot)));
     }
 
-    /// Bytes in all.
+    /// The number of bytes in all slots.
     pub(super) fn bytes(&self) -> usize {
         self.0.iter().map(|(memory, _)| memory.len).sum()
     }

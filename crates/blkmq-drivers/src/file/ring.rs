@@ -1,9 +1,9 @@
 //! The io_uring of one hardware queue.
 //!
-//! Its two sides have a lock each: one thread at a time puts requests on the ring, one at a time takes completions off.
-//! A thread that finds another taking them off leaves: while completions are left the ring's descriptor stays readable,
-//! so a thread that then sleeps on it is awake at once. Where the ring belongs to one submitter, no thread finds
-//! another there.
+//! Each of its two sides has a lock: one thread at a time puts requests on the ring, and one at a time takes
+//! completions off. A thread that finds another thread taking completions off leaves. While completions remain, the
+//! ring's descriptor stays readable, so a thread that then sleeps on the descriptor wakes at once. If the ring belongs
+//! to one submitter, no thread finds another thread there.
 #![expect(unsafe_code, reason = "rings are shared between threads and memory is handed to the kernel")]
 
 use std::io;
@@ -24,24 +24,22 @@ use crate::{lock, try_lock};
 
 /// A ring, and the requests that are on it.
 ///
-/// That of a polled hardware queue has a [`Poller`] beside it for reads and writes, since nothing else can be polled
-/// for.
+/// The ring of a polled hardware queue has a [`Poller`] for reads and writes, because nothing else can be polled for.
 pub(super) struct Ring {
     uring: IoUring,
     poller: OnceLock<Poller>,
-    /// The hardware queue is a polled one. Changes only while nothing is in flight.
+    /// Whether the hardware queue is polled. This changes only while no request is in flight.
     polls: AtomicBool,
-    /// The thread that puts entries on the ring has this, and the memory that the ring knows.
+    /// The lock of the thread that puts entries on the ring. It guards the table of memory that the ring knows.
     starting: Mutex<Table>,
-    /// The thread that takes completions off the ring has this.
+    /// The lock of the thread that takes completions off the ring.
     reaping: Mutex<()>,
-    /// By tag. Each lock is taken by one thread at a time: by the one that starts the request, then by the one that
-    /// finds its completion.
+    /// The transfers by tag. Each lock is taken by one thread at a time: first by the thread that starts the request,
+    /// then by the thread that finds its completion.
     transfers: Box<[Mutex<Transfer>]>,
-    /// The kernel has not taken everything that is on the ring.
+    /// Whether the kernel has not taken everything that is on the ring.
     is_behind: AtomicBool,
-    /// What is told of all that passes here, with the number of the hardware queue; looked at once for each entry and
-    /// each completion.
+    /// The journal, with the number of the hardware queue. It is told of each entry and of each completion.
     journal: Option<(u16, Arc<dyn Journal>)>,
 }
 
@@ -51,7 +49,7 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// Makes an empty table for memory. A kernel that knows none refuses what is registered later, too.
+/// Makes an empty table for memory. A kernel that has no such tables also refuses what is registered later.
 fn make_table(uring: &IoUring) {
     let _ = uring.submitter().register_buffers_sparse(SLOTS as u32);
 }
@@ -59,7 +57,7 @@ fn make_table(uring: &IoUring) {
 impl Ring {
     /// A ring for `depth` requests at once.
     pub(super) fn new(target: &Target, depth: u16) -> io::Result<Self> {
-        // The kernel makes the completion side twice as long; each request has one entry at a time.
+        // The kernel makes the completion side twice as long. Each request has one entry at a time.
         let uring = IoUring::builder().setup_clamp().build(u32::from(depth))?;
         uring.submitter().register_files(&target.fds())?;
         make_table(&uring);
@@ -81,7 +79,7 @@ impl Ring {
         self
     }
 
-    /// Makes what a polled hardware queue needs. Returns whether it was not there, and so knows none of the memory.
+    /// Makes the poller that a polled hardware queue needs. Returns whether it is new, and so knows none of the memory.
     pub(super) fn make_poller(&self, target: &Target) -> io::Result<bool> {
         let is_missing = self.poller.get().is_none();
         if is_missing {
@@ -92,8 +90,8 @@ impl Ring {
         Ok(is_missing)
     }
 
-    /// Registers memory in a slot, or clears that. What the kernel does not take, for want of what it may pin, is used
-    /// as any other memory.
+    /// Registers memory in a slot, or clears the slot. If the kernel refuses memory, because it may not pin so much,
+    /// the memory is used like any other memory.
     pub(super) fn register(&self, slot: u16, memory: Option<Memory>) {
         let mut table = lock(&self.starting);
         let piece = |memory: Option<Memory>| libc::iovec {
@@ -101,14 +99,15 @@ impl Ring {
             iov_len: memory.map_or(0, |memory| memory.len),
         };
         let update = |uring: &IoUring, memory| {
-            // SAFETY: an arena stays registered no longer than its memory is there. A transfer names a slot only if the
-            // table says so when it starts, under the lock; its buffer keeps the arena until it is over.
+            // SAFETY: an arena stays registered no longer than its memory exists. A transfer names a slot only if the
+            // table says so when the transfer starts, under the lock. Its buffer keeps the arena until the transfer is
+            // over.
             unsafe { uring.submitter().register_buffers_update(slot.into(), &[piece(memory)], None) }
         };
         let urings = || self.poller.get().map(|poller| &poller.uring).into_iter().chain([&self.uring]);
         let is_known = urings().all(|uring| update(uring, memory).is_ok());
         if !is_known {
-            // What one of them knows is of no use, and a slot that is cleared in vain was empty.
+            // Memory that only one of the two rings knows is of no use. A slot that is cleared in vain was empty.
             urings().for_each(|uring| drop(update(uring, None)));
         }
         table.set(slot, memory.filter(|_| is_known));
@@ -119,32 +118,32 @@ impl Ring {
         lock(&self.starting).bytes()
     }
 
-    /// From now on the hardware queue is a polled one, or not. Nothing is in flight.
+    /// Makes the hardware queue a polled one, or not, from now on. No request is in flight.
     pub(super) fn set_polls(&self, polls: bool) {
         // The block layer has the queue frozen; its unfreezing publishes this.
         self.polls.store(polls, Ordering::Relaxed);
     }
 
-    /// What reads and writes are polled with, if they are.
+    /// The poller of reads and writes, if they are polled.
     pub(super) fn poller(&self) -> Option<&Poller> {
         if self.polls.load(Ordering::Relaxed) { self.poller.get() } else { None }
     }
 
-    /// The ring's descriptor: readable while there are completions, but for those that must be polled for. First
-    /// it waits for the thread that takes completions, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks
-    /// for.
+    /// The ring's descriptor. It is readable while there are completions, except those that must be polled for. The
+    /// call first waits for the thread that takes completions, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd)
+    /// asks for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         drop(lock(&self.reaping));
         // SAFETY: the ring keeps it open for as long as it is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
     }
 
-    /// Whether the kernel is to be asked again to take what is on the ring.
+    /// Whether the kernel has to be asked again to take what is on the ring.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Relaxed)
     }
 
-    /// Starts the requests of a batch, in order; but for those that reach behind the end of a file that has become
+    /// Starts the requests of a batch, in order, except those that reach past the end of a file that has become
     /// shorter.
     pub(super) fn start(&self, target: &Target, batch: &mut Batch<'_>, now: Time) {
         let end = target.end(now);
@@ -173,7 +172,7 @@ impl Ring {
         });
         // SAFETY: the caller has `starting`, so there is no other view of this side.
         let mut entries = unsafe { uring.submission_shared() };
-        // SAFETY: the transfer's invariant: what the entry names lives, and stays where it is, until it is answered.
+        // SAFETY: by the transfer's invariant, what the entry names lives and does not move until it is answered.
         let pushed = unsafe { entries.push(&entry) };
         pushed.expect("a ring has an entry for each tag");
     }
@@ -187,7 +186,8 @@ impl Ring {
             if is_empty {
                 continue;
             }
-            // An error is a lack of memory, or a signal; the entries stay, and the next poll offers them again.
+            // An error is a lack of memory, or a signal. The entries stay on the ring, and the next poll offers them
+            // again.
             let result = uring.submit();
             // SAFETY: as above.
             is_behind |= result.is_err() || !unsafe { uring.submission_shared() }.is_empty();
@@ -218,17 +218,16 @@ impl Ring {
         }
         if is_unfinished {
             self.submit(&lock(&self.starting));
-            // The submitters of these requests may sleep, and this thread has perhaps nothing more to wait for. A
-            // thread that looked between the answer and the new entry of a polled request has found nothing to poll
-            // for.
+            // The submitters of these requests may sleep, and this thread may have nothing more to wait for. A thread
+            // that looked between the answer and the new entry of a polled request has found nothing to poll for.
             if self.is_behind() || self.poller().is_some_and(Poller::is_busy) {
                 done.plan_anew();
             }
         }
     }
 
-    /// Takes a completion. Returns whether something more of its request was put on a ring: all of it, if it
-    /// `is_refused`.
+    /// Takes a completion. Returns whether more of its request was put on a ring. With `is_refused`, that is all of the
+    /// request.
     fn take(&self, target: &Target, completion: &cqueue::Entry, is_refused: bool, done: &mut Done<'_>) -> bool {
         let (tag, mut result) = (completion.user_data() as u16, completion.result());
         if let Some((hctx, journal)) = &self.journal {
@@ -267,8 +266,8 @@ mod tests {
         Ring::new(&target, 4).expect("the kernel has rings")
     }
 
-    /// Red if it does not wait: a thread that sleeps would be awake at once, again and again, while another one takes
-    /// completions.
+    /// Red if the call does not wait: a thread that sleeps would wake at once, again and again, while another thread
+    /// takes completions.
     #[test]
     #[cfg_attr(miri, ignore = "there is no io_uring")]
     fn a_thread_about_to_sleep_waits_for_the_one_that_takes_completions() {

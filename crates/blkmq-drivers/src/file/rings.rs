@@ -11,16 +11,17 @@ use super::registered::{Memory, SLOTS};
 use super::target::Target;
 use crate::lock;
 
-/// The engines, each made when its hardware queue is first there; none goes before the device. All are of one kind.
+/// The engines. Each is made when its hardware queue first exists, and lives as long as the device. All are of one
+/// kind.
 #[derive(Debug)]
 pub(super) struct Rings {
     entries: Box<[OnceLock<Engine>]>,
     choice: Choice,
-    /// Why there are threads though rings were wanted.
+    /// Why there are threads although rings were wanted.
     refusal: OnceLock<String>,
-    /// What every ring is to register, by the slot of its table.
+    /// The memory that every ring registers, by the slot of its table.
     memory: Mutex<[Option<Memory>; SLOTS]>,
-    /// What is told of all that the rings are asked, if anything is.
+    /// The journal that is told of everything that the rings are asked for, if there is one.
     journal: Option<Arc<dyn Journal>>,
 }
 
@@ -35,7 +36,7 @@ impl Rings {
         }
     }
 
-    /// The engine of a hardware queue, if it ever was there.
+    /// The engine of a hardware queue, if the hardware queue ever existed.
     pub(super) fn get(&self, hctx: u16) -> Option<&Engine> {
         self.entries[usize::from(hctx)].get()
     }
@@ -54,7 +55,7 @@ impl Rings {
         self.refusal.get().map(String::as_str)
     }
 
-    /// Makes an engine of the kind that was chosen. The first one decides where either will do.
+    /// Makes an engine of the chosen kind. If both kinds are acceptable, the first engine decides.
     fn engine(&self, target: &Target, hctx: usize, depth: u16) -> Result<Engine, String> {
         let journal = || self.journal.clone().map(|journal| (hctx as u16, journal));
         if self.choice != Choice::Threads && self.refusal().is_none() {
@@ -68,7 +69,7 @@ impl Rings {
         Engine::crew(target, depth, journal()).map_err(|error| format!("no threads: {error}"))
     }
 
-    /// Makes the engines that the hardware queues need, at most [`MAX_HW_QUEUES`]. Nothing is in flight.
+    /// Makes the engines that the hardware queues need, at most [`MAX_HW_QUEUES`]. No request is in flight.
     pub(super) fn make(&self, target: &Target, topology: Topology) -> Result<(), String> {
         let memory = self.memory();
         let queues = topology.nr_queues();
@@ -84,12 +85,12 @@ impl Rings {
                 (0..).zip(&*memory).for_each(|(slot, memory)| engine.register(slot, *memory));
             }
         }
-        // From here on nothing fails: a topology is had whole or not at all.
+        // From here on nothing fails: a topology is set as a whole or not at all.
         self.iter().for_each(|(index, engine)| engine.set_polls(polled.contains(&index)));
         Ok(())
     }
 
-    /// Has every ring register an arena; those that cannot go without.
+    /// Makes every ring register an arena. Rings that cannot do it work without.
     pub(super) fn register(self: &Arc<Self>, arena: &Arena) -> Option<Registered> {
         let mut all = self.memory();
         let slot = all.iter().position(Option::is_none)?;
@@ -100,7 +101,7 @@ impl Rings {
     }
 }
 
-/// An arena that rings know. Its end is theirs too.
+/// An arena that rings know. When it is dropped, the rings forget it.
 #[derive(Debug)]
 pub(super) struct Registered {
     rings: Weak<Rings>,

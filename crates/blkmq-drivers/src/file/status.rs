@@ -1,22 +1,22 @@
-//! What the kernel's errors mean to the block layer.
+//! The meaning of the kernel's errors for the block layer.
 
 use blkmq::Status;
 
 /// What is to be done about an error that a ring reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The kernel had no time for it, or the thread that had started it has ended: the same again.
+    /// Ask for the same again: the kernel had no time for it, or the thread that had started it has ended.
     Again,
-    /// It has failed.
+    /// The request has failed.
     Failed(Status),
 }
 
-/// What an error number means, as a ring reports it: above zero.
+/// The meaning of an error number that a ring reports, as a positive number.
 pub(super) const fn verdict(errno: i32) -> Verdict {
     Verdict::Failed(match errno {
         libc::EINTR | libc::EAGAIN | libc::ECANCELED => return Verdict::Again,
-        // A read that waits for the page cache goes on in the thread that started it; if that has ended, its memory is
-        // gone for the kernel, though not the buffer.
+        // A read that waits for the page cache continues in the thread that started it. If that thread has ended, the
+        // kernel has no access to its memory any more, although the buffer still exists.
         libc::EFAULT => return Verdict::Again,
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Status::NoSpace,
         libc::EOPNOTSUPP | libc::ENOTTY | libc::EROFS | libc::EPERM | libc::ENOSYS => Status::Unsupported,
