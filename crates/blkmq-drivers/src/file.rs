@@ -1,4 +1,5 @@
 //! Files and block devices. Each hardware queue has its own io_uring.
+//!
 //! Requests are started in the order in which they come, with one system call for all of a batch. What the kernel has
 //! done is found on the ring without a system call. Any thread may look at the ring, unless each ring belongs to one
 //! submitter. A thread that sleeps sleeps on the ring's descriptor. Polled hardware queues have a second ring, whose

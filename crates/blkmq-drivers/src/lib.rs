@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use blkmq::driver::Driver;
 use blkmq::driver::spec::{self, Accepts, DeviceDescription, Parameter, SpecError};
 
-/// The parameter of every device here that says how deep its hardware queues are. The kernel lets a ring have more in
-/// flight, by far.
+/// The parameter of every device of this crate for the depth of its hardware queues. The kernel allows far more
+/// requests in flight on a ring.
 const HW_QUEUE_DEPTH: Parameter = Parameter::new(
     "hw_queue_depth",
     Accepts::Count { unit: "", min: 1, max: 4096 },
@@ -51,8 +51,9 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     open_telling(spec, &|_| ())
 }
 
-/// The same. `tell` is told, in one sentence each, what is waited for, as when another server has the file still, and
-/// what is not as it was asked for, as when the system forbids io_uring.
+/// Opens the device that `spec` describes. `tell` is called, with one sentence each, for what the call waits for, such
+/// as another server that still has the file, and for what is not as requested, such as when the system forbids
+/// io_uring.
 ///
 /// # Errors
 /// As of [`open`].
@@ -60,7 +61,7 @@ pub fn open_telling(spec: &str, tell: &dyn Fn(&str)) -> Result<Arc<dyn Driver>, 
     spec::open_one_of(&devices(), spec, tell)
 }
 
-/// Looks whether `spec` names a device and gives its parameters values that they take. Nothing is opened.
+/// Checks that `spec` names a device and gives its parameters values that they accept. Nothing is opened.
 ///
 /// # Errors
 /// What is wrong with the spec.
@@ -68,12 +69,12 @@ pub fn check(spec: &str) -> Result<(), SpecError> {
     spec::check_one_of(&devices(), spec)
 }
 
-/// A lock whose holder may have panicked: what it guards is whole between two steps.
+/// Takes a lock whose last owner may have panicked. The data under the lock is consistent between two steps.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The same if it is free; `None` if another thread has it.
+/// Takes the lock if it is free. `None` if another thread has it.
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

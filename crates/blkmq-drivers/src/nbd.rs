@@ -1,14 +1,14 @@
-//! Exports of NBD servers, each hardware queue with a connection of its own.
+//! Exports of NBD servers. Each hardware queue has its own connection.
 //!
-//! The requests of a batch go to the server in one system call, and replies come as many at a time as there are. A
-//! connection breaks when the server closes it or talks nonsense, or when a request has lasted longer than the queue's
-//! `io_timeout`. Then the device connects again, for as long as it is open. What the server has done of the requests
-//! that it did not answer is not known: they are sent once more when it is back within `reconnect_delay`, and fail
-//! else, as do all that come while it is away.
+//! The requests of a batch go to the server in one system call, and each receive takes all replies that are there. A
+//! connection breaks when the server closes it or breaks the protocol, or when a request has taken longer than the
+//! queue's `io_timeout`. Then the device connects again, for as long as it is open. It is not known which of the
+//! unanswered requests the server has done. They are sent once more if the server is back within `reconnect_delay`.
+//! Otherwise they fail, and so do all requests that come while the server is away.
 //!
-//! A server that answers a request with `ESHUTDOWN` is about to go. The device asks it for nothing more then, waits for
-//! the answers to what it has, up to half of `reconnect_delay`, tells it that the client leaves, and connects again in
-//! the same way.
+//! A server that answers a request with `ESHUTDOWN` is about to end. The device then sends it no more requests, waits
+//! for the answers to the requests that it has (up to half of `reconnect_delay`), tells it that the client leaves, and
+//! connects again in the same way.
 
 mod address;
 mod asked;
@@ -34,9 +34,9 @@ use link::Link;
 
 use crate::HW_QUEUE_DEPTH;
 
-/// Longest discard, and zeroing, in sectors: what 32 bits of a length hold, by far.
+/// The longest discard, and the longest zeroing, in sectors. The 32 bits of a length hold far more.
 const MAX_RANGE_SECTORS: u32 = 1 << 21;
-/// Pieces of memory in one request. They are copied to and from the socket's buffers.
+/// The most pieces of memory in one request. They are copied to and from the socket's buffers.
 const MAX_SEGMENTS: u16 = 256;
 
 /// The parameters of the device.
@@ -68,32 +68,32 @@ pub const PARAMETERS: &[Parameter] = &[
     ),
 ];
 
-/// Which export, and how.
+/// Which export is opened, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The server and the name of the export.
     pub address: Address,
-    /// Hardware queues, 1 to [`MAX_HW_QUEUES`]. More than one ask for a server with flushes that cover every
-    /// connection.
+    /// Hardware queues, 1 to [`MAX_HW_QUEUES`]. More than one need a server whose flushes cover every connection.
     pub queues: u16,
-    /// Tags of each, 1 to 4096.
+    /// Tags of each hardware queue, 1 to 4096.
     pub depth: u16,
-    /// How long requests wait for a server that is away. When it is back within that time they are sent to it, those
-    /// that it had not answered once more. Else they fail, and so do new ones until it is back; 0: at once. A request
-    /// that several servers were sent, and none answered, has this time since the first of them went away.
+    /// How long requests wait for a server that is away. If the server is back within that time, they are sent to it;
+    /// requests that it had not answered are sent once more. Otherwise they fail, and so do new requests until the
+    /// server is back. With 0 they fail at once. If a request was sent to several servers and none answered, the time
+    /// counts from the moment when the first of them went away.
     ///
-    /// A server that goes on with what a closed connection had asked may do such a write after its repetition, and
-    /// after a later write to the same place. Servers that end, or finish what they have before they accept anew, do
-    /// not.
+    /// A server may continue with what a closed connection had asked for. It may then do such a write after the
+    /// repetition of the write, and after a later write to the same place. Servers that end, or that finish their
+    /// requests before they accept connections again, do not do that.
     pub reconnect_delay: Duration,
-    /// What the server has answered outlives it, flushed or not: it is there when the server is started anew, as the
-    /// data of a file is unless its machine stops. Without this, when the server was away while something was not
-    /// flushed, flushes and FUA fail from then on, until the device is opened anew.
+    /// Whether everything that the server has answered outlives the server, flushed or not: it is there when the server
+    /// is started anew, as the data of a file is unless its machine stops. Without this, if the server was away while
+    /// something was not flushed, flushes and FUA fail from then on, until the device is opened anew.
     pub keeps_cache: bool,
 }
 
 impl Config {
-    /// One connection with 128 tags; requests wait for no server that is away.
+    /// One connection with 128 tags. Requests do not wait for a server that is away.
     #[must_use]
     pub const fn new(address: Address) -> Self {
         Self { address, queues: 1, depth: 128, reconnect_delay: Duration::ZERO, keeps_cache: false }
@@ -122,7 +122,7 @@ pub struct Nbd {
 impl Nbd {
     /// Connects to the server.
     ///
-    /// # Errors
+    /// Why there is no such export for this device, in one sentence.
     /// Why there is no such export for us, in one sentence.
     pub fn open(config: Config) -> Result<Self, String> {
         Ok(Self { link: Link::open(config)? })
@@ -162,7 +162,7 @@ impl Driver for Nbd {
             max_write_zeroes_sectors: range(terms.can_zero),
             write_cache: terms.can_flush,
             fua: terms.can_fua,
-            // A server that says nothing of a flush may have a cache all the same.
+            // A server that does not mention flushes may still have a cache.
             no_flush: !terms.can_flush && !terms.is_read_only,
             rotational: terms.is_rotational,
             read_only: terms.is_read_only,
@@ -204,7 +204,7 @@ impl Driver for Nbd {
     }
 
     fn timeout(&self, hctx: u16, id: RqId, _now: Time) -> TimeoutAction {
-        // The next poll finds out, if the connection is given up for it.
+        // If the connection is given up because of this request, the next poll finds that.
         self.connection(hctx).is_late(id);
         TimeoutAction::ResetTimer
     }

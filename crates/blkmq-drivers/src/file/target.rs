@@ -1,4 +1,4 @@
-//! The file itself: how it was opened, how large it is, what it asks for.
+//! The file itself: how it was opened, how large it is, and which limits it has.
 
 use std::fmt;
 use std::fs::{FileType, OpenOptions};
@@ -22,33 +22,36 @@ use super::Config;
 use super::length::Length;
 use super::losses::Losses;
 
-/// Largest transfer, in sectors: 1 MiB.
+/// The largest transfer, in sectors: 1 MiB.
 const MAX_SECTORS: u32 = 2048;
 
-/// Pieces of memory in one transfer.
+/// The most pieces of memory in one transfer.
 pub(super) const MAX_SEGMENTS: u16 = 256;
 
-/// Largest discard, and zeroing, in sectors: 1 GiB, so that one does not keep the file busy for too long.
+/// The largest discard, and the largest zeroing, in sectors: 1 GiB, so that one request does not keep the file busy for
+/// too long.
 const MAX_RANGE_SECTORS: u32 = 1 << 21;
 
-/// The alignment that direct I/O asks for where the kernel does not tell.
+/// The alignment for direct I/O, in bytes, if the kernel does not tell the true one.
 const SAFE_ALIGN: u32 = 4096;
 
-/// After how long it is told that a lock on the file is waited for, and how often it is tried.
+/// Two times: after the first one the driver says that it waits for a lock on the file, and the second one is the pause
+/// between two tries.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
 /// An open file, locked against other servers.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// Past the page cache, if the file allows that.
+    /// The descriptor that goes past the page cache, if the file allows that.
     direct: Option<OwnedFd>,
     buffered: OwnedFd,
     losses: Losses,
     length: Length,
-    /// Where a file ends that ends within a sector, in bytes; else `u64::MAX`. Nothing behind it is read or written.
+    /// The end of the file, in bytes, if the file ends within a sector; else `u64::MAX`. Nothing past this end is read
+    /// or written.
     odd_end: u64,
-    /// What direct I/O asks of addresses in memory, in bytes.
+    /// The alignment of addresses in memory for direct I/O, in bytes.
     memory_align: usize,
     block_size: u32,
     is_read_only: bool,
@@ -56,7 +59,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// `tell` is told what is waited for.
+    /// `tell` is called with what the driver waits for.
     pub(super) fn open(config: &Config, tell: &dyn Fn(&str)) -> Result<Self, String> {
         let fault = |what: &dyn fmt::Display| format!("{}: {what}", config.path.display());
         let (buffered, made) = open(config, 0).map_err(|error| fault(&error))?;
@@ -69,7 +72,7 @@ impl Target {
         if let (true, Some(size)) = (made, config.size)
             && let Err(error) = make(&buffered, &config.path, size)
         {
-            // What is left would be taken for the file at the next try.
+            // A file that is left over would count as an existing file at the next try.
             let _ = std::fs::remove_file(&config.path);
             return Err(fault(&error));
         }
@@ -79,7 +82,8 @@ impl Target {
         let witness = witness(config, &buffered, kind).map_err(|what| fault(&what))?;
         let bytes = size_of(&buffered).map_err(|error| fault(&error))?;
         let (direct, memory_align, file_align) = direct(config, &buffered, bytes).map_err(|error| fault(&error))?;
-        // An overlay's notes are those of the file below it, which only its syncs look at.
+        // An overlay passes everything on to a file below it. Only syncs of the overlay look at the errors noted for
+        // that file.
         let is_stacked = is_on(libc::OVERLAYFS_SUPER_MAGIC, &buffered, kind);
         let is_on_tmpfs = is_on(libc::TMPFS_MAGIC, &buffered, kind);
         for file in direct.iter().map(AsFd::as_fd).chain([buffered.as_fd()]) {
@@ -105,20 +109,20 @@ impl Target {
         })
     }
 
-    /// Bytes of the file just now, in whole blocks; 0 if the kernel should not know. A file that ended within a sector
-    /// counts to its last byte, and does not grow.
+    /// The present size of the file in bytes, in whole blocks; 0 if the kernel does not know it. A file that ended
+    /// within a sector when it was opened counts to its last byte, and does not grow.
     fn bytes(&self) -> u64 {
         let bytes = size_of(&self.buffered).unwrap_or(0);
         if self.odd_end < u64::MAX { bytes.min(self.odd_end) } else { bytes - bytes % u64::from(self.block_size) }
     }
 
-    /// How many bytes of a range that ends here lie behind the end of a file that ends within a sector: less than a
+    /// How many bytes of a range with this end are past the end of a file that ends within a sector. It is less than a
     /// sector.
     pub(super) const fn missing(&self, end: u64) -> u64 {
         end.saturating_sub(self.odd_end)
     }
 
-    /// What requests may come up to without a look, in bytes; once in a while the file is looked at for this.
+    /// Requests up to this byte need no look at the file. This call itself looks at the file once in a while.
     pub(super) fn end(&self, now: Time) -> u64 {
         if self.length.is_due(now) {
             self.look_at_length();
@@ -126,14 +130,14 @@ impl Target {
         self.length.end()
     }
 
-    /// Whether a request lies within the file still. What ends before `end`, as [`end`](Self::end) told it for the
-    /// batch, needs no look.
+    /// Whether a request still lies within the file. A request that ends before `end`, which [`end`](Self::end)
+    /// returned for the batch, needs no look.
     pub(super) fn still_holds(&self, rq: &Request<'_>, end: u64) -> bool {
         let reaches = (rq.sector() + u64::from(rq.nr_sectors())) * SECTOR_SIZE as u64;
         reaches < end || self.reaches(reaches)
     }
 
-    /// Whether the file has so many bytes still.
+    /// Whether the file still has this many bytes.
     #[cold]
     fn reaches(&self, bytes: u64) -> bool {
         self.look_at_length();
@@ -179,20 +183,20 @@ impl Target {
         self.losses.first().map_or(Health::Good, |text| Health::Failed(text.to_owned()))
     }
 
-    /// What the file system knows of a stretch, data that is only in the page cache included. It moves the descriptor's
-    /// offset, which reads and writes do not use: they name their own.
+    /// What the file system knows of a stretch, including data that is only in the page cache. The call moves the
+    /// offset of the descriptor. Reads and writes do not use that offset, because each of them names its own.
     ///
-    /// COST: two or three system calls, which may have to read the file's map.
+    /// COST: two or three system calls. They may have to read the file's map.
     pub(super) fn extent(&self, start: u64, bytes: u64) -> Extent {
         let end = start + bytes;
         match seek(&self.buffered, SeekFrom::Data(start)) {
             Ok(data) if data > start => Extent::hole(data.min(end) - start),
-            // The end of the file counts as a hole. Where one is found here, it has just been made.
+            // The end of the file counts as a hole. If a hole is found at `start`, it has just been made.
             Ok(_) => match seek(&self.buffered, SeekFrom::Hole(start)) {
                 Ok(hole) if hole > start => Extent::data(hole.min(end) - start),
                 _ => Extent::data(bytes),
             },
-            // There is no more data up to the end of the file, which may be nearer than it was.
+            // There is no more data up to the end of the file, and the end may be nearer than it was.
             Err(Errno::NXIO) => match size_of(&self.buffered).map(|size| size.min(end)) {
                 Ok(until) if until > start => Extent::hole(until - start),
                 _ => Extent::data(bytes),
@@ -202,13 +206,13 @@ impl Target {
         }
     }
 
-    /// The descriptors for a ring to know: past the page cache first.
+    /// The descriptors that a ring has to know. The first one goes past the page cache.
     pub(super) fn fds(&self) -> [RawFd; 2] {
         let buffered = self.buffered.as_raw_fd();
         [self.direct.as_ref().map_or(buffered, AsRawFd::as_raw_fd), buffered]
     }
 
-    /// Whether the way to the file takes a piece of memory.
+    /// Whether the descriptor for reads and writes accepts this piece of memory.
     pub(super) fn takes(&self, address: usize, len: usize) -> bool {
         self.direct.is_none()
             || address.is_multiple_of(self.memory_align) && len.is_multiple_of(self.block_size as usize)
@@ -219,7 +223,7 @@ impl Target {
         self.direct.is_some()
     }
 
-    /// What reads and writes begin and end at multiples of, in bytes.
+    /// Reads and writes begin and end at multiples of this number of bytes.
     pub(super) fn io_block(&self) -> u64 {
         if self.direct.is_some() { self.block_size.into() } else { 1 }
     }
@@ -234,7 +238,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Opens the file with further flags. Returns whether it was made just now.
+/// Opens the file with additional flags. Returns whether the file was created.
 fn open(config: &Config, flags: i32) -> io::Result<(std::fs::File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(!config.read_only).custom_flags(flags | libc::O_CLOEXEC);
@@ -246,7 +250,7 @@ fn open(config: &Config, flags: i32) -> io::Result<(std::fs::File, bool)> {
     }
 }
 
-/// Opens the same file once more, with further flags.
+/// Opens the same file once more, with additional flags.
 fn open_again(config: &Config, flags: i32, first: &std::fs::File) -> io::Result<std::fs::File> {
     let (file, _) = open(config, flags)?;
     let identity = |file: &std::fs::File| file.metadata().map(|found| (found.dev(), found.ino()));
@@ -256,17 +260,17 @@ fn open_again(config: &Config, flags: i32, first: &std::fs::File) -> io::Result<
     Ok(file)
 }
 
-/// The file, opened once more: by this descriptor the kernel is asked for losses.
+/// Opens the file once more. Through this descriptor the kernel is asked for losses.
 ///
-/// Of a block device that is written to, this descriptor also claims the device, which the kernel then gives to no file
-/// system, and to no other program that asks to have it alone.
+/// If a block device is opened for writing, this descriptor also claims the device. The kernel then gives the device to
+/// no file system, and to no other program that asks for exclusive use.
 fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<OwnedFd, String> {
     let claims = kind.is_block_device() && !config.read_only && !config.force;
     let began = Instant::now();
     loop {
         match open_again(config, if claims { libc::O_EXCL } else { 0 }, buffered) {
             Ok(file) => return Ok(file.into()),
-            // A server that was killed, whose lock is gone, may have the device for a moment more.
+            // A server that was killed, and whose lock is gone, may have the device for a moment more.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && claims => {
                 if began.elapsed() >= TELL_AFTER.min(config.lock_timeout) {
                     return Err(
@@ -282,13 +286,13 @@ fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<
     }
 }
 
-/// Gives a new file its size, and makes both durable: the file, and its name in the folder.
+/// Gives a new file its size, and makes the file and its name in the folder durable.
 fn make(file: &std::fs::File, path: &Path, size: u64) -> io::Result<()> {
     file.set_len(size)?;
     file.sync_all()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(".".as_ref());
     match std::fs::File::open(folder)?.sync_all() {
-        // Some file systems have nothing of a folder to sync.
+        // Some file systems have nothing to sync for a folder.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         synced => synced,
     }
@@ -298,7 +302,7 @@ fn make(file: &std::fs::File, path: &Path, size: u64) -> io::Result<()> {
 /// block device.
 fn check_zones(sysfs: &Path, device: u64) -> Result<(), String> {
     let entry = sysfs.join(format!("{}:{}", major(device), minor(device)));
-    // A partition's properties are those of its disk. Where there is no sysfs the kernel is not asked.
+    // A partition has the properties of its disk. Without sysfs the kernel is not asked.
     let model =
         ["queue/zoned", "../queue/zoned"].into_iter().find_map(|name| std::fs::read_to_string(entry.join(name)).ok());
     match model.as_deref().map(str::trim) {
@@ -309,10 +313,10 @@ fn check_zones(sysfs: &Path, device: u64) -> Result<(), String> {
     }
 }
 
-/// Two servers that write to one file would destroy each other's data.
+/// Takes the lock on the file. Two servers that write to one file would destroy each other's data.
 ///
-/// The kernel lets go of the file of a server that was killed a while after that one has gone: when what its rings had
-/// begun is done, and a thread has had the time for it.
+/// If a server was killed, the kernel releases its file some time after the server is gone: when everything that its
+/// rings had begun is done, and when a thread of the kernel has had time for it.
 fn lock(file: &std::fs::File, config: &Config, tell: &dyn Fn(&str)) -> Result<(), String> {
     const IN_USE: &str = "in use by another server";
     let how =
@@ -337,10 +341,11 @@ fn lock(file: &std::fs::File, config: &Config, tell: &dyn Fn(&str)) -> Result<()
     }
 }
 
-/// The way past the page cache, if there is one, and the alignments in memory and in the file that it asks for.
+/// The descriptor that goes past the page cache, if direct I/O works, and the alignments in memory and in the file that
+/// it needs.
 ///
-/// A file whose size is no multiple of what direct I/O asks for goes through the page cache: nothing of it would be out
-/// of reach.
+/// A file whose size is not a multiple of the alignment for direct I/O goes through the page cache. So every byte of
+/// the file can be reached.
 fn direct(config: &Config, buffered: &std::fs::File, bytes: u64) -> io::Result<(Option<OwnedFd>, u32, u32)> {
     const NONE: (Option<OwnedFd>, u32, u32) = (None, 1, SECTOR_SIZE as u32);
     if !config.direct {
@@ -357,11 +362,13 @@ fn direct(config: &Config, buffered: &std::fs::File, bytes: u64) -> io::Result<(
     Ok(aligns(told, bytes).map_or(NONE, |(memory, offset)| (Some(file.into()), memory, offset)))
 }
 
-/// What direct I/O asks of addresses in memory and of the file, in bytes: of the file whole sectors at least, since
-/// requests are of these. `told` is what the file system says. `None` if a file of so many bytes is not reached so.
+/// The alignments of addresses in memory and of places in the file for direct I/O, in bytes. The alignment in the file
+/// is at least a sector, because requests consist of sectors. `told` is what the file system says. `None` if direct I/O
+/// cannot reach all of a file with this many bytes.
 fn aligns(told: Option<(u32, u32)>, bytes: u64) -> Option<(u32, u32)> {
     match told.unwrap_or((SAFE_ALIGN, SAFE_ALIGN)) {
-        // The file system says that this file knows no direct I/O, though it lets it be opened so.
+        // The file system says that direct I/O does not work for this file, although it lets us open the file for
+        // direct I/O.
         (0, _) | (_, 0) => None,
         (memory, offset) => {
             let offset = offset.max(SECTOR_SIZE as u32);
@@ -370,22 +377,22 @@ fn aligns(told: Option<(u32, u32)>, bytes: u64) -> Option<(u32, u32)> {
     }
 }
 
-/// Whether it is a file in a file system of this kind. Nodes of devices may lie in such a file system too.
+/// Whether the file is a file in a file system of this kind. The nodes of devices may be in such a file system too.
 fn is_on(magic: libc::c_long, file: &std::fs::File, kind: FileType) -> bool {
     kind.is_file() && fstatfs(file).is_ok_and(|found| found.f_type == magic)
 }
 
-/// Asks for what makes reads and writes cheaper.
+/// Asks for settings that make reads and writes cheaper.
 ///
-/// No program needs to know when a disk was last read, so that is not noted, where the kernel lets us choose.
+/// No program needs to know when a disk was last read. So access times are not noted, if the kernel lets us choose.
 ///
-/// Where a file system does not say that it can be asked not to wait, another thread of the kernel does everything,
-/// instead of the ring. tmpfs does not say so, though it has nothing to wait for but memory; this says it for it.
+/// If a file system does not say that it can be asked not to wait, another thread of the kernel does everything instead
+/// of the ring. tmpfs does not say so, although it waits for nothing but memory. This function says it instead.
 fn set_flags(file: BorrowedFd<'_>, is_on_tmpfs: bool) -> rustix::io::Result<()> {
     if is_on_tmpfs {
         fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?;
     }
-    // It is for the file's owner to choose, and some systems do not have it.
+    // Only the file's owner may choose this, and some systems do not have the flag.
     let _ = fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NOATIME);
     Ok(())
 }
@@ -401,7 +408,7 @@ fn check_size(config: &Config, kind: FileType, bytes: u64, block_size: u32) -> R
     {
         return Err(format!("it has {bytes} bytes, not {wanted}; leave size= out to take it as it is"));
     }
-    // What a file has of its last block is reached through the page cache.
+    // The bytes that a file has of its last block are reached through the page cache.
     if kind.is_block_device() && !bytes.is_multiple_of(block_size.into()) {
         return Err(format!(
             "it has {bytes} bytes, which are no whole blocks of {block_size}; give the device a size of whole blocks"
@@ -416,7 +423,8 @@ fn check_size(config: &Config, kind: FileType, bytes: u64, block_size: u32) -> R
 }
 
 impl Drop for Target {
-    /// The kernel may keep the file for a moment on behalf of the rings; the next server need not wait for that.
+    /// The kernel may keep the file for a moment on behalf of the rings. This unlocks the file, so that the next server
+    /// need not wait for that.
     fn drop(&mut self) {
         let _ = flock(&self.buffered, FlockOperation::Unlock);
     }
@@ -426,7 +434,8 @@ impl Drop for Target {
 mod tests {
     use super::*;
 
-    /// Red if direct I/O goes to whatever has the name by then, past the lock, while syncs go to the file that had it.
+    /// Red if direct I/O goes to another file that has the name by then, without a lock, while syncs go to the file
+    /// that had it.
     #[test]
     fn a_file_that_takes_the_place_of_another_meanwhile_is_refused() {
         let [first, second] =
@@ -456,7 +465,7 @@ mod tests {
         }
     }
 
-    /// Red if a device is taken whose driver refuses most writes, or one without zones is refused.
+    /// Red if a device is accepted whose driver refuses most writes, or if a device without zones is refused.
     #[test]
     fn zoned_devices_are_refused() {
         let sysfs = tempfile::tempdir().expect("there is room");
@@ -474,8 +483,8 @@ mod tests {
         }
     }
 
-    /// Red if a file that ends within a sector is reached directly, because its file system asks for less than that:
-    /// what lies behind its end would be written.
+    /// Red if direct I/O is used for a file that ends within a sector, because its file system asks for a smaller
+    /// alignment: bytes past the end of the file would be written.
     #[test]
     fn a_file_is_reached_directly_in_whole_sectors_or_more() {
         for (told, bytes, expected) in [
@@ -492,7 +501,7 @@ mod tests {
         }
     }
 
-    /// Red if the file system of a device's node is taken for that of what is in the device.
+    /// Red if the file system that has the device's node is taken for the file system on the device.
     #[test]
     fn a_device_is_no_file_in_memory() {
         let is_on_tmpfs = |path: &std::path::Path| {

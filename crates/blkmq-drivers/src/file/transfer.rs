@@ -1,4 +1,4 @@
-//! A request on its way through a ring: what of it is still to be done.
+//! A request on its way through a ring, and what of it is still to be done.
 #![expect(unsafe_code, reason = "pieces of memory are named by address for the kernel, on whatever thread")]
 
 use std::sync::{Mutex, MutexGuard};
@@ -17,20 +17,22 @@ use super::status::{Verdict, verdict};
 use super::target::{MAX_SEGMENTS, Target};
 use crate::try_lock;
 
-/// The places of a target's descriptors among those that a ring knows.
+/// The indices of a target's descriptors among the descriptors that a ring knows.
 const DIRECT: types::Fixed = types::Fixed(0);
 const BUFFERED: types::Fixed = types::Fixed(1);
 
-/// Makes a range read as zeroes and keeps its blocks, or gives it some; makes it a hole.
+/// Two modes of fallocate: the first makes a range read as zeroes and gives it blocks; the second makes it a hole.
 const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// How often the kernel may put the same off. A ring waits by itself for what would block, so what comes back is what
-/// was broken off when the thread that had asked for it ended: once for each such thread. What comes back more often
-/// than this, as a file system's or a bad buffer's answer, would come back for ever, as fast as it is asked for.
+/// How often the kernel may put the same request off. A ring itself waits for operations that would block. So only
+/// operations come back that were interrupted because the thread that had asked for them ended: once for each such
+/// thread. If an operation comes back more often than this, the reason is a file system or a bad buffer, and it would
+/// come back for ever, as fast as it is asked for.
 const MOST_TRIES: u16 = 1000;
 
-/// After how long a sync that was done looks again whether syncs that were under way beside it are answered.
+/// How long a sync that is done waits before it checks again whether the syncs that were in progress with it are
+/// answered.
 const PAUSE: Duration = Duration::from_millis(1);
 static KERNEL_PAUSE: types::Timespec = types::Timespec::new().nsec(PAUSE.as_nanos() as u32);
 
@@ -40,58 +42,60 @@ enum Task {
     Read,
     Write,
     Sync,
-    /// Nothing, for a while: the sync is done, and others are to be answered before it is believed.
+    /// Nothing, for a while. The sync is done, and other syncs have to be answered before it is believed.
     Pause,
-    /// With the mode of fallocate, and the one that does as well where the file system does not know that.
+    /// A change of a range, with the mode of fallocate, and the mode to use instead if the file system does not know
+    /// the first.
     Range(i32, Option<i32>),
 }
 
-/// What is to be done with a request once the kernel has answered.
+/// What to do with a request once the kernel has answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It is over.
+    /// The request is over.
     Over(Status),
-    /// The kernel has done a part of it, or nothing: the rest is to be asked for.
+    /// The kernel has done a part of the request, or nothing. The rest has to be asked for.
     Again,
 }
 
 /// A request with a tag, from its start to its completion.
 ///
 /// # Invariant
-/// While there is a loan, here or with the thread that has just taken it for an answer, `pieces` name memory of its
-/// request's buffers, which lives that long, and does not move; nor do `pieces` themselves, which the kernel may read.
-/// With a stand-in `pieces` name that, and `meant` the request's memory.
+/// While there is a loan, either here or with the thread that has just taken it for an answer, `pieces` name memory of
+/// the request's buffers. That memory lives as long as the loan, and does not move. `pieces` themselves do not move
+/// either, because the kernel may read them. With a stand-in, `pieces` name the stand-in, and `meant` names the
+/// request's memory.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    /// The loan of the request; none while the tag is free.
+    /// The loan of the request. `None` while the tag is free.
     loan: Option<Loan>,
     task: Task,
-    /// What is written is to be durable when the kernel answers that.
+    /// Whether written data has to be durable when the kernel answers the write.
     is_durable: bool,
-    /// A sync is to make it durable, once it is done.
+    /// Whether a sync has to follow when the request is done, to make it durable.
     is_synced_behind: bool,
-    /// The number of the sync that the kernel is asked for, where [`Losses`] counts them.
+    /// The number of the sync that the kernel is asked for, if [`Losses`] counts syncs.
     sync: Option<u64>,
-    /// Once that sync is done: syncs with lower numbers than this are to be answered first.
+    /// After that sync is done, all syncs with lower numbers than this have to be answered first.
     until: u64,
-    /// How often the kernel has put off what is asked for now.
+    /// How often the kernel has put off the present operation.
     tries: u16,
-    /// What may be asked for begins and ends at multiples of so many bytes.
+    /// Operations on the file begin and end at multiples of this number of bytes.
     block: u64,
-    /// Where in the file, and how many bytes, in all.
+    /// Where in the file the request begins, and its number of bytes.
     offset: u64,
     bytes: u64,
     pieces: Vec<libc::iovec>,
-    /// Of these so many are through.
+    /// How many of these bytes are done.
     through: usize,
-    /// The only piece lies in the memory that the ring has registered in this slot.
+    /// The slot of the registered memory that contains the only piece.
     registered: Option<u16>,
-    /// Memory that direct I/O takes, in the place of the request's, which lies in `meant`.
+    /// Memory that direct I/O accepts, instead of the request's memory. `meant` names the request's memory then.
     stand_in: Option<Buffer>,
     meant: Vec<libc::iovec>,
 }
 
-// SAFETY: by the invariant the addresses are good on every thread; only the kernel follows them.
+// SAFETY: by the invariant the addresses are valid on every thread. Only the kernel follows them.
 unsafe impl Send for Transfer {}
 
 impl Transfer {
@@ -115,11 +119,12 @@ impl Transfer {
         }
     }
 
-    /// The next request of a batch that lies within the file, taken down in its tag's place, which has its loan then;
-    /// `None` at the end of the batch. What reaches behind `end`, as [`Target::end`] told it for the batch, and behind
+    /// Takes the next request of a batch that lies within the file, and notes it in the place of its tag, which has its
+    /// loan then. `None` at the end of the batch. Requests that reach past `end`, which [`Target::end`] returned for
+    /// the batch, and past the end of the file, are ended here.
     /// the end of the file, is over.
     ///
-    /// # Errors
+    /// The tag, if it is not free.
     /// The tag, if it is not free.
     pub(super) fn next<'a>(
         transfers: &'a [Mutex<Self>],
@@ -134,22 +139,22 @@ impl Transfer {
                 continue;
             }
             let tag = rq.tag();
-            // No thread has the lock of a tag that is free. A thread that has the lock of a tag that is not may wait
-            // for a lock that the caller has, so the caller does not wait for it.
+            // No thread has the lock of a free tag. A thread that has the lock of a tag in use may wait for a lock that
+            // the caller has. So the caller does not wait for the tag's lock.
             let transfer = try_lock(&transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
             let Some(mut transfer) = transfer else { return Some(Err(tag)) };
             transfer.take_down(target, &mut rq);
             transfer.number_sync(target);
-            // It is there before another thread can take the answer, for that one takes the lock first.
+            // The loan is there before another thread can take the answer, because that thread takes the lock first.
             transfer.loan = Some(batch.lend(rq));
             return Some(Ok((tag, transfer)));
         }
     }
 
-    /// Takes down what a request asks for.
+    /// Notes what a request asks for.
     ///
-    /// COST: an allocation, and a copy of the data, for memory that direct I/O does not take. Beside direct writes
-    /// nothing may go through the page cache: the kernel would write old neighbours back over them.
+    /// COST: for memory that direct I/O does not accept, an allocation and a copy of the data. While there are direct
+    /// writes, nothing may go through the page cache: the kernel would write old neighbouring data over them.
     fn take_down(&mut self, target: &Target, rq: &mut Request<'_>) {
         self.task = match rq.op() {
             Op::Read => Task::Read,
@@ -187,13 +192,14 @@ impl Transfer {
         }
     }
 
-    /// Leaves out what lies behind the end of a file that ends within a sector: the last so many bytes, less than a
-    /// sector, which read as zeroes and are not written. Such a file is not read directly, so there is no stand-in.
+    /// Leaves out the part of a request that is past the end of a file that ends within a sector: its last `missing`
+    /// bytes, which are less than a sector. They read as zeroes and are not written. Such a file is not accessed by
+    /// direct I/O, so there is no stand-in.
     #[cold]
     fn clip(&mut self, missing: u64, rq: &mut Request<'_>) {
         debug_assert!(self.stand_in.is_none(), "what goes through the page cache may lie anywhere");
         self.bytes -= missing;
-        // Segments are of whole sectors.
+        // Segments consist of whole sectors.
         if let (Some(piece), Some(mut segment)) = (self.pieces.last_mut(), rq.segments().last()) {
             piece.iov_len -= missing as usize;
             if self.task == Task::Read {
@@ -218,7 +224,7 @@ impl Transfer {
         self.stand_in = Some(buffer);
     }
 
-    /// Looks whether the ring that this is for has registered the memory.
+    /// Checks whether the ring of this transfer has registered the memory.
     pub(super) fn look_up(&mut self, table: &Table) {
         self.registered = match self.pieces[..] {
             [piece] if self.moves_data() => table.find(piece.iov_base as usize, piece.iov_len),
@@ -226,13 +232,13 @@ impl Transfer {
         };
     }
 
-    /// The entry that asks the kernel for what is still to be done. It names `self.pieces`, which stay until it is
-    /// answered.
+    /// The entry that asks the kernel for what is still to be done. It names `self.pieces`, which do not move until the
+    /// entry is answered.
     pub(super) fn entry(&self) -> squeue::Entry {
         let pieces = &self.pieces[self.through..];
         let (first, len) = (pieces.as_ptr(), pieces.len() as u32);
         let flags = if self.is_durable { libc::RWF_DSYNC } else { 0 };
-        // A list of one piece would be one more thing for the kernel to fetch.
+        // With a list of one piece the kernel would have to fetch the list as well.
         if let (true, [piece]) = (self.moves_data(), pieces) {
             return self.entry_of_one(piece, flags);
         }
@@ -245,7 +251,7 @@ impl Transfer {
         }
     }
 
-    /// The same for a read or write of one piece of memory, which the ring may know.
+    /// The entry for a read or write of one piece of memory, which the ring may have registered.
     fn entry_of_one(&self, piece: &libc::iovec, flags: i32) -> squeue::Entry {
         let (start, len, offset) = (piece.iov_base.cast::<u8>(), piece.iov_len as u32, self.offset);
         match (self.task == Task::Read, self.registered) {
@@ -258,7 +264,7 @@ impl Transfer {
         }
     }
 
-    /// What a thread is to ask the kernel in the place of the entry.
+    /// What a thread asks the kernel for instead of the entry.
     pub(super) fn what(&self) -> What {
         let pieces = &self.pieces[self.through..];
         let (first, len, offset) = (pieces.as_ptr(), pieces.len(), self.offset);
@@ -274,19 +280,19 @@ impl Transfer {
         }
     }
 
-    /// What a journal is told of what is asked for now.
+    /// What a journal is told of the present operation.
     pub(super) fn asked(&self) -> Asked {
         assert!(self.loan.is_some(), "what the entry names lives while there is a loan");
         // SAFETY: the invariant.
         unsafe { asked(&self.entry()) }
     }
 
-    /// Whether it is a read or write: what can be polled for.
+    /// Whether the operation is a read or a write. Only these can be polled for.
     pub(super) fn moves_data(&self) -> bool {
         matches!(self.task, Task::Read | Task::Write)
     }
 
-    /// What the last answer was to make durable.
+    /// The promise that the last answer makes, if it makes one.
     pub(super) fn promise(&self) -> Option<Promise> {
         match self.task {
             Task::Sync => Some(Promise::Sync),
@@ -295,10 +301,10 @@ impl Transfer {
         }
     }
 
-    /// The kernel has answered: bytes done, or below zero an error. The caller has the loan.
+    /// Called when the kernel has answered with a number of bytes, or with a negative error. The caller has the loan.
     pub(super) fn answered(&mut self, result: i32) -> Next {
         let next = match (u64::try_from(result), self.task) {
-            // That the time is over is an error to a ring.
+            // A ring reports the end of a timeout as an error.
             (_, Task::Pause) | (Ok(_), Task::Sync) => return self.over(Status::Ok),
             (Err(_), _) => self.failed(-result),
             (Ok(_), Task::Range(..)) => Ok(true),
@@ -317,7 +323,7 @@ impl Transfer {
         }
     }
 
-    /// Takes an answer. Returns the transfer if more is to be asked for; else its request is over.
+    /// Takes an answer. Returns the transfer if more has to be asked for. Else its request is over.
     pub(super) fn settle<'a>(
         mut transfer: MutexGuard<'a, Self>,
         target: &Target,
@@ -339,13 +345,13 @@ impl Transfer {
         None
     }
 
-    /// Takes an answer, and what it says of data that others have written.
+    /// Takes an answer, and judges what the answer says of data that other clients have written.
     fn conclude(&mut self, losses: &Losses, result: i32) -> Next {
         let mut next = self.answered(result);
         if let (Next::Over(status), Some(promise)) = (&mut next, self.promise()) {
             *status = losses.judge(promise, *status, result);
         }
-        // Not earlier, for others go by what was just found.
+        // This must not come earlier, because other threads use what was just found.
         if let Some(number) = self.sync.take() {
             self.until = losses.note_answer(number);
         }
@@ -362,7 +368,7 @@ impl Transfer {
         }
     }
 
-    /// Has a sync counted that the kernel is asked for next.
+    /// Counts a sync that the kernel is asked for next.
     fn number_sync(&mut self, target: &Target) {
         if self.task == Task::Sync {
             self.sync = target.losses().note_sync();
@@ -379,23 +385,24 @@ impl Transfer {
         Next::Over(status)
     }
 
-    /// Copies what was read to where it was meant to go.
+    /// Copies data that was read to the memory of the request.
     fn hand_over(&self, mut data: &[u8]) {
         for piece in &self.pieces {
             let (part, rest) = data.split_at(piece.iov_len);
-            // SAFETY: by the invariant the request's memory is there until the loan is given back, which comes after
-            // this, and the request has as many bytes as its stand-in. Nobody else touches them meanwhile.
+            // SAFETY: by the invariant the request's memory exists until the loan is given back, which comes after
+            // this, and the request has as many bytes as its stand-in. No other thread touches the request's memory
+            // meanwhile.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), piece.iov_base.cast(), part.len()) };
             data = rest;
         }
     }
 
-    /// Whether that is the end, and how.
+    /// Whether the request ends with this error, and how.
     fn failed(&mut self, errno: i32) -> Result<bool, Status> {
         match verdict(errno) {
             Verdict::Again if self.tries < MOST_TRIES => {
                 self.tries += 1;
-                // Whatever it was, it cannot be the registered memory the next time.
+                // The next try does not use the registered memory, so that memory cannot be the cause then.
                 self.registered = None;
                 Ok(false)
             }
@@ -410,10 +417,11 @@ impl Transfer {
         }
     }
 
-    /// So many bytes are done. Returns whether these are all; an error if it makes no headway, as at the end of a file
-    /// that has become shorter and ends within a block.
+    /// Called when this many bytes are done. Returns whether these are all. An error if there is no progress, as at the
+    /// end of a file that has become shorter and ends within a block.
     fn advance(&mut self, done: u64) -> Result<bool, Status> {
-        // What begins within a block would have to go through the page cache; it is done once more.
+        // An operation that begins within a block would have to go through the page cache. So that block is done once
+        // more.
         let done = done.min(self.bytes);
         let done = if done == self.bytes { done } else { done - done % self.block };
         self.offset += done;
@@ -444,7 +452,7 @@ mod tests {
     use super::super::registered::Memory;
     use super::*;
 
-    /// A transfer of pieces of these lengths at made-up addresses, which nobody follows.
+    /// A transfer of pieces of these lengths at invalid addresses, which no code follows.
     fn transfer(lens: &[usize]) -> Transfer {
         let piece = |(number, len): (usize, &usize)| libc::iovec {
             iov_base: std::ptr::without_provenance_mut(0x10000 * (number + 1)),
@@ -486,7 +494,7 @@ mod tests {
         assert_eq!(transfer.answered(512), Next::Over(Status::Ok));
     }
 
-    /// What is left of a transfer of registered memory is asked for as such, until the kernel has had no time for it.
+    /// The rest of a transfer of registered memory uses the slot, until the kernel puts the transfer off.
     #[test]
     fn registered_memory_is_named_by_its_slot() {
         let opcode = |transfer: &Transfer| {
@@ -519,7 +527,7 @@ mod tests {
         assert_eq!(transfer(&[512]).answered(0), Next::Over(Status::IoError));
     }
 
-    /// Red if it is asked for for ever.
+    /// Red if the kernel is asked for the rest for ever.
     #[test]
     fn a_file_that_ends_within_a_block_is_an_error() {
         let mut transfer = Transfer { block: 512, ..transfer(&[1024]) };
@@ -530,7 +538,7 @@ mod tests {
         assert_eq!(transfer.answered(188), Next::Over(Status::IoError));
     }
 
-    /// Red if what the kernel puts off is asked for for ever.
+    /// Red if the kernel is asked for ever for an operation that it puts off.
     #[test]
     fn what_is_put_off_again_and_again_fails_at_last() {
         let mut transfer = transfer(&[512, 512]);
@@ -545,8 +553,8 @@ mod tests {
         assert_eq!(transfer.answered(-libc::EFAULT), Next::Over(Status::IoError));
     }
 
-    /// Red if the reply to a discard or zeroes with FUA does not wait for a sync, nor that to a write where it needs
-    /// one; or if the sync comes before all is written.
+    /// Red if the reply to a discard or to zeroes with FUA does not wait for a sync, or if the reply to a write that
+    /// needs a sync does not; or if the sync comes before all is written.
     #[test]
     fn what_a_sync_is_to_make_durable_is_synced_when_it_is_done() {
         for (task, bytes, done) in [(Task::Range(ZERO, None), 0, &[0][..]), (Task::Write, 1024, &[512, 512])] {
@@ -565,7 +573,8 @@ mod tests {
         }
     }
 
-    /// Red if a file system that knows no holes gets no zeroes, or if zeroes that are to leave no hole leave one.
+    /// Red if no zeroes are written on a file system that knows no holes, or if zeroes that must leave no hole leave
+    /// one.
     #[test]
     fn a_hole_falls_back_to_zeroes_and_zeroes_to_nothing() {
         let mut transfer = transfer(&[]);

@@ -11,35 +11,35 @@ use blkmq_nbd::{REQUEST_MAGIC, command_flags, commands};
 /// Bytes of a request without its data.
 const HEAD_SIZE: usize = 28;
 
-/// A request that the server has, or is to have once it can be reached again.
+/// A request that the server has, or that it gets when it can be reached again.
 ///
 /// # Invariant
-/// While there is a loan, `pieces` name the memory of that request, which lives that long and which no other thread
-/// writes; of a read no other thread touches it.
+/// While there is a loan, `pieces` name the memory of the loan's request. That memory lives as long as the loan, and no
+/// other thread writes it. If the request is a read, no other thread reads it either.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// None while the tag is free.
+    /// The loan of the request. `None` while the tag is free.
     loan: Option<Loan>,
     id: RqId,
     head: [u8; HEAD_SIZE],
     op: Op,
-    /// Its answer promises that something is durable.
+    /// Whether the answer promises that something is durable.
     is_durable: bool,
-    /// Of a flush: what had been acknowledged when it was sent, as [`Cache`](super::cache::Cache) counts.
+    /// For a flush: what had been acknowledged when the flush was sent, as [`Cache`](super::cache::Cache) counts.
     pub(super) covers: u64,
-    /// The server has it, or is to have it once the socket takes more, and has not answered.
+    /// Whether the server has the request, or gets it when the socket takes more, and has not answered it.
     is_sent: bool,
-    /// It was sent once more over a new connection, and has not been overdue since.
+    /// Whether the request was sent once more over a new connection, and has not been overdue since.
     is_sent_again: bool,
-    /// When the first server went away that it waited for, if it has been sent once more since.
+    /// When the first server went away that the request waited for, if the request has been sent once more since.
     waits_since: Option<Instant>,
-    /// It has failed, and the next thread that polls says so: it is not sent any more.
+    /// Whether the request has failed. The next thread that polls reports that, and it is not sent any more.
     is_given_up: bool,
-    /// Start and length.
+    /// Start and length of each piece.
     pieces: Vec<(*mut u8, usize)>,
 }
 
-// SAFETY: by the invariant the addresses are good on every thread.
+// SAFETY: by the invariant the addresses are valid on every thread.
 unsafe impl Send for Asked {}
 
 pub(super) fn head(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> [u8; HEAD_SIZE] {
@@ -93,7 +93,7 @@ impl Asked {
         }
     }
 
-    /// Notes a request, which is lent next: until then no other thread looks here.
+    /// Notes a request that is lent next. Until then no other thread looks at this.
     pub(super) fn note(&mut self, rq: &mut Request<'_>, covers: u64) {
         assert!(
             self.loan.is_none(),
@@ -115,7 +115,7 @@ impl Asked {
         self.pieces.extend(rq.segments().map(|segment| (segment.as_ptr(), segment.len())));
     }
 
-    /// The request is with the device from now on.
+    /// Takes the loan. The request is with the device from now on.
     pub(super) fn lend(&mut self, loan: Loan) {
         self.loan = Some(loan);
     }
@@ -125,23 +125,23 @@ impl Asked {
         self.loan.is_some()
     }
 
-    /// Whether the server is to answer it.
+    /// Whether the server has to answer the request.
     pub(super) const fn is_sent(&self) -> bool {
         self.is_sent
     }
 
-    /// The server has not done it, and is not to answer it any more. It is kept.
+    /// The server has not done the request, and need not answer it any more. The request is kept.
     pub(super) fn take_back(&mut self) {
         self.is_sent = false;
     }
 
-    /// The request fails, if it is with the device.
+    /// Makes the request fail, if it is with the device.
     pub(super) fn give_up(&mut self) {
         self.is_given_up = self.is_out();
     }
 
-    /// Whether the request is with the device, and no server is to answer it any more: it was given up, or it promises
-    /// that something is durable where that `is_lost`.
+    /// Whether the request is with the device and no server will answer it: it was given up, or it promises that
+    /// something is durable although data `is_lost`.
     pub(super) const fn must_fail(&self, is_lost: bool) -> bool {
         self.is_out() && (self.is_given_up || self.is_durable && is_lost)
     }
@@ -154,25 +154,26 @@ impl Asked {
         matches!(self.op, Op::Flush)
     }
 
-    /// Whether what it changed may be in the server's cache alone once it is answered.
+    /// Whether its change may be only in the server's cache once the server has answered.
     pub(super) const fn may_be_cached(&self) -> bool {
         !self.is_durable && !self.is_read()
     }
 
-    /// Writes the request as the protocol says, with the data of a write.
+    /// Appends the request in the form of the protocol, with the data of a write.
     pub(super) fn send_to(&mut self, unsent: &mut Vec<u8>) {
         debug_assert!(self.is_out(), "its memory is there only then");
         self.is_sent = true;
         unsent.extend_from_slice(&self.head);
         if self.op == Op::Write {
             for &(start, len) in &self.pieces {
-                // SAFETY: by the invariant the piece lives and no thread writes it.
+                // SAFETY: by the invariant the piece lives, and no thread writes it.
                 unsent.extend_from_slice(unsafe { std::slice::from_raw_parts(start, len) });
             }
         }
     }
 
-    /// The same over a new connection, after an outage that began then: as of now it has waited for no answer.
+    /// Appends the request once more for a new connection, after an outage that began at `since`. From now on it has
+    /// waited for no answer.
     pub(super) fn send_again_to(&mut self, unsent: &mut Vec<u8>, since: Instant) {
         self.is_sent_again = true;
         self.waits_since.get_or_insert(since);
@@ -185,13 +186,14 @@ impl Asked {
         self.waits_since.filter(|_| self.is_out())
     }
 
-    /// Whether the server does not answer this request, if it has that id and is said to be overdue. It is not while no
-    /// server has it, nor the first time after it was sent once more: it has waited for the one before then.
+    /// Whether the server does not answer this request, if the request has this id and is reported as overdue. The
+    /// answer is false while no server has the request. It is also false the first time after the request was sent once
+    /// more: the time before that was spent waiting for the earlier server.
     pub(super) fn is_overdue(&mut self, id: RqId) -> bool {
         self.is_sent && self.id == id && !std::mem::take(&mut self.is_sent_again)
     }
 
-    /// Copies bytes to where a read wants them, from byte `at` on. Returns how many of them it takes.
+    /// Copies bytes to the memory of a read, from byte `at` of the read on. Returns how many bytes fit.
     pub(super) fn fill(&self, mut at: usize, mut bytes: &[u8]) -> usize {
         debug_assert!(self.is_read(), "nothing else is filled");
         let mut taken = 0;
@@ -201,7 +203,7 @@ impl Asked {
             let now = bytes.len().min(len - skipped);
             // SAFETY: `skipped` is at most the piece's length.
             let to = unsafe { start.add(skipped) };
-            // SAFETY: by the invariant the piece is the request's alone, and the bytes fit what is left of it.
+            // SAFETY: by the invariant only this request uses the piece, and the bytes fit into the rest of the piece.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, now) };
             bytes = &bytes[now..];
             taken += now;
@@ -209,12 +211,12 @@ impl Asked {
         taken
     }
 
-    /// Bytes of its data.
+    /// The number of bytes of its data.
     pub(super) fn len(&self) -> usize {
         self.pieces.iter().map(|(_, len)| len).sum()
     }
 
-    /// The request is over; nothing is done if there is none.
+    /// Ends the request. Does nothing if there is none.
     pub(super) fn finish(&mut self, status: Status, done: &mut Done<'_>) {
         self.is_sent = false;
         if let Some(loan) = self.loan.take() {
@@ -227,7 +229,7 @@ impl Asked {
 mod tests {
     use super::*;
 
-    /// Red if a read counts as long as its data, or only a part of a length is read.
+    /// Red if a read counts as long as its data, or if only a part of a length is read.
     #[test]
     fn a_request_that_is_to_be_sent_is_as_long_as_its_header_and_what_it_writes() {
         for (command, len, expected) in

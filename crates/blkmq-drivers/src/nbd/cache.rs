@@ -1,26 +1,27 @@
-//! What a server has acknowledged and may have lost: writes that no flush has covered when the server was away.
+//! What a server has acknowledged and may have lost: writes that no flush had covered when the server was away.
 //!
-//! A server that comes back may be the same program with its cache, or one that began anew on a machine that stopped.
-//! Nothing on the wire tells which. So what was acknowledged and not flushed counts as lost, unless the operator knows
-//! better (`keeps_cache=1`), and a flush never says that it is durable: until the device is opened anew flushes and FUA
-//! fail.
+//! A server that comes back may be the same program with its cache, or a new one on a machine that had stopped. The
+//! protocol does not tell which. So writes that were acknowledged and not flushed count as lost, unless the operator
+//! knows better (`keeps_cache=1`). A flush never says that such writes are durable: until the device is opened anew,
+//! flushes and FUA fail.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A counter on a line of its own.
+/// A counter on its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Count(AtomicU64);
 
-/// The server's cache as far as the device knows.
+/// The server's cache, as far as the device knows it.
 #[derive(Debug)]
 pub(super) struct Cache {
-    /// The server has flushes, so there may be a cache, and the operator has not said that it outlives the server.
+    /// Whether there may be a cache, because the server has flushes and the operator has not said that the cache
+    /// outlives it.
     is_volatile: bool,
-    /// By hardware queue, the changes that were acknowledged and not durable by themselves. The thread that takes
-    /// replies counts.
+    /// For each hardware queue, the number of changes that were acknowledged and are not durable by themselves. The
+    /// thread that takes replies counts.
     acknowledged: Box<[Count]>,
-    /// So many of them, of all hardware queues together, a flush has made durable.
+    /// How many of these changes, of all hardware queues together, a flush has made durable.
     flushed: AtomicU64,
     is_lost: AtomicBool,
 }
@@ -31,8 +32,8 @@ impl Cache {
         Self { is_volatile, acknowledged, flushed: AtomicU64::new(0), is_lost: AtomicBool::new(false) }
     }
 
-    /// The server has acknowledged a change. The caller has the lock of the side that receives for this hardware queue,
-    /// so no other thread counts there.
+    /// Called when the server has acknowledged a change. The caller has the lock of the receiving side of this hardware
+    /// queue, so no other thread counts there.
     ///
     /// COST: a load and a store of a line that no other thread writes.
     pub(super) fn count(&self, hctx: u16) {
@@ -46,24 +47,24 @@ impl Cache {
         self.acknowledged.iter().map(|Count(count)| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// A flush was answered. Before it was sent, `covers` changes had been acknowledged.
+    /// Called when a flush was answered. Before the flush was sent, `covers` changes had been acknowledged.
     ///
-    /// The thread that sends a flush reads the counts first, so each change that it counts had been acknowledged
-    /// before, and the flush covers it. A count that is seen late only makes more changes count as lost than are.
+    /// The thread that sends a flush reads the counts first. So each change that it counts had been acknowledged
+    /// before, and the flush covers it. If a count is seen late, more changes count as lost than really are.
     pub(super) fn flushed(&self, covers: u64) {
         self.flushed.fetch_max(covers, Ordering::Relaxed);
     }
 
-    /// The server is away, and no connection to it is left.
+    /// Called when the server is away and no connection to it is left.
     pub(super) fn server_is_away(&self) {
         if self.is_volatile && self.acknowledged() > self.flushed.load(Ordering::Relaxed) {
-            // Relaxed: the caller has closed both sides of every connection under their locks, so each thread that
-            // sends to the server's successor has taken one of these locks since.
+            // Relaxed: the caller has closed both sides of every connection under their locks. So each thread that
+            // sends to the next server has taken one of these locks since.
             self.is_lost.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether something that was acknowledged may be lost. No flush is good from then on.
+    /// Whether something that was acknowledged may be lost. From then on no flush succeeds.
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }

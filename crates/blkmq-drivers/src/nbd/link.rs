@@ -1,11 +1,12 @@
-//! All connections to a server, and what is done while it is away.
+//! All connections to a server, and what happens while the server is away.
 //!
-//! When one connection breaks all are given up: the server may have begun anew, and an answer to a flush over one
-//! connection would say nothing about what another one was told before. So they are when the server says that it is
-//! about to go; what it has is awaited then, as long as no request is overdue, and it is told that we leave. One
-//! thread, the restorer, then connects again, for all of them, until it has succeeded or the device is closed. While
-//! all is well it sleeps. It is there from the first request on and not earlier: a server that opens the device gives
-//! up rights before its first thread, and the restorer is to have no more of them than the others.
+//! When one connection breaks, all are given up: the server may have begun anew, and an answer to a flush on one
+//! connection would say nothing about what the server had acknowledged on another. All are also given up when the
+//! server says that it is about to end. The device then waits for the answers to the requests that the server has, as
+//! long as no request is overdue, and tells the server that the client leaves. One thread, the restorer, then connects
+//! all of them again, until it has succeeded or the device is closed. While there is no outage it sleeps. It is started
+//! with the first request and not earlier: a server that opens the device gives up rights before it starts its first
+//! thread, and the restorer must have no more rights than the other threads.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,15 +25,15 @@ use super::dial::Dialer;
 use super::handshake::{self, PATIENCE, Terms};
 use crate::lock;
 
-/// The first pause between two tries to connect; each is twice the one before, up to [`LONGEST_PAUSE`].
+/// The first pause between two tries to connect. Each pause is twice the one before, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How often the restorer tries to connect. A connection that it has made, and that soon breaks, counts as a try that
-/// failed: a server may accept every client and do nothing for any.
+/// How often the restorer tries to connect. If it has made a connection and the connection soon breaks, this counts as
+/// a failed try: a server may accept every client and serve none.
 #[derive(Debug)]
 struct Pace {
-    /// When the last try was over.
+    /// When the last try ended.
     tried: Option<Instant>,
     pause: Duration,
 }
@@ -42,19 +43,19 @@ impl Pace {
         Self { tried: None, pause: FIRST_PAUSE }
     }
 
-    /// The connections that the last try has made are broken.
+    /// Called when the connections of the last try are broken.
     fn begin(&mut self) {
         if self.tried.is_some_and(|tried| tried.elapsed() >= LONGEST_PAUSE) {
             *self = Self::new();
         }
     }
 
-    /// How long the next try has to wait, where no pause is to be longer than that.
+    /// How long the next try has to wait. No pause is longer than `longest`.
     fn rest(&self, longest: Duration) -> Duration {
         self.tried.map_or(Duration::ZERO, |tried| self.pause.min(longest).saturating_sub(tried.elapsed()))
     }
 
-    /// A try is over.
+    /// Called when a try has ended.
     fn count(&mut self) {
         if self.tried.replace(Instant::now()).is_some() {
             self.pause = (2 * self.pause).min(LONGEST_PAUSE);
@@ -70,10 +71,10 @@ struct Outage {
     said: String,
 }
 
-/// The thread that connects again.
+/// The state of the thread that connects again.
 #[derive(Debug, Default)]
 enum Restorer {
-    /// There was no request yet.
+    /// There was no request yet, so no thread is needed.
     #[default]
     Unneeded,
     /// The system gave no thread.
@@ -90,15 +91,16 @@ pub(super) struct Link {
     size: AtomicU64,
     pub(super) cache: Cache,
     dialer: Dialer,
-    /// Made when a hardware queue is first there; none goes before the device.
+    /// Each connection is made when its hardware queue first exists, and lives as long as the device.
     connections: Box<[OnceLock<Connection>]>,
-    /// How often the connections went down or came up, all together. Locked while they do, and while one more begins.
+    /// How often all connections together went down or came up. Locked while they do, and while a further connection
+    /// begins.
     nr_changes: Mutex<u64>,
     outage: Mutex<Option<Outage>>,
     restorer: Mutex<Restorer>,
-    /// There is a restorer.
+    /// Whether there is a restorer.
     is_attended: AtomicBool,
-    /// The device is closed.
+    /// Whether the device is closed.
     is_over: AtomicBool,
 }
 
@@ -106,7 +108,7 @@ impl Link {
     /// Connects to the server.
     ///
     /// # Errors
-    /// Why there is no such export for us, in one sentence.
+    /// Why there is no such export for this device, in one sentence.
     pub(super) fn open(config: Config) -> Result<Arc<Self>, String> {
         let dialer = Dialer::new().map_err(|error| format!("{}: {error}", config.address))?;
         let (socket, terms) = handshake::connect(&dialer, &config.address, PATIENCE)?;
@@ -129,7 +131,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Makes the connections that are missing, to the server that the others are to.
+    /// Makes the missing connections, to the server that the others are connected to.
     pub(super) fn connect(&self, queues: u16) -> Result<(), String> {
         let address = &self.config.address;
         if queues > 1 && !self.terms.can_multi_conn {
@@ -139,8 +141,9 @@ impl Link {
             let nr_before = *lock(&self.nr_changes);
             let (socket, terms) = handshake::connect(&self.dialer, address, PATIENCE)?;
             self.check(terms)?;
-            // A flush by the new connection would say nothing of what another server had acknowledged. So the others
-            // have to be with one server from before this one was dialled until it is among them.
+            // A flush through the new connection would say nothing of what another server had acknowledged. So the
+            // others must be connected to one and the same server from before this connection is dialled until it is
+            // one of them.
             let nr_changes = lock(&self.nr_changes);
             self.iter().filter(|connection| connection.is_closed()).for_each(Connection::give_up);
             if *nr_changes != nr_before || self.iter().any(|connection| !connection.is_up() || connection.is_broken()) {
@@ -152,7 +155,7 @@ impl Link {
         Ok(())
     }
 
-    /// Whether these are the terms of the first connection. The export may have grown since it came.
+    /// Checks that these are the terms of the first connection. The export may have grown since then.
     fn check(&self, terms: Terms) -> Result<(), String> {
         if (Terms { size: self.terms.size, ..terms }) != self.terms || terms.size < self.size() {
             return Err(format!("{}: the server promises each connection something else", self.config.address));
@@ -167,7 +170,7 @@ impl Link {
         Ok(())
     }
 
-    /// The connection of a hardware queue, if that has been there.
+    /// The connection of a hardware queue, if the hardware queue has existed.
     pub(super) fn get(&self, hctx: u16) -> Option<&Connection> {
         self.connections[usize::from(hctx)].get()
     }
@@ -210,7 +213,7 @@ impl Link {
         is_there
     }
 
-    /// A connection is given up, or its server is about to go: the restorer is to see it now.
+    /// Wakes the restorer, because a connection is given up, or because its server is about to end.
     #[cold]
     pub(super) fn wake(&self) {
         if let Restorer::There(thread) = &*lock(&self.restorer) {
@@ -224,24 +227,24 @@ impl Link {
         while !self.is_over.load(Ordering::Relaxed) {
             match self.time_left() {
                 Duration::ZERO => self.restore(&mut pace),
-                // A connection that breaks, or is asked to leave, from here on wakes the restorer, if need be before
-                // it sleeps.
+                // A connection that breaks from here on, or whose server asks to leave, wakes the restorer, even before
+                // the restorer sleeps.
                 left => thread::park_timeout(left),
             }
         }
     }
 
-    /// The server is away from now on, for that reason, unless it has been before. Returns since when it is.
+    /// Notes that the server is away, for this reason, unless that was noted before. Returns since when it is away.
     fn note_outage(&self, said: &str) -> Instant {
         let said = || format!("{}: {said}", self.config.address);
         lock(&self.outage).get_or_insert_with(|| Outage { since: Instant::now(), said: said() }).since
     }
 
-    /// How long the connections may stay as they are: zero if one is broken, or if the server is about to go and has
-    /// answered all that it was asked for.
+    /// How long the connections may stay as they are. Zero if one is broken, or if the server is about to end and has
+    /// answered everything.
     ///
-    /// A server that is about to go may have said so over one connection alone; it is asked for nothing more over any.
-    /// It has half of the time that requests wait for the next server, which has the other half.
+    /// A server that is about to end may have said so on one connection only. No connection sends it more requests. It
+    /// has half of the time that requests wait for the next server. The next server has the other half.
     fn time_left(&self) -> Duration {
         if self.iter().any(Connection::is_broken) {
             return Duration::ZERO;
@@ -260,7 +263,7 @@ impl Link {
         }
     }
 
-    /// Connects again until that has succeeded or the device is closed.
+    /// Connects again, until that succeeds or the device is closed.
     fn restore(&self, pace: &mut Pace) {
         let delay = self.config.reconnect_delay;
         let since = self.note_outage("the connection broke");
@@ -269,7 +272,7 @@ impl Link {
         self.go_down(keeps);
         pace.begin();
         loop {
-            // While requests wait there is time for a few tries.
+            // While requests wait, the pauses are short enough for a few tries.
             let rest = if keeps { pace.rest(delay / 4).min(left()) } else { pace.rest(LONGEST_PAUSE) };
             if !self.dialer.rest_until(Instant::now() + rest) {
                 return;
@@ -294,7 +297,7 @@ impl Link {
         }
     }
 
-    /// The server is away: no connection has a socket from now on.
+    /// Notes that the server is away: from now on no connection has a socket.
     fn go_down(&self, keeps: bool) {
         let mut nr_changes = lock(&self.nr_changes);
         *nr_changes += 1;
@@ -303,10 +306,11 @@ impl Link {
         self.cache.server_is_away();
     }
 
-    /// Tries to connect all hardware queues anew after an outage, within that time for each; all of them or none.
+    /// Tries to connect all hardware queues anew after an outage, within this time for each. It connects all or none.
     ///
-    /// Once every socket is there none may be closed: then all of them are to one server, which has not begun anew in
-    /// between. With connections to two, a flush by one would cover what the other had acknowledged and lost.
+    /// Once every socket is there, none of them may have been closed. Then all are connected to one server, which has
+    /// not begun anew in between. If they were connected to two servers, a flush by one server would cover what the
+    /// other had acknowledged and lost.
     fn come_up(&self, since: Instant, patience: impl Fn() -> Duration) -> Result<(), String> {
         let address = &self.config.address;
         let (mut sockets, mut size) = (Vec::new(), u64::MAX);
@@ -322,11 +326,11 @@ impl Link {
         self.use_sockets(sockets, size, since).map_err(|error| format!("{address}: {error}"))
     }
 
-    /// Connects by these sockets to a server that has promised so many bytes by each.
+    /// Connects with these sockets to a server that has promised this many bytes on each of them.
     ///
     /// # Errors
-    /// The system has no memory for that. Then nothing has changed, nor has the size, which the next server may not
-    /// have.
+    /// The system has no memory for that. Then nothing has changed. The size has not changed either, because the next
+    /// server may have another one.
     fn use_sockets(&self, sockets: Vec<(&Connection, OwnedFd)>, size: u64, since: Instant) -> Result<(), String> {
         let mut nr_changes = lock(&self.nr_changes);
         for (connection, socket) in &sockets {
@@ -366,14 +370,14 @@ impl Link {
         Health::Good
     }
 
-    /// The device is closed. Returns when the restorer has ended, which waits for no server any more.
+    /// Closes the device. Returns when the restorer has ended, which then waits for no server any more.
     pub(super) fn close(&self) {
         self.is_over.store(true, Ordering::Relaxed);
         self.dialer.close();
         let restorer = std::mem::take(&mut *lock(&self.restorer));
         if let Restorer::There(thread) = restorer {
             thread.thread().unpark();
-            // It does not panic, and if it did there would be nothing left to do.
+            // The restorer does not panic. If it did, nothing would be left to do.
             let _ = thread.join();
         }
     }
@@ -444,6 +448,7 @@ mod tests {
     }
 
     /// Red if a connection comes up, or the size changes, before all sockets are watched: the next try would find one
+    /// connection to this server and one to the next.
     /// connection with this server and one with the next.
     #[test]
     fn all_connections_come_up_or_none() {
@@ -469,7 +474,7 @@ mod tests {
         assert_eq!(link.size(), 2 * TERMS.size);
     }
 
-    /// Red if a connection that breaks at once is followed by another one at once, or if one that has lasted is not.
+    /// Red if a connection that breaks at once is replaced at once, or if one that has lasted for a while is not.
     #[test]
     fn a_server_that_soon_breaks_is_left_alone_for_longer_each_time() {
         let mut pace = Pace::new();
