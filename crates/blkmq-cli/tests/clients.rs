@@ -1,4 +1,4 @@
-//! Who asks matters: what a server knows of its clients, from outside.
+//! The client that asks matters: what a server knows of its clients, seen from outside.
 
 mod served;
 
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use served::{Nbd, READ, Served};
 
-/// Requests of the client that floods, at a time.
+/// The number of requests that the flooding client keeps outstanding.
 const DEPTH: u64 = 128;
-/// Reads of the other one.
+/// The number of reads of the other client.
 const READS: usize = 32;
 
-/// A server whose device takes one request at a time, with an export of its own and one of a priority on the same
-/// queue.
+/// A server whose device takes one request at a time. On its queue there are an ordinary export and one with a
+/// priority.
 fn with_priority(priority: &str) -> Served {
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let config = folder.path().join("disks.toml");
@@ -26,7 +26,7 @@ fn with_priority(priority: &str) -> Served {
     Served::start(&["--config", config.to_str().expect("the folder's name is text")])
 }
 
-/// Keeps as many reads at work as it may, and counts those that are answered, until told to end.
+/// Keeps as many reads outstanding as it may, and counts the answers, until it is told to end.
 fn flood(client: &mut Nbd, answered: &AtomicU64, ends: &AtomicBool) {
     let ask = |client: &mut Nbd, number: u64| client.send(READ, number, number % 1024 * 4096, 512, &[]);
     (0..DEPTH).for_each(|number| ask(client, number));
@@ -40,7 +40,7 @@ fn flood(client: &mut Nbd, answered: &AtomicU64, ends: &AtomicBool) {
     }
 }
 
-/// How many of the flood's reads are answered while one of the other client is under way: the middle one of many.
+/// How many reads of the flood are answered while one read of the other client is in progress: the median of many.
 fn overtaken(server: &Served) -> u64 {
     let (answered, ends) = (AtomicU64::new(0), AtomicBool::new(false));
     let (mut many, mut other) = (server.connect(""), server.connect("other"));
@@ -52,7 +52,8 @@ fn overtaken(server: &Served) -> u64 {
         let mut passed: Vec<u64> = (0..READS)
             .map(|number| {
                 let before = answered.load(Ordering::Relaxed);
-                // Beyond all that the flood reads, so that it is not the order of sectors that brings it to the front.
+                // These sectors are past all sectors of the flood, so the order of sectors does not bring the read to
+                // the front.
                 other.read((512 << 20) + number as u64 * 4096, 512);
                 answered.load(Ordering::Relaxed) - before
             })
@@ -64,13 +65,13 @@ fn overtaken(server: &Served) -> u64 {
 }
 
 /// From the connection through the queue to the device. Red if the export's priority does not reach the queue's client,
-/// or the scheduler does not look at it, or room in the scheduler (for two requests, with such a device) goes to the
-/// flood again and again: the second line shows that it is the priority alone that makes the difference.
+/// if the scheduler ignores it, or if the flood gets the room in the scheduler (for two requests, with such a device)
+/// again and again. The second line shows that only the priority makes the difference.
 #[test]
 fn a_client_with_a_higher_class_does_not_wait_for_the_others() {
     let (ahead, alike) = (overtaken(&with_priority("rt/0")), overtaken(&with_priority("be/4")));
     assert!(alike > DEPTH / 2, "{alike} reads of the flood went before one of the same class");
-    // A busy machine wakes the other client late; the flood goes on meanwhile, under both.
+    // A busy machine wakes the other client late. The flood continues meanwhile, in both cases.
     assert!(8 * ahead < alike, "{ahead} reads of the flood went before one of a higher class, {alike} of the same");
 }
 
@@ -81,7 +82,7 @@ fn exports_of_one_queue_are_counted_together() {
     one.read(0, 4096);
     (0..3).for_each(|_| drop(other.read(0, 4096)));
     drop(one);
-    // A client that has left counts for its queue, and no longer for itself.
+    // A client that has left still counts for its queue, but is no longer listed.
     while server.json(&["clients"]).as_array().unwrap().len() > 1 {
         thread::sleep(Duration::from_millis(10));
     }

@@ -73,7 +73,7 @@ fn stat_shows_averages_once_and_differences_again_and_again() {
     assert!(once.starts_with("queue             r/s       w/s     rMB/s"), "{once}");
     let row = |report: Value| report["queues"][0].clone();
     assert!(row(server.json(&["stat", "default"]))["wMB/s"].as_f64() > Some(0.0));
-    // With this pause all of the writing lies before the first report.
+    // With this pause all of the writing comes before the first report.
     let arguments = ["stat", "-w", "10ms", "--json", "--control", &server.control];
     let mut watching =
         program(&server.folder, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -115,7 +115,7 @@ fn knobs_change_while_a_client_is_busy() {
             rounds.fetch_add(1, Ordering::Relaxed);
         }
     };
-    /// Ends the workers also when something is wrong: they are waited for.
+    /// Ends the workers also when the test fails, because the test waits for them.
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {
         fn drop(&mut self) {
@@ -196,7 +196,7 @@ fn sigterm_answers_what_was_asked_and_leaves_nothing() {
     answered.sort_unstable();
     assert_eq!(answered, (0..8).map(|cookie| (cookie, 0)).collect::<Vec<_>>());
     let (code, error) = server.end();
-    // The device takes its time, so it may be said which client is waited for.
+    // The device takes its time, so the server may say which client it waits for.
     assert!(
         code == Some(0) && error.lines().all(|line| line.starts_with("blkmq: serve: waits for 1 client")),
         "{error}"
@@ -211,7 +211,8 @@ fn a_later_signal_does_not_wait_for_who_does_not_read() {
     for cookie in 0..32 {
         client.send(READ, cookie, 0, 1 << 20, &[]);
     }
-    // The drain would last until the client reads. Signals within a second of the first one are the same wish.
+    // Without a second signal the drain would last until the client reads. Signals within a second of the first one
+    // count as the same signal.
     while server.child.try_wait().unwrap().is_none() {
         server.signal(Signal::TERM);
         thread::sleep(Duration::from_millis(50));
@@ -261,7 +262,7 @@ fn hostile_http_is_refused_and_harms_nobody() {
     ] {
         let stream = UnixStream::connect(&server.control).unwrap();
         let _ = (&stream).write_all(bytes);
-        // Who is not followed by more has to say so, or the server waits for it.
+        // A client that sends nothing more has to say so, or the server waits for it.
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let (head, body) = answer(stream);
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]);
@@ -439,13 +440,13 @@ fn a_file_describes_several_exports() {
                 [[export]]\nname = \"slow\"\ndevice = \"ram,size=2M\"\nread_only = true\ndescription = \"old\"\n\
                 priority = \"idle\"\nset = { \"iosched/fifo_batch\" = 4 }\n";
     fs::write(&file, text).unwrap();
-    // The file's sockets lie in the folder that the program runs in.
+    // The file's sockets are in the folder that the program runs in.
     let list = format!("'{}' list --json --control control", env!("CARGO_BIN_EXE_blkmq"));
     let mut serve = program(folder.path(), &["serve", "--config", "disks.toml", "--run", &list]);
     let output = serve.current_dir(folder.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    // Each has a queue of its own, in which there is nobody else.
+    // Each export has a queue of its own, which no other export shares.
     let expected = ["blkmq: fast: the weight of fast (500) does ", "blkmq: slow: the priority of slow (idle) does "];
     assert!(said.lines().count() == 2 && expected.iter().all(|line| said.contains(line)), "{said}");
     let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -458,7 +459,7 @@ fn a_file_describes_several_exports() {
     assert!(uris[0].starts_with("nbd+unix:///slow?socket=/") && uris[1].starts_with("nbd://127.0.0.1:"), "{uris:?}");
 }
 
-/// Red if the file is opened for writing though clients may only read, or what was written does not reach it.
+/// Red if the file is opened for writing although clients may only read, or if written data does not reach it.
 #[test]
 fn a_file_is_served_by_its_path() {
     let folder = tempfile::tempdir().unwrap();
@@ -474,7 +475,7 @@ fn a_file_is_served_by_its_path() {
     assert_eq!(fs::read(&path).unwrap()[4096..8192], [9; 4096]);
     let spec = format!("file,path={disk}");
     let named = format!("again={spec}");
-    // Both can have it at once, for they only read.
+    // Both can have the file at once, because they only read.
     let server = Served::start(&["--device", &spec, "--export", &named, "--read-only"]);
     let also = Served::start(&[disk, "--read-only"]);
     for mut client in [server.connect(""), server.connect("again"), also.connect("")] {
@@ -486,7 +487,8 @@ fn a_file_is_served_by_its_path() {
     assert_eq!(error, format!("blkmq: --device: device file: {disk}: in use by another server\n"));
 }
 
-/// Red if a server gives up that finds the file in use by one that is about to go, or waits without a word.
+/// Red if a server gives up when it finds the file in use by one that is about to end, or if it waits without saying
+/// so.
 #[test]
 fn a_server_waits_for_the_one_before_it_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -504,7 +506,7 @@ fn a_server_waits_for_the_one_before_it_and_says_so() {
     next.wait().unwrap();
 }
 
-/// Red if the size is looked up when the server starts, or an old client is let out of the bounds that it was told of.
+/// Red if the size is looked up when the server starts, or if an old client may go past the size that it was told.
 #[test]
 fn clients_that_come_after_a_file_has_grown_see_its_size() {
     let folder = tempfile::tempdir().unwrap();
@@ -532,7 +534,7 @@ fn clients_that_come_after_a_file_has_grown_see_its_size() {
     let (code, said) = server.end();
     let warning =
         "blkmq: export \"\": the device has 4096 sectors, not 6144 as before; a queue's device may grow but not shrink";
-    // A server that looks at its devices in time says this too.
+    // A server that checks its devices in time says this too.
     let loss = "blkmq: the device of queue 'default' has failed: the file became shorter at ";
     let (found, others): (Vec<_>, Vec<_>) = said.lines().partition(|line| *line == warning);
     assert_eq!((code, found.len()), (Some(0), 1), "{said}");

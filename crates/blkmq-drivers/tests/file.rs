@@ -21,7 +21,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 const SECTOR: usize = 512;
 
-/// A folder that goes when the test ends.
+/// A folder that is removed when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -42,7 +42,7 @@ impl Drop for Folder {
     }
 }
 
-/// A disk's file system and one without a disk.
+/// A folder on a disk's file system, and one on a file system without a disk.
 fn bases() -> Vec<&'static str> {
     [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"].into_iter().filter(|base| Path::new(base).is_dir()).collect()
 }
@@ -53,7 +53,7 @@ fn queue(spec: &str, scheduler: &str, locking: Locking) -> Arc<RequestQueue> {
     q.build().expect("the device makes sense")
 }
 
-/// In front of a device that is in front of others too, which a driver must not be.
+/// A driver in front of a device that other drivers use too, which is not allowed.
 #[derive(Debug)]
 struct Sharing(Arc<File>);
 
@@ -79,7 +79,7 @@ impl Driver for Sharing {
     }
 }
 
-/// Red if a tag goes to the kernel twice: then one of the two requests would be over with the other.
+/// Red if a tag goes to the kernel twice: then the end of one of the two requests would also end the other.
 #[test]
 fn a_tag_that_comes_twice_is_refused_and_hurts_nobody_else() {
     let folder = Folder::new(bases()[0], "sharing");
@@ -97,7 +97,7 @@ fn a_tag_that_comes_twice_is_refused_and_hurts_nobody_else() {
     assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("is out once")));
     first.wait(None);
     assert_eq!(first.reap().expect("it is over").status, Status::Ok);
-    // The other one waits for ever for a request that its driver lost.
+    // The other submitter would wait for ever for a request that its driver lost.
     let [_, second] = submitters;
     std::mem::forget(second);
 }
@@ -112,8 +112,8 @@ fn read(submitter: &mut Submitter, sector: u64, len: usize) -> Vec<u8> {
     done.bio.buffers.iter().next().expect("a read has a buffer").to_vec()
 }
 
-/// Red if a direct read or write of a file in memory is done by a thread that the kernel makes for it: each request
-/// handed over to such threads, and its end handed back, is several times as slow.
+/// Red if a direct read or write of a file in memory is done by a thread that the kernel makes for it: to hand each
+/// request over to such threads, and its end back, is several times as slow.
 #[test]
 fn a_file_in_memory_is_read_and_written_by_who_asks() {
     const BASE: &str = "/dev/shm";
@@ -144,8 +144,8 @@ fn a_file_in_memory_is_read_and_written_by_who_asks() {
     assert_eq!(nr_workers, 0, "{worker} is there");
 }
 
-/// Everything that a client can do, at random and many at once, against bytes in memory; then what the file itself
-/// holds.
+/// Everything that a client can do, at random and with many operations at once, compared with bytes in memory. After
+/// that, the contents of the file itself are compared.
 #[test]
 fn a_file_holds_what_was_written_under_every_scheduler_and_locking() {
     const SECTORS: usize = 4096;
@@ -156,7 +156,7 @@ fn a_file_holds_what_was_written_under_every_scheduler_and_locking() {
                 [("none", Locking::Single)].into_iter().chain(Locking::ALL.map(|locking| ("mq-deadline", locking)))
             {
                 let path = folder.file(&format!("{scheduler}-{locking}-{direct}-{owned}"));
-                // Of a type that is there each submitter wants one that is its own.
+                // With owned hardware queues, each submitter needs one of its own of each type that exists.
                 let poll_queues = direct * (1 + owned);
                 let spec = format!(
                     "file,path={path},size={},direct={direct},submit_queues=2,poll_queues={poll_queues},hw_queue_depth=8,\
@@ -185,7 +185,7 @@ fn check_against_model(spec: &str, path: &str, scheduler: &str, locking: Locking
     let mut model = vec![0_u8; blocks * block];
     let mut rng = SmallRng::seed_from_u64(7);
     for round in 0..40 {
-        // Each operation of a round has a part of the file of its own, since those outstanding may pass one another.
+        // Each operation of a round has its own part of the file, because outstanding operations may pass one another.
         let mut bios: [Vec<Bio>; 2] = Default::default();
         let part = blocks / 32;
         for place in 0..32 {
@@ -228,7 +228,7 @@ fn check_against_model(spec: &str, path: &str, scheduler: &str, locking: Locking
     assert!(fs::read(path).expect("the file is there") == model, "{spec} {scheduler} {locking}");
 }
 
-/// What a device tells of itself: first byte, length, and whether it is a hole.
+/// What a device tells of itself: for each extent the first byte, the length, and whether it is a hole.
 fn map(q: &RequestQueue) -> Vec<(u64, u64, bool)> {
     let end = q.limits().capacity_sectors * SECTOR as u64;
     let (mut at, mut told) = (0, Vec::<(u64, u64, bool)>::new());
@@ -244,12 +244,12 @@ fn map(q: &RequestQueue) -> Vec<(u64, u64, bool)> {
     told
 }
 
-/// Blocks of 512 bytes that a file takes up.
+/// Blocks of 512 bytes that a file occupies.
 fn blocks(path: &str) -> u64 {
     std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).expect("the file is there"))
 }
 
-/// Whether the file system tells of holes, and knows how to make them.
+/// Whether the file system tells holes, and can make them.
 fn has_holes(folder: &Folder) -> bool {
     use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 
@@ -265,8 +265,8 @@ fn has_holes(folder: &Folder) -> bool {
     has_holes
 }
 
-/// Red if data is said to be a hole, also data that is in the page cache alone, or if what a discard or zeroes have
-/// left is not seen by those who ask afterwards.
+/// Red if data is reported as a hole, including data that is only in the page cache, or if a later question does not
+/// see what a discard or zeroes have left.
 #[test]
 fn the_extents_of_a_file_are_its_own() {
     const KIB: u64 = 1 << 10;
@@ -322,7 +322,7 @@ fn zeroes_of_a_file_leave_a_hole_unless_they_must_not() {
     }
 }
 
-/// Red if a file that has become shorter is said to be a hole behind its end, where reads fail.
+/// Red if the part past the end of a file that has become shorter is reported as a hole: reads fail there.
 #[test]
 fn there_is_no_hole_behind_the_end_of_a_file() {
     for folder in bases().into_iter().map(|base| Folder::new(base, "shorter")).filter(has_holes) {
@@ -334,7 +334,8 @@ fn there_is_no_hole_behind_the_end_of_a_file() {
     }
 }
 
-/// What one thread chooses for another's ring is issued by that one, which may sleep meanwhile.
+/// A request that one thread chooses for another thread's ring is issued by that other thread, which may sleep
+/// meanwhile.
 #[test]
 fn threads_that_own_their_rings_get_everything_back() {
     const EACH: u64 = 2000;
@@ -366,7 +367,7 @@ fn threads_that_own_their_rings_get_everything_back() {
     }
 }
 
-/// Memory at any address is taken, though direct I/O asks for aligned one.
+/// Memory at any address is accepted, although direct I/O needs aligned memory.
 #[test]
 fn memory_may_lie_anywhere() {
     for base in bases() {
@@ -376,15 +377,15 @@ fn memory_may_lie_anywhere() {
         let block = q.limits().logical_block_size as usize;
         let mut memory = vec![5_u8; 2 * block + 1];
         let odd = std::ptr::NonNull::from(&mut memory[1..=block]).cast();
-        // SAFETY: the memory lives until the write is over, and nobody touches it meanwhile.
+        // SAFETY: the memory lives until the write is over, and no thread touches it meanwhile.
         let buffer = unsafe { Buffer::borrowed(odd, block) };
         assert_eq!(status_of(&mut submitter, Bio::write(0, buffer)), Status::Ok);
         assert_eq!(read(&mut submitter, 0, block), vec![5; block]);
     }
 }
 
-/// Red if odd memory goes through the page cache, beside direct writes of the neighbours: the kernel then writes old
-/// neighbours back, and says so at the flush.
+/// Red if unaligned memory goes through the page cache while there are direct writes of neighbouring blocks: the kernel
+/// then writes old neighbouring data back, and reports it at the flush.
 #[test]
 fn odd_memory_harms_no_neighbours() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "neighbours");
@@ -396,7 +397,7 @@ fn odd_memory_harms_no_neighbours() {
         let byte = round as u8;
         memory.fill(byte);
         let odd = std::ptr::NonNull::from(&mut memory[1..]).cast();
-        // SAFETY: the memory lives until the write is over, and nobody touches it meanwhile.
+        // SAFETY: the memory lives until the write is over, and no thread touches it meanwhile.
         let first = Bio::write(0, unsafe { Buffer::borrowed(odd, block) });
         let others = Buffer::from(&vec![byte ^ 0x55; (1 << 20) - block][..]);
         let bios = [Bio::write((block / SECTOR) as u64, others), first, Bio::flush()];
@@ -405,7 +406,7 @@ fn odd_memory_harms_no_neighbours() {
         let data = read(&mut submitter, 0, 2 * block);
         assert!(data[..block].iter().all(|found| *found == byte), "round {round}");
         assert!(data[block..].iter().all(|found| *found == byte ^ 0x55), "round {round}");
-        // Reads into odd memory get there too.
+        // Reads into unaligned memory arrive too.
         memory.fill(0);
         let odd = std::ptr::NonNull::from(&mut memory[1..]).cast();
         // SAFETY: as above.
@@ -415,8 +416,7 @@ fn odd_memory_harms_no_neighbours() {
     }
 }
 
-/// Red if a thread that sleeps while the queue is quiesced is woken by what lies on the ring: it would look again and
-/// again.
+/// Red if completions on the ring wake a thread that sleeps while the queue is quiesced: it would look again and again.
 #[test]
 fn who_waits_for_a_quiesced_queue_sleeps() {
     use rustix::time::{ClockId, clock_gettime};
@@ -440,8 +440,8 @@ fn who_waits_for_a_quiesced_queue_sleeps() {
     assert!(submitter.reap().is_some());
 }
 
-/// A thread that started requests of others ends while they are with the kernel, which then gives up what it had not
-/// begun.
+/// A thread that started requests of other threads ends while the requests are with the kernel. The kernel then gives
+/// up those that it had not begun.
 #[test]
 fn requests_outlive_the_thread_that_started_them() {
     for base in bases() {
@@ -475,7 +475,7 @@ fn requests_outlive_the_thread_that_started_them() {
     }
 }
 
-/// The same for reads that wait for the page cache: what of them the end of the thread breaks off is begun anew.
+/// The same for reads that wait for the page cache. A read that the end of the thread interrupts is begun anew.
 #[test]
 fn reads_outlive_the_thread_that_started_them() {
     use rustix::fs::{Advice, fadvise};
@@ -493,7 +493,7 @@ fn reads_outlive_the_thread_that_started_them() {
                 let q = &q;
                 scope.spawn(move || {
                     let mut submitter = submitter(q);
-                    // Some threads end while others, whose requests they have started, go on.
+                    // Some threads end while other threads, whose requests they have started, go on.
                     let reads = (0..8 + 32 * (part % 2))
                         .map(|number| Bio::read(part * 8192 + number * 97 % 1000 * 8, Buffer::zeroed(4096)));
                     for done in run(&mut submitter, reads) {
@@ -510,8 +510,8 @@ fn reads_outlive_the_thread_that_started_them() {
 /// Says to this test program that it is to forbid itself io_uring.
 const FORBIDDEN: &str = "BLKMQ_TEST_FORBIDS_IO_URING";
 
-/// Red if a file cannot be used where containers are not allowed io_uring, or nobody is told that threads do it. A
-/// filter is for ever, so a process of its own has it.
+/// Red if a file cannot be used in containers that are not allowed io_uring, or if the operator is not told that
+/// threads are used. A filter lasts until the process ends, so the test has a process of its own.
 #[test]
 fn where_io_uring_is_forbidden_threads_do_the_requests() {
     if std::env::var_os(FORBIDDEN).is_none() {
@@ -579,7 +579,7 @@ fn the_device_tells_by_a_descriptor_that_it_has_completed_something() {
     }
 }
 
-/// Background threads sleep on the rings too, and complete what is asked for by those who only look at what is over.
+/// Background threads sleep on the rings too, and complete the requests of threads that only check what is over.
 #[test]
 fn background_threads_complete_for_others() {
     for base in bases() {
@@ -600,7 +600,7 @@ fn background_threads_complete_for_others() {
     }
 }
 
-/// More hardware queues while I/O runs get rings of their own.
+/// Hardware queues that are added while I/O runs get their own rings.
 #[test]
 fn hardware_queues_come_and_go() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "topology");
@@ -629,16 +629,16 @@ fn what_only_reads_refuses_the_rest() {
         let rejected = submitter.submit(bio).expect_err("it would change the file");
         assert_eq!(rejected.reason, RejectReason::Bad(Status::Unsupported));
     }
-    // Another that only reads is welcome, one that writes is not.
+    // Another device that only reads is accepted, and one that writes is not.
     let other = blkmq_drivers::open(&format!("file,path={path},read_only=1"));
     assert!(other.is_ok());
     let error = blkmq_drivers::open(&format!("file,path={path},lock_timeout=0")).expect_err("it is in use").to_string();
     assert!(error.ends_with("a: in use by another server"), "{error}");
 }
 
-/// Holes are read without the disk, so a file of nothing else is polled on any disk; once data is there it depends on
-/// the disk. Red if who waits does not look, for then it waits for ever; if a flush goes to the ring that polls, which
-/// cannot do it; or if what the disk does not poll for fails.
+/// Holes are read without the disk, so a file that is one hole can be polled on any disk. Once there is data, polling
+/// depends on the disk. Red if a thread that waits does not look, because then it waits for ever; if a flush goes to
+/// the ring that polls, which cannot do flushes; or if requests fail because the disk does not poll.
 #[test]
 fn polled_hardware_queues_poll_where_the_disk_does() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "polled");
@@ -673,7 +673,7 @@ fn polled_hardware_queues_poll_where_the_disk_does() {
     assert_eq!(q.in_flight(), 0);
 }
 
-/// A hardware queue that is polled under one topology and not under another does what it is for.
+/// A hardware queue that is polled in one topology and not in another works in both.
 #[test]
 fn polled_hardware_queues_come_and_go() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "polled-topology");
@@ -692,7 +692,7 @@ fn polled_hardware_queues_come_and_go() {
     }
 }
 
-/// Red if the slots of a ring's table are not given back, or are given to memory that is gone.
+/// Red if the slots of a ring's table are not given back, or if they name memory that no longer exists.
 #[test]
 fn registered_memory_is_known_to_every_ring_until_it_goes() {
     for base in bases() {
@@ -774,7 +774,7 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
     assert_eq!(fs::metadata(&path).map(|file| file.len()).ok(), Some(1 << 16), "no error changes the file");
 }
 
-/// A mounted file system that goes when the test ends.
+/// A mounted file system that is unmounted when the test ends.
 struct Mount(PathBuf);
 
 impl Drop for Mount {
@@ -800,13 +800,13 @@ fn a_full_disk_is_told_apart() {
     let failed = statuses.iter().filter(|status| **status == Status::NoSpace).count();
     let written = statuses.iter().filter(|status| status.is_ok()).count();
     assert!(failed > 0 && written > 0 && failed + written == 64, "{statuses:?}");
-    // Room that is given back can be used.
+    // Room that was given back can be used again.
     assert_eq!(status_of(&mut submitter, Bio::discard(0, 16384)), Status::Ok);
     assert_eq!(status_of(&mut submitter, Bio::write(0, Buffer::from(&[2; 4096][..]))), Status::Ok);
     assert_eq!(read(&mut submitter, 0, 4096), vec![2; 4096]);
 }
 
-/// A file that is made larger while it is used: the queue reaches as far once it has been asked to look.
+/// A file that is made larger while it is used. The queue covers the new part once it has been asked to look.
 #[test]
 fn a_file_may_grow_while_it_is_used() {
     for base in bases() {

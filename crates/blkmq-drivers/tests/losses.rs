@@ -1,4 +1,4 @@
-//! Syncs that fail: what a file has lost is told to everybody who asks for durability afterwards.
+//! Syncs that fail: the loss of a file is told to every client that asks for durability afterwards.
 
 mod common;
 
@@ -10,14 +10,14 @@ use blkmq::{Bio, Buffer, Flags, RequestQueue, Status, Submitter};
 use blkmq_drivers::file::{Asked, Config, File, Journal};
 use common::{run, submitter};
 
-/// Puts an error in the place of the kernel's answer, once.
+/// Replaces the kernel's answer by an error, once.
 #[derive(Debug)]
 struct Failing {
     /// Which entry fails.
     fails: fn(Asked) -> bool,
-    /// Where the next one to fail is: hardware queue and tag; below zero there is none.
+    /// The request that fails next: hardware queue and tag. Below zero there is none.
     place: AtomicI32,
-    /// The error number; 0 once it was told.
+    /// The error number. 0 once it was told.
     errno: AtomicI32,
 }
 
@@ -73,7 +73,7 @@ impl Setting {
         Self { folder, q }
     }
 
-    /// What each of these is answered, in turn, by submitters of both rings.
+    /// The answers to each of these operations, in turn, for submitters of both rings.
     fn statuses(&self, bios: impl Fn() -> Vec<Bio>) -> Vec<Vec<Status>> {
         let mut submitters = [submitter(&self.q), submitter(&self.q)];
         let each =
@@ -86,17 +86,17 @@ fn write() -> Bio {
     Bio::write(0, Buffer::from(&[7; 4096][..]))
 }
 
-/// All that promises durability.
+/// All operations that promise durability.
 fn promises() -> Vec<Bio> {
     vec![Bio::flush(), fua(write()), fua(Bio::write_zeroes(8, 8)), fua(Bio::discard(8, 8)), Bio::flush()]
 }
 
-/// All that does not.
+/// All operations that do not.
 fn others() -> Vec<Bio> {
     vec![write(), Bio::write_zeroes(8, 8), Bio::discard(8, 8), Bio::read(0, Buffer::zeroed(4096))]
 }
 
-/// Red if the ring's next sync, or that of another ring, is believed: the kernel tells of a loss once.
+/// Red if the ring's next sync, or a sync of another ring, is believed: the kernel reports a loss only once.
 #[test]
 fn after_a_sync_that_failed_no_flush_and_no_fua_is_believed_by_any_ring() {
     for (direct, first) in [
@@ -121,7 +121,7 @@ fn after_a_sync_that_failed_no_flush_and_no_fua_is_believed_by_any_ring() {
         assert!(matches!(health, Health::Failed(_)), "{health:?}");
         assert!(trouble.starts_with("a sync failed at 20") && trouble.contains("No space left on device"), "{trouble}");
         assert!(setting.q.dump().contains(&format!("\nhealth failed: {trouble}\n")), "{}", setting.q.dump());
-        // Opened anew it is as good as ever.
+        // After it is opened anew, it works as before.
         let Setting { folder, q } = setting;
         drop(q);
         let file = File::open(Config { direct, ..Config::new(folder.path().join("disk")) }).expect("it is free");
@@ -131,8 +131,8 @@ fn after_a_sync_that_failed_no_flush_and_no_fua_is_believed_by_any_ring() {
     }
 }
 
-/// A file system on another one takes no durable writes: a sync makes each write durable. Returns whether there were
-/// any, and says so if not.
+/// A file system on top of another one accepts no durable writes: each write is followed by a sync. Returns whether
+/// there were durable writes, and prints it if there were none.
 fn has_durable_writes(journal: &Failing) -> bool {
     let has = journal.errno.load(Ordering::Relaxed) == 0;
     if !has {
@@ -141,8 +141,8 @@ fn has_durable_writes(journal: &Failing) -> bool {
     has
 }
 
-/// Red if the error of a durable write, which may be that of earlier data in the page cache, is told to its own client
-/// alone.
+/// Red if the error of a durable write, which may be that of earlier data in the page cache, is told only to that
+/// write's client.
 #[test]
 fn after_a_durable_write_that_failed_through_the_page_cache_no_flush_is_believed() {
     let journal = Failing::new(libc::EIO, is_durable_write);
@@ -160,7 +160,7 @@ fn after_a_durable_write_that_failed_through_the_page_cache_no_flush_is_believed
     );
 }
 
-/// Red if a disk without room for one write, or with a bad sector, is given up for good.
+/// Red if a disk without room for one write, or with a bad sector, is given up for ever.
 #[test]
 fn a_durable_write_that_had_no_room_or_met_a_bad_sector_hurts_nobody_else() {
     for (direct, errno) in [(false, libc::ENOSPC), (true, libc::ENOSPC), (true, libc::EIO)] {

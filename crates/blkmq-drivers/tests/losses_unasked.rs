@@ -13,7 +13,7 @@ use common::{run, submitter};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use tempfile::TempDir;
 
-/// Has the kernel refuse a system call from now on, to this thread and those that it starts.
+/// Makes the kernel refuse a system call from now on, to this thread and to those that it starts.
 fn forbid(call: i64) {
     let rules = [(call, Vec::new())].into_iter().collect();
     let arch = std::env::consts::ARCH.try_into().expect("the crate knows this processor");
@@ -23,7 +23,7 @@ fn forbid(call: i64) {
     apply_filter(&program).expect("the kernel has filters");
 }
 
-/// Opens a file of two hardware queues by which the kernel cannot be asked.
+/// Opens a file with two hardware queues for which the kernel cannot be asked.
 fn open(engine: Choice, journal: Arc<dyn Journal>) -> (TempDir, Arc<RequestQueue>) {
     forbid(libc::SYS_sync_file_range);
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder for tests is writable");
@@ -33,14 +33,14 @@ fn open(engine: Choice, journal: Arc<dyn Journal>) -> (TempDir, Arc<RequestQueue
     (folder, q)
 }
 
-/// Keeps the answer to the first sync until it is told to let go, and makes it an error.
+/// Holds the answer to the first sync until the test releases it, and makes the answer an error.
 #[derive(Debug, Default)]
 struct Keeping {
-    /// The hardware queue of that sync and 1; 0 while there is none.
+    /// The hardware queue of that sync plus 1. 0 while there is no such sync.
     place: AtomicU32,
     is_answered: AtomicBool,
     is_let_go: AtomicBool,
-    /// A sync waits for others.
+    /// Whether a sync waits for others.
     is_waiting: AtomicBool,
 }
 
@@ -67,7 +67,7 @@ impl Journal for Keeping {
     }
 }
 
-/// Red if the second flush is believed: the kernel has told the first one alone of the loss, and its answer is not
+/// Red if the second flush is believed: the kernel has reported the loss only to the first one, whose answer is not
 /// found yet.
 #[test]
 fn no_sync_is_believed_before_one_beside_it_is_answered() {
@@ -101,7 +101,7 @@ fn no_sync_is_believed_before_one_beside_it_is_answered() {
     }
 }
 
-/// Takes no notice.
+/// A journal that ignores everything.
 #[derive(Debug)]
 struct Nobody;
 
@@ -113,8 +113,8 @@ impl Journal for Nobody {
     }
 }
 
-/// Red if the thread that takes completions syncs: no other thread could take completions of that ring meanwhile, or
-/// sleep. Here that thread may not, and the kernel's answer would be taken for a loss.
+/// Red if the thread that takes completions does the sync itself: no other thread could take completions of that ring
+/// meanwhile, or sleep. In this test that thread may not sync, so the kernel's answer would be taken for a loss.
 #[test]
 fn no_thread_that_takes_completions_syncs() {
     thread::scope(|scope| {

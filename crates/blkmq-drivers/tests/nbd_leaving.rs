@@ -1,4 +1,5 @@
-//! The device `nbd` when its server says that it is about to go: it leaves in good order, and asks the next one.
+//! The device `nbd` when its server says that it is about to end: the device leaves in good order, and asks the next
+//! server.
 
 mod common;
 mod pretend;
@@ -53,16 +54,16 @@ fn outcome(done: &Completion) -> (Status, u8) {
 
 /// What a client does on a connection.
 enum Deed {
-    /// It reads a block, by the connection with that descriptor.
+    /// It reads a block through the connection with this descriptor.
     Read { block: u64, cookie: [u8; 8], stream: UnixStream, over: RawFd },
     /// It says that it leaves.
     Leaves,
-    /// It closes the connection without a word.
+    /// It closes the connection without saying that it leaves.
     Breaks,
 }
 
 impl Deed {
-    /// Waits for the next one.
+    /// Waits for the client's next deed.
     fn of(stream: &mut UnixStream) -> Self {
         let over = stream.as_raw_fd();
         let mut request = [0; 28];
@@ -80,14 +81,14 @@ impl Deed {
         Self::Read { block, cookie: cookie.expect("it has 8 bytes"), stream, over }
     }
 
-    /// The block that is read, and which connection the client reads it by.
+    /// The block that is read, and the connection through which the client reads it.
     fn place(&self) -> (u64, RawFd) {
         let Self::Read { block, over, .. } = self else { panic!("the client is gone") };
         (*block, *over)
     }
 }
 
-/// Answers a read: with data of that byte, or that the server is about to go.
+/// Answers a read: with data that consists of this byte, or with the message that the server is about to end.
 fn answer(deed: &mut Deed, byte: Option<u8>) {
     let Deed::Read { cookie, stream, .. } = deed else { panic!("there is nothing to answer") };
     let errno = if byte.is_some() { 0 } else { Errno::Shutdown.number() };
@@ -102,7 +103,7 @@ fn accept(listener: &UnixListener) -> UnixStream {
     stream
 }
 
-/// Accepts a client's connection, and tells what it does there until it is gone.
+/// Accepts a client's connection, and tells what the client does there until it is gone.
 fn hear(listener: &UnixListener, tell: &Sender<Deed>) {
     let (mut stream, tell) = (accept(listener), tell.clone());
     thread::spawn(move || {
@@ -116,14 +117,15 @@ fn hear(listener: &UnixListener, tell: &Sender<Deed>) {
     });
 }
 
-/// The next so many reads, by block.
+/// The next reads, by block.
 fn reads<const N: usize>(deeds: &Receiver<Deed>) -> [Deed; N] {
     let mut reads = [(); N].map(|()| deeds.recv().expect("the client is there"));
     reads.sort_by_key(|deed| deed.place().0);
     reads
 }
 
-/// Red if the device waits until the server closes the connection, or the request is overdue: it breaks off then.
+/// Red if the device waits until the server closes the connection, or until the request is overdue: it then ends
+/// without a farewell.
 #[test]
 fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
     for (parameters, expected) in [(",reconnect_delay=600s", (Status::Ok, 8)), ("", (Status::IoError, 0))] {
@@ -151,8 +153,9 @@ fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
     }
 }
 
-/// Red, or hangs since a server has ended, if the device sends anything more to the server that is about to go, over
-/// any connection, or leaves before that one has answered what it has, or has the next one do that once more.
+/// Red, or hangs because a server has ended, if the device sends anything more to the server that is about to end, over
+/// any connection; if it leaves before that server has answered its requests; or if the next server does these once
+/// more.
 #[test]
 fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
     let (folder, listener) = folder();
@@ -165,7 +168,7 @@ fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
         answer(&mut refused, None);
         asked.recv().expect("the client asks for more");
         answer(&mut second, Some(7));
-        // The other connection, perhaps, has nothing more to be answered. Neither leaves before the other.
+        // The other connection may have nothing to be answered. Neither connection leaves before the other.
         thread::sleep(Duration::from_millis(50));
         assert!(deeds.try_recv().is_err(), "it waits for the third");
         answer(&mut third, Some(7));
@@ -212,7 +215,7 @@ fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
     server.join().unwrap();
 }
 
-/// Hangs if a server that is about to go, and answers no more, is waited for without end.
+/// Hangs if the device waits without a limit for a server that is about to end and answers no more.
 #[test]
 fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next_one() {
     let (folder, listener) = folder();
@@ -232,14 +235,14 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
     });
     let q = open(folder.path(), ",reconnect_delay=600s");
     q.set_knob("io_timeout", "2000").unwrap().wait().unwrap();
-    // Too far from each other to become one.
+    // Too far apart to merge.
     let over = run(&mut submitter(&q), [read(1), read(100)]);
     assert_eq!(over.iter().map(outcome).collect::<Vec<_>>(), [(Status::Ok, 8); 2]);
     drop(q);
     server.join().unwrap();
 }
 
-/// Hangs if the next server is asked only when the one that is about to go has answered, or a request is overdue.
+/// Hangs if the next server is asked only after the leaving server has answered, or after a request is overdue.
 #[test]
 fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
     let (folder, listener) = folder();
@@ -257,7 +260,7 @@ fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
     q.set_knob("io_timeout", "3600000").unwrap().wait().unwrap();
     thread::scope(|scope| {
         let mut submitter = submitter(&q);
-        // Too far from each other to become one.
+        // Too far apart to merge.
         let waits = scope.spawn(move || run(&mut submitter, [read(1), read(100)]));
         until_away(&q);
         let mut submitter = crate::submitter(&q);
@@ -269,8 +272,8 @@ fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
     server.join().unwrap();
 }
 
-/// Runs a client against servers that say to each read that they are about to go, or break over it; one accepts the
-/// client as soon as another has lost it. Returns how many did.
+/// Runs a client against servers that answer each read by saying that they are about to end, or by breaking the
+/// connection. One server accepts the client as soon as another has lost it. Returns how many servers accepted.
 fn with_useless_servers(parameters: &str, is_polite: bool, client: impl FnOnce(&Arc<RequestQueue>)) -> usize {
     let (folder, listener) = folder();
     let is_over = AtomicBool::new(false);
@@ -293,7 +296,7 @@ fn with_useless_servers(parameters: &str, is_polite: bool, client: impl FnOnce(&
         });
         let q = open(folder.path(), parameters);
         client(&q);
-        // So that no server is left in the middle of a sentence.
+        // The test ends only when no server is in the middle of a message.
         while q.driver().health() != Health::Good {
             thread::sleep(Duration::from_millis(5));
         }
@@ -304,8 +307,8 @@ fn with_useless_servers(parameters: &str, is_polite: bool, client: impl FnOnce(&
     })
 }
 
-/// Hangs if each of these outages begins the time anew for which a request waits. Red if the next server is asked
-/// without a pause.
+/// Hangs if each of these outages restarts the time for which a request waits. Red if the next server is asked without
+/// a pause.
 #[test]
 fn a_request_that_no_server_does_fails_in_time() {
     for is_polite in [true, false] {
@@ -317,7 +320,7 @@ fn a_request_that_no_server_does_fails_in_time() {
     }
 }
 
-/// Red if each request is worth a connection.
+/// Red if the device makes a new connection for each request.
 #[test]
 fn requests_that_no_server_does_share_its_connections() {
     let nr_accepted = with_useless_servers("", true, |q| {
@@ -331,13 +334,13 @@ fn requests_that_no_server_does_share_its_connections() {
     assert!((2..30).contains(&nr_accepted), "{nr_accepted} connections");
 }
 
-/// Red if whole requests that the socket has not taken yet go to the server that is about to go. Hangs if they count as
-/// sent all the same: an answer to them is waited for.
+/// Red if whole requests that the socket has not taken yet go to the server that is about to end. Hangs if they count
+/// as sent all the same: the device would wait for their answers.
 #[test]
 fn what_is_unsent_is_for_the_next_server() {
     const NR: u64 = 24;
     const LEN: usize = 256 << 10;
-    /// Reads and answers writes until the client does something else. Returns how many there were.
+    /// Reads and answers writes until the client does something else. Returns the number of writes.
     fn serve(stream: &mut UnixStream, most: u64, errno: u32) -> u64 {
         for nr_answered in 0..most {
             let mut request = vec![0; 28];
@@ -370,7 +373,7 @@ fn what_is_unsent_is_for_the_next_server() {
         let nr_good = thread::scope(|scope| {
             let mut submitter = submitter(&q);
             let waits = scope.spawn(move || {
-                // Too far from each other to become one.
+                // Too far apart to merge.
                 let far = |number: u64| 2 * number * (LEN / 512) as u64;
                 run(&mut submitter, (0..NR).map(|number| Bio::write(far(number), Buffer::zeroed(LEN))))
             });
@@ -391,8 +394,8 @@ fn what_is_unsent_is_for_the_next_server() {
     }
 }
 
-/// Hangs if one more hardware queue, which the server that is about to go accepts, ends the others' connections: the
-/// outstanding answer does not come then.
+/// Hangs if one more hardware queue, which the leaving server accepts, ends the connections of the others: then the
+/// outstanding answer does not come.
 #[test]
 fn one_more_hardware_queue_does_not_disturb_a_leave_in_good_order() {
     let (folder, listener) = folder();
@@ -413,7 +416,7 @@ fn one_more_hardware_queue_does_not_disturb_a_leave_in_good_order() {
     let q = open(folder.path(), ",reconnect_delay=600s");
     thread::scope(|scope| {
         let mut submitter = submitter(&q);
-        // Too far from each other to become one.
+        // Too far apart to merge.
         let waits = scope.spawn(move || run(&mut submitter, [read(1), read(100)]));
         until_away(&q);
         let error = q.driver().set_topology(Topology { default_queues: 2, ..q.driver().topology() }).unwrap_err();

@@ -33,8 +33,8 @@ fn flood(job: &str, device: &str, scheduler: &str, settings: &[(&str, &str)]) ->
     (p99, written)
 }
 
-/// By default the scheduler sees all that waits. Red when it is given Linux's 64 requests for this device, or when
-/// mq-deadline takes writes first: the reader gets two reads through.
+/// By default the scheduler sees everything that waits. Red if the scheduler is given only Linux's 64 requests for this
+/// device, or if mq-deadline takes writes first: the reader then gets only two reads done.
 #[test]
 fn mq_deadline_keeps_a_reader_below_a_fifth_of_what_many_threads_make_of_it() {
     for seed in 0..3 {
@@ -46,8 +46,8 @@ fn mq_deadline_keeps_a_reader_below_a_fifth_of_what_many_threads_make_of_it() {
     }
 }
 
-/// For room before the scheduler submitters take turns, the reader as any other: with the 64 requests that are Linux's
-/// default for this device mq-deadline helps as little as it did where Linux was measured.
+/// Submitters take turns to get room in the scheduler, and the reader is one of them. With 64 requests, which is
+/// Linux's default for this device, mq-deadline helps as little as it did in measurements of Linux.
 #[test]
 fn without_room_for_the_flood_mq_deadline_has_nothing_to_choose_from() {
     let device = "ssd,hw_queue_depth=32";
@@ -56,8 +56,8 @@ fn without_room_for_the_flood_mq_deadline_has_nothing_to_choose_from() {
     assert!(2 * kept > none, "{kept} ns, and {none} ns without a scheduler: docs/flood.md says otherwise");
 }
 
-/// Without a scheduler submitters take turns, so that four of them cannot bury a fifth, however much each one has
-/// waiting. Red when the software queues are emptied one after the other.
+/// Without a scheduler submitters take turns, so four submitters cannot keep a fifth from the device, however much each
+/// of them has waiting. Red if the software queues are emptied one after the other.
 #[test]
 fn without_a_scheduler_submitters_take_turns() {
     let device = "ssd,hw_queue_depth=32";

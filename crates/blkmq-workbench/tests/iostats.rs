@@ -1,5 +1,5 @@
-//! Busy time while the statistics are off, on virtual CPUs: what is entering the queue, and is about to say that it
-//! does not count, is met by others at every step.
+//! Busy time while the statistics are off, on virtual CPUs. A request that is entering the queue, and is about to say
+//! that it does not count, meets other threads at every step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use blkmq_virtual::{Bio, Buffer, Buffers, Client, Op, RequestQueue};
 
 const ROUNDS: u64 = 20;
 
-/// Sleeps until so many seconds after the beginning.
+/// Sleeps until this many seconds after the beginning.
 fn sleep_until(seconds: u64) {
     thread::sleep(Duration::from_nanos((seconds * 1_000_000_000).saturating_sub(time::now())));
 }
 
-/// The busy time, in ms, of a queue whose statistics are off. Nothing happens for a second, then two clients submit a
-/// few requests while somebody else does what `act` says; and so on.
+/// The busy time, in ms, of a queue whose statistics are off. Nothing happens for a second. Then two clients submit a
+/// few requests while another thread calls `act`. This repeats.
 fn busy_ms(seed: u64, act: fn(&Arc<RequestQueue>)) -> u64 {
     let (told, heard) = std::sync::mpsc::channel();
     let ended = run(Box::new(Uniform::new(Random::new(seed), 8)), Options::default(), move || {
@@ -50,7 +50,7 @@ fn busy_ms(seed: u64, act: fn(&Arc<RequestQueue>)) -> u64 {
     heard.recv().expect("it was told")
 }
 
-/// Goes red if a reader counts the time up to now though the statistics are off.
+/// Red if a reader counts the time up to now although the statistics are off.
 #[test]
 fn who_reads_counts_no_time_as_busy_while_the_statistics_are_off() {
     for seed in 0..20 {
@@ -59,8 +59,8 @@ fn who_reads_counts_no_time_as_busy_while_the_statistics_are_off() {
     }
 }
 
-/// Goes red if the statistics are switched on without an end to the time before. They are on for a moment in each
-/// round, a tick at most.
+/// Red if the statistics are switched on and the time before is not closed off. The statistics are on for a moment in
+/// each round, at most a tick.
 #[test]
 fn the_time_before_the_statistics_are_switched_on_is_not_busy() {
     for seed in 0..20 {

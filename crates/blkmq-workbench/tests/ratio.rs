@@ -34,11 +34,11 @@ struct Machine {
     drift: f64,
     /// How much that grows from slice to slice.
     growth: f64,
-    /// How often another program takes part of a slice.
+    /// How often another program takes a part of a slice.
     stolen: f64,
 }
 
-/// Compares two variants until the ratio is resolved, or for so many rounds.
+/// Compares two variants until the ratio is resolved, or for this many rounds.
 fn compare(machine: &Machine, ratio: f64, rounds: usize, random: &mut Random) -> Ratio {
     let mut turns = Turns::new(2);
     let mut slice = 0.0;
@@ -57,9 +57,9 @@ fn compare(machine: &Machine, ratio: f64, rounds: usize, random: &mut Random) ->
     turns.ratio(0, 1).expect("there were rounds")
 }
 
-/// Of 100 intervals 95 hold the truth, whatever disturbs the slices and wherever the comparison stops.
+/// Of 100 intervals, 95 hold the true ratio, whatever disturbs the slices and wherever the comparison stops.
 ///
-/// Red if every round starts with A on a machine that drifts ever faster, and if two rounds are enough.
+/// Red if every round starts with A on a machine whose drift grows, and if two rounds are enough.
 #[test]
 fn an_interval_holds_the_true_ratio_as_often_as_it_says() {
     const TRIALS: u32 = 2000;

@@ -1,4 +1,4 @@
-//! Small worlds on virtual CPUs under many schedules, for what needs a particular one to go wrong.
+//! Small worlds on virtual CPUs under many schedules, for bugs that only a particular schedule shows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use blkmq_virtual::driver::spec::open;
 use blkmq_virtual::sync::weaken;
 use blkmq_virtual::{Bio, Buffer, Class, Client, IoPriority, Locking, RequestQueue, Submitter};
 
-/// All of a world in which nobody waits for a timeout is over by then.
+/// A world in which no thread waits for a timeout is completely over by then, in ns.
 const SOON_NS: u64 = 1_000_000_000;
 
 /// Runs `main` under one schedule.
@@ -29,7 +29,7 @@ fn queue(device: &str, locking: Locking, nr_requests: &str) -> Arc<RequestQueue>
     q
 }
 
-/// What three threads with room for one request need, in virtual time.
+/// The virtual time that three threads need with room for one request.
 fn time_for_one_at_a_time(seed: u64, locking: Locking, bypass: bool) -> u64 {
     let schedule: Box<dyn Schedule> = if seed.is_multiple_of(2) {
         Box::new(Targeted::new(Random::new(seed), "tags.word", 20))
@@ -59,8 +59,8 @@ fn time_for_one_at_a_time(seed: u64, locking: Locking, bypass: bool) -> u64 {
     told.recv().expect("the world was told of")
 }
 
-/// Nobody is left waiting for a timeout. Red if who held a tag in vain does not look again at what found no room
-/// meanwhile.
+/// No thread is left waiting for a timeout. Red if a thread that held a tag in vain does not look again at the requests
+/// that found no room meanwhile.
 #[test]
 fn room_that_a_tag_took_in_vain_is_found() {
     for locking in Locking::ALL {
@@ -78,8 +78,8 @@ fn room_that_a_tag_took_in_vain_is_found() {
     assert!(late.is_some(), "the test cannot fail");
 }
 
-/// Lets each CPU make so many operations on one line, then the next CPU as many as come next in a pattern, without end:
-/// a machine whose CPUs stay in step, for better or worse.
+/// Lets each CPU make a number of operations on one line, and then the next CPU the next number of a pattern, without
+/// end. This is a machine whose CPUs stay in step, which may hide a bug or show it.
 struct InStep {
     line: &'static str,
     pattern: Vec<u64>,
@@ -102,8 +102,8 @@ impl Schedule for InStep {
     }
 }
 
-/// One request of two is with the device, for long; another has to wait for it in the scheduler; flushes stand in front
-/// of that. Two threads look at all this, in step.
+/// Of two requests, one is with the device for a long time. Another request has to wait for it in the scheduler, and
+/// flushes stand in front of that one. Two threads look at all this, in step.
 fn looks_in_step(seed: u64, locking: Locking) -> Ended {
     let mut random = Random::new(seed);
     let line = *random.pick(&[
@@ -140,8 +140,9 @@ fn looks_in_step(seed: u64, locking: Locking) -> Ended {
     })
 }
 
-/// Threads that hold the last tag in vain, by turns, do not send each other to look again for ever. Red if who looks
-/// again for another sends that one to look again in turn, or if such a tag goes past what stands on the dispatch list.
+/// Two threads that hold the last tag in vain, in turn, do not make each other look again for ever. Red if a thread
+/// that looks again because of another thread makes that thread look again in turn, or if such a tag passes the
+/// requests on the dispatch list.
 #[test]
 fn two_who_look_in_step_come_to_an_end() {
     for locking in Locking::ALL {
@@ -157,13 +158,13 @@ fn two_who_look_in_step_come_to_an_end() {
     }
 }
 
-/// A request is with the device, for long, and another is held back for that; a third is submitted, and until that has
-/// been done another thread polls, in step.
+/// A request is with the device for a long time, and another request is held back because of it. A third request is
+/// submitted. Until that is done, another thread polls, in step.
 fn polls_in_step(seed: u64) -> Ended {
     let mut random = Random::new(seed);
     let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
     let left = pattern[0];
-    // A line that every poll reads, so that the turns come to an end.
+    // Every poll reads this line, so the turns come to an end.
     plays(Box::new(InStep { line: "queue.word", pattern, at: 0, left, turn: 0 }), || {
         let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
         let locking = "staged:dispatch".parse().expect("there is such a locking");
@@ -192,8 +193,8 @@ fn polls_in_step(seed: u64) -> Ended {
     })
 }
 
-/// Who polls does not keep another at the scheduler, with requests in its hands that it has chosen. Red if who polls
-/// with no news tells who chooses to look once more.
+/// A thread that polls does not keep another thread at the scheduler while that one holds requests that it has chosen.
+/// Red if a thread that polls and finds nothing new tells the thread that chooses to look once more.
 #[test]
 fn who_polls_keeps_nobody_at_the_scheduler() {
     let endless = |seed: &u64| polls_in_step(*seed) != Ended::Finished;
@@ -204,13 +205,13 @@ fn who_polls_keeps_nobody_at_the_scheduler() {
     assert!(found.is_some(), "the test cannot fail");
 }
 
-/// A request is with the device, for a second, and another is held back for that until a time comes. One thread looks
-/// just before that time; two poll, in step, until it has come back from there.
+/// A request is with the device for a second, and another request is held back because of it until a certain time. One
+/// thread looks just before that time. Two threads poll, in step, until the first thread has returned.
 fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
     let mut random = Random::new(seed);
     let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
     let (left, early) = (pattern[0], random.within(1, 100) * 20);
-    // A line that every poll reads, so that the turns come to an end.
+    // Every poll reads this line, so the turns come to an end.
     plays(Box::new(InStep { line: "queue.word", pattern, at: 0, left, turn: 0 }), move || {
         let device = "null,size=1M,irqmode=2,completion_nsec=1000000000,hw_queue_depth=8";
         let q = queue(device, "staged:dispatch".parse().expect("there is such a locking"), "64");
@@ -240,7 +241,8 @@ fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
     })
 }
 
-/// Red if who chooses alone, and is told again and again that a time has come, goes on as of the time at which it came.
+/// Red if a thread that chooses alone, and that is told again and again that a time has come, continues to use the time
+/// at which it came.
 #[test]
 fn who_chooses_alone_sees_that_a_time_has_come() {
     let endless = |seed: &u64| polls_in_step_when_a_time_has_come(*seed) != Ended::Finished;
@@ -251,9 +253,9 @@ fn who_chooses_alone_sees_that_a_time_has_come() {
     assert!(found.is_some(), "the test cannot fail");
 }
 
-/// A request is with the device, for a second, and another is held back for that until a time comes. One thread sleeps
-/// until then; others look at about that time, hold the last tag meanwhile, and go. Returns when the second request was
-/// issued.
+/// A request is with the device for a second, and another request is held back because of it until a certain time. One
+/// thread sleeps until then. Other threads look at about that time, hold the last tag meanwhile, and leave. Returns
+/// when the second request was issued.
 fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
     let schedule: Box<dyn Schedule> = match seed % 4 {
         0 => Box::new(Uniform::new(Random::new(seed), 5)),
@@ -293,8 +295,9 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
     told.recv().expect("the world was told of")
 }
 
-/// Red if who held the last tag while a time came does not look again as of that time. (To do so only for who lacked
-/// the tag is not enough: with two others the second may take it from the first one's hands.)
+/// Red if a thread that held the last tag when a time came does not look again with that time. (It is not enough that
+/// it does so only for a thread that lacked the tag: with two other threads, the second may take the tag from the
+/// first.)
 #[test]
 fn what_a_time_lets_go_goes_though_its_tag_was_held() {
     let is_late = |seed: &u64, locking, nr_others| time_of_the_held_back(*seed, locking, nr_others) > SOON_NS / 2;
@@ -314,8 +317,8 @@ fn what_a_time_lets_go_goes_though_its_tag_was_held() {
     assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
 }
 
-/// The same, while the thread that waits submits another one about then, and more tags are there. Returns when the
-/// request that was held back was issued.
+/// The same, but the thread that waits submits another request at about that time, and there are more tags. Returns
+/// when the request that was held back was issued.
 fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: u32) -> u64 {
     let schedule: Box<dyn Schedule> = match seed % 3 {
         0 => Box::new(Uniform::new(Random::new(seed), 5)),
@@ -328,7 +331,7 @@ fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: 
         let q = queue(&format!("{device},submit_queues={nr_queues}"), locking, "64");
         q.set_scheduler_knob("prio_aging_expire", 1).expect("there is such a knob");
         let read = |sector, class| Bio::read(sector, Buffer::zeroed(512)).with_priority(IoPriority { class, level: 0 });
-        // With several hardware queues what waits is not for the first one.
+        // With several hardware queues the waiting request is not for the first one.
         let _other = q.submitter(&Client::new("other")).expect("there is a place");
         let mut first = q.submitter(&Client::new("first")).expect("there is a place");
         for (sector, class) in [(0, Class::RealTime), (100, Class::Idle)] {
@@ -361,7 +364,7 @@ fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: 
     told.recv().expect("the world was told of")
 }
 
-/// Red if who chooses and is told meanwhile that a time has come goes on as of an earlier time.
+/// Red if a thread that chooses, and that is told meanwhile that a time has come, continues with an earlier time.
 #[test]
 fn a_time_that_came_while_another_chose_is_not_forgotten() {
     let is_late =
@@ -379,7 +382,7 @@ fn a_time_that_came_while_another_chose_is_not_forgotten() {
     assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
 }
 
-/// Once it is on, lets each CPU in turn make so many steps, or as many as it can.
+/// Once it is switched on, lets each CPU in turn make this many steps, or as many as it can.
 struct Turns {
     is_on: Arc<AtomicBool>,
     turns: Vec<(CpuId, u32)>,
@@ -399,14 +402,14 @@ impl Schedule for Turns {
     }
 }
 
-/// Two requests are with the device, and a third is held back for them until a time comes. At about that time one of
-/// the two completes, a flush takes the last tag, and the thread that waits looks. Returns how late the third was
-/// issued.
+/// Two requests are with the device, and a third is held back because of them until a certain time. At about that time
+/// one of the two completes, a flush takes the last tag, and the thread that waits looks. Returns how late the third
+/// request was issued.
 fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 {
     let mut random = Random::new(seed);
     let is_on = Arc::new(AtomicBool::new(false));
     let mut turn = |cpu, most| (cpu, random.within(1, most) as u32);
-    // One has found what completed, another has the tag, and time passes until the first one looks.
+    // One thread has found the completion, another has the tag, and time passes until the first thread looks.
     let turns = vec![turn(1, 150), turn(2, 300), (3, 1000), turn(0, 500), (2, 3000), (1, 3000), (0, 3000)];
     let early = random.within(0, 32) * 50;
     let schedule = Box::new(Turns { is_on: Arc::clone(&is_on), turns, at: 0 });
@@ -427,7 +430,7 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
         let completes = second.next_wakeup().expect("it is with the device").0;
         sleep_until(completes / 2);
         submit(&mut first, read(50, Class::RealTime));
-        // Requests age from the time at which they are submitted.
+        // The age of a request counts from the time at which it is submitted.
         let due = completes + early;
         sleep_until(due - 1_000_000);
         submit(&mut first, read(100, Class::Idle));
@@ -458,7 +461,7 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
             issued.extend(std::iter::from_fn(|| first.reap()).map(|completion| completion.issued.0));
         }
         passes.join().expect("no panic");
-        // They stay until here: who waits looks again when another leaves.
+        // These threads stay until here, because a thread that waits looks again when another thread leaves.
         drop((second.join().expect("no panic"), third.join().expect("no panic")));
         let issued = issued.into_iter().max().expect("both came back");
         tell.send(issued.saturating_sub(due)).expect("the test listens");
@@ -467,8 +470,8 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
     told.recv().expect("the world was told of")
 }
 
-/// Red if who chooses many at a time, and finds something held back until a time that has come since it looked at the
-/// clock, goes.
+/// Red if a thread leaves that chooses many requests at a time and finds a request that is held back until a time which
+/// has come since the thread looked at the clock.
 #[test]
 fn a_time_that_came_while_others_had_the_tags_is_not_forgotten() {
     let is_late = |seed: &u64, locking| lateness_beside_a_completion_and_a_flush(*seed, locking) > SOON_NS / 4;
@@ -476,13 +479,14 @@ fn a_time_that_came_while_others_had_the_tags_is_not_forgotten() {
         assert_eq!((0..20_000).find(|seed| is_late(seed, locking)), None, "{locking}");
     }
     weaken(Some("dispatch.time_anew"));
-    // Under combining who looks at the tags has the hold, so nobody comes in between.
+    // Under the locking combining, the thread that looks at the tags has the hold, so no other thread comes in between.
     let found = [0, 1, 2].map(|number| (0..20_000).find(|seed| is_late(seed, Locking::ALL[number])));
     weaken(None);
     assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
 }
 
-/// A scan for timeouts is due when somebody shortens the time. Returns how long the next scan is away then.
+/// A scan for timeouts is due when another thread shortens the timeout. Returns the time until the next scan after
+/// that.
 fn next_scan(seed: u64) -> u64 {
     let (tell, told) = std::sync::mpsc::channel();
     let ended = plays(Box::new(Uniform::new(Random::new(seed), 2)), move || {
@@ -494,7 +498,7 @@ fn next_scan(seed: u64) -> u64 {
             submitter.poll();
             submitter
         });
-        // Some steps, so that this comes before the scan, during it, and after it.
+        // A number of steps, so that the change comes before the scan, during it, or after it.
         (0..seed % 50).for_each(|_| _ = q.scheduler());
         q.set_knob("io_timeout", "100").expect("there is such a knob").wait().expect("the number is good");
         let submitter = polls.join().expect("no panic");
@@ -505,7 +509,7 @@ fn next_scan(seed: u64) -> u64 {
     told.recv().expect("the world was told of")
 }
 
-/// Red if who begins a scan plans the next one by the time that was read before.
+/// Red if a thread that begins a scan plans the next scan with the timeout that it had read before.
 #[test]
 fn a_time_that_was_shortened_while_a_scan_was_due_holds() {
     let late = |seed: &u64| next_scan(*seed) > 100_000_000;

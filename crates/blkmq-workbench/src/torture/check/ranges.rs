@@ -1,6 +1,7 @@
-//! Ranges of sectors are counted apart as what happened in them: looked at whenever the queue has drained, from one
-//! such moment to the next. A request belongs to the range in which it began when it came in. A range that keeps its
-//! name keeps its counts; one of a new name begins at zero, also where another was.
+//! The counts of each range of sectors match what happened in the range. They are compared whenever the queue has
+//! drained, from one such moment to the next. A request belongs to the range in which it began when it came in. A range
+//! that keeps its name keeps its counts. A range with a new name begins at zero, also if another range was there
+//! before.
 
 use blkmq_sched::{Op, RqId};
 use blkmq_virtual::{Limits, Stat};
@@ -13,7 +14,7 @@ use super::{Checker, Facts, Violation};
 
 const RULE: &str = "ranges";
 
-/// A range, and the requests that ended in it since it was looked at: reads, writes, discards, and their sectors.
+/// A range, and the requests that ended in it since the last look, with their sectors: reads, writes, discards.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     count: RangeCount,
@@ -26,10 +27,10 @@ struct Range {
 pub(super) struct Ranges {
     limits: Limits,
     ranges: Vec<Range>,
-    /// Where a request began when it came in.
+    /// The first sector of each request when it came in.
     places: Table<u64>,
     offers: Offers,
-    /// Whether requests are counted; `None`: this changed since the last look.
+    /// Whether requests are counted. `None`: this changed since the last look.
     iostats: Option<bool>,
     knob: bool,
 }
@@ -92,8 +93,8 @@ impl Ranges {
 }
 
 impl Ranges {
-    /// Nothing of the range is in the queue. If something is by the count, those requests are named that came in and of
-    /// which nobody saw the end.
+    /// Checks that no request of the range is in the queue. If the count says that there are some, the violation names
+    /// the requests that came in and whose end was not told.
     fn judge_drained(&self, now: &RangeCount) -> Result<(), Violation> {
         if now.stat.in_flight == 0 {
             return Ok(());
@@ -121,7 +122,7 @@ fn judge(before: &Range, stat: &Stat, is_on: bool, write_cache: bool) -> Result<
     let ((ios, nr_sectors), (ios_before, sectors_before)) = (counts(stat), counts(was));
     for (group, name) in ["reads", "writes", "discards"].into_iter().enumerate() {
         let (least, least_sectors) = if is_on { (ended[group], sectors[group]) } else { (0, 0) };
-        // What waited for a flush in vain counts, and no device saw it.
+        // A write that waited for a flush in vain counts, although no device saw it.
         let is_exact = group == 0 || !write_cache || !is_on;
         let most = |least: u64| if is_exact { least } else { u64::MAX };
         within(name, ios[group].wrapping_sub(ios_before[group]), least, most(least))?;
@@ -219,7 +220,7 @@ mod tests {
         let mut told = told();
         let rq = id(1, 0, 0);
         told.good(inserted(rq, info(Op::Read, 100, 8), 0));
-        // Another joined in front of it.
+        // Another request joined in front of it.
         ends(&mut told, rq, Op::Read, 92);
         told.good(Event::CountedRanges(&[RangeCount { stat: READ, ..EMPTY }]));
     }
