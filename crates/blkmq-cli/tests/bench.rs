@@ -155,8 +155,8 @@ fn the_numbers_of_a_run_fit_together() {
     let clat = &read["clat_ns"];
     assert_eq!(clat["N"], read["total_ios"]);
     let median = number(&clat["percentile"]["50.000000"]);
-    // Not each one: whoever dispatches another thread's request does so by the clock reading of its own batch, which
-    // may be older than the request.
+    // This does not hold for each latency: a thread that dispatches another thread's request uses the clock reading of
+    // its own batch, and that reading may be older than the request.
     assert!(median >= 10_000, "the device takes 10 us: {clat}");
     assert!((number(&clat["min"])..=number(&clat["max"])).contains(&median), "{clat}");
     let shares: f64 = ["latency_ns", "latency_us", "latency_ms"]
@@ -457,7 +457,7 @@ fn an_unknown_option_is_passed_over_if_asked_for() {
     assert!(warning.lines().count() == 1 && warning.contains("line 7") && warning.contains("windmill"), "{warning}");
 }
 
-/// As fio tells it. Red if a file without an engine runs at depth 1 and nobody is told.
+/// fio reports it in the same way. Red if a file without an engine runs at depth 1 and the user is not told.
 #[test]
 fn a_depth_without_effect_is_told_beside_what_was_measured() {
     let path = temporary("depth.fio", b"[j]\nrw=randread\nsize=1m\niodepth=32\n");

@@ -1,4 +1,4 @@
-//! Sockets that a server is handed, and what it says where somebody else started it.
+//! Sockets that a server is handed, and what the server prints when another program started it.
 
 mod served;
 
@@ -13,18 +13,19 @@ use rustix::process::Signal;
 use serde_json::json;
 use served::{Served, ended, program};
 
-/// A server to which a socket is handed over that listens at `nbd` in the folder.
+/// A server that is handed a socket which listens at `nbd` in the folder.
 fn activated(folder: &Path, arguments: &[&str]) -> Command {
     let listener = UnixListener::bind(folder.join("nbd")).expect("there is no such file yet");
     let mut shell = Command::new("sh");
-    // Where systemd puts them, the first descriptor has the number 3.
+    // As with systemd, the first descriptor has the number 3.
     let script = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=nbd exec \"$0\" serve \"$@\" 3<&0 </dev/null";
     shell.args(["-c", script, env!("CARGO_BIN_EXE_blkmq")]).args(arguments).env("XDG_RUNTIME_DIR", folder);
     shell.stdin(std::os::fd::OwnedFd::from(listener));
     shell
 }
 
-/// Red if a socket that was handed over is not used or not named in the list, or its file is removed at the end.
+/// Red if a socket that was handed over is not used, if it is not named in the list, or if its file is removed at the
+/// end.
 #[test]
 fn a_socket_that_was_handed_over_is_listened_at() {
     let folder = tempfile::tempdir().unwrap();
@@ -65,7 +66,8 @@ fn a_server_says_nothing_on_standard_output() {
     }
 }
 
-/// Red if `Running::start` leaves the variables in the environment, or `handed::claim` the descriptor to others.
+/// Red if `Running::start` leaves the variables in the environment, or if `handed::claim` leaves the descriptor open
+/// for other programs.
 #[test]
 fn what_was_handed_over_is_not_handed_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -75,8 +77,8 @@ fn what_was_handed_over_is_not_handed_on() {
     assert_eq!(ended(&output, 0), "");
 }
 
-/// Red if a server with `--nbd` leaves such a socket unused without a word, a descriptor is taken that is no such
-/// socket or is not there, or one that was handed to another process is.
+/// Red if a server with `--nbd` leaves such a socket unused without saying so; if it takes a descriptor that is not
+/// such a socket or is not open; or if it takes one that was handed to another process.
 #[test]
 fn sockets_that_were_handed_over_are_used_or_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,13 +19,13 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Red if a client too many waits without a word, or nobody is told of it.
+/// Red if a client too many waits without an answer, or if the operator is not told of it.
 #[test]
 fn a_client_too_many_is_told_so_and_so_is_the_operator() {
     let mut server = Served::start(&["--max-connections", "1"]);
     let first = server.connect("");
     let stream = UnixStream::connect(server.folder.join("nbd")).unwrap();
-    // The least of an NBD client, to its end: GO, whose answer is an error, and then ABORT.
+    // The least that an NBD client does, to its end: GO, which is answered with an error, and then ABORT.
     let mut stream = stream;
     let words = [&3_u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0", b"IHAVEOPT\0\0\0\x02\0\0\0\0"];
     stream.write_all(&words.concat()).unwrap();
@@ -42,7 +42,7 @@ fn a_client_too_many_is_told_so_and_so_is_the_operator() {
     assert!(code == Some(0) && error.contains(" is refused: the server has as many clients as it may, 1"), "{error}");
 }
 
-/// Bytes of memory that a process has in hand.
+/// Bytes of memory that a process has in use.
 fn resident(server: &Served) -> u64 {
     let path = format!("/proc/{}/status", server.child.id());
     let status = fs::read_to_string(path).expect("the server runs");
@@ -51,7 +51,7 @@ fn resident(server: &Served) -> u64 {
     kib.expect("it is a number of KiB") << 10
 }
 
-/// Red if a write of which nothing has come has memory for all of its data: a hundred headers of 28 bytes each would
+/// Red if a write of which no data has come has memory for all of its data: a hundred headers of 28 bytes each would
 /// cost 3200 MiB.
 #[test]
 fn a_hundred_headers_of_long_writes_cost_64_mib_at_most_and_delay_nobody() {
@@ -76,7 +76,7 @@ fn a_hundred_headers_of_long_writes_cost_64_mib_at_most_and_delay_nobody() {
     assert!(gauge.parse::<u64>().unwrap() <= 64 << 20, "{gauge}");
 }
 
-/// Waits in vain if a drain has no end of its own.
+/// Waits in vain if a drain has no time limit.
 #[test]
 fn a_drain_says_whom_it_waits_for_and_ends_by_itself() {
     let mut server = Served::start(&["--drain-timeout", "600ms"]);

@@ -77,7 +77,7 @@ fn a_failure_is_cut_short_and_repeated_by_its_command() {
     // The first lines tell what was found before it was made shorter.
     let story = |text: &str| text.lines().skip(5).filter(is_story).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(story(&again), story(&text));
-    // The search has ended beside a length that passes.
+    // The search has ended next to a length that passes.
     let shorter = command.replacen(&format!(" {requests} "), &format!(" {} ", requests - 1), 1);
     if requests > 1 {
         assert!(printed(&words(&shorter)).contains("clean: "));
@@ -97,7 +97,7 @@ fn a_replay_tells_all_that_happened() {
     let replay = printed(&[&world[..], &["--replay"]].concat());
     let told = |bio: u64| replay.lines().filter(|line| line.contains(&format!("  bio {bio}: "))).count();
     assert!((1..=200).all(|bio| told(bio) >= 1), "each operation is submitted");
-    // Who leaves may drop what is not done, without a word of each.
+    // A client that leaves may drop operations that are not done, without an event for each.
     assert!((1..=200).filter(|bio| told(*bio) >= 2).count() > 100, "most operations are over");
     assert!(replay.ends_with(": no promise was seen broken\n"), "{replay}");
     let planted = [&world[..], &["--plant", "tag-twice"]].concat();
@@ -115,7 +115,8 @@ fn a_replay_tells_all_that_happened() {
     assert!(story.len() > 10 && story.iter().all(|line| replay.contains(line)), "{text}");
 }
 
-/// What was found is told in full though the run is to end, and on standard error though nobody reads the rest.
+/// What was found is printed in full although the run is ended, and on standard error although no program reads the
+/// rest.
 #[test]
 fn no_end_makes_it_silent() {
     let program = || {
@@ -127,7 +128,7 @@ fn no_end_makes_it_silent() {
     let mut out = BufReader::new(child.stdout.take().expect("it was asked for"));
     let mut head = String::new();
     out.read_line(&mut head).expect("the first line comes at once");
-    // As GNU timeout does: to the program, and to the group that it is in.
+    // GNU timeout does the same: it signals the program, and then the group that it is in.
     let kill = format!("kill -TERM {0} && kill -TERM {0}", child.id());
     let killed = Command::new("sh").args(["-c", &kill]).status().expect("there is a shell");
     assert!(killed.success());

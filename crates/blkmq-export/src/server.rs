@@ -1,4 +1,4 @@
-//! The server: what it exports, who may connect, and its threads.
+//! The server: its exports, the clients that may connect, and its threads.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;

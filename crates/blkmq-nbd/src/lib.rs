@@ -20,7 +20,7 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// Longest name of an export, description or query, in bytes.
 pub const MAX_STRING: usize = 4096;
-/// Longest read or write in bytes: what a client may rely on where nobody said anything.
+/// The longest read or write, in bytes, that a client may rely on if the server names no limit.
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 
 /// Flags of the greeting and of the client's answer.

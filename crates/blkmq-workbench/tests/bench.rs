@@ -86,7 +86,8 @@ fn as_many_are_outstanding_as_the_job_says_and_never_more() {
     for (iodepth, batch) in [(1, 1), (4, 4), (32, 8), (7, 3), (32, 1), (64, 64)] {
         let outcome = on_virtual_time(&[timed(depth(job(Direction::Read, RANDOM), iodepth, batch), SECOND / 10)]);
         let job = &outcome.jobs[0];
-        // The device takes up to 64 at once, each for 100 us; who waits for more than are over leaves places unused.
+        // The device takes up to 64 at once, each for 100 us. A job that waits for several completions leaves places
+        // unused meanwhile.
         let whole = if iodepth % batch == 0 { iodepth } else { iodepth - 1 };
         let ios = u64::from(whole) * 1000;
         assert!((ios..=ios + 7).contains(&job.ios()), "iodepth {iodepth}, batch {batch}: {}", job.ios());

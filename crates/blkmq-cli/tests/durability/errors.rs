@@ -1,4 +1,4 @@
-//! What fails is told to the client that asked and in the log, and nothing else stops.
+//! A failure is told to the client that asked and to the log, and everything else continues.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::net::UnixStream;
@@ -14,20 +14,20 @@ use crate::{Mount, file, folder};
 const EIO: u32 = 5;
 const ENOSPC: u32 = 28;
 
-/// A server of the device `bad`, beside one that has nothing to do with it.
+/// A server of the device `bad`, with a second export that has nothing to do with it.
 fn serve(bad: &str) -> Served {
     let [bad, good] = [format!("bad={bad}"), "good=ram,size=1M".to_owned()];
     Served::start(&["--export", &bad, "--export", &good])
 }
 
-/// What else there is goes on: another export, and new clients.
+/// Checks that everything else continues: another export, and new clients.
 fn others_go_on(server: &Served) {
     let mut other = server.connect("good");
     assert_eq!(other.write(4096, &[6; 4096]), 0);
     assert_eq!(other.read(4096, 4096), [6; 4096]);
 }
 
-/// Ends the server; what it has said, which is as many lines as there are texts, each with one of them.
+/// Ends the server, and checks what it has logged: as many lines as there are texts, each with one of the texts.
 fn log(mut server: Served, texts: &[&str]) {
     server.signal(Signal::TERM);
     let (code, log) = server.end();
@@ -38,7 +38,7 @@ fn log(mut server: Served, texts: &[&str]) {
     }
 }
 
-/// The same, but the lines come in any order.
+/// The same, but the lines may come in any order.
 fn log_in_any_order(mut server: Served, texts: &[&str]) {
     server.signal(Signal::TERM);
     let (code, log) = server.end();
@@ -49,13 +49,13 @@ fn log_in_any_order(mut server: Served, texts: &[&str]) {
     }
 }
 
-/// Asks for a read and tells the error.
+/// Asks for a read and returns the error.
 fn read_error(client: &mut Nbd, offset: u64) -> u32 {
     client.send(crate::served::READ, 1, offset, 4096, &[]);
     client.receive().expect("the server answers").1
 }
 
-/// Red, as are those below, if the log is not told of what a device fails.
+/// Red, like the tests below, if the log is not told of a failure of the device.
 #[test]
 fn a_full_disk_fails_the_writes_that_it_has_no_room_for() {
     let folder = folder();
@@ -70,7 +70,7 @@ fn a_full_disk_fails_the_writes_that_it_has_no_room_for() {
     let written = errors.iter().position(is_full).expect("it was just found") as u64 - 1;
     assert_eq!(another.read(written << 16, 1 << 16), [1; 1 << 16], "what is there stays there");
     others_go_on(&server);
-    // Room that is given back can be used.
+    // Room that was given back can be used again.
     client.send(TRIM, 2, 0, 1 << 19, &[]);
     assert_eq!(client.receive(), Some((2, 0)));
     assert_eq!(another.write(0, &[2; 4096]), 0);
@@ -94,14 +94,15 @@ fn sectors_that_fail_fail_what_touches_them() {
     log(server, &[read, write, read]);
 }
 
-/// Red if what is written behind the new end makes the file longer again, with zeroes before it that nobody wrote; or
-/// if nobody is told.
+/// Red if data that is written past the new end makes the file longer again, with zeroes before it that no client
+/// wrote; or if the failure is not told.
 #[test]
 fn a_file_that_was_cut_short_fails_what_reaches_behind_its_end() {
     const LEFT: u64 = 1 << 16;
     let folder = folder();
     let (path, disk) = file(&folder, "disk");
-    // At once, in the last block, which would make it as long as it was; and anywhere, once it must have been seen.
+    // At once, in the last block, where a write would make the file as long as it was. And anywhere, once the driver
+    // must have seen the new length.
     for (direct, at, waits) in
         [(0, (1 << 20) - 4096, 0), (1, (1 << 20) - 4096, 0), (0, 1 << 18, 100), (1, 1 << 18, 100)]
     {
@@ -125,7 +126,7 @@ fn a_file_that_was_cut_short_fails_what_reaches_behind_its_end() {
         others_go_on(&server);
         let listed = server.json(&["list"]);
         assert!(listed.to_string().contains("\"the file became shorter at 20"), "{listed}");
-        // Who chooses the export sees how long it is.
+        // A client that chooses the export sees how long the file is.
         drop(server.connect("bad"));
         let shorter = "has failed: the file became shorter at 20";
         let mut texts =

@@ -45,10 +45,10 @@ pub(crate) trait Port {
     /// Whether an operation may ask for a flush before it.
     const HAS_PREFLUSH: bool;
 
-    /// Asks for an operation. False if nobody is there any more.
+    /// Asks for an operation. Returns false if the server is gone.
     fn ask(&mut self, operation: &Operation, cookie: u64, data: &[u8]) -> bool;
 
-    /// Waits for an answer: the cookie, and whether it is done. `None` if nobody is there any more.
+    /// Waits for an answer: the cookie, and whether the operation is done. `None` if the server is gone.
     fn answer(&mut self) -> Option<(u64, bool)>;
 }
 
@@ -141,7 +141,7 @@ impl<'a, P: Port> Worker<'a, P> {
         self.ledger.lock().expect("no test goes on after a panic")
     }
 
-    /// So many steps, each of which asks for something or takes an answer. False if nobody is there any more.
+    /// This many steps, each of which asks for an operation or takes an answer. Returns false if the server is gone.
     pub(crate) fn steps(&mut self, count: u64) -> bool {
         const MOST: usize = 16;
         (0..count).all(|_| {
@@ -150,7 +150,7 @@ impl<'a, P: Port> Worker<'a, P> {
         })
     }
 
-    /// Takes the answers that are still to come. False if nobody is there any more.
+    /// Takes the answers that are still to come. Returns false if the server is gone.
     pub(crate) fn finish(&mut self) -> bool {
         while !self.promises.is_empty() {
             if !self.take_answer() {
@@ -178,7 +178,7 @@ impl<'a, P: Port> Worker<'a, P> {
         Operation { kind, bytes: start..start + len * BLOCK, fua, preflush }
     }
 
-    /// Asks for something, unless it would meet what is under way: then the order is not known.
+    /// Asks for an operation, unless it would overlap with one in progress: then the order of the two is not known.
     fn ask(&mut self) -> bool {
         let operation = self.operation();
         let Range { start, end } = operation.bytes;

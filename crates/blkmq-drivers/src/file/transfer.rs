@@ -21,8 +21,8 @@ use crate::try_lock;
 const DIRECT: types::Fixed = types::Fixed(0);
 const BUFFERED: types::Fixed = types::Fixed(1);
 
-/// Two modes of fallocate. The first makes a range read as zeroes, and keeps its blocks or gives it new ones. The second
-/// makes the range a hole.
+/// Two modes of fallocate. The first makes a range read as zeroes, and keeps its blocks or gives it new ones. The
+/// second makes the range a hole.
 const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 

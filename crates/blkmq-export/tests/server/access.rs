@@ -36,7 +36,7 @@ fn list<S: std::io::Read + std::io::Write>(client: &mut Client<S>) -> Vec<String
     replies.into_iter().map(name).collect()
 }
 
-/// What a client is told that is refused an export.
+/// The message to a client that is refused an export.
 fn refusal<S: std::io::Read + std::io::Write>(client: &mut Client<S>, export: &str) -> String {
     let [(kind, text)] = &client.ask(options::GO, &[&named(export)[..], &[0, 0]].concat())[..] else {
         panic!("a refusal is one reply");
@@ -45,7 +45,7 @@ fn refusal<S: std::io::Read + std::io::Write>(client: &mut Client<S>, export: &s
     String::from_utf8(text.clone()).expect("a sentence is UTF-8")
 }
 
-/// Red if a list is not looked at where a client asks for, lists or describes an export, or `writes` is not.
+/// Red if the list is ignored when a client asks for, lists or describes an export, or if `writes` is ignored.
 #[test]
 fn a_certificate_opens_the_exports_that_name_it_as_far_as_they_say() {
     let site = Site::new();
@@ -99,7 +99,7 @@ fn a_certificate_opens_the_exports_that_name_it_as_far_as_they_say() {
     assert_eq!(of_silver, 1, "asking twice is told once: {told:?}");
 }
 
-/// Red if names are compared as they are shown, which is cut to 64 characters.
+/// Red if names are compared in the form in which they are shown, which is cut to 64 characters.
 #[test]
 fn a_name_is_compared_whole() {
     let site = Site::new();
@@ -113,7 +113,7 @@ fn a_name_is_compared_whole() {
     }
 }
 
-/// Red if the user of a socket is not asked for, or another socket's takes its place.
+/// Red if the user of a socket is not looked up, or if the user of another socket is used.
 #[test]
 fn a_user_of_a_unix_socket_opens_the_exports_that_name_it() {
     let me = fs::metadata("/proc/self").unwrap().uid();
@@ -141,8 +141,8 @@ fn a_user_of_a_unix_socket_opens_the_exports_that_name_it() {
     assert!(list(&mut client).is_empty(), "a TCP socket has no user");
 }
 
-/// Red if an export without a list is open to every client that has a certificate, or a list may be written that lets
-/// nobody in.
+/// Red if an export without a list is open to every client with a certificate, or if a list can be written that lets no
+/// client in.
 #[test]
 fn a_server_that_wants_certificates_does_not_start_before_it_is_said_whose() {
     let site = Site::new();

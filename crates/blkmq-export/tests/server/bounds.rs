@@ -1,4 +1,4 @@
-//! What a connection may hold, and that nobody else suffers.
+//! What a connection may hold, and that no other client suffers from it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use crate::ending::until;
 use crate::tls::{Site, start_tls};
 use crate::{builder, queue, server_with};
 
-/// Sends reads of 1 MiB until the socket takes no more for good. Returns how many.
+/// Sends reads of 1 MiB until the socket takes no more for good. Returns the number of reads.
 fn flood(client: &mut Client, is_over: impl Fn() -> bool) -> u64 {
     client.stream.set_nonblocking(true).expect("a socket can be told not to block");
     let mut sent = 0;
@@ -45,10 +45,10 @@ fn who_does_not_read_waits_alone_and_loses_nothing() {
     let bounds = Bounds { requests: 16, bytes: 4 << 20 };
     let server = server_with(&q, bounds);
     let (mut deaf, mut other) = (Client::simple(&server), Client::simple(&server));
-    // The server takes as many as are allowed, and answers them as far as the socket goes.
+    // The server takes as many reads as the bounds allow, and answers them as far as the socket takes the answers.
     let taken = || server.clients()[0].requests;
     let sent = flood(&mut deaf, || taken() >= 4);
-    // What one socket holds of answers is less than 1 MiB: some were sent to their end at most.
+    // A socket holds less than 1 MiB of answers, so only some answers can have been sent completely.
     assert!(taken() <= 8, "{} of {sent} requests were taken", taken());
     assert_eq!(other.write(0, &[1; 4096]), Ok(vec![]));
     assert_eq!(other.read(0, 4096), Ok(vec![1; 4096]));
@@ -58,8 +58,8 @@ fn who_does_not_read_waits_alone_and_loses_nothing() {
     }
 }
 
-/// Hangs if a client is left alone with its answers until it has taken them: a client that sends on meanwhile, and
-/// waits until all of that is taken, would wait for ever.
+/// Hangs if the connection takes no requests until the client has taken its answers: a client that sends more
+/// meanwhile, and waits until all of that is taken, would wait for ever.
 #[test]
 fn what_is_sent_before_the_answers_are_taken_is_done() {
     let q = queue("ram,size=16M");
@@ -129,7 +129,7 @@ fn there_is_room_for_256_connections() {
     clients.into_iter().for_each(Client::leave);
 }
 
-/// Red if a place is taken by a connection that has chosen nothing: the client would wait for those that say nothing.
+/// Red if a connection that has chosen nothing takes a place: the client would wait for connections that say nothing.
 #[test]
 fn strangers_that_say_nothing_keep_no_client_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ fn strangers_that_say_nothing_keep_no_client_out() {
     client.leave();
 }
 
-/// Red if all that one user's connections can take are places for which others wait: the newcomer would not be greeted.
+/// Red if the connections of one user take all the places that others wait for: the new client would not be greeted.
 #[test]
 fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
     let folder = tempfile::tempdir().unwrap();
@@ -152,22 +152,22 @@ fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
     let export = Export::new("", queue("ram,size=16M"));
     let server = builder().export(export).listen(Address::unix(&path)).start().unwrap();
     let strangers: Vec<_> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
-    // Some are turned away at once, and one of the others has to go for a client that comes once they have been silent
-    // for a while.
+    // Some are turned away at once. Once the others have been silent for a while, one of them has to end for each
+    // client that comes.
     until(|| server.rejections().crowded > 0);
     until(|| {
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.read_exact(&mut [0; 18]).is_ok()
     });
     assert!(server.clients().len() <= 128);
-    // The one that has been there for longest has been greeted, and is closed now.
+    // The connection that has been there for longest has been greeted, and is closed now.
     let mut oldest = &strangers[0];
     oldest.read_exact(&mut [0; 18]).unwrap();
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 }
 
-/// Red if what a client says in its handshake does not count: it would have been silent for longer than all others, and
-/// go.
+/// Red if what a client says in its handshake does not count: this client would have been silent for longest, and would
+/// have to end.
 #[test]
 fn a_slow_handshake_is_not_silent() {
     let site = Site::new();
@@ -180,7 +180,7 @@ fn a_slow_handshake_is_not_silent() {
     let mut session = site.session(&[&TLS13], None);
     let mut hello = Vec::new();
     session.write_tls(&mut hello).unwrap();
-    // As many as may come from one user.
+    // As many connections as one user may have.
     let others: Vec<_> = (1..64)
         .map(|_| {
             let mut other = Client::pair(&server);
@@ -188,7 +188,7 @@ fn a_slow_handshake_is_not_silent() {
             other
         })
         .collect();
-    // Longer than those may be silent whose places are wanted.
+    // This is longer than a connection may be silent when its place is needed.
     thread::sleep(Duration::from_millis(1100));
     for byte in &hello[..2] {
         slow.send(&[*byte]);
@@ -203,8 +203,8 @@ fn a_slow_handshake_is_not_silent() {
     drop(others);
 }
 
-/// Red if a client that finds the server full is left without an answer, or is let in; or if one that tries again
-/// counts as another; or if the log tells of either twice.
+/// Red if a client that finds the server full gets no answer, or is let in; if a second try of the same client counts
+/// as another client; or if the log tells of either twice.
 #[test]
 fn a_client_too_many_is_told_so_and_counted() {
     let lines = Arc::new(Mutex::new(Vec::new()));

@@ -12,16 +12,16 @@ pub(crate) struct Device {
     /// How every request of this kind ends.
     pub(crate) failing: Option<(Op, Status)>,
     pub(crate) data: Mutex<Vec<u8>>,
-    /// Of what it is told together it does the reads first.
+    /// Of the requests that come together, it does the reads first.
     pub(crate) reads_first: bool,
     /// What it was told to do.
     pub(crate) told: Arc<Mutex<Vec<Op>>>,
-    /// Whoever asks for the limits waits for this.
+    /// A caller that asks for the limits waits for this lock.
     pub(crate) says: Arc<Mutex<()>>,
 }
 
 impl Device {
-    /// One of 4 MiB that can do everything, and has a volatile cache.
+    /// A device of 4 MiB that can do everything, and has a volatile cache.
     pub(crate) fn new() -> Self {
         let limits = Limits {
             capacity_sectors: 8192,

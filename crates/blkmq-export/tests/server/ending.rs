@@ -13,14 +13,14 @@ use blkmq_export::{Address, Bounds, Export, Level, Server};
 use crate::client::{Client, request};
 use crate::{builder, queue, server, server_with};
 
-/// Waits until this holds; a test that waits in vain is ended by whoever runs it.
+/// Waits until this holds. If it never holds, the test runner's time limit ends the test.
 pub(crate) fn until(condition: impl Fn() -> bool) {
     while !condition() {
         thread::yield_now();
     }
 }
 
-/// A client with 64 writes under way that cannot be done before the queue goes on.
+/// A client with 64 writes in progress that cannot be done before the queue goes on.
 fn stuck(server: &Server) -> Client {
     let mut client = Client::simple(server);
     for cookie in 0..64_u64 {
@@ -115,8 +115,8 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     let mut negotiating = Client::connect(&path);
     negotiating.option(options::LIST, &[]);
     negotiating.replies(options::LIST);
-    // More than the bounds allow at a time, so that most of it is still in the socket, and a write that is not
-    // complete.
+    // More requests than the bounds allow at a time, so that most of them are still in the socket, and a write that is
+    // not complete.
     let quiesce = q.quiesce();
     let mut bytes = Vec::new();
     (0..100).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, 0, 4096)));
@@ -140,8 +140,8 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     assert_eq!(q.in_flight(), 0);
 }
 
-/// A server that listens at the loopback address, and a client of it, which has asked for more than its system takes
-/// before it does itself, and for less than the server's takes in all: so many reads of 64 KiB.
+/// A server that listens at the loopback address, and a client of it with this many reads of 64 KiB. The answers are
+/// more than the client's system takes before the client reads, and less than both systems take together.
 fn asking_by_tcp(reads: u64) -> (Server, Client<TcpStream>) {
     let export = Export::new("", queue("ram,size=16M"));
     let server = builder().export(export).listen(Address::loopback(0)).start().expect("it can listen there");
@@ -155,8 +155,8 @@ fn asking_by_tcp(reads: u64) -> (Server, Client<TcpStream>) {
     (server, client)
 }
 
-/// Red if the connection is closed once the socket has taken the last answer: what is still on its way is lost then,
-/// for by TCP a socket that is sent something after its end takes everything back.
+/// Red if the connection is closed once the socket has taken the last answer: answers that are still on their way are
+/// lost then, because a TCP socket that receives data after its end discards everything.
 #[test]
 fn no_answer_is_lost_of_a_tcp_client_that_goes_on_sending() {
     for is_drained in [true, false] {
@@ -167,22 +167,22 @@ fn no_answer_is_lost_of_a_tcp_client_that_goes_on_sending() {
             client.request(commands::DISC, 0, 0, 0, 0);
         }
         for _ in 0..50 {
-            // What nobody answers any more; that it cannot be sent is no fault of the server. Meanwhile it gets to the
-            // end.
+            // No answer to these requests comes any more. If they cannot be sent, that is no fault of the server.
+            // Meanwhile the server gets to its end.
             let _ = client.stream.write_all(&request(commands::READ, 0, 8, 0, 512));
             thread::sleep(Duration::from_millis(1));
         }
         for _ in 0..8 {
             assert_eq!(client.reply(|_| 65536).1, Ok(vec![0; 65536]));
         }
-        // Of the requests that the drain still found in the socket, some may be answered.
+        // Some of the requests that the drain found in the socket may be answered.
         let mut rest = Vec::new();
         assert!(client.stream.read_to_end(&mut rest).is_ok() && rest.len().is_multiple_of(512 + 16));
         until(|| server.clients().is_empty());
     }
 }
 
-/// Red if nobody looks for a stop while a client is waited for that takes no answer.
+/// Red if the connection does not look for a stop while it waits for a client that takes no answer.
 #[test]
 fn now_ends_a_drain_that_waits_for_a_client_to_take_its_answers() {
     let (server, client) = asking_by_tcp(8);
@@ -204,7 +204,7 @@ fn now_closes_at_once_and_waits_for_the_queue() {
     deaf.send(&bytes);
     let mut negotiating = Client::pair(&server);
     let stop = server.stop();
-    // A drain would wait for who does not read; this does not.
+    // A drain would wait for a client that does not read. `now` does not.
     stop.drain();
     stop.now();
     assert!(idle.is_closed() && negotiating.is_closed());
@@ -215,7 +215,7 @@ fn now_closes_at_once_and_waits_for_the_queue() {
     assert_eq!(blkmq_submitters_work(&q), Ok(()));
 }
 
-/// The queue is none the worse for it.
+/// The queue still works.
 fn blkmq_submitters_work(q: &Arc<RequestQueue>) -> Result<(), blkmq::Status> {
     let mut submitter = q.submitter(&blkmq::Client::new("a test")).expect("every place was given back");
     submitter.submit(blkmq::Bio::flush()).expect("there are slots");

@@ -1,4 +1,4 @@
-//! Clients that are gone, and clients that do nothing: nobody works or waits for them.
+//! Clients that are gone, and clients that do nothing: the server does no work for them and does not wait for them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::client::{Client, request};
 use crate::ending::until;
 use crate::{builder, queue};
 
-/// Reads that a client asks for, each of 1 MiB; of these the server may begin only those that it may have in hand.
+/// The number of reads that a client asks for, each of 1 MiB. The server may begin only those that the bounds allow.
 const READS: u64 = 1000;
 const AT_ONCE: u64 = 4;
 
@@ -38,8 +38,9 @@ fn tcp(server: &Server) -> Client<TcpStream> {
     client
 }
 
-/// Red if the requests of a client that is gone are begun like those of others: the device would read 1000 MiB for
-/// nobody. By TCP the first replies show that the client is not there, and what fits the socket is sent until then.
+/// Red if the requests of a client that is gone are begun like those of other clients: the device would read 1000 MiB
+/// for no client. With TCP only the first replies show that the client is gone, and until then the server sends what
+/// the socket takes.
 #[test]
 fn nothing_is_read_for_a_client_that_has_closed() {
     for is_tcp in [false, true] {
@@ -58,7 +59,7 @@ fn nothing_is_read_for_a_client_that_has_closed() {
     }
 }
 
-/// Red if a client that is gone has its writes thrown away with its reads: it may have left in order.
+/// Red if the writes of a client that is gone are dropped together with its reads: the client may have left in order.
 #[test]
 fn what_a_client_wrote_whole_before_it_closed_is_written() {
     let q = queue("ram,size=16M");
@@ -77,7 +78,7 @@ fn what_a_client_wrote_whole_before_it_closed_is_written() {
     assert!(q.stat().read_ios <= 2 * AT_ONCE + 1);
 }
 
-/// Red if a client that has only shut its own side down is taken for one that is gone.
+/// Red if a client that has only shut down its own direction is taken for a client that is gone.
 #[test]
 fn a_client_that_only_stops_sending_is_answered_by_tcp_too() {
     let q = queue("ram,size=1M");
@@ -91,7 +92,7 @@ fn a_client_that_only_stops_sending_is_answered_by_tcp_too() {
     assert!(client.is_closed());
 }
 
-/// Waits in vain if a client that reads nothing is waited for without end, as it was.
+/// Waits in vain if the server waits without a limit for a client that reads nothing.
 #[test]
 fn a_client_that_reads_nothing_is_cut_off_and_others_are_not() {
     for is_tcp in [false, true] {
@@ -115,7 +116,8 @@ fn a_client_that_reads_nothing_is_cut_off_and_others_are_not() {
     }
 }
 
-/// Waits in vain if a client that stops within a request, whose memory nobody else can have, is waited for without end.
+/// Waits in vain if the server waits without a limit for a client that stops within a request, and whose memory no
+/// other client can have.
 #[test]
 fn a_client_that_stops_within_a_write_is_cut_off() {
     let export = Export::new("", queue("ram,size=1M"));
@@ -127,8 +129,8 @@ fn a_client_that_stops_within_a_write_is_cut_off() {
     until(|| server.clients().is_empty());
 }
 
-/// Waits in vain if a TCP client that has said goodbye, and takes nothing of what it asked for before, is seen off
-/// without end.
+/// Waits in vain if the server waits without a limit for a TCP client that has said goodbye and takes nothing of what
+/// it asked for before.
 #[test]
 fn a_client_that_says_goodbye_and_reads_nothing_is_not_seen_off_for_ever() {
     let export = Export::new("", queue("ram,size=1M"));
@@ -140,7 +142,7 @@ fn a_client_that_says_goodbye_and_reads_nothing_is_not_seen_off_for_ever() {
     until(|| server.clients().is_empty());
 }
 
-/// Red if nobody counts what is answered, or when the client last read.
+/// Red if the answers are not counted, or if the list does not say when the client last read.
 #[test]
 fn the_list_of_clients_tells_which_of_them_reads_nothing() {
     let server = start(&queue("ram,size=1M"));

@@ -1,4 +1,4 @@
-//! The memory that all connections share: bounded, taken as data arrives, and nobody's alone.
+//! The memory that all connections share: bounded, taken as data arrives, and not kept by a single connection.
 
 use std::io::{ErrorKind, Write};
 use std::thread;
@@ -12,7 +12,7 @@ use crate::{builder, queue};
 
 const MIB: usize = 1 << 20;
 
-/// A server whose connections, 8 at most, share little more than they always have.
+/// A server whose connections, at most 8, share little more than the parts of their own.
 fn tight() -> Server {
     builder()
         .export(Export::new("", queue("ram,size=64M")))
@@ -22,7 +22,7 @@ fn tight() -> Server {
         .expect("it is enough")
 }
 
-/// Red if a write has memory for all of its data as soon as its header is there: a hundred times 32 MiB.
+/// Red if a write gets memory for all of its data as soon as its header is there: a hundred times 32 MiB.
 #[test]
 fn a_hundred_writes_of_which_nothing_has_come_take_no_more_than_64_mib() {
     let server = builder().export(Export::new("", queue("ram,size=64M"))).start().unwrap();
@@ -39,8 +39,8 @@ fn a_hundred_writes_of_which_nothing_has_come_take_no_more_than_64_mib() {
     until(|| server.memory().0 == 0);
 }
 
-/// Red, for it waits for ever, if a write that is half received keeps what has come of it until it gets memory for the
-/// rest: eight of them, each larger than what there is for all, would each wait for what the others have.
+/// Red, because it waits for ever, if a write that is half received holds its data until it gets memory for the rest:
+/// eight writes, each larger than the memory for all, would each wait for what the others hold.
 #[test]
 fn writes_that_are_half_received_do_not_keep_each_other_waiting() {
     let server = tight();
@@ -49,7 +49,7 @@ fn writes_that_are_half_received_do_not_keep_each_other_waiting() {
     for (index, client) in clients.iter_mut().enumerate() {
         client.send(&request(commands::WRITE, 0, 0, (index * len) as u64, len as u32));
     }
-    // All but the last byte of each, in turns.
+    // All but the last byte of each write, in turn.
     let piece = 128 << 10;
     for round in 0..len / piece {
         for (index, client) in clients.iter_mut().enumerate() {
@@ -66,8 +66,8 @@ fn writes_that_are_half_received_do_not_keep_each_other_waiting() {
     }
 }
 
-/// Red, for it waits for ever, if connections have no part of their own: those that ask for much and read nothing would
-/// keep all from others.
+/// Red, because it waits for ever, if connections have no part of their own: connections that ask for much and read
+/// nothing would keep all memory from others.
 #[test]
 fn clients_that_read_nothing_leave_others_their_memory() {
     let server = tight();
@@ -92,7 +92,7 @@ fn clients_that_read_nothing_leave_others_their_memory() {
     assert!(used <= most, "{used} of {most}");
 }
 
-/// Red if memory that is given back wakes nobody that waits for it.
+/// Red if memory that is given back does not wake a connection that waits for it.
 #[test]
 fn what_waits_for_memory_gets_it_when_others_are_done() {
     let server = tight();
@@ -110,7 +110,8 @@ fn what_waits_for_memory_gets_it_when_others_are_done() {
     until(|| server.clients().is_empty());
 }
 
-/// Red if a server starts in which a connection could not have its part, or the error does not say how much is enough.
+/// Red if a server starts in which a connection could not have its part, or if the error does not say how much is
+/// enough.
 #[test]
 fn too_little_memory_is_refused_with_what_would_do() {
     let export = Export::new("", queue("ram,size=1M"));

@@ -52,7 +52,7 @@ impl PublicKeyData for RsaPublic {
     }
 }
 
-/// Who signs certificates.
+/// An authority that signs certificates.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -90,13 +90,13 @@ impl Authority {
         params.signed_by(key, &self.0).expect("it can be signed").pem()
     }
 
-    /// A list that says that one certificate is no longer good.
+    /// A list that says that one certificate is revoked.
     pub(crate) fn revoke(&self, serial: u64) -> String {
         // Until the year 2100.
         self.revoke_until(serial, Duration::from_secs(4_102_444_800))
     }
 
-    /// The same, good until so long after 1970 began.
+    /// The same list, valid until this long after the beginning of 1970.
     pub(crate) fn revoke_until(&self, serial: u64, end: Duration) -> String {
         let revoked = RevokedCertParams {
             serial_number: SerialNumber::from(serial),

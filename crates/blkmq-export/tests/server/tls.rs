@@ -481,7 +481,7 @@ fn nothing_is_negotiated_again_inside_tls() {
         let mut hello = Vec::new();
         session.write_tls(&mut hello).unwrap();
         let mut forger = Forger::take_over(client.stream);
-        // Once is answered by a warning where TLS has one for it; who insists is dropped.
+        // The first attempt is answered by a warning, if TLS has one for it. A client that tries again is disconnected.
         let _ = forger.send(&[(HANDSHAKE, &hello[5..]), (HANDSHAKE, &hello[5..])]);
         let mut said = Vec::new();
         let end = forger.socket.read_to_end(&mut said).map_err(|error| error.kind());
