@@ -1,12 +1,12 @@
 //! A connection: requests on their way to the server, and replies on their way back.
 //!
-//! Its two sides have a lock each: one thread at a time sends, one at a time receives. A thread that finds another
-//! receiving leaves, and waits for that one before it sleeps. While replies are left the socket stays readable, so a
-//! thread that then sleeps on it is awake at once. While something is unsent the same descriptor tells when the socket
-//! takes more.
+//! Each of its two sides has a lock: one thread at a time sends, and one at a time receives. A thread that finds
+//! another thread receiving leaves, and waits for that thread before it sleeps. While replies remain, the socket stays
+//! readable, so a thread that then sleeps on it wakes at once. While something is unsent, the same descriptor tells
+//! when the socket takes more.
 //!
-//! A connection that breaks gets another socket once the server is back ([`Link`] sees to that). Both locks are taken
-//! for it, so a thread that has one of them sees one socket and one phase. Locks are taken in the order `received`,
+//! A connection that breaks gets another socket once the server is back ([`Link`] does that). Both locks are taken for
+//! this, so a thread that has one of the locks sees one socket and one phase. Locks are taken in the order `received`,
 //! `unsent`, `asked`.
 
 use std::fmt;
@@ -30,18 +30,19 @@ use crate::{lock, try_lock};
 
 /// Bytes of a reply without its data.
 const REPLY_SIZE: usize = 16;
-/// Bytes that are received at once.
+/// The most bytes that one call receives.
 const RECEIVED_AT_ONCE: usize = 256 << 10;
-/// Bytes of memory that are kept for sending.
+/// The most bytes of memory that are kept for sending.
 const KEPT: usize = 1 << 20;
 
-/// Whether the server can be reached, and what becomes of requests if not. Changed with both sides locked.
+/// Whether the server can be reached, and what happens to requests if it cannot. The phase changes only with both sides
+/// locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The socket is good, or no thread has found out yet that it is not.
+    /// The socket works, or no thread has found out yet that it does not.
     Up,
-    /// The server is about to go. It still answers what was sent to it, and nothing more is: requests wait for the next
-    /// one, or fail.
+    /// The server is about to end. It still answers what was sent to it, but it is sent nothing more: requests wait for
+    /// the next server, or fail.
     Leaving,
     /// There is no socket. Requests wait for one.
     Keeping,
@@ -55,13 +56,13 @@ impl Phase {
     }
 }
 
-/// What the socket has not taken yet.
+/// Bytes that the socket has not taken yet.
 #[derive(Debug)]
 struct Unsent {
     socket: Arc<OwnedFd>,
     phase: Phase,
     bytes: Vec<u8>,
-    /// Of these so many are sent.
+    /// How many of these bytes are sent.
     sent: usize,
 }
 
@@ -70,7 +71,7 @@ impl Unsent {
         self.sent == self.bytes.len()
     }
 
-    /// Forgets what is sent once that is everything, and gives back what a long wait has taken.
+    /// Removes the sent bytes once all bytes are sent, and frees the memory that a long wait has taken.
     fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(KEPT);
@@ -78,14 +79,14 @@ impl Unsent {
     }
 }
 
-/// What has come and is not done with.
+/// Bytes that have come and are not processed yet.
 #[derive(Debug)]
 struct Received {
     socket: Arc<OwnedFd>,
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// The tag of the data that comes next, and how many bytes of it are there already.
+    /// The tag of the data that comes next, and how many bytes of the data are already there.
     data: Option<(u16, usize)>,
 }
 
@@ -94,23 +95,23 @@ pub(super) struct Connection {
     hctx: u16,
     /// An epoll instance that watches the socket and `news`.
     readiness: OwnedFd,
-    /// Readable while a thread that polls has something to do that the server has no part in.
+    /// Readable while a thread that polls has work to do that does not involve the server.
     news: EventFd,
     has_news: AtomicBool,
-    /// The thread that sends has this.
+    /// The lock of the thread that sends.
     unsent: Mutex<Unsent>,
-    /// The thread that receives has this.
+    /// The lock of the thread that receives.
     received: Mutex<Received>,
-    /// By tag. Each lock is taken by one thread at a time: by the one that starts the request, then by the one that
-    /// finds its reply.
+    /// The requests by tag. Each lock is taken by one thread at a time: first by the thread that starts the request,
+    /// then by the thread that finds its reply.
     asked: Box<[Mutex<Asked>]>,
-    /// The socket, for a thread that has neither side.
+    /// The socket, for a thread that has the lock of neither side.
     socket: Mutex<Arc<OwnedFd>>,
-    /// Something is unsent.
+    /// Whether something is unsent.
     is_behind: AtomicBool,
-    /// The socket is given up.
+    /// Whether the socket is given up.
     is_broken: AtomicBool,
-    /// The server at this socket is about to go.
+    /// Whether the server at this socket is about to end.
     is_leaving: AtomicBool,
 }
 
@@ -153,9 +154,9 @@ impl Connection {
         })
     }
 
-    /// Readable while there are replies, the socket takes more of what is unsent, the connection is broken, or there is
-    /// news. First it waits for the thread that receives, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks
-    /// for.
+    /// A descriptor that is readable while there are replies, while the socket takes more of what is unsent, when the
+    /// connection is broken, or when there is news. The call first waits for the thread that receives, as
+    /// [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd) asks for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         drop(lock(&self.received));
         self.readiness.as_fd()
@@ -175,7 +176,7 @@ impl Connection {
             let covers = if rq.op() == Op::Flush { link.cache.acknowledged() } else { 0 };
             let mut asked = lock(&self.asked[usize::from(rq.tag())]);
             asked.note(&mut rq, covers);
-            // The loan is there before the server can answer, for nothing is sent yet.
+            // The loan is there before the server can answer, because nothing is sent yet.
             asked.lend(batch.lend(rq));
             if unsent.phase == Phase::Up {
                 asked.send_to(&mut unsent.bytes);
@@ -186,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket takes.
     fn send(&self, unsent: &mut Unsent) {
         while !unsent.is_empty() {
             match send(&unsent.socket, &unsent.bytes[unsent.sent..], SendFlags::NOSIGNAL) {
@@ -203,7 +204,7 @@ impl Connection {
         self.watch(unsent, false);
     }
 
-    /// From now on the descriptor tells when the socket takes more, or does not.
+    /// Sets whether the descriptor tells when the socket takes more.
     fn watch(&self, unsent: &Unsent, is_behind: bool) {
         if is_behind != self.is_behind.load(Ordering::Relaxed) {
             self.is_behind.store(is_behind, Ordering::Relaxed);
@@ -214,15 +215,16 @@ impl Connection {
         }
     }
 
-    /// Nothing more comes and goes by this socket. It is readable from then on, so that a thread that polls finds out.
+    /// Gives up the socket: nothing more is sent or received through it. The socket is readable from then on, so that a
+    /// thread that polls finds this out.
     pub(super) fn give_up(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
         let _ = shutdown(&**lock(&self.socket), Shutdown::Both);
     }
 
-    /// A request is overdue.
+    /// Called when a request is overdue.
     pub(super) fn is_late(&self, id: RqId) {
-        // With the side that sends locked, so that it is no later socket that is given up.
+        // The lock of the sending side is held, so that no later socket is given up.
         let unsent = lock(&self.unsent);
         if unsent.phase.has_socket() && self.asked.iter().any(|asked| lock(asked).is_overdue(id)) {
             self.give_up();
@@ -249,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// Receives what is there. Returns whether the connection is still good.
+    /// Receives what is there. Returns whether the connection still works.
     fn receive(&self, received: &mut Received, link: &Link, done: &mut Done<'_>) -> bool {
         loop {
             let Received { socket, bytes, start, end, .. } = &mut *received;
@@ -274,7 +276,7 @@ impl Connection {
         }
     }
 
-    /// Takes the replies that are there, the last of them perhaps in part. Returns whether they make sense.
+    /// Takes the replies that are there. The last one may be incomplete. Returns whether the replies are valid.
     fn take_replies(&self, received: &mut Received, link: &Link, done: &mut Done<'_>) -> bool {
         loop {
             let here = &received.bytes[received.start..received.end];
@@ -287,7 +289,7 @@ impl Connection {
                 if asked.is_read() && errno == 0 {
                     received.data = Some((tag, 0));
                 } else if errno == blkmq_nbd::Errno::Shutdown.number() {
-                    // The server is about to go, and has not done the request. The next server is asked, if there is
+                    // The server is about to end, and has not done the request. The next server is asked, if there is
                     // time.
                     if link.keeps() {
                         asked.take_back();
@@ -323,7 +325,7 @@ impl Connection {
         }
     }
 
-    /// Ends what can never be answered. Called with `received`.
+    /// Ends requests that can never be answered. Called with `received` locked.
     #[cold]
     fn hear(&self, link: &Link, done: &mut Done<'_>) {
         self.has_news.store(false, Ordering::Relaxed);
@@ -336,13 +338,13 @@ impl Connection {
         }
     }
 
-    /// Wakes a thread that polls, for [`hear`](Self::hear). Called with `received`.
+    /// Wakes a thread that polls, so that it calls [`hear`](Self::hear). Called with `received` locked.
     fn tell(&self) {
         self.has_news.store(true, Ordering::Relaxed);
         self.news.notify();
     }
 
-    /// The server is about to go: it is asked for nothing more.
+    /// Called when the server is about to end. It is sent no more requests.
     #[cold]
     pub(super) fn leave(&self) {
         let mut unsent = lock(&self.unsent);
@@ -355,10 +357,10 @@ impl Connection {
         }
     }
 
-    /// Leaves out of what is unsent each request of which the server has no byte: it waits for the next server, or
-    /// fails once the connection is down.
+    /// Removes from the unsent bytes each request of which the server has no byte. Such a request waits for the next
+    /// server, or fails once the connection is down.
     fn cut(&self, unsent: &mut Unsent) {
-        // The bytes begin with a request: those that are sent go when all are.
+        // The bytes begin with a request: bytes that are sent are removed only when all are sent.
         let (mut at, mut end) = (0, 0);
         while at < unsent.bytes.len() {
             let (tag, len) = asked::measure(&unsent.bytes[at..]);
@@ -373,7 +375,7 @@ impl Connection {
         self.send(unsent);
     }
 
-    /// Whether the server is about to go, as far as the device has been told.
+    /// Whether the server is about to end, as far as the device knows.
     pub(super) fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::Relaxed)
     }
@@ -383,7 +385,7 @@ impl Connection {
         !self.asked.iter().any(|asked| lock(asked).is_sent())
     }
 
-    /// Says that we leave to a server that is about to go and has answered everything.
+    /// Says goodbye to a server that is about to end and has answered everything.
     fn part(&self) {
         let unsent = lock(&self.unsent);
         if unsent.phase == Phase::Leaving && unsent.is_empty() && self.is_idle() {
@@ -391,7 +393,7 @@ impl Connection {
         }
     }
 
-    /// The server cannot be reached: requests wait for it from now on, or fail.
+    /// Called when the server cannot be reached. From now on requests wait for it, or fail.
     pub(super) fn go_down(&self, keeps: bool) {
         self.part();
         self.give_up();
@@ -411,7 +413,7 @@ impl Connection {
         }
     }
 
-    /// Fails each request that was sent to several servers, and waits since that time or longer.
+    /// Fails each request that was sent to several servers and has waited since this time or longer.
     pub(super) fn give_up_since(&self, time: Instant) {
         let _received = lock(&self.received);
         for asked in &self.asked {
@@ -423,7 +425,7 @@ impl Connection {
         }
     }
 
-    /// Watches a socket to the server that is back. To close the socket ends that.
+    /// Watches a socket to the server that is back. Closing the socket ends the watch.
     ///
     /// # Errors
     /// The system has no memory for that.
@@ -432,8 +434,8 @@ impl Connection {
         Ok(epoll::add(&self.readiness, socket, data, events)?)
     }
 
-    /// The server is back, at this socket, which is watched. Sends what waits for it, at the earliest since the outage
-    /// that began then.
+    /// Called when the server is back, at this socket, which is watched. Sends the requests that wait for it. The
+    /// outage began at `since` or before.
     pub(super) fn come_up(&self, link: &Link, socket: OwnedFd, since: Instant) {
         let mut received = lock(&self.received);
         let mut unsent = lock(&self.unsent);
@@ -454,34 +456,35 @@ impl Connection {
         self.send(&mut unsent);
     }
 
-    /// Whether the server has closed the socket, also if no thread has found out yet.
+    /// Whether the server has closed the socket, also if no thread has noticed yet.
     pub(super) fn is_closed(&self) -> bool {
         is_closed(&lock(&self.socket))
     }
 
     /// Whether the socket is given up.
     pub(super) fn is_broken(&self) -> bool {
-        // Relaxed: the thread that acts on it takes the locks of both sides first.
+        // Relaxed: a thread that acts on this first takes the locks of both sides.
         self.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection has a socket to a server that stays, as far as any thread has found out.
+    /// Whether the connection has a socket to a server that stays, as far as any thread has noticed.
     pub(super) fn is_up(&self) -> bool {
         lock(&self.unsent).phase == Phase::Up
     }
 }
 
-/// Whether the other end has closed a socket that does not block.
+/// Whether the other end has closed a non-blocking socket.
 pub(super) fn is_closed(socket: &OwnedFd) -> bool {
     !matches!(recv(socket, &mut [0; 1][..], RecvFlags::PEEK), Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR))
 }
 
-/// Servers tell a client that leaves from one that breaks.
+/// Says goodbye. Servers can then tell a client that leaves from a connection that breaks.
 fn say_farewell(socket: &OwnedFd) {
     let _ = send(socket, &asked::head(0, commands::DISC, 0, 0, 0), SendFlags::NOSIGNAL);
 }
 
-/// Reads a reply: the tag that its cookie names, and the error number; `None` if it is no reply to a request of ours.
+/// Reads a reply: the tag that its cookie names, and the error number. `None` if it is no reply to a request of this
+/// device.
 fn answered(head: &[u8; REPLY_SIZE]) -> Option<(u16, u32)> {
     let [m0, m1, m2, m3, e0, e1, e2, e3, 0, 0, 0, 0, 0, 0, t0, t1] = *head else { return None };
     let is_reply = u32::from_be_bytes([m0, m1, m2, m3]) == SIMPLE_REPLY_MAGIC;
@@ -502,8 +505,8 @@ mod tests {
 
     use super::*;
 
-    /// Red if it does not wait: a thread that sleeps is awake at once then while another one receives, as often as it
-    /// likes.
+    /// Red if the call does not wait: a thread that sleeps would wake at once, again and again, while another thread
+    /// receives.
     #[test]
     fn a_thread_that_is_about_to_sleep_waits_for_the_one_that_receives() {
         let (ours, _theirs) = UnixStream::pair().expect("there are descriptors");

@@ -1,6 +1,6 @@
-//! The way to a server: sockets that are connected within a time, and no longer than the device is open.
+//! The way to a server: sockets that are connected within a time limit, and only while the device is open.
 //!
-//! No socket blocks. A thread that waits for one waits for the end of the device too.
+//! All sockets are non-blocking. A thread that waits for a socket also waits for the end of the device.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -21,8 +21,8 @@ use super::address::Place;
 use super::handshake::PATIENCE;
 use crate::lock;
 
-/// How long a server is left alone that has no room for one more client that waits to be accepted: no descriptor tells
-/// when it has.
+/// How long a server is left alone that has no room for one more client that waits to be accepted. No descriptor tells
+/// when there is room.
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Connects sockets until the device is closed.
@@ -30,20 +30,20 @@ const FULL_PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct Dialer {
     /// Readable once the device is closed.
     closed: EventFd,
-    /// The name is being looked up, or its addresses are there and no caller has taken them.
+    /// A look-up of the name that is in progress, or whose addresses no caller has taken.
     unfinished: Mutex<Option<Arc<LookUp>>>,
 }
 
-/// A name that a thread of its own looks up.
+/// The look-up of a name by a thread of its own.
 #[derive(Debug)]
 struct LookUp {
-    /// The addresses, or why there are none, and since when that is known. It stays empty if the thread panics.
+    /// The addresses, or why there are none; and since when that is known. It stays empty if the thread panics.
     found: OnceLock<(Result<Vec<SocketAddr>, String>, Instant)>,
-    /// Readable once the thread is over.
+    /// Readable once the thread has ended.
     is_over: EventFd,
 }
 
-/// Tells, at the latest when it is dropped, that the thread that looks up a name is over.
+/// Tells, at the latest when it is dropped, that the thread that looks up a name has ended.
 struct Resolver(Arc<LookUp>);
 
 impl Drop for Resolver {
@@ -64,7 +64,7 @@ impl LookUp {
         Ok(look_up)
     }
 
-    /// Whether the addresses are there for so long that the name may have others now.
+    /// Whether the addresses are so old that the name may have other ones now.
     fn is_old(&self) -> bool {
         self.found.get().is_some_and(|(_, when)| when.elapsed() > PATIENCE)
     }
@@ -77,16 +77,17 @@ impl Dialer {
         Ok(Self { closed: EventFd::new()?, unfinished: Mutex::default() })
     }
 
-    /// The device is closed: each thread that waits here, or is about to, goes on at once.
+    /// Called when the device is closed. Each thread that waits here, or is about to, goes on at once.
     pub(super) fn close(&self) {
         self.closed.notify();
     }
 
-    /// Waits until that time, or the end of the device. Returns whether the device is open.
+    /// Waits until that time, or until the device is closed. Returns whether the device is open.
     pub(super) fn rest_until(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         let mut polled = [PollFd::new(&self.closed, PollFlags::IN)];
-        // A time too long for the system's type is as good as none. An error is a signal: the rest is shorter then.
+        // A time that does not fit into the system's type is so long that it counts as no limit. An error means a
+        // signal: then the rest is shorter.
         let _ = poll(&mut polled, Timespec::try_from(left).ok().as_ref());
         polled[0].revents().is_empty()
     }
@@ -108,8 +109,8 @@ impl Dialer {
         }
     }
 
-    /// Does what a descriptor refuses to do while it is not ready, within that time. One that was ready may refuse it
-    /// all the same.
+    /// Calls a function that fails while a descriptor is not ready, until it succeeds, within this time. It may fail
+    /// even when the descriptor was reported as ready.
     pub(super) fn when_ready<T>(
         &self,
         fd: impl AsFd,
@@ -126,7 +127,7 @@ impl Dialer {
         }
     }
 
-    /// Connects to a server within that time.
+    /// Connects to a server within this time.
     pub(super) fn dial(&self, place: &Place, until: Instant) -> io::Result<OwnedFd> {
         match place {
             Place::Unix(path) => self.connect(AddressFamily::UNIX, &SocketAddrUnix::new(path)?, until),
@@ -134,7 +135,7 @@ impl Dialer {
         }
     }
 
-    /// Connects to the first of these addresses that lets us within its share of the time.
+    /// Connects to the first of these addresses that accepts the connection within its share of the time.
     fn connect_any(&self, addresses: &[SocketAddr], until: Instant) -> io::Result<OwnedFd> {
         let mut said = None;
         for (address, nr_left) in addresses.iter().zip((1..=addresses.len()).rev()) {
@@ -189,9 +190,9 @@ impl Dialer {
         })
     }
 
-    /// What `ask` finds, within that time. The system's resolver knows no limit, so a thread of its own asks. There is
-    /// one such thread at a time, however many callers there are and however often it was too late: each caller waits
-    /// for it and takes its answer, for a device has one name.
+    /// The result of `ask`, within this time. The system's resolver has no time limit, so a thread of its own asks.
+    /// There is only one such thread at a time, however many callers there are and however often the answer came too
+    /// late. Each caller waits for this thread and takes its answer, because a device has only one name.
     fn look_up(
         &self,
         ask: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
@@ -207,7 +208,7 @@ impl Dialer {
         }
     }
 
-    /// The look-up that is under way, or a new one.
+    /// The look-up that is in progress, or a new one.
     fn join_look_up(
         &self,
         ask: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
@@ -228,7 +229,7 @@ fn closed() -> io::Error {
     io::Error::other("the device is closed")
 }
 
-/// The time that is left; an error if there is none.
+/// The time that is left. An error if none is left.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
@@ -250,7 +251,7 @@ mod tests {
         Dialer::new().expect("there are descriptors")
     }
 
-    /// Hangs if there is no limit to how long it takes to connect.
+    /// Hangs if there is no limit to the time for connecting.
     #[test]
     fn a_server_that_accepts_nobody_is_waited_for_for_a_time() {
         let folder = tempfile::tempdir().expect("there is room");
@@ -259,7 +260,7 @@ mod tests {
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&listener, 0).unwrap();
         let (place, dialer) = (Place::Unix(path), dialer());
-        // The first one waits in the server's queue; there is no room for a second.
+        // The first client waits in the server's queue. There is no room for a second one.
         let _first = dialer.dial(&place, Instant::now() + LONG).unwrap();
         let error = dialer.dial(&place, Instant::now() + LIMIT).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(dialer.dial(&place, Instant::now() + LONG).unwrap_err().to_string(), "the device is closed");
     }
 
-    /// Hangs if the resolver is waited for without a limit. Red if each try leaves a thread behind.
+    /// Hangs if there is no time limit for the resolver. Red if each try leaves a thread behind.
     #[test]
     fn a_name_is_looked_up_for_a_time_by_one_thread_that_the_next_try_waits_for() {
         let dialer = dialer();
@@ -289,7 +290,7 @@ mod tests {
         );
     }
 
-    /// Red if the second caller has a thread of its own: the first one's is then lost, and with it its answer.
+    /// Red if the second caller starts a thread of its own: the first thread is then lost, and its answer too.
     #[test]
     fn all_that_wait_for_a_name_wait_for_one_thread() {
         let dialer = dialer();
@@ -303,7 +304,7 @@ mod tests {
                 dialer.look_up(ask, Instant::now() + LONG).unwrap()
             };
             let callers = [scope.spawn(ask), scope.spawn(ask)];
-            // Each caller shares the look-up with the device and the thread that does it.
+            // The look-up is shared by each caller, the device, and the thread that does it.
             let nr_waiting = || lock(&dialer.unfinished).as_ref().map(|look_up| Arc::strong_count(look_up) - 2);
             while nr_waiting().is_some_and(|nr| nr < 2) && !callers.iter().any(|caller| caller.is_finished()) {
                 thread::yield_now();
@@ -313,7 +314,7 @@ mod tests {
         });
     }
 
-    /// Red if an answer that no caller took is good for ever: the next outage may be days later.
+    /// Red if an answer that no caller took is used for ever: the next outage may be days later.
     #[test]
     fn an_old_answer_is_not_taken() {
         let (dialer, found) = (dialer(), OnceLock::new());
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!(dialer.look_up(move || Ok(vec![new]), Instant::now() + LONG).unwrap(), [new]);
     }
 
-    /// Hangs if a thread that panics tells nothing.
+    /// Hangs if a thread that panics does not tell that it has ended.
     #[test]
     fn a_resolver_that_panics_is_not_waited_for() {
         let dialer = dialer();
@@ -350,7 +351,7 @@ mod tests {
         );
     }
 
-    /// Red if the first address may use up the time, and the second, which would do, has none.
+    /// Red if the first address may use up all the time, so that the second one, which works, has none.
     #[test]
     fn each_address_of_a_name_has_its_share_of_the_time() {
         let deaf = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
@@ -360,14 +361,14 @@ mod tests {
         let good = TcpListener::bind("127.0.0.1:0").unwrap();
         let (first, second) = (deaf.local_addr().unwrap(), good.local_addr().unwrap());
         let dialer = dialer();
-        // This one fills the queue of those that wait to be accepted. Linux leaves the next one without an answer.
+        // This client fills the queue of clients that wait to be accepted. Linux does not answer the next one.
         let _waits = dialer.connect_any(&[first], Instant::now() + LONG).unwrap();
         let error = dialer.connect_any(&[first], Instant::now() + LIMIT).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "it does not answer");
         dialer.connect_any(&[first, second], Instant::now() + Duration::from_secs(4)).unwrap();
     }
 
-    /// Red if a refusal of what was said to be ready is an error.
+    /// Red if it is an error that a descriptor refuses although it was reported as ready.
     #[test]
     fn what_is_not_ready_after_all_is_waited_for_again() {
         let (dialer, ready) = (dialer(), EventFd::new().expect("there are descriptors"));
@@ -380,7 +381,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
-    /// Hangs if a thread that waits does not see that the device is closed.
+    /// Hangs if a thread that waits does not notice that the device is closed.
     #[test]
     fn the_end_of_the_device_is_waited_for_too() {
         let dialer = dialer();

@@ -14,19 +14,19 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::address::Address;
 use super::dial::Dialer;
 
-/// Of the replies to options, those that tell of an error.
+/// The bit that marks replies to options as errors.
 const IS_ERROR: u32 = 1 << 31;
 
-/// Longest reply to an option that is read.
+/// The longest reply to an option that is read, in bytes.
 const MAX_REPLY: u32 = 64 << 10;
-/// How long a server may take to accept us, and for all of its answers.
+/// How long a server may take to accept the connection and to send all of its answers.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the server has agreed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) size: u64,
-    /// What requests begin and end at multiples of.
+    /// Requests begin and end at multiples of this number of bytes.
     pub(super) block_size: u32,
     pub(super) max_bytes: u32,
     pub(super) is_read_only: bool,
@@ -56,7 +56,7 @@ impl Terms {
     }
 }
 
-/// Why there is no export for us.
+/// Why this device gets no export.
 enum Refused {
     System(io::Error),
     Server(String),
@@ -72,7 +72,7 @@ fn refused<T>(what: impl Into<String>) -> Result<T, Refused> {
     Err(Refused::Server(what.into()))
 }
 
-/// Connects, and chooses the export, within that time. The socket does not block.
+/// Connects, and chooses the export, within this time. The socket is non-blocking.
 pub(super) fn connect(dialer: &Dialer, address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), String> {
     begin(dialer, address, patience).map_err(|refused| match refused {
         Refused::System(error) => match error.kind() {
@@ -95,7 +95,7 @@ fn begin(dialer: &Dialer, address: &Address, patience: Duration) -> Result<(Owne
     Ok((hasty.socket, terms))
 }
 
-/// A stream socket that is read and written until a time, however little goes at a time.
+/// A stream socket with a deadline for reads and writes, however little each of them moves.
 struct Hasty<'a> {
     dialer: &'a Dialer,
     socket: OwnedFd,
@@ -126,7 +126,7 @@ fn array<const N: usize>(stream: &mut impl Read) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Speaks with a server up to the first request.
+/// Talks to a server up to the first request.
 fn negotiate(stream: &mut (impl Read + Write), export: &str) -> Result<Terms, Refused> {
     if [u64::from_be_bytes(array(stream)?), u64::from_be_bytes(array(stream)?)] != [INIT_MAGIC, OPTION_MAGIC] {
         return refused("this is no NBD server, or one from before 2013");
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!((fine.block_size, fine.max_bytes), (512, 32 << 20));
     }
 
-    /// Red, among others, if the end of an export is left out without a word.
+    /// Red, for example, if a part at the end of an export is left out without an error.
     #[test]
     fn answers_without_sense_are_refused() {
         let ack = || reply(option_replies::ACK, &[]);
@@ -286,7 +286,7 @@ mod tests {
         assert!(error.ends_with("the server does not answer within what is left of reconnect_delay"), "{error}");
     }
 
-    /// Any bytes are an answer or a refusal, and no panic.
+    /// Any bytes are an answer or a refusal, and cause no panic.
     #[test]
     fn answers_may_be_anything() {
         let good = [export(1 << 20, 0x1ff), blocks(512, 1 << 20), reply(option_replies::ACK, &[])].concat();

@@ -141,7 +141,7 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
 }
 
 /// A server that listens at the loopback address, and a client of it with this many reads of 64 KiB. The answers are
-/// more than the client's system takes before the client reads, and less than both systems take together.
+/// more than the client's system takes before the client reads, and less than the server's system takes in all.
 fn asking_by_tcp(reads: u64) -> (Server, Client<TcpStream>) {
     let export = Export::new("", queue("ram,size=16M"));
     let server = builder().export(export).listen(Address::loopback(0)).start().expect("it can listen there");

@@ -9,11 +9,12 @@ use crate::job::Measure;
 /// Length of a slice of time, in nanoseconds.
 pub(super) const SLICE_NS: u64 = 100_000_000;
 
-/// What a thread notes while it runs, anew after `ramp_time`.
+/// What a thread notes while it runs. It begins anew after `ramp_time`.
 #[derive(Debug)]
 pub(super) struct Recorder {
     measure: bool,
-    /// Operations and bytes by the number of their [`Op`]: counted for each operation, and so kept close together.
+    /// Operations and bytes by the number of their [`Op`]. They are counted for each operation, so they are kept close
+    /// together.
     counts: [(u64, u64); 5],
     /// The rest: reads, writes, trims, flushes.
     kinds: [DirectionOutcome; 4],
@@ -65,7 +66,7 @@ impl Recorder {
         if self.measure {
             let kind = &mut self.kinds[kind(op)];
             kind.latency.record(done.completed.since(done.submitted));
-            // Another thread may have issued it, by a reading of the clock from before it was submitted.
+            // Another thread may have issued the operation, with a clock reading from before it was submitted.
             kind.device.record(done.completed.since(done.issued.max(done.submitted)));
         }
     }
@@ -94,7 +95,7 @@ impl Recorder {
         self.slice_begin.after(SLICE_NS)
     }
 
-    /// Ends slices that are over; the last one too if the measurement ends.
+    /// Ends the slices that are over. If the measurement ends, it ends the last slice too.
     pub(super) fn cut(&mut self, now: Time, is_last: bool) {
         while now >= self.slice_end() {
             self.end_slice(self.slice_end());

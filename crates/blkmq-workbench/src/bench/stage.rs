@@ -12,11 +12,11 @@ use super::cpu::thread_cpu_ns;
 pub(super) struct Stage {
     /// How many of them are in their `ramp_time`.
     nr_ramping: AtomicUsize,
-    /// What the queue had counted when what is measured began.
+    /// The queue's counts when the measurement began.
     base: Mutex<Base>,
 }
 
-/// Where what is measured began.
+/// The point at which the measurement began.
 #[derive(Debug, Clone, Copy)]
 struct Base {
     stats: Stats,
@@ -25,12 +25,12 @@ struct Base {
 }
 
 impl Stage {
-    /// A stage of which so many threads begin with a ramp.
+    /// A stage in which this many threads begin with a ramp.
     pub(super) fn new(q: &RequestQueue, nr_ramping: usize) -> Self {
         Self { nr_ramping: AtomicUsize::new(nr_ramping), base: Mutex::new(Base { stats: q.stats(), cpu_ns: 0 }) }
     }
 
-    /// One thread's ramp is over; the last one's ends what is not counted of the queue.
+    /// Called when one thread's ramp is over. Counting of the queue begins when the last ramp is over.
     pub(super) fn ramp_is_over(&self, submitter: &Submitter) {
         if self.nr_ramping.fetch_sub(1, Ordering::Relaxed) == 1 {
             *self.base.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -38,13 +38,13 @@ impl Stage {
         }
     }
 
-    /// What the queue has counted since.
+    /// What the queue has counted since the measurement began.
     pub(super) fn stats(&self, q: &RequestQueue) -> Stats {
         q.stats() - self.base.lock().unwrap_or_else(PoisonError::into_inner).stats
     }
 
-    /// CPU time that the calling thread, of which all the jobs are tasks, has used since; it had used `before` when
-    /// they began.
+    /// CPU time that the calling thread has used since the measurement began. All jobs are tasks of this thread. It had
+    /// used `before` when they began.
     pub(super) fn cpu_ns(&self, before: u64) -> u64 {
         let ramp_end = self.base.lock().unwrap_or_else(PoisonError::into_inner).cpu_ns;
         thread_cpu_ns().saturating_sub(before.max(ramp_end))

@@ -29,15 +29,15 @@ use crate::job::{ByDirection, Direction, Operations};
 /// The clock is read after this many rounds if no completion has told the time.
 const CLOCK_ROUNDS: u32 = 64;
 
-/// Everything that was written is to be read back.
+/// Everything that was written has to be read back.
 const ALL: u64 = u64::MAX;
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Something was submitted, or was over.
+    /// Something was submitted, or something was over.
     Busy,
-    /// Nothing can be done until something completes, or until this time.
+    /// Nothing can be done until an operation completes, or until this time.
     Waits(Option<Time>),
     /// The job is done, and nothing is outstanding.
     Over,
@@ -46,15 +46,15 @@ pub(super) enum Turn {
 /// Why no further operation was submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Halt {
-    /// As many are outstanding as may be.
+    /// As many operations are outstanding as the job allows.
     Full,
-    /// The next one is not due.
+    /// The next operation is not due before this time.
     Due(Time),
-    /// What is outstanding has to be over first.
+    /// The outstanding operations have to be over first.
     Drain,
 }
 
-/// What comes when nothing is outstanding any more.
+/// What happens when nothing is outstanding any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     /// The next operation.
@@ -80,45 +80,46 @@ pub(super) struct Worker {
     pace: Option<Pace>,
     verifier: Option<Verifier>,
     recorder: Recorder,
-    /// Buffers not in use.
+    /// Buffers that are not in use.
     spare: Vec<Buffer>,
     fill: Fill,
     flags: ByDirection<Flags>,
-    /// The job does more than submit what its pattern says: it has a rate, pauses, flushes, checks what it reads.
+    /// Whether the job does more than submit what its pattern says: it has a rate, pauses, flushes, or checks what it
+    /// reads.
     is_watched: bool,
-    /// The next operation, chosen but not submitted.
+    /// The next operation. It is chosen but not submitted.
     held: Option<Step>,
-    /// Operations outstanding, and those of them that are still in the plug.
+    /// Outstanding operations; and how many of them are still in the plug.
     outstanding: u32,
     plugged: u32,
-    /// Completions still to be taken before more is submitted, and how many were taken of this batch.
+    /// Completions that have to be taken before more is submitted; and how many of this batch were taken.
     wanted: u32,
     taken: u32,
-    /// Once full, submit when no more are outstanding than this.
+    /// Once the worker is full, it submits again when no more than this many operations are outstanding.
     floor: u32,
     then: Then,
-    /// No operation before this time.
+    /// No operation is submitted before this time.
     pause: Option<Time>,
-    /// Writes since the last flush; operations submitted or completed, and time, since the last pause.
+    /// Writes since the last flush. Operations submitted or completed, and time, since the last pause.
     writes: u32,
     since_pause: u64,
     io_since: Time,
     loops_left: u64,
-    /// Writes that are to be read back before the pattern goes on; all of them if it is [`ALL`]. When that began, and
-    /// how long it took so far.
+    /// Writes that have to be read back before the pattern goes on; [`ALL`] stands for all of them. When the reading
+    /// back began, and how long it has taken so far.
     read_back: u64,
     read_back_since: Time,
     read_back_ns: u64,
-    /// The run is over but for what is to be read back.
+    /// Whether the run is over except for what has to be read back.
     is_ending: bool,
-    /// Operations that were over when the runtime was.
+    /// Operations that were over when the runtime was over.
     in_time: Option<u64>,
-    /// What is wrong with the first block that is not what was written.
+    /// What is wrong with the first block that does not hold what was written.
     wrong: Option<String>,
-    /// The time, as of the last look.
+    /// The time at the last look at the clock.
     pub(super) now: Time,
     rounds: u32,
-    /// When something happens that each round looks for: the end of the ramp, of a slice, of the run.
+    /// The time of the next event that each round checks for: the end of the ramp, of a slice, or of the run.
     mark: Time,
     is_ramping: bool,
     end: Option<Time>,
@@ -126,35 +127,35 @@ pub(super) struct Worker {
     before: (u64, u64),
     is_stopped: bool,
     is_over: bool,
-    /// The worker has a thread of its own, which had used so much when what is counted began.
+    /// Whether the worker has a thread of its own; and what that thread had used when counting began.
     has_thread: bool,
     usage: Usage,
     outcome: JobOutcome,
 }
 
-/// The time that a worker goes by.
+/// The clock that a worker uses.
 #[derive(Debug, Clone)]
 pub(super) struct JobsClock {
     pub(super) clock: Clock,
-    /// It is not the queue's, so that completions do not tell this time.
+    /// Whether this clock is not the queue's, so that completions do not tell its time.
     pub(super) is_apart: bool,
 }
 
-/// What buffers that are made contain.
+/// The contents of new buffers.
 #[derive(Debug)]
 struct Fill {
     rng: SmallRng,
 }
 
 impl Fill {
-    /// Memory whose content compresses and deduplicates badly, as fio's does.
+    /// A buffer whose contents compress and deduplicate badly, as fio's buffers do.
     fn buffer(&mut self, bytes: u64) -> Buffer {
         let mut buffer = Buffer::zeroed(usize::try_from(bytes).expect("an operation fits memory"));
         self.rng.fill_bytes(&mut buffer);
         buffer
     }
 
-    /// A buffer of that length: this one, if it can be.
+    /// A buffer of this length: the given one, if possible.
     #[inline(never)]
     fn fit(&mut self, buffer: Option<Buffer>, bytes: u64) -> Buffer {
         let fits = |buffer: &mut Buffer| usize::try_from(bytes).is_ok_and(|len| buffer.set_len(len));
@@ -227,7 +228,7 @@ impl Worker {
         worker
     }
 
-    /// Makes the buffers beforehand, so that the run allocates none.
+    /// Makes the buffers in advance, so that the run allocates none.
     fn make_buffers(&mut self) {
         let job = &self.plan.job;
         let moves_data = |direction| job.operations.includes(direction) && direction != Direction::Trim;
@@ -248,7 +249,7 @@ impl Worker {
         self.outcome.empty_polls_ns += ns;
     }
 
-    /// One round: takes what is over, then submits what may go. Does not block.
+    /// One round: takes completions, then submits what may be submitted. Does not block.
     pub(super) fn turn(&mut self, stop: &AtomicBool) -> Turn {
         if self.is_over {
             return Turn::Over;
@@ -280,7 +281,7 @@ impl Worker {
             Halt::Full => self.want(self.plan.job.iodepth_batch_complete_min.max(1), self.plan.job.iodepth_low),
             Halt::Drain => self.want(self.outstanding, 0),
             Halt::Due(time) if !is_busy => {
-                // What completes meanwhile is taken meanwhile.
+                // Operations that complete meanwhile are taken meanwhile.
                 let some = self.outstanding > 0 && self.take(u32::MAX) > 0;
                 return if some { Turn::Busy } else { self.wait_for(Some(time)) };
             }
@@ -289,7 +290,7 @@ impl Worker {
         Turn::Busy
     }
 
-    /// Nothing more can be done now.
+    /// Called when nothing more can be done now.
     fn wait_for(&mut self, time: Option<Time>) -> Turn {
         self.look_at_clock();
         let until = if self.is_over { None } else { Some(self.mark) };
@@ -299,7 +300,7 @@ impl Worker {
         })
     }
 
-    /// The time by the jobs' clock.
+    /// The time of the jobs' clock.
     pub(super) fn time(&self) -> Time {
         self.clock.clock.now()
     }
@@ -309,14 +310,14 @@ impl Worker {
         self.rounds = 0;
     }
 
-    /// Takes completions before anything else is submitted.
+    /// Requires that this many completions are taken before anything else is submitted.
     fn want(&mut self, wanted: u32, floor: u32) {
         self.wanted = wanted.min(self.outstanding);
         self.floor = floor;
         self.taken = 0;
     }
 
-    /// Takes what is wanted, as far as it is over. Returns whether there was anything.
+    /// Takes the wanted completions, as far as operations are over. Returns whether there were any.
     fn take_wanted(&mut self) -> bool {
         let mut some = false;
         while self.wanted > 0 {
@@ -336,15 +337,15 @@ impl Worker {
         some
     }
 
-    /// [`take_here`](Self::take_here), for where it is not the path of every operation.
+    /// Calls [`take_here`](Self::take_here) where the call is not on the path of every operation.
     #[inline(never)]
     fn take(&mut self, most: u32) -> u32 {
         self.take_here(most)
     }
 
-    /// Takes up to `most` operations that are over; polls if there is none to begin with.
+    /// Takes up to `most` operations that are over. Polls if none is over at the start.
     ///
-    /// COST: for each what is noted of it, and its buffer put aside; no clock is read.
+    /// COST: for each operation the notes about it, and its buffer put aside. No clock is read.
     #[inline(always)]
     fn take_here(&mut self, most: u32) -> u32 {
         let mut got = 0;
@@ -376,7 +377,7 @@ impl Worker {
         got
     }
 
-    /// A closer look at an operation that is over.
+    /// Examines an operation that is over more closely.
     #[inline(never)]
     fn look_at(&mut self, done: &Completion) {
         if !done.status.is_ok() {
@@ -399,25 +400,26 @@ impl Worker {
         }
     }
 
-    /// The job ends with an error; the first one is kept.
+    /// Ends the job with an error. The first error is kept.
     fn fail(&mut self, what: String) {
         self.outcome.error.get_or_insert(what);
         self.finish_early();
     }
 
-    /// Nothing more is submitted.
+    /// Makes the worker submit nothing more.
     fn finish_early(&mut self) {
         self.held = None;
         self.pause = None;
         self.read_back = 0;
         if self.then != Then::Over {
             self.then = Then::Over;
-            // What is taken just now may be counted among these; the floor sees to the rest.
+            // Completions that are being taken now may be counted among these. The floor makes sure that all are waited
+            // for.
             self.want(self.outstanding, 0);
         }
     }
 
-    /// What the job came to.
+    /// The results of the job.
     pub(super) fn into_outcome(self) -> (JobOutcome, bool) {
         let Self { mut outcome, recorder, is_stopped, read_back_ns, wrong, plan, .. } = self;
         (outcome.depth_level, outcome.depth_submit, outcome.depth_complete) =
@@ -443,7 +445,7 @@ impl Worker {
     }
 }
 
-/// An operation, in an error's words.
+/// An operation, in the words of an error.
 fn describe(bio: &Bio) -> String {
     let name = match bio.op {
         Op::Read => "a read",

@@ -1,4 +1,4 @@
-//! How a worker's run begins, goes on from phase to phase, and ends.
+//! How a worker's run begins, passes through its phases, and ends.
 
 use blkmq::Time;
 
@@ -11,8 +11,9 @@ use crate::bench::waits;
 use crate::job::Direction;
 
 impl Worker {
-    /// Begins; called once, when all threads of the stage are ready. What is measured counts from `at`, which is the
-    /// same for all of them, however late a thread gets a processor: their numbers are of the same stretch of time.
+    /// Begins the run. Called once, when all threads of the stage are ready. The measurement counts from `at`, which is
+    /// the same for all threads, however late a thread gets a processor. So their numbers are of the same stretch of
+    /// time.
     pub(in crate::bench) fn begin(&mut self, at: Time, has_thread: bool) {
         self.has_thread = has_thread;
         self.now = self.time().max(at);
@@ -25,7 +26,7 @@ impl Worker {
         self.cell.tell(0, 0, 0.0);
     }
 
-    /// What is counted begins, or the ramp before it.
+    /// Begins the counting, or the ramp before it.
     fn measure_from(&mut self, begin: Time) {
         self.recorder = Recorder::new(self.plan.job.measure, begin);
         self.io_since = begin;
@@ -51,7 +52,7 @@ impl Worker {
         !self.is_over && self.plan.is_time_based()
     }
 
-    /// Nothing is outstanding: on to what comes next.
+    /// Called when nothing is outstanding. Goes on to what comes next.
     pub(super) fn go_on(&mut self) -> Turn {
         self.look_at_clock();
         match self.then {
@@ -103,7 +104,7 @@ impl Worker {
         Turn::Busy
     }
 
-    /// Whether there is something that was written and is to be checked.
+    /// Whether there are writes that have to be checked.
     pub(super) fn must_read_back(&self) -> bool {
         let is_unread = self.verifier.as_ref().is_some_and(|verifier| verifier.nr_unread() > 0);
         is_unread && self.plan.job.do_verify && self.then != Then::Over
@@ -122,7 +123,7 @@ impl Worker {
         }
     }
 
-    /// The time has come for which each round looks.
+    /// Called when the time has come that each round checks for.
     pub(super) fn pass_mark(&mut self) {
         let (ios, bytes) = self.recorder.done();
         if self.is_ramping {
@@ -146,7 +147,7 @@ impl Worker {
             self.end = None;
             self.is_ending = true;
             self.in_time = Some(ios);
-            // What was begun to be read back is read to the end.
+            // A reading back that has begun is completed.
             if self.read_back != ALL {
                 self.held = None;
                 self.pause = None;
@@ -169,7 +170,7 @@ impl Worker {
         self.outcome.ios_in_time = self.in_time.unwrap_or(ios);
         self.cell.end(self.before.0 + ios, self.before.1 + bytes);
         if self.is_ramping {
-            // It ended before anything was to be counted.
+            // The job ended before anything was to be counted.
             self.is_ramping = false;
             (self.outcome.runtime_ns, self.outcome.ios_in_time) = (0, 0);
             self.recorder = Recorder::new(self.plan.job.measure, self.now);

@@ -8,7 +8,7 @@ use crate::bench::plan::{SECTOR, nanoseconds};
 use crate::job::{Direction, Operations};
 
 impl Worker {
-    /// Submits until something is in the way.
+    /// Submits until something prevents it.
     ///
     /// COST: for each operation of a plain job the pattern's choice, a buffer from a list, and what the block layer
     /// takes for a submission.
@@ -55,7 +55,7 @@ impl Worker {
         Halt::Full
     }
 
-    /// Submits operations that are alike, as many as there is room for; false if one was not taken.
+    /// Submits operations that are alike, as many as there is room for. Returns false if one was not taken.
     ///
     /// COST: for each its place, a buffer from a list, and what the block layer takes for a submission.
     fn submit_alike(&mut self, alike: Alike, left: u64) -> bool {
@@ -89,7 +89,7 @@ impl Worker {
         self.plugged += nr;
     }
 
-    /// No operation before the end of a pause.
+    /// Returns a halt if a pause has not ended.
     fn pausing(&mut self) -> Option<Halt> {
         let until = self.pause?;
         self.look_at_clock();
@@ -100,7 +100,7 @@ impl Worker {
         None
     }
 
-    /// What is in the way of any operation.
+    /// What prevents any operation now.
     #[inline]
     fn halt(&mut self) -> Option<Halt> {
         let job = &self.plan.job;
@@ -127,7 +127,7 @@ impl Worker {
         }
     }
 
-    /// What was chosen before, or what the pattern says.
+    /// The operation that was chosen before, or the next one of the pattern.
     fn next(&mut self) -> Option<Step> {
         if self.held.is_some() {
             return self.held.take();
@@ -139,8 +139,8 @@ impl Worker {
         self.pattern.next(|drawn| pace.as_ref().map_or(drawn, |pace| pace.turn(drawn, now)))
     }
 
-    /// The next operation of a job that may have to read back what it wrote; `None` when all that was to be read, or
-    /// the pass, is over.
+    /// The next operation of a job that may have to read back what it wrote. `None` when the reading back, or the pass,
+    /// is over.
     fn choose(&mut self) -> Option<Step> {
         let Some(verifier) = &mut self.verifier else { return self.next() };
         let job = &self.plan.job;
@@ -161,7 +161,7 @@ impl Worker {
         self.next()
     }
 
-    /// Why an operation that was chosen cannot go now.
+    /// Why an operation that was chosen cannot be submitted now.
     fn not_now(&mut self, step: &Step) -> Option<Halt> {
         if self.verifier.as_ref().is_some_and(|verifier| verifier.overlaps(step)) {
             return Some(Halt::Full);
@@ -173,7 +173,7 @@ impl Worker {
         (due > self.now).then_some(Halt::Due(due))
     }
 
-    /// The pattern has no more operations for this pass.
+    /// Called when the pattern has no more operations for this pass.
     fn pass_is_over(&mut self) -> Option<Halt> {
         let is_reading_back = self.read_back == ALL;
         if self.plan.is_time_based() && !is_reading_back && !self.must_read_back() {
@@ -184,7 +184,7 @@ impl Worker {
         Some(Halt::Drain)
     }
 
-    /// Submits an operation; false if it was not taken.
+    /// Submits an operation. Returns false if it was not taken.
     fn submit_step(&mut self, step: Step) -> bool {
         let bytes = step.bytes();
         let (op, buffers) = match step.direction {
@@ -213,7 +213,7 @@ impl Worker {
         true
     }
 
-    /// Submits a flush; false if it was not taken.
+    /// Submits a flush. Returns false if it was not taken.
     #[inline(never)]
     pub(super) fn submit_flush(&mut self) -> bool {
         if let Err(rejected) = self.submitter.submit(Bio::flush()) {
@@ -224,7 +224,7 @@ impl Worker {
         true
     }
 
-    /// An operation was submitted: passes it on if there are enough.
+    /// Called when an operation was submitted. Passes the plug on if it has enough operations.
     fn is_plugged(&mut self) {
         self.outstanding += 1;
         self.plugged += 1;
@@ -233,7 +233,7 @@ impl Worker {
         }
     }
 
-    /// As many were submitted as are to be passed on together.
+    /// Called when the plug has as many operations as are passed on together.
     #[inline(always)]
     fn plug_is_full(&mut self) {
         self.flush_plug();
@@ -242,7 +242,8 @@ impl Worker {
         }
     }
 
-    /// An operation was not taken: for want of room it is tried again, otherwise it never will be.
+    /// Called when an operation was not taken. If there was no room, it is tried again. Otherwise it is never
+    /// submitted.
     #[cold]
     fn rejected(&mut self, rejected: Rejected, step: Option<Step>) {
         let Rejected { bio, reason } = rejected;
