@@ -14,18 +14,18 @@ use known::Known;
 use lines::{Line, What};
 use value::Value;
 
-/// What a job file says.
+/// The contents of a job file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobFile {
-    /// Its jobs, in their order. At least one.
+    /// The jobs, in the order of the file. At least one.
     pub jobs: Vec<Job>,
-    /// What its global sections say, as written, with fio's full names: for reports.
+    /// The options of the global sections, as written, with fio's full names. For reports.
     pub global: Vec<(String, String)>,
-    /// What has no effect for want of another option, as an `iodepth` without an engine that keeps several operations
-    /// outstanding; and what was passed over, in [`Mode::Lenient`].
+    /// Options that have no effect because another option is missing, such as an `iodepth` without an engine that keeps
+    /// several operations outstanding; and options that were ignored in [`Mode::Lenient`].
     pub warnings: Vec<TextError>,
-    /// The options that fio obeys and that have no effect on a job here, each once, in the order of the file: there is
-    /// no page cache to go around, no file to create, no content to compress, no log to write.
+    /// Options that fio obeys and that have no effect on a job here, each once, in the order of the file: there is no
+    /// page cache to bypass, no file to create, no content to compress, no log to write.
     pub without_effect: Vec<&'static str>,
 }
 
@@ -35,8 +35,8 @@ pub enum Mode {
     /// It is an error.
     #[default]
     Strict,
-    /// It is passed over with a warning; an engine that blkmq lacks is taken for `libaio`. What is wrong with a known
-    /// option stays an error.
+    /// It is ignored with a warning. An engine that blkmq lacks is replaced by `libaio`. An error in a known option
+    /// stays an error.
     Lenient,
 }
 
@@ -60,11 +60,11 @@ pub trait Surroundings {
 pub struct System;
 
 impl JobFile {
-    /// Reads `text`, the content of a job file, which errors call `file`. Each of `overrides`, of the form
-    /// `NAME=VALUE`, is applied to every job after what the file says.
+    /// Reads `text`, the contents of a job file. Errors call the file `file`. Each of `overrides`, of the form
+    /// `NAME=VALUE`, is applied to every job after the file's options.
     ///
     /// # Errors
-    /// The first line or override that is wrong, with what would be right. Or there is no job.
+    /// The first line or override that is wrong, with what would be right. Or the file has no job.
     pub fn parse(
         file: &str,
         text: &str,
@@ -116,8 +116,8 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// Applies the options of a section to what it has so far. `kb_base` goes first, since it says how to read the
-    /// others.
+    /// Applies the options of a section to `draft`. `kb_base` goes first, because it says how to read the other
+    /// options.
     fn apply(&mut self, draft: &mut Draft, lines: &[Line]) -> Result<(), TextError> {
         let is_base = |line: &&Line| matches!(&line.what, What::Option(name, _) if name == "kb_base");
         for line in lines.iter().filter(is_base).chain(lines.iter().filter(|line| !is_base(line))) {
@@ -170,7 +170,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A global option and an override are met once for each job, and warned of once.
+    /// Adds a warning. A global option or an override occurs once for each job, but the warning is added only once.
     fn warn(&mut self, warning: TextError) {
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
@@ -178,11 +178,12 @@ impl Parser<'_> {
     }
 }
 
-/// How every message starts that is about something blkmq lacks.
+/// The beginning of every message about something that blkmq lacks.
 const LACKS: &str = "blkmq has no";
 
 fn unknown(name: &str) -> String {
-    // A distance takes time in proportion to both lengths, and what is much longer than every name is near to none.
+    // The time for a distance is proportional to both lengths. A word that is much longer than every name is near to no
+    // name.
     let names = options::names().chain(known::names()).filter(|known| name.len() < 2 * known.len());
     let near = names
         .map(|known| (strsim::damerau_levenshtein(name, known), known))
@@ -200,20 +201,20 @@ fn override_line(text: &str) -> Result<Line, TextError> {
     }
 }
 
-/// A text from outside as it may stand in one line.
+/// Text from outside, in a form that fits into one line.
 fn shown(text: &str) -> String {
     const LONGEST: usize = 100;
     let mut shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
     if text.chars().nth(LONGEST).is_some() {
         shown.push_str("...");
     }
-    // Quotes are no danger to a line, and names of files have them.
+    // Quotes do no harm in a line, and names of files contain them.
     shown.replace("\\'", "'").replace("\\\"", "\"")
 }
 
 impl Surroundings for System {
     fn variable(&self, name: &str) -> Option<String> {
-        // The standard library panics where a name cannot be one.
+        // The standard library panics if the name cannot be a variable's name.
         let possible = !name.is_empty() && !name.contains(['=', '\0']);
         possible.then(|| std::env::var(name).ok()).flatten()
     }
@@ -235,7 +236,7 @@ impl Surroundings for System {
     }
 }
 
-/// The number in the first line of that name in a file of Linux's, which counts in kilobytes.
+/// The number in the first line with this name, in a file of Linux's that counts in kilobytes.
 fn kilobytes(path: &str, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

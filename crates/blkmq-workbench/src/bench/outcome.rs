@@ -1,4 +1,4 @@
-//! What a run of jobs came to.
+//! The result of a run of jobs.
 
 use std::ops::AddAssign;
 
@@ -8,77 +8,81 @@ use super::cpu::Usage;
 use super::{Latency, Waits};
 use crate::job::Direction;
 
-/// What a run of jobs came to.
+/// The result of a run of jobs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
-    /// One for each thread, in the order of the jobs and, within a job, of its threads.
+    /// One outcome for each thread, in the order of the jobs and, within a job, of its threads.
     pub jobs: Vec<JobOutcome>,
-    /// What the block layer made of it.
+    /// What the block layer did with the operations.
     pub layer: LayerOutcome,
-    /// Nanoseconds from the first thread's start to the last one's end, what was not counted included.
+    /// Nanoseconds from the first thread's start to the last thread's end, including the time that was not counted.
     pub elapsed_ns: u64,
-    /// The run was ended by its stop flag.
+    /// Whether the stop flag ended the run.
     pub stopped: bool,
 }
 
-/// What one thread of a job did. What came before `ramp_time` was over is in none of these numbers.
+/// What one thread of a job did. None of these numbers includes anything before the end of `ramp_time`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobOutcome {
     /// The job's name.
     pub name: String,
-    /// The job's place in the list that was run.
+    /// The job's index in the list that was run.
     pub job: usize,
-    /// Which of the job's threads this is, counted from 0.
+    /// The number of the thread among the job's threads, counted from 0.
     pub thread: u32,
     /// The job's group.
     pub group: u32,
     /// Nanoseconds during which this thread was measured.
     pub runtime_ns: u64,
-    /// Operations that completed before the job's runtime was over; all of them if the job ended before that. For rates
-    /// over a short time: those that were outstanding then took longer, and would count without their time.
+    /// Operations that completed before the job's runtime was over. If the job ended before that, all of its
+    /// operations. This is for rates over a short time: operations that were outstanding at the end of the runtime took
+    /// longer, and would count without their time.
     pub ios_in_time: u64,
     /// Reads, writes and trims, in fio's order.
     pub directions: [DirectionOutcome; 3],
     /// Flushes that the job asked for.
     pub sync: DirectionOutcome,
-    /// How many operations were outstanding, those submitted with it included, when each was submitted.
+    /// How many operations were outstanding when each operation was submitted, including those submitted together with
+    /// it.
     pub depth_level: Spread,
     /// How many operations each submission passed on.
     pub depth_submit: Spread,
-    /// How many completions each look that found some took.
+    /// How many completions were taken by each look that found some.
     pub depth_complete: Spread,
-    /// What the thread used of the machine. All zero on a virtual clock, where the jobs share a thread.
+    /// What the thread used of the machine. All zero on a virtual clock, where all jobs share a thread.
     pub usage: Usage,
     /// CPU time that the thread spent looking for completions that had not come, in nanoseconds.
     pub empty_polls_ns: u64,
-    /// Waits that the thread ended, its own and those of others' requests that it inserted; none unless they are
-    /// measured.
+    /// Waits that the thread ended: its own waits, and the waits of other threads' requests that it inserted. Empty
+    /// unless waits are measured.
     pub waits: Waits,
-    /// Blocks that were not what had been written.
+    /// Blocks that did not hold what had been written.
     pub verify_errors: u64,
-    /// Why the job ended early; `None` if it did not.
+    /// Why the job ended early. `None` if it did not.
     pub error: Option<String>,
 }
 
 /// What was done in one direction.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DirectionOutcome {
-    /// Nanoseconds during which the thread did such operations: its runtime, less what it took to read back what was
-    /// written; 0 without any. Reading back, in turn, is all the time that a job which only writes spends on reads.
+    /// Nanoseconds during which the thread did operations of this direction: its runtime, without the time for reading
+    /// back what was written. 0 if it did none. A job that only writes spends on reads only the time for reading back.
     pub runtime_ns: u64,
-    /// Operations that completed, failed ones not included.
+    /// Operations that completed, without those that failed.
     pub ios: u64,
-    /// Their data.
+    /// Bytes of data of these operations.
     pub bytes: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// From submission to completion; empty if the job does not have it measured. What fio calls completion latency,
-    /// and, since nothing comes between the start of an operation and its submission, total latency.
+    /// The time from submission to completion. Empty if the job does not measure it. fio calls this completion latency.
+    /// It is also the total latency, because nothing comes between the start of an operation and its submission.
     pub latency: Latency,
-    /// From the time when the device got the operation to its completion: the part of [`latency`](Self::latency) that
-    /// is not spent in the block layer. A merged operation has the times of its request.
+    /// The time from when the device got the operation to its completion. This is the part of
+    /// [`latency`](Self::latency) that is not spent in the block layer. A merged operation has the times of its
+    /// request.
     pub device: Latency,
-    /// How many operations, and how much data, completed in each slice of time, the last one shorter than the others.
+    /// How many operations, and how much data, completed in each slice of time. The last slice is shorter than the
+    /// others.
     pub samples: Vec<Sample>,
 }
 
@@ -91,33 +95,32 @@ pub struct Sample {
     pub ns: u64,
     /// Operations.
     pub ios: u64,
-    /// Their data.
+    /// Bytes of data of these operations.
     pub bytes: u64,
 }
 
-/// How often a small number was seen: how often each power of two up to 64, what lies between two of them, and what is
-/// above.
+/// How often each small number was seen. There are separate counts for each power of two up to 64, for the numbers
+/// between two powers, and for larger numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spread([u64; 14]);
 
-/// What the block layer made of the operations.
+/// What the block layer did with the operations.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LayerOutcome {
     /// Requests that the driver got, each counted once.
     pub requests: u64,
     /// Operations that joined another's request.
     pub merges: u64,
-    /// Operations that jobs completed, and their data: what a request is the larger for, the more of them it consists
-    /// of.
+    /// Operations that jobs completed, and their bytes. The more operations a request consists of, the larger it is.
     pub operations: u64,
-    /// In bytes.
+    /// Bytes of data of these operations.
     pub bytes: u64,
     /// CPU time of the jobs' threads, in nanoseconds.
     pub cpu_ns: u64,
-    /// What of that went into waiting: waits for the scheduler's lock, and polls that found nothing while operations
-    /// were outstanding.
+    /// How much of this CPU time was spent on waiting: waits for the scheduler's lock, and polls that found nothing
+    /// while operations were outstanding.
     pub wait_ns: u64,
-    /// What the queue counted meanwhile.
+    /// What the queue counted during the run.
     pub stats: Stats,
 }
 
@@ -157,8 +160,8 @@ impl JobOutcome {
         self.directions.iter().chain([&self.sync]).map(|direction| direction.ios).sum()
     }
 
-    /// Adds another thread's numbers to this one's, as for a group that is reported as one: counts and times of CPU are
-    /// summed, the runtime is the longer one, slices of time are added one by one.
+    /// Adds another thread's numbers to this one's, for a group that is reported as one. Counts and CPU times are
+    /// summed, the longer runtime is kept, and slices of time are added one by one.
     pub fn add(&mut self, other: &Self) {
         self.runtime_ns = self.runtime_ns.max(other.runtime_ns);
         self.ios_in_time += other.ios_in_time;
@@ -232,7 +235,7 @@ fn per_second(count: u64, ns: u64) -> f64 {
 }
 
 impl Spread {
-    /// Notes `times` times a number from 1.
+    /// Counts a number, which is at least 1, `times` times.
     pub(super) fn note(&mut self, number: u32, times: u64) {
         let log = number.checked_ilog2().unwrap_or(0);
         self.0[(2 * log + u32::from(!number.is_power_of_two())).min(13) as usize] += times;
@@ -244,14 +247,15 @@ impl Spread {
         }
     }
 
-    /// How often 1, 2 to 3, 4 to 7, and so on, the last count being of 64 and more: fio's way to tell a depth.
+    /// How often 1, 2 to 3, 4 to 7, and so on were seen. The last count is of 64 and more. fio reports a depth in this
+    /// form.
     #[must_use]
     pub fn levels(&self) -> [u64; 7] {
         std::array::from_fn(|at| self.0[2 * at] + self.0[2 * at + 1])
     }
 
-    /// How often 0, 1 to 4, 5 to 8, 9 to 16, and so on, the last count being of more than 64: fio's way to tell the
-    /// length of a batch.
+    /// How often 0, 1 to 4, 5 to 8, 9 to 16, and so on were seen. The last count is of more than 64. fio reports the
+    /// length of a batch in this form.
     #[must_use]
     pub fn batches(&self) -> [u64; 7] {
         let [one, _, two, three, four, rest @ ..] = self.0;
@@ -273,8 +277,8 @@ impl LayerOutcome {
         share(self.cpu_ns, self.requests)
     }
 
-    /// The share of the threads' CPU time that went into waiting; 0 on a virtual clock, which takes none. Of many waits
-    /// a sample is measured.
+    /// The share of the threads' CPU time that was spent on waiting. 0 on a virtual clock, where waiting takes no CPU
+    /// time. If there are many waits, a sample of them is measured.
     #[must_use]
     pub fn wait_share(&self) -> f64 {
         share(self.wait_ns, self.cpu_ns).min(1.0)
@@ -286,28 +290,28 @@ impl LayerOutcome {
         share(self.merges, self.requests + self.merges)
     }
 
-    /// The share of the requests that passed the scheduler by.
+    /// The share of the requests that bypassed the scheduler.
     #[must_use]
     pub fn bypassed_share(&self) -> f64 {
         share(self.stats.bypassed, self.requests)
     }
 
-    /// Requests that the scheduler dispatched for each batch in which it did. A request that came again is counted
-    /// once, as it needs no second choice.
+    /// Requests that the scheduler dispatched, for each batch in which it did. A request that came again is counted
+    /// once, because it needs no second choice.
     #[must_use]
     pub fn batch_size_mean(&self) -> f64 {
         share(self.requests.saturating_sub(self.stats.bypassed), self.stats.dispatch_batches)
     }
 
-    /// Bytes of a request: an operation's, times the operations of a request. Not what completed for each request that
-    /// was issued: of a short run, both ends would be in it.
+    /// The mean bytes of a request: the bytes of an operation, times the operations in a request. It is not the
+    /// completed bytes divided by the issued requests: in a short run, the beginning and the end would distort that.
     #[must_use]
     pub fn request_bytes_mean(&self) -> f64 {
         share(self.bytes, self.operations) * share(self.requests + self.merges, self.requests)
     }
 }
 
-/// One number over another; 0 of nothing.
+/// One number divided by another. 0 if the other is 0.
 fn share(part: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { part as f64 / of as f64 }
 }

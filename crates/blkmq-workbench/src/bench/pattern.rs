@@ -9,7 +9,7 @@ use super::plan::{Plan, SECTOR, sizes};
 use crate::job::{BlockSize, ByDirection, Direction, Operations, Order};
 use place::Places;
 
-/// An operation to be done.
+/// An operation that has to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) direction: Direction,
@@ -33,30 +33,31 @@ pub(super) struct Pattern {
     order: Order,
     percentage_random: ByDirection<u32>,
     sizes: ByDirection<Sizes>,
-    /// First byte of the area, and its length.
+    /// The first byte of the area, and the area's length in bytes.
     start: u64,
     len: u64,
     smallest: u64,
-    /// Random places are blocks that lie so many bytes apart.
+    /// Random places are blocks whose starts are multiples of this number of bytes.
     align: u64,
     places: Places,
-    /// Where the next operation of each direction goes if it follows the one before, and how many will.
+    /// For each direction, where the next operation goes if it follows the one before; and how many more will follow.
     following: ByDirection<u64>,
     run: ByDirection<u32>,
-    /// The block that was trimmed and is to be written.
+    /// The block that was trimmed and has to be written next.
     trimmed: Option<Step>,
-    /// What the operations have in common if each is like every other but for its place, which is random.
+    /// What the operations have in common, if they differ only in their random places.
     alike: Option<Alike>,
-    /// How many of those are left of this pass.
+    /// How many such operations are left of this pass.
     left_alike: u64,
-    /// A pass that leaves holes is over at the end of the area, as with fio, unless the job says how much it transfers.
+    /// Whether a pass ends at the end of the area. A pass that leaves holes does, as with fio, unless the job says how
+    /// much it transfers.
     ends_with_area: bool,
-    /// Bytes and operations that a pass has, and that are left of this one.
+    /// Bytes and operations of a whole pass, and those that are left of this one.
     pass: (u64, u64),
     left: (u64, u64),
 }
 
-/// What operations have in common that differ in nothing but their random places.
+/// What operations have in common that differ only in their random places.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Alike {
     pub(super) direction: Direction,
@@ -73,11 +74,11 @@ enum Sizes {
         step: u64,
         count: u64,
     },
-    /// Length and the percentage, summed up, below which it is taken.
+    /// Each length, with the sum of the percentages up to and including its own.
     Split(Vec<(u64, u64)>),
 }
 
-/// A number below `bound`, each equally likely but for a part in 2^64. COST: a multiplication, no division.
+/// A number below `bound`. All are equally likely, except for a part in 2^64. COST: a multiplication, no division.
 pub(super) fn below(rng: &mut SmallRng, bound: u64) -> u64 {
     ((u128::from(rng.next_u64()) * u128::from(bound)) >> 64) as u64
 }
@@ -87,7 +88,7 @@ impl Sizes {
         match size {
             BlockSize::Range(range) if range.start() < range.end() => {
                 let (min, max) = (*range.start(), *range.end());
-                // A device has no lengths between two of its blocks.
+                // A device has no lengths between two multiples of its block size.
                 let step = if is_unaligned { unit } else { min };
                 Self::Range { min, step, count: (max - min) / step + 1 }
             }
@@ -166,7 +167,7 @@ impl Pattern {
         pattern
     }
 
-    /// If the operations of this pass are alike: what they have in common, and how many there are still to come.
+    /// If the operations of this pass are alike: what they have in common, and how many are still to come.
     #[inline]
     pub(super) fn alike(&self) -> Option<(Alike, u64)> {
         Some((self.alike?, self.left_alike))
@@ -180,14 +181,14 @@ impl Pattern {
         (self.start + self.places.next(&mut self.rng) * self.align) / SECTOR
     }
 
-    /// So many operations of those that are alike were chosen.
+    /// Called when this many operations that are alike were chosen.
     pub(super) fn took(&mut self, alike: Alike, nr: u64) {
         self.left.0 -= nr * alike.nr_sectors * SECTOR;
         self.left.1 -= nr;
         self.left_alike -= nr;
     }
 
-    /// The next operation of this pass; `None` when the pass is over. `turn` may exchange a direction that a mixture
+    /// The next operation of this pass. `None` when the pass is over. `turn` may replace the direction that a mixture
     /// has drawn.
     pub(super) fn next(&mut self, turn: impl FnOnce(Direction) -> Direction) -> Option<Step> {
         if self.left.1 == 0 {
@@ -221,7 +222,7 @@ impl Pattern {
         let skip = if let Order::Sequential { skip } = self.order { skip } else { 0 };
         self.following[direction] = (at + len).saturating_add_signed(skip);
         if skip < 0 && at + len < skip.unsigned_abs() {
-            // Backwards beyond the start: on from the end.
+            // A step backwards past the start continues from the end.
             self.following[direction] = self.len - self.len % self.smallest - self.smallest;
         }
         let step = Step { direction, sector: (self.start + at) / SECTOR, nr_sectors: len / SECTOR };
@@ -231,7 +232,7 @@ impl Pattern {
         Some(step)
     }
 
-    /// Where the next operation starts, as a distance from the start of the area, and how much room is behind it.
+    /// The start of the next operation, as a distance from the start of the area, and the room after it.
     fn place(&mut self, direction: Direction, len: u64) -> (u64, u64) {
         let follows = match self.order {
             Order::Sequential { .. } => true,
@@ -248,7 +249,8 @@ impl Pattern {
         };
         let mut at = if follows { self.following[direction] } else { self.places.next(&mut self.rng) * self.align };
         let room = self.len.saturating_sub(at);
-        // What does not fit at the end is shortened, and begins at the start if not even the shortest fits.
+        // An operation that does not fit at the end is shortened. If not even the shortest one fits, it begins at the
+        // start.
         if room < len.min(self.smallest) {
             at = 0;
         }
@@ -256,7 +258,8 @@ impl Pattern {
         (at, room - room % self.smallest)
     }
 
-    /// Begins another pass. Each of a job's loops is like the one before; a pass that fills the time is not.
+    /// Begins another pass. Each of a job's loops is the same as the one before. A pass that only fills the time is
+    /// not.
     pub(super) fn begin_pass(&mut self, is_repeated: bool) {
         self.left = self.pass;
         self.left_alike = self.alike.map_or(0, |alike| (self.left.0 / (alike.nr_sectors * SECTOR)).min(self.left.1));

@@ -1,4 +1,4 @@
-//! A job while its options are read, and what follows from all of them together.
+//! A job whose options are being read, and what follows from all of its options together.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use blkmq::{Class, IoPriority};
 use crate::TextError;
 use crate::job::{BlockSize, ByDirection, Direction, Distribution, Extent, Job, Measure, Operations, Order};
 
-/// What has been read of a job. What has a meaning by itself goes into `job`; the rest waits for
-/// [`settle`](Draft::settle).
+/// The options of a job that were read so far. Options that have a meaning by themselves go into `job`. The others wait
+/// for [`settle`](Draft::settle).
 #[derive(Debug, Clone)]
 pub(super) struct Draft {
     pub(super) job: Job,
-    /// What `k` stands for.
+    /// The factor that `k` stands for.
     pub(super) kilo: u64,
     pub(super) rw: Rw,
     pub(super) read_percent: u32,
@@ -22,26 +22,26 @@ pub(super) struct Draft {
     pub(super) repeat_all: bool,
     pub(super) blockalign: ByDirection<Option<u64>>,
     pub(super) filesize: Option<u64>,
-    /// The engine waits for each operation.
+    /// Whether the engine waits for each operation.
     pub(super) waits: bool,
-    /// 0: `iodepth`.
+    /// 0 stands for `iodepth`.
     pub(super) batch_submit: u32,
     pub(super) batch_complete_min: u32,
-    /// 0: the minimum.
+    /// 0 stands for the minimum.
     pub(super) batch_complete_max: u32,
-    /// 0: `iodepth`.
+    /// 0 stands for `iodepth`.
     pub(super) depth_low: u32,
     pub(super) class: Option<Class>,
     pub(super) level: Option<u8>,
     pub(super) thinktime_blocks: Option<u64>,
     pub(super) fsync_on_close: bool,
-    /// 0: `verify_backlog`.
+    /// 0 stands for `verify_backlog`.
     pub(super) backlog_batch: u64,
-    /// Where each option was given last, globally or here.
+    /// The place where each option was last given, in a global section or here.
     places: BTreeMap<&'static str, String>,
 }
 
-/// What `rw` says.
+/// The meaning of `rw`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rw {
     /// `None`: two directions.
@@ -81,11 +81,11 @@ impl Default for Draft {
 }
 
 impl Draft {
-    /// The start of a section below these global ones.
+    /// A draft for a section that follows these global options.
     pub(super) fn section(&self, name: &str) -> Self {
         let mut draft = self.clone();
         draft.job.options.clear();
-        // As with fio, a name in a global section names nothing.
+        // As with fio, a `name` in a global section is ignored.
         name.clone_into(&mut draft.job.name);
         draft
     }
@@ -96,14 +96,14 @@ impl Draft {
         if name == "name" {
             return;
         }
-        // fio's reports leave out what is given without a value.
+        // fio's reports leave out options without a value.
         if let Some(text) = text {
             self.job.options.retain(|(other, _)| other != name);
             self.job.options.push((name.to_owned(), text.to_owned()));
         }
     }
 
-    /// What was given.
+    /// The options that were given.
     pub(super) fn given(self) -> Vec<(String, String)> {
         self.job.options
     }
@@ -112,8 +112,8 @@ impl Draft {
         self.job.measure = Measure { lat: !none, clat: !none, slat: !none };
     }
 
-    /// What has no effect for want of another option; `section` is the place of the job's section. Overrides included,
-    /// so after everything was read.
+    /// Reports an option that has no effect because another option is missing. `section` is the place of the job's
+    /// section. Called after everything was read, overrides included.
     pub(super) fn note(&self, section: &str) -> Option<TextError> {
         let Job { iodepth, ioengine, .. } = &self.job;
         if !self.waits || *iodepth == 1 {
@@ -131,12 +131,12 @@ impl Draft {
         Some(TextError { place: self.place("iodepth", section), what })
     }
 
-    /// Where an option was given; `section` if it was not.
+    /// The place where an option was given. `section` if it was not given.
     fn place(&self, name: &str, section: &str) -> String {
         self.places.get(name).map_or(section, String::as_str).to_owned()
     }
 
-    /// The job that the options make together. `section` is the place of its section.
+    /// The job that results from all options together. `section` is the place of its section.
     pub(super) fn settle(mut self, section: &str) -> Result<Job, TextError> {
         self.check(section)?;
         self.settle_access();
@@ -147,7 +147,7 @@ impl Draft {
             let (class, level) = (self.class.unwrap_or(Class::BestEffort), self.level.unwrap_or(0));
             job.priority = Some(IoPriority { class, level });
         }
-        // Pauses by time come without pauses by count, unless both are asked for.
+        // Pauses by time switch off pauses by count, unless both are asked for.
         let by_count = if job.thinktime_iotime.is_zero() { 1 } else { u64::MAX };
         job.thinktime_blocks = self.thinktime_blocks.unwrap_or(by_count);
         job.thinktime_spin = job.thinktime_spin.min(job.thinktime);
@@ -196,7 +196,7 @@ impl Draft {
             self.batch_complete_max.clamp(job.iodepth_batch_complete_min.max(1), job.iodepth);
     }
 
-    /// Refuses what makes no sense together.
+    /// Refuses combinations of options that make no sense.
     fn check(&self, section: &str) -> Result<(), TextError> {
         let fault = |name: &str, what: String| {
             Err(TextError { place: self.place(name, section), what: format!("option '{name}': {what}") })
@@ -225,7 +225,7 @@ impl Draft {
     }
 }
 
-/// The sizes of which every length is a multiple.
+/// The sizes whose multiples all lengths are.
 fn units(bs: &BlockSize) -> Vec<u64> {
     match bs {
         BlockSize::Split(parts) => parts.iter().map(|(bytes, _)| *bytes).collect(),
