@@ -1,8 +1,8 @@
 //! Tables on a terminal.
 
-/// The lines of a table: as wide as the widest cell is each column, with two blanks at least between two of them. The
-/// first `left` columns hold words, which begin at the same place; the others hold numbers, which end there, and are
-/// `least` characters wide at least.
+/// The lines of a table. Each column is as wide as its widest cell, with at least two blanks between two columns. The
+/// first `left` columns hold words, which are aligned on the left. The others hold numbers, which are aligned on the
+/// right and are at least `least` characters wide.
 pub(crate) fn lines(rows: &[Vec<String>], left: usize, least: usize) -> Vec<String> {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
@@ -25,7 +25,7 @@ pub(crate) fn lines(rows: &[Vec<String>], left: usize, least: usize) -> Vec<Stri
 mod tests {
     use super::*;
 
-    /// Red if a number that is wider than others stands against its neighbour.
+    /// Red if a number that is wider than the others touches its neighbour.
     #[test]
     fn cells_are_apart_whatever_they_hold() {
         let long = "a job whose name is longer than a line was meant for";

@@ -1,4 +1,4 @@
-//! A flood of writes beside a paced reader: the load, and what it came to.
+//! A flood of writes next to a paced reader: the load, and its results.
 
 use std::time::Duration;
 
@@ -36,34 +36,34 @@ pub(crate) const fn linux_nr_requests(depth: u16) -> u32 {
     if depth < 128 { 2 * depth as u32 } else { 256 }
 }
 
-/// What a flood runs on.
+/// The setup of a flood.
 #[derive(Debug, Clone)]
 pub(crate) struct Way {
     pub(crate) load: Load,
     pub(crate) depth: u16,
     pub(crate) scheduler: &'static str,
-    /// How many requests the scheduler takes; `None` for the queue's default.
+    /// How many requests the scheduler takes. `None` for the queue's default.
     pub(crate) nr_requests: Option<u32>,
 }
 
-/// What a flood came to. Latencies are the reader's, in nanoseconds.
+/// The results of a flood. Latencies are the reader's, in nanoseconds.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Flooded {
     pub(crate) job: &'static str,
     pub(crate) device: String,
     pub(crate) scheduler: &'static str,
-    /// Requests that the queue takes, where that was set.
+    /// Requests that the queue takes, if that was set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nr_requests: Option<u32>,
     pub(crate) reads_per_second: f64,
     pub(crate) p50_ns: u64,
     pub(crate) p99_ns: u64,
     pub(crate) p99_9_ns: u64,
-    /// What the writers wrote.
+    /// The rate of the writers.
     pub(crate) write_bytes_per_second: f64,
 }
 
-/// Runs a flood; `None` if it was stopped.
+/// Runs a flood. `None` if it was stopped.
 pub(crate) fn run(way: &Way, clock: Time, runtime: Duration, stop: &Control) -> Result<Option<Flooded>, Failure> {
     let Way { load, depth, scheduler, nr_requests } = *way;
     let jobs = JobFile::parse(load.file, load.text, &[], Mode::Strict, &System)?.jobs;
@@ -102,7 +102,7 @@ pub(crate) fn run(way: &Way, clock: Time, runtime: Duration, stop: &Control) -> 
     }))
 }
 
-/// What stands above [`Flooded::cells`].
+/// The headings for [`Flooded::cells`].
 pub(crate) const TITLES: [&str; 5] = ["reads/s", "p50", "p99", "p99.9", "writes MiB/s"];
 
 /// Nanoseconds as milliseconds.
@@ -123,7 +123,7 @@ impl Flooded {
         ]
     }
 
-    /// What the scheduler made of the reader's latency and the writers' throughput, in a sentence.
+    /// What the scheduler changed in the reader's latency and in the writers' throughput, in a sentence.
     pub(crate) fn beside(&self, none: &Self) -> String {
         let times = none.p99_ns as f64 / self.p99_ns as f64;
         let verdict = match times {

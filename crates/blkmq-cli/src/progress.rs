@@ -1,4 +1,4 @@
-//! Says on a terminal how far a run has come.
+//! Shows on a terminal how far a run has come.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,12 +8,12 @@ use std::time::Duration;
 use blkmq_workbench::bench::Control;
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How often the bar is drawn: so seldom that the threads that are measured do not notice.
+/// How often the bar is drawn: so seldom that it does not disturb the threads that are measured.
 const STEP: Duration = Duration::from_millis(200);
-/// Steps of a bar.
+/// The number of steps of a bar.
 const STEPS: u64 = 1000;
 
-/// A bar of so many steps; nothing unless standard error is a terminal.
+/// A bar with this many steps. Invisible unless standard error is a terminal.
 pub(crate) fn bar(steps: u64) -> ProgressBar {
     let target =
         if io::stderr().is_terminal() { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
@@ -30,7 +30,7 @@ pub(crate) fn watch_jobs<T>(control: &Control, run: impl FnOnce() -> T) -> T {
     watch(look, run)
 }
 
-/// Runs something, and shows what `look` says of it: how much is done, from 0 to 1, and in words.
+/// Runs something, and shows what `look` returns: the part that is done, from 0 to 1, and a text.
 pub(crate) fn watch<T>(look: impl Fn() -> (f64, String) + Sync, run: impl FnOnce() -> T) -> T {
     let bar = bar(STEPS);
     if bar.is_hidden() {

@@ -98,7 +98,7 @@ impl Replay {
         }
     }
 
-    /// Compares the choices of the scheduler with Linux's.
+    /// Compares the choices of the scheduler with those of Linux.
     fn compare(&self, queue: &Path, classes: &Classes, out: &mut dyn Write) -> Result<(), Failure> {
         let mut settings = Settings::parse(&queue.display().to_string(), &file::read(queue)?)?;
         for assignment in &self.set {

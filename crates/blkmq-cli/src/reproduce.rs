@@ -1,4 +1,4 @@
-//! `blkmq reproduce`: repeats published measurements and prints them beside what was published.
+//! `blkmq reproduce`: repeats published measurements and prints the results next to the published ones.
 
 mod flood;
 mod found;
@@ -80,11 +80,10 @@ fn names() -> Vec<&'static str> {
 /// How long a load runs on virtual time, where every run gives the same result.
 const VIRTUAL: Duration = Duration::from_secs(5);
 
-/// What comes before that: the published run lasts so long that the beginning, with an empty write cache, does not
-/// count.
+/// The ramp before that. The published run lasts so long that its beginning, with an empty write cache, does not count.
 const RAMP: &str = "ramp_time=5";
 
-/// As long as a slice must be to say anything, as threads have to start first.
+/// The shortest slice that gives a useful result, because the threads have to start first.
 const SHORT_SLICE: Duration = Duration::from_millis(50);
 
 /// What the figures of a report are worth.
@@ -135,12 +134,12 @@ impl Reproduce {
     }
 }
 
-/// The table 'scaling' for those in a hurry: one device, each locking whole, few rounds.
+/// The table 'scaling' in a short form: one device, each locking as a whole, few rounds.
 pub(crate) fn scaling_in_short(stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
     measure(&tables::scaling_in_short(), MIN_ROUNDS as u32, SHORT_SLICE, stop)
 }
 
-/// The same where requests wait.
+/// The same table for a load in which requests wait.
 pub(crate) fn waiting_in_short(stop: &Arc<AtomicBool>) -> Result<FoundTable, Failure> {
     measure(&tables::waiting_in_short(), MIN_ROUNDS as u32, SHORT_SLICE, stop)
 }

@@ -13,7 +13,7 @@ use crate::control::schema::{Health, Stat};
 use crate::failure::Failure;
 use crate::json;
 
-/// Reports between two lines of headings.
+/// Number of reports between two lines of headings.
 const HEADING_EVERY: usize = 20;
 
 const EXAMPLES: &str = "\
@@ -42,7 +42,7 @@ pub(crate) struct StatCommand {
     json: bool,
 }
 
-/// The columns after the queue's name, as iostat calls them, and one of a server's own.
+/// The columns after the queue's name, with iostat's names, and one column that only a server has.
 const COLUMNS: [&str; 11] =
     ["r/s", "w/s", "rMB/s", "wMB/s", "rrqm/s", "wrqm/s", "r_await", "w_await", "aqu-sz", "%util", "err/s"];
 
@@ -62,7 +62,7 @@ fn rates(earlier: &Stat, now: &Stat) -> [f64; 11] {
         rate(|stat| stat.write_merges),
         part(change(|stat| stat.read_ticks), change(|stat| stat.read_ios)),
         part(change(|stat| stat.write_ticks), change(|stat| stat.write_ios)),
-        // Milliseconds in a second, and parts of a hundred.
+        // Milliseconds per second, and percentages.
         rate(|stat| stat.time_in_queue) / 1e3,
         (rate(|stat| stat.io_ticks) / 10.0).min(100.0),
         rate(|stat| stat.errors.values().sum()),
@@ -115,7 +115,7 @@ impl StatCommand {
     }
 }
 
-/// The rows, each with a line behind it if the queue's device is not well.
+/// The rows. If a queue's device has a problem, a line about that follows its row.
 fn table<'a>(rows: impl Iterator<Item = (&'a Stat, [f64; 11])>, heading: bool, out: &mut dyn Write) -> io::Result<()> {
     if heading {
         let names: Vec<String> = COLUMNS.iter().map(|name| format!("{name:>9}")).collect();

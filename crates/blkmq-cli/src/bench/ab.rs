@@ -61,7 +61,7 @@ impl Bench {
     }
 }
 
-/// What came out. The ratio is that of the operations of all jobs together.
+/// The results. The ratio is that of the operations of all jobs together.
 #[derive(Debug, Serialize)]
 struct Found<'a> {
     knob: &'a str,
@@ -71,11 +71,11 @@ struct Found<'a> {
     low: f64,
     high: f64,
     rounds: usize,
-    /// Operations per second of each.
+    /// Operations per second of each side.
     iops: Sides<Rates>,
-    /// What their requests were stamped by.
+    /// What the requests of each side were stamped by.
     stamps: Sides<&'static str>,
-    /// What requests cost; not on virtual time, which takes none.
+    /// The cost of requests. `None` on virtual time, which takes no CPU time.
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<Sides<Costs>>,
     jobs: Vec<ComparedJob>,
@@ -94,9 +94,9 @@ struct Sides<T> {
 struct Costs {
     /// CPU time of the jobs' threads for each request that the driver got.
     cpu_ns_per_request: f64,
-    /// Share of it that went into waiting for the scheduler's lock, and into polls that found nothing.
+    /// The share of this CPU time that was spent on waiting for the scheduler's lock, and on polls that found nothing.
     wait_share: f64,
-    /// Share of the requests that passed the scheduler by.
+    /// The share of the requests that bypassed the scheduler.
     bypassed_share: f64,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Found<'a> {
 
     fn sections(&self, slice: Duration) -> Vec<Section> {
         let bar = |rates: Rates| Some(Bar::with_interval(rates.median, rates.lower_quartile, rates.upper_quartile));
-        // Both values may be the same, to see what the comparison itself makes of that.
+        // Both values may be the same, to see what the comparison itself reports then.
         let group = |side, value: &str, bar| Group { name: format!("{side}: {}={value}", self.knob), bars: vec![bar] };
         let groups = vec![group("A", self.a, bar(self.iops.a)), group("B", self.b, bar(self.iops.b))];
         let note =

@@ -1,4 +1,4 @@
-//! A run in words.
+//! The report of a run in words.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::target::Time;
 use crate::words::{distinct, short, time, us};
 use crate::{columns, page};
 
-/// All that the words are made from.
+/// Everything that the words are made from.
 pub(super) struct Table<'a> {
     pub(super) name: &'a str,
     pub(super) file: &'a JobFile,
@@ -20,25 +20,25 @@ pub(super) struct Table<'a> {
     pub(super) clock: Time,
 }
 
-/// What one job, or group of threads, did in one direction.
+/// The results of one job, or group of threads, in one direction.
 struct Row {
     name: String,
     kind: &'static str,
-    /// Under [`TITLES`].
+    /// Cells in the order of [`TITLES`].
     cells: Vec<String>,
 }
 
-/// What the block layer made of a load: a line, or what stands under it.
+/// A fact about what the block layer did with a load.
 struct Fact {
     title: &'static str,
     text: String,
-    /// Of what it is a part, or its unit; may be empty.
+    /// What it is a part of, or its unit. It may be empty.
     share: String,
-    /// What the reader should know; may be empty.
+    /// What the reader should know. It may be empty.
     about: &'static str,
 }
 
-/// What is called waiting.
+/// What counts as waiting.
 pub(super) const WAITING: &str = "(for the scheduler's lock, and in looks for completions that had not come)";
 
 const TITLES: [&str; 8] = ["IOPS", "MiB/s", "p50", "p99", "p99.9", "max", "dev p50", "dev p99"];
@@ -83,7 +83,7 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// The same for a report, with what has room there alone.
+    /// The sections for a report, including those that only a report has room for.
     pub(super) fn sections(&self) -> Vec<Section> {
         let reported = reported(&self.file.jobs, self.outcome);
         let named: Vec<(String, &JobOutcome)> =
@@ -103,7 +103,7 @@ impl Table<'_> {
         sections
     }
 
-    /// What ran on what.
+    /// What ran, and on what.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let Self { name, file, outcome, subject, clock } = self;
         let is_real = *clock == Time::Real;
@@ -121,7 +121,7 @@ impl Table<'_> {
         facts
     }
 
-    /// What the block layer made of it.
+    /// What the block layer did with the load.
     fn layer(&self) -> Vec<Fact> {
         let layer = &self.outcome.layer;
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
@@ -161,7 +161,7 @@ fn scheduler(Subject { scheduler, locking, bypass, .. }: &Subject) -> String {
     format!("scheduler {scheduler}, locking {locking}, bypass {}", u8::from(*bypass))
 }
 
-/// What it means that requests are stamped like that.
+/// What it means that requests are stamped in this way.
 fn stamps(name: &str) -> &'static str {
     match name {
         "exact" => "from a clock that is read for each batch, as requests of applications have them",
@@ -172,7 +172,7 @@ fn stamps(name: &str) -> &'static str {
     }
 }
 
-/// The names of what is reported, each another one.
+/// The names of everything that is reported. No two are the same.
 fn names(reported: &[Reported<'_>]) -> Vec<String> {
     distinct(&reported.iter().map(|reported| &*reported.job.name).collect::<Vec<_>>())
 }

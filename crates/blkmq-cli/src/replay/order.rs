@@ -1,4 +1,4 @@
-//! What a replay in order of dispatch prints: the choices of our scheduler beside those of Linux.
+//! The output of a replay in order of dispatch: the choices of our scheduler next to those of Linux.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::json;
 
-/// So many disagreements are told in words.
+/// The most disagreements that are described in words.
 const TOLD: usize = 5;
 
 /// Writes our choices to a file.
@@ -58,7 +58,7 @@ struct Summary {
     first: Option<Disagreement>,
 }
 
-/// A choice on which Linux and we differ.
+/// A choice on which Linux and our scheduler differ.
 #[derive(Debug, Serialize)]
 struct Disagreement {
     time_ns: u64,

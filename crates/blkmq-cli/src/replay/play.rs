@@ -15,7 +15,7 @@ use crate::failure::{Failure, notice};
 use crate::json;
 use crate::target::{self, Time};
 
-/// Requests that each submitter can have outstanding: more than anything but a hopelessly late device leaves behind.
+/// Requests that each submitter can have outstanding. Only a hopelessly late device leaves more behind.
 const SLOTS: u16 = 1024;
 
 impl Replay {
@@ -54,7 +54,7 @@ impl Replay {
         for text in &self.set {
             let fault = |what| fault(&format!("--set {text}"), what);
             match assignment(text)? {
-                // The queue is built with these, since they go together unless both are given.
+                // The queue is built with these two settings. They depend on each other unless both are given.
                 ("locking", value) => locking = value.parse().map_err(fault)?,
                 ("bypass", value) => bypass = Some(target::switch(value).map_err(fault)?),
                 knob => knobs.push((text, knob)),
@@ -81,14 +81,14 @@ impl Replay {
     }
 }
 
-/// Where the trace and where the device ends.
+/// The ends of the trace and of the device.
 fn ends(load: &Load, q: &RequestQueue) -> String {
     let end = load.operations.iter().map(|operation| operation.sector.saturating_add(operation.nr_sectors)).max();
     let capacity = q.limits().capacity_sectors;
     format!("the trace reaches to sector {}, the device to sector {capacity}", end.unwrap_or(0))
 }
 
-/// Says on a terminal how far a replay has come.
+/// Shows on a terminal how far a replay has come.
 struct Progress {
     total: u64,
     shown: bool,
@@ -109,7 +109,7 @@ impl Progress {
     }
 }
 
-/// All that a report is made from.
+/// Everything that a report is made from.
 struct Report<'a> {
     load: &'a Load,
     outcome: &'a Outcome,
@@ -139,7 +139,7 @@ fn seconds(ns: u64) -> String {
 }
 
 impl Report<'_> {
-    /// For people.
+    /// Writes the report for people.
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let (load, outcome, traced) = (self.load, self.outcome, &self.load.traced);
         let (source, nr) = (load.source, load.operations.len());
@@ -208,7 +208,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// For programs.
+    /// The report for programs.
     fn summary(&self) -> Summary<'_> {
         let (traced, outcome) = (&self.load.traced, self.outcome);
         let stats = outcome.stats;

@@ -1,4 +1,4 @@
-//! `blkmq reproduce flood`: a reader beside a flood of writes, with queues of several depths, under every scheduler.
+//! `blkmq reproduce flood`: a reader next to a flood of writes, with queues of several depths, under every scheduler.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -17,10 +17,10 @@ pub(super) const NAME: &str = "flood";
 
 const ABOUT: &str = "What is left of a reader's latency beside four writers with 512 writes outstanding?";
 
-/// How long each way runs unless told otherwise: through several times of garbage collection.
+/// How long each setup runs by default. It is long enough for several garbage collections.
 const RUNTIME: Duration = Duration::from_secs(5);
 
-/// The depths of the SSD's queue: of SATA, of a small NVMe drive, and what the profile was published with.
+/// The depths of the SSD's queue: that of SATA, that of a small NVMe drive, and that of the published profile.
 const DEPTHS: [u16; 3] = [32, 128, 1023];
 
 const PUBLISHED: &str = "\
@@ -30,7 +30,7 @@ reader's p99 beside 8 writers: none 75 ms, mq-deadline 101 ms; beside 32 writers
 #[derive(Debug, Serialize)]
 pub(super) struct FoundFlood {
     about: &'static str,
-    /// How long each row ran, on which time.
+    /// How long each row ran, and on which clock.
     time: String,
     published: &'static str,
     rows: Vec<Row>,
@@ -43,12 +43,12 @@ struct Row {
     load: &'static str,
     #[serde(flatten)]
     flooded: Flooded,
-    /// The reader's p99 over that with the same load and depth and no scheduler.
+    /// The reader's p99, divided by the p99 with the same load and depth and no scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     p99_of_none: Option<f64>,
 }
 
-/// Every way that is tried: no scheduler, each one as it is by default, and each with as many requests as Linux gives
+/// Every setup: no scheduler; each scheduler with its defaults; and each scheduler with as many requests as Linux gives
 /// it.
 fn ways() -> Vec<Way> {
     let loads: [(Load, &[u16]); 2] = [(THREADS, &DEPTHS), (DEEP, &DEPTHS[..1])];
@@ -65,14 +65,14 @@ fn ways() -> Vec<Way> {
     ways
 }
 
-/// Runs all of it; `None` if it was stopped.
+/// Runs all setups. `None` if it was stopped.
 pub(super) fn measure(runtime: Option<Duration>, control: &Control) -> Result<Option<FoundFlood>, Failure> {
     let runtime = runtime.unwrap_or(RUNTIME);
     let mut rows = Vec::new();
     let mut none_p99_ns = 0;
     for way in ways() {
         let Some(flooded) = flood::run(&way, Time::Virtual, runtime, control)? else { return Ok(None) };
-        // The first of each load and depth.
+        // The setup without a scheduler comes first for each load and depth.
         let is_none = way.scheduler == "none";
         if is_none {
             none_p99_ns = flooded.p99_ns;
@@ -134,7 +134,7 @@ impl FoundFlood {
 mod tests {
     use super::*;
 
-    /// A ratio is to the row before it that has none.
+    /// A ratio compares a row with the last row before it that has no ratio.
     #[test]
     fn every_scheduler_follows_none_on_its_load_and_depth() {
         let ways = ways();

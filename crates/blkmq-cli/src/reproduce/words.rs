@@ -1,4 +1,4 @@
-//! What was found, in words and on a page.
+//! The results, in words and on a page.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::page;
 use crate::turns::Rates;
 use crate::words::short;
 
-/// A part of 1 as percent that came on top, or is missing: `+163 %`, `-1.5 %`.
+/// A part of 1 as a percentage that was gained or lost: `+163 %`, `-1.5 %`.
 fn on_top(gain: f64) -> String {
     let percent = 100.0 * gain;
     if percent.abs() < 99.95 { format!("{percent:+.1} %") } else { format!("{percent:+.0} %") }
@@ -25,23 +25,23 @@ fn kib(bytes: f64) -> String {
     format!("{:.1}", bytes / 1024.0)
 }
 
-/// A ratio with its interval; or that there is no difference, as far as the interval tells.
+/// A ratio with its interval, or the statement that there is no difference, if the interval contains 1.
 fn times(&FoundRatio { ratio, low, high, .. }: &FoundRatio) -> String {
     let verdict = if low > 1.0 || high < 1.0 { "" } else { ", no difference that so short a run can tell" };
     format!("{ratio:.2} ({low:.2} .. {high:.2}{verdict})")
 }
 
-/// A cell of what may be missing.
+/// A cell for a value that may be missing.
 fn cell<T>(value: Option<T>, words: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), words)
 }
 
-/// The interval of a gain; nothing where each run gives the same.
+/// The interval of a gain. Empty if each run gives the same result.
 fn interval(&FoundRatio { low, high, .. }: &FoundRatio) -> String {
     let [low, high] = [low, high].map(|ratio| ratio - 1.0);
     match high {
         _ if low >= high => String::new(),
-        // Of two rounds nothing follows.
+        // Two rounds are too few for any conclusion.
         high if high >= 10.0 => format!("{} .. over 1000 %", on_top(low)),
         high => format!("{} .. {}", on_top(low), on_top(high)),
     }
@@ -53,7 +53,7 @@ impl Found {
     }
 }
 
-/// The columns behind the label, with their widths; the last three were published.
+/// The columns after the label, with their widths. The last three are published numbers.
 const COLUMNS: [(&str, usize); 13] = [
     ("IOPS", 8),
     ("gain", 9),
@@ -80,7 +80,7 @@ and in looks for completions that had not come. Passed: requests that passed the
 const LABEL: usize = 44;
 
 fn write_line(label: &str, cells: &[String], out: &mut dyn Write) -> io::Result<()> {
-    // A blank at least between two cells, also where one is wider than its column.
+    // There is at least one blank between two cells, also if a cell is wider than its column.
     let cell = |(cell, (_, width)): (&String, (&str, usize))| format!(" {cell:>0$}", width - 1);
     let cells: String = cells.iter().zip(COLUMNS).map(cell).collect();
     writeln!(out, "{}", format!("{label:LABEL$}{cells}").trim_end())
@@ -116,8 +116,8 @@ impl FoundTable {
         Ok(())
     }
 
-    /// What each step from Linux's lock to the default gains, by name, a line for each; `None` unless the table has
-    /// these rows, whose labels end with `suffix`.
+    /// What each step from Linux's lock to the default gains, by name, one line for each step. `None` unless the table
+    /// has these rows, whose labels end with `suffix`.
     pub(crate) fn steps(&self, suffix: &str) -> Option<String> {
         let (base, locking) = (format!("single{suffix}"), Locking::default());
         let mut lines = format!("On this machine, times the operations of '{base}':");
@@ -136,7 +136,7 @@ impl FoundTable {
         Some(lines)
     }
 
-    /// The table, its rates and its ratios, each beside what was published.
+    /// The table, its rates and its ratios, each next to the published one.
     pub(super) fn sections(&self) -> Vec<Section> {
         let head = [&["", "device", "settings"][..], &COLUMNS.map(|(title, _)| title)].concat();
         let rows = self.rows.iter().map(FoundRow::page_cells).collect();
@@ -195,7 +195,7 @@ impl FoundTable {
 }
 
 impl FoundRow {
-    /// Under [`COLUMNS`].
+    /// The cells of a row, in the order of [`COLUMNS`].
     fn cells(&self) -> Vec<String> {
         vec![
             short(self.iops.median),
@@ -214,14 +214,14 @@ impl FoundRow {
         ]
     }
 
-    /// The same for a page, which has room for more.
+    /// The cells of a row for a page, which has room for more.
     fn page_cells(&self) -> Vec<String> {
         [vec![self.label.clone(), self.device.to_owned(), self.settings.join(", ")], self.cells()].concat()
     }
 }
 
 impl FoundFigure {
-    /// Its bar beside those of the rows, which have a measured one first.
+    /// The bar of a published gain, next to those of the rows. Each group has the measured bar first.
     fn group(&self) -> Group {
         Group { name: self.what.to_owned(), bars: vec![None, Some(Bar::new(self.after / self.before))] }
     }
@@ -253,7 +253,7 @@ mod tests {
         assert!(words.iter().all(|words| words.len() < COLUMNS[2].1));
     }
 
-    /// Red if what the bypass gains is told as the locking's gain, or noise as a gain.
+    /// Red if a gain of the bypass is reported as a gain of the locking, or if noise is reported as a gain.
     #[test]
     fn each_step_is_told_by_its_name() {
         let row = |label: &str, low, high| FoundRow {
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(table.steps(", x"), None);
     }
 
-    /// Red if a published gain has no bar, or stands among the measured ones.
+    /// Red if a published gain has no bar, or if its bar is among the measured ones.
     #[test]
     fn published_gains_are_drawn_beside_the_measured_ones() {
         let [name, about, job, published] = [""; 4];

@@ -12,15 +12,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::notify;
 use crate::failure::Failure;
 
-/// A command that runs.
+/// A command that is running.
 #[derive(Debug)]
 pub(super) struct Running {
-    /// Of this process and of no later one that gets its number.
+    /// It names this process, and no later process with the same number.
     process: OwnedFd,
 }
 
 impl Running {
-    /// Runs `text` by the shell, with what it needs to find the server; `ended` is told how it ends.
+    /// Runs `text` by the shell, with the variables that it needs to find the server. `ended` is told how the command
+    /// ends.
     pub(super) fn start(
         text: &str,
         uri: &str,
@@ -34,7 +35,7 @@ impl Running {
         }
         let mut child = shell.spawn()?;
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).inspect_err(|_| {
-            // Without the server it was started for it is not to run.
+            // The command must not run without the server that it was started for.
             let _ = child.kill();
         })?;
         thread::Builder::new().name("command".to_owned()).spawn(move || ended(child.wait()))?;
@@ -52,12 +53,12 @@ impl Running {
     }
 
     fn send(&self, signal: Signal) {
-        // One that has just ended needs no signal.
+        // A command that has just ended needs no signal.
         let _ = pidfd_send_signal(&self.process, signal);
     }
 }
 
-/// What the end of a command is for the server that was started for it.
+/// What the end of a command means for the server that was started for it.
 pub(super) fn outcome(status: io::Result<ExitStatus>) -> Result<(), Failure> {
     match status.map(code) {
         Ok(0) => Ok(()),
@@ -66,7 +67,7 @@ pub(super) fn outcome(status: io::Result<ExitStatus>) -> Result<(), Failure> {
     }
 }
 
-/// The exit code of a command, as shells tell it.
+/// The exit code of a command, as shells report it.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code).unwrap_or(1)

@@ -1,4 +1,4 @@
-//! What a TOML file says is to be served; its names are those of the options.
+//! The contents of a TOML file that says what is served. Its names are those of the options.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,19 +12,19 @@ use toml::Spanned;
 
 use super::allow;
 
-/// What commands call the export without a name.
+/// The name that commands use for the export without a name.
 const DEFAULT: &str = "default";
 
-/// What commands call an export.
+/// The name that commands use for an export.
 pub(super) fn shown(name: &str) -> &str {
     if name.is_empty() { DEFAULT } else { name }
 }
 
-/// A word, and where it was given.
+/// A word, and the place where it was given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Given {
     pub(super) text: String,
-    /// An option, or a file and line.
+    /// The place: an option, or a file and line.
     pub(super) place: String,
 }
 
@@ -49,39 +49,39 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// These, and where they say nothing, those.
+    /// These settings. For those that are missing, the settings of `others`.
     pub(super) fn or(mut self, others: &Self) -> Self {
         self.scheduler = self.scheduler.or_else(|| others.scheduler.clone());
         self.locking = self.locking.or_else(|| others.locking.clone());
         self.bypass = self.bypass.or_else(|| others.bypass.clone());
-        // What is set last counts.
+        // The last value of a knob counts.
         self.set.splice(0..0, others.set.clone());
         self
     }
 }
 
-/// What an export is in front of.
+/// What is behind an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Disk {
     /// A device with a queue of its own.
     Own { device: Given, settings: Settings },
-    /// The queue of the export of that name; it has one of its own.
+    /// The queue of another export, which is named here and has a queue of its own.
     Shared(Given),
 }
 
 /// What clients find under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Export {
-    /// As clients ask for it; empty for the default export.
+    /// The name that clients ask for. Empty for the default export.
     pub(super) name: Given,
     pub(super) disk: Disk,
     pub(super) read_only: bool,
     pub(super) description: String,
-    /// The share of each of its clients relative to other clients, 1 to 1000.
+    /// The share of each of its clients, relative to other clients: 1 to 1000.
     pub(super) weight: u16,
     /// The priority of its clients' operations.
     pub(super) priority: IoPriority,
-    /// The clients that may use it, if that was said.
+    /// The clients that may use it, if there is a list.
     pub(super) allow: Option<Allow>,
 }
 
@@ -96,7 +96,7 @@ impl Export {
         Self { name, disk, read_only, description, weight: 100, priority: IoPriority::default(), allow: None }
     }
 
-    /// What commands call its queue.
+    /// The name that commands use for its queue.
     pub(super) fn queue(&self) -> &str {
         match &self.disk {
             Disk::Own { .. } => shown(&self.name.text),
@@ -105,21 +105,21 @@ impl Export {
     }
 }
 
-/// How clients are encrypted.
+/// How the connections of clients are encrypted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tls {
     /// The folder with the certificates.
     pub(super) folder: Given,
-    /// Clients that do not encrypt get nothing.
+    /// Whether clients that do not encrypt get nothing.
     pub(super) is_required: bool,
-    /// Clients must have certificates of their own.
+    /// Whether clients must have certificates of their own.
     pub(super) verifies_peer: bool,
 }
 
-/// Puts together what was said about TLS.
+/// Combines the settings of TLS.
 pub(super) fn tls(mode: Option<Given>, folder: Option<Given>, verifies_peer: bool) -> Result<Option<Tls>, TextError> {
     let is_required = match mode.as_ref().map(|mode| mode.text.as_str()) {
-        // Whatever else was said may stay for when it is switched on again.
+        // The other settings may stay in the file for the time when TLS is switched on again.
         Some("off") => return Ok(None),
         Some("on") => false,
         Some("require") => true,
@@ -145,7 +145,7 @@ pub(super) fn tls(mode: Option<Given>, folder: Option<Given>, verifies_peer: boo
     Ok(Some(Tls { folder, is_required, verifies_peer }))
 }
 
-/// Each export has a name that clients and commands can tell from the others'.
+/// Checks that each export has a name that differs from the others' names, for clients and for commands.
 pub(super) fn check_names(exports: &[Export]) -> Result<(), TextError> {
     for (index, Export { name, .. }) in exports.iter().enumerate() {
         let text = &name.text;
@@ -164,7 +164,7 @@ pub(super) fn check_names(exports: &[Export]) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Every queue that is shared is another export's own.
+/// Checks that every shared queue is the own queue of another export.
 pub(super) fn check_shared(exports: &[Export]) -> Result<(), TextError> {
     for Export { disk, .. } in exports {
         let Disk::Shared(queue) = disk else { continue };
@@ -182,7 +182,7 @@ pub(super) fn check_shared(exports: &[Export]) -> Result<(), TextError> {
     Ok(())
 }
 
-/// What a file says, once it has been checked.
+/// The contents of a file, once they are checked.
 #[derive(Debug, Default)]
 pub(super) struct File {
     pub(super) device: Option<Given>,
@@ -266,7 +266,7 @@ enum Addresses {
     Many(Vec<String>),
 }
 
-/// A knob's value, in whatever type comes naturally.
+/// The value of a knob, in any suitable type.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a number, a text, or true or false")]
 pub(super) enum Word {
@@ -285,7 +285,7 @@ impl Word {
     }
 }
 
-/// A file, to say where in it something is.
+/// A file, used to say where in it something is.
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
@@ -354,7 +354,7 @@ impl Source<'_> {
     }
 }
 
-/// Reads a priority as tools for Linux write it: `rt/0`, `be/4`, `idle`.
+/// Reads a priority in the form of Linux's tools: `rt/0`, `be/4`, `idle`.
 pub(super) fn priority(text: &str) -> Result<IoPriority, String> {
     let (class, level) = match text.split_once('/') {
         Some((class, level)) => (class, level.parse().ok().filter(|level| *level <= 7)),
@@ -371,7 +371,7 @@ pub(super) fn priority(text: &str) -> Result<IoPriority, String> {
 }
 
 impl File {
-    /// Reads the text of a file; `path` is what a reader of an error calls it.
+    /// Reads the text of a file. `path` is the name of the file in errors.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, TextError> {
         let source = Source { path, text };
         let written: Written = toml::from_str(text).map_err(|error| TextError {

@@ -1,4 +1,4 @@
-//! Open files: each client needs some, and systems give a process few unless it asks.
+//! Open files: each client needs some, and systems give a process few unless it asks for more.
 
 use std::fs;
 use std::io;
@@ -11,20 +11,20 @@ const PER_CLIENT: u64 = 2;
 /// again.
 const SPARE: u64 = 128 * PER_CLIENT + 64;
 
-/// What the limits come to for so many clients.
+/// The result of comparing the limits with the number of clients.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// There are enough.
+    /// There are enough descriptors.
     Enough,
-    /// There are, once the limit is set to this.
+    /// There are enough once the limit is raised to this number.
     Raise(u64),
-    /// There are not: the limit may be set to the first number, and the second would be needed.
+    /// There are not enough: the limit can be raised to the first number, but the second number is needed.
     TooFew(u64, u64),
 }
 
 fn judge(limit: Rlimit, nr_open: u64, clients: u64) -> Verdict {
     let wanted = nr_open.saturating_add(SPARE).saturating_add(clients.saturating_mul(PER_CLIENT));
-    // No number: there is no limit.
+    // Without a number there is no limit.
     if limit.current.is_none_or(|current| current >= wanted) {
         return Verdict::Enough;
     }
@@ -34,8 +34,8 @@ fn judge(limit: Rlimit, nr_open: u64, clients: u64) -> Verdict {
     }
 }
 
-/// Sees to it that so many clients can be served at once, as far as the system allows. What the operator is to know and
-/// do, if it does not. Called once the devices are open.
+/// Makes sure that this many clients can be served at once, as far as the system allows. If it does not, returns what
+/// the operator should know and do. Called once the devices are open.
 pub(super) fn provide(clients: u64) -> Option<String> {
     let nr_open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
     let limit = getrlimit(Resource::Nofile);
@@ -60,7 +60,7 @@ pub(super) fn provide(clients: u64) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Red if a limit that can be raised is complained of, or one that cannot is not.
+    /// Red if there is a complaint about a limit that can be raised, or no complaint about one that cannot.
     #[test]
     fn limits_are_raised_where_that_helps_and_told_where_it_does_not() {
         let limit = |current, maximum| Rlimit { current, maximum };

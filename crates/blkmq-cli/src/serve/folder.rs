@@ -1,4 +1,4 @@
-//! The folder where servers put their sockets, unless told otherwise, and where commands look for them.
+//! The folder where servers put their sockets by default, and where commands look for them.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -17,7 +17,7 @@ const CONTROL: &str = "control";
 /// What the socket for NBD's name ends in.
 const NBD: &str = "nbd";
 
-/// Where the folder is, whether it exists or not.
+/// The path of the folder, whether it exists or not.
 pub(crate) fn path() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()) {
         Some(folder) => folder.join("blkmq"),
@@ -25,7 +25,7 @@ pub(crate) fn path() -> PathBuf {
     }
 }
 
-/// Refuses a folder that another user owns or can write to: that user could put a socket in the place of ours.
+/// Refuses a folder that another user owns or can write to: that user could replace our socket.
 fn check(path: &Path) -> Result<(), Failure> {
     let wrong = |what: &str| Err(Failure::Running(format!("{}: {what}", path.display())));
     let found = fs::symlink_metadata(path).map_err(|error| Failure::writing(path.display(), &error))?;
@@ -41,7 +41,7 @@ fn check(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the folder if it is not there, and removes what servers left in it that were killed.
+/// Makes the folder if it does not exist, and removes the sockets of servers that were killed.
 pub(super) fn make() -> Result<PathBuf, Failure> {
     let path = path();
     match DirBuilder::new().mode(0o700).create(&path) {
@@ -49,7 +49,7 @@ pub(super) fn make() -> Result<PathBuf, Failure> {
         _ => check(&path),
     }?;
     for (_, socket) in sockets(&path)?.into_iter().filter(|(pid, socket)| is_dead(*pid) && is_stale(socket)) {
-        // Another server may be just as tidy.
+        // Another server may have removed it at the same time.
         let _ = fs::remove_file(socket);
     }
     Ok(path)
@@ -92,17 +92,17 @@ fn is_stale(path: &Path) -> bool {
         && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// A socket in a folder, which goes with this value.
+/// A socket in a folder. Its file is removed with this value.
 #[derive(Debug)]
 pub(super) struct Socket {
     path: PathBuf,
-    /// The file's device and number: what another process has put there since stays. No other file gets the number
-    /// while the listener is open.
+    /// The file's device and number. A file that another process has put there since is not removed. While the listener
+    /// is open, no other file gets this number.
     identity: (u64, u64),
 }
 
 impl Socket {
-    /// Listens at a path, for this user alone. A socket that a process left there is replaced, and nothing else.
+    /// Listens at a path, for this user only. A socket that a process left there is replaced, and nothing else is.
     pub(super) fn listen(path: &Path) -> Result<(UnixListener, Self), Failure> {
         let wrong = |what: &str| Failure::Running(format!("{}: {what}", path.display()));
         match fs::symlink_metadata(path) {
@@ -117,7 +117,8 @@ impl Socket {
     }
 
     fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
-        // The mode has to be right from the first moment. The mask is the whole process's, which has one thread so far.
+        // The mode has to be right from the first moment. The mask is that of the whole process, which has one thread
+        // so far.
         let mask = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
         let listener = UnixListener::bind(path);
         umask(mask);

@@ -1,4 +1,4 @@
-//! What the service manager that started the server is told of it, by the socket that it named.
+//! What the service manager that started the server is told, through the socket that the manager named.
 
 use std::env;
 use std::io;
@@ -6,22 +6,22 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The variable that names the socket. It does not hold for programs that this one starts.
+/// The variable that names the socket. It is not for programs that this one starts.
 pub(super) const VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// The server serves.
+/// Tells that the server serves.
 pub(super) fn ready() {
     tell("READY=1\n");
 }
 
-/// The server has begun to end.
+/// Tells that the server has begun to end.
 pub(super) fn stopping() {
     tell("STOPPING=1\n");
 }
 
 fn tell(state: &str) {
     if let Some(socket) = env::var_os(VARIABLE) {
-        // A manager that cannot be told waits in vain, and says so itself.
+        // A manager that cannot be told waits in vain, and reports that itself.
         let _ = send(socket.as_bytes(), state);
     }
 }

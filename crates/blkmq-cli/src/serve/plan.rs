@@ -1,4 +1,5 @@
-//! What a server is to do: the words of the command line, and where they say nothing, those of the file that it names.
+//! What a server has to do: the words of the command line, and for what these leave out, the words of the file that it
+//! names.
 
 use std::path::{Path, PathBuf};
 
@@ -9,23 +10,23 @@ use super::sandbox::Identity;
 use super::{Serve, allow};
 use crate::file;
 
-/// What is served when nothing says otherwise.
+/// The device that is served by default.
 const RAM_DISK: &str = "ram,size=1G";
 
 /// Everything that a server is told.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) nbd: Vec<Given>,
-    /// `None`: they are not.
+    /// `None`: connections are not encrypted.
     pub(super) tls: Option<Tls>,
     pub(super) exports: Vec<Export>,
     pub(super) control: Option<PathBuf>,
-    /// Where the metrics are read by TCP.
+    /// The address at which the metrics are read by TCP.
     pub(super) metrics: Option<Given>,
     pub(super) run: Option<String>,
-    /// The user that the server goes on as, if that was said.
+    /// The user that the server becomes, if one was given.
     pub(super) identity: Option<Identity>,
-    /// Whether it gives up what it does not need.
+    /// Whether the server gives up what it does not need.
     pub(super) sandbox: bool,
     pub(super) max_connections: Option<u16>,
     pub(super) memory: Option<Given>,
@@ -48,7 +49,7 @@ fn of_path(path: &Path) -> Result<Given, TextError> {
 }
 
 impl Plan {
-    /// Reads the command line, and the file that it names. Where both say something, the command line counts.
+    /// Reads the command line, and the file that it names. If both say something, the command line counts.
     pub(super) fn new(options: &Serve) -> Result<Self, TextError> {
         let file = match options.config.as_ref().or(options.check.as_ref()) {
             Some(path) => File::parse(path, &file::read(path)?)?,

@@ -1,4 +1,4 @@
-//! Which of another server's sockets the one that takes its place listens with.
+//! Which of another server's sockets a server uses when it takes the other's place.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -21,8 +21,8 @@ fn is_at(socket: &OwnedFd, address: &Address) -> bool {
     }
 }
 
-/// The sockets at these addresses, and the addresses that none of them is at. Without addresses it is all sockets;
-/// others are closed.
+/// The sockets that listen at these addresses, and the addresses for which there is no socket. Without addresses, all
+/// sockets. The others are closed.
 pub(super) fn choose(sockets: Vec<OwnedFd>, addresses: Vec<Address>) -> (Vec<OwnedFd>, Vec<Address>) {
     if addresses.is_empty() {
         return (sockets, addresses);

@@ -1,4 +1,4 @@
-//! The jobs of a comparison, one by one: that all of them together do as much says nothing of what each of them gets.
+//! The jobs of a comparison, one by one: the sum over all jobs does not tell what each job gets.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -17,41 +17,42 @@ pub(super) struct ComparedJob {
     job: String,
     /// Operations per second.
     iops: Compared,
-    /// Percentiles of single slices, in nanoseconds; none if the job has no latencies measured, or nothing completed.
+    /// Percentiles of single slices, in nanoseconds. `None` if the job does not measure latencies, or if nothing
+    /// completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     p50_ns: Option<Compared>,
     #[serde(skip_serializing_if = "Option::is_none")]
     p99_ns: Option<Compared>,
 }
 
-/// What the slices of both sides came to.
+/// The results of the slices of both sides.
 #[derive(Debug, Serialize)]
 struct Compared {
     a: Rates,
     b: Rates,
-    /// B/A; none if there are not two rounds with numbers above 0 on both sides.
+    /// B/A. `None` if there are fewer than two rounds with numbers above 0 on both sides.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<FoundRatio>,
 }
 
-/// With its 95 % interval.
+/// A ratio with its 95 % interval.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct FoundRatio {
     ratio: f64,
     low: f64,
     high: f64,
-    /// Rounds that it rests on.
+    /// The number of rounds that the ratio comes from.
     rounds: usize,
 }
 
 impl Compared {
-    /// `None` without a number on each side. The ratio is one of numbers of `least` at least.
+    /// `None` if a side has no number. For the ratio, numbers below `least` count as `least`.
     fn new(a: &[f64], b: &[f64], least: f64) -> Option<Self> {
         let spread = |side: &[f64]| {
             let numbers: Vec<f64> = side.iter().copied().filter(|number| number.is_finite()).collect();
             Spread::new(&numbers).map(Rates::from)
         };
-        // Not by what `max` makes of no number.
+        // `max` is not used, because it would turn "not a number" into a number.
         let raised = |side: &[f64]| side.iter().map(|n| if *n < least { least } else { *n }).collect::<Vec<_>>();
         let is_something = |side: &[f64]| side.iter().any(|number| *number > 0.0);
         let found = (is_something(a) || is_something(b)).then(|| Ratio::new(&raised(a), &raised(b))).flatten();
@@ -61,9 +62,9 @@ impl Compared {
 }
 
 impl ComparedJob {
-    /// From slices of that length.
+    /// Makes a comparison of slices of this length.
     pub(super) fn new(job: String, a: &JobSlices, b: &JobSlices, slice: Duration) -> Self {
-        // A job that is starved does nothing in a slice, and nothing has no ratio: it counts as half an operation.
+        // A job that is starved does nothing in a slice, and zero has no ratio. So it counts as half an operation.
         let least = 0.5 / slice.as_secs_f64();
         Self {
             job,
@@ -73,7 +74,7 @@ impl ComparedJob {
         }
     }
 
-    /// What is compared, with its name.
+    /// The compared quantities, with their names.
     fn rows(&self) -> impl Iterator<Item = (&'static str, &Compared)> {
         let times = [("p50 us", &self.p50_ns), ("p99 us", &self.p99_ns)];
         let times = times.into_iter().filter_map(|(name, compared)| Some((name, compared.as_ref()?)));
@@ -106,7 +107,7 @@ fn cells(jobs: &[ComparedJob]) -> Vec<Vec<String>> {
     rows
 }
 
-/// A ratio with as many digits as say something, however small or large it is.
+/// A ratio with all significant digits, however small or large it is.
 fn digits(ratio: f64) -> String {
     match ratio {
         100.0.. => format!("{ratio:.0}"),
@@ -115,7 +116,7 @@ fn digits(ratio: f64) -> String {
     }
 }
 
-/// A table in words.
+/// Writes a table in words.
 pub(super) fn write(jobs: &[ComparedJob], out: &mut dyn Write) -> io::Result<()> {
     let rows = [vec![TITLES.map(str::to_owned).to_vec()], cells(jobs)].concat();
     writeln!(out)?;
@@ -125,12 +126,12 @@ pub(super) fn write(jobs: &[ComparedJob], out: &mut dyn Write) -> io::Result<()>
     writeln!(out, "{ABOUT}")
 }
 
-/// The same for a report.
+/// The table for a report.
 pub(super) fn table(jobs: &[ComparedJob]) -> Section {
     page::table("Jobs", ABOUT, &TITLES, cells(jobs))
 }
 
-/// The ratios of each job as bars.
+/// The ratios of each job, as bars.
 pub(super) fn bars(jobs: &[ComparedJob]) -> Section {
     let bar = |compared: Option<&Compared>| {
         let FoundRatio { ratio, low, high, .. } = compared?.ratio?;
@@ -146,12 +147,12 @@ pub(super) fn bars(jobs: &[ComparedJob]) -> Section {
 mod tests {
     use super::*;
 
-    /// Slices of a second.
+    /// A comparison of slices of a second.
     fn compared(a: [f64; 4], b: [f64; 4]) -> Option<Compared> {
         Compared::new(&a, &b, 0.5)
     }
 
-    /// Red if a side that does nothing leaves the job out, or makes of nothing as much as of something.
+    /// Red if a job is left out because one side does nothing, or if doing nothing counts as much as doing something.
     #[test]
     fn a_job_that_is_starved_has_a_ratio() {
         let starved = compared([100.0; 4], [0.0; 4]).unwrap();

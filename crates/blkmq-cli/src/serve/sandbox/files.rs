@@ -9,9 +9,9 @@ use landlock::{
 
 use super::Needs;
 
-/// The newest rights that are asked for; a kernel that has fewer gives those that it has.
+/// The newest rights that are asked for. A kernel that has fewer rights gives those that it has.
 const NEWEST: ABI = ABI::V6;
-/// What names of machines are looked up in.
+/// The files in which names of machines are looked up.
 pub(super) const OF_NAMES: [&str; 6] =
     ["/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/run/systemd/resolve"];
 
@@ -35,7 +35,7 @@ impl Rules {
         Ok(Self(rules))
     }
 
-    /// Puts them in force, for this thread and those that it starts.
+    /// Puts the rules in force, for this thread and those that it starts.
     pub(super) fn enter(self) -> Result<(), String> {
         let status = self.0.restrict_self().map_err(|error| error.to_string())?;
         match status.ruleset {
@@ -45,8 +45,8 @@ impl Rules {
     }
 }
 
-/// Where the files for TLS are: the folder, and those that links in it lead to, whose files change their names when
-/// certificates are renewed.
+/// The folders with the files for TLS: the folder itself, and those that links in it lead to. The names of files change
+/// in these when certificates are renewed.
 pub(super) fn of_tls(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let is_pem = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pem");

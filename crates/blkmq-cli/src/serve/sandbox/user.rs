@@ -1,4 +1,4 @@
-//! The user and group that a server goes on as.
+//! The user and group that a server becomes.
 
 use std::ffi::CString;
 
@@ -12,15 +12,15 @@ use crate::serve::config::Given;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::serve) struct Identity {
     user: Option<Uid>,
-    /// As the machine knows the user, for the groups that it is in.
+    /// The user's name on this machine, for the groups that the user is in.
     name: Option<CString>,
     group: Gid,
-    /// What was asked for.
+    /// The user or group that was asked for.
     given: Given,
 }
 
 impl Identity {
-    /// Looks up what was asked for; `None` if nothing was. Without a group it is the user's own.
+    /// Looks up the user and group that were asked for. `None` if none were. Without a group, it is the user's own.
     pub(in crate::serve) fn find(user: Option<&Given>, group: Option<&Given>) -> Result<Option<Self>, TextError> {
         let Some(given) = user.or(group).cloned() else { return Ok(None) };
         let known = user.map(find_user).transpose()?;
@@ -37,7 +37,7 @@ impl Identity {
         Ok(Some(Self { user, name, group, given }))
     }
 
-    /// Becomes it, with all threads, and for good.
+    /// Becomes this user, with all threads, for good.
     pub(super) fn take(&self) -> Result<(), Failure> {
         self.change().map_err(|error| {
             let what = format!("cannot go on as '{}': {error}; a server that root starts can", self.given.text);
@@ -51,7 +51,7 @@ impl Identity {
             None => setgroups(&[self.group])?,
         }
         setgid(self.group)?;
-        // Last, for it takes the right to do the rest.
+        // This comes last, because it takes away the right to do the rest.
         self.user.map_or(Ok(()), setuid)
     }
 }
