@@ -1,7 +1,7 @@
 //! The least that an NBD server does, made from the parts of the protocol that need no socket: a thread that sleeps
-//! until something comes, one receive and one send for all of it, and no device. `floor SOCKET` serves a GiB of zeroes
-//! that forgets what is written; `scripts/servers` measures it beside others, as what is left when a server costs
-//! nothing. Without an argument it answers one read of its own.
+//! until something comes, one receive and one send for everything that came, and no device. `floor SOCKET` serves a GiB
+//! of zeroes that forgets what is written. `scripts/servers` measures it next to other servers, to show what remains
+//! when the server itself costs nothing. Without an argument it answers one read of its own.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use blkmq_export::nbd::reply::Head;
 use blkmq_export::nbd::{MAX_PAYLOAD, OPTION_MAGIC, REQUEST_MAGIC, options, transmission};
 
 const SIZE: u64 = 1 << 30;
-/// Bytes that are received at once.
+/// The most bytes that one call receives.
 const RECEIVED_AT_ONCE: usize = 256 << 10;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -29,7 +29,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Appends what has come; an error if that is nothing any more.
+/// Appends what has come. An error if the client has closed the connection.
 fn receive(stream: &mut UnixStream, input: &mut Vec<u8>, buffer: &mut [u8]) -> Outcome<()> {
     let received = stream.read(buffer)?;
     if received == 0 {
@@ -64,7 +64,7 @@ fn serve(mut stream: UnixStream) -> Outcome<()> {
     }
 }
 
-/// Talks until an export is chosen; the last answers are left in `output`. `None` if the client wants none.
+/// Talks until an export is chosen. The last answers are left in `output`. `None` if the client wants no export.
 fn negotiate(
     stream: &mut UnixStream,
     input: &mut Vec<u8>,
@@ -97,8 +97,8 @@ fn negotiate(
     }
 }
 
-/// Appends the answers to all requests that are there as a whole. Returns how many bytes they took, or `None` if the
-/// client leaves.
+/// Appends the answers to all complete requests. Returns how many bytes the requests took, or `None` if the client
+/// leaves.
 fn answer(terms: &Terms, input: &[u8], output: &mut Vec<u8>) -> Outcome<Option<usize>> {
     let mut used = 0;
     while let Some(head) = input[used..].first_chunk::<REQUEST_SIZE>() {
@@ -144,11 +144,12 @@ fn answer(terms: &Terms, input: &[u8], output: &mut Vec<u8>) -> Outcome<Option<u
 fn try_it() -> Outcome<()> {
     let (mut client, server) = UnixStream::pair()?;
     let server = thread::spawn(|| serve(server));
-    // The greeting, fixed newstyle without zeroes; the option GO with an empty name and no questions.
+    // The greeting (fixed newstyle without zeroes), and the option GO with an empty name and no questions.
     client.read_exact(&mut [0; 18])?;
     let option = [&OPTION_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &6_u32.to_be_bytes(), &[0; 6]].concat();
     client.write_all(&[&3_u32.to_be_bytes()[..], &option].concat())?;
-    // Each answer has a head of 20 bytes, whose last four say how much follows; the one of type 1 is the last.
+    // Each answer has a head of 20 bytes. Its last four bytes give the length of the rest. The answer of type 1 is the
+    // last.
     let mut head = [0; 20];
     while head[12..16] != [0, 0, 0, 1] {
         client.read_exact(&mut head)?;

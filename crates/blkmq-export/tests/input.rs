@@ -1,5 +1,5 @@
-//! Bytes that are almost right: no negotiation and no request makes the parsers panic, use more than there is, or let
-//! through what the export does not hold.
+//! Bytes that are almost right. No negotiation and no request makes the parsers panic, use more bytes than there are,
+//! or accept a request outside of the export.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ fn a_request_that_is_let_through_lies_within_its_export() {
         let mut bytes = [0; REQUEST_SIZE];
         random.fill(&mut bytes[..]);
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-        // Mostly small numbers, so that many are right.
+        // Mostly small numbers, so that many requests are valid.
         bytes[4] = 0;
         bytes[6] = 0;
         bytes[7] %= 9;

@@ -20,7 +20,7 @@ const INVALID: u32 = 22;
 const NO_SPACE: u32 = 28;
 const NOT_SUPPORTED: u32 = 95;
 
-/// Devices with small and large blocks, at once and later, with and without a limit that cuts requests.
+/// Devices with small and large blocks, which complete at once or later, with and without a limit that cuts requests.
 const DEVICES: [&str; 4] = [
     "ram,size=1M",
     "ram,size=1M,bs=4K",
@@ -38,7 +38,8 @@ fn usize_range(offset: u64, length: u32) -> Range<usize> {
     offset as usize..offset as usize + length as usize
 }
 
-/// One client against an array of bytes. Red if a byte outside of a change changes, or one inside does not.
+/// One client, compared with an array of bytes. Red if a byte outside of a change changes, or if a byte inside does
+/// not.
 #[test]
 fn any_bytes_are_read_and_changed_and_no_others() {
     let mut random = SmallRng::seed_from_u64(seed());
@@ -87,8 +88,8 @@ fn any_bytes_are_read_and_changed_and_no_others() {
     }
 }
 
-/// Red if a device that lacks bytes of its last sector is told to be longer or shorter than it is, or its last bytes
-/// are reached only together with those that it lacks.
+/// Red if the reported length of a device that lacks bytes of its last sector is too long or too short, or if its last
+/// bytes can be reached only together with the missing ones.
 #[test]
 fn a_device_that_ends_within_a_sector_is_reached_to_its_last_byte_and_no_further() {
     let mut device = Device::new();
@@ -112,13 +113,13 @@ fn a_device_that_ends_within_a_sector_is_reached_to_its_last_byte_and_no_further
     assert!(client.read(0, 1000) == Ok(expected));
 }
 
-/// Many requests at a time of one client that owns every `of`-th stretch of seven bytes of the first `blocks` blocks.
+/// Many requests at a time of one client, which owns every `of`-th stretch of seven bytes of the first `blocks` blocks.
 fn write_own_bytes(client: &mut Client, own: u64, of: u64, size: u64, mut random: SmallRng) {
     const STRETCH: u64 = 7;
     let stretches: Vec<_> = (0..size / STRETCH).filter(|stretch| stretch % of == own).collect();
     let mut model = vec![0; size as usize];
     for _ in 0..60 {
-        // No two of a round have a byte in common, for they may be done in any order.
+        // No two requests of a round have a byte in common, because they may be done in any order.
         let from = random.random_range(0..stretches.len());
         let round: Vec<_> = stretches[from..].iter().take(random.random_range(1..12)).collect();
         for stretch in &round {
@@ -144,14 +145,14 @@ fn write_own_bytes(client: &mut Client, own: u64, of: u64, size: u64, mut random
     }
 }
 
-/// Red if parts of one block are read, changed and written without a turn: some client misses bytes that the write of
-/// another took back.
+/// Red if parts of one block are read, changed and written without a turn: the write of one client would then undo the
+/// bytes of another.
 #[test]
 fn clients_that_change_other_bytes_of_the_same_blocks_lose_none() {
     let seed = seed();
     for device in DEVICES {
         let q = queue(device);
-        // Two servers, for the turns are the queue's.
+        // There are two servers, because the turns belong to the queue.
         let servers = [server_with(&q, Bounds::default()), server_with(&q, Bounds { requests: 5, bytes: 65536 })];
         let (nr_clients, size) = (6, 2 * u64::from(q.limits().logical_block_size));
         thread::scope(|scope| {
@@ -164,8 +165,8 @@ fn clients_that_change_other_bytes_of_the_same_blocks_lose_none() {
     }
 }
 
-/// Changes all of some blocks again and again, and looks whether that stays but for the first byte of each, which is
-/// another's.
+/// Changes all of some blocks again and again, and checks that they stay as written, except for the first byte of each
+/// block, which belongs to another client.
 fn write_whole_blocks(client: &mut Client, block: u32, start: u64, rounds: u32) {
     for round in 0..rounds {
         let value = round as u8 | 1;
@@ -186,8 +187,8 @@ fn write_whole_blocks(client: &mut Client, block: u32, start: u64, rounds: u32) 
     }
 }
 
-/// Red if a change of a part does not wait for changes of its block that are under way, or a change of the block not
-/// for the part.
+/// Red if a change of a part does not wait for changes of its block that are in progress, or if a change of the block
+/// does not wait for the part.
 #[test]
 fn a_change_of_a_part_undoes_no_change_of_its_block() {
     for device in DEVICES {
@@ -211,14 +212,14 @@ fn a_change_of_a_part_undoes_no_change_of_its_block() {
                 let mut random = SmallRng::seed_from_u64(seed);
                 scope.spawn(move || {
                     start.wait();
-                    // Relaxed: that it is over orders nothing.
+                    // Relaxed: the flag only ends the loop, and orders nothing.
                     while !is_over.load(Ordering::Relaxed) {
                         let offset = random.random_range(0..4) * u64::from(block);
                         assert_eq!(client.write(offset, &[9]), Ok(vec![]));
                     }
                 });
             }
-            // A panic of a writer ends the others too, and is told after that.
+            // A panic of a writer also ends the others, and is reported after that.
             let results: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
             is_over.store(true, Ordering::Relaxed);
             results.into_iter().for_each(|result| result.unwrap());
@@ -227,7 +228,7 @@ fn a_change_of_a_part_undoes_no_change_of_its_block() {
 }
 
 /// The same for one connection, whose requests may be done in any order. Red if its parts do not wait for its own
-/// changes of blocks, or those not for the parts.
+/// changes of blocks, or if these do not wait for the parts.
 #[test]
 fn a_change_of_a_part_undoes_no_change_of_its_block_by_the_same_client() {
     let disordered = Device { reads_first: true, ..Device::new() }.queue();
@@ -239,7 +240,7 @@ fn a_change_of_a_part_undoes_no_change_of_its_block_by_the_same_client() {
             let mut bytes = Vec::new();
             let part = [request(commands::WRITE, 0, 0, 0, 1), vec![9]].concat();
             let whole = [request(commands::WRITE, 0, 0, 0, block), vec![round; block as usize]].concat();
-            // All orders of both, with at least one change of the whole block.
+            // All orders of both kinds, with at least one change of the whole block.
             let pattern = 1 + round % 31;
             (0..5).for_each(|bit| bytes.extend(if pattern >> bit & 1 == 0 { &part } else { &whole }));
             client.send(&bytes);
@@ -250,8 +251,8 @@ fn a_change_of_a_part_undoes_no_change_of_its_block_by_the_same_client() {
     }
 }
 
-/// Red if connections that have nothing to do with a block are waited for without being woken, or a client that goes
-/// away in the midst of a change keeps its turn.
+/// Red if a change waits for connections that have nothing to do with the block and does not wake them, or if a client
+/// that leaves in the middle of a change keeps its turn.
 #[test]
 fn clients_that_sleep_or_go_away_hold_nobody_up() {
     for device in DEVICES {
@@ -263,7 +264,7 @@ fn clients_that_sleep_or_go_away_hold_nobody_up() {
             for offset in 0..40 {
                 gone.send(&[request(commands::WRITE, 0, 0, offset, 1), vec![round]].concat());
             }
-            // And one whose byte never comes.
+            // One more write, whose data never comes.
             gone.send(&request(commands::WRITE, 0, 0, 100, 1));
             drop(gone);
             let mut client = Client::simple(&server);
@@ -288,7 +289,7 @@ fn bytes_beyond_the_end_are_refused_as_blocks_are() {
     assert_eq!(client.read(size - 3, 4), Err(INVALID));
     assert_eq!(client.call(commands::WRITE_ZEROES, 0, size, 1, &[]), Err(NO_SPACE));
     assert_eq!(client.call(commands::TRIM, 0, size - 3, 4, &[]), Err(INVALID));
-    // Zeroes in a part of a block are written after a read, which is not fast.
+    // Zeroes in a part of a block are written after a read, so they are not fast.
     let fast = command_flags::FAST_ZERO;
     assert_eq!(client.call(commands::WRITE_ZEROES, fast, 0, 4097, &[]), Err(NOT_SUPPORTED));
     assert_eq!(client.call(commands::WRITE_ZEROES, fast, 0, 8192, &[]), Ok(vec![]));
@@ -301,7 +302,7 @@ fn fails(op: Op) -> (Arc<RequestQueue>, Server) {
     (q, server)
 }
 
-/// Red if a part is written though what is around it could not be read, or a turn is kept after a failure.
+/// Red if a part is written although the rest of its block could not be read, or if a turn is kept after a failure.
 #[test]
 fn a_part_that_fails_is_told_of_and_gives_its_turn_away() {
     let (_, server) = fails(Op::Read);
@@ -319,8 +320,8 @@ fn a_part_that_fails_is_told_of_and_gives_its_turn_away() {
     }
 }
 
-/// Red if the write of a part forgets the client's FUA, or a part that covers several blocks reads more than those at
-/// its ends.
+/// Red if the write of a part ignores the client's FUA, or if a part that covers several blocks reads more than the
+/// blocks at its ends.
 #[test]
 fn a_part_reads_the_blocks_at_its_ends_and_is_durable_when_asked_to() {
     let device = Device::new();

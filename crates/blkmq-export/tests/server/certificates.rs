@@ -1,4 +1,4 @@
-//! Which certificates, keys and lists are of use, what is said of others, and how they change while a server runs.
+//! Which certificates, keys and lists can be used, what is said of others, and how they change while a server runs.
 
 use std::fs;
 use std::io::Write;
@@ -19,8 +19,8 @@ use crate::papers::{Authority, RsaPublic};
 use crate::tls::{Site, open_to_all, start_telling};
 use crate::{builder, queue};
 
-/// A private key, and the public one, as 'openssl genrsa' makes them. Of the largest there is a public one alone, whose
-/// modulus is any number of that size.
+/// Private keys with their public keys, as 'openssl genrsa' makes them. For the largest size there is only a public
+/// key, whose modulus is any number of that size.
 const RSA: [(usize, &str); 7] = [
     (1024, include_str!("keys/rsa-1024.pem")),
     (2048, include_str!("keys/rsa-2048.pem")),
@@ -43,7 +43,7 @@ fn write(site: &Site, name: &str, text: &str) {
     fs::write(site.folder.path().join(name), text).expect("there is room for a file");
 }
 
-/// Red if the size of the key is left to the provider of cryptography, which calls it 'TooLarge', or
+/// Red if the size of the key is left to the provider of cryptography, which reports 'TooLarge' or
 /// 'PrivateModulusLenNotMultipleOf512Bits'.
 #[test]
 fn a_server_uses_rsa_keys_of_the_sizes_that_can_sign_and_names_them_for_others() {
@@ -65,7 +65,7 @@ fn a_server_uses_rsa_keys_of_the_sizes_that_can_sign_and_names_them_for_others()
     }
 }
 
-/// Red if authorities are taken as they come: then every client of such an authority is refused, one by one.
+/// Red if authorities are not checked: then every client of such an authority is refused, one by one.
 #[test]
 fn an_authority_whose_signatures_cannot_be_verified_is_refused_at_the_start() {
     let site = Site::new();
@@ -81,7 +81,7 @@ fn an_authority_whose_signatures_cannot_be_verified_is_refused_at_the_start() {
     }
 }
 
-/// Red if the version is not looked at: an authority of version 1 is believed then, and of the others is said
+/// Red if the version is not checked: an authority of version 1 is then believed, and for the others the message is
 /// 'Other(OtherError(UnsupportedCertVersion))'.
 #[test]
 fn certificates_of_version_1_are_refused_with_a_sentence() {
@@ -108,7 +108,7 @@ fn certificates_of_version_1_are_refused_with_a_sentence() {
     }
 }
 
-/// What a client shows, whatever it is.
+/// A resolver that always shows the same certificate.
 #[derive(Debug)]
 struct Shows(Arc<CertifiedKey>);
 
@@ -122,7 +122,7 @@ impl ResolvesClientCert for Shows {
     }
 }
 
-/// Shows a certificate to the server, which does not let its client in.
+/// Shows a certificate to the server, which does not let the client in.
 fn show(site: &Site, server: &blkmq_export::Server, certificate: &str, key: &str) {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("it is one");
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("it is one");
@@ -142,12 +142,12 @@ fn show(site: &Site, server: &blkmq_export::Server, certificate: &str, key: &str
     assert!(said.is_err() || client.try_take::<1>().is_err(), "it is not let in");
 }
 
-/// How long ago 1970 began.
+/// The time since the beginning of 1970.
 fn now() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().expect("it is later than 1970")
 }
 
-/// Red if the verifier does not enforce the date: the list counts for ever then.
+/// Red if the verifier does not enforce the date: the list then counts for ever.
 #[test]
 fn a_list_of_revoked_certificates_that_is_past_its_date_lets_nobody_in() {
     let site = Site::new();
@@ -155,7 +155,7 @@ fn a_list_of_revoked_certificates_that_is_past_its_date_lets_nobody_in() {
     let refusal = refusal(&site, true);
     assert!(refusal.starts_with("ca-crl.pem: the list of revoked certificates was good until 20"), "{refusal}");
 
-    // One that ends while the server runs; a busy machine may take longer to start than the list lasts.
+    // A list that ends while the server runs. A busy machine may take longer to start than the list lasts.
     let soon = |seconds| {
         write(&site, "ca-crl.pem", &site.authority.revoke_until(66, now() + Duration::from_secs(seconds)));
         Tls::from_folder(site.folder.path(), true).ok()
@@ -172,7 +172,8 @@ fn a_list_of_revoked_certificates_that_is_past_its_date_lets_nobody_in() {
     assert!(site.shows(&server, Some(&alice)).is_some(), "the next list counts");
 }
 
-/// Red if `reload` takes over one file before it has read all, or connections keep what the server began with.
+/// Red if `reload` takes over one file before it has read all of them, or if new connections keep the old
+/// configuration.
 #[test]
 fn files_that_are_read_again_count_together_or_not_at_all() {
     let site = Site::new();
@@ -182,7 +183,7 @@ fn files_that_are_read_again_count_together_or_not_at_all() {
     let lets_in = || site.shows(&server, Some(&alice)).is_some();
     let mut early = site.shows(&server, Some(&alice)).expect("it is signed");
 
-    // Alice is revoked, but the server's key is another one's.
+    // Alice is revoked, but the key does not belong to the server's certificate.
     let key = fs::read_to_string(site.folder.path().join("server-key.pem")).unwrap();
     write(&site, "ca-crl.pem", &site.authority.revoke(67));
     write(&site, "server-key.pem", &site.authority.sign("another", &[], 9).key_pem());
@@ -193,7 +194,7 @@ fn files_that_are_read_again_count_together_or_not_at_all() {
     write(&site, "server-key.pem", &key);
     tls.reload().unwrap();
     assert!(!lets_in(), "the new set counts");
-    // The rest of the list, of one export without a name, and its end.
+    // The rest of the list, which has one export without a name, and its end.
     early.take::<43>();
     early.go("");
     assert_eq!(early.read(0, 512), Ok(vec![0; 512]), "who is in stays in");

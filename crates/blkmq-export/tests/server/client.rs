@@ -1,4 +1,4 @@
-//! A naive client: one blocking stream, every field by hand.
+//! A naive client: one blocking stream, and every field written by hand.
 
 use std::io::{Read, Result, Write};
 use std::net::Shutdown;
@@ -12,12 +12,12 @@ use blkmq_export::nbd::{
     commands, option_replies, options,
 };
 
-/// What a request is answered with: an error number, or data.
+/// The answer to a request: an error number, or data.
 pub(crate) type Answer = std::result::Result<Vec<u8>, u32>;
 
 pub(crate) struct Client<S = UnixStream> {
     pub(crate) stream: S,
-    /// Structured replies were agreed on.
+    /// Whether structured replies were agreed on.
     pub(crate) is_structured: bool,
     /// The message beside the last error.
     pub(crate) message: String,
@@ -29,21 +29,21 @@ impl Client {
         Self::greet(UnixStream::connect(path).expect("a server listens"))
     }
 
-    /// Serves a new client by one end of a socket pair.
+    /// Connects a new client by one end of a socket pair.
     pub(crate) fn pair(server: &Server) -> Self {
         let (ours, theirs) = UnixStream::pair().expect("there are descriptors left");
         server.serve(OwnedFd::from(theirs), Some("a test")).expect("there is room for a client");
         Self::greet(ours)
     }
 
-    /// One that uses the default export with simple replies.
+    /// A client that uses the default export with simple replies.
     pub(crate) fn simple(server: &Server) -> Self {
         let mut client = Self::pair(server);
         client.go("");
         client
     }
 
-    /// One that uses the default export with structured replies and `base:allocation`.
+    /// A client that uses the default export with structured replies and `base:allocation`.
     pub(crate) fn structured(server: &Server) -> Self {
         let mut client = Self::pair(server);
         client.agree_on_structure("");
@@ -51,7 +51,7 @@ impl Client {
         client
     }
 
-    /// Is greeted.
+    /// Reads the server's greeting.
     pub(crate) fn greet(stream: UnixStream) -> Self {
         let mut client = Self::over(stream);
         assert_eq!(&client.take::<18>(), b"NBDMAGICIHAVEOPT\0\x03");
@@ -65,7 +65,7 @@ impl Client {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// One that has been greeted on another stream, or is about to be.
+    /// A client whose greeting was read on another stream, or is read next.
     pub(crate) fn over(stream: S) -> Self {
         Self { stream, is_structured: false, message: String::new() }
     }
@@ -145,7 +145,7 @@ impl<S: Read + Write> Client<S> {
         self.send(&request(kind, flags, cookie, offset, length));
     }
 
-    /// The next reply, whatever request it is for; `length` is that of the data of a read that was done.
+    /// The next reply, whatever request it is for. `length` returns the length of the data of a read that succeeded.
     pub(crate) fn reply(&mut self, length: impl Fn(u64) -> usize) -> (u64, Answer) {
         let magic = self.take_u32();
         if magic == SIMPLE_REPLY_MAGIC {
@@ -177,11 +177,11 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// One request and its reply; `payload` is the data of a write.
+    /// Sends one request and returns its reply. `payload` is the data of a write.
     pub(crate) fn call(&mut self, kind: u16, flags: u16, offset: u64, length: u32, payload: &[u8]) -> Answer {
         self.request(kind, flags, 0x1234_5678_9abc_def0, offset, length);
         self.send(payload);
-        // The data of a read that is answered simply; that of others has its length before it.
+        // The data of a read with a simple reply. Other replies have the length of their data before it.
         let data = if kind == commands::READ && !self.is_structured { length as usize } else { 0 };
         let (cookie, answer) = self.reply(|_| data);
         assert_eq!(cookie, 0x1234_5678_9abc_def0);
@@ -196,13 +196,13 @@ impl<S: Read + Write> Client<S> {
         self.call(commands::WRITE, 0, offset, data.len() as u32, data)
     }
 
-    /// Says that nothing more comes, and checks that the server closes without another word.
+    /// Says that nothing more comes, and checks that the server closes the connection without sending anything more.
     pub(crate) fn leave(mut self) {
         self.request(commands::DISC, 0, 0, 0, 0);
         assert!(self.is_closed());
     }
 
-    /// Waits for the server to say something or close; true if it closes.
+    /// Waits until the server sends something or closes the connection. Returns true if it closes.
     pub(crate) fn is_closed(&mut self) -> bool {
         match self.stream.read(&mut [0]) {
             Ok(len) => len == 0,

@@ -1,4 +1,4 @@
-//! What requests do, and what is wrong with those that do nothing.
+//! What requests do, and why those are refused that do nothing.
 
 use std::collections::HashMap;
 
@@ -60,7 +60,7 @@ fn extents(client: &mut Client, flags: u16, offset: u64, length: u32) -> Vec<(u3
     words[1..].chunks(2).map(|extent| (extent[0], extent[1])).collect()
 }
 
-/// Red if a hole is said to be data, or data a hole, or if what was answered before is not seen.
+/// Red if a hole is reported as data, or data as a hole, or if the reply does not show the effect of earlier requests.
 #[test]
 fn block_status_tells_what_the_device_has() {
     const PAGE: u32 = 4096;
@@ -89,7 +89,7 @@ fn block_status_tells_what_the_device_has() {
     assert_eq!(client.call(commands::READ, command_flags::DF, 0, 512, &[]), Ok(vec![0; 512]));
 }
 
-/// Red if a client can make a reply as long as it likes, or does not get to the end by asking again.
+/// Red if a client can make a reply as long as it wants, or does not reach the end by asking again.
 #[test]
 fn a_block_status_of_many_extents_comes_in_parts() {
     let server = server(DEVICE);
@@ -110,7 +110,7 @@ fn a_block_status_of_many_extents_comes_in_parts() {
     assert_eq!(nr_replies, 32);
 }
 
-/// Red if a device that does not know is said to be empty.
+/// Red if a device that does not know its allocation is reported as empty.
 #[test]
 fn a_device_that_does_not_tell_is_all_data() {
     let server = server_with(&Device::new().queue(), Bounds::default());
@@ -120,7 +120,7 @@ fn a_device_that_does_not_tell_is_all_data() {
     }
 }
 
-/// Red if zeroes that must leave no hole go to the device as others do, or the other way round.
+/// Red if zeroes that must leave no hole go to the device like other zeroes, or the other way round.
 #[test]
 fn the_device_is_told_whether_zeroes_may_leave_a_hole() {
     let says_no = Device { failing: Some((Op::WriteZeroes, Status::Unsupported)), ..Device::new() };
@@ -257,7 +257,7 @@ fn each_kind_of_failure_is_told_as_what_it_is() {
                 let answer = client.call(kind, 0, 0, length, &payload);
                 assert_eq!(answer.err(), (op == its_op).then_some(error), "{op:?}, type {kind}");
             }
-            // What is to be durable is flushed, which may fail by itself.
+            // A durable write is followed by a flush, which may fail by itself.
             let durable = client.call(commands::WRITE, command_flags::FUA, 0, 4096, &[0; 4096]);
             assert_eq!(durable.is_err(), matches!(op, Op::Flush | Op::Write));
         }
@@ -383,7 +383,7 @@ fn two_connections_see_one_device() {
     assert!(clients[0].read(0, SIZE as u32).as_deref() == Ok(&model[..]));
 }
 
-/// Red if the buffers of reads are taken as the last request left them, for such a device does not write to them.
+/// Red if the buffers of reads keep what the last request left in them: such a device does not write to them.
 #[test]
 fn a_device_that_keeps_no_data_shows_zeroes_and_no_earlier_request() {
     for device in ["null,size=16M", "null,size=16M,irqmode=2,completion_nsec=20us", "hdd,size=16M", "ssd,size=16M"] {
@@ -396,7 +396,7 @@ fn a_device_that_keeps_no_data_shows_zeroes_and_no_earlier_request() {
                 for reader in &mut clients {
                     let answer = reader.read(8 << 20, length as u32);
                     assert!(answer.as_deref() == Ok(&vec![0; length][..]), "{device}: {length} bytes");
-                    // What was read is no secret either, but the next client's read starts from it.
+                    // Data that was read before is no secret here, but the next client's read starts with that buffer.
                     assert_eq!(reader.call(commands::CACHE, 0, 0, length as u32, &[]), Ok(vec![]));
                 }
             }

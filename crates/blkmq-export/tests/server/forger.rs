@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use rustls::{ClientConnection, ConnectionTrafficSecrets, ProtocolVersion, StreamOwned};
 
-/// The types of records that a session is made of and carries.
+/// The types of the records in a session.
 pub(crate) const HANDSHAKE: u8 = 22;
 pub(crate) const DATA: u8 = 23;
 
-/// What goes over a session's socket from here on.
+/// Sends and receives the records of a session from here on.
 pub(crate) struct Forger {
     pub(crate) socket: UnixStream,
     key: LessSafeKey,
@@ -20,7 +20,7 @@ pub(crate) struct Forger {
 }
 
 impl Forger {
-    /// Takes the place of the library, whose handshake is over.
+    /// Takes over from the library, whose handshake is over.
     pub(crate) fn take_over(stream: StreamOwned<ClientConnection, UnixStream>) -> Self {
         let (session, socket) = stream.into_parts();
         let version = session.protocol_version().expect("the handshake is over");
@@ -50,7 +50,8 @@ impl Forger {
         let is_new = self.version == ProtocolVersion::TLSv1_3;
         let tag = self.key.algorithm().tag_len();
         let mut sealed = content.to_vec();
-        // Version 1.3 hides the type behind the content; before, AES has eight bytes of its nonce in front of it.
+        // Version 1.3 hides the type after the content. In earlier versions, AES has eight bytes of its nonce before
+        // the content.
         let (outer, explicit, aad) = if is_new {
             sealed.push(kind);
             let head = [&[DATA, 3, 3][..], &((sealed.len() + tag) as u16).to_be_bytes()].concat();

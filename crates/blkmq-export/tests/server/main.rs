@@ -1,4 +1,4 @@
-//! A real server, driven by a naive client that knows nothing of the server's code but the protocol's numbers.
+//! A real server, driven by a naive client that knows only the protocol's numbers and nothing of the server's code.
 
 mod access;
 mod bounds;
@@ -27,7 +27,7 @@ fn queue(device: &str) -> Arc<RequestQueue> {
     RequestQueue::builder(driver).build().expect("so is its queue")
 }
 
-/// A server on whose patience no test depends.
+/// A builder with time limits on which no test depends.
 fn builder() -> Builder {
     Server::builder().negotiation_timeout(Duration::from_secs(3600))
 }

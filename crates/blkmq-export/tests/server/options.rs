@@ -49,7 +49,7 @@ fn a_client_finds_its_export_by_name_at_a_unix_socket() {
     assert!(!path.exists());
 }
 
-/// Never ends if a client that comes asks every device how large it is.
+/// Never ends if a client that comes asks every device for its size.
 #[test]
 fn a_device_that_does_not_answer_holds_up_nobody_but_who_wants_it() {
     let device = Device::new();
@@ -124,7 +124,7 @@ fn options_that_are_wrong_leave_the_client_where_it_was() {
 fn many_options_in_one_piece_are_answered_in_turn() {
     let server = server("ram,size=1M");
     let mut client = Client::pair(&server);
-    // More replies than a socket holds, to a client that does not read any before it has sent all.
+    // More replies than a socket holds, to a client that reads none before it has sent everything.
     let inquiry = option(options::INFO, &[named(""), vec![0, 2, 0, 1, 0, 2]].concat());
     client.send(&inquiry.repeat(1000));
     for _ in 0..1000 {
@@ -141,7 +141,7 @@ fn who_aborts_is_let_go() {
     assert!(client.is_closed());
 }
 
-/// Red if such a client is not dropped. Waits in vain if one that takes too long is not counted.
+/// Red if such a client is not disconnected. Waits in vain if a client that takes too long is not counted.
 #[test]
 fn who_breaks_the_protocol_or_takes_too_long_is_dropped() {
     let export = Export::new("", queue("ram,size=1M"));
@@ -150,7 +150,7 @@ fn who_breaks_the_protocol_or_takes_too_long_is_dropped() {
     for sent in [&[][..], b"\0\0\0\x03IHAVE"] {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         server.serve(theirs.into(), None).unwrap();
-        // It may be too late already, and that is right too.
+        // The connection may be closed already, which is right too.
         let _ = ours.write_all(sent);
         let mut said = [0; 18];
         ours.read_exact(&mut said).unwrap();

@@ -1,4 +1,4 @@
-//! Encrypted connections: getting there, what must not be believed on the way, and what goes over them.
+//! Encrypted connections: the way to encryption, what must not be believed on that way, and what is sent over them.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -21,10 +21,10 @@ use crate::{builder, queue};
 
 pub(crate) type Encrypted = Client<StreamOwned<ClientConnection, UnixStream>>;
 
-/// What a server has warned of.
+/// The warnings of a server.
 pub(crate) type Warnings = Arc<Mutex<Vec<String>>>;
 
-/// A server, and its warnings.
+/// Starts a server. Returns it with its warnings.
 pub(crate) fn start_telling(builder: Builder) -> (Server, Warnings) {
     let warnings = Warnings::default();
     let log = {
@@ -38,12 +38,12 @@ pub(crate) fn start_telling(builder: Builder) -> (Server, Warnings) {
     (builder.log(log).start().expect("the server is right"), warnings)
 }
 
-/// A server whose export is for every client that gets in.
+/// A server whose export is for every client that is let in.
 pub(crate) fn open_to_all() -> Builder {
     builder().export(Export::new("", queue("ram,size=1M")).allowing(Allow::Anybody))
 }
 
-/// What a test's server and clients are made from.
+/// The things that a test's server and clients are made from.
 pub(crate) struct Site {
     pub(crate) authority: Authority,
     pub(crate) folder: tempfile::TempDir,
@@ -68,7 +68,7 @@ impl Site {
         self.builder(device).start().expect("the server is right")
     }
 
-    /// A server, and its warnings.
+    /// Starts a server. Returns it with its warnings.
     fn telling(&self, device: &str) -> (Server, Warnings) {
         start_telling(self.builder(device))
     }
@@ -103,22 +103,22 @@ impl Site {
         encrypt(Client::pair(server), self.session(&[&TLS13], None))
     }
 
-    /// One that shows a certificate, if it has one, and has not chosen an export yet.
+    /// A client that shows a certificate, if it has one, and has not chosen an export yet.
     pub(crate) fn encrypted(&self, server: &Server, paper: Option<&Paper>) -> Encrypted {
         encrypt(Client::pair(server), self.session(&[&TLS13], paper))
     }
 
-    /// One that shows a certificate; `None` if it is not let in.
+    /// A client that shows a certificate. `None` if it is not let in.
     pub(crate) fn shows(&self, server: &Server, paper: Option<&Paper>) -> Option<Encrypted> {
         let mut client = encrypt(Client::pair(server), self.session(&[&TLS13], paper));
         client.stream.write_all(&option(options::LIST, &[])).ok()?;
-        // In TLS 1.3 a client hears only now what the server thinks of its certificate.
+        // In TLS 1.3 a client learns only now whether the server accepts its certificate.
         client.try_take::<1>().ok()?;
         Some(client)
     }
 }
 
-/// Asks for TLS, and goes on inside it.
+/// Asks for TLS, and continues inside TLS.
 fn encrypt(mut client: Client, session: ClientConnection) -> Encrypted {
     start_tls(&mut client);
     Client::over(StreamOwned::new(session, client.stream))
@@ -128,7 +128,7 @@ pub(crate) fn start_tls(client: &mut Client) {
     assert_eq!(client.ask(options::STARTTLS, &[]), [(option_replies::ACK, vec![])]);
 }
 
-/// Waits for the end: true if the server said by TLS that nothing more comes.
+/// Waits for the end. Returns true if the server said through TLS that nothing more comes.
 fn is_closed_by_tls(client: &mut Encrypted) -> bool {
     match client.stream.read(&mut [0]) {
         Ok(len) => len == 0,
@@ -203,8 +203,7 @@ fn what_was_said_in_the_clear_means_nothing_inside() {
     assert_eq!(client.read(0, 512), Ok(vec![0; 512]), "a simple reply");
 }
 
-/// Red if `secure` leaves the input as it is: the option is answered inside TLS then, as if the client had sent it
-/// there.
+/// Red if `secure` keeps the input: the option is then answered inside TLS, as if the client had sent it there.
 #[test]
 fn what_somebody_adds_to_starttls_is_not_taken_for_the_clients_word() {
     let site = Site::new();
@@ -219,8 +218,8 @@ fn what_somebody_adds_to_starttls_is_not_taken_for_the_clients_word() {
     }
 }
 
-/// Red if `Session::receive` looks at the socket before it looks at what is decrypted or fetched: what follows the
-/// handshake in the same packet is in no socket any more, and the server sleeps for ever.
+/// Red if `Session::receive` looks at the socket before it looks at what is decrypted or fetched: bytes that follow the
+/// handshake in the same packet are no longer in the socket, and the server sleeps for ever.
 #[test]
 fn an_option_that_comes_with_the_end_of_the_handshake_is_answered() {
     let site = Site::new();
@@ -228,14 +227,14 @@ fn an_option_that_comes_with_the_end_of_the_handshake_is_answered() {
     let mut client = Client::pair(&server);
     start_tls(&mut client);
     let mut session = site.session(&[&TLS13], None);
-    // It waits in the session, and goes out together with the last message of the handshake.
+    // The option waits in the session, and is sent together with the last message of the handshake.
     session.writer().write_all(&option(options::LIST, &[])).unwrap();
     let mut client = Client::over(StreamOwned::new(session, client.stream));
     assert_eq!(client.replies(options::LIST).len(), 2);
 }
 
-/// Red if `Session::receive` calls bytes short that it had no more room for: they are decrypted, so the socket is
-/// silent, and the server sleeps for ever.
+/// Red if `Session::receive` reports bytes as short for which it had no more room: they are decrypted, so the socket
+/// does not become readable, and the server sleeps for ever.
 #[test]
 fn many_requests_in_large_records_are_all_answered_however_little_room_there_is() {
     let site = Site::new();
@@ -264,7 +263,7 @@ fn many_requests_in_large_records_are_all_answered_however_little_room_there_is(
     }
 }
 
-/// The bytes as they go over the socket. The handshake is over.
+/// The bytes in the form in which they go over the socket. The handshake is over.
 fn seal(client: &mut Encrypted, bytes: &[u8]) -> Vec<u8> {
     let (session, mut sealed) = (&mut client.stream.conn, Vec::new());
     session.set_buffer_limit(None);
@@ -304,7 +303,7 @@ fn who_does_not_read_waits_alone_and_what_waits_for_him_is_bounded() {
         assert_eq!(other.write(0, &[round; 4096]), Ok(vec![]));
         assert_eq!(other.read(0, 4096), Ok(vec![round; 4096]));
     }
-    // What one socket and the session hold of answers is less than 1 MiB.
+    // One socket and the session hold less than 1 MiB of answers.
     assert!(taken() <= 8, "{} of 64 requests were taken", taken());
     for _ in 0..64 {
         assert_eq!(deaf.reply(|_| 1 << 20).1.map(|data| data.len()), Ok(1 << 20));
@@ -319,7 +318,7 @@ fn what_is_no_handshake_ends_the_connection() {
     for garbage in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
         &option(options::LIST, &[]),
-        // A hello of 16 MiB, and a record that is longer than any.
+        // A hello of 16 MiB, and a record that is longer than allowed.
         &long,
         &[0x16, 3, 1, 0xff, 0xff, 1],
         &[0; 100],
@@ -332,7 +331,7 @@ fn what_is_no_handshake_ends_the_connection() {
         assert!(matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)), "{end:?}");
         assert!(said.is_empty() || said[0] == 0x15, "an alert at most: {said:?}");
     }
-    // What is told comes by a thread of its own.
+    // The warnings come from a thread of their own.
     until(|| warnings.lock().unwrap().len() >= 5);
     drop(server);
     let warnings = warnings.lock().unwrap();
@@ -348,7 +347,7 @@ fn half_a_handshake_takes_no_longer_than_a_negotiation_may() {
         let server = site.builder("ram,size=1M").negotiation_timeout(timeout).start().unwrap();
         let mut client = Client::pair(&server);
         client.option(options::STARTTLS, &[]);
-        // It may be too late already, and that is right too.
+        // The connection may be closed already, which is right too.
         let _ = client.try_take::<20>();
         let _ = client.stream.write_all(said);
         let end = client.stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
@@ -356,7 +355,7 @@ fn half_a_handshake_takes_no_longer_than_a_negotiation_may() {
     }
 }
 
-/// Red if `Session::close` says nothing: the client cannot tell the end from a cut then, which is an error to it.
+/// Red if `Session::close` sends nothing: the client cannot tell such an end from a cut, so it reports an error.
 #[test]
 fn a_drain_answers_what_has_arrived_and_says_that_this_is_the_end() {
     let site = Site::new();
@@ -366,13 +365,13 @@ fn a_drain_answers_what_has_arrived_and_says_that_this_is_the_end() {
     let (mut client, mut idle, mut negotiating) = (site.client(&server), site.client(&server), site.client(&server));
     client.go("");
     idle.go("");
-    // Nor is a client waited for that has all its answers, and does not look for the end.
+    // The server also does not wait for a client that has all its answers and does not look for the end.
     let mut asleep = site.client(&server);
     asleep.go("");
     negotiating.ask(options::LIST, &[]);
     let mut shaking = Client::pair(&server);
     start_tls(&mut shaking);
-    // More than the bounds allow at a time, in records of which the last is not complete.
+    // More requests than the bounds allow at a time, in records of which the last one is not complete.
     let quiesce = q.quiesce();
     let mut bytes = Vec::new();
     (0..1000).for_each(|cookie| bytes.extend(request(commands::READ, 0, cookie, 0, 4096)));
@@ -394,7 +393,7 @@ fn a_drain_answers_what_has_arrived_and_says_that_this_is_the_end() {
     assert!(is_closed_by_tls(&mut asleep));
 }
 
-/// Red if `has_closed` does not wait for what TLS has for the socket: the rest of the answers is lost then.
+/// Red if `has_closed` does not wait for the bytes that TLS has for the socket: the rest of the answers is then lost.
 #[test]
 fn a_disconnect_is_answered_to_the_end_however_late_the_client_reads() {
     let site = Site::new();
@@ -409,14 +408,14 @@ fn a_disconnect_is_answered_to_the_end_however_late_the_client_reads() {
     assert!(is_closed_by_tls(&mut client));
 }
 
-/// Red if `has_output` looks at the replies alone: one that TLS has taken and the socket has not is never sent then.
+/// Red if `has_output` looks only at the replies: a reply that TLS has taken and the socket has not is then never sent.
 #[test]
 fn what_tls_has_taken_reaches_a_client_that_reads_late() {
     let site = Site::new();
     let server = site.server("ram,size=16M");
     let mut other = site.client(&server);
     other.go("");
-    // Among the lengths are some that a socket holds but for the 64 KiB that stay with TLS.
+    // For some of these lengths, the socket holds everything except the 64 KiB that stay with TLS.
     for length in (1..20).map(|number| number * 32_768) {
         let mut client = site.client(&server);
         client.go("");
@@ -428,7 +427,8 @@ fn what_tls_has_taken_reaches_a_client_that_reads_late() {
     }
 }
 
-/// Red if `Session::receive` does not tell that TLS has ended: the socket stays open and silent, and the server sleeps.
+/// Red if `Session::receive` does not report that TLS has ended: the socket stays open and silent, and the server
+/// sleeps.
 #[test]
 fn who_ends_tls_and_nothing_else_is_let_go() {
     let site = Site::new();
@@ -438,7 +438,7 @@ fn who_ends_tls_and_nothing_else_is_let_go() {
         client.ask(options::LIST, &[]);
         if is_in {
             client.go("");
-            // In one packet with the end.
+            // The request is in one packet with the end.
             client.stream.conn.writer().write_all(&request(commands::READ, 0, 1, 0, 512)).unwrap();
         }
         client.stream.conn.send_close_notify();
