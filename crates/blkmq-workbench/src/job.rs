@@ -1,21 +1,21 @@
 //! One job, in the words of fio: what it does to a device, how fast, for how long, and what is measured of it.
 //!
-//! A field has the name of fio's option unless it says otherwise. What depends on other options is settled here
-//! already: a job of a synchronous engine has an `iodepth` of 1, `iodepth_low` is never 0, and so on.
+//! A field has the name of fio's option unless its text says otherwise. Values that depend on other options are
+//! computed already: a job of a synchronous engine has an `iodepth` of 1, `iodepth_low` is never 0, and so on.
 
 use std::ops::{Index, IndexMut, RangeInclusive};
 use std::time::Duration;
 
 use blkmq::IoPriority;
 
-/// A job of a job file. The default is fio's, where every field says what that is.
+/// A job of a job file. The default of each field is fio's default, which the field's text gives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     /// The section's name, or what `name` says. Not unique.
     pub name: String,
     /// A text for people. Default: none.
     pub description: Option<String>,
-    /// How many threads run this job, each for itself. At least 1. Default: 1.
+    /// How many threads run this job, each independently. At least 1. Default: 1.
     pub numjobs: u32,
     /// Start only after all jobs before this one have ended. Default: false.
     pub stonewall: bool,

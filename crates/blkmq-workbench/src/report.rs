@@ -8,21 +8,21 @@ mod scale;
 
 pub use measured::{latencies, throughput};
 
-/// What a report says.
+/// The contents of a report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// What was measured, in a few words.
     pub title: String,
-    /// The command that repeats it.
+    /// The command that repeats the measurement.
     pub command: String,
     /// The machine: processor, cores, system.
     pub machine: String,
     /// When it was measured.
     pub date: String,
-    /// Which figures were measured on that machine, which come from a model or run on virtual time, and which are
-    /// published figures of others.
+    /// Which figures were measured on that machine, which come from a model or run on virtual time, and which were
+    /// published by other people.
     pub modelled: String,
-    /// What was found, in the order of reading.
+    /// The results, in the order of reading.
     pub sections: Vec<Section>,
 }
 
@@ -31,7 +31,7 @@ pub struct Report {
 pub struct Section {
     /// Its heading.
     pub title: String,
-    /// What the reader should know beside it; may be empty.
+    /// What the reader should know about it. It may be empty.
     pub note: String,
     /// What it shows.
     pub content: Content,
@@ -40,7 +40,7 @@ pub struct Section {
 /// What a section shows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// Its note alone.
+    /// Only the note.
     Text,
     /// Rows and columns.
     Table(Table),
@@ -55,16 +55,16 @@ pub enum Content {
 pub struct Table {
     /// The names of the columns.
     pub head: Vec<String>,
-    /// The first cell of a row names it; the others are numbers or words.
+    /// The first cell of a row names the row. The other cells are numbers or words.
     pub rows: Vec<Vec<String>>,
 }
 
-/// Curves over a common axis.
+/// Curves with common axes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lines {
-    /// Along the bottom.
+    /// The axis along the bottom.
     pub x: Axis,
-    /// Along the side.
+    /// The axis along the side.
     pub y: Axis,
     /// The curves.
     pub lines: Vec<Line>,
@@ -75,18 +75,19 @@ pub struct Lines {
 pub struct Line {
     /// What it shows.
     pub name: String,
-    /// Its points, in the order in which they are joined. What has no place on an axis is left out of the plot.
+    /// Its points, in the order in which they are joined. Points that have no place on an axis are left out of the
+    /// plot.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Bars, group by group.
+/// Bars in groups.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bars {
     /// What the bars measure.
     pub value: Axis,
-    /// Where they start: 0, or 1 for ratios.
+    /// The value at which the bars start: 0, or 1 for ratios.
     pub baseline: f64,
-    /// What the bars of each group are, as in "measured", "published".
+    /// The meaning of the bars of each group, such as "measured", "published".
     pub series: Vec<String>,
     /// The groups.
     pub groups: Vec<Group>,
@@ -95,25 +96,25 @@ pub struct Bars {
 /// Bars side by side.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// What they have in common.
+    /// What the bars have in common.
     pub name: String,
-    /// One for each series; `None` where there is none.
+    /// One bar for each series. `None` if there is none.
     pub bars: Vec<Option<Bar>>,
 }
 
 /// A bar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bar {
-    /// Where it ends.
+    /// The value at which the bar ends.
     pub value: f64,
-    /// The interval in which the value is believed to lie, drawn as whiskers.
+    /// The interval that is believed to contain the value. It is drawn as whiskers.
     pub interval: Option<(f64, f64)>,
 }
 
 /// An axis of a plot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Axis {
-    /// What it measures; in which unit, the numbers at its ticks say if they have one.
+    /// What it measures. If the numbers have a unit, the unit is written at the ticks.
     pub label: String,
     /// How values are laid out on it.
     pub scale: Scale,
@@ -121,23 +122,23 @@ pub struct Axis {
     pub unit: Unit,
 }
 
-/// How values are laid out on an axis.
+/// How values are placed on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// In proportion, from 0.
+    /// In proportion to the value, from 0.
     Linear,
-    /// By their logarithm; values above 0.
+    /// By the logarithm of the value. Values must be above 0.
     Log,
-    /// For percentiles: by how few are above, so that 90, 99 and 99.9 % lie at even distances.
+    /// For percentiles: by the share that is above, so that 90, 99 and 99.9 % are at even distances.
     Percentile,
 }
 
 /// How numbers are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// As they are, large ones with k, M, G.
+    /// As they are. Large ones get k, M or G.
     Number,
-    /// Nanoseconds, as ns, us, ms or s.
+    /// As ns, us, ms or s. The values are nanoseconds.
     Nanoseconds,
     /// Percent.
     Percent,
@@ -158,7 +159,7 @@ impl Axis {
         Self { label: label.into(), scale: Scale::Linear, unit }
     }
 
-    /// Its label above numbers that are written in its base unit.
+    /// The label that stands above numbers in the base unit.
     fn title(&self) -> String {
         let unit = match self.unit {
             Unit::Number => return self.label.clone(),

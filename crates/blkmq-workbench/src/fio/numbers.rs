@@ -21,16 +21,16 @@ pub(super) struct Latency {
     bins: Option<BTreeMap<u64, u64>>,
 }
 
-/// What is said of latencies beside their least, most and mean.
+/// What is reported of latencies besides the least, the most and the mean.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Detail<'a> {
     /// Their percentiles.
     pub(super) percents: Option<&'a [f64]>,
-    /// Where there are percentiles, the histogram that they are from, too.
+    /// Whether the histogram is reported too, if percentiles are.
     pub(super) bins: bool,
 }
 
-/// By percent, the latency below which so many are.
+/// For each percentage, the latency below which this share of the operations lies.
 #[derive(Debug, Clone, PartialEq)]
 struct Percentile(Vec<(f64, u64)>);
 
@@ -41,7 +41,7 @@ impl Serialize for Percentile {
 }
 
 impl Latency {
-    /// What was measured; with percentiles only if there is something to be had, as fio has it.
+    /// What was measured. As in fio, percentiles are included only if there was an operation.
     pub(super) fn new(measured: &crate::bench::Latency, Detail { percents, bins }: Detail<'_>) -> Self {
         let count = measured.count();
         let percents = percents.filter(|_| count > 0);
@@ -58,25 +58,25 @@ impl Latency {
         }
     }
 
-    /// What was not measured.
+    /// The report if nothing was measured.
     pub(super) fn none() -> Self {
         Self::new(&crate::bench::Latency::default(), Detail::default())
     }
 }
 
-/// Bins of fio's histograms in each doubling of the latency.
+/// The number of bins of fio's histograms in each doubling of the latency.
 const BINS: u64 = 64;
-/// The longest latency that fio tells from longer ones; what reads fio's output knows of no bin behind it.
+/// The longest latency that fio tells from longer ones, in ns. Programs that read fio's output know no bin after it.
 const LONGEST: u64 = (1 << 34) - 1;
 
-/// The bin of fio's histogram that a latency is in, by its name: the number in its middle.
+/// The bin of fio's histogram that contains a latency, by its name, which is the number in its middle.
 fn bin(ns: u64) -> u64 {
     let ns = ns.min(LONGEST);
     let width = 1 << ns.checked_ilog2().unwrap_or(0).saturating_sub(BINS.ilog2());
     ns - ns % width + width / 2
 }
 
-/// A histogram in fio's bins, of which each holds whole bins of ours.
+/// A histogram in fio's bins. Each of fio's bins holds whole bins of ours.
 fn binned(histogram: &Histogram<u64>) -> BTreeMap<u64, u64> {
     let mut bins = BTreeMap::new();
     for step in histogram.iter_recorded() {
@@ -85,7 +85,7 @@ fn binned(histogram: &Histogram<u64>) -> BTreeMap<u64, u64> {
     bins
 }
 
-/// How many in a hundred fall under each name.
+/// How many percent fall under each name.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Shares {
     names: &'static [&'static str],
@@ -99,7 +99,7 @@ impl Serialize for Shares {
 }
 
 impl Shares {
-    /// Of `total`, the counts of each name.
+    /// The share of each name's count in `total`.
     pub(super) fn new(names: &'static [&'static str], counts: &[u64], total: u64) -> Self {
         let percent = |count: &u64| if total == 0 { 0.0 } else { 100.0 * *count as f64 / total as f64 };
         Self { names, percent: counts.iter().map(percent).collect() }
@@ -111,7 +111,7 @@ const ENDS: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 const NAMES: [&str; 10] = ["2", "4", "10", "20", "50", "100", "250", "500", "750", "1000"];
 const MS_NAMES: [&str; 12] = ["2", "4", "10", "20", "50", "100", "250", "500", "750", "1000", "2000", ">=2000"];
 
-/// How many operations in a hundred took how long, with buckets of nanoseconds, microseconds and milliseconds.
+/// How many percent of the operations took how long, with buckets of nanoseconds, microseconds and milliseconds.
 pub(super) fn buckets(histograms: &[&Histogram<u64>], total: u64) -> [Shares; 3] {
     let mut counts = [[0; 12]; 3];
     for step in histograms.iter().flat_map(|histogram| histogram.iter_recorded()) {
@@ -136,7 +136,7 @@ fn bucket(ns: u64) -> (usize, usize) {
     (2, if ns < 2_000_000_000 { 10 } else { 11 })
 }
 
-/// What the values of a series are like.
+/// Statistics of a series of values.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Series {
     pub(super) min: u64,
@@ -187,7 +187,8 @@ mod tests {
         }
     }
 
-    /// As fio 3.33 names them: each of a run's names is the bin of itself. Red if bins begin elsewhere than fio's.
+    /// Red if bins begin at other latencies than fio's. Each name that fio 3.33 gave in a run must be in the bin of its
+    /// own name.
     #[test]
     fn bins_are_fios() {
         for name in [0, 1, 127, 129, 221, 231, 251, 262, 17_112_760_320] {

@@ -1,25 +1,25 @@
-//! The options of fio that do nothing here: those without effect, and those that blkmq lacks.
+//! The options of fio that do nothing here: options without effect, and options that blkmq lacks.
 
 /// An option of fio that sets nothing here.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Known {
-    /// What it is about does not exist here, so that it changes nothing.
+    /// What the option is about does not exist here, so the option changes nothing.
     WithoutEffect(&'static str),
-    /// It would change what the job does, and blkmq cannot do it.
+    /// The option would change what the job does, and blkmq cannot do that.
     Lacking {
-        /// fio's name.
+        /// The option's name in fio.
         name: &'static str,
         /// The values that ask for nothing.
         neutral: &'static [&'static str],
-        /// What the user can do.
+        /// What the user can do instead.
         instead: &'static str,
     },
 }
 
-/// A kind of option: its other name or "" behind each name.
+/// A kind of option: each name, with its other name or "".
 type Names = &'static [(&'static str, &'static str)];
 
-/// Files, caches and mounts: a job works on the device, which exists, and nothing caches it.
+/// Files, caches and mounts. A job works on a device that exists, and nothing caches the device.
 const FILES: Names = &[
     ("directory", ""),
     ("filename_format", ""),
@@ -45,7 +45,7 @@ const FILES: Names = &[
     ("unlink_each_loop", ""),
 ];
 
-/// How fio's own process goes about it.
+/// How fio's own process works.
 const PROCESS: Names = &[
     ("thread", "threads"),
     ("mem", "iomem"),
@@ -75,7 +75,7 @@ const PROCESS: Names = &[
     ("userspace_reap", ""),
 ];
 
-/// What blocks hold: no device here looks into them.
+/// The contents of blocks. No device here looks at them.
 const CONTENT: Names = &[
     ("zero_buffers", ""),
     ("refill_buffers", ""),
@@ -89,7 +89,7 @@ const CONTENT: Names = &[
     ("dedupe_global", ""),
 ];
 
-/// What fio prints and logs: here everything is in the table, in `--json` and in `--report`.
+/// What fio prints and logs. Here everything is in the table, in `--json` and in `--report`.
 const OUTPUT: Names = &[
     ("disable_bw_measurement", "disable_bw"),
     ("disk_util", ""),
@@ -120,10 +120,10 @@ const OUTPUT: Names = &[
 
 const WITHOUT_EFFECT: [Names; 4] = [FILES, PROCESS, CONTENT, OUTPUT];
 
-/// Name, other name, values that ask for nothing.
+/// Name, other name, and the values that ask for nothing.
 type Lack = (&'static str, &'static str, &'static [&'static str]);
 
-/// What the user can do, and the options that it is about.
+/// What the user can do, and the options that this is about.
 const LACKING: &[(&str, &[Lack])] = &[
     (
         "every job has the one device that --device names",

@@ -1,21 +1,21 @@
-//! The lines of a job file: comments taken away, other files included, variables replaced.
+//! The lines of a job file, without comments, with included files, and with variables replaced.
 
 use super::{Surroundings, shown};
 use crate::TextError;
 
-/// How many files one job file may include, and they in turn.
+/// The most files that one job file may include, counting the files that those include.
 const MAX_INCLUDES: usize = 64;
 
-/// A line that says something.
+/// A line that is not empty.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// File and number.
+    /// File and line number.
     pub(super) place: String,
-    /// What it says.
+    /// The contents of the line.
     pub(super) what: What,
 }
 
-/// What a line says.
+/// The contents of a line.
 #[derive(Debug)]
 pub(super) enum What {
     /// `[name]`.
@@ -31,7 +31,7 @@ pub(super) struct Reader<'a> {
     lines: Vec<Line>,
 }
 
-/// The lines of the file of that name.
+/// The lines of the file with this name.
 pub(super) fn read(file: &str, text: &str, surroundings: &dyn Surroundings) -> Result<Vec<Line>, TextError> {
     let mut reader = Reader { surroundings, includes: 0, lines: Vec::new() };
     reader.read(file, text)?;
@@ -75,9 +75,9 @@ impl Reader<'_> {
 
 /// Why an included file could not be read.
 enum Unread {
-    /// The line that includes it is to blame.
+    /// The line with the include is wrong.
     Here(String),
-    /// It says something wrong.
+    /// The included file contains an error.
     Within(TextError),
 }
 
@@ -88,7 +88,7 @@ fn section(line: &str) -> Result<What, String> {
     }
 }
 
-/// Takes `name=value` apart.
+/// Splits `name=value`.
 pub(super) fn option(line: &str) -> Result<What, String> {
     let Some((name, value)) = line.split_once('=') else {
         return Ok(What::Option(line.to_owned(), None));
@@ -104,8 +104,8 @@ pub(super) fn option(line: &str) -> Result<What, String> {
     Ok(What::Option(name.to_owned(), Some(value.to_owned())))
 }
 
-/// Replaces `${NAME}` by the environment's variable, and `$ncpus`, `$pagesize` and `$mb_memory` by what the machine
-/// has.
+/// Replaces `${NAME}` by the environment's variable, and `$ncpus`, `$pagesize` and `$mb_memory` by the machine's
+/// values.
 pub(super) fn substitute(value: &str, surroundings: &dyn Surroundings) -> Result<String, String> {
     let mut result = String::new();
     let mut rest = value;

@@ -1,4 +1,4 @@
-//! The options that a job obeys: how each is read.
+//! The options that a job obeys, and how each is read.
 
 use blkmq::Class;
 
@@ -7,7 +7,7 @@ use super::value::{Unit, Value};
 use super::{LACKS, shown};
 use crate::job::{BlockSize, Direction, Distribution, RateProcess, Verify, Zone};
 
-/// Threads, and operations outstanding, of one job at most.
+/// The most threads, and the most outstanding operations, of one job.
 const MANY: u32 = 65536;
 
 /// An option that a job obeys.
@@ -128,7 +128,7 @@ settings! {
     "percentile_list": |draft, value| draft.job.percentile_list = percentiles(value)?;
 }
 
-/// A word that is none of those accepted.
+/// The error for a word that is not one of the accepted words.
 fn neither(value: &str, accepted: &str) -> String {
     format!("'{}' is none of {accepted}", shown(value))
 }
@@ -196,7 +196,7 @@ fn block(value: Value<'_>) -> Result<u64, String> {
 }
 
 fn bsrange(draft: &mut Draft, value: Value<'_>) -> Result<(), String> {
-    // Ranges for the directions have a comma or a slash between them.
+    // The ranges of the directions are separated by a comma or a slash.
     let text = value.text()?.replace('/', ",");
     Value::new(Some(&text), draft.kilo).each(&mut draft.job.bs, |value| {
         let range = value.range(block)?;
@@ -214,12 +214,12 @@ fn bssplit(value: Value<'_>) -> Result<BlockSize, String> {
     Ok(BlockSize::Split(parts.iter().map(|(size, _)| *size).zip(percents).collect()))
 }
 
-/// The percentage, unless it is left out.
+/// The percentage. `None` if it is left out.
 fn given_percent(value: Option<Value<'_>>) -> Result<Option<u32>, String> {
     value.filter(|value| !value.is_empty()).map(Value::percent).transpose()
 }
 
-/// Gives what is missing to 100 to those that say nothing, evenly, and the rest of the division to the first of them.
+/// Divides what is missing to 100 evenly among the parts without a percentage. The first of them gets the remainder.
 fn share(what: &str, percents: Vec<Option<u32>>) -> Result<Vec<u32>, String> {
     let sum: u64 = percents.iter().flatten().map(|percent| u64::from(*percent)).sum();
     let missing = percents.iter().filter(|percent| percent.is_none()).count() as u32;
@@ -286,7 +286,7 @@ fn ioengine(draft: &mut Draft, value: Value<'_>) -> Result<(), String> {
     const QUEUES: [&str; 4] = ["libaio", "io_uring", "posixaio", "null"];
     let name = value.text()?;
     if !WAITS.contains(&name) && !QUEUES.contains(&name) {
-        // A lenient reader goes on with these.
+        // In the lenient mode these values are used instead.
         (draft.job.ioengine, draft.waits) = ("libaio".to_owned(), false);
         let accepted = [&QUEUES[..], &WAITS[..]].concat().join(", ");
         return Err(format!("{LACKS} engine '{}'; accepted: {accepted}", shown(name)));
@@ -303,7 +303,7 @@ fn class(value: Value<'_>) -> Result<Class, String> {
     })
 }
 
-/// A rate of 0 is none.
+/// Reads a rate. A rate of 0 means no rate.
 fn rate(value: Value<'_>) -> Result<Option<u64>, String> {
     value.at_least(0).map(|rate| Some(rate).filter(|rate| *rate != 0))
 }

@@ -1,4 +1,4 @@
-//! What each notation means, and what is said of a wrong one.
+//! The meaning of each notation, and the error for each wrong one.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::job::{
     BlockSize, ByDirection, Direction, Distribution, Extent, Operations, Order, RateProcess, Verify, Zone,
 };
 
-/// A machine of the tests' own.
+/// A machine that only the tests have.
 struct Nowhere;
 
 impl Surroundings for Nowhere {
@@ -42,7 +42,7 @@ fn job(options: &str) -> Job {
     file.jobs.remove(0)
 }
 
-/// What is said of a file whose job has these options, without the place.
+/// The error for a file whose job has these options, without the place.
 fn complaint(options: &str) -> String {
     let text = format!("[a]\n{}", options.replace(' ', "\n"));
     let error = parse(&text, &[], Mode::Strict).expect_err(options);

@@ -6,19 +6,19 @@ use std::time::Duration;
 use super::shown;
 use crate::job::{ByDirection, Extent};
 
-/// The largest number of bytes and of anything else.
+/// The largest number, for bytes and for everything else.
 const MAX: u64 = i64::MAX as u64;
 
-/// What stands behind the `=`.
+/// The text after the `=`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Value<'a> {
     /// `None`: there is no `=`.
     text: Option<&'a str>,
-    /// What `k` stands for: 1024 or 1000.
+    /// The factor that `k` stands for: 1024 or 1000.
     kilo: u64,
 }
 
-/// What a time without a unit is in.
+/// The unit of a time without a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Seconds,
@@ -82,7 +82,7 @@ impl<'a> Value<'a> {
         self.part(text.strip_suffix('%').unwrap_or(text)).small(0..=100)
     }
 
-    /// Bytes, or percent as in `20%`.
+    /// Bytes, or a percentage such as `20%`.
     pub(super) fn extent(self) -> Result<Extent, String> {
         let text = self.text()?;
         match text.strip_suffix('%') {
@@ -111,7 +111,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A time as in `10s` or `500us`.
+    /// A time such as `10s` or `500us`.
     pub(super) fn duration(self, unit: Unit) -> Result<Duration, String> {
         let text = self.text()?;
         let (digits, suffix) = split_number(text);
@@ -132,7 +132,7 @@ impl<'a> Value<'a> {
             .ok_or_else(|| format!("'{}' is longer than 292 years", shown(text)))
     }
 
-    /// Two values with `-` or `:` between them, the lower one first, or one that is both.
+    /// Two values with `-` or `:` between them, the lower one first; or one value that counts as both.
     pub(super) fn range<T: PartialOrd + Clone>(
         self,
         parse: impl Fn(Self) -> Result<T, String>,
@@ -148,7 +148,7 @@ impl<'a> Value<'a> {
         Ok(self.text()?.split(separator).map(move |text| self.part(text)))
     }
 
-    /// The part before the first separator, and the one behind it.
+    /// The part before the first separator, and the part after it.
     pub(super) fn pair(self, separator: char) -> Result<(Self, Option<Self>), String> {
         let text = self.text()?;
         Ok(match text.split_once(separator) {
@@ -161,8 +161,8 @@ impl<'a> Value<'a> {
         self.text.is_none_or(str::is_empty)
     }
 
-    /// Reads `read,write,trim` into `target`. What is left out is as the one before it, or stays if nothing is before
-    /// it; a part that is empty stays.
+    /// Reads `read,write,trim` into `target`. A part that is left out gets the value of the part before it; if there is
+    /// none, it does not change. A part that is empty does not change either.
     pub(super) fn each<T: Clone>(
         self,
         target: &mut ByDirection<T>,
@@ -206,7 +206,7 @@ impl<'a> Value<'a> {
             .ok_or_else(|| format!("'{}' is more than 2^63 - 1", shown(text)))
     }
 
-    /// What the unit stands for. fio swaps the meanings of `kb` and `kib` unless `kb_base` is 1000.
+    /// The factor of the unit. fio swaps the meanings of `kb` and `kib` unless `kb_base` is 1000.
     fn factor(self, suffix: &str) -> Option<u64> {
         let suffix = suffix.to_ascii_lowercase();
         if suffix.is_empty() || suffix == "b" {

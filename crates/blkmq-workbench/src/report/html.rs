@@ -6,7 +6,7 @@ use plotters::style::RGBColor;
 
 use super::{Bars, Content, Lines, Report, Section, Table, number, plot};
 
-/// What the page looks like: the reader's own light or dark colours, and plots that take the colour of the text.
+/// The style of the page: it uses the reader's own light or dark colours, and plots use the colour of the text.
 const STYLE: &str = "\
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; background: Canvas; color: CanvasText; }
@@ -120,7 +120,7 @@ fn bars(out: &mut String, title: &str, chart: &Bars) {
     values(out, &Table { head, rows });
 }
 
-/// A plot and what its colours mean.
+/// A plot, with the meaning of its colours.
 fn figure<'a>(out: &mut String, title: &str, svg: &str, names: impl Iterator<Item = &'a str>) {
     let described = format!("<svg role=\"img\" aria-label=\"{}\" ", escaped(title));
     put(out, format_args!("<figure>\n{}", svg.replacen("<svg ", &described, 1)));

@@ -1,12 +1,12 @@
-//! What a run of jobs shows.
+//! The sections of a report about a run of jobs.
 
 use super::{Axis, Content, Line, Lines, Scale, Section, Unit};
 use crate::bench::{DirectionOutcome, JobOutcome};
 
-/// Points of a distribution for each halving of what is above.
+/// The number of points of a distribution for each halving of the share above.
 const TICKS_PER_HALVING: u32 = 5;
 
-/// How latencies are distributed, for each job, or group of threads, and direction. `None` if none was measured.
+/// How latencies are distributed, for each job (or group of threads) and direction. `None` if none was measured.
 #[must_use]
 pub fn latencies(jobs: &[(String, &JobOutcome)]) -> Option<Section> {
     let lines = lines(jobs, |direction| {
@@ -25,7 +25,7 @@ pub fn latencies(jobs: &[(String, &JobOutcome)]) -> Option<Section> {
     )
 }
 
-/// Operations per second in each slice of time, for each job, or group of threads, and direction. `None` if there was
+/// Operations per second in each slice of time, for each job (or group of threads) and direction. `None` if there were
 /// none.
 #[must_use]
 pub fn throughput(jobs: &[(String, &JobOutcome)]) -> Option<Section> {

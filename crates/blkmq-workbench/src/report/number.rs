@@ -7,7 +7,7 @@ pub(super) fn exact(value: f64) -> String {
     significant(value, 6)
 }
 
-/// A number for people: so many significant digits, for percentiles as many as nines may need, and a prefix.
+/// A number for people: with this many significant digits (percentiles get as many as their nines need), and a prefix.
 pub(super) fn short(value: f64, unit: Unit, digits: i32) -> String {
     let steps: &[(f64, &str)] = match unit {
         Unit::Number => &[(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")],
@@ -20,7 +20,7 @@ pub(super) fn short(value: f64, unit: Unit, digits: i32) -> String {
     format!("{}{suffix}", significant(value / factor, digits))
 }
 
-/// So many significant digits, without zeroes at the end. Very large and very small numbers get an exponent.
+/// This many significant digits, without zeroes at the end. Very large and very small numbers get an exponent.
 fn significant(value: f64, digits: i32) -> String {
     if !value.is_finite() {
         return "none".to_owned();

@@ -1,4 +1,4 @@
-//! Plots as SVG. Black stands for the colour of the text, which the page replaces by its own, light or dark.
+//! Plots as SVG. Black stands for the colour of the text. The page replaces it by its own, light or dark.
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
@@ -8,22 +8,22 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::scale::Ruler;
 use super::{Bar, Bars, Lines};
 
-/// Pixels.
+/// The width of a plot, in pixels.
 const WIDTH: u32 = 760;
 const HEIGHT: u32 = 340;
 const BAR: u32 = 18;
 /// Height of a line of text.
 const LINE: u32 = 17;
-/// Room beside bars for the names of their groups.
+/// The room next to bars for the names of their groups, in pixels.
 const NAMES: u32 = 240;
-/// What has room there in one line, in letters of middle width.
+/// The letters of middle width that fit into this room in one line.
 const NAME: f64 = 28.0;
-/// Lines that a name has at most.
+/// The most lines of a name.
 const NAME_LINES: usize = 12;
-/// Half of the longest number at an axis: the last one reaches so far beyond the axis.
+/// Half of the length of the longest number at an axis, in pixels: the last number reaches this far beyond the axis.
 const MARGIN: u32 = 48;
 
-/// Colours that are told apart by most eyes on white and on black, in the order of their use.
+/// Colours that most people can tell apart on white and on black, in the order of their use.
 pub(super) const COLOURS: [RGBColor; 6] = [
     RGBColor(0x2f, 0x81, 0xc7),
     RGBColor(0xd9, 0x7a, 0x1f),
@@ -69,7 +69,7 @@ impl Ranged for Places {
     }
 }
 
-/// Drawing into a string can fail in theory alone.
+/// The result of drawing. Drawing into a string can fail only in theory.
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// The plot of curves.
@@ -77,7 +77,7 @@ pub(super) fn lines(chart: &Lines) -> String {
     drawn(HEIGHT, |area| draw_lines(area, chart))
 }
 
-/// The plot of bars, which lie, so that there is room for their names.
+/// The plot of bars. The bars are horizontal, so that there is room for their names.
 pub(super) fn bars(chart: &Bars) -> String {
     let names: Vec<Vec<String>> = chart.groups.iter().map(|group| wrapped(&group.name)).collect();
     let lines = names.iter().map(Vec::len).max().unwrap_or(1) as u32;
@@ -130,14 +130,14 @@ fn draw_lines(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Lines) -> Drawn
 
 fn draw_bars(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Bars, names: &[Vec<String>]) -> Drawn {
     let all = || chart.groups.iter().flat_map(|group| group.bars.iter().flatten());
-    // Intervals of few measurements reach far: they end with the axis, which is for the values.
+    // Intervals of few measurements are wide. They are cut at the end of the axis, whose range follows the values.
     let reach = 2.0 * all().map(|bar| bar.value).filter(|value| value.is_finite()).fold(chart.baseline, f64::max);
     let ends = all().flat_map(|bar| {
         bar.interval.map_or([bar.value; 3], |(low, high)| [low, bar.value, if high > reach { reach } else { high }])
     });
     let value = Ruler::new(&chart.value, ends, chart.baseline);
     let count = chart.groups.len();
-    // The first group is on top; each takes one unit of height.
+    // The first group is on top. Each group takes one unit of height.
     let middles: Vec<f64> = (0..count).map(|row| row as f64 + 0.5).collect();
     let mut context = ChartBuilder::on(area)
         .margin(12)
@@ -200,8 +200,8 @@ fn draw_bar(
     Ok(())
 }
 
-/// A name in lines for which there is room, broken behind blanks and commas where it has some. Of a very long one the
-/// end is left out.
+/// A name, split into lines that fit. It is split after blanks and commas, if it has any. The end of a very long name
+/// is left out.
 fn wrapped(name: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for part in clean(name).split_inclusive([' ', ',', '\n']) {
@@ -228,8 +228,7 @@ fn width(text: &str) -> f64 {
     text.chars().map(width_of).sum()
 }
 
-/// How wide a letter is, at most, by one of middle width. Of what the font of the reader's machine may have, the
-/// widest.
+/// The greatest width of a letter, as a multiple of the middle width, in any font that the reader's machine may have.
 fn width_of(c: char) -> f64 {
     match c {
         'm' | 'w' | '%' | '@' | 'A'..='Z' => 1.5,
@@ -238,7 +237,7 @@ fn width_of(c: char) -> f64 {
     }
 }
 
-/// Without what may not stand in XML.
+/// The text without characters that are not allowed in XML.
 pub(super) fn clean(text: &str) -> String {
     let stands = |c: char| c == '\n' || c == '\t' || !(c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'));
     text.chars().map(|c| if stands(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
@@ -248,7 +247,7 @@ pub(super) fn clean(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Red if a name is cut, so that two that differ at their ends look alike.
+    /// Red if a name is cut, so that two names that differ only at their ends look the same.
     #[test]
     fn a_name_is_whole_in_lines_that_have_room() {
         let name =

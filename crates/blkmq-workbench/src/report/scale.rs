@@ -1,17 +1,17 @@
-//! Where values lie on an axis, and where its ticks are.
+//! The places of values on an axis, and the places of its ticks.
 
 use super::{Axis, Scale, number};
 
-/// The largest number that is drawn: beyond it floating-point numbers are too coarse for a plot.
+/// The largest number that is drawn. Above it, floating-point numbers are too coarse for a plot.
 const LARGEST: f64 = 1e18;
-/// How many ticks an axis has, about.
+/// The approximate number of ticks of an axis.
 const TICKS: f64 = 6.0;
 
 /// An axis that is laid out.
 #[derive(Debug)]
 pub(super) struct Ruler<'a> {
     axis: &'a Axis,
-    /// The ends, as places.
+    /// The ends of the axis, as places.
     pub(super) low: f64,
     pub(super) high: f64,
     /// The places of the ticks.
@@ -19,10 +19,11 @@ pub(super) struct Ruler<'a> {
 }
 
 impl<'a> Ruler<'a> {
-    /// An axis on which these values have room; a linear one reaches to `baseline` too.
+    /// An axis with room for these values. A linear axis also reaches to `baseline`.
     pub(super) fn new(axis: &'a Axis, values: impl Iterator<Item = f64>, baseline: f64) -> Self {
         let places = values.chain((axis.scale == Scale::Linear).then_some(baseline));
-        // The last percentile, 100, is infinitely far: it stands at the end of an axis that the others span.
+        // The percentile 100 is infinitely far away. It is drawn at the end of the axis, whose range follows the other
+        // percentiles.
         let places = places.filter_map(|value| place(axis.scale, value)).filter(|place| place.is_finite());
         let (low, high) =
             places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), at| (low.min(at), high.max(at)));
@@ -30,13 +31,13 @@ impl<'a> Ruler<'a> {
         match axis.scale {
             Scale::Linear => Self::linear(axis, low, high),
             Scale::Log => Self::whole(axis, low.floor(), high.ceil(), 2.0 * TICKS),
-            // Many nines are wide.
+            // Labels with many nines are wide.
             Scale::Percentile => Self::whole(axis, low.floor(), high.ceil(), TICKS),
         }
     }
 
     fn linear(axis: &'a Axis, low: f64, high: f64) -> Self {
-        // Room around values that are all but equal; nothing is below an axis that starts at 0.
+        // Room around values that are nearly equal. An axis that starts at 0 has nothing below 0.
         let least = (low.abs().max(high.abs()) * 0.01).max(1e-9);
         let room = if high - low < least { least } else { 0.0 };
         let (low, high) = (if low == 0.0 { low } else { low - room }, high + room);
@@ -50,7 +51,7 @@ impl<'a> Ruler<'a> {
         Self { axis, low: first * step, high: last * step, ticks }
     }
 
-    /// Ticks at whole places: decades, or nines; so many at most, and one.
+    /// Ticks at whole places (decades, or nines): at least one, and at most `most`.
     fn whole(axis: &'a Axis, low: f64, high: f64, most: f64) -> Self {
         let high = high.max(low + 1.0);
         let step = ((high - low) / most).ceil();
@@ -63,7 +64,7 @@ impl<'a> Ruler<'a> {
         place(self.axis.scale, value).map(|place| place.min(self.high))
     }
 
-    /// What stands at a tick.
+    /// The label of a tick.
     pub(super) fn label(&self, place: f64) -> String {
         let value = match self.axis.scale {
             Scale::Linear => place,
@@ -72,7 +73,7 @@ impl<'a> Ruler<'a> {
         };
         // A multiple of a step is rarely zero to the last bit.
         let value = if value.abs() < (self.high - self.low) * 1e-9 { 0.0 } else { value };
-        // So many digits that neighbours differ.
+        // As many digits as neighbouring labels need to differ.
         let step = self.ticks.get(1).map_or(1.0, |second| second - self.low);
         let digits = match self.axis.scale {
             Scale::Linear => (self.high.abs().max(self.low.abs()) / step).log10().ceil() as i32 + 1,
