@@ -1,4 +1,4 @@
-//! `blkmq bench` from outside: its output beside fio's, its comparisons, and what it refuses.
+//! `blkmq bench` from outside: its output next to fio's, its comparisons, and what it refuses.
 
 mod run;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use run::{printed, refused, temporary};
 use serde_json::Value;
 
-/// A job file on which fio and blkmq can be compared, with these lines in its only job.
+/// A job file with which fio and blkmq can be compared. Its only job has these lines.
 fn job(name: &str, lines: &str) -> String {
     temporary(name, format!("[global]\nioengine=null\nbs=4k\nsize=1m\n[j]\n{lines}\n").as_bytes())
 }
@@ -17,10 +17,10 @@ fn bench(arguments: &[&str]) -> Value {
     serde_json::from_str(&printed(&[&["bench"], arguments, &["--json"]].concat())).expect("it prints JSON")
 }
 
-/// The ways to all values, one for each.
+/// The paths to all values, one path for each.
 fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
-        // The names of bins are latencies.
+        // The names of bins are latencies, which differ from run to run.
         Value::Object(_) if path.ends_with("/bins") => drop(found.insert(path.to_owned())),
         Value::Object(map) => map.iter().for_each(|(key, value)| keys(value, &format!("{path}/{key}"), found)),
         Value::Array(list) => list.iter().for_each(|value| keys(value, &format!("{path}/[]"), found)),
@@ -34,8 +34,8 @@ fn key_set(value: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Whatever reads fio's JSON finds in ours each key that it finds in fio's, for the same job; what is more is under
-/// `blkmq`.
+/// A program that reads fio's JSON finds in ours each key that it finds in fio's, for the same job. Further keys are
+/// under `blkmq`.
 #[test]
 fn the_json_has_fios_keys() {
     if Command::new("fio").arg("--version").output().is_err() {
@@ -75,8 +75,8 @@ fn the_json_has_fios_keys() {
     }
 }
 
-/// fio's own converter takes the histograms, and finds in its tables what it read. Red without them: it writes tables
-/// with a head alone, and validates those.
+/// fio's own converter reads the histograms, and its tables hold what it read. Red without histograms: the converter
+/// then writes tables that have only a head, and accepts them.
 #[test]
 fn fios_converter_reads_the_histograms() {
     let converter = "fio_jsonplus_clat2csv";
@@ -109,8 +109,9 @@ fn fios_converter_reads_the_histograms() {
     assert!(text.contains("json+") && text.contains("no histograms"), "{text}");
 }
 
-/// Two classes on a device that takes all requests of both, and on one that takes a few: all together does an eighth,
-/// and the idle one nothing. Red if only the sum is compared, or a job that did nothing has no ratio.
+/// Two classes on a device that takes all requests of both, and on one that takes only a few. On the second, all jobs
+/// together do an eighth, and the idle one does nothing. Red if only the sum is compared, or if a job that did nothing
+/// has no ratio.
 #[test]
 fn a_comparison_tells_what_each_job_gets() {
     let head = "[global]\nioengine=libaio\nrw=randread\niodepth=16\nsize=64m\n";
@@ -181,17 +182,17 @@ fn words_tell_the_same_as_json() {
     let row: Vec<&str> = words.lines().find(|line| line.starts_with("j ")).unwrap().split_whitespace().collect();
     assert_eq!(row[..3], ["j", "write", "10.0K"], "{words}");
     assert_eq!(row[4..8], ["100.0"; 4], "{words}");
-    // All but the CPU time, which is the machine's, is the same each time.
+    // Everything except the CPU time, which is the machine's, is the same each time.
     let timeless =
         |words: &str| words.lines().filter(|line| !line.contains("CPU")).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(timeless(&printed(&arguments)), timeless(&words));
 }
 
-/// A device that takes four requests at a time, on virtual time: what waits does so in the scheduler.
+/// A device that takes four requests at a time, on virtual time. Requests that wait do so in the scheduler.
 const FEW_TAGS: [&str; 6] =
     ["--device", "null,irqmode=2,hw_queue_depth=4", "--clock", "virtual", "--scheduler", "mq-deadline"];
 
-/// Whether requests may pass the scheduler by goes with the locking unless it is said.
+/// Whether requests may bypass the scheduler depends on the locking, unless an option says it.
 #[test]
 fn the_bypass_goes_with_the_locking() {
     let path = job("bypass.fio", "rw=randread");
@@ -207,14 +208,14 @@ fn the_bypass_goes_with_the_locking() {
     ] {
         let found = &bench(&[&[&*path][..], &FEW_TAGS, arguments].concat())["blkmq"];
         assert_eq!((&found["locking"], &found["bypass"]), (&locking.into(), &bypass.into()), "{arguments:?}");
-        // One at a time, so that nothing ever waits.
+        // One at a time, so nothing ever waits.
         let expected = if bypass { &found["requests"] } else { &Value::from(0) };
         assert_eq!((&found["requests"], &found["bypassed"]), (&256.into(), expected), "{arguments:?}");
     }
 }
 
-/// Sixteen operations at a time, of which the device takes four. A queue by itself has no other thread to leave
-/// anything with, or to wait for.
+/// Sixteen operations at a time, of which the device takes four. With a single thread there is no other thread to leave
+/// requests to, or to wait for.
 #[test]
 fn the_lockings_count_what_they_do() {
     let path = job("counts.fio", "rw=randread\niodepth=16\niodepth_batch_submit=16\niodepth_batch_complete=16");
@@ -242,7 +243,7 @@ fn the_lockings_count_what_they_do() {
     assert!((mean(&combining) - ordered / number("dispatch_batches") as f64).abs() < 1e-9, "{combining}");
 }
 
-/// Four threads on any number of processors find each other at the scheduler sooner or later.
+/// Four threads meet at the scheduler sooner or later, on any number of processors.
 #[test]
 fn waits_are_measured_when_that_is_wanted() {
     let path = job("waits.fio", "rw=randread\niodepth=4\nnumjobs=4\ngroup_reporting\ntime_based\nruntime=1");
@@ -255,7 +256,7 @@ fn waits_are_measured_when_that_is_wanted() {
         assert!(number(&waits["N"]) > 0 && waits["mean"].as_f64() <= Some(number(&waits["max"]) as f64), "{found}");
         assert!(number(&waits["percentile"]["50.000000"]) <= number(&waits["percentile"]["99.900000"]), "{found}");
         if locking == "combining" {
-            // And a few that were to be left when the other thread had just gone.
+            // There may be a few more, which were to be left when the other thread had just gone.
             assert!(number(&waits["N"]) >= number(&found["staged"]), "{found}");
         }
         let words = printed(&[&["bench"][..], &arguments, &["--waits"]].concat());
@@ -264,8 +265,8 @@ fn waits_are_measured_when_that_is_wanted() {
     }
 }
 
-/// Neighbours join in the scheduler if they come one by one while the device is busy, and in the plug if they come
-/// together.
+/// Neighbours join in the scheduler if they come one by one while the device is busy. They join in the plug if they
+/// come together.
 #[test]
 fn merges_are_told_by_where_they_happen() {
     let device = ["--device", "null,irqmode=2,hw_queue_depth=1", "--clock", "virtual", "--scheduler", "mq-deadline"];
@@ -285,7 +286,7 @@ fn merges_are_told_by_where_they_happen() {
     }
 }
 
-/// Red if a latency of 20 s stands against the one before it, or a long name against what follows it.
+/// Red if a latency of 20 s touches the one before it, or if a long name touches what follows it.
 #[test]
 fn numbers_of_any_size_are_apart() {
     let job = b"[a job of more than 16 letters]\nrw=randread\nsize=1m\nnumber_ios=2\n";
@@ -329,8 +330,9 @@ fn a_comparison_finds_the_ratio() {
     assert!(words.contains("B/A  0.5") && words.contains("16 rounds of four slices of 100 ms"), "{words}");
 }
 
-/// A rate is of the operations that completed within the slices: what their ends find outstanding would hide that a
-/// device is slow. Red if it counts: 32 requests more in each slice of 20.
+/// A rate counts the operations that completed within the slices. If operations that are outstanding at the end of a
+/// slice counted, they would hide that a device is slow. Red if they count: there are 32 requests more in each slice of
+/// 20.
 #[test]
 fn a_slow_device_does_not_look_quick() {
     let path = job("slow.fio", "rw=randread\niodepth=32\nnorandommap");
@@ -371,7 +373,7 @@ fn every_knob_can_be_compared() {
     }
 }
 
-/// Red if a figure made on the coarse clock looks like what applications get.
+/// Red if a figure that was measured with the coarse clock looks like what applications get.
 #[test]
 fn the_clock_of_a_figure_is_said() {
     let path = job("stamps.fio", "rw=randread\ngtod_reduce=1");

@@ -1,5 +1,5 @@
-//! The modules of a crate import one another in one direction: none stands in a cycle. A module and those inside of it
-//! are one room, which may use one another. Unit tests at the end of a file are not looked at.
+//! The modules of a crate import one another in one direction, so no module is in a cycle. A module and the modules
+//! inside it count as one group, whose members may use one another. Unit tests at the end of a file are not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ const CRATES: [&str; 4] = ["blkmq", "blkmq-nbd", "blkmq-sched", "blkmq-vcpu"];
 /// A module by its path within the crate; the root is empty.
 type Module = Vec<String>;
 
-/// What each module imports.
+/// The imports of each module.
 type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
 /// The paths that a source names from the root of its crate (`crate::`) or from the modules that it is in (`super::`).
@@ -39,7 +39,7 @@ fn paths(module: &[String], source: &str) -> Vec<Module> {
     found
 }
 
-/// Adds what a use tree names, such as `a::{b, c::D}`. Returns what of the text is behind it.
+/// Adds the names in a use tree, such as `a::{b, c::D}`. Returns the text after the tree.
 fn expand<'t>(base: &[String], text: &'t str, found: &mut Vec<Module>) -> &'t str {
     let mut path = base.to_vec();
     let mut rest = text.trim_start();
@@ -108,7 +108,7 @@ fn reached(imports: &Imports, from: &Module) -> BTreeSet<Module> {
     seen
 }
 
-/// The modules from which one comes back to itself, each with what it imports of the others.
+/// The modules from which imports lead back to the module itself, each with its imports of the other modules.
 fn cycles(imports: &Imports) -> Vec<String> {
     let turns: BTreeSet<_> = imports.keys().filter(|module| reached(imports, module).contains(*module)).collect();
     let name = |module: &Module| module.join("::");

@@ -1,4 +1,4 @@
-//! What `blkmq serve` shows to which client, and what it says of it.
+//! What `blkmq serve` shows to each client, and what it reports about clients.
 
 mod served;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use served::{FLUSH, FUA, Nbd, READ, Served, WRITE, WRITE_ZEROES, ended};
 
-/// Red if the line or the word is left out, or a device that keeps its data gets one.
+/// Red if the line or the word is left out, or if a device that keeps its data gets one.
 #[test]
 fn what_throws_data_away_says_so_at_the_start_and_in_the_list() {
     let exports = ["--export", "b=hdd,size=1G", "--export", "c=ssd,size=1G", "--export", "d=null,memory_backed=1"];
@@ -28,14 +28,14 @@ fn what_throws_data_away_says_so_at_the_start_and_in_the_list() {
     assert!(said.starts_with("blkmq: default: null,size=1G THROWS AWAY WHAT IS WRITTEN. NOTHING IS KEPT"), "{said}");
 }
 
-/// How a request ends.
+/// The error with which a request ends.
 fn error_of(client: &mut Nbd, flags: u16, kind: u16, offset: usize, length: usize, data: &[u8]) -> u32 {
     client.try_send(flags, kind, 1, offset as u64, length as u32, data).expect("the server reads");
     client.receive().expect("the server answers").1
 }
 
-/// Red if the end of a file that is no whole sector is left out, cannot be changed byte for byte, or becomes longer by
-/// what a client writes: of 1000 bytes 512 were served.
+/// Red if the end of a file that is not a whole sector is left out, cannot be changed byte by byte, or becomes longer
+/// when a client writes. Earlier, only 512 of 1000 bytes were served.
 #[test]
 fn a_file_of_any_size_is_served_to_its_last_byte() {
     const INVALID: u32 = 22;
@@ -86,7 +86,7 @@ fn equip(folder: &Path) {
     fs::write(folder.join("server-key.pem"), made.signing_key.serialize_pem()).expect("there is room for a file");
 }
 
-/// What a server says when it hears SIGHUP.
+/// What a server prints when it gets SIGHUP.
 fn told_of_hangup(server: &mut Served) -> String {
     server.signal(Signal::HUP);
     let mut line = String::new();
@@ -97,7 +97,7 @@ fn told_of_hangup(server: &mut Served) -> String {
     line.trim_end().to_owned()
 }
 
-/// Red if SIGHUP is not listened to, which ends the program, or a bad set of files is not told of.
+/// Red if SIGHUP is not handled, so that it ends the program, or if a bad set of files is not reported.
 #[test]
 fn sighup_reads_the_files_for_tls_again_and_tells_what_came_of_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -122,8 +122,7 @@ fn sighup_reads_the_files_for_tls_again_and_tells_what_came_of_it() {
     assert_eq!(server.connect("").read(0, 512), [0; 512], "clients are served as before");
 }
 
-/// Red if SIGHUP is left as it is where there is no TLS: a supervisor that reloads all its services would end the
-/// server.
+/// Red if SIGHUP is not handled when there is no TLS: a supervisor that reloads all its services would end the server.
 #[test]
 fn sighup_ends_no_server_that_has_nothing_to_read_again() {
     let mut server = Served::start(&[]);
@@ -132,7 +131,7 @@ fn sighup_ends_no_server_that_has_nothing_to_read_again() {
     assert_eq!(ended(&server.output(&["get", "nomerges"]), 0), "0\n");
 }
 
-/// What a client is told that asks for the export without a name and may not have it.
+/// The message to a client that asks for the export without a name and may not use it.
 fn refusal(server: &Served) -> String {
     let mut stream = UnixStream::connect(server.folder.join("nbd")).expect("the server listens");
     stream.read_exact(&mut [0; 18]).expect("the server greets");
@@ -145,7 +144,8 @@ fn refusal(server: &Served) -> String {
     String::from_utf8(text).expect("a sentence is text")
 }
 
-/// Red if `--allow` gets lost between the command line and the server, or the socket stays the server's own user's.
+/// Red if `--allow` gets lost between the command line and the server, or if only the server's own user can use the
+/// socket.
 #[test]
 fn users_may_do_what_is_allowed_to_them() {
     let me = fs::metadata("/proc/self").unwrap().uid();
@@ -164,7 +164,7 @@ fn users_may_do_what_is_allowed_to_them() {
     assert_eq!(mode(&Served::start(&[])), 0o600);
 }
 
-/// What the kernel says of a field of each thread of a process.
+/// A field of each thread of a process, as the kernel reports it.
 fn of_threads(process: &str, field: &str) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("the process is there");
     let texts = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok());
@@ -175,8 +175,8 @@ fn of_threads(process: &str, field: &str) -> Vec<String> {
     texts.map(value).collect()
 }
 
-/// Red if what is given up is given up after a thread was started, for that one keeps it: a thread of the server, or
-/// one that does the requests of a file without io_uring. Red too if `--sandbox off` does not count.
+/// Red if rights are given up after a thread was started, because that thread keeps them: a thread of the server, or
+/// one that does the requests of a file without io_uring. Red too if `--sandbox off` has no effect.
 #[test]
 fn every_thread_of_a_server_is_in_the_sandbox_unless_it_is_switched_off() {
     let of = |server: &Served, field: &str| of_threads(&server.child.id().to_string(), field);
@@ -202,7 +202,7 @@ fn every_thread_of_a_server_is_in_the_sandbox_unless_it_is_switched_off() {
     assert_eq!(ended(&refused, 2), "blkmq: --sandbox: 'no' is not accepted; accepted: on, off\n");
 }
 
-/// Red if the user changes before the sockets are there, stays, or keeps a group.
+/// Red if the user changes before the sockets are there, if the user does not change, or if a group is kept.
 #[test]
 fn a_server_goes_on_as_another_user_where_root_starts_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! The journal of what clients asked of a file, what its driver asked of the rings, and all answers, in one order; and
-//! whether each flush and FUA was answered behind a sync that made durable what it should.
+//! The journal of what clients asked of a file, what its driver asked of the rings, and all answers, in one order. It
+//! checks whether each flush and each FUA was answered after a sync that made durable what it should.
 //!
-//! An event stands in the journal before what it tells of has an effect, if it asks, and after it has happened, if it
-//! answers. So what stands behind an answer came behind it.
+//! An event that asks for something is in the journal before the request has an effect. An event that answers is in the
+//! journal after the answer has happened. So whatever is after an answer in the journal came after it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -44,7 +44,7 @@ impl Journal for Log {
     }
 }
 
-/// Something that was asked for and answered, with both places in the journal.
+/// Something that was asked for and answered, with both positions in the journal.
 #[derive(Debug, Clone)]
 struct Done<T> {
     what: T,
@@ -52,15 +52,15 @@ struct Done<T> {
     answered: usize,
 }
 
-/// What a ring changed in the file.
+/// A change that a ring made in the file.
 #[derive(Debug, Clone)]
 struct Change {
     bytes: Range<u64>,
-    /// By itself, when it was answered.
+    /// Whether it was durable by itself when it was answered.
     is_durable: bool,
 }
 
-/// What was checked.
+/// The numbers of what was checked.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) flushes: usize,
@@ -86,7 +86,7 @@ impl Log {
         check(&self.events())
     }
 
-    /// The same journal of a driver that does not what it should: `change` takes events away, or alters them.
+    /// The same journal, as from a driver with a bug: `change` removes events, or alters them.
     pub(crate) fn altered(&self, change: impl Fn(&mut Asked) -> bool) -> Self {
         let mut gone = Vec::new();
         let keeps = |event: &mut Event| match event {
@@ -154,17 +154,19 @@ struct Rings {
 }
 
 impl Rings {
-    /// Whether a sync began after one place, and was over before another.
+    /// Whether a sync began after one position and was over before another.
     fn has_sync(&self, after: usize, before: usize) -> bool {
         self.syncs.iter().any(|sync| sync.asked > after && sync.answered < before)
     }
 
-    /// The place of the last change that was over before another place: what a flush that is asked for there covers.
+    /// The position of the last change that was over before another position. A flush that is asked for there covers
+    /// it.
     fn last_change(&self, before: usize) -> usize {
         self.changes.iter().map(|change| change.answered).filter(|place| *place < before).max().unwrap_or(0)
     }
 
-    /// What was done for an operation. Those that are under way together lie apart, so their ranges tell them apart.
+    /// The changes that were made for an operation. Operations that are in progress together have separate ranges, so
+    /// the ranges tell them apart.
     fn parts(&self, operation: &Done<Operation>) -> impl Iterator<Item = &Done<Change>> {
         let Range { start, end } = operation.what.bytes;
         let (start, end) = (start as u64, end as u64);
@@ -201,7 +203,7 @@ impl Rings {
     }
 }
 
-/// Whether all of a range lies in others.
+/// Whether the parts cover the whole range.
 fn covers(mut parts: Vec<Range<u64>>, whole: Range<u64>) -> bool {
     parts.sort_by_key(|part| part.start);
     let reached = parts.iter().fold(
@@ -228,7 +230,7 @@ mod tests {
         Event::Over((0, cookie), true)
     }
 
-    /// A ring's write of that many bytes, of which it did some.
+    /// A ring's write of this many bytes, of which it did some.
     fn write(bytes: u64, is_durable: bool, done: i32) -> [Event; 2] {
         [Event::Asked(TAG, Asked::Write { offset: 0, bytes, is_durable }), Event::Answered(TAG, done)]
     }
