@@ -1,5 +1,5 @@
-//! Whatever a server says, the device `nbd` either is not there, for a reason that can be read, or completes everything
-//! that it is asked for, within memory that is its own.
+//! Whatever a server says, there are two cases. Either the device `nbd` does not open, for a readable reason. Or it
+//! completes everything that it is asked for, and uses only its own memory.
 #![no_main]
 
 mod reach;
@@ -19,7 +19,7 @@ use blkmq_nbd::{
 use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 
-/// A server that says the same words to each client, and then only listens.
+/// A server that says the same words to each client, and after that only listens.
 struct Server {
     spec: String,
     words: Mutex<Vec<u8>>,
@@ -50,7 +50,7 @@ fn server() -> &'static Server {
     })
 }
 
-/// What a server says up to the first request: its export has a MiB, and takes everything.
+/// The words of a server up to the first request. Its export has a MiB, and accepts every request.
 fn greeting() -> Vec<u8> {
     let reply = |kind: u32, data: &[u8]| {
         let head = [&OPTION_REPLY_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &kind.to_be_bytes()].concat();
@@ -69,7 +69,7 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     let Some((&first, bytes)) = bytes.split_first() else { return };
     let mut words = if first % 4 > 0 { greeting() } else { Vec::new() };
     if first % 4 == 3 {
-        // Replies by their magic number; what is left to say is what they answer, and how.
+        // Replies begin with their magic number. The fuzzer chooses which request they answer, and how.
         bytes.chunks(12).for_each(|chunk| words.extend(SIMPLE_REPLY_MAGIC.to_be_bytes().iter().chain(chunk)));
     } else {
         words.extend_from_slice(bytes);

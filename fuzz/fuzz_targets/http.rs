@@ -1,5 +1,5 @@
-//! Any bytes are a request of the control socket's HTTP, or are refused by an answer that is HTTP itself; in pieces the
-//! same as whole.
+//! Any bytes are a request in the control socket's HTTP, or are refused by an answer that is valid HTTP. The result
+//! does not depend on the pieces in which the bytes come.
 #![no_main]
 
 mod reach;
@@ -27,7 +27,7 @@ mod control {
 
 use control::http::{Unread, read};
 
-/// So many bytes at a time.
+/// Reads this many bytes at a time.
 struct Pieces<'a>(&'a [u8], usize);
 
 impl Read for Pieces<'_> {

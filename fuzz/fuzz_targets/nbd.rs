@@ -1,5 +1,5 @@
-//! Any bytes lead a negotiation somewhere, in steps that keep what they promise; what follows an agreement is read as
-//! requests, and each is refused or lies within its export.
+//! Any bytes lead a negotiation to a result, in steps that keep their promises. The bytes after an agreement are read
+//! as requests, and each request is refused or lies within its export.
 #![no_main]
 
 mod reach;
@@ -26,7 +26,8 @@ fn offers() -> Arc<[Offer]> {
     [offer(""), offer("a")].into()
 }
 
-/// Negotiates with what a socket would give, `piece` bytes at a time. Returns what was agreed on, and what was used.
+/// Negotiates with the bytes that a socket would give, `piece` bytes at a time. Returns the agreement, and how many
+/// bytes were used.
 fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize, reached: &mut Reached) -> Option<(Agreement, usize)> {
     let mut output = Vec::new();
     let mut negotiation = Negotiation::begin(offers(), encryption, &mut output);
@@ -42,7 +43,7 @@ fn negotiate(encryption: Encryption, bytes: &[u8], piece: usize, reached: &mut R
         reached.add("replies to options", output.windows(8).filter(|window| *window == magic).count());
         match step {
             Step::On => (),
-            // The handshake is TLS's business; what comes after it is the rest.
+            // The handshake belongs to TLS. The bytes after it are the rest.
             Step::Secure => {
                 assert!(!is_secure && encryption != Encryption::Off && !output.is_empty());
                 is_secure = true;

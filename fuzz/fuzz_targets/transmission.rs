@@ -1,5 +1,5 @@
-//! Whatever a client sends once it has chosen an export, the server answers each request at most once, and in the form
-//! that was agreed on, ends, and has nothing left.
+//! Whatever a client sends once it has chosen an export, the server answers each request at most once, in the form that
+//! was agreed on. Then the server ends, and nothing is left.
 #![no_main]
 
 mod reach;
@@ -24,7 +24,7 @@ use reach::Reached;
 
 /// Bytes of the export.
 const SIZE: usize = 1 << 16;
-/// Longest data that a request asks for or brings, but for those that are refused.
+/// The longest data that a request asks for or brings, except for requests that are refused.
 const LONGEST: u32 = 8192;
 
 fn server() -> &'static Server {
@@ -41,7 +41,7 @@ fn option(kind: u32, data: &[u8]) -> Vec<u8> {
     [&OPTION_MAGIC.to_be_bytes()[..], &kind.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// What a client says up to its first request.
+/// The words of a client up to its first request.
 fn hello(is_structured: bool, export: &str) -> Vec<u8> {
     let mut words = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes().to_vec();
     if is_structured {
@@ -52,10 +52,10 @@ fn hello(is_structured: bool, export: &str) -> Vec<u8> {
     words
 }
 
-/// A request made of few bytes, so that most are nearly right, with its data.
+/// A request made from few bytes, so that most requests are nearly valid, with its data.
 fn request(bytes: &[u8; 6], cookie: u64) -> Vec<u8> {
     let [kind, flags, place, fraction, length, more] = bytes.map(u32::from);
-    // Byte-granular one time in four, and beyond the end now and then.
+    // One time in four, offsets and lengths need not be whole sectors. Sometimes a request reaches past the end.
     let unit = if flags & 0xc0 == 0 { 1 } else { 512 };
     let offset = u64::from((place * 512 + fraction * unit) % (SIZE as u32 + 4096));
     let length = (length * unit * 16 + more) / unit * unit % (LONGEST + 1);
@@ -77,7 +77,7 @@ fn goodbye() -> Vec<u8> {
     [&REQUEST_MAGIC.to_be_bytes()[..], &[0, 0], &commands::DISC.to_be_bytes(), &[0; 20]].concat()
 }
 
-/// Reads replies to options up to the last, and returns what is behind them.
+/// Reads the replies to options up to the last one, and returns the bytes after them.
 fn after_options(said: &[u8], nr_options: usize) -> Option<&[u8]> {
     let mut rest = said.get(18..)?;
     let mut ended = 0;
@@ -91,8 +91,8 @@ fn after_options(said: &[u8], nr_options: usize) -> Option<&[u8]> {
     Some(rest)
 }
 
-/// Reads all replies: those of reads have data as long as `lengths` says by their cookies, unless they are chunks,
-/// which say it themselves.
+/// Reads all replies. The data of a read is as long as `lengths` says for its cookie. Chunks give their length
+/// themselves.
 fn check_replies(mut rest: &[u8], is_structured: bool, lengths: &HashMap<u64, usize>, reached: &mut Reached) {
     let mut answered = HashMap::new();
     while !rest.is_empty() {
@@ -143,14 +143,14 @@ fn run(bytes: &[u8], reached: &mut Reached) {
     thread::scope(|scope| {
         let mut sends = client.try_clone().expect("there are descriptors");
         scope.spawn(move || {
-            // A server that has heard enough closes.
+            // The server may close the connection before it has read everything.
             let _ = sends.write_all(&words);
-            // What is raw may be a request that is not complete, whose end the server would wait for.
+            // Raw bytes may end with an incomplete request, and the server would wait for the rest of it.
             if is_raw {
                 let _ = sends.shutdown(Shutdown::Write);
             }
         });
-        // What it had sent by then is there all the same.
+        // Everything that the server had sent by then is still there.
         let _ = client.read_to_end(&mut said);
     });
     while !server().clients().is_empty() {

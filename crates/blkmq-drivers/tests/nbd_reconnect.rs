@@ -1,4 +1,4 @@
-//! The device `nbd` while its server is away, and when that is back.
+//! The device `nbd` while its server is away, and when the server is back.
 
 mod common;
 mod pretend;
@@ -25,7 +25,7 @@ fn folder() -> TempDir {
     tempfile::tempdir().expect("there is room")
 }
 
-/// A disk that outlives its servers; `cache` is what it loses without a flush, if anything.
+/// A disk that outlives its servers.
 fn disk(device: &str) -> Arc<RequestQueue> {
     RequestQueue::builder(spec::open(device).expect("the device is right")).build().expect("so is its queue")
 }
@@ -40,7 +40,7 @@ fn open(socket: &Path, parameters: &str) -> Arc<RequestQueue> {
     RequestQueue::builder(blkmq_drivers::open(&spec).expect("the server is there")).build().expect("so is its queue")
 }
 
-/// Waits, for as long as it takes, until the device is as it is wanted.
+/// Waits without a limit until the device has the wanted health.
 fn until(q: &RequestQueue, is_so: impl Fn(&Health) -> bool) -> Health {
     loop {
         let health = q.driver().health();
@@ -70,8 +70,8 @@ fn one(submitter: &mut Submitter, bio: Bio) -> Status {
 
 const CACHED: &str = "null,size=4M,memory_backed=1,cache_size=1M";
 
-/// Red if a request that was in flight is not sent again, or one that comes while the server is away is not kept: an
-/// operation would fail, or never be over.
+/// Red if a request that was in flight is not sent again, or if a request that comes while the server is away is not
+/// kept: the operation would fail, or never be over.
 #[test]
 fn requests_wait_for_a_server_that_is_started_anew() {
     const BLOCKS: u64 = 128;
@@ -155,7 +155,7 @@ fn without_a_delay_requests_fail_until_the_server_is_back() {
     let mut submitter = submitter(&q);
     assert_eq!(one(&mut submitter, fua(write(1, 1))), Status::Ok);
     drop(server);
-    // The connection is found to be broken by the thread that uses it.
+    // The thread that uses the connection finds that it is broken.
     assert_eq!(one(&mut submitter, read(1)), Status::IoError);
     let away = until(&q, |health| matches!(health, Health::Away(_)));
     assert!(away.trouble().is_some_and(|text| text.contains("the server is away for")), "{away:?}");
@@ -165,7 +165,7 @@ fn without_a_delay_requests_fail_until_the_server_is_back() {
     assert_eq!(one(&mut submitter, read(1)), Status::Ok);
 }
 
-/// Hangs if requests wait without bound.
+/// Hangs if there is no limit to how long requests wait.
 #[test]
 fn requests_that_have_waited_for_too_long_fail() {
     let folder = folder();
@@ -182,8 +182,8 @@ fn requests_that_have_waited_for_too_long_fail() {
     assert_eq!(one(&mut submitter, read(1)), Status::Ok);
 }
 
-/// Red if a flush is good after the server was away with a write that it had answered: that may have been in its cache
-/// alone.
+/// Red if a flush succeeds after the server was away with a write that it had answered: the write may have been only in
+/// the server's cache.
 #[test]
 fn a_flush_says_nothing_good_of_writes_that_the_server_may_have_lost() {
     let folder = folder();
@@ -203,7 +203,7 @@ fn a_flush_says_nothing_good_of_writes_that_the_server_may_have_lost() {
     until(&q, |health| matches!(health, Health::Failed(text) if text.contains("may be lost")));
 }
 
-/// Red if what a flush covered counts as lost, or if the operator's word does not count.
+/// Red if data that a flush covered counts as lost, or if the operator's setting has no effect.
 #[test]
 fn what_was_flushed_or_outlives_the_server_is_not_lost() {
     for (parameters, is_flushed) in [("", true), (",keeps_cache=1", false)] {
@@ -225,7 +225,7 @@ fn what_was_flushed_or_outlives_the_server_is_not_lost() {
     }
 }
 
-/// Red if any export will do: requests would go to another disk.
+/// Red if any export is accepted: requests would go to another disk.
 #[test]
 fn a_smaller_export_is_not_taken_for_the_one_that_was_there() {
     let folder = folder();
@@ -248,8 +248,8 @@ fn a_smaller_export_is_not_taken_for_the_one_that_was_there() {
     });
 }
 
-/// A request does not count as overdue while it waits for a server: the connection to the next one would be given up
-/// for it.
+/// A request is not overdue while it waits for a server. Otherwise the connection to the next server would be given up
+/// because of it.
 #[test]
 fn a_request_that_waits_for_longer_than_the_timeout_is_done_by_the_next_server() {
     let folder = folder();
@@ -270,7 +270,7 @@ fn a_request_that_waits_for_longer_than_the_timeout_is_done_by_the_next_server()
     });
 }
 
-/// Red if the time before a request was sent again counts: the next server would have only what is left of it.
+/// Red if the time before a request was sent again counts: the next server would have only the rest of the timeout.
 #[test]
 fn the_next_server_has_the_whole_timeout() {
     const TIMEOUT: Duration = Duration::from_secs(2);
@@ -304,8 +304,8 @@ fn the_next_server_has_the_whole_timeout() {
     assert!(lasted >= TIMEOUT, "it was given up after {lasted:?}");
 }
 
-/// Hangs if hardware queues come up one by one: the first would be left with a server that is gone, for good. Hangs
-/// also if the size is kept that this server told: the export of the next one would be too small.
+/// Hangs if hardware queues come up one by one: the first one would keep a connection to a server that is gone. Hangs
+/// too if the size that this server told is kept: the export of the next server would be too small.
 #[test]
 fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
     let folder = folder();
@@ -350,8 +350,8 @@ fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
     server.join().unwrap();
 }
 
-/// Red if one more hardware queue gets a connection to the server that was there before: flushes by the others, which
-/// are with the next server, would say nothing of what this one answers.
+/// Red if one more hardware queue gets a connection to an earlier server: flushes by the others, which are connected to
+/// the next server, would say nothing of what this server answers.
 #[test]
 fn one_more_hardware_queue_is_with_the_server_of_the_others_or_refused() {
     let folder = folder();
@@ -370,7 +370,7 @@ fn one_more_hardware_queue_is_with_the_server_of_the_others_or_refused() {
         greet(&mut next);
         let cookie = cookie(&mut next);
         next.write_all(&reply(0, cookie)).unwrap();
-        // All is well again when the server that was there before speaks to the new connection.
+        // Everything works again when the server that was there before talks to the new connection.
         greet(&mut more);
         let _ = next.read(&mut [0; 28]);
     });

@@ -38,8 +38,8 @@ fn answer(stream: &mut UnixStream) {
     stream.write_all(&reply).expect("the client waits");
 }
 
-/// Hangs if the thread is made when it is needed, for then there may be none, or if it outlives the device. Red if
-/// requests are taken without it, or if the operator is not told what the system gives no thread for.
+/// Hangs if the thread is made only when it is needed, because then there may be none; or if it outlives the device.
+/// Red if requests are taken without it, or if the operator is not told why the system gives no thread.
 #[test]
 fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_the_device() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -53,7 +53,7 @@ fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_
         };
         let mut first = accept();
         answer(&mut first);
-        // It has the request, and is gone.
+        // The first server has the request, and ends.
         cookie(&mut first);
         drop(first);
         answer(&mut accept());
@@ -85,7 +85,7 @@ fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_
     allow_threads(true);
     server.join().unwrap();
     drop((submitter, q));
-    // A thread that was joined may be listed for a moment more.
+    // A joined thread may be listed for a moment longer.
     while has_restorer() {
         thread::yield_now();
     }

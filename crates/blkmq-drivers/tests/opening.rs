@@ -21,14 +21,15 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Why a spec is refused, and what was said before.
+/// The error for a spec, and what was said before.
 fn refused(spec: &str) -> (String, Vec<String>) {
     let said = RefCell::new(Vec::new());
     let opened = blkmq_drivers::open_telling(spec, &|text| said.borrow_mut().push(text.to_owned()));
     (opened.map(drop).expect_err("it is refused").to_string(), said.into_inner())
 }
 
-/// Red if a file that another server has is not waited for, or without a word, or for ever.
+/// Red if the driver does not wait for a file that another server has, if it waits without saying so, or if it waits
+/// for ever.
 #[test]
 fn a_file_in_use_is_waited_for_with_a_word_and_then_refused() {
     let (_folder, path) = folder();
@@ -51,8 +52,8 @@ fn a_file_in_use_is_waited_for_with_a_word_and_then_refused() {
     });
 }
 
-/// Everything that may be done to the last sectors of a file of so many bytes, against an array of as many. Data is 1
-/// to 255.
+/// Everything that may be done to the last sectors of a file with this many bytes, compared with an array of the same
+/// length. Data bytes are 1 to 255.
 fn check_odd_end(path: &Path, bytes: usize, words: &str, random: &mut SmallRng) {
     let sectors = bytes.div_ceil(512);
     let mut model: Vec<u8> = (0..bytes).map(|_| random.random_range(1..=255)).collect();
@@ -96,7 +97,8 @@ fn check_odd_end(path: &Path, bytes: usize, words: &str, random: &mut SmallRng) 
         }
         assert!(fs::read(path).expect("it is there") == model, "{bytes} bytes{words}: {range:?}");
     }
-    // A file that became longer is served as it was, and one that became shorter fails what it has lost.
+    // A file that became longer is served with its old length. A file that became shorter fails requests for the lost
+    // part.
     fs::write(path, [&model[..], &[7; 4096]].concat()).expect("the folder for tests is writable");
     assert_eq!(q.revalidate(), Ok(sectors as u64));
     fs::write(path, &model[..bytes - 1]).expect("the folder for tests is writable");
@@ -105,8 +107,8 @@ fn check_odd_end(path: &Path, bytes: usize, words: &str, random: &mut SmallRng) 
     assert_eq!(fs::read(path).expect("it is there").len(), bytes - 1, "a write makes it no longer");
 }
 
-/// Red if the end of a file is left out without a word (1000 bytes were served as 512), if a write makes the file
-/// longer by what its last sector lacks, or if a read tells of that what the memory held before.
+/// Red if the end of a file is left out without an error (1000 bytes were once served as 512), if a write extends the
+/// file to whole sectors, or if a read of the missing part shows what the memory held before.
 #[test]
 fn a_file_is_read_and_written_to_its_last_byte_and_becomes_no_longer() {
     let (_folder, path) = folder();
@@ -118,7 +120,7 @@ fn a_file_is_read_and_written_to_its_last_byte_and_becomes_no_longer() {
     }
 }
 
-/// Red if what direct I/O cannot reach of a file is out of reach.
+/// Red if the part of a file that direct I/O cannot reach cannot be read.
 #[test]
 fn a_file_of_any_number_of_sectors_is_read_to_its_end() {
     let (_folder, path) = folder();
@@ -145,7 +147,7 @@ fn done(program: &str, arguments: &[&str]) -> bool {
     Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
 }
 
-/// A mounted file system that goes when the test ends.
+/// A mounted file system that is unmounted when the test ends.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -161,8 +163,8 @@ impl Drop for Mount {
     }
 }
 
-/// A file system in a file, mounted; `None`, and a word that the test is skipped, without the rights or programs for
-/// it.
+/// A file system in a file, mounted. `None` without the rights or programs for it. Then a message says that the test is
+/// skipped.
 fn mounted(folder: &Path) -> Option<(String, Mount)> {
     let image = folder.join("image").display().to_string();
     fs::File::create(&image).and_then(|file| file.set_len(16 << 20)).expect("it is a hole");
@@ -179,7 +181,7 @@ fn a_new_file_outlives_a_loss_of_power() {
     let folder = folder().0;
     let Some((image, mount)) = mounted(folder.path()) else { return };
     let path = mount.0.join("disk");
-    // What is on the disk at this moment.
+    // The contents of the disk at this moment.
     assert!(done("sync", &["--file-system", &mount.0.display().to_string()]));
     let _device = blkmq_drivers::open(&format!("file,path={},size=1M", path.display())).expect("it can be made");
     let copy = format!("{image}.copy");
@@ -188,7 +190,7 @@ fn a_new_file_outlives_a_loss_of_power() {
     assert_eq!(fs::metadata(after.0.join("disk")).map(|found| found.len()).ok(), Some(1 << 20));
 }
 
-/// Red if a device is written to behind the back of the file system on it.
+/// Red if a device is written to while a file system on it is mounted.
 #[test]
 fn a_mounted_block_device_is_refused_unless_by_force() {
     let folder = folder().0;

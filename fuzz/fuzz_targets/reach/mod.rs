@@ -1,24 +1,25 @@
-//! What inputs reach. A target that refuses every input at its first byte finds nothing, and nothing else would tell.
+//! What inputs reach. A target that refuses every input at its first byte finds nothing, and only these counts show
+//! that.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// How often the inputs of a target came to what matters there.
+/// How often the inputs of a target reached the places that matter.
 #[derive(Debug, Default)]
 pub struct Reached(BTreeMap<&'static str, u64>);
 
 impl Reached {
-    /// It was reached so many times more.
+    /// Counts that the place was reached this many times more.
     pub fn add(&mut self, what: &'static str, times: usize) {
         *self.0.entry(what).or_default() += times as u64;
     }
 }
 
-/// Runs the target on each of its seeds, and tells what they reach.
+/// Runs the target on each of its seeds, and prints what they reach.
 ///
 /// # Panics
-/// They reach something less often than `least` says: the target, or its seeds, are worth nothing.
+/// The seeds reach a place less often than `least` says: then the target, or its seeds, are of no use.
 pub fn seeds(target: &str, least: &[(&'static str, u64)], run: impl Fn(&[u8], &mut Reached)) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
     let mut reached = Reached::default();

@@ -18,7 +18,7 @@ const NUMBERS: [usize; CLIENTS] = [0, 1, 2];
 /// How often the server is killed.
 const KILLS: u64 = 200;
 
-/// A server of the file, as the seed will have it.
+/// A server of the file, with settings that follow from the seed.
 fn serve(folder: &tempfile::TempDir, disk: &str, random: &mut Random) -> Served {
     let direct = random.below(2);
     let size = bytes_of(CLIENTS);
@@ -50,14 +50,14 @@ fn what_was_answered_is_there_after_a_kill() {
     let answers = AtomicU64::new(0);
     for kill in 0..KILLS {
         let steps = random.below(200);
-        // All are there before the first of them begins.
+        // All workers are connected before the first of them begins.
         let workers = NUMBERS.map(|number| Worker::new(server.connect(""), number, seed + kill, &ledger));
         thread::scope(|scope| {
             for (number, mut worker) in workers.into_iter().enumerate() {
                 let (server, answers) = (&server, &answers);
                 scope.spawn(move || {
                     if number == 0 {
-                        // In the midst of its own work and that of the others.
+                        // The kill comes in the middle of this worker's work and of the others'.
                         let _kill = AtEnd(|| server.signal(Signal::KILL));
                         assert!(worker.steps(steps), "the server went by itself");
                     }

@@ -1,54 +1,53 @@
-//! What may be found after a crash, sector by sector.
+//! The contents that may be found after a crash, for each sector.
 
 use std::ops::Range;
 
-/// Bytes of a sector, which no crash tears.
+/// Bytes of a sector. No crash leaves a part of a sector's write.
 pub(crate) const SECTOR: usize = 512;
 
-/// One content of a sector.
+/// One possible content of a sector.
 #[derive(Debug, Clone, Copy)]
 struct Version {
-    /// Its place in the order of all writes.
+    /// The position of its write in the order of all writes.
     number: u64,
-    /// What the sector is filled with.
+    /// The word that fills the sector.
     word: u64,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// The oldest content that may be found, and all later ones. Writes to a sector come one after the other.
+    /// The oldest content that may be found, and all later ones. Writes to one sector come one after the other.
     versions: Vec<Version>,
-    /// The number of the latest one that was answered.
+    /// The number of the latest write that was answered.
     answered: u64,
 }
 
-/// All that was written and acknowledged.
+/// Everything that was written and acknowledged.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     sectors: Vec<Known>,
     next: u64,
-    /// Whether all that is answered survives, or only what a flush or FUA has made durable.
+    /// Whether everything that is answered survives, or only what a flush or FUA has made durable.
     survives: Survives,
 }
 
 /// What a crash leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Survives {
-    /// Everything that was answered: a process dies, and the kernel lives on.
+    /// Everything that was answered: the process dies, and the kernel continues.
     Answered,
-    /// What a flush or FUA was answered for: the power fails.
+    /// Everything that a flush or FUA was answered for: the power fails.
     Durable,
 }
 
 impl Ledger {
-    /// Of a device of zeroes.
+    /// The ledger of a device of zeroes.
     pub(crate) fn new(bytes: usize, survives: Survives) -> Self {
         let known = || Known { versions: vec![Version { number: 0, word: 0 }], answered: 0 };
         Self { sectors: std::iter::repeat_with(known).take(bytes / SECTOR).collect(), next: 1, survives }
     }
 
-    /// A write, or zeroing, is about to be asked for. Returns its number, which is also what a write is to fill each
-    /// word with.
+    /// Called before a write or a zeroing is asked for. Returns its number. A write fills each word with this number.
     pub(crate) fn asked(&mut self, sectors: Range<usize>, zeroes: bool) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -58,7 +57,7 @@ impl Ledger {
         number
     }
 
-    /// A write was answered: it is done, and durable if it was to be.
+    /// Called when a write was answered. It is done, and durable if it had to be.
     pub(crate) fn answered(&mut self, sectors: Range<usize>, number: u64, is_durable: bool) {
         let keeps = is_durable || self.survives == Survives::Answered;
         for known in &mut self.sectors[sectors] {
@@ -69,19 +68,19 @@ impl Ledger {
         }
     }
 
-    /// What a flush that is about to be asked for covers.
+    /// What a flush covers that is about to be asked for.
     pub(crate) fn covered(&self) -> Vec<u64> {
         self.sectors.iter().map(|known| known.answered).collect()
     }
 
-    /// A flush was answered.
+    /// Called when a flush was answered.
     pub(crate) fn flushed(&mut self, covered: &[u64]) {
         for (known, number) in self.sectors.iter_mut().zip(covered) {
             known.keep(*number);
         }
     }
 
-    /// Compares with what was found after a crash, which is what there is from now on.
+    /// Compares the ledger with the contents after a crash. These contents are the only possible ones from now on.
     pub(crate) fn check(&mut self, found: &[u8]) -> Result<(), String> {
         assert_eq!(found.len(), self.sectors.len() * SECTOR);
         for (sector, (known, data)) in self.sectors.iter_mut().zip(found.chunks(SECTOR)).enumerate() {
@@ -100,7 +99,7 @@ impl Ledger {
 }
 
 impl Known {
-    /// Nothing older than this version is found any more.
+    /// From now on nothing older than this version may be found.
     fn keep(&mut self, number: u64) {
         self.versions.retain(|version| version.number >= number);
     }

@@ -1,5 +1,4 @@
-//! Syncs that fail: what was lost is told to every client that asks for durability afterwards, not to the first one
-//! alone.
+//! Syncs that fail: a loss is told to every client that asks for durability afterwards, and not only to the first one.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
@@ -24,7 +23,7 @@ const ENOSPC: u32 = 28;
 
 const BLOCK: usize = 4096;
 
-/// What a request is answered, error or none.
+/// The error with which a request is answered; 0 for none.
 fn ask(client: &mut Nbd, kind: u16, flags: u16, offset: u64) -> u32 {
     let length = if kind == FLUSH { 0 } else { BLOCK };
     let data = if kind == WRITE { vec![9; length] } else { Vec::new() };
@@ -38,7 +37,7 @@ fn connect(server: &Server) -> Nbd {
     Nbd::connect(ours, "")
 }
 
-/// Nothing more is promised to the client.
+/// Checks that the client gets no promise of durability any more.
 fn is_promised_nothing(client: &mut Nbd) {
     for _ in 0..3 {
         assert_eq!(ask(client, FLUSH, 0, 0), EIO);
@@ -74,7 +73,7 @@ impl Journal for FirstFails {
     }
 }
 
-/// Red if a sync is believed after one has failed: the kernel tells of a loss once, and client B's first flush would
+/// Red if a sync is believed after one has failed: the kernel reports a loss once, so client B's first flush would
 /// succeed.
 #[test]
 fn a_loss_is_told_to_every_client_until_the_file_is_opened_anew() {
@@ -107,21 +106,21 @@ fn a_loss_is_told_to_every_client_until_the_file_is_opened_anew() {
     }
 }
 
-/// A file system on a disk that fills up behind it, as a thin volume does; it goes when the test ends.
+/// A file system on a disk that fills up, as a thin volume does. It is unmounted when the test ends.
 struct FillsUp {
     path: String,
     folder: String,
-    // In this order.
+    // The fields are dropped in this order.
     _large: Mount,
     _small: Mount,
 }
 
 impl FillsUp {
-    /// What clients can write there, which is more than there is room for.
+    /// What clients can write there. It is more than there is room for.
     const PARTS: usize = 40;
     const PART: usize = 1 << 20;
 
-    /// `None`, and a word that the test is skipped, without the rights or programs for it.
+    /// `None` without the rights or programs for it. Then a message says that the test is skipped.
     fn new(folder: &TempDir) -> Option<Self> {
         let [small, image, large] = ["small", "small/image", "large"].map(|name| file(folder, name).1);
         for path in [&small, &large] {
@@ -149,7 +148,7 @@ impl FillsUp {
         Some((format!("{merged}/disk"), mount))
     }
 
-    /// Writes more than there is room for, which lies in the page cache.
+    /// Writes more than there is room for. The data is in the page cache.
     fn fill(client: &mut Nbd) {
         for part in 0..Self::PARTS {
             let word = |number: usize| (part * Self::PART + number).wrapping_mul(0x9e37_79b9).to_le_bytes();
@@ -159,7 +158,7 @@ impl FillsUp {
     }
 }
 
-/// Says of every sync that it has succeeded, as the kernel does of all but one of those that wait for the same loss.
+/// Reports success for every sync, as the kernel does for all but one of the syncs that wait for the same loss.
 #[derive(Debug, Default)]
 struct Others(Mutex<BTreeSet<(u16, u16)>>);
 
@@ -175,7 +174,7 @@ impl Journal for Others {
     }
 }
 
-/// Red if a sync that the kernel says has succeeded is believed while another sync, which was told of the loss, is not
+/// Red if a sync that succeeded for the kernel is believed while another sync, which was told of the loss, is not
 /// answered yet.
 #[test]
 fn a_loss_that_the_kernel_has_told_another_sync_is_seen() {
@@ -197,8 +196,8 @@ fn serve_with(path: &str, journal: Arc<dyn Journal>) -> Server {
     Server::builder().export(Export::new("", q)).start().expect("the server is right")
 }
 
-/// Keeps the answer to the sync that was told of the loss until another ring's sync waits for it, and says of all else
-/// that it has succeeded.
+/// Holds the answer to the sync that was told of the loss until another ring's sync waits for it, and reports success
+/// for everything else.
 #[derive(Debug, Default)]
 struct Late {
     is_waited_for: AtomicBool,
@@ -207,7 +206,7 @@ struct Late {
 
 impl Late {
     fn wait(flag: &AtomicBool) {
-        // So long at most, so that a test that fails ends.
+        // The wait has a limit, so that a test that fails ends.
         let began = Instant::now();
         while !flag.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(60) {
             thread::sleep(Duration::from_millis(1));
@@ -232,8 +231,8 @@ impl Journal for Late {
     }
 }
 
-/// Red if B's flush, of which the kernel says that it has succeeded, is believed before A's is answered, to which the
-/// kernel has told the loss: an overlay keeps no notes for which the kernel could be asked.
+/// Red if B's flush, which succeeded for the kernel, is believed before A's flush is answered, which was told of the
+/// loss: an overlay notes no errors for which the kernel could be asked.
 #[test]
 fn on_an_overlay_a_flush_waits_for_those_beside_it() {
     let folder = folder();
@@ -252,7 +251,7 @@ fn on_an_overlay_a_flush_waits_for_those_beside_it() {
     });
 }
 
-/// Red if B's flush, or A's third, succeeds; or if an operator is not told.
+/// Red if B's flush or A's third flush succeeds, or if the operator is not told.
 #[test]
 fn what_a_disk_that_fills_up_has_lost_is_told_to_all_clients_and_to_operators() {
     let folder = folder();

@@ -1,5 +1,5 @@
-//! What was acknowledged is there afterwards: after a kill, after a power loss, and as the order of what a file's rings
-//! were asked shows. And what clients are told when disks are full, syncs or sectors fail, or descriptors run out.
+//! What was acknowledged is there afterwards: after a kill, after a power loss, and judged by the order of requests to
+//! a file's rings. And what clients are told when disks are full, syncs or sectors fail, or descriptors run out.
 
 #[path = "../../../blkmq/tests/device/mod.rs"]
 mod device;
@@ -19,24 +19,24 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// A folder on a disk, which goes when it is dropped.
+/// A folder on a disk. It is removed when the value is dropped.
 fn folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder for tests is writable")
 }
 
-/// A file there.
+/// A file in this folder.
 fn file(folder: &TempDir, name: &str) -> (PathBuf, String) {
     let path = folder.path().join(name);
     let text = path.display().to_string();
     (path, text)
 }
 
-/// A mounted file system that goes when the test ends.
+/// A mounted file system that is unmounted when the test ends.
 struct Mount(String);
 
 impl Mount {
-    /// What `mount` makes of these arguments and a folder. `None`, and a word that the test is skipped, without the
-    /// rights to do so.
+    /// Runs `mount` with these arguments and a folder. `None` without the rights to do so. Then a message says that the
+    /// test is skipped.
     fn new(arguments: &[&str], folder: &str) -> Option<Self> {
         let output = Command::new("mount").args(arguments).arg(folder).output();
         if !output.is_ok_and(|output| output.status.success()) {
@@ -53,7 +53,7 @@ impl Drop for Mount {
     }
 }
 
-/// Does something when it is dropped, also if that is by a panic: others wait for it.
+/// Calls a function when it is dropped, also after a panic: other threads wait for that.
 struct AtEnd<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for AtEnd<F> {

@@ -31,8 +31,8 @@ fn connect(server: &Server) -> Nbd {
     Nbd::connect(ours, "")
 }
 
-/// How many of the power losses, each after another one on the same device, lose what was to be kept, and the first of
-/// these.
+/// The number of power losses that lose data that should be kept, of several in a row on the same device; and the first
+/// of them.
 fn losses(fua: u8, flushes: bool, rounds: u64, claim: impl Fn(Limits) -> Limits) -> (u64, Option<String>) {
     let seed = first_seed();
     let mut random = Random(seed);
@@ -46,7 +46,7 @@ fn losses(fua: u8, flushes: bool, rounds: u64, claim: impl Fn(Limits) -> Limits)
         let server = serve(Arc::clone(&driver), scheduler);
         let (steps, ends_first) = (random.below(300), random.one_in(2));
         let is_off = AtomicBool::new(false);
-        // All are there before the first of them begins.
+        // All workers are connected before the first of them begins.
         let workers = NUMBERS.map(|number| Worker::new(connect(&server), number, seed + round, &ledger));
         let workers = workers.map(|worker| if flushes { worker } else { worker.without_flushes() });
         thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn losses(fua: u8, flushes: bool, rounds: u64, claim: impl Fn(Limits) -> Limits)
             nr_lost += 1;
             first.get_or_insert_with(|| format!("BLKMQ_SEED={seed}, round {round}: {lost}"));
             *ledger = Ledger::new(bytes_of(CLIENTS), Survives::Durable);
-            // A device that forgets is given a new beginning.
+            // After a loss the device is reset, so that the next round begins with known contents.
             drop(server);
             zero(&device);
         }
@@ -88,7 +88,7 @@ fn losses(fua: u8, flushes: bool, rounds: u64, claim: impl Fn(Limits) -> Limits)
     (nr_lost, first)
 }
 
-/// Makes the device one of zeroes, durably.
+/// Fills the device with zeroes, durably.
 fn zero(device: &Arc<Null>) {
     let server = serve(device.clone(), "none");
     let mut client = connect(&server);
@@ -108,14 +108,15 @@ fn what_was_to_be_durable_survives_power_loss() {
     }
 }
 
-/// The check can fail: a queue that takes the device for one without cache answers flushes and FUA, and passes none on.
+/// The check can fail: a queue that believes that the device has no cache answers flushes and FUA, and passes none of
+/// them on.
 #[test]
 fn flushes_that_are_only_answered_are_found_out() {
     let (nr_lost, _) = losses(1, true, 20, |limits| Limits { write_cache: false, fua: false, ..limits });
     assert!(nr_lost > 10, "{nr_lost} of 20");
 }
 
-/// And a device that says that it has FUA, and has not, gets the flag and no flush behind the data.
+/// The same for a device that claims to have FUA and has not: it gets the flag, and no flush after the data.
 #[test]
 fn fua_that_is_only_claimed_is_found_out() {
     let (nr_lost, _) = losses(0, false, 20, |limits| Limits { fua: true, ..limits });

@@ -1,4 +1,4 @@
-//! Every flush and FUA that a file is asked for, held against the journal of its rings.
+//! Every flush and FUA that a file is asked for, compared with the journal of its rings.
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ fn queue(config: Config, log: &Arc<Log>, scheduler: &str, locking: Locking) -> A
     q.build().expect("the queue is good")
 }
 
-/// Runs the load of several clients, each of so many steps, through these ports.
+/// Runs the load of several clients, each with this many steps, through these ports.
 fn run<P: Port + Send>(log: &Log, steps: u64, port: impl Fn() -> P) {
     let ledger = Mutex::new(Ledger::new(bytes_of(CLIENTS), Survives::Answered));
     let seed = first_seed();
@@ -44,9 +44,9 @@ fn config(folder: &tempfile::TempDir, name: &str, direct: bool) -> Config {
     Config { size, direct, queues: 2, depth: 8, ..Config::new(file(folder, name).0) }
 }
 
-/// Red if the driver leaves out the sync of a flush, the one behind zeroes and discards with FUA, or the flag of a
-/// write with it; or if the flush machine lets those that wait share the flush that runs, or sends the data of a write
-/// first that wants a flush before it.
+/// Red if the driver leaves out the sync of a flush, the sync after zeroes and discards with FUA, or the flag of a
+/// write with FUA; or if the flush machine lets waiting flushes share the flush that runs, or sends the data of a write
+/// before the flush that the write asks for.
 #[test]
 fn every_reply_follows_its_sync() {
     let folder = folder();
@@ -78,7 +78,7 @@ fn every_reply_to_an_nbd_client_follows_its_sync() {
     assert!(flushes > 10 && fuas > 10, "{flushes} {fuas}");
 }
 
-/// The check can fail: journals of real runs are refused once syncs, or the flags of durable writes, are taken out of
+/// The check can fail: journals of real runs are refused once syncs, or the flags of durable writes, are removed from
 /// them.
 #[test]
 fn a_sync_left_out_is_found_out() {
