@@ -1,4 +1,4 @@
-//! Exports of servers as devices: ours as the server, and ones that do what no server should.
+//! Exports of servers as devices: exports of our own server, and of servers that break the protocol.
 
 mod common;
 mod pretend;
@@ -38,7 +38,7 @@ fn serve(device: &str, socket: &Path, change: impl FnOnce(Export) -> Export) -> 
     server.start().expect("the server is right")
 }
 
-/// Everything that a client can do, at random and many at once, against bytes in memory.
+/// Everything that a client can do, at random and with many operations at once, compared with bytes in memory.
 #[test]
 fn an_export_holds_what_was_written_under_every_locking() {
     const SIZE: usize = 8 << 20;
@@ -51,7 +51,7 @@ fn an_export_holds_what_was_written_under_every_locking() {
         let (mut model, mut rng) = (vec![0_u8; SIZE], SmallRng::seed_from_u64(5));
         for round in 0..40 {
             let mut bios: [Vec<Bio>; 2] = Default::default();
-            // Each operation of a round has a part of the export of its own, since those outstanding may pass one
+            // Each operation of a round has its own part of the export, because outstanding operations may pass one
             // another.
             for place in 0..32 {
                 let part = SIZE / SECTOR / 32;
@@ -91,7 +91,7 @@ fn the_device_is_what_the_export_is() {
     let socket = folder.path().join("a");
     let _server = serve("null,size=3M,bs=4096,rotational=1,memory_backed=1,cache_size=1M", &socket, Export::read_only);
     let limits = open(&socket, "").unwrap().limits();
-    // The server takes any bytes; what it likes best is not asked for.
+    // The server accepts any bytes, so the device ignores the size that the server prefers.
     assert_eq!((limits.capacity_sectors, limits.logical_block_size, limits.physical_block_size), (6144, 512, 4096));
     assert!(limits.read_only && limits.rotational && limits.write_cache && limits.fua);
     assert_eq!((limits.max_discard_sectors, limits.max_write_zeroes_sectors), (0, 0));
@@ -103,7 +103,8 @@ fn the_device_is_what_the_export_is() {
     }
 }
 
-/// A server that does without error whatever it is asked for, and tells in the end what that was: flags and commands.
+/// A server that does whatever it is asked for without an error, and returns in the end what that was: flags and
+/// commands.
 fn obey(listener: UnixListener, more: u16) -> thread::JoinHandle<Vec<(u16, u16)>> {
     thread::spawn(move || {
         let mut stream = listener.accept().expect("the client talks on").0;
@@ -131,7 +132,7 @@ fn obey(listener: UnixListener, more: u16) -> thread::JoinHandle<Vec<(u16, u16)>
     })
 }
 
-/// Red if the server is not told of FUA because it has no flush, and if a flush that no device makes is answered with
+/// Red if the server is not told of FUA because it has no flush, or if a flush that no device makes is answered with
 /// success.
 #[test]
 fn fua_reaches_a_server_that_has_no_flush() {
@@ -159,7 +160,7 @@ fn fua_reaches_a_server_that_has_no_flush() {
     assert_eq!(asked, expected);
 }
 
-/// Red if the server may leave a hole where none is to be.
+/// Red if the server may leave a hole where there must be none.
 #[test]
 fn zeroes_without_a_hole_are_asked_for_as_such() {
     let folder = tempfile::tempdir().unwrap();
@@ -177,7 +178,7 @@ fn zeroes_without_a_hole_are_asked_for_as_such() {
     assert_eq!(server.join().unwrap(), expected.map(|flags| (flags, commands::WRITE_ZEROES)));
 }
 
-/// Red if a server of ours promises its clients what the server behind its device has not promised.
+/// Red if our server promises its clients what the server behind its device has not promised.
 #[test]
 fn an_export_of_an_export_promises_no_more_than_that_one() {
     use transmission::{CAN_MULTI_CONN, SEND_FLUSH, SEND_FUA};
@@ -213,14 +214,14 @@ fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
     stream.read_exact(&mut request).expect("the client talks on");
     let cookie = request[8..16].iter().fold(0, |cookie, byte| cookie << 8 | u64::from(*byte));
     let answer = answer(cookie);
-    // Each byte by itself, so that some replies come in parts.
+    // Each byte is sent by itself, so that some replies come in parts.
     for byte in &answer {
         stream.write_all(&[*byte]).expect("the client talks on");
     }
     if answer.is_empty() {
         return;
     }
-    // Until the client closes the connection, which it must.
+    // This lasts until the client closes the connection, which it must do.
     while stream.read(&mut bytes).is_ok_and(|len| len > 0) {}
 }
 
@@ -229,7 +230,7 @@ fn reply(wrong: u32, cookie: u64) -> Vec<u8> {
     [&(SIMPLE_REPLY_MAGIC ^ wrong).to_be_bytes()[..], &[0; 4], &cookie.to_be_bytes()].concat()
 }
 
-/// Red if a reply without sense is passed over: the request would wait for ever.
+/// Red if an invalid reply is ignored: the request would wait for ever.
 #[test]
 fn a_server_that_talks_nonsense_is_left() {
     let folder = tempfile::tempdir().unwrap();
@@ -259,7 +260,7 @@ fn a_server_that_talks_nonsense_is_left() {
     }
 }
 
-/// Red if a connection that breaks leaves requests behind, or keeps taking new ones.
+/// Red if a connection that breaks leaves requests behind, or still takes new ones.
 #[test]
 fn when_the_server_goes_every_request_fails() {
     let folder = tempfile::tempdir().unwrap();
@@ -279,7 +280,7 @@ fn when_the_server_goes_every_request_fails() {
     assert_eq!(q.in_flight(), 0);
 }
 
-/// Red if no thread is told when the socket takes more: the server reads only once everything is submitted.
+/// Red if no thread is told when the socket takes more: the server reads only after everything is submitted.
 #[test]
 fn what_the_socket_does_not_take_is_sent_later() {
     const WRITES: usize = 48;
@@ -317,7 +318,7 @@ fn what_the_socket_does_not_take_is_sent_later() {
     assert_eq!(seen, (0..WRITES as u8).collect::<Vec<_>>());
 }
 
-/// Red if a server that says nothing is waited for without end.
+/// Red if the device waits without a limit for a server that says nothing.
 #[test]
 fn a_server_that_says_nothing_is_left_after_the_timeout() {
     let folder = tempfile::tempdir().unwrap();
@@ -326,7 +327,7 @@ fn a_server_that_says_nothing_is_left_after_the_timeout() {
     let server = thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
         greet(&mut stream, SIZE, 0);
-        // Until the client closes the connection.
+        // This lasts until the client closes the connection.
         while stream.read(&mut [0; 256]).is_ok_and(|len| len > 0) {}
     });
     let q = queue(&socket, "", Locking::Single);

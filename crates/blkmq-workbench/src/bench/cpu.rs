@@ -18,12 +18,12 @@ pub struct Usage {
     pub switches: u64,
     /// Page faults that had to read from a disk.
     pub major_faults: u64,
-    /// Page faults that had not.
+    /// Page faults that did not have to read from a disk.
     pub minor_faults: u64,
 }
 
 impl Usage {
-    /// What the calling thread has used so far. Zero where the system does not say.
+    /// What the calling thread has used so far. Zero if the system does not say.
     pub(super) fn of_thread() -> Self {
         let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return Self::default() };
         let ns = |time: nix::sys::time::TimeVal| {

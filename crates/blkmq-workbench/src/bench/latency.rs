@@ -33,7 +33,7 @@ impl Latency {
         self.max = self.max.max(ns);
     }
 
-    /// Adds what another one counted.
+    /// Adds the counts of another one.
     pub fn add(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("the histogram grows to hold any number");
         self.sum += other.sum;
@@ -71,7 +71,7 @@ impl Latency {
         if self.count() == 0 { 0.0 } else { self.histogram.stdev() }
     }
 
-    /// The latency that so many percent of the operations did not exceed.
+    /// The latency that this many percent of the operations did not exceed.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> u64 {
         self.histogram.value_at_percentile(percent).min(self.max)

@@ -1,4 +1,4 @@
-//! Random places: evenly or by a distribution, each once or at will.
+//! Random places: evenly or by a distribution, each place once or any number of times.
 
 use rand::RngExt;
 use rand::rngs::SmallRng;
@@ -11,15 +11,15 @@ use crate::job::{Distribution, Job, Zone};
 /// Where the random operations of a job go: which of the area's blocks.
 #[derive(Debug)]
 pub(super) enum Places {
-    /// Any, as often as any other.
+    /// Any block, each as often as any other.
     Even { blocks: u64 },
-    /// Each once before any is visited again.
+    /// Each block once before any block is visited again.
     Once { order: Permutation, next: u64, pass: u64 },
-    /// By rank, the ranks being scattered over the area.
+    /// By rank. The ranks are scattered over the area.
     Ranked { ranks: Ranks, order: Permutation },
     /// Around the middle.
     Normal { blocks: u64, normal: Normal<f64> },
-    /// Parts of the area: the percentage, summed up, below which each is taken; its first block; its blocks.
+    /// Parts of the area. For each: the sum of the percentages up to its own; its first block; its number of blocks.
     Zoned { zones: Vec<(u64, u64, u64)> },
 }
 
@@ -90,7 +90,7 @@ impl Places {
         }
     }
 
-    /// Goes back to where the first pass began.
+    /// Goes back to the beginning of the first pass.
     pub(super) fn restart(&mut self, seed: u64) {
         if let Self::Once { order, next, pass, .. } = self {
             *order = Permutation::new(order.len, mix(seed, 2));
@@ -99,7 +99,7 @@ impl Places {
     }
 }
 
-/// Zones that hold no block are left out; what they would have got falls to the next one.
+/// Zones that contain no block are left out. The next zone gets their operations.
 fn cut(zones: &[Zone], blocks: u64) -> Vec<(u64, u64, u64)> {
     let (mut access, mut span, mut cut) = (0, 0, Vec::new());
     for zone in zones {
@@ -127,12 +127,12 @@ impl Ranks {
     }
 }
 
-/// The numbers below `len` in an order that looks random, without keeping any: each number has its place computed.
+/// The numbers below `len` in an order that looks random. No number is stored: the number at each place is computed.
 #[derive(Debug, Clone)]
 pub(super) struct Permutation {
     len: u64,
     seed: u64,
-    /// The numbers below the next power of two, less one, which the steps permute.
+    /// The next power of two minus one. The steps permute the numbers up to this mask.
     mask: u64,
     shift: u32,
     factors: [u64; 3],
@@ -166,7 +166,8 @@ impl Permutation {
                 number = number.wrapping_add(term).wrapping_mul(*factor) & self.mask;
                 number ^= number >> self.shift;
             }
-            // A number beyond the end goes round again, and so the places below `len` stay a permutation of themselves.
+            // A number past the end goes through the rounds again. So the places below `len` remain a permutation of
+            // themselves.
             if number < self.len {
                 return number;
             }
@@ -196,7 +197,7 @@ mod tests {
     fn a_permutation_looks_random() {
         let len = 1 << 16;
         let order = Permutation::new(len, 7);
-        // Correlation between neighbours, and with the place: about 1/sqrt(len) = 0.004 for random numbers.
+        // The correlation between neighbours, and with the place. For random numbers it is about 1/sqrt(len) = 0.004.
         let centred = |number: u64| number as f64 / len as f64 - 0.5;
         let correlation = |other: &dyn Fn(u64) -> u64| {
             let products = (0..len - 1).map(|at| centred(order.at(at)) * centred(other(at)));
