@@ -46,8 +46,6 @@ const LINES: &[&str] = &[
     "tags.word",
 ];
 
-/// The lockings. One of them appears twice: the one in which threads leave the most to each other.
-
 /// What decides which CPU goes on.
 #[derive(Debug, Clone, Copy)]
 enum Order {
@@ -197,7 +195,7 @@ impl Plan {
         let nr_owners = clients.len() as u16;
         let device = if is_owned { device.owned_by(nr_owners) } else { device };
         let is_alone = clients.len() == 1 && !random.one_in(4);
-        // The one twice in which threads leave most to each other.
+        // One of them twice: the one in which threads leave the most to each other.
         let lockings: Vec<_> = Locking::ALL.into_iter().chain([Locking::Combining]).collect();
         let locking = *random.pick(&lockings);
         let may_change = Alterable { scheduler: settings.scheduler.is_none(), locking: settings.locking.is_none() };
