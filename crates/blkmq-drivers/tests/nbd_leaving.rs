@@ -215,15 +215,20 @@ fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
     server.join().unwrap();
 }
 
+/// A server that answers one request with ESHUTDOWN and does not answer the next.
+fn leaves_and_hangs(listener: &UnixListener) {
+    let mut first = accept(listener);
+    answer(&mut Deed::of(&mut first), None);
+    assert!(matches!(Deed::of(&mut first), Deed::Read { .. }));
+    assert!(matches!(Deed::of(&mut first), Deed::Breaks), "there is no good order without an answer");
+}
+
 /// Hangs if the device waits without a limit for a server that is about to end and answers no more.
 #[test]
 fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next_one() {
     let (folder, listener) = folder();
     let server = thread::spawn(move || {
-        let mut first = accept(&listener);
-        answer(&mut Deed::of(&mut first), None);
-        assert!(matches!(Deed::of(&mut first), Deed::Read { .. }));
-        assert!(matches!(Deed::of(&mut first), Deed::Breaks), "there is no good order without an answer");
+        leaves_and_hangs(&listener);
         let mut nr_answered = 0;
         while nr_answered < 2 {
             let mut next = accept(&listener);
@@ -247,10 +252,7 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
 fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
     let (folder, listener) = folder();
     let server = thread::spawn(move || {
-        let mut first = accept(&listener);
-        answer(&mut Deed::of(&mut first), None);
-        assert!(matches!(Deed::of(&mut first), Deed::Read { .. }));
-        assert!(matches!(Deed::of(&mut first), Deed::Breaks), "there is no good order without an answer");
+        leaves_and_hangs(&listener);
         let mut second = accept(&listener);
         while let mut deed @ Deed::Read { .. } = Deed::of(&mut second) {
             answer(&mut deed, Some(8));

@@ -183,7 +183,7 @@ impl Liveness {
     /// COST: a fence and a load while no thread sleeps.
     #[inline]
     pub fn wake(&self, wake_all: impl FnOnce()) {
-        if self.sleepers.any() && kept("liveness.wake") {
+        if self.sleepers.any() {
             wake_all();
         }
     }

@@ -17,13 +17,7 @@ pub(super) use super::single::is_free;
 /// COST: per batch one lock and unlock of the hold, a read-modify-write of a tag word, and an exchange of the issue
 /// list.
 pub(super) fn dispatch(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
-    let chosen = runner.dispatch_for_itself(q, bound, |runner, bound| {
-        if q.domain(0).nr_left() > 0 {
-            single::insert_without_room(runner, q, now);
-        }
-        dispatch_batches(runner, q, now, bound)
-    });
-    Dispatched::all(chosen)
+    single::dispatch_ordered(runner, q, now, bound, |runner, bound| dispatch_batches(runner, q, now, bound))
 }
 
 fn dispatch_batches(runner: &mut Runner, q: &RequestQueue, now: Time, bound: usize) -> usize {

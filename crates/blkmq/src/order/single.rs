@@ -69,22 +69,35 @@ pub(super) fn dispatch_by<'q>(
     mut ask: impl FnMut(&mut Runner, Time, bool) -> Choice<'q>,
 ) -> Dispatched {
     let domain = q.domain(0);
-    let chosen = runner.dispatch_for_itself(q, bound, |runner, bound| {
-        if domain.nr_left() > 0 {
-            insert_without_room(runner, q, now);
-        }
+    dispatch_ordered(runner, q, now, bound, |runner, bound| {
         let mut ask = |runner: &mut Runner, now| choose_or_wait(runner, q, now, &mut ask);
         if domain.is_for_first_hctx() {
             dispatch_one_hctx(runner, q, now, bound, &mut ask)
         } else {
             dispatch_many_hctxs(runner, q, now, bound, &mut ask)
         }
-    });
-    Dispatched::all(chosen)
+    })
+}
+
+/// Where each thread dispatches for itself: inserts what found no room before, then chooses by `choose`, up to a bound.
+#[inline]
+pub(super) fn dispatch_ordered(
+    runner: &mut Runner,
+    q: &RequestQueue,
+    now: Time,
+    bound: usize,
+    mut choose: impl FnMut(&mut Runner, usize) -> usize,
+) -> Dispatched {
+    Dispatched::all(runner.dispatch_for_itself(q, bound, |runner, bound| {
+        if q.domain(0).nr_left() > 0 {
+            insert_without_room(runner, q, now);
+        }
+        choose(runner, bound)
+    }))
 }
 
 /// Inserts the requests that found no room before, as far as there is room now.
-pub(super) fn insert_without_room(runner: &mut Runner, q: &RequestQueue, now: Time) {
+fn insert_without_room(runner: &mut Runner, q: &RequestQueue, now: Time) {
     let has_changed = q.domain(0).enter(q, runner.member(q), runner, now, |section| {
         let nr_left = section.hold.backlog.len();
         section.retry_without_room();
