@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use blkmq_sync_virtual::weaken;
 use blkmq_vcpu::schedule::{Decision, Priorities, Targeted, Uniform};
 use blkmq_vcpu::{CpuId, Ended, Options, Random, Schedule, go_on_for, run, thread, time};
 use blkmq_virtual::driver::spec::open;
-use blkmq_virtual::sync::weaken;
 use blkmq_virtual::{Bio, Buffer, Class, Client, IoPriority, Locking, RequestQueue, Submitter};
 
 /// A world in which no thread waits for a timeout is completely over by then, in ns.

@@ -20,8 +20,8 @@ pub(crate) use self::range::check_ranges;
 pub use self::range::{MAX_RANGES, SectorRange};
 pub use self::stat::Stat;
 pub(crate) use self::sums::Sums;
-use crate::sync::Line;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::Line;
+use blkmq_sync::atomic::{AtomicU64, Ordering};
 
 /// One thread's counters. Only that thread writes them. A reader may see some counts of a batch and not the rest.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::driver::Driver;
 use crate::error::QueueError;
-use crate::sync::Arc;
+use blkmq_sync::Arc;
 
 /// The addresses of the drivers. No thread waits for this on the path of a request.
 static ATTACHED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());

@@ -7,9 +7,9 @@ use crate::error::QueueError;
 use crate::layout::Layout;
 use crate::queue::RequestQueue;
 use crate::runner::Runner;
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::thread;
+use blkmq_sync::Arc;
+use blkmq_sync::atomic::{AtomicBool, Ordering};
+use blkmq_sync::thread;
 
 /// How long a background thread sleeps on a virtual clock, which another thread moves.
 const VIRTUAL_NAP: Duration = Duration::from_millis(1);

@@ -12,14 +12,14 @@ use crate::error::QueueError;
 use crate::flush::FLUSH_POOL;
 use crate::hctx::{HwCtxTable, MAX_HW_QUEUES};
 use crate::limits::Limits;
-use crate::liveness::Liveness;
 use crate::member::{MAX_MEMBERS, Members};
 use crate::order::{Domain, Locking, Wait, WaitObserver};
 use crate::queue::RequestQueue;
 use crate::request::Slots;
 use crate::settings::{Settings, check_nr_requests, check_within_depth};
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, Line, Mutex};
+use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use blkmq_sync::liveness::Liveness;
+use blkmq_sync::{Arc, Line, Mutex};
 
 /// What a queue is built from.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! The scheduler says under its lock whether it would do so, and for which one class. The queue's word then shows this
 //! class as its gate. A thread that passes counts its requests on a line of its own, and a thread that shuts the gate
-//! reads those counts: [`word`](crate::word) shows the interleaving. So a thread that inserts a request of another
+//! reads those counts: [`word`](blkmq_sync::word) shows the interleaving. So a thread that inserts a request of another
 //! class knows of everything that has passed, and strict classes stay strict.
 //!
 //! A request never passes what another thread left to the scheduler before. The word says whether anything waits, and
@@ -15,7 +15,7 @@ use crate::layout::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, RqList};
 use crate::runner::Runner;
-use crate::word::Gate;
+use blkmq_sync::word::Gate;
 
 impl RequestQueue {
     /// What may pass now.

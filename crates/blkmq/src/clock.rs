@@ -2,8 +2,8 @@
 
 pub use blkmq_sched::Time;
 
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Instant};
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::{Arc, Instant};
 
 /// Where the block layer gets its time from.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ impl VirtualClock {
     }
 }
 
-#[cfg(all(test, feature = "coarse-clock", not(any(loom, shuttle))))]
+#[cfg(all(test, feature = "coarse-clock", not(shuttle)))]
 mod tests {
     use super::*;
 

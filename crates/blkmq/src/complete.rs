@@ -7,8 +7,8 @@ use crate::flush::Steps;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
-use crate::sync::kept;
-use crate::tags::{Gathered, Hint, Tag};
+use blkmq_sync::kept;
+use blkmq_sync::tags::{Gathered, Hint, Tag};
 
 /// Tags that are to be put back, of one hardware queue at a time. So a batch of tags costs one operation on each tag
 /// word.

@@ -13,13 +13,13 @@ use crate::account::{SectorRange, check_ranges};
 use crate::client::Client;
 use crate::driver::{Topology, check_topology};
 use crate::error::QueueError;
-use crate::grace::Observed;
 use crate::layout::Layout;
 use crate::order::Locking;
 use crate::queue::RequestQueue;
 use crate::settings::{check_nr_requests, check_within_depth};
-use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, fence_at, thread};
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::grace::Observed;
+use blkmq_sync::{Arc, fence_at, thread};
 use wanted::Wanted;
 
 /// A queue that lets nothing new in. When this is dropped, the queue goes on. Freezes nest.

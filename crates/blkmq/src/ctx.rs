@@ -2,7 +2,7 @@
 
 use crate::layout::HctxType;
 use crate::request::{Place, Request, RqList, Slots};
-use crate::sync::{Line, Mutex};
+use blkmq_sync::{Line, Mutex};
 
 /// A submitter's software queue, one list per type of hardware queue.
 ///

@@ -11,13 +11,13 @@
 use blkmq_sched::Time;
 
 use crate::hctx::HwCtx;
-use crate::liveness::Told;
 use crate::order::Dispatched;
 use crate::queue::RequestQueue;
 use crate::request::Request;
 use crate::runner::Runner;
-use crate::sync::kept;
-use crate::tags::Tag;
+use blkmq_sync::kept;
+use blkmq_sync::liveness::Told;
+use blkmq_sync::tags::Tag;
 
 impl Runner {
     /// Chooses up to `bound` requests and makes them ready.

@@ -22,9 +22,9 @@ use crate::member::MAX_MEMBERS;
 use crate::request::{Place, RqList, Slots};
 pub use crate::request::{Request, RqId};
 use crate::started::Started;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::tags::Tag;
 use crate::{MAX_DEPTH, MAX_HW_QUEUES, Status};
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::tags::Tag;
 
 /// How many hardware queues a device has, of which type, and how deep each is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use crate::flush::FLUSH_POOL;
 use crate::queue::RequestQueue;
 use crate::request::Place;
-use crate::sync::atomic::Ordering;
+use blkmq_sync::atomic::Ordering;
 
 impl RequestQueue {
     /// Every list, tag and counter. If I/O runs meanwhile, the lines show several moments, and each line is right by

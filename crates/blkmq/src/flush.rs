@@ -15,7 +15,7 @@ use blkmq_sched::{Op, Time};
 use crate::bio::Flags;
 use crate::limits::Limits;
 use crate::request::{Body, FlushStep, Place, Request, RqList, SlotIndex, Slots};
-use crate::sync::kept;
+use blkmq_sync::kept;
 
 /// Nanoseconds: for so long a waiting flush lets data of other flush sequences go first. To let the data finish saves
 /// flushes. To let it go first for ever would starve the requests that wait for the flush.

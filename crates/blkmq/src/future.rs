@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 
 use crate::bio::Bio;
 use crate::completion::{Completion, RejectReason, Rejected};
-use crate::notify::Notify;
 use crate::submit::Submitter;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, Mutex};
 use crate::{RqId, Time};
+use blkmq_sync::atomic::{AtomicBool, Ordering};
+use blkmq_sync::notify::Notify;
+use blkmq_sync::{Arc, Mutex};
 
 /// A submitter whose operations are futures. Clones share it, also between threads.
 ///

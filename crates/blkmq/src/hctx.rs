@@ -4,13 +4,13 @@ use std::sync::OnceLock;
 
 use crate::driver::{StartedTable, Topology};
 use crate::flush::FlushQueue;
-use crate::handover::{Handover, Inbox};
 use crate::layout::Layout;
 use crate::member::MAX_MEMBERS;
 use crate::request::{Place, Request, RqList, Slots};
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Line, Mutex};
-use crate::tags::Tags;
+use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use blkmq_sync::handover::{Handover, Inbox};
+use blkmq_sync::tags::Tags;
+use blkmq_sync::{Line, Mutex};
 
 /// Hardware queues: the most that a device can have.
 pub const MAX_HW_QUEUES: usize = 1024;

@@ -11,7 +11,7 @@ use crate::order::{Dispatched, Inserted};
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList, Slots};
 use crate::runner::Runner;
-use crate::word::Snapshot;
+use blkmq_sync::word::Snapshot;
 
 impl Runner {
     /// Inserts what a plug holds. Requests that find no room stay in the plug, or with the scheduler's holder. Requests

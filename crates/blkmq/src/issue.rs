@@ -17,8 +17,8 @@ use crate::order::insert_behind;
 use crate::queue::RequestQueue;
 use crate::request::{Place, RqList};
 use crate::runner::Runner;
-use crate::sync::atomic::Ordering;
-use crate::sync::kept;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
 
 /// Rounds: how often a drainer looks again for what others appended before it leaves the rest to them.
 const DRAIN_ROUNDS: u32 = 64;

@@ -8,8 +8,8 @@ use crate::order::Locking;
 use crate::queue::RequestQueue;
 use crate::schedulers::scheduler_names;
 use crate::settings::NR_REQUESTS;
-use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, order};
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::{Arc, order};
 
 /// The prefix that the scheduler's knobs have among the queue's knobs.
 const SCHEDULER_PREFIX: &str = "iosched/";
@@ -59,7 +59,7 @@ impl RequestQueue {
     /// # Errors
     /// There is no such knob.
     pub fn knob(&self, name: &str) -> Result<String, QueueError> {
-        let number = |cell: &crate::sync::atomic::AtomicU32| Ok(cell.load(Ordering::Relaxed).to_string());
+        let number = |cell: &blkmq_sync::atomic::AtomicU32| Ok(cell.load(Ordering::Relaxed).to_string());
         match name {
             "scheduler" => Ok(marked(&scheduler_names(), self.scheduler())),
             "locking" => {

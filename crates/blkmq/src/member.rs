@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 
 use crate::account::{Counters, MAX_RANGES, Sums};
 use crate::ctx::SwCtx;
-use crate::grace::Activity;
-use crate::stack::SlotStack;
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::wake::Wake;
+use blkmq_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use blkmq_sync::grace::Activity;
+use blkmq_sync::stack::SlotStack;
+use blkmq_sync::wake::Wake;
 
 /// Threads: how many a queue can work with at once. The queue's own pool counts as one.
 pub(crate) const MAX_MEMBERS: usize = 1024;

@@ -16,14 +16,14 @@ use crate::driver::Driver;
 use crate::error::QueueError;
 use crate::hctx::HwCtxTable;
 use crate::limits::Limits;
-use crate::liveness::Liveness;
 use crate::member::{MAX_MEMBERS, Member, Members};
 use crate::order::{Domain, Hold};
 use crate::request::Slots;
 use crate::settings::{NR_REQUESTS, Settings};
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, Line, Mutex, kept};
 use crate::{Stats, Submitter};
+use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use blkmq_sync::liveness::Liveness;
+use blkmq_sync::{Arc, Line, Mutex, kept};
 
 /// Nanoseconds: how long to wait before the next try of what the driver refused or gave back.
 const RETRY_NS: u64 = 3_000_000;
@@ -236,7 +236,7 @@ impl RequestQueue {
         hctxs.filter_map(|index| self.driver.ready_fd(index)).collect()
     }
 
-    /// Lets a thread that polls these hardware queues sleep, as [`Sleepers::sleep`](crate::wake::Sleepers::sleep) does.
+    /// Lets a thread that polls these hardware queues sleep, as [`Sleepers::sleep`](blkmq_sync::wake::Sleepers::sleep) does.
     /// The device's descriptors for these hardware queues wake the thread too.
     pub(crate) fn sleep(
         &self,

@@ -3,9 +3,9 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::event::EventFd;
 use crate::submit::Submitter;
-use crate::sync::Arc;
+use blkmq_sync::Arc;
+use blkmq_sync::event::EventFd;
 
 impl Submitter {
     /// Makes an eventfd that fires on completion. The eventfd replaces what [`set_notify`](Self::set_notify) set.

@@ -12,10 +12,10 @@ use crate::order::{Dispatched, Newcomers};
 use crate::queue::RequestQueue;
 use crate::request::{Place, Request, RqList};
 use crate::started::Started;
-use crate::sync::atomic::Ordering;
-use crate::sync::kept;
-use crate::tags::{Hint, Tag};
-use crate::word::Snapshot;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
+use blkmq_sync::tags::{Hint, Tag};
+use blkmq_sync::word::Snapshot;
 
 /// Requests: after so many, or after as many as it brought itself if those are more, a runner goes back to its own
 /// business.
@@ -207,7 +207,7 @@ impl Runner {
 
     /// Whether there is a reason to look again: a quiescence that held this thread up is over, or something was left to
     /// others since this thread looked, or a time was planned that had come when this thread looked. This is the
-    /// sleeper's last look in the interleaving of [`wake`](crate::wake). A thread that ends the quiescence, leaves
+    /// sleeper's last look in the interleaving of [`wake`](blkmq_sync::wake). A thread that ends the quiescence, leaves
     /// something, or plans a time is the waker there.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
         q.live.left.read() != self.left
@@ -280,7 +280,7 @@ impl Runner {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
     use crate::Client;

@@ -4,7 +4,7 @@ use blkmq_sched::{Knob, MergeLevel, Unit};
 
 use crate::error::QueueError;
 use crate::order::Locking;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The smallest and the largest number of requests per hardware queue.
 pub(crate) const NR_REQUESTS: Knob = Knob {

@@ -11,18 +11,18 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::completion::{Completion, RejectReason, Rejected};
 use crate::error::QueueError;
-use crate::grace::Activity;
 use crate::insert::refuse_nowait;
 use crate::looks::Looks;
-use crate::notify::Notify;
 use crate::queue::RequestQueue;
 use crate::request::{Body, Part, Place, RqId, RqList};
-use crate::room::Ticket;
 use crate::runner::Runner;
 use crate::split::Whole;
-use crate::sync::atomic::Ordering;
-use crate::sync::{Arc, kept};
-use crate::word::Snapshot;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::grace::Activity;
+use blkmq_sync::notify::Notify;
+use blkmq_sync::room::Ticket;
+use blkmq_sync::word::Snapshot;
+use blkmq_sync::{Arc, kept};
 
 /// What is still to come of a bio that was split.
 #[derive(Debug, Clone, Copy, Default)]
@@ -300,7 +300,7 @@ impl Submitter {
                 return false;
             }
             if self.looks_again() {
-                crate::sync::thread::yield_now();
+                blkmq_sync::thread::yield_now();
                 self.looks.note_yield();
             } else {
                 self.sleep(deadline);
@@ -479,7 +479,7 @@ impl Submitter {
         };
         if let Clock::Virtual(clock) = &self.q.clock {
             // Without a time to go to, the thread waits for another thread to end the quiescence.
-            return until.map_or_else(crate::sync::thread::yield_now, |until| clock.advance_to(until));
+            return until.map_or_else(blkmq_sync::thread::yield_now, |until| clock.advance_to(until));
         }
         let (q, member) = (&self.q, self.runner.member(&self.q));
         q.sleep(
@@ -515,7 +515,7 @@ impl Drop for Submitter {
 }
 
 /// Enters the queue and reads its word there. A thread that closes the queue meanwhile either waits for this thread, or
-/// this thread sees its change: see [`grace`](crate::grace).
+/// this thread sees its change: see [`grace`](blkmq_sync::grace).
 #[inline(always)]
 fn enter(q: &RequestQueue, activity: &Activity) -> Snapshot {
     if kept("submit.word_inside") {

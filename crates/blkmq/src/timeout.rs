@@ -11,8 +11,8 @@ use crate::driver::TimeoutAction;
 use crate::queue::RequestQueue;
 use crate::request::Place;
 use crate::runner::Runner;
-use crate::sync::atomic::Ordering;
-use crate::sync::{kept, order};
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::{kept, order};
 
 impl Runner {
     /// Scans if it is time. Requests that expired are among the finished ones afterwards.

@@ -2,8 +2,8 @@
 #![cfg(shuttle)]
 
 use blkmq::driver::spec;
-use blkmq::sync::{Arc, thread};
 use blkmq::{Bio, Buffer, Client, RequestQueue};
+use blkmq_sync::{Arc, thread};
 
 const RUNS: usize = 3_000;
 

@@ -5,8 +5,8 @@
 use std::panic::catch_unwind;
 
 use blkmq::driver::spec;
-use blkmq::sync::{Arc, thread, weaken};
 use blkmq::{Bio, Buffer, Client, Flags, Locking, RequestQueue, Status, Submitter};
+use blkmq_sync::{Arc, thread, weaken};
 
 const SUBMITTERS: u64 = 3;
 const EACH: u64 = 4;

@@ -7,7 +7,7 @@ pub struct Mutant {
     pub name: &'static str,
     /// What is wrong with the code when the bug is planted, in one sentence.
     pub what: &'static str,
-    /// The site in the code, as [`blkmq_virtual::sync::weaken`] knows it.
+    /// The site in the code, as [`blkmq_sync_virtual::weaken`] knows it.
     pub(crate) site: &'static str,
     /// Parts of a report in the form `rule: what happened`. The bug counts as found by the right rule only if one of
     /// these parts is in the report.

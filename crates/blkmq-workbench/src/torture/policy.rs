@@ -5,7 +5,7 @@ use std::fmt;
 use blkmq_sched::{
     Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time,
 };
-use blkmq_virtual::sync::kept;
+use blkmq_sync_virtual::kept;
 
 use super::event::Event;
 use super::witness::Witness;

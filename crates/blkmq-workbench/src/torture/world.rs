@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use blkmq_sync_virtual::weaken;
 use blkmq_vcpu::{Ended, Idle, Options, go_on_for, run, steps, thread, uninterrupted};
-use blkmq_virtual::sync::weaken;
 use blkmq_virtual::{Builder, Client, Limits, Locking, RequestQueue, Submitter, scheduler_names};
 
 use super::check::{self, Facts, Violation};

@@ -8,7 +8,7 @@ use super::sums::{Group, Sums};
 use crate::member::Member;
 use crate::queue::RequestQueue;
 use crate::request::Request;
-use crate::sync::atomic::Ordering;
+use blkmq_sync::atomic::Ordering;
 
 /// How the statistics know what is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,8 +4,8 @@ use blkmq_sched::Time;
 
 use super::sums::Sums;
 use crate::account::Stat;
-use crate::sync::Line;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::Line;
+use blkmq_sync::atomic::{AtomicU64, Ordering};
 
 /// The length of a tick as a power of two, in ns: busy time is counted in ticks of 2^20 ns, where Linux counts jiffies.
 /// A power of two needs a shift and no division. It also has no rhythm in common with loads whose period is in whole

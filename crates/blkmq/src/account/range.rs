@@ -9,8 +9,8 @@ use super::sums::Sums;
 use crate::account::Stat;
 use crate::error::QueueError;
 use crate::queue::RequestQueue;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use blkmq_sync::Mutex;
+use blkmq_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Ranges that a queue can have.
 pub const MAX_RANGES: usize = 64;

@@ -4,8 +4,8 @@ use blkmq_sched::Op;
 
 use super::{add, get};
 use crate::account::Stat;
-use crate::sync::Line;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::Line;
+use blkmq_sync::atomic::{AtomicU64, Ordering};
 
 /// The kinds of operations that are counted apart, in the order of the kernel's groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crate::Status;
 use crate::bio::Bio;
 use crate::request::{Body, Part, Place, Request, RqList, SlotIndex, Slots};
 use crate::started::Started;
-use crate::tags::Tag;
+use blkmq_sync::tags::Tag;
 
 /// How many cases a property test tries, from a seed that it prints and that `BLKMQ_SEED` sets.
 pub(super) fn random_cases(cases: u32) -> proptest::test_runner::Config {

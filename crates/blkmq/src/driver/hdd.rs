@@ -25,8 +25,8 @@ use blkmq_sched::{Op, RqId, Time};
 use super::store::Store;
 use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology};
 use crate::limits::Limits;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Line, Mutex};
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::{Line, Mutex};
 pub use config::{Config, PARAMETERS};
 use drive::{Command, Drive, Work};
 

@@ -15,9 +15,9 @@ use blkmq_sched::{RqId, Time};
 use super::store::Store;
 use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology, check_topology};
 use crate::limits::Limits;
-use crate::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use crate::sync::{Line, Mutex};
 use crate::{MAX_HW_QUEUES, Status};
+use blkmq_sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use blkmq_sync::{Line, Mutex};
 pub use config::{Config, IrqMode, PARAMETERS};
 use injection::{Injection, Strike};
 

@@ -8,7 +8,7 @@ pub(crate) mod values;
 use std::fmt;
 
 use crate::driver::{Driver, hdd, null, ram, ssd};
-use crate::sync::Arc;
+use blkmq_sync::Arc;
 pub use value::{Accepts, Fault, Value};
 use values::join;
 pub use values::{Parameter, Values};

@@ -28,9 +28,9 @@ use blkmq_sched::{Op, RqId, Time};
 use super::store::Store;
 use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology, check_topology};
 use crate::limits::Limits;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Line, Mutex};
 use crate::{MAX_HW_QUEUES, Status};
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::{Line, Mutex};
 pub use config::{Config, PARAMETERS};
 use flash::{Flash, Work};
 

@@ -13,7 +13,7 @@ use super::{Extent, Request};
 use crate::Status;
 use crate::buffer::Segment;
 use crate::limits::SECTOR_SIZE;
-use crate::sync::{Line, Mutex};
+use blkmq_sync::{Line, Mutex};
 
 /// Bytes of a page; no logical block is larger.
 const PAGE_SIZE: usize = 4096;

@@ -7,7 +7,7 @@ use super::outcome::Dispatched;
 use super::single;
 use crate::queue::RequestQueue;
 use crate::runner::Runner;
-use crate::sync::atomic::Ordering;
+use blkmq_sync::atomic::Ordering;
 
 pub(super) use super::single::is_free;
 

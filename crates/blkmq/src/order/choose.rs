@@ -2,7 +2,7 @@
 
 use super::section::Section;
 use crate::request::Request;
-use crate::tags::Tag;
+use blkmq_sync::tags::Tag;
 
 /// How many tags one thread takes at a time: the length of the array on its stack that holds them.
 const TAGS: usize = 32;

@@ -5,7 +5,7 @@
 //! A thread that finds another thread at the scheduler changes the staging word: it leaves its requests there, or a
 //! kick. The holder lets go only by an exchange from the word in which nothing was left. If something was left, the
 //! exchange fails, and the holder looks again, behind a fence, at everything: what was left, tags that came back, what
-//! the scheduler held back, dispatch lists. [`Staging::hold_or_kick`](crate::staging::Staging::hold_or_kick) shows the
+//! the scheduler held back, dispatch lists. [`Staging::hold_or_kick`](blkmq_sync::staging::Staging::hold_or_kick) shows the
 //! steps of both threads.
 //!
 //! So a leaver may go at once, also when it leaves just before the holder lets go, and whether or not anything is in
@@ -35,10 +35,10 @@ use crate::layout::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::RqList;
 use crate::runner::{RUN_BOUND, Runner};
-use crate::stack::Chain;
-use crate::staging::Round;
-use crate::sync::atomic::Ordering;
-use crate::sync::kept;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
+use blkmq_sync::stack::Chain;
+use blkmq_sync::staging::Round;
 
 /// Gets a plug's requests into the scheduler: this thread inserts them, in one hold with dispatch, or leaves them to
 /// the thread that is at the scheduler.

@@ -4,9 +4,9 @@ use super::hold::Hold;
 use crate::account::Counters;
 use crate::clock::{Clock, Time};
 use crate::queue::RequestQueue;
-use crate::staging::Staging;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Line, Mutex, MutexGuard, kept};
+use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use blkmq_sync::staging::Staging;
+use blkmq_sync::{Line, Mutex, MutexGuard, kept};
 
 /// What is waited for on the way to the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -225,11 +225,11 @@ impl Domain {
     }
 
     /// For tests: what a thread sees that read the count before other threads took the requests that were counted.
-    #[cfg(all(test, not(any(loom, shuttle))))]
+    #[cfg(all(test, not(shuttle)))]
     fn set_nr_waiting(&self, nr: u32) {
         self.counts.waiting.store(nr, Ordering::Relaxed);
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -8,8 +8,8 @@ use blkmq_sched::Class;
 
 use super::hold::Hold;
 use crate::queue::RequestQueue;
-use crate::sync::kept;
-use crate::word::Gate;
+use blkmq_sync::kept;
+use blkmq_sync::word::Gate;
 
 /// How many requests must come in, with nothing waiting behind them, before the gate is opened again. A device that is
 /// as fast as requests come has some waiting now and then. For such a device it is cheaper to hand all requests through

@@ -4,7 +4,7 @@ use blkmq_sched::{Class, Scheduler, Tally};
 
 use super::backlog::Backlog;
 use crate::queue::RequestQueue;
-use crate::sync::atomic::Ordering;
+use blkmq_sync::atomic::Ordering;
 
 /// How many requests of one class must come in behind the first before the gate is opened for that class. While the
 /// class changes more often than that, opening the gate would cost more than it saves.

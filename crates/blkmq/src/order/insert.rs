@@ -10,7 +10,7 @@ use crate::layout::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
-use crate::sync::kept;
+use blkmq_sync::kept;
 
 /// The requests of a plug that found no room, and the kinds of these requests: a request of the same kind behind them
 /// must not pass them.

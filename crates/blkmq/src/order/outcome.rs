@@ -16,7 +16,7 @@ pub(crate) struct Dispatched {
     /// How many requests became ready to be issued.
     pub(crate) chosen: usize,
     /// The thread has done its share at the scheduler, and left the rest: it [hands
-    /// on](crate::liveness::Liveness::hand_on) what it left.
+    /// on](blkmq_sync::liveness::Liveness::hand_on) what it left.
     pub(crate) gave_up: bool,
 }
 

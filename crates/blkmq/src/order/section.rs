@@ -4,12 +4,12 @@ use blkmq_sched::Time;
 
 use super::domain::Domain;
 use super::hold::Hold;
-use crate::liveness::Told;
 use crate::member::Member;
 use crate::queue::RequestQueue;
 use crate::request::{Place, RqList};
 use crate::runner::Runner;
-use crate::stack::Chain;
+use blkmq_sync::liveness::Told;
+use blkmq_sync::stack::Chain;
 
 /// The scheduler under its lock. Made and ended by [`Domain::enter`] alone.
 pub(crate) struct Section<'q, 's> {
@@ -82,7 +82,7 @@ impl<'q, 's> Section<'q, 's> {
         std::mem::take(&mut self.tells)
     }
 
-    /// Looks whether WAITING is set: see [`Liveness::told`](crate::liveness::Liveness::told). For a locking under which
+    /// Looks whether WAITING is set: see [`Liveness::told`](blkmq_sync::liveness::Liveness::told). For a locking under which
     /// one thread looks for all.
     #[inline]
     pub(super) fn hear(&mut self) {

@@ -8,12 +8,12 @@ use super::insert::Rest;
 use super::outcome::{Dispatched, Inserted};
 use crate::account::Starting;
 use crate::layout::Mapping;
-use crate::liveness::Told;
 use crate::queue::RequestQueue;
 use crate::request::RqList;
 use crate::runner::Runner;
-use crate::sync::kept;
-use crate::tags::Tag;
+use blkmq_sync::kept;
+use blkmq_sync::liveness::Told;
+use blkmq_sync::tags::Tag;
 
 /// How many tags one thread takes at a time for requests in the scheduler. The number is small, since other threads
 /// lack these tags until the requests are chosen.

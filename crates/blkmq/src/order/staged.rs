@@ -26,9 +26,9 @@ use crate::layout::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::{Place, RqList};
 use crate::runner::Runner;
-use crate::stack::Chain;
-use crate::staging::{Round, Staging};
-use crate::sync::kept;
+use blkmq_sync::kept;
+use blkmq_sync::stack::Chain;
+use blkmq_sync::staging::{Round, Staging};
 
 /// Inserts a plug, or leaves it in this submitter's bucket. What finds no room stays in the plug; with buckets it waits
 /// with what other threads left.

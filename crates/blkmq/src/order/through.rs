@@ -18,7 +18,7 @@ use crate::layout::Mapping;
 use crate::queue::RequestQueue;
 use crate::request::{FlushStep, Place, Request, RqList};
 use crate::runner::Runner;
-use crate::tags::Tag;
+use blkmq_sync::tags::Tag;
 
 /// Requests that may be handed through together: of one class, operation and hardware queue.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use super::index::{NIL, SlotIndex};
 use crate::Status;
 use crate::account::Mark;
 use crate::bio::Flags;
-use crate::sync::kept;
-use crate::tags::Tag;
+use blkmq_sync::kept;
+use blkmq_sync::tags::Tag;
 
 /// The steps a request has before it in the flush machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

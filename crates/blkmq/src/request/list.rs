@@ -9,10 +9,10 @@ use super::index::SlotIndex;
 use super::slot::{Slot, Slots};
 use super::state::Place;
 use super::token::Request;
-use crate::handover::Handover;
-use crate::stack::{Chain, SlotStack};
-use crate::staging::Staging;
-use crate::sync::atomic::Ordering;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::handover::Handover;
+use blkmq_sync::stack::{Chain, SlotStack};
+use blkmq_sync::staging::Staging;
 
 /// A first-in first-out list of requests.
 ///

@@ -12,7 +12,7 @@ use super::body::Body;
 use super::index::{NIL, SlotIndex, generation_of};
 use super::state::{Deadline, Place, State};
 use crate::bio::Bio;
-use crate::sync::atomic::{AtomicPtr, AtomicU32};
+use blkmq_sync::atomic::{AtomicPtr, AtomicU32};
 
 /// A place for one request.
 ///

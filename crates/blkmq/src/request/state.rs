@@ -16,8 +16,8 @@
 use blkmq_sched::Time;
 
 use crate::Status;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{kept, on_line};
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+use blkmq_sync::{kept, on_line};
 
 /// Where a request rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

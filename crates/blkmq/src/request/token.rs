@@ -14,8 +14,8 @@ use crate::Status;
 use crate::bio::{Bio, Flags};
 use crate::buffer::Segment;
 use crate::limits::SECTOR_SIZE;
-use crate::sync::atomic::Ordering;
-use crate::sync::kept;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
 
 /// A request in the hands of one thread. There is at most one value of this kind per request. A thread that gives the
 /// value away gives the request away.

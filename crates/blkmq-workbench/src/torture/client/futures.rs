@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use blkmq_sync_virtual::Parker;
 use blkmq_virtual::future::{AsyncSubmitter, Operation};
-use blkmq_virtual::sync::Parker;
 use blkmq_virtual::{RejectReason, Submitter};
 
 use super::Client;

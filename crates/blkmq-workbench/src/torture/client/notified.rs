@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blkmq_virtual::sync::Parker;
+use blkmq_sync_virtual::Parker;
 use blkmq_virtual::{Notify, Submitter};
 
 use super::{Client, direct};

@@ -2,7 +2,7 @@
 
 use crate::driver::random::draw;
 use crate::driver::spec::Fault;
-use crate::sync::Mutex;
+use blkmq_sync::Mutex;
 
 /// The sequence of one fault. It is a function of the fault's numbers and the seed alone.
 #[derive(Debug)]

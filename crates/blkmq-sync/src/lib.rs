@@ -1,0 +1,37 @@
+//! What the threads of a queue share, and how they agree: the protocols below the block layer. They know threads and
+//! numbers, and nothing of requests, schedulers or devices.
+//!
+//! | module | what threads do with it |
+//! |---|---|
+//! | [`tags`] | take and give back a hardware queue's tags |
+//! | [`word`], [`room`] | agree on whether something waits, and wait in turn for room in a scheduler |
+//! | [`staging`], [`left`] | leave requests to the thread that has the scheduler |
+//! | [`handover`], [`stack`] | append to a list that one thread at a time drains |
+//! | [`liveness`] | never leave something that waits without a thread that will look at it |
+//! | [`wake`], [`event`], [`notify`] | sleep, and be woken |
+//! | [`grace`] | be seen inside a queue, so that a freeze can wait until no thread is |
+//!
+//! Each is explored by loom in `tests/loom_*.rs`, which calls the functions that the product calls. The rest of the
+//! crate is where atomics, locks and threads come from: std, or a model checker, or virtual CPUs.
+
+#[cfg(all(feature = "eventfd", not(loom)))]
+pub mod event;
+pub mod grace;
+pub mod handover;
+pub mod left;
+pub mod liveness;
+pub mod notify;
+mod platform;
+pub mod room;
+pub mod stack;
+pub mod staging;
+pub mod tags;
+pub mod wake;
+pub mod word;
+
+#[cfg(any(loom, shuttle, virtual_cpus))]
+pub use platform::weaken;
+pub use platform::{
+    Arc, Instant, Line, Mutex, MutexGuard, Parker, TryGuard, TryLock, UnsafeCell, atomic, fence_at, kept, on_line,
+    order, thread,
+};

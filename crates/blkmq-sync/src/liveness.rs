@@ -1,0 +1,190 @@
+//! What the threads of a queue tell each other, so that no request that waits is forgotten.
+//!
+//! Each protocol is one function for each of its sides, with the fence that it needs. The models in `tests/loom_*.rs`
+//! call these same functions.
+//!
+//! # Lacking and bringing
+//! A thread that lacks something (a tag, room in the scheduler, a completion that the scheduler waits for) leaves,
+//! because another thread will bring it. [`Liveness::lack`] and [`Liveness::brought`] make sure that the other thread
+//! knows:
+//!
+//! ```text
+//!     the thread that lacks a tag              the thread that brings one
+//!  1. looks for a tag: there is none        a. puts a tag back
+//!  2. sets WAITING                          b. fence
+//!  3. fence                                 c. looks at WAITING
+//!  4. looks for a tag again
+//! ```
+//!
+//! All threads agree which of the fences 3 and b comes first. If it is 3, then c finds WAITING set, and the second
+//! thread dispatches. If it is b, then 4 finds the tag. Without either fence both looks may miss, and the request waits
+//! for ever.
+//!
+//! A thread that lacks room for what is in its plug does the same with a mark of its own ([`Liveness::lack_room`]), for
+//! dispatching does not help it: it sleeps until it is woken.
+//!
+//! # Being told
+//! A thread that has the scheduler and finds WAITING set fences once ([`Liveness::told`]). For the rest of its hold
+//! step 2 has happened and step 3 too, so a single look is enough wherever it lacks something.
+//!
+//! # Handing on
+//! A thread may stop before everything is done that could be done. Such a thread sets WAITING, counts that it left
+//! something, and wakes the threads that sleep ([`Liveness::hand_on`]). A thread that polls reads that count before it
+//! looks at anything. The polling thread sleeps only if its last look before it sleeps finds the same count.
+
+use crate::left::Left;
+use crate::platform::{fence_at, kept};
+use crate::room::{Room, Ticket};
+use crate::staging::Staging;
+use crate::wake::Sleepers;
+use crate::word::{Gate, Word};
+
+/// The marks by which the threads of a queue tell each other what waits.
+#[derive(Debug, Default)]
+pub struct Liveness {
+    /// The queue's word, with WAITING.
+    pub word: Word,
+    /// Whether a plug is held back for want of room.
+    pub room: Room,
+    /// How often something was handed on.
+    pub left: Left,
+    /// How many threads sleep.
+    pub sleepers: Sleepers,
+}
+
+/// Whether the thread that has the scheduler found WAITING set, and has fenced since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a look that finds nothing depends on it"]
+pub struct Told(bool);
+
+impl Told {
+    /// The thread has not looked.
+    pub const NO: Self = Self(false);
+}
+
+impl Liveness {
+    /// Nothing waits, and no thread sleeps.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Called by a thread that has looked for something and has not found it: sets WAITING, fences, and looks again.
+    ///
+    /// COST: a read-modify-write of the queue's word and a fence.
+    #[inline]
+    pub fn lack<R>(&self, look_again: impl FnOnce() -> R) -> R {
+        self.word.set_waiting();
+        // Between WAITING and the second look; pairs with the fence of `brought`.
+        fence_at("liveness.lack_fence");
+        look_again()
+    }
+
+    /// Like [`lack`](Self::lack), for a thread that may have been told. If it was, it owes no look after its first one,
+    /// and the result is that it found nothing.
+    #[inline]
+    pub fn lack_unless<R: Default>(&self, told: Told, look_again: impl FnOnce() -> R) -> R {
+        if told == Told::NO { self.lack(look_again) } else { R::default() }
+    }
+
+    /// Called by a thread that has just taken the scheduler. If WAITING is set, the thread fences, so that each of its
+    /// looks from here on counts as the second look of [`lack`](Self::lack). No other thread clears WAITING while this
+    /// one has the scheduler.
+    #[inline]
+    pub fn told(&self) -> Told {
+        let is_told = self.word.load().is_waiting();
+        if is_told {
+            // Between WAITING and the looks that follow; pairs with the fence of `brought`.
+            fence_at("liveness.told_fence");
+        }
+        Told(is_told)
+    }
+
+    /// Called by a thread whose plug found no room: asks to be told, fences, and tries once more. The ticket becomes
+    /// [stale](Room::is_stale) when there may be room again.
+    pub fn lack_room<R>(&self, try_again: impl FnOnce() -> R) -> (R, Ticket) {
+        let ticket = self.room.want();
+        // Between the mark and the second try; pairs with the fence of `brought`.
+        fence_at("liveness.room_fence");
+        (try_again(), ticket)
+    }
+
+    /// Called by a thread that has put tags back, or made room, or counted completions: fences, and calls `wake_all` if
+    /// a plug is held back for want of room. The caller then looks at WAITING, or makes sure that the thread at the
+    /// scheduler does.
+    ///
+    /// COST: a fence and a load while no plug is held back.
+    #[inline]
+    pub fn brought(&self, wake_all: impl FnOnce()) {
+        self.brought_tags();
+        if self.room.came() {
+            self.wake(wake_all);
+        }
+    }
+
+    /// Like [`brought`](Self::brought), for tags that make no room, because their requests still count, or because they
+    /// had no requests.
+    #[inline]
+    pub fn brought_tags(&self) {
+        // Between what was brought and the looks at the marks; pairs with the fences of `lack`, `told` and `lack_room`.
+        fence_at("liveness.brought_fence");
+    }
+
+    /// Called by a thread that leaves undone what could be done, and may not come again. Other threads find what is
+    /// left by WAITING; threads that are about to sleep find it by the count. The caller wakes the threads that sleep
+    /// in `wake_all`.
+    pub fn hand_on(&self, wake_all: impl FnOnce()) {
+        // First the mark, which says what was left: a thread that reads the new count must find it.
+        self.word.set_waiting();
+        self.call_others(wake_all);
+    }
+
+    /// Like [`hand_on`](Self::hand_on), for a thread that made a change which may let requests go, and does not know
+    /// whether any wait. A thread that left a request waiting has set WAITING.
+    pub fn call_others(&self, wake_all: impl FnOnce()) {
+        self.left.count();
+        self.wake(wake_all);
+    }
+
+    /// Gives up the scheduler with whatever was left for its holder. The caller then [hands on](Self::hand_on).
+    pub fn give_up(&self, staging: &Staging) {
+        // First the mark: a thread that finds the scheduler free must find that something waits.
+        self.word.set_waiting();
+        staging.give_up();
+    }
+
+    /// Called by a thread before it lets go the scheduler. Sets WAITING if something waits there (`waits`). Clears
+    /// WAITING if nothing waits there and `is_rest_idle` finds nothing elsewhere.
+    #[inline]
+    pub fn settle(&self, waits: bool, is_rest_idle: impl FnOnce() -> bool) {
+        // Before the look elsewhere: a thread that leaves something there afterwards changes the word, and the clearing
+        // fails.
+        let seen = self.word.load();
+        if waits {
+            if !seen.is_waiting() {
+                self.word.set_waiting();
+            }
+        } else if seen.is_waiting() && is_rest_idle() {
+            let _ = self.word.clear_waiting(seen);
+        }
+    }
+
+    /// What may pass the scheduler by. Nothing may unless `is_free` says that nothing was left for the scheduler's
+    /// holder.
+    #[inline]
+    pub fn gate(&self, is_free: impl FnOnce() -> bool) -> Option<Gate> {
+        // Reads the word last: a holder that lets go, or gives up, while something waits has set WAITING before.
+        if is_free() || !kept("bypass.waiting") { self.word.load().gate() } else { None }
+    }
+
+    /// Calls `wake_all` if a thread sleeps or is about to sleep. Called by a thread that has made visible what the
+    /// sleepers are to see.
+    ///
+    /// COST: a fence and a load while no thread sleeps.
+    #[inline]
+    pub fn wake(&self, wake_all: impl FnOnce()) {
+        if self.sleepers.any() {
+            wake_all();
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The only place from which atomics, locks, cells, threads and parking come.
+//!
+//! A product build gets std. `--cfg loom` gets the exhaustive model checker, and `--cfg shuttle` the randomized one.
+//! The package blkmq-sync-virtual compiles these sources once more and gets the torture rig's virtual CPUs. What several
+//! threads write lies in a named [`Line`] or a [`TryLock`], so that a test rig can find it.
+//!
+//! loom takes accesses marked `SeqCst` as `AcqRel`. So a store-load argument here rests on a `SeqCst` *fence* or on a
+//! read-modify-write, and never on a `SeqCst` access.
+
+mod cell;
+#[cfg(loom)]
+mod explored;
+mod line;
+mod mutex;
+mod parker;
+mod site;
+mod try_lock;
+
+#[cfg(virtual_cpus)]
+use ::blkmq_vcpu as backend;
+#[cfg(loom)]
+use ::loom as backend;
+#[cfg(shuttle)]
+use ::shuttle as backend;
+#[cfg(not(any(loom, shuttle, virtual_cpus)))]
+use ::std as backend;
+
+pub use backend::sync::Arc;
+#[cfg(virtual_cpus)]
+pub use backend::time::Instant;
+pub use cell::UnsafeCell;
+pub use line::Line;
+pub use line::on_line;
+pub use mutex::{Mutex, MutexGuard};
+pub use parker::Parker;
+#[cfg(any(loom, shuttle, virtual_cpus))]
+pub use site::weaken;
+pub use site::{fence_at, kept, order};
+#[cfg(not(virtual_cpus))]
+pub use std::time::Instant;
+pub use try_lock::{TryGuard, TryLock};
+
+/// Atomic integers and fences of the build's backend.
+pub mod atomic {
+    #[cfg(not(loom))]
+    pub use super::backend::sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    #[cfg(loom)]
+    pub use super::explored::{
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+}
+
+/// Threads of the build's backend.
+pub mod thread {
+    pub use super::backend::thread::{JoinHandle, spawn, yield_now};
+}

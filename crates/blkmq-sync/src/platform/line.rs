@@ -1,0 +1,61 @@
+//! A named cache line.
+
+use std::fmt;
+use std::ops::Deref;
+
+/// A value alone on its cache lines, with a name.
+///
+/// 128 bytes, because the adjacent-line prefetcher of common processors fetches lines in pairs. A test rig may preempt
+/// after each operation on a shared line, or count these operations; the name tells the rig which line it is. A product
+/// build drops the name.
+#[repr(align(128))]
+pub struct Line<T> {
+    value: T,
+    #[cfg(any(loom, shuttle, virtual_cpus, test))]
+    name: &'static str,
+}
+
+impl<T> Line<T> {
+    /// `value` on a line called `name`, by convention `owner.what`.
+    #[cfg_attr(
+        not(any(loom, shuttle, virtual_cpus, test)),
+        expect(unused_variables, reason = "a product build drops the name")
+    )]
+    pub const fn new(name: &'static str, value: T) -> Self {
+        Self {
+            value,
+            #[cfg(any(loom, shuttle, virtual_cpus, test))]
+            name,
+        }
+    }
+}
+
+/// `value`, as if it stood on a line called `name`. The caller's next operation is on `value`. For values of which many
+/// threads have one each.
+#[inline(always)]
+pub fn on_line<'a, T>(name: &'static str, value: &'a T) -> &'a T {
+    #[cfg(virtual_cpus)]
+    blkmq_vcpu::touch(name);
+    #[cfg(not(virtual_cpus))]
+    let _ = name;
+    value
+}
+
+impl<T> Deref for Line<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        #[cfg(virtual_cpus)]
+        blkmq_vcpu::touch(self.name);
+        &self.value
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Line<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[cfg(any(loom, shuttle, virtual_cpus, test))]
+        write!(f, "{} ", self.name)?;
+        self.value.fmt(f)
+    }
+}

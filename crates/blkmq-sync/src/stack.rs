@@ -1,0 +1,174 @@
+//! A stack of slot indices that many threads push to and one thread empties: completion ring and issue list.
+
+use crate::platform::atomic::{AtomicU32, Ordering};
+use crate::platform::{Line, order};
+
+/// The index that ends a chain; no slot has it.
+pub const NIL: u32 = u32::MAX;
+
+/// An intrusive stack: the links lie with the slots, and each operation is told where (`link_of`).
+///
+/// Elements are only ever taken all at once. So an index that comes back to the top between a pusher's read and its
+/// exchange does no harm: the pusher linked to the index, not to what was behind it.
+#[derive(Debug)]
+pub struct SlotStack {
+    newest: Line<AtomicU32>,
+}
+
+impl SlotStack {
+    /// An empty stack, on a line called `name`.
+    #[must_use]
+    pub fn new(name: &'static str) -> Self {
+        Self { newest: Line::new(name, AtomicU32::new(NIL)) }
+    }
+
+    /// Whether the stack was empty when it was read.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.newest.load(Ordering::Relaxed) == NIL
+    }
+
+    /// Publishes a chain from `first`, the oldest, to `last`, the newest. Each element's link names the element
+    /// *before* it; the link of `first` is written here. Returns whether the stack was empty.
+    ///
+    /// COST: one compare-exchange on the shared line, for a chain of any length.
+    #[inline]
+    pub fn push_chain<'a>(&self, first: u32, last: u32, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+        let mut before = self.newest.load(Ordering::Relaxed);
+        loop {
+            link_of(first).store(before, Ordering::Relaxed);
+            // Release publishes the links and what the slots hold to the Acquire of `take_all`. Later pushes are
+            // read-modify-writes too, so they continue the release sequence.
+            let release = order("stack.push", Ordering::Release);
+            match self.newest.compare_exchange_weak(before, last, release, Ordering::Relaxed) {
+                Ok(_) => return before == NIL,
+                Err(now) => before = now,
+            }
+        }
+    }
+
+    /// Links `slots`, oldest first, and publishes them as one chain. Returns whether the stack was empty. Does nothing
+    /// if there are no slots.
+    #[inline]
+    pub fn push<'a>(&self, slots: impl IntoIterator<Item = u32>, link_of: impl Fn(u32) -> &'a AtomicU32) -> bool {
+        let mut slots = slots.into_iter();
+        let Some(first) = slots.next() else { return self.is_empty() };
+        let mut last = first;
+        for slot in slots {
+            link_of(slot).store(last, Ordering::Relaxed);
+            last = slot;
+        }
+        self.push_chain(first, last, link_of)
+    }
+
+    /// Takes everything.
+    ///
+    /// COST: one load if the stack is empty; otherwise one swap.
+    #[inline]
+    pub fn take_all(&self) -> Chain {
+        if self.is_empty() {
+            return Chain { newest: NIL };
+        }
+        // Acquire pairs with the Release of every push whose elements are taken.
+        Chain { newest: self.newest.swap(NIL, order("stack.take", Ordering::Acquire)) }
+    }
+}
+
+/// What was taken from a [`SlotStack`]. The chain belongs to the thread that took it.
+#[derive(Debug)]
+#[must_use = "slots that were taken are in no list any more"]
+pub struct Chain {
+    newest: u32,
+}
+
+impl Chain {
+    /// No slot.
+    pub const EMPTY: Self = Self::from_newest(NIL);
+
+    /// The chain of which `newest` was pushed last. The caller has just taken it.
+    #[inline]
+    pub const fn from_newest(newest: u32) -> Self {
+        Self { newest }
+    }
+
+    /// Whether no slot is left in the chain.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.newest == NIL
+    }
+
+    /// Takes off the slot that was pushed last. Its link is read before the slot is returned, so the slot may be used
+    /// again at once.
+    #[inline]
+    pub fn pop_newest<'a>(&mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
+        let slot = self.newest;
+        if slot == NIL {
+            return None;
+        }
+        self.newest = link_of(slot).load(Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// All slots, first pushed first, for a caller that can afford a list apart from the slots.
+    pub fn oldest_first<'a>(mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Vec<u32> {
+        let mut slots: Vec<u32> = std::iter::from_fn(|| self.pop_newest(&link_of)).collect();
+        slots.reverse();
+        slots
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::platform::{Arc, thread};
+
+    #[test]
+    fn stack_returns_chains_first_pushed_first() {
+        let links = [const { AtomicU32::new(0) }; 6];
+        let link_of = |slot: u32| &links[slot as usize];
+        let stack = SlotStack::new("test.stack");
+        assert!(stack.is_empty());
+        assert!(stack.push([4, 2], link_of));
+        assert!(!stack.push([5], link_of));
+        assert!(!stack.push([0, 3, 1], link_of));
+        assert!(!stack.push([], link_of));
+        assert_eq!(stack.take_all().oldest_first(link_of), [4, 2, 5, 0, 3, 1]);
+        assert!(stack.is_empty() && stack.take_all().is_empty());
+    }
+
+    /// Each slot arrives once, and after those that its thread pushed before it.
+    #[test]
+    fn stack_keeps_each_pushers_order_under_threads() {
+        const PUSHERS: u32 = 3;
+        const EACH: u32 = if cfg!(miri) { 50 } else { 20_000 };
+        let links: Vec<_> = (0..PUSHERS * EACH).map(|_| AtomicU32::new(NIL)).collect();
+        let shared = Arc::new((SlotStack::new("test.stack"), links));
+        let pushers = (0..PUSHERS).map(|pusher| {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let slots: Vec<u32> = (pusher * EACH..(pusher + 1) * EACH).collect();
+                for chain in slots.chunks(1 + pusher as usize) {
+                    shared.0.push(chain.iter().copied(), |slot| &shared.1[slot as usize]);
+                }
+            })
+        });
+        let pushers: Vec<_> = pushers.collect();
+        let mut next: Vec<u32> = (0..PUSHERS).map(|pusher| pusher * EACH).collect();
+        while (0..PUSHERS).any(|pusher| next[pusher as usize] < (pusher + 1) * EACH) {
+            let link_of = |slot: u32| &shared.1[slot as usize];
+            let chain = shared.0.take_all();
+            if chain.is_empty() {
+                thread::yield_now();
+            }
+            for slot in chain.oldest_first(link_of) {
+                let next = &mut next[(slot / EACH) as usize];
+                assert_eq!(slot, *next);
+                *next += 1;
+            }
+        }
+        pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
+        assert!(shared.0.is_empty());
+    }
+}

@@ -1,0 +1,204 @@
+//! Waking a thread that sleeps until something completes for it.
+//!
+//! ```text
+//!     the sleeper                              the waker
+//!  1. says that it sleeps                   a. makes visible what the sleeper is to see
+//!  2. fence                                 b. fence
+//!  3. looks once more for something to do   c. looks whether a thread sleeps
+//! ```
+//!
+//! All threads agree which of the fences 2 and b comes first. If it is 2, then c finds that a thread sleeps, and the
+//! waker wakes it. If it is b, then 3 finds what the waker made visible, and the thread does not sleep.
+//!
+//! A thread says in two places that it sleeps: in its own [`Wake`], and in the queue's count of [`Sleepers`].
+
+use std::fmt;
+#[cfg(all(feature = "eventfd", not(loom)))]
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+#[cfg(all(feature = "eventfd", not(loom)))]
+use std::sync::OnceLock;
+use std::time::Duration;
+
+#[cfg(all(feature = "eventfd", not(loom)))]
+use crate::event::EventFd;
+
+use crate::notify::Notify;
+use crate::platform::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::platform::{Line, Mutex, Parker, fence_at, kept};
+
+/// How to wake the thread of a member.
+pub struct Wake {
+    sleeping: Line<AtomicBool>,
+    parker: Parker,
+    /// A thread that waits for the device's descriptors waits for this one too, and is woken by it.
+    #[cfg(all(feature = "eventfd", not(loom)))]
+    bell: OnceLock<EventFd>,
+    has_notify: AtomicBool,
+    notify: Mutex<Option<Arc<dyn Notify>>>,
+}
+
+impl fmt::Debug for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wake").field("sleeping", &self.sleeping).finish_non_exhaustive()
+    }
+}
+
+impl Default for Wake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Wake {
+    /// A thread that is awake, and no other thread to notify.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            sleeping: Line::new("submitter.sleeping", AtomicBool::new(false)),
+            parker: Parker::new(),
+            #[cfg(all(feature = "eventfd", not(loom)))]
+            bell: OnceLock::new(),
+            has_notify: AtomicBool::new(false),
+            notify: Mutex::new(None),
+        }
+    }
+
+    /// Makes the thread wait for the device's descriptors too when it sleeps. Called before the thread sleeps or is
+    /// woken for the first time.
+    #[cfg(all(feature = "eventfd", not(loom)))]
+    pub fn equip(&self) -> io::Result<()> {
+        if self.bell.get().is_none() {
+            let _ = self.bell.set(EventFd::new()?);
+        }
+        Ok(())
+    }
+
+    /// Whether the thread waits for descriptors when it sleeps.
+    #[cfg(not(loom))]
+    pub fn is_equipped(&self) -> bool {
+        #[cfg(feature = "eventfd")]
+        return self.bell.get().is_some();
+        #[cfg(not(feature = "eventfd"))]
+        false
+    }
+
+    /// Sets what is notified of completions, beside the thread itself. Returns how that changes the number of threads
+    /// that wait for news: 1, -1, or `None` if it does not.
+    pub fn set_notify(&self, notify: Option<Arc<dyn Notify>>) -> Option<i32> {
+        let is_some = notify.is_some();
+        let was_some = self.has_notify.swap(is_some, Ordering::Relaxed);
+        *self.notify.lock() = notify;
+        (is_some != was_some).then_some(if is_some { 1 } else { -1 })
+    }
+
+    /// Wakes the thread if it sleeps. Called by a thread that has made visible what the sleeper is to see.
+    ///
+    /// COST: a fence and two loads of lines that change only when the thread goes to sleep.
+    pub fn wake(&self) {
+        // ORDERING: step b of the module's interleaving, between what the caller made visible and its look at
+        // `sleeping`; pairs with the fence in `sleep`.
+        fence_at("wake.wake_fence");
+        self.rouse();
+    }
+
+    /// Like [`wake`](Self::wake), for a caller that has fenced already.
+    pub fn rouse(&self) {
+        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed) {
+            self.end_sleep();
+        }
+        if self.has_notify.load(Ordering::Relaxed) {
+            let notify = self.notify.lock().clone();
+            if let Some(notify) = notify {
+                notify.notify();
+            }
+        }
+    }
+
+    #[cold]
+    fn end_sleep(&self) {
+        #[cfg(all(feature = "eventfd", not(loom)))]
+        if let Some(bell) = self.bell.get() {
+            return bell.notify();
+        }
+        self.parker.unpark();
+    }
+
+    /// Sleeps until the thread is woken, or one of `fds` is readable, or `timeout` has passed. Does not sleep if
+    /// `ready` says that there is something to do.
+    fn sleep(&self, fds: &[BorrowedFd<'_>], ready: impl FnOnce() -> bool, timeout: impl FnOnce() -> Option<Duration>) {
+        self.sleeping.store(true, Ordering::Relaxed);
+        // Step 2 of the module's interleaving, between the marks and the last look; pairs with the fences of `wake` and
+        // of `Sleepers::any`.
+        fence_at("wake.sleep_fence");
+        if !(kept("wake.last_look") && ready()) {
+            self.nap(fds, timeout());
+        }
+        self.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    fn nap(&self, fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
+        #[cfg(all(feature = "eventfd", not(loom)))]
+        if let Some(bell) = self.bell.get() {
+            return bell.wait_beside(fds, timeout);
+        }
+        debug_assert!(fds.is_empty(), "who is to wait for descriptors was equipped for it");
+        self.parker.park_until(timeout);
+    }
+}
+
+/// How many threads of a queue sleep or are about to sleep. Threads that wait elsewhere and are
+/// [notified](Wake::set_notify) count too.
+#[derive(Debug)]
+pub struct Sleepers(Line<AtomicU32>);
+
+impl Default for Sleepers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sleepers {
+    /// No thread sleeps.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Line::new("queue.nr_sleepers", AtomicU32::new(0)))
+    }
+
+    /// How many threads sleep now.
+    #[must_use]
+    pub fn nr(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts a thread that is [notified](Wake::set_notify) from now on, or is no longer.
+    pub fn change(&self, by: i32) {
+        self.0.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// Lets a thread sleep until it is woken, or one of `fds` is readable, or `timeout` has passed. `ready` is asked
+    /// last: if it says that there is something to do, the thread does not sleep.
+    pub fn sleep(
+        &self,
+        wake: &Wake,
+        fds: &[BorrowedFd<'_>],
+        ready: impl FnOnce() -> bool,
+        timeout: impl FnOnce() -> Option<Duration>,
+    ) {
+        // Before the fence in `Wake::sleep`, so that a thread that looks behind a fence of its own finds this thread
+        // counted.
+        self.0.fetch_add(1, Ordering::Relaxed);
+        wake.sleep(fds, ready, timeout);
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Fences, and looks whether a thread sleeps or is about to sleep. Called by a thread that has made visible what
+    /// the sleepers are to see.
+    #[must_use = "who sleeps is to be woken"]
+    pub fn any(&self) -> bool {
+        // Step b of the module's interleaving; pairs with the fence in `Wake::sleep`, before which the count went up.
+        fence_at("sleepers.any_fence");
+        self.nr() > 0
+    }
+}

@@ -1,0 +1,277 @@
+//! The one word of a queue: what every submission, completion and control operation reads first.
+//!
+//! The low half holds flags. The high half counts stagings; the count only grows, and wraps off the top. So a
+//! compare-exchange from a value read earlier fails if anything was staged since. Only exactly 2^32 stagings in between
+//! would deceive it.
+//!
+//! # The gate
+//! The flags also hold the gate: the class of requests that may pass the scheduler by while nothing waits.
+//!
+//! ```text
+//!     the thread that passes              the thread that shuts the gate
+//!  1. counts what it takes along       a. shuts the gate in the word
+//!  2. fence                            b. fence
+//!  3. looks at the gate once more      c. reads the counts
+//! ```
+//!
+//! All threads agree which of the fences 2 and b comes first. If it is 2, then c finds the requests in the counts. If
+//! it is b, then 3 finds the gate shut, and the passing thread turns back.
+
+use std::fmt;
+
+use crate::platform::atomic::{AtomicU64, Ordering};
+use crate::platform::{Line, fence_at, kept, order};
+
+/// The lowest of the two bits that hold the class that may pass: its number plus one, or 0 if no class may pass.
+const CLASS_SHIFT: u32 = 3;
+const CLASS: u64 = 0b11 << CLASS_SHIFT;
+/// Only reads of that class may pass.
+const READS_ONLY: u64 = 1 << 5;
+
+const WAITING: u64 = 1 << 0;
+const FROZEN: u64 = 1 << 1;
+const QUIESCED: u64 = 1 << 2;
+const STAGING: u64 = 1 << 32;
+
+/// What may pass the scheduler by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gate {
+    /// Requests of the class with this number among all classes may pass.
+    pub class: u8,
+    /// Only reads of that class may pass.
+    pub reads_only: bool,
+}
+
+/// The word as it was when it was read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Snapshot(u64);
+
+impl Snapshot {
+    /// Something waits: it is staged, in a scheduler, in a software queue, or on a dispatch list.
+    #[inline]
+    #[must_use]
+    pub const fn is_waiting(self) -> bool {
+        self.0 & WAITING != 0
+    }
+
+    /// No new request may enter.
+    #[inline]
+    #[must_use]
+    pub const fn is_frozen(self) -> bool {
+        self.0 & FROZEN != 0
+    }
+
+    /// Nothing may be dispatched to the driver.
+    #[inline]
+    #[must_use]
+    pub const fn is_quiesced(self) -> bool {
+        self.0 & QUIESCED != 0
+    }
+
+    /// What may pass the scheduler by. Nothing may while something waits or the queue is quiesced.
+    #[inline]
+    #[must_use]
+    pub const fn gate(self) -> Option<Gate> {
+        let class = (self.0 & CLASS) >> CLASS_SHIFT;
+        if self.0 & (WAITING | QUIESCED) != 0 || class == 0 {
+            return None;
+        }
+        Some(Gate { class: class as u8 - 1, reads_only: self.0 & READS_ONLY != 0 })
+    }
+
+    /// How often something was staged, modulo 2^32.
+    #[inline]
+    #[must_use]
+    pub const fn stagings(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = [(self.is_waiting(), "WAITING"), (self.is_frozen(), "FROZEN"), (self.is_quiesced(), "QUIESCED")];
+        for (_, name) in flags.iter().filter(|(set, _)| *set) {
+            write!(f, "{name} ")?;
+        }
+        match (self.0 & CLASS) >> CLASS_SHIFT {
+            0 => (),
+            class => write!(f, "gate={}{} ", class - 1, if self.0 & READS_ONLY == 0 { "" } else { ",reads" })?,
+        }
+        write!(f, "stagings={}", self.stagings())
+    }
+}
+
+/// The word itself, on a line of its own. The word changes only by the named transitions below.
+#[derive(Debug)]
+pub struct Word(Line<AtomicU64>);
+
+impl Default for Word {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Word {
+    /// A word with no flag set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Line::new("queue.word", AtomicU64::new(0)))
+    }
+
+    /// Reads the word.
+    #[inline]
+    #[must_use]
+    pub fn load(&self) -> Snapshot {
+        // Acquire pairs with the Release half of every transition. A thread that reads a staging in the count sees what
+        // was staged, and a thread that reads a flag as gone sees what was done under it.
+        Snapshot(self.0.load(order("word.load", Ordering::Acquire)))
+    }
+
+    /// Counts a staging and sets WAITING in one operation. Returns the word as it was before.
+    ///
+    /// Called after the thing that waits is where the dispatcher will look for it. A thread that sets WAITING because
+    /// it lacks something owes a fence and another look: see [`Liveness::lack`](crate::liveness::Liveness::lack).
+    #[inline]
+    pub fn set_waiting(&self) -> Snapshot {
+        // Release publishes what was staged to a thread that reads the count. Acquire: a caller that finds the queue
+        // free continues the work of the thread that let it go.
+        let order = order("word.set_waiting", Ordering::AcqRel);
+        let before = self.0.fetch_update(order, Ordering::Relaxed, |word| Some(word.wrapping_add(STAGING) | WAITING));
+        Snapshot(before.unwrap_or_else(|word| word))
+    }
+
+    /// Clears WAITING unless the word has changed since `seen`. The caller read `seen` before its last look at
+    /// everything that may wait. Returns whether WAITING was cleared; if not, the caller looks again.
+    #[inline]
+    #[must_use]
+    pub fn clear_waiting(&self, seen: Snapshot) -> bool {
+        // Release: a thread that reads WAITING as gone and passes sees what the clearer dispatched. Every staging is a
+        // read-modify-write of this word. So a staging that this exchange does not see comes after it and finds WAITING
+        // gone.
+        let order = order("word.clear_waiting", Ordering::Release);
+        self.0.compare_exchange(seen.0, seen.0 & !WAITING, order, Ordering::Relaxed).is_ok()
+    }
+
+    /// Opens the gate, which was shut. Called under the scheduler's lock, like every change of the gate.
+    pub fn open_gate(&self, gate: Gate) {
+        let bits = u64::from(gate.class + 1) << CLASS_SHIFT | if gate.reads_only { READS_ONLY } else { 0 };
+        // Release: a thread that passes sees what was done before the gate was opened.
+        self.0.fetch_or(bits, order("word.open_gate", Ordering::Release));
+    }
+
+    /// Shuts the gate and fences. What passes before that is in the counts that the caller reads next.
+    pub fn shut_gate(&self) {
+        self.0.fetch_and(!(CLASS | READS_ONLY), Ordering::Relaxed);
+        // Step b of the module's interleaving, between the change of the word and the look at the counts; pairs with
+        // the fence of `pass`.
+        fence_at("word.shut_fence");
+    }
+
+    /// Passes the gate, which this thread has seen open. `count` counts what the thread takes along; then the thread
+    /// fences and looks at the gate once more. Returns false if the gate was shut, perhaps before the shutting thread
+    /// read the count: then nothing may pass.
+    ///
+    /// COST: a fence and a load.
+    #[inline]
+    #[must_use]
+    pub fn pass(&self, gate: Gate, count: impl FnOnce()) -> bool {
+        count();
+        // Step 2 of the module's interleaving, between the count and the second look; pairs with the fence of
+        // `shut_gate`.
+        fence_at("word.pass_fence");
+        !kept("word.second_look") || self.load().gate() == Some(gate)
+    }
+
+    /// Sets FROZEN and fences. Returns the word as it was before. The caller then waits for every
+    /// [`Activity`](crate::grace::Activity) and for the tags.
+    pub fn freeze(&self) -> Snapshot {
+        self.close(FROZEN)
+    }
+
+    /// Clears FROZEN. Returns the word as it was before.
+    pub fn unfreeze(&self) -> Snapshot {
+        self.open(FROZEN)
+    }
+
+    /// Sets QUIESCED and fences. Returns the word as it was before. The caller then waits for every
+    /// [`Activity`](crate::grace::Activity).
+    pub fn quiesce(&self) -> Snapshot {
+        self.close(QUIESCED)
+    }
+
+    /// Clears QUIESCED. Returns the word as it was before.
+    pub fn unquiesce(&self) -> Snapshot {
+        self.open(QUIESCED)
+    }
+
+    fn close(&self, flag: u64) -> Snapshot {
+        // Acquire pairs with the Release of `open`: a thread that sets the flag again sees what was done while the flag
+        // was set before. The fence orders the flag before the look at the activities, and pairs with the fence of
+        // `Activity::enter`.
+        let before = Snapshot(self.0.fetch_or(flag, Ordering::Acquire));
+        fence_at("word.close_fence");
+        before
+    }
+
+    fn open(&self, flag: u64) -> Snapshot {
+        // Release: a thread that reads the flag as gone sees what was changed while it was set.
+        Snapshot(self.0.fetch_and(!flag, order("word.open", Ordering::Release)))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn word_is_cleared_only_if_nothing_was_staged_since() {
+        let word = Word::new();
+        assert!(!word.set_waiting().is_waiting());
+        let seen = word.load();
+        assert!(seen.is_waiting() && seen.stagings() == 1);
+        assert!(word.set_waiting().is_waiting());
+        assert!(!word.clear_waiting(seen));
+        assert!(word.clear_waiting(word.load()));
+        assert_eq!(format!("{:?}", word.load()), "stagings=2");
+    }
+
+    #[test]
+    fn word_flags_are_independent() {
+        let word = Word::new();
+        word.set_waiting();
+        assert!(!word.freeze().is_frozen());
+        word.quiesce();
+        assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN QUIESCED stagings=1");
+        assert!(word.unfreeze().is_frozen());
+        assert_eq!(format!("{:?}", word.unquiesce()), "WAITING QUIESCED stagings=1");
+        assert_eq!(format!("{:?}", word.load()), "WAITING stagings=1");
+    }
+
+    #[test]
+    fn word_gate_is_open_while_nothing_waits() {
+        let word = Word::new();
+        let gate = Gate { class: 2, reads_only: true };
+        assert_eq!(word.load().gate(), None);
+        word.open_gate(gate);
+        assert_eq!(word.load().gate(), Some(gate));
+        assert_eq!(format!("{:?}", word.load()), "gate=2,reads stagings=0");
+        word.set_waiting();
+        assert_eq!(word.load().gate(), None);
+        assert!(word.clear_waiting(word.load()));
+        word.quiesce();
+        assert_eq!(word.load().gate(), None);
+        word.unquiesce();
+        assert_eq!(word.load().gate(), Some(gate));
+        word.shut_gate();
+        assert_eq!(word.load().gate(), None);
+        word.open_gate(Gate { class: 0, reads_only: false });
+        assert_eq!(word.load().gate(), Some(Gate { class: 0, reads_only: false }));
+    }
+
+    #[test]
+    fn word_count_wraps_without_touching_the_flags() {
+        let word = Word(Line::new("test.word", AtomicU64::new(u64::from(u32::MAX) << 32 | FROZEN)));
+        word.set_waiting();
+        assert_eq!(format!("{:?}", word.load()), "WAITING FROZEN stagings=0");
+    }
+}

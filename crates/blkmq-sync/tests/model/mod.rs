@@ -1,0 +1,53 @@
+//! What the loom models share.
+#![allow(dead_code, reason = "each model uses a part")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use blkmq_sync::weaken;
+
+/// Runs `model` in every interleaving with at most 3 preemptions, or `LOOM_MAX_PREEMPTIONS`.
+pub(crate) fn holds(model: fn()) {
+    holds_within(3, model);
+}
+
+/// Runs `model` in every interleaving with at most `preemptions` preemptions, or `LOOM_MAX_PREEMPTIONS`.
+pub(crate) fn holds_within(preemptions: usize, model: fn()) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(preemptions);
+    builder.check(model);
+}
+
+/// Checks that `model` fails in some interleaving.
+pub(crate) fn fails(model: fn()) {
+    fails_within(3, model);
+}
+
+/// Checks that `model` fails in some interleaving with at most `preemptions` preemptions, or `LOOM_MAX_PREEMPTIONS`.
+pub(crate) fn fails_within(preemptions: usize, model: fn()) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| holds_within(preemptions, model)));
+    assert!(outcome.is_err(), "the broken variant passed");
+}
+
+/// Checks that `model` fails in some interleaving once the ordering, fence or step called `site` is taken away.
+pub(crate) fn fails_without(site: &'static str, model: fn()) {
+    weaken(Some(site));
+    let outcome = catch_unwind(AssertUnwindSafe(|| holds(model)));
+    weaken(None);
+    assert!(outcome.is_err(), "the model passed without {site}");
+}
+
+/// What wakes the threads that sleep, in a model without any.
+pub(crate) fn nobody_sleeps() {
+    unreachable!("no thread sleeps here");
+}
+
+/// A place that one thread at a time may touch; loom reports every access that is not ordered with the others.
+#[derive(Default)]
+pub(crate) struct Exclusive(loom::cell::UnsafeCell<u64>);
+
+impl Exclusive {
+    /// Changes the content.
+    pub(crate) fn touch(&self) {
+        self.0.with_mut(|_| ());
+    }
+}
