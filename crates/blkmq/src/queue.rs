@@ -236,8 +236,8 @@ impl RequestQueue {
         hctxs.filter_map(|index| self.driver.ready_fd(index)).collect()
     }
 
-    /// Lets a thread that polls these hardware queues sleep, as [`Sleepers::sleep`](blkmq_sync::wake::Sleepers::sleep) does.
-    /// The device's descriptors for these hardware queues wake the thread too.
+    /// Lets a thread that polls these hardware queues sleep, as [`Sleepers::sleep`](blkmq_sync::wake::Sleepers::sleep)
+    /// does. The device's descriptors for these hardware queues wake the thread too.
     pub(crate) fn sleep(
         &self,
         member: &Member,

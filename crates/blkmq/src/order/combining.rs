@@ -5,8 +5,8 @@
 //! A thread that finds another thread at the scheduler changes the staging word: it leaves its requests there, or a
 //! kick. The holder lets go only by an exchange from the word in which nothing was left. If something was left, the
 //! exchange fails, and the holder looks again, behind a fence, at everything: what was left, tags that came back, what
-//! the scheduler held back, dispatch lists. [`Staging::hold_or_kick`](blkmq_sync::staging::Staging::hold_or_kick) shows the
-//! steps of both threads.
+//! the scheduler held back, dispatch lists. The steps of both threads are shown at
+//! [`Staging::hold_or_kick`](blkmq_sync::staging::Staging::hold_or_kick).
 //!
 //! So a leaver may go at once, also when it leaves just before the holder lets go, and whether or not anything is in
 //! flight. A holder that is preempted delays what was left, and loses nothing.

@@ -82,8 +82,8 @@ impl<'q, 's> Section<'q, 's> {
         std::mem::take(&mut self.tells)
     }
 
-    /// Looks whether WAITING is set: see [`Liveness::told`](blkmq_sync::liveness::Liveness::told). For a locking under which
-    /// one thread looks for all.
+    /// Looks whether WAITING is set: see [`Liveness::told`](blkmq_sync::liveness::Liveness::told). For a locking under
+    /// which one thread looks for all.
     #[inline]
     pub(super) fn hear(&mut self) {
         self.told = self.q.live.told();
