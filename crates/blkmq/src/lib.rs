@@ -76,7 +76,7 @@ pub use buffer::{Buffer, Buffers};
 pub use builder::Builder;
 pub use client::Client;
 pub use clock::{Clock, VirtualClock};
-pub use completion::{Completion, RejectReason, Rejected};
+pub use completion::{Completion, Failed, RejectReason, Rejected};
 pub use control::{Change, Freeze, Quiesce};
 pub use error::QueueError;
 pub use hctx::{MAX_DEPTH, MAX_HW_QUEUES};

@@ -2,6 +2,21 @@
 
 use std::fmt;
 
+// Linux's error numbers, which are the same on every architecture that Rust's standard library supports with Linux,
+// but for MIPS and SPARC.
+const EIO: i32 = 5;
+const EAGAIN: i32 = 11;
+const EINVAL: i32 = 22;
+const EFBIG: i32 = 27;
+const ENOSPC: i32 = 28;
+const ENOSYS: i32 = 38;
+const ENODATA: i32 = 61;
+const EILSEQ: i32 = 84;
+const EOPNOTSUPP: i32 = 95;
+const ESHUTDOWN: i32 = 108;
+const ETIMEDOUT: i32 = 110;
+const EDQUOT: i32 = 122;
+
 /// How an operation ended. `Copy`, so that it travels with a request at no cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Status {
@@ -45,6 +60,47 @@ impl Status {
     #[must_use]
     pub const fn and(self, next: Self) -> Self {
         if self.is_ok() { next } else { self }
+    }
+
+    /// `Ok` for [`Status::Ok`], and this status as the error for every other one.
+    ///
+    /// # Errors
+    /// The operation was not done.
+    pub const fn into_result(self) -> Result<(), Self> {
+        if self.is_ok() { Ok(()) } else { Err(self) }
+    }
+
+    /// Linux's error number for this status, as a positive number; `None` for [`Status::Ok`]. What the operation itself
+    /// asks for wrongly is `EINVAL`.
+    #[must_use]
+    pub const fn errno(self) -> Option<i32> {
+        Some(match self {
+            Self::Ok => return None,
+            Self::IoError => EIO,
+            Self::Again => EAGAIN,
+            Self::BeyondEnd | Self::Misaligned | Self::TooLarge | Self::BadBuffer | Self::BadPriority => EINVAL,
+            Self::NoSpace => ENOSPC,
+            Self::Medium => ENODATA,
+            Self::Unsupported => EOPNOTSUPP,
+            Self::Gone => ESHUTDOWN,
+            Self::Timeout => ETIMEDOUT,
+        })
+    }
+
+    /// What a device has said by Linux's error number `errno`, a positive number; 0 is [`Status::Ok`]. A number that
+    /// says nothing about the device is [`Status::IoError`]. `EINVAL` and `ESHUTDOWN` are among these: the queue has
+    /// checked the operation before the device gets it, and [`Status::Gone`] says that no device got it.
+    #[must_use]
+    pub const fn from_errno(errno: i32) -> Self {
+        match errno {
+            0 => Self::Ok,
+            EAGAIN => Self::Again,
+            ENOSPC | EDQUOT | EFBIG => Self::NoSpace,
+            ENODATA | EILSEQ => Self::Medium,
+            EOPNOTSUPP | ENOSYS => Self::Unsupported,
+            ETIMEDOUT => Self::Timeout,
+            _ => Self::IoError,
+        }
     }
 
     /// The status that a code stands for, as `as u8` gave it.
@@ -92,6 +148,8 @@ impl fmt::Display for Status {
     }
 }
 
+impl std::error::Error for Status {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +159,33 @@ mod tests {
         for code in 0..=Status::Gone as u8 {
             assert_eq!(Status::from_code(code) as u8, code);
         }
+    }
+
+    /// Red if a number is missing in one direction of the table, or if a device could say that an operation was never
+    /// started or was asked wrongly.
+    #[test]
+    fn what_a_device_says_survives_its_errno() {
+        for code in 0..=Status::Gone as u8 {
+            let status = Status::from_code(code);
+            let read = status.errno().map_or(Status::Ok, Status::from_errno);
+            let is_of_a_device = match status {
+                Status::BeyondEnd
+                | Status::Misaligned
+                | Status::TooLarge
+                | Status::BadBuffer
+                | Status::BadPriority
+                | Status::Gone => false,
+                Status::Ok
+                | Status::Unsupported
+                | Status::Timeout
+                | Status::NoSpace
+                | Status::Medium
+                | Status::IoError
+                | Status::Again => true,
+            };
+            assert_eq!(read, if is_of_a_device { status } else { Status::IoError }, "{status}");
+        }
+        assert_eq!(Status::from_errno(-1), Status::IoError);
+        assert_eq!((Status::Ok.into_result(), Status::Medium.into_result()), (Ok(()), Err(Status::Medium)));
     }
 }

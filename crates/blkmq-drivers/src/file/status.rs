@@ -18,11 +18,9 @@ pub(super) const fn verdict(errno: i32) -> Verdict {
         // A read that waits for the page cache continues in the thread that started it. If that thread has ended, the
         // kernel has no access to its memory any more, although the buffer still exists.
         libc::EFAULT => return Verdict::Again,
-        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Status::NoSpace,
-        libc::EOPNOTSUPP | libc::ENOTTY | libc::EROFS | libc::EPERM | libc::ENOSYS => Status::Unsupported,
-        libc::ENODATA | libc::EILSEQ => Status::Medium,
-        libc::ETIMEDOUT => Status::Timeout,
-        _ => Status::IoError,
+        // A file says by these that it does not take the operation.
+        libc::ENOTTY | libc::EROFS | libc::EPERM => Status::Unsupported,
+        other => Status::from_errno(other),
     })
 }
 
