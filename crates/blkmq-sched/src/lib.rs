@@ -28,6 +28,6 @@ pub use info::{Class, ClientId, Info, InsertAt, IoPriority, MergeLevel, Op, RqId
 pub use knob::{Knob, KnobError, Unit};
 pub use merge::{Join, Merge, MergeHow, MergeLimits};
 pub use mq_deadline::MqDeadline;
-pub use registry::{Description, SCHEDULERS, scheduler};
-pub use scheduler::{MOST_NEWCOMERS, Newcomer, Scheduler, Tally};
+pub use registry::{Description, SCHEDULERS, replay, scheduler};
+pub use scheduler::{MOST_NEWCOMERS, Newcomer, Replay, Scheduler, Tally};
 pub use slab::{Access, Probe};

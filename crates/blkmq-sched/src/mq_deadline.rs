@@ -33,8 +33,8 @@ use crate::list::List;
 use crate::merge::forced;
 use crate::slab::{Index, Probe, Slab};
 use crate::{
-    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLevel, MergeLimits, Newcomer, RqId, Scheduler,
-    Tally, Time,
+    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLevel, MergeLimits, Newcomer, Replay, RqId,
+    Scheduler, Tally, Time,
 };
 
 /// The kernel's name of the policy.
@@ -322,52 +322,6 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
         self.hand(newcomers, now, order)
     }
 
-    fn force(&mut self, rq: RqId) -> bool {
-        if let Some(item) = self.find(&self.at_head, rq) {
-            self.start_at_head(item);
-            return true;
-        }
-        let Some(item) = self.find_sorted(rq) else { return false };
-        self.follow(item);
-        self.start_sorted(item);
-        true
-    }
-
-    fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool {
-        let Some(host) = self.find_sorted(into) else { return false };
-        let grown = forced(&self.requests.get(host).info, newcomer, how);
-        self.grow(host, how, grown);
-        true
-    }
-
-    fn force_join(&mut self, join: Join) -> bool {
-        let pair = [join.survivor, join.absorbed].map(|id| self.find_sorted(id));
-        let [Some(survivor), Some(absorbed)] = pair else { return false };
-        let [host, guest] = [survivor, absorbed].map(|item| self.requests.get(item));
-        // Only requests that stand in one list can take each other's place there.
-        if survivor == absorbed || (host.class(), host.direction()) != (guest.class(), guest.direction()) {
-            return false;
-        }
-        let grown = forced(&host.info, &guest.info, MergeHow::Back);
-        self.join(survivor, absorbed, grown);
-        true
-    }
-
-    fn requeue(&mut self, rq: RqId, info: &Info, since: Time) {
-        let (class, direction) = (info.priority.class, Direction::of(info.op));
-        let deadline = since.after(self.tunables.expire(direction));
-        let item = self.requests.insert(Request::new(rq, *info, deadline));
-        let level = &mut self.levels[class.index()];
-        level.dispatched = level.dispatched.saturating_sub(1);
-        let fifo = &mut level.queue_mut(direction).fifo;
-        let later = fifo.iter(&self.requests).find(|(_, other)| other.deadline > deadline);
-        match later.map(|(place, _)| place) {
-            Some(place) => fifo.insert_before(&mut self.requests, place, item),
-            None => fifo.push_back(&mut self.requests, item),
-        }
-        self.sort(item);
-    }
-
     fn len(&self) -> usize {
         self.requests.len()
     }
@@ -434,5 +388,53 @@ impl<P: Probe> Scheduler for MqDeadline<P> {
 
     fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         self.show_all(out)
+    }
+}
+
+impl<P: Probe> Replay for MqDeadline<P> {
+    fn force(&mut self, rq: RqId) -> bool {
+        if let Some(item) = self.find(&self.at_head, rq) {
+            self.start_at_head(item);
+            return true;
+        }
+        let Some(item) = self.find_sorted(rq) else { return false };
+        self.follow(item);
+        self.start_sorted(item);
+        true
+    }
+
+    fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool {
+        let Some(host) = self.find_sorted(into) else { return false };
+        let grown = forced(&self.requests.get(host).info, newcomer, how);
+        self.grow(host, how, grown);
+        true
+    }
+
+    fn force_join(&mut self, join: Join) -> bool {
+        let pair = [join.survivor, join.absorbed].map(|id| self.find_sorted(id));
+        let [Some(survivor), Some(absorbed)] = pair else { return false };
+        let [host, guest] = [survivor, absorbed].map(|item| self.requests.get(item));
+        // Only requests that stand in one list can take each other's place there.
+        if survivor == absorbed || (host.class(), host.direction()) != (guest.class(), guest.direction()) {
+            return false;
+        }
+        let grown = forced(&host.info, &guest.info, MergeHow::Back);
+        self.join(survivor, absorbed, grown);
+        true
+    }
+
+    fn requeue(&mut self, rq: RqId, info: &Info, since: Time) {
+        let (class, direction) = (info.priority.class, Direction::of(info.op));
+        let deadline = since.after(self.tunables.expire(direction));
+        let item = self.requests.insert(Request::new(rq, *info, deadline));
+        let level = &mut self.levels[class.index()];
+        level.dispatched = level.dispatched.saturating_sub(1);
+        let fifo = &mut level.queue_mut(direction).fifo;
+        let later = fifo.iter(&self.requests).find(|(_, other)| other.deadline > deadline);
+        match later.map(|(place, _)| place) {
+            Some(place) => fifo.insert_before(&mut self.requests, place, item),
+            None => fifo.push_back(&mut self.requests, item),
+        }
+        self.sort(item);
     }
 }

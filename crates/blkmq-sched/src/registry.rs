@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use crate::mq_deadline::{self, MqDeadline};
-use crate::{Knob, Scheduler};
+use crate::{Knob, Replay, Scheduler};
 
 /// A scheduler for help texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +26,16 @@ pub const SCHEDULERS: &[Description] = &[Description {
 /// A new scheduler of this name, without room for any request yet; `None` if there is none of this name.
 #[must_use]
 pub fn scheduler(name: &str) -> Option<Box<dyn Scheduler>> {
+    match name {
+        mq_deadline::NAME => Some(Box::new(MqDeadline::new(()))),
+        _ => None,
+    }
+}
+
+/// A new scheduler of this name that can follow the choices of another one, without room for any request yet; `None` if
+/// no scheduler of this name can.
+#[must_use]
+pub fn replay(name: &str) -> Option<Box<dyn Replay>> {
     match name {
         mq_deadline::NAME => Some(Box::new(MqDeadline::new(()))),
         _ => None,

@@ -30,10 +30,12 @@ pub const MOST_NEWCOMERS: usize = 32;
 
 /// A policy: which request next?
 ///
+/// A policy needs a name, room, and the three methods [`insert`](Self::insert), [`dispatch`](Self::dispatch) and
+/// [`len`](Self::len). All others have a default, which is that of a policy without merging, classes, limits and knobs.
+///
 /// Every method takes constant or logarithmic time in the number of waiting requests and allocates nothing, but for
-/// [`hand_through`](Self::hand_through), which is for few requests, and [`reserve`](Self::reserve),
-/// [`force`](Self::force) and its like, [`requeue`](Self::requeue), knobs and [`show`](Self::show), which are for the
-/// control path.
+/// [`hand_through`](Self::hand_through), which is for few requests, and [`reserve`](Self::reserve), knobs and
+/// [`show`](Self::show), which are for the control path.
 pub trait Scheduler: Send + fmt::Debug {
     /// The kernel's name of the policy.
     fn name(&self) -> &'static str;
@@ -41,12 +43,14 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Makes room for `capacity` waiting requests; never forgets one that waits. May allocate.
     fn reserve(&mut self, capacity: usize);
 
-    /// Sets the limits that merging respects from now on.
-    fn set_merge_limits(&mut self, limits: MergeLimits);
+    /// Sets the limits that merging respects from now on. By default nothing merges, and the limits do not matter.
+    fn set_merge_limits(&mut self, _limits: MergeLimits) {}
 
     /// Tries to join the newcomer `info` to a request that waits. `None`: nothing fits, and nothing has changed.
-    /// The newcomer needs no id: if it merges, it lives on as a part of [`Merge::into`].
-    fn merge(&mut self, info: &Info) -> Option<Merge>;
+    /// The newcomer needs no id: if it merges, it lives on as a part of [`Merge::into`]. By default nothing fits.
+    fn merge(&mut self, _info: &Info) -> Option<Merge> {
+        None
+    }
 
     /// Takes a request in, without looking for a merge. The embedder keeps the number of waiting requests within
     /// what it reserved.
@@ -67,21 +71,6 @@ pub trait Scheduler: Send + fmt::Debug {
         false
     }
 
-    /// Dispatches this very request, as if the policy had chosen it; false if it does not wait here. For a replay that
-    /// follows the choices of another scheduler. Takes linear time.
-    fn force(&mut self, rq: RqId) -> bool;
-
-    /// Lets `into` take the newcomer in, whatever the limits and the knobs say; false if `into` does not wait here in
-    /// sector order. For a replay that follows the merges of another scheduler. Takes linear time.
-    fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool;
-
-    /// Lets one waiting request absorb another, as [`force_merge`](Self::force_merge) does a newcomer.
-    fn force_join(&mut self, join: Join) -> bool;
-
-    /// Takes back, sorted, a request that [`dispatch`](Self::dispatch) handed out and that did not complete. The
-    /// request is not counted as a new one, and is as old as a request inserted at `since`. Takes linear time.
-    fn requeue(&mut self, rq: RqId, info: &Info, since: Time);
-
     /// Requests that wait here.
     fn len(&self) -> usize;
 
@@ -90,15 +79,20 @@ pub trait Scheduler: Send + fmt::Debug {
         self.len() == 0
     }
 
-    /// True if the next [`dispatch`](Self::dispatch) needs a fresh [`fold`](Self::fold) to decide right.
-    fn wants_tally(&self) -> bool;
+    /// True if the next [`dispatch`](Self::dispatch) needs a fresh [`fold`](Self::fold) to decide right. By default none
+    /// does.
+    fn wants_tally(&self) -> bool {
+        false
+    }
 
-    /// Learns what completed so far. Sums may lag behind, and never fall.
-    fn fold(&mut self, tally: &Tally);
+    /// Learns what completed so far. Sums may lag behind, and never fall. By default they do not matter.
+    fn fold(&mut self, _tally: &Tally) {}
 
     /// If requests wait that [`dispatch`](Self::dispatch) holds back: when it would let one go if nothing else happens.
-    /// A time that has passed means at once. Valid until any other method is called.
-    fn next_wakeup(&self) -> Option<Time>;
+    /// A time that has passed means at once. Valid until any other method is called. By default nothing is held back.
+    fn next_wakeup(&self) -> Option<Time> {
+        None
+    }
 
     /// Whether requests of this class may pass by. They may if, while nothing waits here, a request would be handed out
     /// as soon as it is inserted, and so would the next, until a request of another class is inserted. The scheduler is
@@ -112,27 +106,58 @@ pub trait Scheduler: Send + fmt::Debug {
     /// choices, such as a running batch, may be out of date. Called before the insertion. By default nothing is kept.
     fn resume(&mut self) {}
 
-    /// How many requests other than synchronous reads may be queued or with the driver at once; `None`: no such limit.
-    fn async_depth(&self) -> Option<u32>;
+    /// How many requests other than synchronous reads may be queued or with the driver at once; `None`, which is
+    /// the default: no such limit.
+    fn async_depth(&self) -> Option<u32> {
+        None
+    }
 
-    /// Sets the default of depth knobs from the queue's `nr_requests`.
-    fn set_nr_requests(&mut self, nr_requests: u32);
+    /// Sets the default of depth knobs from the queue's `nr_requests`. By default there is no such knob.
+    fn set_nr_requests(&mut self, _nr_requests: u32) {}
 
-    /// The knobs, in the kernel's order.
-    fn knobs(&self) -> &'static [Knob];
+    /// The knobs, in the kernel's order; by default none.
+    fn knobs(&self) -> &'static [Knob] {
+        &[]
+    }
 
     /// A knob's value; `None` if there is no such knob.
-    fn knob(&self, name: &str) -> Option<i64>;
+    fn knob(&self, _name: &str) -> Option<i64> {
+        None
+    }
 
     /// Sets a knob.
     ///
     /// # Errors
     /// The name is unknown or the value out of range; nothing has changed then.
-    fn set_knob(&mut self, name: &str, value: i64) -> Result<(), KnobError>;
+    fn set_knob(&mut self, _name: &str, _value: i64) -> Result<(), KnobError> {
+        Err(KnobError::Unknown)
+    }
 
-    /// Writes every list and counter in readable form, as debugfs does.
+    /// Writes every list and counter in readable form, as debugfs does. By default the number of waiting requests.
     ///
     /// # Errors
     /// Only those of `out`.
-    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result;
+    fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        writeln!(out, "waiting: {}", self.len())
+    }
+}
+
+/// A scheduler that can follow the choices of another one, as a replay of Linux's recorded choices does. A queue does
+/// not need this.
+///
+/// Every method takes linear time in the number of waiting requests.
+pub trait Replay: Scheduler {
+    /// Dispatches this very request, as if the policy had chosen it; false if it does not wait here.
+    fn force(&mut self, rq: RqId) -> bool;
+
+    /// Lets `into` take the newcomer in, whatever the limits and the knobs say; false if `into` does not wait here in
+    /// sector order.
+    fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool;
+
+    /// Lets one waiting request absorb another, as [`force_merge`](Self::force_merge) does a newcomer.
+    fn force_join(&mut self, join: Join) -> bool;
+
+    /// Takes back, sorted, a request that [`dispatch`](Scheduler::dispatch) handed out and that did not complete. The
+    /// request is not counted as a new one, and is as old as a request inserted at `since`.
+    fn requeue(&mut self, rq: RqId, info: &Info, since: Time);
 }

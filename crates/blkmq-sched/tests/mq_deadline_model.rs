@@ -5,8 +5,8 @@
 mod model;
 
 use blkmq_sched::{
-    ClientId, Info, InsertAt, IoPriority, MOST_NEWCOMERS, MergeLevel, MergeLimits, Newcomer, Op, RqId, Scheduler,
-    Tally, Time, scheduler,
+    ClientId, Info, InsertAt, IoPriority, MOST_NEWCOMERS, MergeLevel, MergeLimits, Newcomer, Op, Replay, RqId, Tally,
+    Time, replay,
 };
 use model::Model;
 use proptest::prelude::*;
@@ -71,7 +71,7 @@ enum Step {
 
 /// Both sides, and the driver that completes what they dispatch.
 struct Run {
-    scheduler: Box<dyn Scheduler>,
+    scheduler: Box<dyn Replay>,
     model: Model,
     now: Time,
     next_id: u64,
@@ -85,7 +85,7 @@ struct Run {
 
 impl Run {
     fn new() -> Self {
-        let mut scheduler = scheduler("mq-deadline").expect("there is a scheduler of this name");
+        let mut scheduler = replay("mq-deadline").expect("there is a scheduler of this name");
         scheduler.set_merge_limits(LIMITS);
         Self {
             scheduler,

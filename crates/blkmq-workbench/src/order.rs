@@ -19,8 +19,7 @@ mod plug;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel, Op, RqId, SCHEDULERS, Scheduler, Tally,
-    Time,
+    Class, ClientId, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel, Op, RqId, SCHEDULERS, Tally, Time,
 };
 
 pub use self::agreement::{Agreement, Choice, Request};
@@ -43,8 +42,8 @@ pub fn replay(events: &[Event<'_>], settings: &Settings, classes: &Classes) -> R
     Ok(Agreement { choices: replay.choices })
 }
 
-fn scheduler(settings: &Settings) -> Result<Box<dyn Scheduler>, TextError> {
-    let mut scheduler = blkmq_sched::scheduler(settings.scheduler()).ok_or_else(|| {
+fn scheduler(settings: &Settings) -> Result<Box<dyn blkmq_sched::Replay>, TextError> {
+    let mut scheduler = blkmq_sched::replay(settings.scheduler()).ok_or_else(|| {
         let accepted: Vec<&str> = SCHEDULERS.iter().map(|scheduler| scheduler.name).collect();
         settings.fault(format!(
             "'{}' makes no choices that can be replayed; accepted: {}",
@@ -58,7 +57,7 @@ fn scheduler(settings: &Settings) -> Result<Box<dyn Scheduler>, TextError> {
 
 /// The state of a replay between two events.
 struct Replay<'a> {
-    scheduler: Box<dyn Scheduler>,
+    scheduler: Box<dyn blkmq_sched::Replay>,
     classes: &'a Classes,
     plugs: Plugs,
     /// Requests that were inserted and not yet issued, the chosen request included.
@@ -87,7 +86,7 @@ struct Waiting {
 }
 
 impl<'a> Replay<'a> {
-    fn new(scheduler: Box<dyn Scheduler>, classes: &'a Classes, plugs: Plugs) -> Self {
+    fn new(scheduler: Box<dyn blkmq_sched::Replay>, classes: &'a Classes, plugs: Plugs) -> Self {
         Self {
             scheduler,
             classes,

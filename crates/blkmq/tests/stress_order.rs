@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex};
 use blkmq::driver::{Batch, Done, Driver, Topology};
 use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Stats, Status};
 use blkmq_sched::{
-    Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time,
-    scheduler,
+    Info, InsertAt, Knob, KnobError, Merge, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time, scheduler,
 };
 
 const THREADS: u64 = 16;
@@ -69,22 +68,6 @@ impl Scheduler for Logged {
         log.chosen.extend(order.iter().map(|place| newcomers[usize::from(*place)].rq));
         log.handed_through += newcomers.len();
         true
-    }
-
-    fn force(&mut self, rq: RqId) -> bool {
-        self.inner.force(rq)
-    }
-
-    fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool {
-        self.inner.force_merge(into, newcomer, how)
-    }
-
-    fn force_join(&mut self, join: Join) -> bool {
-        self.inner.force_join(join)
-    }
-
-    fn requeue(&mut self, rq: RqId, info: &Info, since: Time) {
-        self.inner.requeue(rq, info, since);
     }
 
     fn len(&self) -> usize {

@@ -2,8 +2,7 @@
 #![allow(dead_code, reason = "each test file uses the words that it needs")]
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, IoPriority, Merge, MergeLevel, MergeLimits, Op, RqId, Scheduler, Tally, Time,
-    scheduler,
+    Class, ClientId, Info, InsertAt, IoPriority, Merge, MergeLevel, MergeLimits, Op, Replay, RqId, Tally, Time, replay,
 };
 
 /// Nanoseconds in a millisecond.
@@ -23,14 +22,14 @@ pub(crate) const ROOMY: MergeLimits = MergeLimits {
 };
 
 pub(crate) struct Bench {
-    pub(crate) scheduler: Box<dyn Scheduler>,
+    pub(crate) scheduler: Box<dyn Replay>,
     next_id: u64,
     completed: Tally,
 }
 
 impl Bench {
     pub(crate) fn new(knobs: &[(&str, i64)]) -> Self {
-        let mut scheduler = scheduler("mq-deadline").expect("there is a scheduler of this name");
+        let mut scheduler = replay("mq-deadline").expect("there is a scheduler of this name");
         scheduler.set_merge_limits(ROOMY);
         for (name, value) in knobs {
             scheduler.set_knob(name, *value).expect("the test sets accepted values");

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use blkmq_sched::{
-    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeHow, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time,
+    Class, Info, InsertAt, Join, Knob, KnobError, Merge, MergeLimits, Newcomer, RqId, Scheduler, Tally, Time,
 };
 use blkmq_sync_virtual::kept;
 
@@ -85,22 +85,6 @@ impl Scheduler for Watched {
             self.witness.tell(Event::Chosen { rq: newcomers[usize::from(*place)].rq, now });
         }
         true
-    }
-
-    fn force(&mut self, rq: RqId) -> bool {
-        self.inner.force(rq)
-    }
-
-    fn force_merge(&mut self, into: RqId, newcomer: &Info, how: MergeHow) -> bool {
-        self.inner.force_merge(into, newcomer, how)
-    }
-
-    fn force_join(&mut self, join: Join) -> bool {
-        self.inner.force_join(join)
-    }
-
-    fn requeue(&mut self, rq: RqId, info: &Info, since: Time) {
-        self.inner.requeue(rq, info, since);
     }
 
     fn len(&self) -> usize {
