@@ -1,22 +1,23 @@
-//! The control path: joining and leaving, freezing, quiescing, and changing a queue while I/O runs.
+//! The control path: building a queue, freezing, quiescing, and changing a queue while I/O runs.
 //!
 //! State on which several threads rely at once changes only while the queue is frozen and drained: the scheduler, the
 //! number of hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may
 //! have submitters of its own, which it must go on polling for the queue to drain.
 
-pub(crate) mod state;
+pub(crate) mod builder;
+mod dump;
+pub(crate) mod knobs;
 pub(crate) mod wanted;
 
-use blkmq_sched::{ClientId, KnobError, Scheduler};
+use blkmq_sched::{KnobError, Scheduler};
 
-use crate::account::{SectorRange, check_ranges};
-use crate::client::Client;
 use crate::driver::{Topology, check_topology};
-use crate::error::QueueError;
-use crate::layout::Layout;
-use crate::order::Locking;
 use crate::queue::RequestQueue;
-use crate::settings::{check_nr_requests, check_within_depth};
+use crate::queue::account::{SectorRange, check_ranges};
+use crate::queue::error::QueueError;
+use crate::queue::layout::Layout;
+use crate::queue::locking::Locking;
+use crate::queue::settings::{check_nr_requests, check_within_depth};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::grace::Observed;
 use blkmq_sync::{Arc, fence_at, thread};
@@ -377,42 +378,6 @@ impl RequestQueue {
         self.brought();
         self.call_others();
         Ok(())
-    }
-
-    /// Registers a thread, and its client if it submits.
-    pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
-        let mut control = self.control.lock();
-        let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
-        let nr_owners = self.hctxs.layout().nr_owners();
-        if self.is_owned && member > nr_owners {
-            self.members.leave(member);
-            return Err(QueueError::NoHardwareQueue(format!(
-                "the device's hardware queues, {nr_owners} of a type, each belong to a submitter already: open it with more of \
-                 them, or as one whose hardware queues are shared"
-            )));
-        }
-        #[cfg(feature = "eventfd")]
-        if self.driver.ready_fd(0).is_some()
-            && let Err(error) = self.members.get(member).wake.equip()
-        {
-            self.members.leave(member);
-            return Err(QueueError::System(format!("an eventfd is needed for each thread: {error}")));
-        }
-        if self.account.ranges.ever() {
-            self.members.get(member).make_range_sums();
-        }
-        self.domain.control().reserve(member);
-        let client = client.map_or(ClientId::default(), |client| control.clients.join(client));
-        Ok((member, client))
-    }
-
-    /// Ends a thread's membership, and its service for a client if it had one. The thread has nothing outstanding.
-    pub(crate) fn leave(&self, member: u16, client: Option<ClientId>) {
-        let mut control = self.control.lock();
-        if let Some(client) = client {
-            control.clients.leave(client);
-        }
-        self.members.leave(member);
     }
 }
 

@@ -8,6 +8,7 @@ pub mod ram;
 mod random;
 pub mod spec;
 pub mod ssd;
+mod started;
 mod store;
 
 use std::fmt;
@@ -16,15 +17,16 @@ use std::os::fd::BorrowedFd;
 
 use blkmq_sched::Time;
 
-pub use crate::buffer::{Arena, Registration};
-use crate::limits::Limits;
-use crate::member::MAX_MEMBERS;
+pub use crate::request::buffer::{Arena, Registration};
+use crate::request::limits::Limits;
+use crate::request::limits::MAX_MEMBERS;
+use crate::request::limits::{MAX_DEPTH, MAX_HW_QUEUES};
+use crate::request::status::Status;
 use crate::request::{Place, RqList, Slots};
 pub use crate::request::{Request, RqId};
-use crate::started::Started;
-use crate::{MAX_DEPTH, MAX_HW_QUEUES, Status};
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::tags::Tag;
+pub(crate) use started::Started;
 
 /// How many hardware queues a device has, of which type, and how deep each is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,26 +13,16 @@
 //! `insert`, `dispatch`, `bypass` and the control path call this module. This module calls none of these callers,
 //! except for what `dispatch` knows of tags.
 
-mod backlog;
 mod batch;
 mod choose;
 mod combining;
-mod domain;
 mod entry;
-mod gate;
-mod hold;
 mod insert;
-mod locking;
 mod outcome;
 mod section;
 mod single;
 mod staged;
 mod through;
 
-pub use domain::Wait;
-pub(crate) use domain::{Domain, WaitObserver};
-pub(crate) use hold::Hold;
 pub(crate) use insert::insert_behind;
-pub use locking::{Locking, Measures};
 pub(crate) use outcome::{Dispatched, Inserted};
-pub(crate) use through::Newcomers;

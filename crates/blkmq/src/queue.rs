@@ -1,26 +1,45 @@
 //! The request queue: everything that the threads of one device share.
 
+pub(crate) mod account;
+pub(crate) mod attached;
+mod backlog;
+mod clients;
+pub(crate) mod ctx;
+pub(crate) mod domain;
+pub(crate) mod error;
+pub(crate) mod flush;
+mod gate;
+pub(crate) mod hctx;
+pub(crate) mod hold;
+pub(crate) mod layout;
+pub(crate) mod locking;
+pub(crate) mod member;
+mod membership;
+pub(crate) mod schedulers;
+pub(crate) mod settings;
+pub(crate) mod state;
+
 #[cfg(feature = "eventfd")]
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use blkmq_sched::{MergeLimits, Scheduler, Tally, Time};
 
-use crate::account::Account;
-use crate::attached::Attached;
-use crate::buffer::{Arena, Buffer};
-use crate::client::Client;
-use crate::clock::Clock;
-use crate::control::state::Control;
+use self::account::Account;
+use self::account::Stats;
+use self::attached::Attached;
+use self::domain::Domain;
+use self::hctx::HwCtxTable;
+use self::hold::Hold;
+use self::member::{Member, Members};
+use self::settings::{NR_REQUESTS, Settings};
+use self::state::Control;
 use crate::driver::Driver;
-use crate::error::QueueError;
-use crate::hctx::HwCtxTable;
-use crate::limits::Limits;
-use crate::member::{MAX_MEMBERS, Member, Members};
-use crate::order::{Domain, Hold};
 use crate::request::Slots;
-use crate::settings::{NR_REQUESTS, Settings};
-use crate::{Stats, Submitter};
+use crate::request::buffer::{Arena, Buffer};
+use crate::request::clock::Clock;
+use crate::request::limits::Limits;
+use crate::request::limits::MAX_MEMBERS;
 use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use blkmq_sync::liveness::Liveness;
 use blkmq_sync::{Arc, Line, Mutex, kept};
@@ -29,9 +48,8 @@ use blkmq_sync::{Arc, Line, Mutex, kept};
 const RETRY_NS: u64 = 3_000_000;
 
 /// A device with its software queues, hardware queues, tags and scheduler.
-/// Each thread works with it through a [`Submitter`] of its own. Control operations take `&Arc<RequestQueue>` and may
+/// Each thread works with it through a [`Submitter`](crate::Submitter) of its own. Control operations take `&Arc<RequestQueue>` and may
 /// come from any thread.
-/// any thread.
 #[derive(Debug)]
 pub struct RequestQueue {
     pub(crate) live: Liveness,
@@ -70,15 +88,6 @@ impl RequestQueue {
     #[inline]
     pub(crate) fn domain(&self, _hctx: u16) -> &Domain {
         &self.domain
-    }
-
-    /// A new submitter for one thread, serving `client`.
-    ///
-    /// # Errors
-    /// The queue has as many threads as it can. Or the hardware queues are [owned](crate::driver::Driver::is_owned),
-    /// and each belongs to a submitter already.
-    pub fn submitter(self: &Arc<Self>, client: &Client) -> Result<Submitter, QueueError> {
-        Submitter::join(Arc::clone(self), client)
     }
 
     /// `count` zeroed buffers of `len` bytes for operations that come again and again. The device may prepare their
@@ -286,5 +295,14 @@ impl RequestQueue {
     /// Called when tags, room or completions have come back: see [`Liveness::brought`].
     pub(crate) fn brought(&self) {
         self.live.brought(|| self.rouse_all());
+    }
+
+    /// Wakes the background threads. Called after something was started that they must plan for.
+    pub(crate) fn wake_background(&self) {
+        if self.nr_background.load(Ordering::Relaxed) > 0 && self.live.sleepers.any() {
+            for (_, member) in self.members.iter().filter(|(_, member)| member.is_background()) {
+                member.wake.rouse();
+            }
+        }
     }
 }

@@ -4,27 +4,36 @@
 //! slot, or a list on which the slot was put, owns the request, and no other thread touches it. So there is no lock per
 //! request.
 
+pub mod bio;
 mod body;
+pub mod buffer;
+pub mod client;
+pub mod clock;
+pub(crate) mod completion;
 mod index;
+pub mod limits;
 mod list;
+mod mark;
 mod slot;
 mod state;
+pub(crate) mod status;
 mod token;
 
 pub use blkmq_sched::RqId;
 pub use token::Request;
 
 pub(crate) use body::{Body, FlushStep, Part};
-pub(crate) use index::{NIL, SlotIndex};
+pub(crate) use index::{FLUSH_POOL, NIL, SlotIndex};
 pub(crate) use list::RqList;
+pub(crate) use mark::Mark;
 pub(crate) use slot::Slots;
 pub(crate) use state::Place;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bio::{Bio, Op};
-    use crate::buffer::Buffer;
+    use crate::request::bio::{Bio, Op};
+    use crate::request::buffer::Buffer;
 
     /// One pool of slots.
     pub(super) fn slots(nr_slots: u16) -> Slots {

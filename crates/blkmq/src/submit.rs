@@ -1,22 +1,30 @@
 //! Submitting: how one thread works with a queue.
 
+pub mod future;
+mod looks;
+mod merge;
+mod plug;
+#[cfg(feature = "eventfd")]
+mod readiness;
+mod split;
+
 use std::fmt;
 use std::time::Duration;
 
 use blkmq_sched::{ClientId, IoPriority, Time};
 
-use crate::Status;
-use crate::bio::Bio;
-use crate::client::Client;
-use crate::clock::Clock;
-use crate::completion::{Completion, RejectReason, Rejected};
-use crate::error::QueueError;
-use crate::insert::refuse_nowait;
-use crate::looks::Looks;
+use crate::device::Runner;
+use crate::path::refuse_nowait;
 use crate::queue::RequestQueue;
+use crate::queue::error::QueueError;
+use crate::request::bio::Bio;
+use crate::request::client::Client;
+use crate::request::clock::Clock;
+use crate::request::completion::{Completion, RejectReason, Rejected};
+use crate::request::status::Status;
 use crate::request::{Body, Part, Place, RqId, RqList};
-use crate::runner::Runner;
-use crate::split::Whole;
+use crate::submit::looks::Looks;
+use crate::submit::split::Whole;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::grace::Activity;
 use blkmq_sync::notify::Notify;
@@ -77,6 +85,17 @@ impl fmt::Debug for Submitter {
             .field("plugged", &self.plug.len())
             .field("outstanding", &self.nr_outstanding())
             .finish_non_exhaustive()
+    }
+}
+
+impl RequestQueue {
+    /// A new submitter for one thread, serving `client`.
+    ///
+    /// # Errors
+    /// The queue has as many threads as it can. Or the hardware queues are [owned](crate::driver::Driver::is_owned),
+    /// and each belongs to a submitter already.
+    pub fn submitter(self: &Arc<Self>, client: &Client) -> Result<Submitter, QueueError> {
+        Submitter::join(Arc::clone(self), client)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use blkmq_sched::Scheduler;
 
-use crate::error::QueueError;
+use crate::queue::error::QueueError;
 
 /// The scheduler that a queue is to have.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 
 use blkmq_sched::{RqId, Time};
 
+use super::Started;
 use super::{Batch, Done, Driver, StartedTable};
-use crate::Status;
-use crate::bio::Bio;
+use crate::request::bio::Bio;
+use crate::request::status::Status;
 use crate::request::{Body, Part, Place, Request, RqList, SlotIndex, Slots};
-use crate::started::Started;
 use blkmq_sync::tags::Tag;
 
 /// How many cases a property test tries, from a seed that it prints and that `BLKMQ_SEED` sets.

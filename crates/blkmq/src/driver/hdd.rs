@@ -24,7 +24,7 @@ use blkmq_sched::{Op, RqId, Time};
 
 use super::store::Store;
 use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology};
-use crate::limits::Limits;
+use crate::request::limits::Limits;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{Line, Mutex};
 pub use config::{Config, PARAMETERS};

@@ -8,8 +8,8 @@ use super::spec::value::Accepts;
 use super::spec::values::{Parameter, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
 use super::{Batch, Driver, Extent, Topology, check_topology};
-use crate::limits::{Limits, SECTOR_SIZE};
-use crate::{MAX_DEPTH, MAX_HW_QUEUES};
+use crate::request::limits::{Limits, SECTOR_SIZE};
+use crate::request::limits::{MAX_DEPTH, MAX_HW_QUEUES};
 
 /// The parameters of the RAM disk.
 pub const PARAMETERS: &[Parameter] = &[
@@ -116,11 +116,11 @@ impl Driver for Ram {
 
 #[cfg(test)]
 mod tests {
-    use crate::bio::{Bio, Flags};
-    use crate::buffer::Buffer;
     use crate::driver::Extent;
     use crate::driver::harness::Harness;
     use crate::driver::spec;
+    use crate::request::bio::{Bio, Flags};
+    use crate::request::buffer::Buffer;
 
     /// Red if zeroes that are to leave no hole give memory back, or take none.
     #[test]

@@ -10,9 +10,9 @@ use std::fmt;
 use blkmq_sched::Op;
 
 use super::{Extent, Request};
-use crate::Status;
-use crate::buffer::Segment;
-use crate::limits::SECTOR_SIZE;
+use crate::request::buffer::Segment;
+use crate::request::limits::SECTOR_SIZE;
+use crate::request::status::Status;
 use blkmq_sync::{Line, Mutex};
 
 /// Bytes of a page; no logical block is larger.

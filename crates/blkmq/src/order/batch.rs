@@ -5,8 +5,8 @@ use blkmq_sched::Time;
 
 use super::outcome::Dispatched;
 use super::single;
+use crate::device::Runner;
 use crate::queue::RequestQueue;
-use crate::runner::Runner;
 use blkmq_sync::atomic::Ordering;
 
 pub(super) use super::single::is_free;

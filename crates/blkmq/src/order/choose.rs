@@ -77,7 +77,7 @@ impl<'q> Section<'q, '_> {
                 self.member.counters.dispatched(1);
             }
             // A thread that came because this time had come may have lacked a tag that was taken then, and have left:
-            // see [`Domain::has_come`](super::domain::Domain::has_come).
+            // see [`Domain::has_come`](crate::queue::domain::Domain::has_come).
             if !(is_held_back && self.domain.has_come(self.q, &mut self.now)) {
                 break;
             }

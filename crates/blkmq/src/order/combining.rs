@@ -30,11 +30,11 @@ use blkmq_sched::Time;
 
 use super::outcome::{Dispatched, Inserted};
 use super::section::Section;
-use crate::account::Starting;
-use crate::layout::Mapping;
+use crate::device::{RUN_BOUND, Runner};
 use crate::queue::RequestQueue;
+use crate::queue::account::Starting;
+use crate::queue::layout::Mapping;
 use crate::request::RqList;
-use crate::runner::{RUN_BOUND, Runner};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 use blkmq_sync::stack::Chain;

@@ -2,14 +2,14 @@
 
 use blkmq_sched::Time;
 
-use super::locking::Locking;
 use super::outcome::{Dispatched, Inserted};
 use super::{batch, combining, single, staged};
-use crate::account::Starting;
-use crate::layout::Mapping;
+use crate::device::Runner;
 use crate::queue::RequestQueue;
+use crate::queue::account::Starting;
+use crate::queue::layout::Mapping;
+use crate::queue::locking::Locking;
 use crate::request::RqList;
-use crate::runner::Runner;
 
 impl Locking {
     /// Inserts a plug, which is not empty, of the thread to which `runner` belongs. What finds no room stays in the

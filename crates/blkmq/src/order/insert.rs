@@ -2,14 +2,14 @@
 
 use blkmq_sched::{Class, InsertAt, Merge, MergeHow, MergeLevel, Op};
 
-use super::domain::{Wait, WaitObserver};
 use super::section::Section;
-use crate::Status;
-use crate::account::Starting;
-use crate::layout::Mapping;
+use crate::device::Runner;
 use crate::queue::RequestQueue;
+use crate::queue::account::Starting;
+use crate::queue::domain::{Wait, WaitObserver};
+use crate::queue::layout::Mapping;
+use crate::request::status::Status;
 use crate::request::{FlushStep, Place, Request, RqList};
-use crate::runner::Runner;
 use blkmq_sync::kept;
 
 /// The requests of a plug that found no room, and the kinds of these requests: a request of the same kind behind them

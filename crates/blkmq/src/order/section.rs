@@ -2,12 +2,12 @@
 
 use blkmq_sched::Time;
 
-use super::domain::Domain;
-use super::hold::Hold;
-use crate::member::Member;
+use crate::device::Runner;
 use crate::queue::RequestQueue;
+use crate::queue::domain::Domain;
+use crate::queue::hold::Hold;
+use crate::queue::member::Member;
 use crate::request::{Place, RqList};
-use crate::runner::Runner;
 use blkmq_sync::liveness::Told;
 use blkmq_sync::stack::Chain;
 

@@ -18,14 +18,14 @@
 use blkmq_sched::Time;
 
 use super::choose::Choice;
-use super::locking::Measures;
 use super::outcome::{Dispatched, Inserted};
 use super::single;
-use crate::account::Starting;
-use crate::layout::Mapping;
+use crate::device::Runner;
 use crate::queue::RequestQueue;
+use crate::queue::account::Starting;
+use crate::queue::layout::Mapping;
+use crate::queue::locking::Measures;
 use crate::request::{Place, RqList};
-use crate::runner::Runner;
 use blkmq_sync::kept;
 use blkmq_sync::stack::Chain;
 use blkmq_sync::staging::{Round, Staging};

@@ -8,54 +8,17 @@
 //! Requests that were left with the holder go in the order in which they were left, and not in rounds of their
 //! submitters, because all of them go at once.
 
-use blkmq_sched::{MOST_NEWCOMERS, Newcomer, Op};
+use blkmq_sched::{MOST_NEWCOMERS, Op};
 
-use super::domain::{Wait, WaitObserver};
-use super::hold::Hold;
 use super::section::Section;
-use crate::account::Starting;
-use crate::layout::Mapping;
+use crate::device::Runner;
 use crate::queue::RequestQueue;
-use crate::request::{FlushStep, Place, Request, RqList};
-use crate::runner::Runner;
+use crate::queue::account::Starting;
+use crate::queue::domain::{Wait, WaitObserver};
+use crate::queue::hold::Hold;
+use crate::queue::layout::Mapping;
+use crate::request::{Place, RqList};
 use blkmq_sync::tags::Tag;
-
-/// Requests that may be handed through together: of one class, operation and hardware queue.
-#[derive(Debug)]
-pub(crate) struct Newcomers {
-    known: Vec<Newcomer>,
-    hctx: u16,
-}
-
-impl Newcomers {
-    /// Room for all that can be handed through at once, so that nothing is allocated later.
-    pub(crate) fn new() -> Self {
-        Self { known: Vec::with_capacity(MOST_NEWCOMERS), hctx: 0 }
-    }
-
-    /// Notes a request, if it may go with those that were noted before.
-    #[inline]
-    fn note(&mut self, rq: &Request<'_>) -> bool {
-        let body = rq.body();
-        if body.flush != FlushStep::None || body.flags.at_head || self.known.len() == MOST_NEWCOMERS {
-            return false;
-        }
-        match self.known.first() {
-            None => self.hctx = body.hctx,
-            Some(Newcomer { info: like, .. }) => {
-                let is_alike =
-                    self.hctx == body.hctx && like.op == body.op && like.priority.class == body.priority.class;
-                // In a stream, whose requests are as large as they may be, each request touches the one before.
-                let touches = self.known.last().is_some_and(|last| last.info.end() == body.sector);
-                if !is_alike || touches {
-                    return false;
-                }
-            }
-        }
-        self.known.push(Newcomer { rq: rq.id(), info: body.info() });
-        true
-    }
-}
 
 impl Runner {
     /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.

@@ -3,9 +3,9 @@
 use blkmq_sched::{ClientId, Info, IoPriority, MergeLevel, Op, Time};
 
 use super::index::{NIL, SlotIndex};
-use crate::Status;
-use crate::account::Mark;
-use crate::bio::Flags;
+use super::mark::Mark;
+use crate::request::bio::Flags;
+use crate::request::status::Status;
 use blkmq_sync::kept;
 use blkmq_sync::tags::Tag;
 

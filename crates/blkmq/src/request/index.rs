@@ -2,6 +2,9 @@
 
 use blkmq_sched::RqId;
 
+/// The pool whose slots are the queue's own flushes, one per hardware queue.
+pub(crate) const FLUSH_POOL: u16 = 0;
+
 /// The address of a slot: its pool in the upper half, its place there in the lower half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SlotIndex(pub(crate) u32);

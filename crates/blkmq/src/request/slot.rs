@@ -11,7 +11,7 @@ use blkmq_sched::RqId;
 use super::body::Body;
 use super::index::{NIL, SlotIndex, generation_of};
 use super::state::{Deadline, Place, State};
-use crate::bio::Bio;
+use crate::request::bio::Bio;
 use blkmq_sync::atomic::{AtomicPtr, AtomicU32};
 
 /// A place for one request.
@@ -173,8 +173,8 @@ impl Slots {
 mod tests {
     use super::super::tests::{plugged, slots};
     use super::*;
-    use crate::Status;
     use crate::request::Request;
+    use crate::request::status::Status;
     use blkmq_sched::Time;
 
     #[test]

@@ -15,7 +15,7 @@
 
 use blkmq_sched::Time;
 
-use crate::Status;
+use crate::request::status::Status;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{kept, on_line};
 

@@ -10,10 +10,10 @@ use super::body::{Body, Part};
 use super::index::{NIL, SlotIndex};
 use super::slot::{Slot, Slots};
 use super::state::{Late, Place, TimeoutVerdict};
-use crate::Status;
-use crate::bio::{Bio, Flags};
-use crate::buffer::Segment;
-use crate::limits::SECTOR_SIZE;
+use crate::request::bio::{Bio, Flags};
+use crate::request::buffer::Segment;
+use crate::request::limits::SECTOR_SIZE;
+use crate::request::status::Status;
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 
@@ -352,7 +352,7 @@ impl Slots {
 mod tests {
     use super::super::tests::{plugged, slots};
     use super::*;
-    use crate::Status;
+    use crate::request::status::Status;
 
     #[test]
     fn a_merged_request_shows_all_data_in_the_order_of_sectors() {

@@ -4,7 +4,7 @@ use blkmq_sched::Time;
 
 use super::config::Config;
 use crate::driver::random;
-use crate::limits::SECTOR_SIZE;
+use crate::request::limits::SECTOR_SIZE;
 
 /// Tracks of a band: some 500 MB.
 const TRACKS_PER_BAND: u64 = 450;

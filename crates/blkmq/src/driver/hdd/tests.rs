@@ -5,11 +5,11 @@ use proptest::prelude::*;
 
 use super::drive::{Command, Drive, Finished, Work};
 use super::{Config, Hdd};
-use crate::Status;
-use crate::bio::{Bio, Flags};
-use crate::buffer::Buffer;
 use crate::driver::Driver;
 use crate::driver::harness::{Harness, random_cases};
+use crate::request::bio::{Bio, Flags};
+use crate::request::buffer::Buffer;
+use crate::request::status::Status;
 
 const MS: u64 = 1_000_000;
 const FUA: Flags = Flags { fua: true, ..NO_FLAGS };

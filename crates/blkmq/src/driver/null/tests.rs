@@ -3,11 +3,11 @@
 use blkmq_sched::{Op, Time};
 
 use super::{Config, Null};
-use crate::Status;
-use crate::bio::{Bio, Flags};
-use crate::buffer::{Buffer, Buffers};
 use crate::driver::harness::Harness;
 use crate::driver::{Driver, Topology};
+use crate::request::bio::{Bio, Flags};
+use crate::request::buffer::{Buffer, Buffers};
+use crate::request::status::Status;
 
 fn null(parameters: &str) -> Null {
     Null::new(parameters.parse::<Config>().unwrap())

@@ -5,7 +5,7 @@ use blkmq_sched::Time;
 use super::collector::Collector;
 use super::config::Config;
 use crate::driver::random;
-use crate::limits::SECTOR_SIZE;
+use crate::request::limits::SECTOR_SIZE;
 
 /// What a request asks for, as far as time is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

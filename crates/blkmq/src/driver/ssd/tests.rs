@@ -5,11 +5,11 @@ use proptest::prelude::*;
 
 use super::flash::{Flash, Work};
 use super::{Config, Ssd};
-use crate::Status;
-use crate::bio::{Bio, Flags};
-use crate::buffer::Buffer;
 use crate::driver::harness::{Harness, random_cases};
 use crate::driver::{Driver, Topology};
+use crate::request::bio::{Bio, Flags};
+use crate::request::buffer::Buffer;
+use crate::request::status::Status;
 
 const US: u64 = 1000;
 

@@ -1,0 +1,237 @@
+//! Building a queue in front of a device.
+
+use blkmq_sched::Scheduler;
+
+use crate::control::wanted::Wanted;
+use crate::driver::{Driver, Topology, check_topology};
+use crate::queue::RequestQueue;
+use crate::queue::account::{Account, Accounting, SectorRange, check_ranges};
+use crate::queue::attached::Attached;
+use crate::queue::domain::{Domain, Wait, WaitObserver};
+use crate::queue::error::QueueError;
+use crate::queue::hctx::HwCtxTable;
+use crate::queue::locking::Locking;
+use crate::queue::member::Members;
+use crate::queue::settings::{Settings, check_nr_requests, check_within_depth};
+use crate::queue::state::Control;
+use crate::request::FLUSH_POOL;
+use crate::request::Slots;
+use crate::request::clock::Clock;
+use crate::request::limits::Limits;
+use crate::request::limits::MAX_HW_QUEUES;
+use crate::request::limits::MAX_MEMBERS;
+use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use blkmq_sync::liveness::Liveness;
+use blkmq_sync::{Arc, Line, Mutex};
+
+/// What a queue is built from.
+#[derive(Debug)]
+pub struct Builder {
+    driver: Arc<dyn Driver>,
+    clock: Clock,
+    scheduler: Option<Wanted>,
+    locking: Locking,
+    bypass: Option<bool>,
+    nr_requests: Option<u32>,
+    slots: u16,
+    io_timeout_ms: u32,
+    wait_meter: Option<fn() -> u64>,
+    wait_observer: Option<fn(Wait, u64)>,
+    accounting: Accounting,
+    ranges: Vec<SectorRange>,
+}
+
+/// Slots of a submitter, unless the builder sets another number.
+const DEFAULT_SLOTS: u16 = 256;
+
+/// Milliseconds that a driver may keep a request, unless the builder or the knob `io_timeout` sets another time.
+const DEFAULT_IO_TIMEOUT_MS: u32 = 30_000;
+
+impl RequestQueue {
+    /// Starts building a queue in front of a device.
+    #[must_use]
+    pub fn builder(driver: Arc<dyn Driver>) -> Builder {
+        Builder {
+            driver,
+            clock: Clock::real(),
+            scheduler: None,
+            locking: Locking::default(),
+            bypass: None,
+            nr_requests: None,
+            slots: DEFAULT_SLOTS,
+            io_timeout_ms: DEFAULT_IO_TIMEOUT_MS,
+            wait_meter: None,
+            wait_observer: None,
+            accounting: Accounting::default(),
+            ranges: Vec::new(),
+        }
+    }
+}
+
+impl Builder {
+    /// The scheduler's name. As in Linux, the default is `mq-deadline` for one hardware queue, and `none` otherwise.
+    #[must_use]
+    pub fn scheduler(mut self, name: &str) -> Self {
+        self.scheduler = Some(Wanted::Named(name.to_owned()));
+        self
+    }
+
+    /// A scheduler of the caller's own instead of one by name. Nothing waits in it yet. The queue calls it under a
+    /// lock, one thread at a time. Before the queue inserts any request, it tells the scheduler its limits and how many
+    /// requests can wait.
+    #[must_use]
+    pub fn with_scheduler(mut self, scheduler: Box<dyn Scheduler>) -> Self {
+        self.scheduler = Some(Wanted::Own(scheduler));
+        self
+    }
+
+    /// The locking around the scheduler; [`Locking::default`] otherwise.
+    #[must_use]
+    pub fn locking(mut self, locking: Locking) -> Self {
+        self.locking = locking;
+        self
+    }
+
+    /// Whether requests may pass the scheduler by while nothing waits and the scheduler allows it. By default they may
+    /// under the locking [`combining`](Locking::Combining), and under no other.
+    #[must_use]
+    pub fn bypass(mut self, bypass: bool) -> Self {
+        self.bypass = Some(bypass);
+        self
+    }
+
+    /// Requests that each hardware queue may have, queued and with the driver, 1 to 65536; see the knob `nr_requests`.
+    /// The default with a scheduler is 65536, so that the scheduler sees everything that waits. Without a scheduler the
+    /// default is the depth, which is also the most.
+    #[must_use]
+    pub fn nr_requests(mut self, nr_requests: u32) -> Self {
+        self.nr_requests = Some(nr_requests);
+        self
+    }
+
+    /// The clock; the machine's by default.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Requests that each submitter can have outstanding, 1 to 32768; 256 by default.
+    #[must_use]
+    pub fn slots(mut self, slots: u16) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// Milliseconds before a request that the driver keeps is overdue; 30000 by default.
+    #[must_use]
+    pub fn io_timeout_ms(mut self, ms: u32) -> Self {
+        self.io_timeout_ms = ms;
+        self
+    }
+
+    /// Reads the calling thread's CPU time in nanoseconds, for [`Stats::lock_wait_ns`](crate::Stats::lock_wait_ns),
+    /// which stays 0 without it. Called only before and after a wait for the scheduler's lock.
+    #[must_use]
+    pub fn wait_meter(mut self, meter: fn() -> u64) -> Self {
+        self.wait_meter = Some(meter);
+        self
+    }
+
+    /// Called with the kind of a wait on the way to the scheduler and its nanoseconds, by the thread that ends the
+    /// wait. The function is for histograms. It may be called under the scheduler's lock, so it must be quick and must
+    /// not call the queue. With it the machine's clock is read before and after each wait.
+    #[must_use]
+    pub fn observe_waits(mut self, tell: fn(Wait, u64)) -> Self {
+        self.wait_observer = Some(tell);
+        self
+    }
+
+    /// How the statistics know what is in flight. The default is per thread.
+    #[must_use]
+    pub fn accounting(mut self, accounting: Accounting) -> Self {
+        self.accounting = accounting;
+        self
+    }
+
+    /// Ranges of sectors that are also counted apart; see [`RequestQueue::set_ranges`].
+    #[must_use]
+    pub fn ranges(mut self, ranges: Vec<SectorRange>) -> Self {
+        self.ranges = ranges;
+        self
+    }
+
+    /// Builds the queue.
+    ///
+    /// # Errors
+    /// The scheduler is unknown or not new, a number is out of range, a range is bad, the driver's description of the
+    /// device makes no sense, or the device is behind another queue.
+    pub fn build(self) -> Result<Arc<RequestQueue>, QueueError> {
+        let (topology, limits) = (self.driver.topology(), self.driver.limits());
+        check_device(&topology, &limits)?;
+        if self.slots == 0 || self.slots > 32768 {
+            return Err(QueueError::BadValue(format!("slots: {} is not within 1..32768", self.slots)));
+        }
+        self.nr_requests.map_or(Ok(()), check_nr_requests)?;
+        check_ranges(&self.ranges, limits.capacity_sectors)?;
+        let single = topology.default_queues == 1 && topology.read_queues == 0;
+        let by_default = || Wanted::Named(if single { "mq-deadline" } else { "none" }.to_owned());
+        let scheduler = self.scheduler.unwrap_or_else(by_default).find()?;
+        if let (Some(nr_requests), None) = (self.nr_requests, &scheduler) {
+            check_within_depth(nr_requests, topology.depth)?;
+        }
+        let slots = Slots::new(MAX_MEMBERS);
+        slots.make_pool(FLUSH_POOL, MAX_HW_QUEUES as u16);
+        let now = self.clock.now();
+        let bypass = self.bypass.unwrap_or(self.locking == Locking::Combining);
+        let q = Arc::new(RequestQueue {
+            live: Liveness::new(),
+            settings: Line::new(
+                "queue.settings",
+                Settings::new(self.io_timeout_ms, self.locking, bypass, self.nr_requests),
+            ),
+            domain: Domain::new(self.wait_meter, self.wait_observer.map(WaitObserver::new)),
+            hctxs: HwCtxTable::new(&topology),
+            members: Members::new(),
+            slots,
+            capacity: AtomicU64::new(limits.capacity_sectors),
+            merge_limits: limits.merge_limits(),
+            limits,
+            is_concurrent: self.driver.is_concurrent(),
+            is_owned: self.driver.is_owned(),
+            _attached: Attached::new(&self.driver)?,
+            driver: self.driver,
+            clock: self.clock,
+            nr_slots: self.slots,
+            account: Account::new(self.accounting, now),
+            control: Mutex::new(Control::default()),
+            timeout_scan: Line::new("queue.timeout_scan", AtomicU64::new(0)),
+            nr_background: AtomicU32::new(0),
+        });
+        q.timeout_scan.store(now.after(q.settings.timeout_ns()).0, Ordering::Relaxed);
+        q.install(scheduler);
+        q.install_ranges(self.ranges);
+        Ok(q)
+    }
+}
+
+fn check_device(topology: &Topology, limits: &Limits) -> Result<(), QueueError> {
+    let bad = |text: &str| Err(QueueError::BadDevice(text.to_owned()));
+    let block = limits.logical_block_size;
+    check_topology(*topology).map_err(QueueError::BadDevice)?;
+    if !block.is_power_of_two() || !(512..=65536).contains(&block) {
+        return bad("the logical block size is a power of two from 512 to 65536");
+    }
+    let sectors = block / 512;
+    if limits.max_sectors < sectors || limits.max_segments == 0 || limits.max_segment_size < block {
+        return bad("a request takes at least one logical block in one segment");
+    }
+    if !limits.boundary_sectors.is_multiple_of(sectors) {
+        return bad("the boundary is a multiple of the logical block size");
+    }
+    let lacks = limits.missing_bytes;
+    if lacks > 0 && (block > 512 || lacks > 511 || limits.capacity_sectors == 0) {
+        return bad("only the last sector may lack bytes, at most 511, and only with logical blocks of 512");
+    }
+    Ok(())
+}

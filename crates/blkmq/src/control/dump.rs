@@ -1,0 +1,117 @@
+//! Everything a queue holds, in readable form: what debugfs shows of a kernel queue.
+
+use std::fmt::{self, Write};
+
+use crate::queue::RequestQueue;
+use crate::request::FLUSH_POOL;
+use crate::request::Place;
+use blkmq_sync::atomic::Ordering;
+
+impl RequestQueue {
+    /// Every list, tag and counter. If I/O runs meanwhile, the lines show several moments, and each line is right by
+    /// itself.
+    #[must_use]
+    pub fn dump(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.show(&mut text);
+        text
+    }
+
+    fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        let (_, settings) = (writeln!(out, "word {:?}", self.live.word.load())?, &self.settings);
+        writeln!(
+            out,
+            "nr_requests {} nomerges {} io_timeout {} ms locking {} bypass {} scheduler {}",
+            settings.nr_requests.load(Ordering::Relaxed),
+            settings.nomerges.load(Ordering::Relaxed),
+            settings.io_timeout_ms.load(Ordering::Relaxed),
+            settings.locking(),
+            u32::from(settings.has_bypass()),
+            self.scheduler(),
+        )?;
+        writeln!(out, "stats {:?}", self.stats())?;
+        writeln!(out, "stat {}", self.stat())?;
+        for (range, stat) in self.range_stats() {
+            writeln!(out, "range {} {}+{} {stat}", range.name, range.first, range.nr_sectors)?;
+        }
+        let [reads, writes] = self.inflight();
+        writeln!(out, "inflight {reads} {writes}")?;
+        let room = self.live.room.is_wanted();
+        let (sleepers, background) = (self.live.sleepers.nr(), self.nr_background.load(Ordering::Relaxed));
+        writeln!(out, "sleepers {sleepers} background {background} room_wanted {room}")?;
+        self.show_hctxs(out)?;
+        self.show_scheduler(out)?;
+        self.show_clients(out)?;
+        self.show_members(out)?;
+        writeln!(out, "driver {}", self.driver.name())?;
+        let health = self.driver.health();
+        let trouble = health.trouble().map(|text| format!(": {text}")).unwrap_or_default();
+        writeln!(out, "health {}{trouble}", health.word())?;
+        self.driver.show(out)
+    }
+
+    fn show_hctxs(&self, out: &mut dyn Write) -> fmt::Result {
+        for (index, hctx) in self.hctxs.iter() {
+            let (waiting, running, is_running, data) = hctx.flush.lock().state();
+            let [stalled, gave_back] = [&hctx.stalled, &hctx.gave_back].map(|flag| flag.load(Ordering::Relaxed));
+            let (parked, incoming) = (hctx.nr_parked(), hctx.issue.is_pending());
+            write!(out, "hctx {index}: dispatch list {parked} issue list incoming {incoming} stalled {stalled}")?;
+            writeln!(out, " gave back {gave_back} inbox {}", hctx.inbox.is_full())?;
+            writeln!(out, "  flush: waiting {waiting} served {running} running {is_running} data in flight {data}")?;
+            write!(out, "  tags: ")?;
+            hctx.tags.show(out)?;
+            writeln!(out)?;
+            let mut busy = Vec::new();
+            hctx.tags.for_each_busy(|tag| busy.push(tag));
+            for tag in busy {
+                let id = hctx.started.get(tag);
+                writeln!(out, "  tag {} last started {:x?}", tag.0, id.map(|id| id.0))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn show_scheduler(&self, out: &mut dyn Write) -> fmt::Result {
+        let hold = self.domain(0).control();
+        match hold.scheduler() {
+            Some(scheduler) => {
+                writeln!(
+                    out,
+                    "scheduler {} holds {} queued per hctx {:?}",
+                    scheduler.name(),
+                    scheduler.len(),
+                    hold.queued()
+                )?;
+                scheduler.show(out)
+            }
+            None => writeln!(out, "no scheduler"),
+        }
+    }
+
+    fn show_clients(&self, out: &mut dyn Write) -> fmt::Result {
+        // The lock is not waited for: a dump must also show a change that does not come to its end.
+        match self.control.try_lock() {
+            Some(control) => control.clients.show(out),
+            None => writeln!(out, "clients: not shown, for the queue is being changed"),
+        }
+    }
+
+    fn show_members(&self, out: &mut dyn Write) -> fmt::Result {
+        for (index, member) in self.members.iter() {
+            let (active, rings) = (member.activity.is_active(), !member.completions.is_empty());
+            let software = member.ctx.lens();
+            writeln!(out, "member {index}: inside {active} software queues {software:?} completions waiting {rings}")?;
+        }
+        for (pool, slots) in self.slots.pools() {
+            let kind = if pool == FLUSH_POOL { "flush" } else { "member" };
+            for (index, slot) in slots.iter().enumerate() {
+                let (generation, place) = slot.state.look();
+                if place != Place::Free {
+                    writeln!(out, "{kind} {pool} slot {index} generation {generation}: {place:?}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

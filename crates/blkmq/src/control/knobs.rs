@@ -1,0 +1,205 @@
+//! The knobs of the queue itself, by name, beside those of its scheduler.
+
+use blkmq_sched::{Knob, Unit};
+
+use crate::control::Change;
+use crate::queue::RequestQueue;
+use crate::queue::error::QueueError;
+use crate::queue::locking::Locking;
+use crate::queue::schedulers::scheduler_names;
+use crate::queue::settings::NR_REQUESTS;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::{Arc, order};
+
+/// The prefix that the scheduler's knobs have among the queue's knobs.
+const SCHEDULER_PREFIX: &str = "iosched/";
+
+/// The knobs of every queue whose value is a number. The value of `scheduler` and `locking` is a name, `iosched/...`
+/// are the scheduler's knobs, and `size` is the device's.
+pub const QUEUE_KNOBS: &[Knob] = &[
+    NR_REQUESTS,
+    Knob {
+        name: "nomerges",
+        unit: Unit::Count,
+        default: Some(0),
+        min: 0,
+        max: 2,
+        about: "0 looks for every merge, 1 only for one with the request that was inserted last, 2 for none.",
+    },
+    Knob {
+        name: "io_timeout",
+        unit: Unit::Milliseconds,
+        default: Some(30_000),
+        min: 1,
+        max: u32::MAX as i64,
+        about: "How long the driver may keep a request before it is asked about it.",
+    },
+    Knob {
+        name: "iostats",
+        unit: Unit::Count,
+        default: Some(1),
+        min: 0,
+        max: 1,
+        about: "Whether the statistics count the requests that enter from now on.",
+    },
+    Knob {
+        name: "bypass",
+        unit: Unit::Count,
+        default: None,
+        min: 0,
+        max: 1,
+        about: "Whether requests may pass the scheduler by while nothing waits; by default 1 under the locking combining.",
+    },
+];
+
+impl RequestQueue {
+    /// The value of a knob as text. `scheduler` and `locking` show all names, with the chosen one in brackets. `size`,
+    /// in sectors, can only be read.
+    ///
+    /// # Errors
+    /// There is no such knob.
+    pub fn knob(&self, name: &str) -> Result<String, QueueError> {
+        let number = |cell: &blkmq_sync::atomic::AtomicU32| Ok(cell.load(Ordering::Relaxed).to_string());
+        match name {
+            "scheduler" => Ok(marked(&scheduler_names(), self.scheduler())),
+            "locking" => {
+                let chosen = self.locking();
+                // `staged` has several measures. The list shows one `staged`, with the chosen measures.
+                let is_same = |known: &Locking| std::mem::discriminant(known) == std::mem::discriminant(&chosen);
+                let names = Locking::ALL.map(|known| if is_same(&known) { chosen.name() } else { known.name() });
+                Ok(marked(&names, chosen.name()))
+            }
+            "size" => Ok(self.limits().capacity_sectors.to_string()),
+            "bypass" => Ok(u32::from(self.has_bypass()).to_string()),
+            "nr_requests" => number(&self.settings.nr_requests),
+            "nomerges" => number(&self.settings.nomerges),
+            "iostats" => number(&self.settings.iostats),
+            "io_timeout" => number(&self.settings.io_timeout_ms),
+            _ => match name.strip_prefix(SCHEDULER_PREFIX) {
+                Some(knob) => self.scheduler_knob(knob).map(|value| value.to_string()).map_err(|_| self.unknown(name)),
+                None => Err(self.unknown(name)),
+            },
+        }
+    }
+
+    /// Sets a knob from text. `scheduler`, `locking`, `bypass` and `nr_requests` need a drained queue: the change is
+    /// made when the returned value is polled or waited for. All other knobs take effect at once.
+    ///
+    /// # Errors
+    /// There is no such knob, or the value does not suit it. Nothing has changed then.
+    pub fn set_knob(self: &Arc<Self>, name: &str, value: &str) -> Result<Change, QueueError> {
+        if name == "scheduler" {
+            return self.set_scheduler(value);
+        }
+        if name == "locking" {
+            return Ok(self.set_locking(value.parse().map_err(QueueError::BadValue)?));
+        }
+        if name == "size" {
+            return Err(QueueError::BadValue("size: it is the device's, and cannot be set here".to_owned()));
+        }
+        let number = parse(name, value);
+        if let Some(knob) = name.strip_prefix(SCHEDULER_PREFIX) {
+            self.scheduler_knob(knob).map_err(|_| self.unknown(name))?;
+            self.set_scheduler_knob(knob, number?)?;
+            return Ok(Change::made(self));
+        }
+        let knob = QUEUE_KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| self.unknown(name))?;
+        let number = knob.check(number?).map_err(|error| QueueError::BadValue(error.to_string()))?;
+        let number = u32::try_from(number).expect("the ranges of these knobs lie within u32");
+        match name {
+            "nr_requests" => return self.set_nr_requests(number),
+            "bypass" => return Ok(self.set_bypass(number != 0)),
+            "iostats" => self.set_iostats(number),
+            "nomerges" => self.settings.nomerges.store(number, Ordering::Relaxed),
+            _ => self.set_io_timeout(number),
+        }
+        Ok(Change::made(self))
+    }
+
+    /// The error for an unknown name; it lists the knobs that there are.
+    fn unknown(&self, name: &str) -> QueueError {
+        let mut known: Vec<_> = ["scheduler", "locking", "size"].map(str::to_owned).to_vec();
+        known.extend(QUEUE_KNOBS.iter().map(|knob| knob.name.to_owned()));
+        let own = self.scheduler_knobs().into_iter().map(|knob| format!("{SCHEDULER_PREFIX}{knob}"));
+        known.extend(own);
+        let plain = name.strip_prefix(SCHEDULER_PREFIX).unwrap_or(name);
+        let owners = blkmq_sched::SCHEDULERS.iter().filter(|known| known.knobs.iter().any(|knob| knob.name == plain));
+        let owners: Vec<_> = owners.map(|known| known.name).collect();
+        let is_here = known.iter().any(|known| known.strip_prefix(SCHEDULER_PREFIX) == Some(plain));
+        let hint = match &owners[..] {
+            _ if is_here => format!("; for the scheduler's say '{SCHEDULER_PREFIX}{plain}'"),
+            [] => String::new(),
+            owners => format!(
+                "; '{SCHEDULER_PREFIX}{plain}' belongs to {}, and the scheduler is {}",
+                owners.join(", "),
+                self.scheduler()
+            ),
+        };
+        QueueError::UnknownKnob(name.to_owned(), format!("{}{hint}", known.join(", ")))
+    }
+
+    /// Ends the time in which nothing was counted before the first request counts. Otherwise that time would be taken
+    /// for busy time.
+    fn set_iostats(&self, iostats: u32) {
+        if !self.settings.has_iostats() {
+            self.account.gauge.advance(self.clock.now(), || false);
+        }
+        self.settings.iostats.store(iostats, Ordering::Relaxed);
+    }
+
+    /// Moves the timeout scan to an earlier time. Otherwise it would come too late for requests issued under the new,
+    /// shorter timeout.
+    fn set_io_timeout(&self, ms: u32) {
+        self.settings.io_timeout_ms.store(ms, Ordering::Relaxed);
+        let next = self.clock.now().after(self.settings.timeout_ns());
+        // Release publishes the new timeout to a thread that begins a scan that was due. Otherwise that thread would
+        // plan the next scan by the old timeout.
+        let release = order("timeout.set", Ordering::Release);
+        if self.timeout_scan.fetch_min(next.0, release) > next.0 {
+            self.wake_sleepers();
+        }
+    }
+}
+
+/// All names, with the chosen one in brackets.
+fn marked(names: &[&str], chosen: &str) -> String {
+    let mark = |name: &&str| if *name == chosen { format!("[{name}]") } else { (*name).to_owned() };
+    names.iter().map(mark).collect::<Vec<_>>().join(" ")
+}
+
+fn parse(name: &str, value: &str) -> Result<i64, QueueError> {
+    value.parse().map_err(|_| QueueError::BadValue(format!("{name}: '{value}' is not a whole number")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::spec;
+
+    /// Red if the list leaves out a knob that there is, or the knob that was meant is not named.
+    #[test]
+    fn an_unknown_knob_is_answered_with_all_that_there_are_and_the_one_that_was_meant() {
+        let q = RequestQueue::builder(spec::open("null").unwrap()).scheduler("mq-deadline").build().unwrap();
+        let refused = |name: &str| {
+            let told = q.knob(name).unwrap_err();
+            assert_eq!(q.set_knob(name, "1").err(), Some(told.clone()), "{name}");
+            told.to_string()
+        };
+        let all = "scheduler, locking, size, nr_requests, nomerges, io_timeout, iostats, bypass";
+        let own = "iosched/read_expire, iosched/write_expire";
+        let text = refused("fifo_batch");
+        assert!(text.starts_with(&format!("unknown knob 'fifo_batch'; there are: {all}, {own}, ")), "{text}");
+        assert!(text.ends_with("; for the scheduler's say 'iosched/fifo_batch'"), "{text}");
+        let text = refused("iosched/slice");
+        assert!(text.starts_with(&format!("unknown knob 'iosched/slice'; there are: {all}, {own}, ")), "{text}");
+        let known = text.split(": ").nth(1).unwrap().split(", ");
+        for name in known {
+            assert!(q.knob(name).is_ok(), "{name}");
+        }
+        q.set_knob("scheduler", "none").and_then(|change| change.wait()).unwrap();
+        for name in ["fifo_batch", "iosched/fifo_batch"] {
+            let end = "; 'iosched/fifo_batch' belongs to mq-deadline, and the scheduler is none";
+            assert_eq!(refused(name), format!("unknown knob '{name}'; there are: {all}{end}"));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Completing: tags go back, the flush machine takes its steps, and every operation is handed to its submitter.
+
+use blkmq_sched::{Op, Time};
+
+use crate::device::Runner;
+use crate::queue::RequestQueue;
+use crate::queue::account::{Ending, mark_of_flush};
+use crate::queue::flush::Steps;
+use crate::request::{FlushStep, Place, Request, RqList};
+use blkmq_sync::kept;
+use blkmq_sync::tags::{Gathered, Hint, Tag};
+
+/// Tags that are to be put back, of one hardware queue at a time. So a batch of tags costs one operation on each tag
+/// word.
+struct TagBatch<'q> {
+    hctx: u16,
+    gathered: Option<Gathered<'q>>,
+}
+
+impl<'q> TagBatch<'q> {
+    const fn new() -> Self {
+        Self { hctx: 0, gathered: None }
+    }
+
+    #[inline]
+    fn add(&mut self, q: &'q RequestQueue, hint: &mut Hint, hctx: u16, tag: Tag) {
+        match &mut self.gathered {
+            Some(gathered) if hctx == self.hctx => gathered.add(tag, hint),
+            _ => self.turn_to(q, hctx).add(tag, hint),
+        }
+        if !kept("complete.tag_once") {
+            q.hctxs.get(hctx).tags.put(tag, hint);
+        }
+    }
+
+    /// Puts back the tags gathered so far, and begins with another hardware queue.
+    #[inline(never)]
+    fn turn_to(&mut self, q: &'q RequestQueue, hctx: u16) -> &mut Gathered<'q> {
+        self.put();
+        self.hctx = hctx;
+        self.gathered.insert(q.hctxs.get(hctx).tags.gather())
+    }
+
+    fn put(&mut self) {
+        if let Some(gathered) = &mut self.gathered {
+            gathered.put();
+        }
+    }
+}
+
+/// Operations that go to one submitter's completion ring, and the count of the requests that they belong to.
+struct Delivery<'q> {
+    member: u16,
+    list: RqList,
+    ending: Ending<'q>,
+}
+
+impl<'q> Delivery<'q> {
+    fn new(q: &'q RequestQueue, runner: &Runner, now: Time) -> Self {
+        Self { member: runner.member, list: RqList::new(), ending: Ending::new(q, runner.member(q), now) }
+    }
+
+    fn add(&mut self, q: &RequestQueue, part: Request<'_>) {
+        self.turn_to(q, part.index().pool());
+        self.list.push_back(part, Place::Completed);
+    }
+
+    /// From here on what is added goes to this submitter.
+    fn turn_to(&mut self, q: &RequestQueue, member: u16) {
+        if member != self.member {
+            self.send(q);
+            self.member = member;
+        }
+    }
+
+    /// Counts first, so that a submitter that has its completions finds them in the statistics.
+    fn send(&mut self, q: &RequestQueue) {
+        self.ending.publish();
+        if !self.list.is_empty() {
+            let member = q.members.get(self.member);
+            std::mem::take(&mut self.list).deliver(&q.slots, &member.completions);
+            member.wake.wake();
+        }
+    }
+}
+
+impl Runner {
+    /// Completes what has finished. Afterwards [`parked`](Self::parked) says whether flush steps wait for dispatch.
+    ///
+    /// COST: per batch one operation on each tag word concerned, one on the completion ring of each other submitter,
+    /// and one fence; per operation the two lines of its slot and this thread's counters.
+    pub(crate) fn complete(&mut self, q: &RequestQueue, now: Time) {
+        let mut tags = TagBatch::new();
+        let mut delivery = Delivery::new(q, self, now);
+        loop {
+            while self.complete_run(q, &mut tags, &mut delivery, now) {}
+            let Some(mut rq) = self.finished.pop_front(&q.slots) else { break };
+            let hctx = rq.body().hctx;
+            rq.body_mut().completed = now;
+            if rq.body().ordered {
+                self.member(q).counters.ordered(rq.body().priority.class, rq.body().op != Op::Read);
+            }
+            if let Some(tag) = rq.body_mut().tag.take() {
+                tags.add(q, &mut self.hint, hctx, tag);
+            }
+            if rq.body().flush == FlushStep::None {
+                self.deliver(q, rq, &mut delivery);
+            } else {
+                if rq.body().flush == FlushStep::Flush {
+                    delivery.ending.add_flush(&rq);
+                }
+                let steps = q.hctxs.get(hctx).flush.lock().complete(&q.slots, hctx, rq, now);
+                self.take_steps(q, steps, &mut delivery);
+            }
+        }
+        tags.put();
+        delivery.send(q);
+        // The caller looks at WAITING.
+        q.brought();
+        self.has_news = true;
+    }
+
+    /// Completes the requests at the front that are one operation each and belong to one submitter. The whole list of
+    /// them moves on at once. Returns whether there were any.
+    fn complete_run<'q>(
+        &mut self,
+        q: &'q RequestQueue,
+        tags: &mut TagBatch<'q>,
+        delivery: &mut Delivery<'_>,
+        now: Time,
+    ) -> bool {
+        let Some(member) = self.finished.with_first(&q.slots, |rq| rq.index().pool()) else { return false };
+        let counters = &self.member(q).counters;
+        let (hint, ending) = (&mut self.hint, &mut delivery.ending);
+        let mut failed = 0;
+        let run = self.finished.take_while(&q.slots, |rq| {
+            let pool = rq.index().pool();
+            let body = rq.body_mut();
+            if pool != member || body.nr_parts > 1 || body.flush != FlushStep::None {
+                return false;
+            }
+            body.completed = now;
+            if body.ordered {
+                counters.ordered(body.priority.class, body.op != Op::Read);
+            }
+            if let Some(tag) = body.tag.take() {
+                tags.add(q, hint, body.hctx, tag);
+            }
+            failed += u64::from(!body.status.is_ok());
+            ending.add(rq);
+            rq.rest_at(Place::Completed);
+            true
+        });
+        if run.is_empty() {
+            return false;
+        }
+        counters.completed(run.len() as u64);
+        if failed > 0 && kept("complete.count_failed") {
+            counters.failed(failed);
+        }
+        if member == self.member || !kept("complete.owner") {
+            self.completed.append(run);
+        } else {
+            delivery.turn_to(q, member);
+            delivery.list.append(run);
+        }
+        true
+    }
+
+    /// Does what the flush machine asks for.
+    fn take_steps(&mut self, q: &RequestQueue, mut steps: Steps, delivery: &mut Delivery<'_>) {
+        while let Some(mut rq) = steps.dispatch.pop_front(&q.slots) {
+            if rq.body().flush == FlushStep::Flush {
+                rq.body_mut().mark = mark_of_flush(q);
+            }
+            q.hctxs.get(rq.body().hctx).park(rq);
+            self.parked = true;
+        }
+        while let Some(rq) = steps.finished.pop_front(&q.slots) {
+            self.deliver(q, rq, delivery);
+        }
+    }
+
+    /// Puts requests into the flush machine.
+    pub(crate) fn insert_flushes(&mut self, q: &RequestQueue, mut flushes: RqList, now: Time) {
+        while let Some(rq) = flushes.pop_front(&q.slots) {
+            self.insert_flush(q, rq, now);
+        }
+    }
+
+    /// Puts a request into the flush machine.
+    pub(crate) fn insert_flush(&mut self, q: &RequestQueue, rq: Request<'_>, now: Time) {
+        let hctx = rq.body().hctx;
+        let steps = q.hctxs.get(hctx).flush.lock().insert(&q.slots, hctx, rq, now);
+        let mut delivery = Delivery::new(q, self, now);
+        self.take_steps(q, steps, &mut delivery);
+        debug_assert!(delivery.list.is_empty(), "nothing finishes on entering the flush machine");
+    }
+
+    /// Hands each operation of a request to its submitter: this thread's own operations to this thread, the others to
+    /// the completion rings of their submitters.
+    fn deliver(&mut self, q: &RequestQueue, rq: Request<'_>, delivery: &mut Delivery<'_>) {
+        delivery.ending.add(&rq);
+        let failed = !rq.body().status.is_ok();
+        let mut parts = 0;
+        rq.into_parts(|part| {
+            parts += 1;
+            if part.index().pool() == self.member || !kept("complete.owner") {
+                self.completed.push_back(part, Place::Completed);
+            } else {
+                delivery.add(q, part);
+            }
+        });
+        let counters = &self.member(q).counters;
+        counters.completed(parts);
+        if failed && kept("complete.count_failed") {
+            counters.failed(parts);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Issuing: from a hardware queue's issue list, in order, into the driver.
+//!
+//! # Liveness
+//! A thread that appends to an issue list drains it, or finds that another thread drains it: see `handover`. What the
+//! driver refuses stays at the head of the list, and the hardware queue is marked as stalled. Every thread that polls a
+//! stalled hardware queue tries it again. Threads that sleep are woken, so that they plan for the next try.
+//!
+//! If a hardware queue has an owner, only the owner drains its issue list. Any other thread that appends leaves a word
+//! in the inbox and wakes the owner. The owner takes the word away before it drains. Before it sleeps it looks for a
+//! word last, behind its fence.
+
+use blkmq_sched::Time;
+
+use crate::device::Runner;
+use crate::driver::{Batch, Started};
+use crate::queue::RequestQueue;
+use crate::queue::hctx::HwCtx;
+use crate::request::{Place, RqList};
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
+
+/// Rounds: how often a drainer looks again for what others appended before it leaves the rest to them.
+const DRAIN_ROUNDS: u32 = 64;
+
+impl Runner {
+    /// Drains a hardware queue's issue list, unless another thread drains it or owns it: then it is left to that
+    /// thread.
+    pub(crate) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
+        let hctx = q.hctxs.get(index);
+        if q.is_owned && kept("issue.owner") {
+            let owner = q.hctxs.layout().owner(index);
+            if owner != self.member {
+                if hctx.inbox.leave() {
+                    q.members.get(owner).wake.wake();
+                }
+                return;
+            }
+        }
+        // A thread that fell asleep after the mark was set plans for another try. So only a new mark is news.
+        let mut is_news = false;
+        let mut mark = |stalled| is_news |= !hctx.stalled.swap(stalled, Ordering::Relaxed) && stalled;
+        let drained = hctx.issue.drain(DRAIN_ROUNDS, |pending, chain| {
+            pending.take_over(&q.slots, chain, Place::IssueList);
+            let refused = !pending.is_empty() && self.offer(q, index, pending, now);
+            // Only the thread that holds the issue list writes the mark, so the mark says what the holder left behind.
+            if hctx.stalled.load(Ordering::Relaxed) != refused {
+                mark(refused);
+            }
+        });
+        if !drained {
+            mark(true);
+        }
+        self.tell_started(q);
+        if is_news {
+            q.wake_sleepers();
+        }
+    }
+
+    /// Issues what is ready without the issue list. For drivers that take concurrent calls, when no order is kept.
+    #[inline]
+    pub(crate) fn issue_directly(&mut self, q: &RequestQueue, now: Time) {
+        let mut pending = std::mem::take(&mut self.ready);
+        let index = self.ready_hctx;
+        if !pending.is_empty() && self.offer(q, index, &mut pending, now) {
+            pending.hand_over(&q.slots, &q.hctxs.get(index).issue);
+            self.touch(index);
+        }
+        self.tell_started(q);
+    }
+
+    #[inline]
+    fn tell_started(&mut self, q: &RequestQueue) {
+        if self.started.any {
+            tell(q, &std::mem::take(&mut self.started));
+        }
+    }
+
+    /// Offers requests to the driver. Returns whether the driver refused one. The refused request and those behind it
+    /// stay in `pending`.
+    fn offer(&mut self, q: &RequestQueue, index: u16, pending: &mut RqList, now: Time) -> bool {
+        let hctx: &HwCtx = q.hctxs.get(index);
+        let offered = pending.len();
+        let given_back = self.requeued.len();
+        let mut batch = Batch {
+            slots: &q.slots,
+            table: &hctx.started,
+            pending,
+            finished: &mut self.finished,
+            requeued: &mut self.requeued,
+            now,
+            timeout_ns: q.settings.timeout_ns(),
+            member: self.member,
+            started: &mut self.started,
+            refused: false,
+        };
+        q.driver.queue_rqs(index, &mut batch, now);
+        let refused = batch.refused;
+        if self.requeued.len() == given_back && hctx.gave_back.load(Ordering::Relaxed) {
+            hctx.gave_back.store(false, Ordering::Relaxed);
+        }
+        self.member(q).counters.issued((offered - pending.len()) as u64);
+        hctx.note_offer(refused);
+        debug_assert!(refused || pending.is_empty(), "a driver takes the whole batch or refuses the rest");
+        refused || !pending.is_empty()
+    }
+}
+
+/// Wakes the members that sleep and whose requests the driver has begun to work on. Called when the driver has the
+/// requests, so that its next event counts them, and under no lock.
+fn tell(q: &RequestQueue, started: &Started) {
+    if started.overflow {
+        q.wake_sleepers();
+    } else if started.len > 0 && q.live.sleepers.any() {
+        for member in &started.members[..started.len] {
+            q.members.get(*member).wake.rouse();
+        }
+    }
+    q.wake_background();
+}

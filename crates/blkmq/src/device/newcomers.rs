@@ -1,0 +1,41 @@
+//! Requests that go through the scheduler together, while the scheduler is asked.
+
+use crate::request::{FlushStep, Request};
+use blkmq_sched::{MOST_NEWCOMERS, Newcomer};
+
+/// Requests that may be handed through together: of one class, operation and hardware queue.
+#[derive(Debug)]
+pub(crate) struct Newcomers {
+    pub(crate) known: Vec<Newcomer>,
+    pub(crate) hctx: u16,
+}
+
+impl Newcomers {
+    /// Room for all that can be handed through at once, so that nothing is allocated later.
+    pub(crate) fn new() -> Self {
+        Self { known: Vec::with_capacity(MOST_NEWCOMERS), hctx: 0 }
+    }
+
+    /// Notes a request, if it may go with those that were noted before.
+    #[inline]
+    pub(crate) fn note(&mut self, rq: &Request<'_>) -> bool {
+        let body = rq.body();
+        if body.flush != FlushStep::None || body.flags.at_head || self.known.len() == MOST_NEWCOMERS {
+            return false;
+        }
+        match self.known.first() {
+            None => self.hctx = body.hctx,
+            Some(Newcomer { info: like, .. }) => {
+                let is_alike =
+                    self.hctx == body.hctx && like.op == body.op && like.priority.class == body.priority.class;
+                // In a stream, whose requests are as large as they may be, each request touches the one before.
+                let touches = self.known.last().is_some_and(|last| last.info.end() == body.sector);
+                if !is_alike || touches {
+                    return false;
+                }
+            }
+        }
+        self.known.push(Newcomer { rq: rq.id(), info: body.info() });
+        true
+    }
+}

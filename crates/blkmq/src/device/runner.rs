@@ -1,0 +1,168 @@
+//! What a thread has with it on its way through a queue: its lists, its hint for tags, and what it saw last.
+//!
+//! A submitter has a runner, and a background thread has one too. What a runner does not finish it leaves where another
+//! thread is certain to find it: see the liveness notes in `tags` and `issue`.
+
+use blkmq_sched::Time;
+
+use super::newcomers::Newcomers;
+use crate::driver::Done;
+use crate::driver::Started;
+use crate::queue::RequestQueue;
+use crate::queue::member::Member;
+use crate::request::{Place, Request, RqList};
+use blkmq_sync::tags::{Hint, Tag};
+
+/// Requests: after so many, or after as many as it brought itself if those are more, a runner goes back to its own
+/// business.
+pub(crate) const RUN_BOUND: usize = 64;
+
+/// A set of hardware queues that hold something to be issued.
+#[derive(Debug)]
+struct Touched {
+    set: Box<[u64]>,
+    len: usize,
+}
+
+/// A thread's private state: the lists that it works on, and the tag that it would like next.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    /// The thread's number among the queue's members.
+    pub(crate) member: u16,
+    pub(crate) hint: Hint,
+    /// Chosen requests with tags, on their way to the issue list of `ready_hctx`.
+    pub(crate) ready: RqList,
+    pub(crate) ready_hctx: u16,
+    touched: Touched,
+    /// Requests that go through the scheduler, while the scheduler is asked.
+    pub(crate) newcomers: Newcomers,
+    /// Finished requests that are to be completed.
+    pub(crate) finished: RqList,
+    /// The threads to tell of what the driver works on now.
+    pub(crate) started: Started,
+    /// Requests that the driver gave back.
+    pub(crate) requeued: RqList,
+    /// Completed operations of this thread's own submitter, not yet reaped.
+    pub(crate) completed: RqList,
+    /// Requests were put aside in this run. Or requests wait without room while this thread held a tag for nothing,
+    /// which took room.
+    pub(crate) parked: bool,
+    /// Since this thread was at the scheduler last, it has put tags back, or parked something, or may find free what
+    /// was held back. If another thread is at the scheduler, that thread is to look once more.
+    pub(crate) has_news: bool,
+    /// The queue was quiesced when this thread looked last, so it left things undone.
+    pub(crate) saw_quiesced: bool,
+    /// How often something had been left to others when this thread looked last.
+    pub(crate) left: u32,
+    /// The time at which the scheduler was to let go what it holds back, as this thread read it when it looked last.
+    pub(crate) planned: u64,
+    /// The time of the last `drive` that did something.
+    pub(crate) looked: Time,
+}
+
+impl Touched {
+    fn new() -> Self {
+        Self { set: vec![0; crate::request::limits::MAX_HW_QUEUES / 64].into_boxed_slice(), len: 0 }
+    }
+
+    fn add(&mut self, hctx: u16) {
+        let word = &mut self.set[usize::from(hctx / 64)];
+        let bit = 1 << (hctx % 64);
+        self.len += usize::from(*word & bit == 0);
+        *word |= bit;
+    }
+
+    fn take(&mut self) -> Option<u16> {
+        if self.len == 0 {
+            return None;
+        }
+        let (at, word) = (0u16..).zip(self.set.iter_mut()).find(|(_, word)| **word != 0)?;
+        let bit = word.trailing_zeros() as u16;
+        *word &= *word - 1;
+        self.len -= 1;
+        Some(at * 64 + bit)
+    }
+}
+
+impl Runner {
+    pub(crate) fn new(member: u16) -> Self {
+        Self {
+            member,
+            hint: Hint::new(u32::from(member)),
+            ready: RqList::new(),
+            ready_hctx: 0,
+            touched: Touched::new(),
+            newcomers: Newcomers::new(),
+            finished: RqList::new(),
+            started: Started::default(),
+            requeued: RqList::new(),
+            completed: RqList::new(),
+            parked: false,
+            has_news: false,
+            saw_quiesced: false,
+            left: 0,
+            planned: u64::MAX,
+            looked: Time(0),
+        }
+    }
+
+    pub(crate) fn member<'q>(&self, q: &'q RequestQueue) -> &'q Member {
+        q.members.get(self.member)
+    }
+
+    /// Puts a chosen request with its tag on its way to the issue list, in the order of the calls.
+    pub(crate) fn make_ready(&mut self, q: &RequestQueue, mut rq: Request<'_>, tag: Tag) {
+        rq.body_mut().tag = Some(tag);
+        self.make_ready_on(q, rq.body().hctx);
+        self.ready.push_back(rq, Place::IssueList);
+    }
+
+    /// Makes `ready` take requests for this hardware queue.
+    pub(crate) fn make_ready_on(&mut self, q: &RequestQueue, hctx: u16) {
+        if hctx != self.ready_hctx {
+            self.append_ready(q);
+            self.ready_hctx = hctx;
+        }
+    }
+
+    /// Appends what is ready to its issue list.
+    pub(crate) fn append_ready(&mut self, q: &RequestQueue) {
+        if !self.ready.is_empty() {
+            let issue = &q.hctxs.get(self.ready_hctx).issue;
+            let ready = &mut self.ready;
+            if !issue.put(|pending| pending.append(std::mem::take(ready))) {
+                std::mem::take(ready).hand_over(&q.slots, issue);
+            }
+            self.touched.add(self.ready_hctx);
+        }
+    }
+
+    /// Notes that a hardware queue's issue list is to be drained in this run.
+    pub(crate) fn touch(&mut self, hctx: u16) {
+        self.touched.add(hctx);
+    }
+
+    /// Issues what is ready and what else this thread has appended.
+    #[inline(always)]
+    pub(crate) fn issue_touched(&mut self, q: &RequestQueue, now: Time) {
+        self.append_ready(q);
+        while let Some(hctx) = self.touched.take() {
+            self.issue(q, hctx, now);
+        }
+    }
+
+    /// Asks the driver what has finished on a hardware queue.
+    pub(crate) fn poll_hctx(&mut self, q: &RequestQueue, hctx: u16, now: Time) {
+        let before = self.finished.len();
+        let mut done = Done { slots: &q.slots, finished: &mut self.finished, is_early: false };
+        q.driver.poll(hctx, &mut done, now);
+        if done.is_early {
+            q.wake_sleepers();
+        }
+        let brought = self.finished.len() - before;
+        // Threads that wait for the device's descriptors read this count.
+        if brought > 0 && self.member(q).wake.is_equipped() {
+            q.hctxs.get(hctx).note_brought(brought as u32);
+        }
+    }
+}

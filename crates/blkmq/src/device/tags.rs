@@ -1,0 +1,145 @@
+//! Tags: how a request gets one, or waits in front of the scheduler until one comes back.
+//!
+//! A request may stay behind because it lacks a tag, or because the scheduler holds it back until others complete. The
+//! thread that brings the tag or the completion finds the request: see [`liveness`](blkmq_sync::liveness).
+//!
+//! Only a thread that looked everywhere and found nothing clears WAITING. The thread does so by a compare-exchange from
+//! the word as it read it before the look. A request left behind meanwhile has changed the word, and the exchange
+//! fails. The word changes too if the gate was shut or opened under one of the holds in between. Then WAITING stays
+//! although perhaps nothing waits, and the next thread that dispatches clears it.
+
+use super::runner::Runner;
+use crate::queue::RequestQueue;
+use crate::queue::hctx::HwCtx;
+use crate::request::Request;
+use blkmq_sync::kept;
+use blkmq_sync::liveness::Told;
+use blkmq_sync::tags::Tag;
+
+impl Runner {
+    /// What each thread does for itself, unless one thread dispatches for all. First the thread takes what stands in
+    /// front of the scheduler. Then the thread takes what `choose` chooses, up to `bound`. If nothing waits any more,
+    /// the thread clears WAITING. Returns how many requests became ready.
+    pub(crate) fn dispatch_for_itself(
+        &mut self,
+        q: &RequestQueue,
+        bound: usize,
+        mut choose: impl FnMut(&mut Self, usize) -> usize,
+    ) -> usize {
+        let seen = q.live.word.load();
+        let mut chosen = 0;
+        loop {
+            if std::mem::take(&mut self.parked) || seen.is_waiting() {
+                chosen += self.dispatch_parked(q, Told::NO);
+            }
+            chosen += choose(self, bound.saturating_sub(chosen));
+            if !self.parked {
+                break;
+            }
+        }
+        // The thread at the scheduler has been told, or this thread has looked itself.
+        self.has_news = false;
+        if seen.is_waiting() && self.nothing_waits(q) {
+            let _ = q.live.word.clear_waiting(seen);
+        }
+        chosen
+    }
+
+    /// Whether no request waits anywhere for a tag or for the scheduler. The scheduler is looked at under its lock.
+    fn nothing_waits(&self, q: &RequestQueue) -> bool {
+        !q.domain(0).has_waiting()
+            && q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() == 0 && !hctx.has_marked_ctx())
+            && q.domain(0).is_idle(&self.member(q).counters)
+    }
+
+    /// Makes ready what stands in front of the scheduler, as far as there are tags. Returns how many requests became
+    /// ready.
+    pub(crate) fn dispatch_parked(&mut self, q: &RequestQueue, told: Told) -> usize {
+        let mut chosen = 0;
+        for (_, hctx) in q.hctxs.iter() {
+            while hctx.nr_parked() > 0 {
+                let Some(tag) = self.tag_or_wait(q, hctx, told) else { break };
+                match hctx.unpark(&q.slots) {
+                    Some(rq) => {
+                        self.make_ready(q, rq, tag);
+                        chosen += 1;
+                    }
+                    None => chosen += self.put_unused(q, hctx, &[tag]),
+                }
+            }
+        }
+        chosen
+    }
+
+    /// Makes a chosen request ready, or puts it aside if it lacks a tag. Returns how many requests became ready, and
+    /// whether to go on choosing.
+    pub(crate) fn give_tag(&mut self, q: &RequestQueue, rq: Request<'_>, told: Told) -> (usize, bool) {
+        let hctx = q.hctxs.get(rq.body().hctx);
+        let has_aside = hctx.nr_parked() > 0;
+        if !has_aside && let Some(tag) = hctx.tags.get(&mut self.hint) {
+            self.make_ready(q, rq, tag);
+            return (1, true);
+        }
+        hctx.park(rq);
+        // The request is on the list, so from here on this is an ordinary lack of a tag.
+        (q.live.lack(|| self.dispatch_parked(q, told)), !has_aside)
+    }
+
+    /// Takes a tag. If there is none, WAITING is set, so that a thread that brings a tag back dispatches.
+    pub(crate) fn tag_or_wait(&mut self, q: &RequestQueue, hctx: &HwCtx, told: Told) -> Option<Tag> {
+        let mut tag = [Tag(0)];
+        (self.tags_or_wait(q, hctx, &mut tag, told, true) == 1).then_some(tag[0])
+    }
+
+    /// Takes tags into the front of `out`, and returns how many. If there is none, WAITING is set, so that a thread
+    /// that brings a tag back dispatches. If `tells`, a thread that holds tags for nothing just now is to look again.
+    pub(crate) fn tags_or_wait(
+        &mut self,
+        q: &RequestQueue,
+        hctx: &HwCtx,
+        out: &mut [Tag],
+        told: Told,
+        tells: bool,
+    ) -> usize {
+        let got = hctx.tags.get_batch(&mut self.hint, out);
+        if got > 0 {
+            return got;
+        }
+        if tells && told == Told::NO {
+            hctx.note_lack();
+        }
+        q.live.lack_unless(told, || hctx.tags.get_batch(&mut self.hint, out))
+    }
+
+    /// Puts back tags that were taken for nothing, as a completer does, because another thread may have lacked a tag
+    /// meanwhile, or the room that the tag took. The caller looks again at what it chose from. Returns how many
+    /// requests of the dispatch list got a tag.
+    pub(crate) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
+        let given = self.put_back(q, hctx, tags);
+        q.brought();
+        // A tag held for nothing takes room like a request. Requests that waited meanwhile for want of room are in no
+        // thread's plug, so this thread tries them again.
+        self.parked |= q.domain(0).nr_left() > 0 && kept("dispatch.room_in_vain");
+        self.has_news = true;
+        given
+    }
+
+    /// Like [`put_unused`](Self::put_unused), but threads that wait for room are not told.
+    pub(crate) fn put_back(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
+        let mut given = 0;
+        // Requests on the dispatch list come first, so they get tags here. Otherwise several threads that look by turns
+        // at the list and at the scheduler might each find that another one holds the last tag for nothing.
+        while given < tags.len()
+            && hctx.nr_parked() > 0
+            && kept("dispatch.give_to_list")
+            && let Some(rq) = hctx.unpark(&q.slots)
+        {
+            self.make_ready(q, rq, tags[given]);
+            given += 1;
+        }
+        hctx.tags.put_batch(&tags[given..], &mut self.hint);
+        q.live.brought_tags();
+        self.parked |= hctx.nr_parked() > 0;
+        given
+    }
+}

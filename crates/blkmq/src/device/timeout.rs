@@ -1,0 +1,95 @@
+//! Requests that the driver has had for too long.
+//!
+//! One thread at a time scans the busy tags, at most once per timeout period or when the earliest deadline has come.
+//! The scan reserves an overdue request, asks the driver, and then either completes the request or lets it go on. A
+//! completion that comes meanwhile is not lost: the completer leaves its status with the scan (see `request::state`).
+
+use blkmq_sched::{RqId, Time};
+
+use crate::device::Runner;
+use crate::driver::TimeoutAction;
+use crate::queue::RequestQueue;
+use crate::request::Place;
+use crate::request::status::Status;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::{kept, order};
+
+impl Runner {
+    /// Scans if it is time. Requests that expired are among the finished ones afterwards.
+    ///
+    /// COST: a load of a line that is written once per timeout period.
+    pub(crate) fn scan_timeouts(&mut self, q: &RequestQueue, now: Time) {
+        let due = q.timeout_scan.load(Ordering::Relaxed);
+        if now.0 < due {
+            return;
+        }
+        let next = || now.after(q.settings.timeout_ns()).0;
+        let planned = next();
+        // Acquire pairs with the Release of a thread that set a shorter timeout while the scan was due. That thread
+        // moved the scan to an earlier time, which this exchange may just overwrite. So the timeout is read once more.
+        let acquire = order("timeout.begin", Ordering::Acquire);
+        if q.timeout_scan.compare_exchange(due, planned, acquire, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let mut earliest = if kept("timeout.read_again") { next() } else { planned };
+        let mut was_asked = false;
+        for (index, hctx) in q.hctxs.iter() {
+            hctx.tags.for_each_busy(|tag| {
+                if let Some(id) = hctx.started.get(tag) {
+                    earliest = earliest.min(self.check_deadline(q, index, id, now, &mut was_asked).0);
+                }
+            });
+        }
+        // A request issued from here on has a deadline no earlier than `earliest`, so the next scan does not come too
+        // late.
+        q.timeout_scan.fetch_min(earliest, Ordering::Relaxed);
+        if was_asked || earliest < planned {
+            // There are two reasons to wake the sleepers. A device that was asked about a request may know better now
+            // when the request will be done, but threads that sleep have planned by what the device said before. And a
+            // thread that looked while the scan ran saw the next scan planned later than it is now: this thread may
+            // leave, and then no thread would come in time.
+            q.wake_sleepers();
+        }
+    }
+
+    /// Handles one request that the driver was given. Returns the time at which the request must be looked at again,
+    /// and notes whether the driver was asked.
+    fn check_deadline(&mut self, q: &RequestQueue, hctx: u16, id: RqId, now: Time, was_asked: &mut bool) -> Time {
+        let never = Time(u64::MAX);
+        let Some((slot, generation)) = q.slots.find(id) else { return never };
+        if !slot.state.is_issued(generation) {
+            return never;
+        }
+        let deadline = slot.deadline.get();
+        if now < deadline {
+            return deadline;
+        }
+        if !slot.state.begin_timeout(generation) {
+            return never;
+        }
+        // Read again now that the request is reserved: the first read may have seen a deadline that is older than the
+        // state that was reserved.
+        let deadline = slot.deadline.get();
+        if now < deadline {
+            self.let_go(q, id, false);
+            return deadline;
+        }
+        let again = now.after(q.settings.timeout_ns());
+        *was_asked = true;
+        let expired = q.driver.timeout(hctx, id, now) == TimeoutAction::Done && !slot.state.is_lent();
+        if !expired {
+            slot.deadline.set(again);
+        }
+        if self.let_go(q, id, expired) { never } else { again }
+    }
+
+    /// Ends the reservation of a request. Returns whether the request is finished now.
+    fn let_go(&mut self, q: &RequestQueue, id: RqId, expired: bool) -> bool {
+        let Some(rq) = q.slots.end_timeout(id, expired) else { return false };
+        if rq.body().status == Status::Timeout {
+            self.member(q).counters.timed_out();
+        }
+        self.finished.push_back(rq, Place::Held);
+        true
+    }
+}

@@ -1,0 +1,114 @@
+//! Threads that drive a queue when the threads of its submitters do not want to.
+
+use std::time::Duration;
+
+use crate::device::Runner;
+use crate::queue::RequestQueue;
+use crate::queue::error::QueueError;
+use crate::queue::layout::Layout;
+use crate::request::clock::Clock;
+use blkmq_sync::Arc;
+use blkmq_sync::atomic::{AtomicBool, Ordering};
+use blkmq_sync::thread;
+
+/// How long a background thread sleeps on a virtual clock, which another thread moves.
+const VIRTUAL_NAP: Duration = Duration::from_millis(1);
+
+/// Background threads of a queue. Dropping this stops them. Submitters then poll for themselves again.
+#[derive(Debug)]
+#[must_use = "dropping the handle stops the threads"]
+pub struct Background {
+    q: Arc<RequestQueue>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl RequestQueue {
+    /// Starts `nr_threads` threads that poll the driver, complete, dispatch and issue. So submitters need not poll for
+    /// others to go on, and completions come while the submitters do something else. Each thread takes its share of the
+    /// hardware queues.
+    ///
+    /// # Errors
+    /// The queue has as many threads as it can, or its hardware queues are [owned](crate::driver::Driver::is_owned) by
+    /// submitters.
+    pub fn start_threads(self: &Arc<Self>, nr_threads: u16) -> Result<Background, QueueError> {
+        if self.is_owned && nr_threads > 0 {
+            return Err(QueueError::NoHardwareQueue(
+                "no background threads: each of the device's hardware queues is polled by the submitter that owns it"
+                    .to_owned(),
+            ));
+        }
+        let mut background =
+            Background { q: Arc::clone(self), stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
+        for share in 0..nr_threads {
+            let (member, _) = self.join(None)?;
+            self.members.get(member).set_background(true);
+            self.nr_background.fetch_add(1, Ordering::Relaxed);
+            let (q, stop) = (Arc::clone(self), Arc::clone(&background.stop));
+            background.threads.push(thread::spawn(move || {
+                let _membership = Membership { q: &q, member };
+                let mut runner = Runner::new(member);
+                while !stop.load(Ordering::Relaxed) {
+                    drive_share(&q, &mut runner, share, nr_threads, &stop);
+                }
+            }));
+        }
+        Ok(background)
+    }
+}
+
+/// A background thread's place in the queue. The thread leaves it also when the driver panics: submitters must not go
+/// on relying on the thread, and freezes must not wait for it. The requests in its hands are lost.
+struct Membership<'q> {
+    q: &'q RequestQueue,
+    member: u16,
+}
+
+impl Drop for Membership<'_> {
+    fn drop(&mut self) {
+        let member = self.q.members.get(self.member);
+        if member.activity.is_active() {
+            member.activity.leave();
+        }
+        self.q.nr_background.fetch_sub(1, Ordering::Relaxed);
+        member.set_background(false);
+        self.q.leave(self.member, None);
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.q.wake_sleepers();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has reported it; the queue goes on without the thread.
+            let _ = thread.join();
+        }
+        // Submitters that relied on the threads plan for themselves now.
+        self.q.wake_sleepers();
+    }
+}
+
+/// Drives the queue once and sleeps if there was nothing to do.
+fn drive_share(q: &RequestQueue, runner: &mut Runner, share: u16, nr_shares: u16, stop: &AtomicBool) {
+    let hctxs = |layout: Layout| (share..layout.len()).step_by(usize::from(nr_shares));
+    let member = runner.member(q);
+    let before = member.counters.nr_completed();
+    let now = q.clock.now();
+    runner.drive(q, hctxs, now);
+    if member.counters.nr_completed() != before {
+        return;
+    }
+    q.sleep(
+        member,
+        // As for a submitter: while the queue is quiesced no thread polls.
+        hctxs(q.hctxs.layout()).filter(|_| !runner.saw_quiesced),
+        || stop.load(Ordering::Relaxed) || runner.may_go_on(q),
+        || match &q.clock {
+            Clock::Virtual(_) => Some(VIRTUAL_NAP),
+            // Nothing is done now, though it may be due. The thread that ends the quiescence wakes the sleepers.
+            Clock::Real(_) if q.live.word.load().is_quiesced() => None,
+            Clock::Real(_) => Some(Duration::from_nanos(q.next_event(hctxs(q.hctxs.layout()), now, now).since(now))),
+        },
+    );
+}

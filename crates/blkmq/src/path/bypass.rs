@@ -1,0 +1,134 @@
+//! Passing the scheduler by: while nothing waits it would hand a request straight back.
+//!
+//! The scheduler says under its lock whether it would do so, and for which one class. The queue's word then shows this
+//! class as its gate. A thread that passes counts its requests on a line of its own, and a thread that shuts the gate
+//! reads those counts: [`word`](blkmq_sync::word) shows the interleaving. So a thread that inserts a request of another
+//! class knows of everything that has passed, and strict classes stay strict.
+//!
+//! A request never passes what another thread left to the scheduler before. The word says whether anything waits, and
+//! what was left just now makes the staging not free.
+
+use blkmq_sched::{Class, Op};
+
+use crate::device::Runner;
+use crate::queue::RequestQueue;
+use crate::queue::account::Starting;
+use crate::queue::layout::Mapping;
+use crate::request::{FlushStep, Mark, Place, RqList};
+use blkmq_sync::word::Gate;
+
+impl RequestQueue {
+    /// What may pass now.
+    ///
+    /// COST: two loads of lines that are not written while requests pass.
+    #[inline]
+    fn gate(&self) -> Option<Gate> {
+        self.live.gate(|| self.settings.locking().is_free(self))
+    }
+}
+
+impl Runner {
+    /// Starts the requests at the front of a plug that may pass the scheduler by, as far as there are tags. Returns how
+    /// many operations these requests are.
+    ///
+    /// COST: per run of one class and hardware queue, a read-modify-write of a tag word and a fence; per request, its
+    /// slot and this thread's own lines.
+    pub(crate) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
+        let q = starting.q;
+        let mut entered = 0;
+        while let Some(gate) = q.gate() {
+            let mut index = None;
+            let mut run = plug.take_while(&q.slots, |rq| {
+                let body = rq.body_mut();
+                mapping.assign(body);
+                body.flush == FlushStep::None
+                    && body.priority.class.index() == usize::from(gate.class)
+                    && !(gate.reads_only && body.op != Op::Read)
+                    && *index.get_or_insert(body.hctx) == body.hctx
+            });
+            let Some(index) = index else { return entered };
+            let wanted = run.len();
+            let passed = self.pass(starting, gate, index, &mut run);
+            entered += passed.1;
+            if q.is_concurrent {
+                self.issue_directly(q, starting.now);
+                // What the driver gave back comes before what is chosen from here on.
+                self.park_requeued(q);
+            }
+            if !plug.is_empty() || passed.0 < wanted {
+                // What is ordered behind these requests must not reach the driver before them.
+                self.append_ready(q);
+            }
+            if passed.0 < wanted {
+                run.append(std::mem::take(plug));
+                *plug = run;
+                return entered;
+            }
+            if plug.is_empty() {
+                return entered;
+            }
+        }
+        entered
+    }
+
+    /// Starts as many requests of a run as there are tags, and leaves the others in the run. Starts none if the gate is
+    /// shut before they are through. Returns how many requests were started, and how many operations these are.
+    fn pass(&mut self, starting: &Starting<'_>, gate: Gate, index: u16, run: &mut RqList) -> (usize, u64) {
+        let q = starting.q;
+        let hctx = q.hctxs.get(index);
+        self.make_ready_on(q, index);
+        let (mut limited, mut operations, mut is_special) = (0, 0, false);
+        let mut tags = hctx.tags.take(&mut self.hint, run.len());
+        let mut tagged = run.take_while(&q.slots, |rq| {
+            let Some(tag) = tags.next() else { return false };
+            is_special |= starting.mark(rq);
+            let body = rq.body_mut();
+            (body.tag, body.ordered) = (Some(tag), true);
+            limited += u64::from(body.op != Op::Read);
+            operations += u64::from(body.nr_parts);
+            rq.rest_at(Place::IssueList);
+            true
+        });
+        drop(tags);
+        if tagged.is_empty() {
+            return (0, 0);
+        }
+        let (class, requests) = (Class::ALL[usize::from(gate.class)], tagged.len());
+        let counters = &self.member(q).counters;
+        if !q.live.word.pass(gate, || counters.bypassing(class, requests as u64, limited)) {
+            counters.turned_back(class, requests as u64, limited);
+            self.turn_back(q, index, &mut tagged);
+            tagged.append(std::mem::take(run));
+            *run = tagged;
+            return (0, 0);
+        }
+        counters.passed(requests as u64);
+        if is_special {
+            tagged = tagged.take_while(&q.slots, |rq| {
+                starting.add(rq);
+                true
+            });
+        }
+        self.ready.append(tagged);
+        (requests, operations)
+    }
+
+    /// Called when the gate was shut meanwhile. The tags go back as a completer puts them back, and the requests are as
+    /// they were.
+    #[cold]
+    fn turn_back(&mut self, q: &RequestQueue, index: u16, tagged: &mut RqList) {
+        let hctx = q.hctxs.get(index);
+        for _ in 0..tagged.len() {
+            let Some(mut rq) = tagged.pop_front(&q.slots) else { break };
+            let body = rq.body_mut();
+            (body.ordered, body.mark) = (false, Mark::NONE);
+            if let Some(tag) = body.tag.take() {
+                hctx.tags.put(tag, &mut self.hint);
+            }
+            tagged.push_back(rq, Place::Plugged);
+        }
+        // Another thread may lack one of these tags, or wait for what was counted to be over. This thread looks at the
+        // scheduler next, and that look finds the other's request.
+        q.live.brought_tags();
+    }
+}

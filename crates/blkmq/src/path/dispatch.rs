@@ -1,0 +1,46 @@
+//! Choosing: from the dispatch lists, then from the scheduler or, without one, from the software queues.
+
+use blkmq_sched::Time;
+
+use crate::device::Runner;
+use crate::order::Dispatched;
+use crate::queue::RequestQueue;
+use blkmq_sync::liveness::Told;
+
+impl Runner {
+    /// Chooses up to `bound` requests and makes them ready.
+    pub(crate) fn dispatch(&mut self, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+        if q.settings.has_scheduler() {
+            return q.settings.locking().dispatch(self, q, now, bound);
+        }
+        Dispatched::all(self.dispatch_for_itself(q, bound, |runner, bound| {
+            // Read again: another thread may have lacked a tag that this thread held for nothing just now.
+            if q.live.word.load().is_waiting() { runner.dispatch_software(q, bound) } else { 0 }
+        }))
+    }
+
+    /// Without a scheduler: takes one request per software queue in turn, as far as there are tags.
+    fn dispatch_software(&mut self, q: &RequestQueue, bound: usize) -> usize {
+        let layout = q.hctxs.layout();
+        let mut chosen = 0;
+        for (index, hctx) in q.hctxs.iter() {
+            while chosen < bound && hctx.has_marked_ctx() {
+                let Some(tag) = self.tag_or_wait(q, hctx, Told::NO) else { break };
+                let taken = hctx.next_ctx().and_then(|member| {
+                    let ctx = &q.members.get(member).ctx;
+                    ctx.take(&q.slots, layout.kind_of(index), || hctx.unmark_ctx(member))
+                });
+                match taken {
+                    Some(rq) => {
+                        self.make_ready(q, rq, tag);
+                        chosen += 1;
+                    }
+                    // Another thread was faster, so this one looks at the map again.
+                    None => chosen += self.put_unused(q, hctx, &[tag]),
+                }
+            }
+        }
+        self.member(q).counters.dispatched(chosen);
+        chosen
+    }
+}

@@ -1,0 +1,149 @@
+//! One thread's way through a queue: dispatch, issue and complete, again and again until there is nothing to do.
+
+use blkmq_sched::Time;
+
+use crate::device::{RUN_BOUND, Runner};
+use crate::order::Dispatched;
+use crate::queue::RequestQueue;
+use crate::queue::layout::Layout;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
+use blkmq_sync::word::Snapshot;
+
+impl Runner {
+    /// Dispatches, issues and completes until nothing can go on. Or until this thread has done its share (`own`, or
+    /// [`RUN_BOUND`], requests) and other threads must do theirs. `dispatched` says how far dispatching came already,
+    /// if it was tried. The caller is inside the queue ([`Member::activity`]).
+    pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
+        let bound = own.max(RUN_BOUND);
+        let (mut now, mut dispatched) = (now, dispatched);
+        let mut taken = 0;
+        loop {
+            let Dispatched { chosen, gave_up } = dispatched.take().unwrap_or_else(|| self.dispatch(q, now, bound));
+            taken += chosen;
+            self.issue_touched(q, now);
+            self.park_requeued(q);
+            if !self.finished.is_empty() {
+                now = q.clock.now();
+                self.complete(q, now);
+            } else if chosen < bound && !gave_up {
+                // Dispatching went as far as it could, and the driver gave nothing back.
+                break;
+            }
+            if !self.goes_on(q) {
+                break;
+            }
+            if taken >= bound || gave_up {
+                // This thread may have nothing outstanding, and then it does not come again.
+                q.hand_on();
+                break;
+            }
+        }
+    }
+
+    /// Whether something that waits may go on because of what this thread completed.
+    fn goes_on(&self, q: &RequestQueue) -> bool {
+        self.parked || q.live.word.load().is_waiting() || (q.settings.has_scheduler() && q.domain(0).has_waiting())
+    }
+
+    /// Whether there is a reason to look again: a quiescence that held this thread up is over, or something was left to
+    /// others since this thread looked, or a time was planned that had come when this thread looked. This is the
+    /// sleeper's last look in the interleaving of [`wake`](blkmq_sync::wake). A thread that ends the quiescence, leaves
+    /// something, or plans a time is the waker there.
+    pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
+        q.live.left.read() != self.left
+            || self.saw_quiesced && !q.live.word.load().is_quiesced()
+            || self.was_early(q) && kept("sleep.planned")
+    }
+
+    /// Whether a time was planned that had come when this thread looked. Then this thread had no news and passed by the
+    /// thread at the scheduler. That thread asked the scheduler as of an earlier time, and so planned for a time that
+    /// had come meanwhile.
+    fn was_early(&self, q: &RequestQueue) -> bool {
+        let planned = q.domain(0).planned();
+        planned != self.planned && planned <= self.looked.0
+    }
+
+    /// Polls, completes and runs once: all that a thread with time to spare owes the queue. Does nothing while the
+    /// queue is quiesced. `hctxs` names this thread's hardware queues. `hctxs` is called inside the queue, where the
+    /// layout cannot change.
+    pub(crate) fn drive<I>(&mut self, q: &RequestQueue, hctxs: impl FnOnce(Layout) -> I, now: Time)
+    where
+        I: Iterator<Item = u16> + Clone,
+    {
+        let activity = &self.member(q).activity;
+        activity.enter();
+        self.drive_inside(q, hctxs, now, q.live.word.load());
+        activity.leave();
+    }
+
+    /// Like [`drive`](Self::drive), for a caller that is inside the queue and has read the queue's word there as
+    /// `seen`.
+    pub(crate) fn drive_inside<I>(
+        &mut self,
+        q: &RequestQueue,
+        hctxs: impl FnOnce(Layout) -> I,
+        now: Time,
+        seen: Snapshot,
+    ) where
+        I: Iterator<Item = u16> + Clone,
+    {
+        let left = q.live.left.read();
+        // A time that has come, the end of a quiescence, or a thread that leaves something may let requests go. The
+        // thread at the scheduler may have looked before such a change.
+        let planned = q.domain(0).planned();
+        self.has_news |= left != self.left || self.saw_quiesced || planned <= now.0;
+        (self.left, self.planned) = (left, planned);
+        self.saw_quiesced = seen.is_quiesced();
+        if !self.saw_quiesced {
+            self.looked = now;
+            let hctxs = hctxs(q.hctxs.layout());
+            for index in hctxs.clone() {
+                self.poll_hctx(q, index, now);
+            }
+            self.scan_timeouts(q, now);
+            if !self.finished.is_empty() {
+                self.complete(q, now);
+            }
+            let mut again = self.parked || (kept("runner.kick") && q.live.word.load().is_waiting());
+            for index in hctxs {
+                let hctx = q.hctxs.get(index);
+                let has_word = q.is_owned && hctx.inbox.take();
+                if has_word || hctx.stalled.load(Ordering::Relaxed) {
+                    self.touch(index);
+                    again = true;
+                }
+            }
+            if again {
+                self.run(q, 0, now, None);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::Client;
+    use crate::driver::spec::open;
+
+    #[test]
+    fn who_passed_by_looks_again_when_a_time_is_planned_that_had_come() {
+        let device = open("null,irqmode=0").expect("the spec is good");
+        let q = RequestQueue::builder(device).scheduler("mq-deadline").build().expect("the device is good");
+        let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
+        submitter.poll();
+        let looked = submitter.runner.looked.0;
+        let plan = |time| q.domain(0).set_planned(time);
+        assert!(!submitter.runner.may_go_on(&q));
+        // If the planned time is later than the look, the thread sleeps until then.
+        plan(looked + 1);
+        assert!(!submitter.runner.may_go_on(&q));
+        plan(looked);
+        assert!(submitter.runner.may_go_on(&q));
+        // The thread looks again only once: it has looked as of that time.
+        submitter.poll();
+        assert!(!submitter.runner.may_go_on(&q));
+        plan(u64::MAX);
+    }
+}

@@ -1,0 +1,139 @@
+//! Inserting: the requests of a plug go into the scheduler, where they merge with what waits there. Without a scheduler
+//! they go straight to the driver.
+
+use blkmq_sched::Time;
+
+use crate::device::Runner;
+use crate::order::{Dispatched, Inserted};
+use crate::queue::RequestQueue;
+use crate::queue::account::Starting;
+use crate::queue::hctx::HwCtx;
+use crate::queue::layout::{Layout, Mapping};
+use crate::request::status::Status;
+use crate::request::{FlushStep, Place, Request, RqList, Slots};
+use blkmq_sync::word::Snapshot;
+
+impl Runner {
+    /// Inserts what a plug holds. Requests that find no room stay in the plug, or with the scheduler's holder. Requests
+    /// of the flush machine go to it. Operations that must not wait, but would have to, are finished with
+    /// [`Status::Again`]. `seen` is the queue's word as the caller read it inside. If it says quiesced, the caller does
+    /// not run, so nothing may be started here. Returns how far dispatching came, if it was tried as far as it is this
+    /// thread's business.
+    pub(crate) fn insert(
+        &mut self,
+        q: &RequestQueue,
+        plug: &mut RqList,
+        now: Time,
+        seen: Snapshot,
+    ) -> Option<Dispatched> {
+        let mapping = q.hctxs.layout().mapping(self.member);
+        let starting = Starting::new(q, self.member(q), now);
+        let Inserted { entered, dispatched } = if q.settings.has_scheduler() {
+            let passed = if seen.gate().is_some() { self.bypass(&starting, &mapping, plug) } else { 0 };
+            let inserted = if plug.is_empty() {
+                // Everything has passed, and what waits is not this thread's.
+                Inserted { entered: 0, dispatched: Some(Dispatched::all(0)) }
+            } else {
+                q.settings.locking().insert(self, &starting, &mapping, plug, !seen.is_quiesced())
+            };
+            Inserted { entered: passed + inserted.entered, ..inserted }
+        } else {
+            let entered = self.insert_direct(&starting, &mapping, plug, seen);
+            // Unless something waits, there is nothing to dispatch.
+            let is_idle = !self.parked && !q.live.word.load().is_waiting();
+            Inserted { entered, dispatched: is_idle.then_some(Dispatched::all(0)) }
+        };
+        self.member(q).counters.entered(entered);
+        starting.finish(entered);
+        dispatched
+    }
+
+    /// Without a scheduler: starts as many requests as there are tags, and puts the rest into this submitter's software
+    /// queue. Returns how many operations there were.
+    fn insert_direct(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList, seen: Snapshot) -> u64 {
+        let q = starting.q;
+        let mut entered = 0;
+        loop {
+            let mut index = None;
+            let mut run = plug.take_while(&q.slots, |rq| {
+                let body = rq.body_mut();
+                mapping.assign(body);
+                let belongs = body.flush == FlushStep::None && *index.get_or_insert(body.hctx) == body.hctx;
+                entered += if belongs { u64::from(body.nr_parts) } else { 0 };
+                belongs
+            });
+            if let Some(index) = index {
+                self.start(starting, mapping.layout, index, &mut run, seen);
+            } else {
+                let Some(mut rq) = plug.pop_front(&q.slots) else { return entered };
+                entered += u64::from(rq.body().nr_parts);
+                starting.add(&mut rq);
+                self.insert_flush(q, rq, starting.now);
+            }
+        }
+    }
+
+    /// Starts requests of one hardware queue, in order. If something waits already, they queue up behind it.
+    fn start(&mut self, starting: &Starting<'_>, layout: Layout, index: u16, run: &mut RqList, seen: Snapshot) {
+        let (q, now) = (starting.q, starting.now);
+        let hctx = q.hctxs.get(index);
+        if !seen.is_quiesced() && !q.live.word.load().is_waiting() {
+            self.start_with_tags(starting, index, hctx, run);
+            if q.is_concurrent {
+                self.issue_directly(q, now);
+            }
+        }
+        if run.is_empty() {
+            return;
+        }
+        refuse_nowait(&q.slots, run, Place::Held, |rq| {
+            starting.refuse(&rq);
+            self.finished.push_back(rq, Place::Held);
+        });
+        if run.is_empty() {
+            // A mark for an empty software queue could stay longer than the layout of the hardware queues under which
+            // it was made.
+            return;
+        }
+        let mut rest = run.take_while(&q.slots, |rq| {
+            starting.add(rq);
+            true
+        });
+        let member = self.member(q);
+        member.ctx.append(&q.slots, layout.kind_of(index), &mut rest, || hctx.mark_ctx(self.member));
+        // The run that follows looks for tags again, with WAITING set.
+        q.live.word.set_waiting();
+    }
+
+    fn start_with_tags(&mut self, starting: &Starting<'_>, index: u16, hctx: &HwCtx, run: &mut RqList) {
+        let q = starting.q;
+        self.make_ready_on(q, index);
+        let mut tags = hctx.tags.take(&mut self.hint, run.len());
+        let tagged = run.take_while(&q.slots, |rq| {
+            let Some(tag) = tags.next() else { return false };
+            starting.add(rq);
+            rq.body_mut().tag = Some(tag);
+            rq.rest_at(Place::IssueList);
+            true
+        });
+        drop(tags);
+        if !tagged.is_empty() {
+            self.ready.append(tagged);
+            self.member(q).counters.dispatched(1);
+        }
+    }
+}
+
+/// Hands to `ended` the operations of a list that must not wait, with their status. The others stay at `place`, in
+/// order.
+pub(crate) fn refuse_nowait<'q>(slots: &'q Slots, list: &mut RqList, place: Place, mut ended: impl FnMut(Request<'q>)) {
+    for _ in 0..list.len() {
+        let Some(mut rq) = list.pop_front(slots) else { return };
+        if rq.body().flags.nowait {
+            rq.body_mut().status = Status::Again;
+            ended(rq);
+        } else {
+            list.push_back(rq, place);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Requeueing: what the driver gave back waits, without a tag, in front of the scheduler.
+
+use crate::device::Runner;
+use crate::order::insert_behind;
+use crate::queue::RequestQueue;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
+
+impl Runner {
+    /// Puts what the driver gave back on the dispatch lists, without a tag. Such a request is tried again when
+    /// something completes, or at the next poll.
+    #[inline]
+    pub(crate) fn park_requeued(&mut self, q: &RequestQueue) {
+        if !self.requeued.is_empty() {
+            self.park_some(q);
+        }
+    }
+
+    #[cold]
+    fn park_some(&mut self, q: &RequestQueue) {
+        self.member(q).counters.requeued(self.requeued.len() as u64);
+        let mut is_news = false;
+        while let Some(mut rq) = self.requeued.pop_front(&q.slots) {
+            let hctx = q.hctxs.get(rq.body().hctx);
+            let tag = rq.body_mut().tag.take();
+            if kept("requeue.in_front") {
+                hctx.park(rq);
+            } else {
+                insert_behind(q, self, rq);
+            }
+            // After the parking: a thread that sees no mark and goes to sleep either sees the request, or is woken for
+            // the new mark.
+            is_news |= !hctx.gave_back.swap(true, Ordering::Relaxed);
+            q.live.word.set_waiting();
+            if let Some(tag) = tag {
+                hctx.tags.put(tag, &mut self.hint);
+            }
+        }
+        q.live.brought_tags();
+        self.has_news = true;
+        if is_news {
+            q.wake_sleepers();
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Counting without a shared line: every thread adds to a line of its own, and readers sum the lines.
+//!
+//! This file holds what the layer counts for itself and its tests. The statistics that users know from Linux are in the
+//! modules below: `stat` is what is shown, `sums` a thread's sums, `gauge` the busy time, `range` the named ranges of
+//! sectors, and `batch` what the path calls.
+
+mod batch;
+mod gauge;
+mod range;
+mod stat;
+mod sums;
+
+use std::ops::{AddAssign, Sub};
+
+use blkmq_sched::{Class, Tally};
+
+pub use self::batch::Accounting;
+pub(crate) use self::batch::{Account, Ending, Starting, mark_of_flush};
+pub(crate) use self::range::check_ranges;
+pub use self::range::{MAX_RANGES, SectorRange};
+pub use self::stat::Stat;
+pub(crate) use self::sums::Sums;
+use blkmq_sync::Line;
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+
+/// One thread's counters. Only that thread writes them. A reader may see some counts of a batch and not the rest.
+#[derive(Debug)]
+pub(crate) struct Counters(Line<Cells>);
+
+#[derive(Debug, Default)]
+struct Cells {
+    entered: AtomicU64,
+    completed: AtomicU64,
+    ordered: [AtomicU64; 3],
+    limited: AtomicU64,
+    merges_plug: AtomicU64,
+    merges_insert: AtomicU64,
+    issued: AtomicU64,
+    requeued: AtomicU64,
+    timeouts: AtomicU64,
+    errors: AtomicU64,
+    dispatch_batches: AtomicU64,
+    contended: AtomicU64,
+    lock_wait_ns: AtomicU64,
+    bypassed: [AtomicU64; 3],
+    passed: AtomicU64,
+    staged: AtomicU64,
+    holds: AtomicU64,
+    trylock_failed: AtomicU64,
+}
+
+/// What the threads of a queue have counted since it was built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Stats {
+    /// Operations, after splitting, that left a plug.
+    pub entered: u64,
+    /// Operations, after splitting, that were handed to their submitter's completion ring.
+    pub completed: u64,
+    /// Operations that joined another one in a plug.
+    pub merges_plug: u64,
+    /// Operations and requests that joined another one in the scheduler.
+    pub merges_insert: u64,
+    /// Requests offered to the driver. A request counts each time that it is offered.
+    pub issued: u64,
+    /// Requests that the driver gave back for another try.
+    pub requeued: u64,
+    /// Requests completed because the driver gave them up to a timeout.
+    pub timeouts: u64,
+    /// Operations that completed with an error.
+    pub errors: u64,
+    /// Holds of the scheduler's lock under which a request was dispatched. Without a scheduler: batches in which tags
+    /// were taken for requests.
+    pub dispatch_batches: u64,
+    /// How often the path of a request found the scheduler's lock taken, and waited.
+    pub contended: u64,
+    /// Nanoseconds that these waits took, by [`Builder::wait_meter`](crate::Builder::wait_meter).
+    pub lock_wait_ns: u64,
+    /// Requests that passed the scheduler by.
+    pub bypassed: u64,
+    /// Requests that were left with the thread at the scheduler.
+    pub staged: u64,
+    /// How often a thread was at the scheduler, to insert or to dispatch or both.
+    pub holds: u64,
+    /// Times that a thread found another one at the scheduler, and left its requests to that one.
+    pub trylock_failed: u64,
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.entered += other.entered;
+        self.completed += other.completed;
+        self.merges_plug += other.merges_plug;
+        self.merges_insert += other.merges_insert;
+        self.issued += other.issued;
+        self.requeued += other.requeued;
+        self.timeouts += other.timeouts;
+        self.errors += other.errors;
+        self.dispatch_batches += other.dispatch_batches;
+        self.contended += other.contended;
+        self.lock_wait_ns += other.lock_wait_ns;
+        self.bypassed += other.bypassed;
+        self.staged += other.staged;
+        self.holds += other.holds;
+        self.trylock_failed += other.trylock_failed;
+    }
+}
+
+impl Sub for Stats {
+    type Output = Self;
+
+    /// What was counted since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            entered: self.entered - earlier.entered,
+            completed: self.completed - earlier.completed,
+            merges_plug: self.merges_plug - earlier.merges_plug,
+            merges_insert: self.merges_insert - earlier.merges_insert,
+            issued: self.issued - earlier.issued,
+            requeued: self.requeued - earlier.requeued,
+            timeouts: self.timeouts - earlier.timeouts,
+            errors: self.errors - earlier.errors,
+            dispatch_batches: self.dispatch_batches - earlier.dispatch_batches,
+            contended: self.contended - earlier.contended,
+            lock_wait_ns: self.lock_wait_ns - earlier.lock_wait_ns,
+            bypassed: self.bypassed - earlier.bypassed,
+            staged: self.staged - earlier.staged,
+            holds: self.holds - earlier.holds,
+            trylock_failed: self.trylock_failed - earlier.trylock_failed,
+        }
+    }
+}
+
+/// COST: a load and a store of the thread's own line; no read-modify-write.
+fn add(cell: &AtomicU64, n: u64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+fn get(cell: &AtomicU64) -> u64 {
+    cell.load(Ordering::Relaxed)
+}
+
+impl Counters {
+    pub(crate) fn new() -> Self {
+        Self(Line::new("submitter.counters", Cells::default()))
+    }
+
+    pub(crate) fn entered(&self, n: u64) {
+        let entered = self.0.entered.load(Ordering::Relaxed).wrapping_add(n);
+        // ORDERING: Release pairs with the Acquire in `nr_entered`. A reader that sees these operations in flight also
+        // sees the stamp of the busy time, which was moved before they came, so it takes no idle time for theirs.
+        self.0.entered.store(entered, Ordering::Release);
+    }
+
+    pub(crate) fn completed(&self, n: u64) {
+        let completed = self.0.completed.load(Ordering::Relaxed).wrapping_add(n);
+        // ORDERING: Release pairs with the Acquire in `nr_completed`. A reader of this count sees these operations
+        // among the entered ones. Otherwise a queue that a thread waits for would look drained too early.
+        self.0.completed.store(completed, Ordering::Release);
+    }
+
+    /// A request that the scheduler had dispatched has completed.
+    pub(crate) fn ordered(&self, class: Class, limited: bool) {
+        add(&self.0.ordered[class.index()], 1);
+        if limited {
+            add(&self.0.limited, 1);
+        }
+    }
+
+    pub(crate) fn merged_in_plug(&self) {
+        add(&self.0.merges_plug, 1);
+    }
+
+    pub(crate) fn merged_at_insert(&self, n: u64) {
+        add(&self.0.merges_insert, n);
+    }
+
+    pub(crate) fn issued(&self, n: u64) {
+        add(&self.0.issued, n);
+    }
+
+    pub(crate) fn requeued(&self, n: u64) {
+        add(&self.0.requeued, n);
+    }
+
+    pub(crate) fn timed_out(&self) {
+        add(&self.0.timeouts, 1);
+    }
+
+    pub(crate) fn failed(&self, n: u64) {
+        add(&self.0.errors, n);
+    }
+
+    pub(crate) fn dispatched(&self, batches: usize) {
+        add(&self.0.dispatch_batches, batches as u64);
+    }
+
+    /// This thread has waited `ns` nanoseconds for the scheduler's lock.
+    pub(crate) fn waited(&self, ns: u64) {
+        add(&self.0.contended, 1);
+        add(&self.0.lock_wait_ns, ns);
+    }
+
+    pub(crate) fn nr_entered(&self) -> u64 {
+        // ORDERING: Acquire pairs with the Release in `entered`.
+        self.0.entered.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn nr_completed(&self) -> u64 {
+        // ORDERING: Acquire pairs with the Release in `completed`.
+        self.0.completed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn nr_limited(&self) -> u64 {
+        get(&self.0.limited)
+    }
+
+    pub(crate) fn add_tally(&self, tally: &mut Tally) {
+        let cells = self.0.ordered.iter().chain(&self.0.bypassed);
+        for (sum, cell) in tally.completed.iter_mut().chain(&mut tally.bypassed).zip(cells) {
+            *sum += get(cell);
+        }
+    }
+
+    /// Requests of a class are about to pass the scheduler by; `limited` of them are other than reads. They are counted
+    /// before the look at the gate that decides.
+    pub(crate) fn bypassing(&self, class: Class, requests: u64, limited: u64) {
+        add(&self.0.bypassed[class.index()], requests);
+        // Their completion is counted against the requests that the scheduler let in, and these requests never came in.
+        add(&self.0.limited, limited.wrapping_neg());
+    }
+
+    /// Requests that were about to pass have passed.
+    pub(crate) fn passed(&self, requests: u64) {
+        add(&self.0.passed, requests);
+    }
+
+    /// Requests that were about to pass have not passed. For the scheduler they are over.
+    pub(crate) fn turned_back(&self, class: Class, requests: u64, limited: u64) {
+        add(&self.0.ordered[class.index()], requests);
+        add(&self.0.limited, limited);
+    }
+
+    /// Requests were left with the thread at the scheduler.
+    pub(crate) fn staged(&self, requests: u64) {
+        add(&self.0.staged, requests);
+    }
+
+    /// This thread is at the scheduler.
+    pub(crate) fn held(&self) {
+        add(&self.0.holds, 1);
+    }
+
+    /// Another thread is at the scheduler.
+    pub(crate) fn found_held(&self) {
+        add(&self.0.trylock_failed, 1);
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            entered: get(&self.0.entered),
+            completed: get(&self.0.completed),
+            merges_plug: get(&self.0.merges_plug),
+            merges_insert: get(&self.0.merges_insert),
+            issued: get(&self.0.issued),
+            requeued: get(&self.0.requeued),
+            timeouts: get(&self.0.timeouts),
+            errors: get(&self.0.errors),
+            dispatch_batches: get(&self.0.dispatch_batches),
+            contended: get(&self.0.contended),
+            lock_wait_ns: get(&self.0.lock_wait_ns),
+            bypassed: get(&self.0.passed),
+            staged: get(&self.0.staged),
+            holds: get(&self.0.holds),
+            trylock_failed: get(&self.0.trylock_failed),
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Counting requests as they begin and as they end, a batch at a time.
+
+use blkmq_sched::{Op, Time};
+
+use super::gauge::Gauge;
+use super::range::Ranges;
+use super::sums::{Group, Sums};
+use crate::queue::RequestQueue;
+use crate::queue::member::Member;
+use crate::request::{Mark, Request};
+use blkmq_sync::atomic::Ordering;
+
+/// How the statistics know what is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Accounting {
+    /// Every thread counts on lines of its own, and readers sum.
+    #[default]
+    PerThread,
+    /// Every request counts up, and down again, a number that all threads share, as Linux did before 4.14. The other
+    /// way is measured against this one. The numbers shown are the same.
+    Shared,
+}
+
+impl Accounting {
+    /// The name by which a user chooses it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PerThread => "per-thread",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+impl std::str::FromStr for Accounting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::PerThread, Self::Shared]
+            .into_iter()
+            .find(|known| known.name() == text)
+            .ok_or_else(|| format!("accounting: '{text}' is neither 'per-thread' nor 'shared'"))
+    }
+}
+
+/// What the statistics of a queue keep beside each thread's sums.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) gauge: Gauge,
+    pub(crate) is_shared: bool,
+    pub(crate) ranges: Ranges,
+}
+
+/// How a request of the queue that enters now is counted, as far as its sectors do not matter.
+#[inline]
+fn mark_now(q: &RequestQueue) -> Mark {
+    match (q.settings.iostats.load(Ordering::Relaxed), q.account.is_shared || q.account.ranges.any()) {
+        (0, _) => Mark::NONE,
+        (_, false) => Mark::PLAIN,
+        (_, true) => Mark::SPECIAL,
+    }
+}
+
+/// How one of the queue's own flushes that begins now is counted: as a flush, and never as in flight.
+pub(crate) fn mark_of_flush(q: &RequestQueue) -> Mark {
+    if mark_now(q).is_counted() { Mark::PLAIN } else { Mark::NONE }
+}
+
+impl Account {
+    pub(crate) fn new(accounting: Accounting, now: Time) -> Self {
+        Self { gauge: Gauge::new(now), is_shared: accounting == Accounting::Shared, ranges: Ranges::new() }
+    }
+}
+
+/// The gauge and this thread's sums of a range.
+fn range<'q>(q: &'q RequestQueue, member: &'q Member, place: usize) -> (&'q Gauge, &'q Sums) {
+    let sums = member.range_sums(place).expect("sums are made before a range has a place");
+    (q.account.ranges.gauge(place), sums)
+}
+
+/// Requests that begin in one go. The queue counts the operations that enter it, and but for merges there are as many
+/// requests as operations. So only the difference is counted here.
+///
+/// COST: per request a mark on its line and two looks at it; per batch the settings' line and a look at the clock's
+/// tick.
+pub(crate) struct Starting<'q> {
+    pub(crate) q: &'q RequestQueue,
+    pub(crate) now: Time,
+    pub(crate) member: &'q Member,
+    /// How requests are counted now, if they are in no range.
+    mark: Mark,
+}
+
+impl<'q> Starting<'q> {
+    /// Requests begin at `now`. Called before any other thread can see the first of them.
+    #[inline]
+    pub(crate) fn new(q: &'q RequestQueue, member: &'q Member, now: Time) -> Self {
+        let mark = mark_now(q);
+        if mark.is_counted() {
+            q.account.gauge.advance(now, || q.nr_queued() > 0);
+        }
+        Self { q, now, member, mark }
+    }
+
+    /// A request enters the queue, and no other thread has it yet.
+    #[inline]
+    pub(crate) fn add(&self, rq: &mut Request<'_>) {
+        if self.mark(rq) {
+            self.add_special(rq);
+        }
+    }
+
+    /// The first half of [`add`](Self::add), which no other thread can see yet. Returns whether there is a second half.
+    #[inline]
+    pub(crate) fn mark(&self, rq: &mut Request<'_>) -> bool {
+        let body = rq.body_mut();
+        body.mark = self.mark;
+        self.mark.is_special() || body.nr_parts > 1
+    }
+
+    /// The second half, for requests that have one.
+    #[inline(never)]
+    fn add_special(&self, rq: &mut Request<'_>) {
+        if !self.mark.is_counted() {
+            return;
+        }
+        let (account, body) = (&self.q.account, rq.body_mut());
+        let (group, merges) = (Group::of(body.op), u64::from(body.nr_parts) - 1);
+        self.member.sums.merged(group, merges);
+        if account.is_shared {
+            account.gauge.start_shared();
+        }
+        if !self.mark.is_special() || body.nr_sectors == 0 {
+            return;
+        }
+        let Some(place) = account.ranges.find(body.sector) else { return };
+        body.mark = Mark::in_range(place);
+        let (gauge, sums) = range(self.q, self.member, place);
+        gauge.advance(self.now, || self.q.nr_queued_in(place) > 0);
+        if account.is_shared {
+            gauge.start_shared();
+        }
+        sums.merged(group, merges);
+        sums.entered(merges + 1);
+    }
+
+    /// The operations of a newcomer join a request in the scheduler, which may be counted or not.
+    pub(crate) fn merge(&self, into: &Request<'_>, newcomer: &Request<'_>) {
+        let (into, operations) = (into.body(), u64::from(newcomer.body().nr_parts));
+        if !self.mark.is_counted() {
+            return;
+        }
+        if !into.mark.is_counted() {
+            return self.member.sums.skipped(operations);
+        }
+        let group = Group::of(into.op);
+        self.member.sums.merged(group, operations);
+        if let Some(place) = into.mark.place() {
+            let (_, sums) = range(self.q, self.member, place);
+            sums.entered(operations);
+            sums.merged(group, operations);
+        }
+    }
+
+    /// A request that was to enter ends instead: it would have had to wait.
+    pub(crate) fn refuse(&self, rq: &Request<'_>) {
+        if self.mark.is_counted() {
+            self.member.sums.skipped(rq.body().nr_parts.into());
+        }
+    }
+
+    /// `operations`, all those of the batch, are counted as entered.
+    #[inline]
+    pub(crate) fn finish(self, entered: u64) {
+        if !self.mark.is_counted() {
+            self.member.sums.skipped(entered);
+        }
+    }
+}
+
+/// Requests that end in one go, counted as runs of one operation.
+///
+/// COST: per request a few additions; per batch a look at the clock's tick, and per run the thread's own line. The
+/// fields keep their order so that no two sums are neighbours. Neighbouring sums would be added as one vector. The load
+/// of that vector waits until the narrower stores of the earlier sums have left the processor's store buffer.
+#[repr(C)]
+pub(crate) struct Ending<'q> {
+    requests: u64,
+    q: &'q RequestQueue,
+    sectors: u64,
+    member: &'q Member,
+    /// The times of their submission, summed.
+    submitted: u64,
+    now: Time,
+    op: Op,
+}
+
+impl<'q> Ending<'q> {
+    /// Requests end at `now`.
+    #[inline]
+    pub(crate) fn new(q: &'q RequestQueue, member: &'q Member, now: Time) -> Self {
+        Self { requests: 0, q, sectors: 0, member, submitted: 0, now, op: Op::Read }
+    }
+
+    /// A request is over.
+    #[inline]
+    pub(crate) fn add(&mut self, rq: &Request<'_>) {
+        let body = rq.body();
+        if body.mark != Mark::PLAIN {
+            if body.mark == Mark::NONE {
+                return;
+            }
+            self.add_special(rq);
+        }
+        if body.op != self.op {
+            self.turn_to(body.op);
+        }
+        self.requests += 1;
+        self.sectors += u64::from(body.nr_sectors);
+        self.submitted = self.submitted.wrapping_add(body.submitted.0);
+    }
+
+    /// The run is over, and a run of another operation begins.
+    #[cold]
+    fn turn_to(&mut self, op: Op) {
+        self.publish();
+        self.op = op;
+    }
+
+    #[inline(never)]
+    fn add_special(&self, rq: &Request<'_>) {
+        let (account, body) = (&self.q.account, rq.body());
+        let group = Group::of(body.op);
+        // The whole queue's time is counted before the request is gone from the shared line.
+        account.gauge.advance(self.now, || true);
+        if account.is_shared {
+            account.gauge.end_shared();
+        }
+        let Some(place) = body.mark.place() else { return };
+        let (gauge, sums) = range(self.q, self.member, place);
+        gauge.advance(self.now, || true);
+        if account.is_shared {
+            gauge.end_shared();
+        }
+        sums.ended(group, 1, body.nr_sectors.into(), self.now.since(body.submitted));
+    }
+
+    /// One of the queue's own flushes is over.
+    pub(crate) fn add_flush(&self, flush: &Request<'_>) {
+        let body = flush.body();
+        if body.mark.is_counted() {
+            self.member.sums.ended(Group::Flush, 1, 0, self.now.since(body.submitted));
+        }
+    }
+
+    /// Shows readers what has been added. Called before the operations are handed to other threads, so that a thread
+    /// that has its completions finds them counted.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if self.requests > 0 {
+            self.q.account.gauge.advance(self.now, || true);
+            // A batch's time may be older than what another thread submitted meanwhile, by less than the batch took.
+            let ns = self.requests.wrapping_mul(self.now.0).wrapping_sub(self.submitted);
+            let ns = u64::try_from(ns.cast_signed()).unwrap_or(0);
+            self.member.sums.ended(Group::of(self.op), self.requests, self.sectors, ns);
+            (self.requests, self.sectors, self.submitted) = (0, 0, 0);
+        }
+    }
+}
+
+impl Member {
+    /// A request that had begun, and was counted among those that entered, ends because it would have to wait. It
+    /// counts as if it had not begun.
+    #[cold]
+    pub(crate) fn account_refuse(&self, q: &RequestQueue, rq: &mut Request<'_>) {
+        let body = rq.body_mut();
+        let mark = std::mem::replace(&mut body.mark, Mark::NONE);
+        if !mark.is_counted() {
+            return;
+        }
+        let (group, operations) = (Group::of(body.op), u64::from(body.nr_parts));
+        let merges = operations - 1;
+        self.sums.merged(group, merges.wrapping_neg());
+        self.sums.skipped(operations);
+        if q.account.is_shared {
+            q.account.gauge.end_shared();
+        }
+        if let Some(place) = mark.place() {
+            let (gauge, sums) = range(q, self, place);
+            if q.account.is_shared {
+                gauge.end_shared();
+            }
+            sums.merged(group, merges.wrapping_neg());
+            sums.entered(operations.wrapping_neg());
+        }
+    }
+
+    /// A request that had begun joins another one in the scheduler. It has waited for its turn to be inserted.
+    pub(crate) fn account_merge(&self, q: &RequestQueue, absorbed: &Request<'_>) {
+        let absorbed = absorbed.body();
+        if !absorbed.mark.is_counted() {
+            return;
+        }
+        let group = Group::of(absorbed.op);
+        self.sums.merged(group, 1);
+        if q.account.is_shared {
+            q.account.gauge.end_shared();
+        }
+        if let Some(place) = absorbed.mark.place() {
+            let (gauge, sums) = range(q, self, place);
+            sums.merged(group, 1);
+            if q.account.is_shared {
+                gauge.end_shared();
+            }
+        }
+    }
+
+    /// A request in the scheduler joins another one. If the absorbed request is the older one, the other also counts
+    /// its time from then on.
+    pub(crate) fn account_join(&self, q: &RequestQueue, survivor: &Request<'_>, absorbed: &Request<'_>) {
+        self.account_merge(q, absorbed);
+        let (survivor, absorbed) = (survivor.body(), absorbed.body());
+        if !absorbed.mark.is_counted() {
+            return;
+        }
+        let older = if survivor.mark.is_counted() { survivor.submitted.since(absorbed.submitted) } else { 0 };
+        self.sums.lasted(Group::of(absorbed.op), older);
+        if let Some(place) = survivor.mark.place() {
+            range(q, self, place).1.lasted(Group::of(absorbed.op), older);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What a queue, or a range of its sectors, keeps only once: up to which time its busy time has been counted.
+
+use blkmq_sched::Time;
+
+use super::sums::Sums;
+use crate::queue::account::Stat;
+use blkmq_sync::Line;
+use blkmq_sync::atomic::{AtomicU64, Ordering};
+
+/// The length of a tick as a power of two, in ns: busy time is counted in ticks of 2^20 ns, where Linux counts jiffies.
+/// A power of two needs a shift and no division. It also has no rhythm in common with loads whose period is in whole
+/// milliseconds.
+const TICK_SHIFT: u32 = 20;
+
+/// The busy time, and, for [`Accounting::Shared`](crate::Accounting::Shared) alone, what is in flight.
+///
+/// Time is counted from tick to tick. A thread that starts or ends requests moves the stamp to its own tick, and counts
+/// the time between as busy if something was in flight. The end of a request proves that something was in flight; at a
+/// start the thread has to look. So a request that neither begins nor ends a tick counts nothing, and one that lies
+/// across the edge of a tick counts the whole tick. Over many requests the sum is right.
+#[derive(Debug)]
+pub(crate) struct Gauge(Line<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Up to which tick the busy time has been counted.
+    stamp: AtomicU64,
+    ticks: AtomicU64,
+    in_flight: AtomicU64,
+}
+
+impl Gauge {
+    pub(crate) fn new(now: Time) -> Self {
+        let shared = Shared { stamp: AtomicU64::new(0), ticks: AtomicU64::new(0), in_flight: AtomicU64::new(0) };
+        let gauge = Self(Line::new("queue.gauge", shared));
+        gauge.reset(now);
+        gauge
+    }
+
+    /// Starts from zero at the next edge of a tick, so that never more than the time that passes is counted.
+    pub(crate) fn reset(&self, now: Time) {
+        self.0.stamp.store(now.0.div_ceil(1 << TICK_SHIFT), Ordering::Relaxed);
+        self.0.ticks.store(0, Ordering::Relaxed);
+    }
+
+    /// Moves the stamp to the tick of `now`, and counts the time since if `is_busy`.
+    ///
+    /// COST: a load of a line that is written at most once a tick; once a tick, one compare-exchange and, at a start,
+    /// the sum over all threads' lines.
+    #[inline]
+    pub(crate) fn advance(&self, now: Time, is_busy: impl Fn() -> bool) {
+        let tick = now.0 >> TICK_SHIFT;
+        let stamp = self.0.stamp.load(Ordering::Relaxed);
+        if tick > stamp {
+            self.advance_to(tick, stamp, is_busy);
+        }
+    }
+
+    /// Looks whether the queue is busy before it moves the stamp. A request that starts afterwards has moved the stamp
+    /// itself, or found it where it should be. So the exchange fails, and idle time is not counted as that request's.
+    #[cold]
+    fn advance_to(&self, tick: u64, mut stamp: u64, is_busy: impl Fn() -> bool) {
+        while tick > stamp {
+            let busy = is_busy();
+            // ORDERING: Relaxed is enough for the stamp alone; see `Counters::entered` for what must be seen with it.
+            match self.0.stamp.compare_exchange(stamp, tick, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) if busy => {
+                    self.0.ticks.fetch_add(tick - stamp, Ordering::Relaxed);
+                    return;
+                }
+                Ok(_) => return,
+                Err(seen) => stamp = seen,
+            }
+        }
+    }
+
+    /// A request began, in the line that all threads write.
+    pub(crate) fn start_shared(&self) {
+        self.0.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request is over, in the line that all threads write.
+    pub(crate) fn end_shared(&self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many requests are in flight, by the line that all threads write.
+    pub(crate) fn nr_shared(&self) -> u64 {
+        self.0.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// All that is shown, from the sums of all threads and from `in_flight`, which is what these sums say. While the
+    /// statistics are on, this counts the busy time up to now; otherwise a long request would show none until it ends.
+    /// While they are off it does not: what seems to be in flight may be requests that are about to say that they do
+    /// not count, and the stamp may be old.
+    pub(crate) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
+        if in_flight > 0 && is_on {
+            self.advance(now, || true);
+        }
+        let io_ticks = (self.0.ticks.load(Ordering::Relaxed) << TICK_SHIFT) / 1_000_000;
+        Stat { in_flight, io_ticks, ..Sums::stat(all) }
+    }
+}
+
+/// Operations that entered and are not gone, by the counts of the threads, which are read one after the other. A look
+/// while requests move may miss the beginning of a request whose end it sees. So the difference is held at zero.
+pub(crate) fn in_flight(entered: impl Iterator<Item = u64>, gone: impl Iterator<Item = u64>) -> u64 {
+    // First those that are gone: a request that moves between the two sums then counts as in flight.
+    let gone = gone.fold(0_u64, u64::wrapping_add);
+    let entered = entered.fold(0_u64, u64::wrapping_add);
+    u64::try_from(entered.wrapping_sub(gone).cast_signed()).unwrap_or(0)
+}

@@ -1,0 +1,225 @@
+//! Named ranges of a device's sectors with statistics of their own: Linux's partitions.
+
+use std::sync::OnceLock;
+
+use blkmq_sched::Time;
+
+use super::gauge::{Gauge, in_flight};
+use super::sums::Sums;
+use crate::queue::RequestQueue;
+use crate::queue::account::Stat;
+use crate::queue::error::QueueError;
+use blkmq_sync::Mutex;
+use blkmq_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Ranges that a queue can have.
+pub const MAX_RANGES: usize = 64;
+
+/// A named range of sectors whose requests are also counted apart, as Linux counts those of a partition.
+///
+/// A request belongs to the range in which its first sector lies when it enters the queue, as a bio belongs to the
+/// partition it was sent to. Operations without sectors belong to none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SectorRange {
+    /// What the range is called; no spaces.
+    pub name: String,
+    /// First sector, in units of 512 bytes.
+    pub first: u64,
+    /// Length in sectors of 512 bytes, at least one.
+    pub nr_sectors: u64,
+}
+
+impl SectorRange {
+    /// The first sector behind the range.
+    const fn end(&self) -> u64 {
+        self.first.saturating_add(self.nr_sectors)
+    }
+}
+
+/// Checks ranges against each other and the device.
+pub(crate) fn check_ranges(ranges: &[SectorRange], capacity: u64) -> Result<(), QueueError> {
+    let bad = |text: String| Err(QueueError::BadValue(text));
+    if ranges.len() > MAX_RANGES {
+        return bad(format!("{} ranges are more than {MAX_RANGES}", ranges.len()));
+    }
+    for (at, range) in ranges.iter().enumerate() {
+        let SectorRange { name, first, nr_sectors } = range;
+        if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return bad(format!("range {name:?}: a name has at least one character, and no spaces"));
+        }
+        if *nr_sectors == 0 {
+            return bad(format!("range '{name}': a range has at least one sector"));
+        }
+        if first.checked_add(*nr_sectors).is_none_or(|end| end > capacity) {
+            return bad(format!("range '{name}': {first}+{nr_sectors} ends behind the device's {capacity} sectors"));
+        }
+        for other in &ranges[..at] {
+            if other.name == *name {
+                return bad(format!("range '{name}': there are two of this name"));
+            }
+            if other.first < range.end() && *first < other.end() {
+                return bad(format!("range '{name}' overlaps range '{}'", other.name));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a range's sectors lie, and where its sums are.
+#[derive(Debug, Default)]
+struct Bound {
+    first: AtomicU64,
+    end: AtomicU64,
+    place: AtomicUsize,
+}
+
+/// The ranges of a queue. A range keeps its place, and so its sums, as long as it keeps its name.
+///
+/// The ranges change only while the queue is frozen, drained and quiesced: no request has a place then, and no thread
+/// looks one up or counts.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    /// The ranges by place.
+    named: Mutex<Vec<Option<SectorRange>>>,
+    /// The ranges in the order of their sectors; the first `len` are in use.
+    bounds: Box<[Bound]>,
+    len: AtomicUsize,
+    gauges: OnceLock<Box<[Gauge]>>,
+}
+
+impl Ranges {
+    pub(crate) fn new() -> Self {
+        Self {
+            named: Mutex::new(Vec::new()),
+            bounds: (0..MAX_RANGES).map(|_| Bound::default()).collect(),
+            len: AtomicUsize::new(0),
+            gauges: OnceLock::new(),
+        }
+    }
+
+    /// Whether the queue has any ranges.
+    ///
+    /// COST: one load of a line that is written when the ranges change.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.len.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the queue ever had a range, so that threads need sums for it.
+    pub(crate) fn ever(&self) -> bool {
+        self.gauges.get().is_some()
+    }
+
+    pub(crate) fn gauge(&self, place: usize) -> &Gauge {
+        &self.gauges.get().expect("gauges are made before a range has a place")[place]
+    }
+
+    /// The place of the range in which a sector lies.
+    ///
+    /// COST: a search by halves over the ranges.
+    pub(crate) fn find(&self, sector: u64) -> Option<usize> {
+        let bounds = &self.bounds[..self.len.load(Ordering::Relaxed)];
+        let behind = bounds.partition_point(|bound| bound.first.load(Ordering::Relaxed) <= sector);
+        let bound = &bounds[behind.checked_sub(1)?];
+        (sector < bound.end.load(Ordering::Relaxed)).then(|| bound.place.load(Ordering::Relaxed))
+    }
+}
+
+impl RequestQueue {
+    /// The ranges, in the order of their sectors, with their statistics.
+    #[must_use]
+    pub fn range_stats(&self) -> Vec<(SectorRange, Stat)> {
+        let now = self.clock.now();
+        let ranges = &self.account.ranges;
+        let mut stats: Vec<_> = {
+            let named = ranges.named.lock();
+            let known = named.iter().enumerate().filter_map(|(place, range)| Some((place, range.clone()?)));
+            known.map(|(place, range)| (range, self.range_stat(place, now))).collect()
+        };
+        stats.sort_by_key(|(range, _)| range.first);
+        stats
+    }
+
+    fn range_stat(&self, place: usize, now: Time) -> Stat {
+        self.account.ranges.gauge(place).stat(
+            now,
+            self.nr_queued_in(place),
+            self.settings.has_iostats(),
+            self.range_sums(place),
+        )
+    }
+
+    /// Requests of a range in the queue.
+    pub(crate) fn nr_queued_in(&self, place: usize) -> u64 {
+        if self.account.is_shared {
+            return self.account.ranges.gauge(place).nr_shared();
+        }
+        let all = self.range_sums(place);
+        in_flight(all.clone().map(Sums::nr_entered), all.map(Sums::nr_gone))
+    }
+
+    fn range_sums(&self, place: usize) -> impl Iterator<Item = &Sums> + Clone {
+        self.members.iter().filter_map(move |(_, member)| member.range_sums(place))
+    }
+
+    /// Replaces the ranges. The sums of a range go on if a range of the same name was there. The queue is frozen,
+    /// drained and quiesced, or no other thread has it yet. The caller holds the control lock.
+    pub(crate) fn install_ranges(&self, mut new: Vec<SectorRange>) {
+        let ranges = &self.account.ranges;
+        let now = self.clock.now();
+        if !new.is_empty() {
+            let _ = ranges.gauges.get_or_init(|| (0..MAX_RANGES).map(|_| Gauge::new(now)).collect());
+            self.members.iter().for_each(|(_, member)| member.make_range_sums());
+        }
+        new.sort_by_key(|range| range.first);
+        let mut named = ranges.named.lock();
+        named.resize(MAX_RANGES, None);
+        for range in named.iter_mut() {
+            range.take_if(|known| new.iter().all(|new| new.name != known.name));
+        }
+        for (bound, range) in ranges.bounds.iter().zip(&new) {
+            let is_it = |known: &Option<SectorRange>| known.as_ref().is_some_and(|known| known.name == range.name);
+            let place = named.iter().position(is_it).unwrap_or_else(|| {
+                let place = named.iter().position(Option::is_none).expect("there are places for the most ranges");
+                self.reset_range(place, now);
+                place
+            });
+            named[place] = Some(range.clone());
+            bound.first.store(range.first, Ordering::Relaxed);
+            bound.end.store(range.end(), Ordering::Relaxed);
+            bound.place.store(place, Ordering::Relaxed);
+        }
+        ranges.len.store(new.len(), Ordering::Relaxed);
+    }
+
+    fn reset_range(&self, place: usize, now: Time) {
+        self.account.ranges.gauge(place).reset(now);
+        self.range_sums(place).for_each(Sums::reset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(name: &str, first: u64, nr_sectors: u64) -> SectorRange {
+        SectorRange { name: name.to_owned(), first, nr_sectors }
+    }
+
+    #[test]
+    fn bad_ranges_are_refused_with_a_reason() {
+        let refused = |ranges: &[SectorRange]| check_ranges(ranges, 1000).expect_err("the ranges are bad").to_string();
+        assert_eq!(refused(&[range("a b", 0, 1)]), "range \"a b\": a name has at least one character, and no spaces");
+        assert_eq!(refused(&[range("", 0, 1)]), "range \"\": a name has at least one character, and no spaces");
+        assert_eq!(refused(&[range("a", 5, 0)]), "range 'a': a range has at least one sector");
+        assert_eq!(refused(&[range("a", 999, 2)]), "range 'a': 999+2 ends behind the device's 1000 sectors");
+        assert!(refused(&[range("a", u64::MAX, 2)]).contains("ends behind"));
+        assert_eq!(refused(&[range("a", 0, 8), range("b", 7, 8)]), "range 'b' overlaps range 'a'");
+        assert_eq!(refused(&[range("b", 7, 8), range("a", 0, 8)]), "range 'a' overlaps range 'b'");
+        assert_eq!(refused(&[range("a", 0, 8), range("a", 8, 8)]), "range 'a': there are two of this name");
+        let many: Vec<_> = (0..65).map(|at| range(&at.to_string(), at, 1)).collect();
+        assert_eq!(refused(&many), "65 ranges are more than 64");
+        assert_eq!(check_ranges(&many[..64], 1000), Ok(()));
+        assert_eq!(check_ranges(&[range("b", 8, 992), range("a", 0, 8)], 1000), Ok(()));
+    }
+}

@@ -1,0 +1,36 @@
+//! Which devices are behind a queue.
+//!
+//! A device serves one queue at a time. Each queue counts its tags and its requests on its own, so the requests of a
+//! second queue would be taken for those of the first.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use crate::driver::Driver;
+use crate::queue::error::QueueError;
+use blkmq_sync::Arc;
+
+/// The addresses of the drivers. No thread waits for this on the path of a request.
+static ATTACHED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+
+/// A device's place behind a queue. The place is free again when this is dropped. The device outlives this value, so no
+/// other device has its address until then.
+#[derive(Debug)]
+pub(crate) struct Attached(usize);
+
+impl Attached {
+    pub(crate) fn new(driver: &Arc<dyn Driver>) -> Result<Self, QueueError> {
+        let address = Arc::as_ptr(driver).addr();
+        if !ATTACHED.lock().unwrap_or_else(PoisonError::into_inner).insert(address) {
+            let text = format!("the device '{}' is behind a queue already; it serves one at a time", driver.name());
+            return Err(QueueError::BadDevice(text));
+        }
+        Ok(Self(address))
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        ATTACHED.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}

@@ -1,0 +1,245 @@
+//! What was left with the holder of the scheduler and is not in the scheduler yet.
+//!
+//! What was left first is taken first, in rounds. The [`ROUNDS`] requests that were left first stand in front. Each
+//! round takes one request of each member that has some in front. This gives two promises. A request waits only for
+//! those that were there when it came, and for a few more, however much other members leave behind it. And among those
+//! in front no member's k-th request waits for another member's (k + 1)-th.
+//!
+//! Requests for which the scheduler had no room stay in one list per member, class and sync or async. So the order
+//! within each list is kept, and no list holds up another. Room that comes goes round the members that wait for it: no
+//! member gets room twice before another member that could use it. Within a member the highest class has room first,
+//! and within a class sync and async requests take turns.
+
+use blkmq_sched::Class;
+
+use crate::request::limits::MAX_MEMBERS;
+use crate::request::{Place, Request, RqList, Slots};
+
+/// How many requests stand in front and are taken in rounds before the next ones come to the front.
+const ROUNDS: usize = 64;
+
+/// A set of members.
+type Set = [u64; MAX_MEMBERS / 64];
+
+/// The number of kinds of requests, async and sync of each class. No kind holds up another for want of room.
+const NR_KINDS: usize = 2 * Class::ALL.len();
+
+/// The requests of one member that wait.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The requests that are taken in the rounds, in the order in which the member left them.
+    incoming: RqList,
+    /// The requests that found no room, by kind.
+    without_room: [RqList; NR_KINDS],
+    /// Which requests of a class look for room first: 0 for async, 1 for sync.
+    turn: usize,
+}
+
+impl Waiting {
+    /// Tries the oldest request of one kind after the other, until `insert` takes one. The highest class comes first,
+    /// since a request of a lower class that is let in keeps its room while it waits for the higher class. Returns
+    /// whether `insert` took one.
+    fn retry_one<'q>(
+        &mut self,
+        slots: &'q Slots,
+        insert: &mut impl FnMut(Request<'q>) -> Result<(), Request<'q>>,
+    ) -> bool {
+        for step in 0..NR_KINDS {
+            let kind = step ^ self.turn;
+            let list = &mut self.without_room[kind];
+            let Some(rq) = list.pop_front(slots) else { continue };
+            match insert(rq) {
+                Ok(()) => {
+                    self.turn = 1 - kind % 2;
+                    return true;
+                }
+                Err(rq) => list.push_front(rq, Place::Staged),
+            }
+        }
+        false
+    }
+}
+
+/// What was left with the holder, by member.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    members: Vec<Waiting>,
+    /// The members that have requests in the present rounds.
+    incoming: Set,
+    /// The member whose turn is next.
+    turn: usize,
+    nr_incoming: usize,
+    /// The requests that were left since the present rounds began.
+    later: RqList,
+    /// The members that have requests that found no room.
+    without_room: Set,
+    /// The member of `without_room` that looks for room first.
+    retry_turn: usize,
+    nr_without_room: usize,
+}
+
+/// The list in which a request without room waits. No request passes another one in its list.
+fn kind(rq: &Request<'_>) -> usize {
+    2 * rq.body().priority.class.index() + usize::from(rq.body().is_sync())
+}
+
+fn bit(member: usize) -> (usize, u64) {
+    (member / 64, 1 << (member % 64))
+}
+
+/// The first member of the set at or behind `from`, going round.
+fn next(set: &Set, from: usize) -> Option<usize> {
+    let at = from / 64 % set.len();
+    (0..=set.len()).find_map(|step| {
+        let place = (at + step) % set.len();
+        let below = (1 << (from % 64)) - 1;
+        let word = match step {
+            0 => set[place] & !below,
+            _ if step == set.len() => set[place] & below,
+            _ => set[place],
+        };
+        (word != 0).then(|| place * 64 + word.trailing_zeros() as usize)
+    })
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Backlog {
+    pub(crate) fn new() -> Self {
+        let nobody = [0; MAX_MEMBERS / 64];
+        Self {
+            members: Vec::new(),
+            incoming: nobody,
+            turn: 0,
+            nr_incoming: 0,
+            later: RqList::new(),
+            without_room: nobody,
+            retry_turn: 0,
+            nr_without_room: 0,
+        }
+    }
+
+    /// Makes room for what a member leaves. Called when it joins.
+    pub(crate) fn reserve(&mut self, member: u16) {
+        let len = self.members.len().max(usize::from(member) + 1);
+        self.members.resize_with(len, Waiting::default);
+    }
+
+    /// Adds requests that were left, in the order in which they were left.
+    pub(crate) fn add(&mut self, left: RqList) {
+        self.later.append(left);
+    }
+
+    /// Takes all requests, in the order in which they were left, if no rounds have begun and nothing waits for room.
+    pub(crate) fn take_all(&mut self) -> Option<RqList> {
+        (self.nr_incoming == 0 && self.nr_without_room == 0).then(|| std::mem::take(&mut self.later))
+    }
+
+    /// Whether nothing waits here.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nr_incoming == 0 && self.later.is_empty() && self.nr_without_room == 0
+    }
+
+    /// Whether something waits that was not tried yet.
+    #[inline]
+    pub(crate) fn is_untried(&self) -> bool {
+        self.nr_incoming > 0 || !self.later.is_empty()
+    }
+
+    /// Requests that wait here.
+    pub(crate) fn len(&self) -> usize {
+        self.nr_incoming + self.later.len() + self.nr_without_room
+    }
+
+    /// Whether requests of the same kind and member wait for room. If so, this request goes behind them.
+    #[inline]
+    pub(crate) fn is_blocked(&self, rq: &Request<'_>) -> bool {
+        self.lacks_room() && self.is_behind_some(rq)
+    }
+
+    #[cold]
+    fn is_behind_some(&self, rq: &Request<'_>) -> bool {
+        let member = usize::from(rq.index().pool());
+        let (word, bit) = bit(member);
+        self.without_room[word] & bit != 0 && !self.members[member].without_room[kind(rq)].is_empty()
+    }
+
+    /// The next request whose turn it is, which the caller tries.
+    pub(crate) fn take<'q>(&mut self, slots: &'q Slots) -> Option<Request<'q>> {
+        if self.nr_incoming == 0 {
+            self.begin_rounds(slots);
+        }
+        let member = next(&self.incoming, self.turn)?;
+        self.turn = member + 1;
+        let list = &mut self.members[member].incoming;
+        let rq = list.pop_front(slots);
+        if list.is_empty() {
+            let (word, bit) = bit(member);
+            self.incoming[word] &= !bit;
+        }
+        self.nr_incoming -= 1;
+        rq
+    }
+
+    fn begin_rounds(&mut self, slots: &Slots) {
+        while self.nr_incoming < ROUNDS
+            && let Some(rq) = self.later.pop_front(slots)
+        {
+            self.nr_incoming += 1;
+            let member = usize::from(rq.index().pool());
+            let (word, bit) = bit(member);
+            self.incoming[word] |= bit;
+            self.members[member].incoming.push_back(rq, Place::Staged);
+        }
+    }
+
+    /// Puts down a request for which there is no room.
+    pub(crate) fn put_without_room(&mut self, rq: Request<'_>) {
+        let member = usize::from(rq.index().pool());
+        let (word, bit) = bit(member);
+        self.without_room[word] |= bit;
+        self.nr_without_room += 1;
+        self.members[member].without_room[kind(&rq)].push_back(rq, Place::Staged);
+    }
+
+    /// Whether something waits for room.
+    #[inline]
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.nr_without_room > 0
+    }
+
+    /// Tries the requests that wait for room, the oldest of each list first. A request that `insert` gives back stays
+    /// where it was. Returns how many `insert` took.
+    pub(crate) fn retry<'q>(
+        &mut self,
+        slots: &'q Slots,
+        mut insert: impl FnMut(Request<'q>) -> Result<(), Request<'q>>,
+    ) -> usize {
+        let before = self.nr_without_room;
+        let mut set = self.without_room;
+        while let Some(member) = next(&set, self.retry_turn) {
+            let (word, bit) = bit(member);
+            let waiting = &mut self.members[member];
+            if waiting.retry_one(slots, &mut insert) {
+                self.nr_without_room -= 1;
+                // Only a member that got room gives up its turn. Otherwise looks in vain would bring the turn round to
+                // the same member each time that there is room.
+                self.retry_turn = member + 1;
+            } else {
+                set[word] &= !bit;
+                if waiting.without_room.iter().all(RqList::is_empty) {
+                    self.without_room[word] &= !bit;
+                }
+            }
+        }
+        before - self.nr_without_room
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! Software queues: where a submitter's requests wait for a tag when there is no scheduler.
+
+use crate::queue::layout::HctxType;
+use crate::request::{Place, Request, RqList, Slots};
+use blkmq_sync::{Line, Mutex};
+
+/// A submitter's software queue, one list per type of hardware queue.
+///
+/// Its submitter appends, and any thread that finds a tag takes from the front. So it has a lock, on a line of its own,
+/// that is taken only while requests wait.
+#[derive(Debug)]
+pub(crate) struct SwCtx(Line<Mutex<[RqList; HctxType::COUNT]>>);
+
+impl SwCtx {
+    pub(crate) fn new() -> Self {
+        Self(Line::new("ctx.lists", Mutex::new([RqList::new(), RqList::new(), RqList::new()])))
+    }
+
+    /// Appends what is in `list`. `mark` runs under the lock, so that the mark is set exactly when the queue is not
+    /// empty.
+    pub(crate) fn append(&self, slots: &Slots, kind: HctxType, list: &mut RqList, mark: impl FnOnce()) {
+        let mut lists = self.0.lock();
+        let all = list.take_while(slots, |rq| {
+            rq.rest_at(Place::SoftwareQueue);
+            true
+        });
+        lists[kind as usize].append(all);
+        mark();
+    }
+
+    /// Takes the oldest request. `unmark` runs under the lock when the list is empty afterwards.
+    pub(crate) fn take<'q>(&self, slots: &'q Slots, kind: HctxType, unmark: impl FnOnce()) -> Option<Request<'q>> {
+        let mut lists = self.0.lock();
+        let list = &mut lists[kind as usize];
+        let rq = list.pop_front(slots);
+        if list.is_empty() {
+            unmark();
+        }
+        rq
+    }
+
+    pub(crate) fn lens(&self) -> [usize; HctxType::COUNT] {
+        let lists = self.0.lock();
+        [lists[0].len(), lists[1].len(), lists[2].len()]
+    }
+}

@@ -1,0 +1,235 @@
+//! What is ordered together: a scheduler under its lock, and what threads know of it without the lock.
+
+use super::hold::Hold;
+use crate::queue::RequestQueue;
+use crate::queue::account::Counters;
+use crate::request::clock::{Clock, Time};
+use blkmq_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use blkmq_sync::staging::Staging;
+use blkmq_sync::{Line, Mutex, MutexGuard, kept};
+
+/// What is waited for on the way to the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wait {
+    /// A thread waits for the scheduler's lock.
+    Lock,
+    /// A request that was made ready for another thread to insert waits until that thread has inserted it, or merged
+    /// it, or found no room. This also counts if the other thread had just gone, and the request's own thread inserts
+    /// it.
+    Staged,
+}
+
+/// The function that is called with each wait, and the clock that measures waits: the machine's exact clock, whatever
+/// the queue's clock is.
+#[derive(Debug, Clone)]
+pub(crate) struct WaitObserver {
+    clock: Clock,
+    tell: fn(Wait, u64),
+}
+
+impl WaitObserver {
+    pub(crate) fn new(tell: fn(Wait, u64)) -> Self {
+        Self { clock: Clock::real(), tell }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(crate) fn tell(&self, wait: Wait, since: Time, now: Time) {
+        (self.tell)(wait, now.since(since));
+    }
+}
+
+/// The lock, with how waits for it are measured.
+#[derive(Debug)]
+struct Lock {
+    hold: Mutex<Hold>,
+    /// Tells the calling thread's CPU time, in ns.
+    wait_meter: Option<fn() -> u64>,
+    wait_observer: Option<WaitObserver>,
+}
+
+/// What other threads see without locking. The counts lie apart from the lock, so that a look does not take the lock's
+/// line from the holder. While requests are handed through, the counts do not change.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Requests in the scheduler, as of the last unlock.
+    waiting: AtomicU32,
+    /// Requests that were left and are not in the scheduler yet.
+    left: AtomicU32,
+    /// Requests in the scheduler that are for another hardware queue than the first.
+    elsewhere: AtomicU32,
+}
+
+/// A scheduler, its lock, and the words by which threads take turns at it.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    lock: Line<Lock>,
+    counts: Line<Counts>,
+    /// When the scheduler would let go what it holds back, in nanoseconds; `u64::MAX` if it holds nothing back.
+    planned: Line<AtomicU64>,
+    /// Which thread is at the scheduler under the locking `combining`, and what the others left.
+    pub(crate) staging: Staging,
+    /// Which thread inserts and which one chooses under the locking `staged`, and whether the others have kicked.
+    pub(crate) inserting: Staging,
+    pub(crate) dispatching: Staging,
+}
+
+impl Domain {
+    pub(crate) fn new(wait_meter: Option<fn() -> u64>, wait_observer: Option<WaitObserver>) -> Self {
+        Self {
+            lock: Line::new("queue.hold", Lock { hold: Mutex::new(Hold::empty()), wait_meter, wait_observer }),
+            counts: Line::new("queue.hold_counts", Counts::default()),
+            planned: Line::new("queue.policy_wakeup", AtomicU64::new(u64::MAX)),
+            staging: Staging::new("queue.staging"),
+            inserting: Staging::new("queue.inserting"),
+            dispatching: Staging::new("queue.dispatching"),
+        }
+    }
+
+    /// The lock, for the control path: holds are not counted.
+    pub(crate) fn control(&self) -> MutexGuard<'_, Hold> {
+        self.lock.hold.lock()
+    }
+
+    /// The lock on the path of a request: holds and the waits for them are counted.
+    #[inline]
+    pub(crate) fn acquire(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
+        counters.held();
+        match self.lock.hold.try_lock() {
+            Some(guard) => guard,
+            None => self.wait(counters),
+        }
+    }
+
+    #[cold]
+    fn wait(&self, counters: &Counters) -> MutexGuard<'_, Hold> {
+        let read = || self.lock.wait_meter.map_or(0, |meter| meter());
+        let since = read();
+        let began = self.wait_observer().map(WaitObserver::now);
+        let guard = self.lock.hold.lock();
+        counters.waited(read().saturating_sub(since));
+        if let Some((observer, began)) = self.wait_observer().zip(began) {
+            observer.tell(Wait::Lock, began, observer.now());
+        }
+        guard
+    }
+
+    pub(crate) fn wait_observer(&self) -> Option<&WaitObserver> {
+        self.lock.wait_observer.as_ref()
+    }
+
+    /// Whether a thread has the lock just now.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.lock.hold.try_lock().is_none()
+    }
+
+    /// Requests in the scheduler, as of a moment ago. A thread that inserted and then asks sees at least its own.
+    pub(crate) fn nr_waiting(&self) -> u32 {
+        self.counts.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Requests that were left and are not in the scheduler yet, as of a moment ago.
+    pub(crate) fn nr_left(&self) -> u32 {
+        self.counts.left.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests wait for the scheduler, as of a moment ago.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.nr_waiting() > 0 || self.nr_left() > 0
+    }
+
+    /// Whether nothing waits here, looked at under the lock.
+    pub(crate) fn is_idle(&self, counters: &Counters) -> bool {
+        !self.acquire(counters).has_waiting()
+    }
+
+    /// Whether all that waits goes to the first hardware queue, as of a moment ago.
+    pub(crate) fn is_for_first_hctx(&self) -> bool {
+        self.counts.elsewhere.load(Ordering::Relaxed) == 0
+    }
+
+    /// Brings up to date what other threads see. Called under the lock, before it is let go.
+    pub(crate) fn note_waiting(&self, hold: &Hold) {
+        let note = |count: &AtomicU32, now: u32| {
+            if count.load(Ordering::Relaxed) != now {
+                count.store(now, Ordering::Relaxed);
+            }
+        };
+        note(&self.counts.waiting, hold.nr_waiting() as u32);
+        note(&self.counts.left, hold.backlog.len() as u32);
+        note(&self.counts.elsewhere, hold.elsewhere);
+    }
+
+    /// When the scheduler would let go what it holds back, in nanoseconds; `u64::MAX` if it holds nothing back.
+    #[inline]
+    pub(crate) fn planned(&self) -> u64 {
+        self.planned.load(Ordering::Relaxed)
+    }
+
+    /// Changes [`planned`](Self::planned). Called under the lock, or in a test.
+    pub(crate) fn set_planned(&self, planned: u64) {
+        self.planned.store(planned, Ordering::Relaxed);
+    }
+
+    /// Notes when the scheduler would let go what it holds back, if it holds something back. Returns whether the
+    /// threads that sleep must be woken when the lock has been let go: they have planned for a later time, or may have
+    /// planned for no time.
+    pub(crate) fn plan(&self, hold: &Hold, is_held_back: bool, now: Time) -> bool {
+        let planned = self.planned();
+        let wakeup = match &hold.scheduler {
+            Some(scheduler) if is_held_back => {
+                let wakeup = scheduler.next_wakeup().map_or(u64::MAX, |time| time.0);
+                // A plan for a time that is still to come stands until something is chosen. A scheduler that is asked
+                // in vain may name different times at different calls. A thread that is woken for the earlier time asks
+                // it again.
+                if planned > now.0 { wakeup.min(planned) } else { wakeup }
+            }
+            _ => u64::MAX,
+        };
+        if planned != wakeup {
+            self.set_planned(wakeup);
+        }
+        // A thread that looked when the old time had passed found another thread at the scheduler. By now it plans for
+        // no time.
+        let is_next = planned <= now.0 && now.0 < wakeup && wakeup != u64::MAX;
+        wakeup < planned || is_next
+    }
+
+    /// Whether a time until which something is held back has come since `now`. If so, `now` becomes the present time.
+    ///
+    /// # A time that comes meanwhile
+    /// ```text
+    ///     a thread that asks the scheduler          a thread that has planned for the time
+    ///  1. asks as of `now`: all is held back     a. comes, because the time has come
+    ///  2. puts its tags back                     b. finds no tag, or the first thread at the scheduler, and leaves
+    ///  3. calls this function
+    /// ```
+    ///
+    /// If a comes before 3, then 3 finds that the time has come, and the first thread asks again. A thread that comes
+    /// later finds the tag.
+    ///
+    /// COST: a load; the clock is read only where something is held back until a time.
+    pub(crate) fn has_come(&self, q: &RequestQueue, now: &mut Time) -> bool {
+        let planned = self.planned();
+        if planned == u64::MAX || planned <= now.0 || !kept("dispatch.time_anew") {
+            return false;
+        }
+        let later = q.clock.now();
+        if planned > later.0 {
+            return false;
+        }
+        *now = later;
+        true
+    }
+
+    /// For tests: what a thread sees that read the count before other threads took the requests that were counted.
+    #[cfg(all(test, not(shuttle)))]
+    fn set_nr_waiting(&self, nr: u32) {
+        self.counts.waiting.store(nr, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -1,0 +1,142 @@
+//! The flush machine: what a volatile write cache needs before and after a request's data.
+//!
+//! A flush, or a write that wants one, becomes steps: a flush before the data, the data, and a flush after it. The
+//! device decides which steps are needed. A device without a write cache needs no flush. A device that has FUA needs no
+//! flush after the data. The FUA flag is passed on to a device that has FUA in any case, because a device without a
+//! cache of its own may stand for others that have one.
+//!
+//! Each hardware queue has one machine. Requests that wait for a flush while one is running all share the next one. The
+//! running flush is too old for them: what completed before they came may be newer than that flush.
+//!
+//! The machine's requests bypass the scheduler: their steps wait on the hardware queue's dispatch list.
+
+use blkmq_sched::{Op, Time};
+
+use crate::request::bio::Flags;
+use crate::request::limits::Limits;
+use crate::request::{Body, FLUSH_POOL, FlushStep, Place, Request, RqList, SlotIndex, Slots};
+use blkmq_sync::kept;
+
+/// Nanoseconds: for so long a waiting flush lets data of other flush sequences go first. To let the data finish saves
+/// flushes. To let it go first for ever would starve the requests that wait for the flush.
+pub(crate) const FLUSH_PENDING_TIMEOUT_NS: u64 = 5_000_000_000;
+
+/// The first step that an operation needs on a device, and whether its data needs a flush after it. Clears the flags
+/// that mean nothing to the device.
+pub(crate) fn first_step(limits: &Limits, op: Op, flags: &mut Flags) -> (FlushStep, bool) {
+    let preflush = limits.write_cache && (flags.preflush || op == Op::Flush);
+    let fua = flags.fua && op != Op::Read;
+    let post_flush = limits.write_cache && fua && !limits.fua;
+    flags.preflush = false;
+    flags.fua = fua && limits.fua;
+    let step = match (preflush, post_flush) {
+        (true, _) => FlushStep::PreFlush,
+        (false, true) => FlushStep::Data,
+        (false, false) => FlushStep::None,
+    };
+    (step, post_flush)
+}
+
+/// One hardware queue's flush machine.
+#[derive(Debug, Default)]
+pub(crate) struct FlushQueue {
+    /// Requests that need a flush that has not begun.
+    waiting: RqList,
+    /// When the oldest request in `waiting` came.
+    waiting_since: Time,
+    /// Requests that the running flush serves.
+    running: RqList,
+    is_running: bool,
+    /// How many requests with data of flush sequences are on their way.
+    data_in_flight: usize,
+}
+
+/// What the machine wants done after a step. The caller does it under no lock.
+#[derive(Debug, Default)]
+pub(crate) struct Steps {
+    /// Requests for the dispatch list.
+    pub(crate) dispatch: RqList,
+    /// Requests that are through.
+    pub(crate) finished: RqList,
+}
+
+impl FlushQueue {
+    /// Takes in a request with its first step.
+    pub(crate) fn insert(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
+        let mut steps = Steps::default();
+        match rq.body().flush {
+            FlushStep::Data => self.send_data(rq, &mut steps),
+            _ => self.wait(rq, now),
+        }
+        self.kick(slots, hctx, now, &mut steps);
+        steps
+    }
+
+    /// Called when a step of the machine has completed; its status is in the request.
+    pub(crate) fn complete(&mut self, slots: &Slots, hctx: u16, rq: Request<'_>, now: Time) -> Steps {
+        let mut steps = Steps::default();
+        match rq.body().flush {
+            FlushStep::Flush => self.flush_done(slots, rq, &mut steps),
+            _ => self.data_done(rq, now, &mut steps),
+        }
+        self.kick(slots, hctx, now, &mut steps);
+        steps
+    }
+
+    /// For dumps: how many requests wait for a flush, how many the running flush serves, whether one is running, and
+    /// how many requests with data are on their way.
+    pub(crate) fn state(&self) -> (usize, usize, bool, usize) {
+        (self.waiting.len(), self.running.len(), self.is_running, self.data_in_flight)
+    }
+
+    fn wait(&mut self, rq: Request<'_>, now: Time) {
+        if self.waiting.is_empty() {
+            self.waiting_since = now;
+        }
+        self.waiting.push_back(rq, Place::Flush);
+    }
+
+    fn send_data(&mut self, mut rq: Request<'_>, steps: &mut Steps) {
+        rq.body_mut().flush = FlushStep::Data;
+        self.data_in_flight += 1;
+        steps.dispatch.push_back(rq, Place::Held);
+    }
+
+    fn flush_done(&mut self, slots: &Slots, flush: Request<'_>, steps: &mut Steps) {
+        let status = flush.body().status;
+        flush.free();
+        self.is_running = false;
+        while let Some(mut rq) = self.running.pop_front(slots) {
+            rq.body_mut().status = status;
+            let has_data = rq.body().flush == FlushStep::PreFlush && rq.body().op != Op::Flush;
+            if status.is_ok() && has_data && kept("flush.data_first") {
+                self.send_data(rq, steps);
+            } else {
+                steps.finished.push_back(rq, Place::Held);
+            }
+        }
+    }
+
+    fn data_done(&mut self, mut rq: Request<'_>, now: Time, steps: &mut Steps) {
+        self.data_in_flight -= 1;
+        if rq.body().post_flush && rq.body().status.is_ok() {
+            rq.body_mut().flush = FlushStep::PostFlush;
+            self.wait(rq, now);
+        } else {
+            steps.finished.push_back(rq, Place::Held);
+        }
+    }
+
+    /// Starts the next flush if one is wanted, none is running, and no data is worth waiting for.
+    fn kick(&mut self, slots: &Slots, hctx: u16, now: Time, steps: &mut Steps) {
+        let overdue = now.since(self.waiting_since) >= FLUSH_PENDING_TIMEOUT_NS;
+        if self.is_running || self.waiting.is_empty() || (self.data_in_flight > 0 && !overdue) {
+            return;
+        }
+        self.is_running = true;
+        self.running = std::mem::take(&mut self.waiting);
+        let mut flush = slots.take_flush(SlotIndex::new(FLUSH_POOL, hctx));
+        *flush.body_mut() = Body { op: Op::Flush, flush: FlushStep::Flush, hctx, submitted: now, ..Body::EMPTY };
+        steps.dispatch.push_front(flush, Place::Held);
+    }
+}

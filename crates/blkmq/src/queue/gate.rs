@@ -1,0 +1,115 @@
+//! The gate: for which class the queue's word says that requests may pass the scheduler by while nothing waits.
+//!
+//! The scheduler says under its lock whether they may pass. A thread that shuts the gate fences and then reads how many
+//! requests have passed (see `word`). So a thread that inserts a request of another class knows of all that have
+//! passed, and strict classes stay strict.
+
+use blkmq_sched::Class;
+
+use super::hold::Hold;
+use crate::queue::RequestQueue;
+use blkmq_sync::kept;
+use blkmq_sync::word::Gate;
+
+/// How many requests must come in, with nothing waiting behind them, before the gate is opened again. A device that is
+/// as fast as requests come has some waiting now and then. For such a device it is cheaper to hand all requests through
+/// than to stop passing each time. The number is smaller in the rigs, where something waits most of the time.
+const CALM: u32 = if cfg!(any(shuttle, virtual_cpus)) { 16 } else { 256 };
+
+impl Hold {
+    /// A request of a class is about to be inserted. Requests of another class must not pass any more, and no request
+    /// may pass while this one waits.
+    #[inline]
+    pub(crate) fn note_insertion(&mut self, q: &RequestQueue, class: Class) {
+        if self.gate.is_some() {
+            self.note_end_of_passing();
+        }
+        if self.gate.is_some_and(|gate| gate != class) && kept("bypass.class") {
+            self.shut_gate(q);
+        }
+        self.note_class(class, 1);
+    }
+
+    /// While the gate is open and nothing waits, requests pass. The request that is about to be inserted is the first
+    /// that waits behind them.
+    pub(crate) fn note_end_of_passing(&mut self) {
+        if let Some(scheduler) = &mut self.scheduler
+            && scheduler.is_empty()
+        {
+            scheduler.resume();
+        }
+    }
+
+    #[cold]
+    fn shut_gate(&mut self, q: &RequestQueue) {
+        debug_assert!(self.gate.is_some(), "a gate that is shut is not shut again");
+        // The next insertion finds the gate shut, and so cannot see that requests have passed.
+        self.note_end_of_passing();
+        q.live.word.shut_gate();
+        (self.gate, self.is_fold_due) = (None, kept("bypass.fold"));
+    }
+
+    /// Tells the scheduler what has completed and what has passed, if it needs to know.
+    #[inline]
+    pub(crate) fn fold(&mut self, q: &RequestQueue) {
+        let Some(scheduler) = &self.scheduler else { return };
+        if self.is_fold_due || scheduler.wants_tally() {
+            self.fold_now(q);
+        }
+    }
+
+    #[inline(never)]
+    fn fold_now(&mut self, q: &RequestQueue) {
+        let tally = q.tally(&self.base);
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.fold(&tally);
+        }
+        self.is_fold_due = false;
+    }
+
+    /// Shuts the gate for some time if the word says WAITING. Otherwise opens the gate, if it is shut and enough
+    /// requests have come. Called when the lock is about to be let go.
+    #[inline]
+    pub(crate) fn turn_gate(&mut self, q: &RequestQueue) {
+        if q.live.word.load().is_waiting() {
+            self.until_open = CALM;
+            if self.gate.is_some() {
+                self.shut_gate(q);
+            }
+        } else if self.gate.is_none() && self.until_open == 0 {
+            self.open_gate(q);
+        }
+    }
+
+    /// Opens the gate, which is shut, for the class of the latest requests, if nothing waits and the scheduler allows
+    /// that.
+    #[inline]
+    fn open_gate(&mut self, q: &RequestQueue) {
+        debug_assert!(self.gate.is_none(), "a gate that is open is not opened again");
+        if q.settings.has_bypass() && !self.has_waiting() {
+            self.open_gate_for_latest(q);
+        }
+    }
+
+    #[cold]
+    fn open_gate_for_latest(&mut self, q: &RequestQueue) {
+        // The gate was shut behind a fence, so the counts contain all requests that passed.
+        self.fold_now(q);
+        let Some(scheduler) = &self.scheduler else { return };
+        if !scheduler.gate(self.latest) {
+            return;
+        }
+        let reads_only = self.async_bound(q).is_some();
+        q.live.word.open_gate(Gate { class: self.latest.index() as u8, reads_only });
+        self.gate = Some(self.latest);
+    }
+
+    /// Shuts the gate, and opens it again if the present settings allow that.
+    pub(crate) fn reset_gate(&mut self, q: &RequestQueue) {
+        if self.gate.is_some() {
+            self.shut_gate(q);
+        }
+        self.until_open = 0;
+        self.open_gate(q);
+    }
+}

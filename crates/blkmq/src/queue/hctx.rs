@@ -1,0 +1,234 @@
+//! Hardware queues: the tags, the list of what is to be issued, and what waits in front of the scheduler.
+
+use std::sync::OnceLock;
+
+use crate::driver::{StartedTable, Topology};
+use crate::queue::flush::FlushQueue;
+use crate::queue::layout::Layout;
+use crate::request::limits::{MAX_HW_QUEUES, MAX_MEMBERS};
+use crate::request::{Place, Request, RqList, Slots};
+use blkmq_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use blkmq_sync::handover::{Handover, Inbox};
+use blkmq_sync::tags::Tags;
+use blkmq_sync::{Line, Mutex};
+
+/// A hardware queue.
+#[derive(Debug)]
+pub(crate) struct HwCtx {
+    pub(crate) tags: Tags,
+    /// Which request has which tag, for the requests that the driver works on.
+    pub(crate) started: StartedTable,
+    /// The issue list. Its holder keeps in order what the driver refused.
+    pub(crate) issue: Handover<RqList>,
+    /// Only if the hardware queue has an owner: other threads have put something on the issue list.
+    pub(crate) inbox: Inbox,
+    /// The issue list needs another try, because the driver refused something, or the thread that drained the list had
+    /// done its share.
+    pub(crate) stalled: Line<AtomicBool>,
+    /// The driver gave back what it was offered last. While this is set, a thread that goes to sleep plans for another
+    /// try.
+    pub(crate) gave_back: Line<AtomicBool>,
+    /// How often the driver refused something lately. With each batch offered it becomes 7/8 of itself, and 16/8 more
+    /// if the driver refused a part of the batch. Only a thread that issues writes it.
+    dispatch_busy: Line<AtomicU32>,
+    /// How often a thread found no tag here. The count wraps.
+    nr_lacked: Line<AtomicU32>,
+    dispatch: DispatchList,
+    /// Which members' software queues hold requests for this hardware queue.
+    ctx_map: Box<[Line<AtomicU64>]>,
+    /// How many such members there are.
+    nr_marked: AtomicU32,
+    /// The next search of `ctx_map` begins at this member.
+    dispatch_from: AtomicU32,
+    /// How many requests polls of this hardware queue brought. The count wraps. Counted only where threads wait for the
+    /// device's descriptors.
+    nr_brought: AtomicU32,
+    pub(crate) flush: Mutex<FlushQueue>,
+}
+
+/// What waits in front of the scheduler: flush steps, requests that the driver gave back, and requests that lack a tag.
+#[derive(Debug)]
+struct DispatchList {
+    list: Mutex<RqList>,
+    len: AtomicU32,
+}
+
+impl HwCtx {
+    fn new(depth: u16) -> Self {
+        let depth = u32::from(depth);
+        Self {
+            tags: Tags::new(depth, depth),
+            started: StartedTable::new(depth as usize),
+            issue: Handover::new(RqList::new()),
+            inbox: Inbox::new(),
+            stalled: Line::new("hctx.stalled", AtomicBool::new(false)),
+            gave_back: Line::new("hctx.gave_back", AtomicBool::new(false)),
+            dispatch_busy: Line::new("hctx.dispatch_busy", AtomicU32::new(0)),
+            nr_lacked: Line::new("hctx.nr_lacked", AtomicU32::new(0)),
+            dispatch: DispatchList { list: Mutex::new(RqList::new()), len: AtomicU32::new(0) },
+            ctx_map: (0..MAX_MEMBERS / 64).map(|_| Line::new("hctx.ctx_map", AtomicU64::new(0))).collect(),
+            nr_marked: AtomicU32::new(0),
+            dispatch_from: AtomicU32::new(0),
+            nr_brought: AtomicU32::new(0),
+            flush: Mutex::new(FlushQueue::default()),
+        }
+    }
+
+    /// Counts that a poll brought `nr` requests.
+    pub(crate) fn note_brought(&self, nr: u32) {
+        self.nr_brought.fetch_add(nr, Ordering::Relaxed);
+    }
+
+    /// How many requests polls brought. The count wraps.
+    pub(crate) fn nr_brought(&self) -> u32 {
+        self.nr_brought.load(Ordering::Relaxed)
+    }
+
+    /// Whether the driver refused something lately.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.dispatch_busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that the driver was offered a batch, and whether it refused a part of the batch. This is Linux's estimate
+    /// of how busy the device is.
+    pub(crate) fn note_offer(&self, refused: bool) {
+        let before = self.dispatch_busy.load(Ordering::Relaxed);
+        if before > 0 || refused {
+            let busy = (before * 7 + if refused { 16 } else { 0 }) / 8;
+            self.dispatch_busy.store(busy, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts that a thread found no tag. Called before the fence and the second look that the caller owes.
+    pub(crate) fn note_lack(&self) {
+        self.nr_lacked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often a thread found no tag. The count wraps. A thread that takes tags and then puts some back unused reads
+    /// the count twice: before it takes the tags, and at the end. So it knows whether another thread lacked a tag
+    /// meanwhile:
+    ///
+    /// ```text
+    ///     the thread that lacks a tag        the thread that held tags for nothing
+    ///  1. counts it (`note_lack`)         a. puts the tags back
+    ///  2. fence                           b. fence
+    ///  3. looks for a tag again           c. reads the count
+    /// ```
+    ///
+    /// All threads agree which of the fences 2 and b comes first. If it is 2, then c finds what 1 counted. If it is b,
+    /// then 3 finds a tag.
+    pub(crate) fn nr_lacked(&self) -> u32 {
+        self.nr_lacked.load(Ordering::Relaxed)
+    }
+
+    /// Puts a request at the end of the dispatch list.
+    pub(crate) fn park(&self, rq: Request<'_>) {
+        let mut list = self.dispatch.list.lock();
+        list.push_back(rq, Place::DispatchList);
+        self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
+    }
+
+    /// Takes the first request of the dispatch list.
+    pub(crate) fn unpark<'q>(&self, slots: &'q Slots) -> Option<Request<'q>> {
+        let mut list = self.dispatch.list.lock();
+        let rq = list.pop_front(slots);
+        self.dispatch.len.store(list.len() as u32, Ordering::Relaxed);
+        rq
+    }
+
+    /// How many requests are on the dispatch list. The number may be out of date at once.
+    pub(crate) fn nr_parked(&self) -> u32 {
+        self.dispatch.len.load(Ordering::Relaxed)
+    }
+
+    /// Marks that a member's software queue holds requests for this hardware queue. Called under the software queue's
+    /// lock.
+    pub(crate) fn mark_ctx(&self, member: u16) {
+        let bit = 1 << (member % 64);
+        if self.ctx_map[usize::from(member / 64)].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            self.nr_marked.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Marks that a member's software queue holds no requests any more. Called under the software queue's lock, so no
+    /// other thread changes its bit. The count goes down before the bit is cleared, and up after a bit is set. So a
+    /// thread that reads a count above zero finds a bit, and does not spin until another thread makes progress.
+    pub(crate) fn unmark_ctx(&self, member: u16) {
+        let (word, bit) = (&self.ctx_map[usize::from(member / 64)], 1 << (member % 64));
+        if word.load(Ordering::Relaxed) & bit != 0 {
+            self.nr_marked.fetch_sub(1, Ordering::Relaxed);
+            // Release: a thread that reads the bit as gone reads the count that went down before.
+            word.fetch_and(!bit, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn has_marked_ctx(&self) -> bool {
+        self.nr_marked.load(Ordering::Relaxed) > 0
+    }
+
+    /// The next member, round-robin, whose software queue holds something for this hardware queue.
+    pub(crate) fn next_ctx(&self) -> Option<u16> {
+        let from = self.dispatch_from.load(Ordering::Relaxed) as usize % MAX_MEMBERS;
+        let found = (0..=self.ctx_map.len()).find_map(|step| {
+            let at = (from / 64 + step) % self.ctx_map.len();
+            // Acquire pairs with the Release of `unmark_ctx`.
+            let mut word = self.ctx_map[at].load(Ordering::Acquire);
+            if step == 0 {
+                word &= u64::MAX << (from % 64);
+            } else if step == self.ctx_map.len() {
+                word &= !(u64::MAX << (from % 64));
+            }
+            (word != 0).then(|| at * 64 + word.trailing_zeros() as usize)
+        })?;
+        self.dispatch_from.store(found as u32 + 1, Ordering::Relaxed);
+        u16::try_from(found).ok()
+    }
+}
+
+/// All hardware queues that a device ever had. Each is made when it is first needed, and none is freed before the
+/// queue.
+#[derive(Debug)]
+pub(crate) struct HwCtxTable {
+    entries: Box<[OnceLock<HwCtx>]>,
+    layout: AtomicU64,
+    depth: u16,
+}
+
+impl HwCtxTable {
+    pub(crate) fn new(topology: &Topology) -> Self {
+        let table = Self {
+            entries: (0..MAX_HW_QUEUES).map(|_| OnceLock::new()).collect(),
+            layout: AtomicU64::new(0),
+            depth: topology.depth,
+        };
+        table.set_layout(Layout::of(topology));
+        table
+    }
+
+    /// Changes the number of queues. Called when nothing is in flight.
+    pub(crate) fn set_layout(&self, layout: Layout) {
+        for entry in &self.entries[..usize::from(layout.len())] {
+            let _ = entry.get_or_init(|| HwCtx::new(self.depth));
+        }
+        // Release publishes the queues that were just made to the Acquire of `layout`.
+        self.layout.store(layout.pack(), Ordering::Release);
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        // Acquire pairs with the Release of `set_layout`.
+        Layout::unpack(self.layout.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn get(&self, index: u16) -> &HwCtx {
+        self.entries[usize::from(index)].get().expect("a hardware queue of the layout was made")
+    }
+
+    /// Every hardware queue in use, with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &HwCtx)> {
+        (0..self.layout().len()).map(|index| (index, self.get(index)))
+    }
+
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth
+    }
+}

@@ -1,0 +1,183 @@
+//! What belongs to a scheduler and is known only under its lock.
+
+use blkmq_sched::{Class, Scheduler, Tally};
+
+use super::backlog::Backlog;
+use crate::queue::RequestQueue;
+use blkmq_sync::atomic::Ordering;
+
+/// How many requests of one class must come in behind the first before the gate is opened for that class. While the
+/// class changes more often than that, opening the gate would cost more than it saves.
+const STEADY: u32 = 8;
+
+/// A scheduler and what belongs to it, under one lock.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) scheduler: Option<Box<dyn Scheduler>>,
+    /// Requests in the scheduler, by the hardware queue that they will go to; `elsewhere` counts those for another
+    /// hardware queue than the first.
+    pub(crate) queued: Vec<u32>,
+    pub(crate) elsewhere: u32,
+    /// A hardware queue, and a lower bound of how many more of its requests have room, as long as this hold goes on.
+    pub(crate) room: (u16, u32),
+    /// Requests other than reads that entered the scheduler since it was installed.
+    pub(crate) limited: u64,
+    /// What had completed when the scheduler was installed.
+    pub(crate) base: Tally,
+    pub(crate) base_limited: u64,
+    /// What was left with the holder and is not in the scheduler yet.
+    pub(crate) backlog: Backlog,
+    /// The class whose requests may pass the scheduler by while nothing waits, as in the queue's word.
+    pub(crate) gate: Option<Class>,
+    /// The class of the request that was inserted last.
+    pub(crate) latest: Class,
+    /// How many more requests have to come until the gate may be opened. The first after a change of class does not
+    /// count.
+    pub(crate) until_open: u32,
+    /// Requests may have passed of which the scheduler has not been told, and the scheduler has requests of another
+    /// class.
+    pub(crate) is_fold_due: bool,
+}
+
+impl Hold {
+    pub(crate) fn empty() -> Self {
+        Self {
+            scheduler: None,
+            queued: Vec::new(),
+            elsewhere: 0,
+            room: (0, 0),
+            limited: 0,
+            base: Tally::default(),
+            base_limited: 0,
+            backlog: Backlog::new(),
+            gate: None,
+            latest: Class::BestEffort,
+            until_open: 0,
+            is_fold_due: false,
+        }
+    }
+
+    /// Puts a scheduler in place, or none. Nothing is in flight, or nothing has begun.
+    pub(crate) fn install(&mut self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>) {
+        debug_assert!(!self.has_waiting(), "a scheduler is replaced only when nothing waits");
+        *self = Self {
+            scheduler,
+            queued: vec![0; usize::from(q.hctxs.layout().len())],
+            base: q.tally(&Tally::default()),
+            base_limited: q.nr_limited_completed(),
+            backlog: std::mem::take(&mut self.backlog),
+            // The gate as it is in the queue's word, until the gate is set anew.
+            gate: self.gate,
+            ..Self::empty()
+        };
+    }
+
+    /// The number of hardware queues has changed. Nothing waits.
+    pub(crate) fn set_nr_hctxs(&mut self, nr_hctxs: usize) {
+        debug_assert!(!self.has_waiting(), "hardware queues change only when nothing waits");
+        self.queued = vec![0; nr_hctxs];
+    }
+
+    /// The scheduler, if there is one.
+    pub(crate) fn scheduler(&self) -> Option<&dyn Scheduler> {
+        self.scheduler.as_deref()
+    }
+
+    /// The scheduler, if there is one, for changing its knobs and limits.
+    pub(crate) fn scheduler_mut(&mut self) -> Option<&mut Box<dyn Scheduler>> {
+        self.scheduler.as_mut()
+    }
+
+    /// Makes room for what a member leaves. Called when it joins.
+    pub(crate) fn reserve(&mut self, member: u16) {
+        self.backlog.reserve(member);
+    }
+
+    /// Requests in the scheduler, by the hardware queue they will go to.
+    pub(crate) fn queued(&self) -> &[u32] {
+        &self.queued
+    }
+
+    /// A request for a hardware queue enters the scheduler.
+    pub(crate) fn count_in(&mut self, hctx: u16) {
+        self.queued[usize::from(hctx)] += 1;
+        self.elsewhere += u32::from(hctx != 0);
+    }
+
+    /// A request for a hardware queue leaves the scheduler.
+    pub(crate) fn count_out(&mut self, hctx: u16) {
+        debug_assert!(self.queued[usize::from(hctx)] > 0, "what leaves the scheduler was counted in");
+        self.queued[usize::from(hctx)] -= 1;
+        self.elsewhere -= u32::from(hctx != 0);
+    }
+
+    /// `number` requests of a class came in, one after the other.
+    #[inline]
+    pub(crate) fn note_class(&mut self, class: Class, number: u32) {
+        if self.latest != class {
+            self.latest = class;
+            // The first of these requests, which has changed the class, does not count.
+            self.until_open = self.until_open.max(STEADY) + 1;
+        }
+        self.until_open = self.until_open.saturating_sub(number);
+    }
+
+    /// Requests in the scheduler.
+    #[inline]
+    pub(crate) fn nr_waiting(&self) -> usize {
+        self.scheduler.as_ref().map_or(0, |scheduler| scheduler.len())
+    }
+
+    /// Whether the scheduler has nothing to choose from.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.scheduler.as_ref().is_none_or(|scheduler| scheduler.is_empty())
+    }
+
+    /// Whether requests wait for the scheduler to choose them, or to get into it.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.is_empty() || !self.backlog.is_empty()
+    }
+
+    /// Whether the scheduler may take one more request for this hardware queue, by `nr_requests` and the scheduler's
+    /// limit on requests other than reads. The caller inserts it then.
+    #[inline]
+    pub(crate) fn has_room(&mut self, q: &RequestQueue, hctx: u16, limited: bool) -> bool {
+        let (known, left) = &mut self.room;
+        if *known == hctx && *left > 0 {
+            *left -= 1;
+        } else if !self.has_room_now(q, hctx) {
+            return false;
+        }
+        !limited || self.is_within_async_depth(q)
+    }
+
+    /// Near the bound this looks up, for each request, how many requests the driver has, since the flush machine gives
+    /// the driver more at any time. Farther away from the bound the hold remembers how many more requests have room,
+    /// whatever the driver takes meanwhile.
+    #[inline(never)]
+    fn has_room_now(&mut self, q: &RequestQueue, index: u16) -> bool {
+        let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
+        let hctx = q.hctxs.get(index);
+        let waiting = self.queued[usize::from(index)] + hctx.nr_parked();
+        let left = nr_requests.saturating_sub(waiting + u32::from(q.hctxs.depth()));
+        self.room = (index, left.saturating_sub(1));
+        left > 0 || waiting + hctx.tags.weight() < nr_requests
+    }
+
+    fn is_within_async_depth(&self, q: &RequestQueue) -> bool {
+        let Some(depth) = self.async_bound(q) else { return true };
+        // Counters lag, so `completed` may be too small. Then a request waits although there is room, which is the safe
+        // side.
+        let completed = q.nr_limited_completed().wrapping_sub(self.base_limited);
+        let outstanding = self.limited.wrapping_sub(completed);
+        outstanding < u64::from(depth) * u64::from(q.hctxs.layout().len())
+    }
+
+    /// The scheduler's bound on requests other than reads, if that is lower than `nr_requests`.
+    pub(crate) fn async_bound(&self, q: &RequestQueue) -> Option<u32> {
+        let nr_requests = q.settings.nr_requests.load(Ordering::Relaxed);
+        let async_depth = self.scheduler.as_ref().and_then(|scheduler| scheduler.async_depth());
+        async_depth.filter(|depth| *depth < nr_requests)
+    }
+}

@@ -1,0 +1,131 @@
+//! Which hardware queue a request goes to.
+
+use blkmq_sched::Op;
+
+use crate::driver::Topology;
+use crate::request::Body;
+use crate::request::bio::Flags;
+
+/// What kind of requests a hardware queue takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum HctxType {
+    Default = 0,
+    Read = 1,
+    Poll = 2,
+}
+
+impl HctxType {
+    pub(crate) const COUNT: usize = Self::ALL.len();
+    const ALL: [Self; 3] = [Self::Default, Self::Read, Self::Poll];
+}
+
+/// How many hardware queues of each type there are, and so to which hardware queue a submitter's request goes. Queues
+/// of the default type come first, then those for reads, then polled ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    nr: [u16; HctxType::COUNT],
+}
+
+impl Layout {
+    pub(crate) const fn of(topology: &Topology) -> Self {
+        Self { nr: [topology.default_queues, topology.read_queues, topology.poll_queues] }
+    }
+
+    pub(crate) const fn pack(self) -> u64 {
+        self.nr[0] as u64 | (self.nr[1] as u64) << 16 | (self.nr[2] as u64) << 32
+    }
+
+    pub(crate) const fn unpack(word: u64) -> Self {
+        Self { nr: [word as u16, (word >> 16) as u16, (word >> 32) as u16] }
+    }
+
+    /// How many hardware queues there are in all.
+    pub(crate) const fn len(self) -> u16 {
+        self.nr[0] + self.nr[1] + self.nr[2]
+    }
+
+    /// The type that a request goes to. A type without queues falls back to the default.
+    pub(crate) const fn kind(self, op: Op, flags: Flags) -> HctxType {
+        if flags.polled && self.nr[HctxType::Poll as usize] > 0 {
+            HctxType::Poll
+        } else if matches!(op, Op::Read) && !flags.polled && self.nr[HctxType::Read as usize] > 0 {
+            HctxType::Read
+        } else {
+            HctxType::Default
+        }
+    }
+
+    /// The hardware queue of a type that a member's requests go to.
+    pub(crate) const fn hctx(self, kind: HctxType, member: u16) -> u16 {
+        // Member 0 is the queue itself, so the first submitter is number 1.
+        let place = member.wrapping_sub(1);
+        match kind {
+            HctxType::Default => place % self.nr[0],
+            HctxType::Read => self.nr[0] + place % self.nr[1],
+            HctxType::Poll => self.nr[0] + self.nr[1] + place % self.nr[2],
+        }
+    }
+
+    /// How many submitters there can be if each is to have its own hardware queues, one of each type.
+    pub(crate) fn nr_owners(self) -> u16 {
+        self.nr.into_iter().filter(|nr| *nr > 0).min().unwrap_or(0)
+    }
+
+    /// The member whose requests go to this hardware queue, if each member has its own.
+    pub(crate) const fn owner(self, hctx: u16) -> u16 {
+        let place = match self.kind_of(hctx) {
+            HctxType::Default => hctx,
+            HctxType::Read => hctx - self.nr[0],
+            HctxType::Poll => hctx - self.nr[0] - self.nr[1],
+        };
+        place + 1
+    }
+
+    /// The hardware queues that a member's requests go to, by type.
+    pub(crate) fn mapping(self, member: u16) -> Mapping {
+        let mut hctxs = [0; HctxType::COUNT];
+        for kind in HctxType::ALL {
+            if self.nr[kind as usize] > 0 {
+                hctxs[kind as usize] = self.hctx(kind, member);
+            }
+        }
+        Mapping { layout: self, hctxs }
+    }
+
+    /// The type of a hardware queue.
+    pub(crate) const fn kind_of(self, hctx: u16) -> HctxType {
+        if hctx < self.nr[0] {
+            HctxType::Default
+        } else if hctx < self.nr[0] + self.nr[1] {
+            HctxType::Read
+        } else {
+            HctxType::Poll
+        }
+    }
+
+    /// The hardware queues that a member's requests may go to.
+    pub(crate) fn mapped(self, member: u16) -> impl Iterator<Item = u16> + Clone {
+        HctxType::ALL
+            .into_iter()
+            .filter(move |kind| self.nr[*kind as usize] > 0)
+            .map(move |kind| self.hctx(kind, member))
+    }
+}
+
+/// The hardware queues that one member's requests go to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mapping {
+    pub(crate) layout: Layout,
+    /// By type. For a type without queues the number means nothing.
+    hctxs: [u16; HctxType::COUNT],
+}
+
+impl Mapping {
+    /// Gives a request of the member its hardware queue, and returns that hardware queue.
+    #[inline]
+    pub(crate) fn assign(&self, body: &mut Body) -> u16 {
+        body.hctx = self.hctxs[self.layout.kind(body.op, body.flags) as usize];
+        body.hctx
+    }
+}

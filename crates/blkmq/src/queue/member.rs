@@ -1,0 +1,122 @@
+//! What a queue keeps for each thread that works with it: submitters and background threads.
+
+use std::sync::OnceLock;
+
+use crate::queue::account::{Counters, MAX_RANGES, Sums};
+use crate::queue::ctx::SwCtx;
+use crate::request::limits::MAX_MEMBERS;
+use blkmq_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use blkmq_sync::grace::Activity;
+use blkmq_sync::stack::SlotStack;
+use blkmq_sync::wake::Wake;
+
+/// The shared side of one thread. Each field lies on lines of its own, and the whole lies on a page of its own.
+/// Processors fetch lines ahead of those that a thread goes through, up to the end of the page. On a shared page they
+/// would take lines from the thread that they belong to. (With members side by side, two threads that pass the
+/// scheduler by lost a fifth of their rate.)
+#[derive(Debug)]
+#[repr(align(4096))]
+pub(crate) struct Member {
+    /// Whether the thread is inside the queue now.
+    pub(crate) activity: Activity,
+    pub(crate) counters: Counters,
+    /// What the thread adds to the queue's statistics.
+    pub(crate) sums: Sums,
+    /// What the thread adds to the statistics of the ranges of sectors, by place. Made when the queue first has ranges.
+    ranges: OnceLock<Box<[Sums]>>,
+    /// The completion ring: what others completed for this thread.
+    pub(crate) completions: SlotStack,
+    /// Under the locking `staged`: what the thread left for the next thread that inserts.
+    pub(crate) bucket: SlotStack,
+    pub(crate) wake: Wake,
+    pub(crate) ctx: SwCtx,
+    taken: AtomicBool,
+    is_background: AtomicBool,
+}
+
+impl Member {
+    fn new() -> Self {
+        Self {
+            activity: Activity::new(),
+            counters: Counters::new(),
+            sums: Sums::new(),
+            ranges: OnceLock::new(),
+            completions: SlotStack::new("submitter.completions"),
+            bucket: SlotStack::new("submitter.bucket"),
+            wake: Wake::new(),
+            ctx: SwCtx::new(),
+            taken: AtomicBool::new(false),
+            is_background: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the thread drives the queue for others.
+    pub(crate) fn is_background(&self) -> bool {
+        self.is_background.load(Ordering::Relaxed)
+    }
+
+    /// What the thread adds to the statistics of the range at `place`.
+    pub(crate) fn range_sums(&self, place: usize) -> Option<&Sums> {
+        Some(&self.ranges.get()?[place])
+    }
+
+    /// Called under the control lock.
+    pub(crate) fn make_range_sums(&self) {
+        let _ = self.ranges.get_or_init(|| (0..MAX_RANGES).map(|_| Sums::new()).collect());
+    }
+
+    pub(crate) fn set_background(&self, is_background: bool) {
+        self.is_background.store(is_background, Ordering::Relaxed);
+    }
+}
+
+/// All members. An entry is made once and used again by later threads. None is freed before the queue.
+#[derive(Debug)]
+pub(crate) struct Members {
+    entries: Box<[OnceLock<Box<Member>>]>,
+    /// The numbers of entries in use are lower than this.
+    high: AtomicUsize,
+}
+
+impl Members {
+    /// Entry 0 stands for the queue's own requests and is never taken by a thread.
+    pub(crate) fn new() -> Self {
+        let members = Self { entries: (0..MAX_MEMBERS).map(|_| OnceLock::new()).collect(), high: AtomicUsize::new(0) };
+        let _ = members.join();
+        members
+    }
+
+    /// Takes an entry for a thread; returns `None` if there are none left. Called under the control lock.
+    pub(crate) fn join(&self) -> Option<u16> {
+        for (index, entry) in self.entries.iter().enumerate() {
+            let member = entry.get_or_init(|| Box::new(Member::new()));
+            // Relaxed: the control lock orders joining and leaving.
+            if !member.taken.swap(true, Ordering::Relaxed) {
+                self.high.fetch_max(index + 1, Ordering::Relaxed);
+                return u16::try_from(index).ok();
+            }
+        }
+        None
+    }
+
+    /// The highest number that a thread has; 0 if no thread has one. Called under the control lock.
+    pub(crate) fn highest(&self) -> u16 {
+        let is_taken = |member: &Member| member.taken.load(Ordering::Relaxed);
+        self.iter().filter(|(_, member)| is_taken(member)).map(|(index, _)| index).max().unwrap_or(0)
+    }
+
+    /// Gives an entry back. Called under the control lock, when the thread has nothing outstanding.
+    pub(crate) fn leave(&self, index: u16) {
+        self.get(index).taken.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self, index: u16) -> &Member {
+        self.entries[usize::from(index)].get().expect("a member was made before its number was given out")
+    }
+
+    /// Every entry that was ever in use, with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Member)> + Clone {
+        let high = self.high.load(Ordering::Relaxed);
+        (0u16..).zip(&self.entries[..high]).filter_map(|(index, entry)| Some((index, &**entry.get()?)))
+    }
+}

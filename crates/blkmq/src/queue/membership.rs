@@ -1,0 +1,45 @@
+//! Joining and leaving: a thread takes a place in the queue, and gives it back.
+
+use blkmq_sched::ClientId;
+
+use super::RequestQueue;
+use super::error::QueueError;
+use crate::request::client::Client;
+
+impl RequestQueue {
+    /// Registers a thread, and its client if it submits.
+    pub(crate) fn join(&self, client: Option<&Client>) -> Result<(u16, ClientId), QueueError> {
+        let mut control = self.control.lock();
+        let member = self.members.join().ok_or(QueueError::TooManySubmitters)?;
+        let nr_owners = self.hctxs.layout().nr_owners();
+        if self.is_owned && member > nr_owners {
+            self.members.leave(member);
+            return Err(QueueError::NoHardwareQueue(format!(
+                "the device's hardware queues, {nr_owners} of a type, each belong to a submitter already: open it with more of \
+                 them, or as one whose hardware queues are shared"
+            )));
+        }
+        #[cfg(feature = "eventfd")]
+        if self.driver.ready_fd(0).is_some()
+            && let Err(error) = self.members.get(member).wake.equip()
+        {
+            self.members.leave(member);
+            return Err(QueueError::System(format!("an eventfd is needed for each thread: {error}")));
+        }
+        if self.account.ranges.ever() {
+            self.members.get(member).make_range_sums();
+        }
+        self.domain.control().reserve(member);
+        let client = client.map_or(ClientId::default(), |client| control.clients.join(client));
+        Ok((member, client))
+    }
+
+    /// Ends a thread's membership, and its service for a client if it had one. The thread has nothing outstanding.
+    pub(crate) fn leave(&self, member: u16, client: Option<ClientId>) {
+        let mut control = self.control.lock();
+        if let Some(client) = client {
+            control.clients.leave(client);
+        }
+        self.members.leave(member);
+    }
+}

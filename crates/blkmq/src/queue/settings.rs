@@ -1,0 +1,117 @@
+//! Knobs that the path of a request reads.
+
+use blkmq_sched::{Knob, MergeLevel, Unit};
+
+use crate::queue::error::QueueError;
+use crate::queue::locking::Locking;
+use blkmq_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// The smallest and the largest number of requests per hardware queue.
+pub(crate) const NR_REQUESTS: Knob = Knob {
+    name: "nr_requests",
+    unit: Unit::Count,
+    default: None,
+    min: 1,
+    max: 65536,
+    about: "Requests each hardware queue may have, queued and with the driver; by default as many as it can, 65536, with a \
+            scheduler, and the depth, which it cannot exceed, without. What was set stays when the scheduler changes.",
+};
+
+/// Knobs that the path of a request reads. The knobs lie on a line that is written only when one of them is set.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    has_scheduler: AtomicBool,
+    locking: AtomicU32,
+    bypass: AtomicBool,
+    /// For tests: every submitter stages its requests, as if another thread were at the scheduler.
+    stages_all: AtomicBool,
+    pub(crate) nr_requests: AtomicU32,
+    /// `nr_requests` as the operator or the builder asked for it; 0 if neither did.
+    pub(crate) asked_nr_requests: AtomicU32,
+    pub(crate) nomerges: AtomicU32,
+    pub(crate) io_timeout_ms: AtomicU32,
+    pub(crate) iostats: AtomicU32,
+}
+
+impl Settings {
+    pub(crate) fn new(io_timeout_ms: u32, locking: Locking, bypass: bool, nr_requests: Option<u32>) -> Self {
+        Self {
+            has_scheduler: AtomicBool::new(false),
+            locking: AtomicU32::new(locking.index()),
+            bypass: AtomicBool::new(bypass),
+            stages_all: AtomicBool::new(false),
+            nr_requests: AtomicU32::new(0),
+            asked_nr_requests: AtomicU32::new(nr_requests.unwrap_or(0)),
+            nomerges: AtomicU32::new(0),
+            io_timeout_ms: AtomicU32::new(io_timeout_ms),
+            iostats: AtomicU32::new(1),
+        }
+    }
+
+    pub(crate) fn has_scheduler(&self) -> bool {
+        self.has_scheduler.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn locking(&self) -> Locking {
+        Locking::of_index(self.locking.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_locking(&self, locking: Locking) {
+        self.locking.store(locking.index(), Ordering::Relaxed);
+    }
+
+    /// Whether requests may pass the scheduler by while nothing waits.
+    pub(crate) fn has_bypass(&self) -> bool {
+        self.bypass.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_bypass(&self, bypass: bool) {
+        self.bypass.store(bypass, Ordering::Relaxed);
+    }
+
+    /// Called under the scheduler's lock.
+    pub(crate) fn set_has_scheduler(&self, has_scheduler: bool) {
+        self.has_scheduler.store(has_scheduler, Ordering::Relaxed);
+    }
+
+    /// For tests: from now on every submitter stages its requests.
+    pub(crate) fn stage_all(&self) {
+        self.stages_all.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stages_all(&self) -> bool {
+        self.stages_all.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_iostats(&self) -> bool {
+        self.iostats.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn merge_level(&self) -> MergeLevel {
+        match self.nomerges.load(Ordering::Relaxed) {
+            0 => MergeLevel::Full,
+            1 => MergeLevel::LastOnly,
+            _ => MergeLevel::Never,
+        }
+    }
+
+    pub(crate) fn timeout_ns(&self) -> u64 {
+        u64::from(self.io_timeout_ms.load(Ordering::Relaxed)) * 1_000_000
+    }
+}
+
+/// Whether this is a number of requests that a hardware queue may have.
+pub(crate) fn check_nr_requests(nr_requests: u32) -> Result<(), QueueError> {
+    let checked = NR_REQUESTS.check(i64::from(nr_requests));
+    checked.map(|_| ()).map_err(|error| QueueError::BadValue(error.to_string()))
+}
+
+/// Whether a hardware queue of this depth may have this number of requests while there is no scheduler.
+pub(crate) fn check_within_depth(nr_requests: u32, depth: u16) -> Result<(), QueueError> {
+    if nr_requests > u32::from(depth) {
+        return Err(QueueError::BadValue(format!(
+            "nr_requests: {nr_requests} is not within 1..{depth}, the depth, without a scheduler"
+        )));
+    }
+    Ok(())
+}

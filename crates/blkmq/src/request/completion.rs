@@ -1,0 +1,127 @@
+//! What becomes of an operation: it is over, or it was not taken.
+
+use std::fmt;
+
+use blkmq_sched::{RqId, Time};
+
+use crate::request::bio::Bio;
+use crate::request::status::Status;
+
+/// An operation that was not taken, with the reason.
+#[derive(Debug)]
+pub struct Rejected {
+    /// The operation, as it was handed in.
+    pub bio: Bio,
+    /// Why.
+    pub reason: RejectReason,
+}
+
+/// Why an operation was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RejectReason {
+    /// All slots are in use: reap completions first.
+    Full,
+    /// The operation can never succeed.
+    Bad(Status),
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl std::error::Error for Rejected {}
+
+impl fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("every slot of the submitter is in use"),
+            Self::Bad(status) => status.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for RejectReason {}
+
+/// An operation that is over.
+///
+/// # Times
+/// The clock is read once for a batch of operations, so these are the times of the batches that this operation was part
+/// of.
+#[derive(Debug)]
+pub struct Completion {
+    /// The id that [`Submitter::submit`](crate::Submitter::submit) returned.
+    pub id: RqId,
+    /// How it ended.
+    pub status: Status,
+    /// When the plug that the operation went into was begun.
+    pub submitted: Time,
+    /// When the driver got the last part of the operation: when its plug was passed on, or when its request was
+    /// dispatched later. If [`submit_batch`](crate::Submitter::submit_batch) or
+    /// [`flush_batch`](crate::Submitter::flush_batch) passed the plug on, the time at which the plug was begun is taken
+    /// for it. Zero if the operation never reached the driver.
+    pub issued: Time,
+    /// When a thread found that the operation had finished, or when the operation was refused.
+    pub completed: Time,
+    /// The operation, with its buffers.
+    pub bio: Bio,
+}
+
+impl Completion {
+    /// The operation with its buffers if it was done, and otherwise the error, for the operator `?`.
+    ///
+    /// # Errors
+    /// The operation was not done, or was done in part.
+    pub fn into_result(self) -> Result<Bio, Failed> {
+        match self.status.into_result() {
+            Ok(()) => Ok(self.bio),
+            Err(status) => Err(Failed { bio: self.bio, status }),
+        }
+    }
+}
+
+/// An operation that was not done, or was done in part. Its [`source`](std::error::Error::source) is the status.
+#[derive(Debug)]
+pub struct Failed {
+    /// The operation, with its buffers.
+    pub bio: Bio,
+    /// Why it failed; never [`Status::Ok`].
+    pub status: Status,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Bio { op, nr_sectors, sector, .. } = self.bio;
+        write!(f, "{op:?} of {nr_sectors} sectors at sector {sector} failed")
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+    use crate::Buffer;
+
+    fn over(status: Status) -> Completion {
+        let bio = Bio::read(8, Buffer::zeroed(512));
+        Completion { id: RqId(1), status, submitted: Time(0), issued: Time(0), completed: Time(0), bio }
+    }
+
+    /// Red if the error forgets the operation, its buffers or the status.
+    #[test]
+    fn a_completion_is_a_result() {
+        assert_eq!(over(Status::Ok).into_result().expect("it was done").sector, 8);
+        let failed = over(Status::Medium).into_result().expect_err("it failed");
+        assert_eq!(failed.to_string(), "Read of 1 sectors at sector 8 failed");
+        assert_eq!(failed.source().and_then(|source| source.downcast_ref()), Some(&Status::Medium));
+        assert_eq!(failed.bio.buffers.len(), 512);
+    }
+}

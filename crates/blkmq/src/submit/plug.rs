@@ -1,0 +1,171 @@
+//! The plug: where a submitter gathers operations before it passes them on together.
+
+use blkmq_sched::{ClientId, IoPriority, MergeLevel, Op, Time};
+
+use crate::queue::flush;
+use crate::request::bio::{Bio, Flags};
+use crate::request::completion::RejectReason;
+use crate::request::limits::Limits;
+use crate::request::status::Status;
+use crate::request::{Body, FlushStep, NIL, Part, Place, Request, RqId, SlotIndex};
+use crate::submit::merge::plug_or_merge;
+use crate::submit::split::{self, Piece, Pieces, Whole};
+use crate::submit::{Outstanding, Submitter};
+
+/// Requests: a plug with so many is flushed.
+const PLUG_MAX: usize = 32;
+
+/// Sectors (128 KiB): a plug whose newest request has so many is flushed.
+const PLUG_FLUSH_SECTORS: u32 = 256;
+
+/// What an operation asks for. Each of its requests asks for the same.
+pub(crate) struct Asked {
+    client: ClientId,
+    group: u32,
+    op: Op,
+    flags: Flags,
+    priority: IoPriority,
+    merge: MergeLevel,
+}
+
+impl Asked {
+    /// The body of a request for one piece of the operation that lies in the slot `parent`.
+    #[inline]
+    fn body(&self, submitted: Time, index: SlotIndex, parent: SlotIndex, piece: Piece) -> Body {
+        Body {
+            op: self.op,
+            flags: self.flags,
+            priority: self.priority,
+            client: self.client,
+            group: self.group,
+            merge: self.merge,
+            submitted,
+            sector: piece.sector,
+            nr_sectors: piece.nr_sectors,
+            nr_segments: piece.nr_segments,
+            first: index,
+            last: index,
+            part: Part { parent, sector: piece.sector, nr_sectors: piece.nr_sectors, offset: piece.offset },
+            ..Body::EMPTY
+        }
+    }
+}
+
+impl Submitter {
+    /// Whether the plug is to be passed on: it is full, and is not known to lack room.
+    #[inline]
+    pub(crate) fn is_plug_due(&mut self) -> bool {
+        let newest = self.plug.with_last(&self.q.slots, |rq| rq.body().nr_sectors);
+        let is_full = newest.is_some_and(|nr_sectors| nr_sectors >= PLUG_FLUSH_SECTORS) || self.plug.len() >= PLUG_MAX;
+        is_full && !self.lacks_room()
+    }
+
+    /// Whether an operation can be taken as it is, as one request. Most operations can. Nothing has happened yet.
+    #[inline(always)]
+    pub(crate) fn accept_whole(&self, bio: &Bio) -> Option<(Asked, Piece)> {
+        let piece = self.whole.piece(bio)?;
+        let fits = bio.priority.unwrap_or(self.priority).level <= 7 && !self.free.is_empty();
+        fits.then(|| (self.asked(bio, bio.flags, bio.flags.nomerge), piece))
+    }
+
+    /// Puts an operation in the plug that was accepted whole just now. `bio` hands the operation over, so that it moves
+    /// only once.
+    ///
+    /// COST: its slot is written once. Apart from the slot, only lines of this thread are written, and no line is read
+    /// that others write.
+    #[inline(always)]
+    pub(crate) fn plug_whole(&mut self, asked: &Asked, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
+        if self.plug.is_empty() {
+            self.plug_time = self.q.clock.now();
+        }
+        let Self { q, runner, plug, free, .. } = self;
+        let mut rq = free.pop_front(&q.slots).expect("a slot was free just now");
+        let index = rq.index();
+        *rq.body_mut() = asked.body(self.plug_time, index, index, piece);
+        rq.put_bio(bio);
+        let id = rq.id();
+        if plug_or_merge(&q.slots, &q.merge_limits, plug, rq) {
+            runner.member(q).counters.merged_in_plug();
+        }
+        id
+    }
+
+    /// How many requests an operation of any kind needs, if it can be taken. Nothing has happened yet.
+    #[inline(never)]
+    pub(crate) fn accept_any(&mut self, bio: &Bio) -> Result<usize, RejectReason> {
+        self.check(bio).map_err(RejectReason::Bad)?;
+        let nr_parts = split::count(&self.q.limits, bio, self.outstanding.len());
+        if nr_parts > self.outstanding.len() {
+            return Err(RejectReason::Bad(Status::TooLarge));
+        }
+        if nr_parts > self.free.len() { Err(RejectReason::Full) } else { Ok(nr_parts) }
+    }
+
+    /// COST: if an operation lies behind the end of the device as this thread knows it, a load of a line that is
+    /// written when the device has grown.
+    fn check(&mut self, bio: &Bio) -> Result<(), Status> {
+        let known = Limits { capacity_sectors: self.whole.capacity, ..self.q.limits };
+        let mut checked = known.check(bio.op, bio.sector, bio.nr_sectors);
+        if checked == Err(Status::BeyondEnd) {
+            // The device may have grown. The device never shrinks, so what fits the end as this thread knows it fits
+            // the device.
+            let limits = self.q.limits();
+            self.whole = Whole::new(&limits);
+            checked = limits.check(bio.op, bio.sector, bio.nr_sectors);
+        }
+        checked?;
+        known.check_durability(bio.op, &bio.flags)?;
+        if bio.priority.unwrap_or(self.priority).level > 7 {
+            return Err(Status::BadPriority);
+        }
+        if bio.buffers_fit() { Ok(()) } else { Err(Status::BadBuffer) }
+    }
+
+    /// Takes slots for the parts of an operation and puts them in the plug, merging where they fit.
+    #[inline(never)]
+    pub(crate) fn plug_parts(&mut self, bio: Bio, nr_parts: usize) -> RqId {
+        if self.plug.is_empty() {
+            self.plug_time = self.q.clock.now();
+        }
+        let mut flags = bio.flags;
+        flags.sync |= flags.fua || flags.preflush;
+        let (step, post_flush) = flush::first_step(&self.q.limits, bio.op, &mut flags);
+        let asked = self.asked(&bio, flags, flags.nomerge || flags.fua || step != FlushStep::None);
+        let Self { q, runner, plug, plug_time, free, outstanding, .. } = self;
+        // A flush means nothing to a device without a volatile cache.
+        let is_done = bio.op == Op::Flush && !q.limits.write_cache;
+        let mut next_slot = || free.pop_front(&q.slots).expect("there is a slot for each part");
+        let mut first = Some(next_slot());
+        let parent = first.as_ref().map_or(NIL, Request::index);
+        outstanding[usize::from(parent.slot())] = Outstanding { parts: nr_parts as u16, ..Outstanding::default() };
+        let mut id = None;
+        for piece in Pieces::new(&q.limits, &bio) {
+            let mut rq = first.take().unwrap_or_else(&mut next_slot);
+            let index = rq.index();
+            let body = asked.body(*plug_time, index, parent, piece);
+            *rq.body_mut() = Body { flush: step, post_flush, is_split: nr_parts > 1, ..body };
+            id.get_or_insert(rq.id());
+            if is_done {
+                runner.completed.push_back(rq, Place::Completed);
+            } else if plug_or_merge(&q.slots, &q.merge_limits, plug, rq) {
+                runner.member(q).counters.merged_in_plug();
+            }
+        }
+        q.slots.store_bio(parent, bio);
+        id.expect("an operation has at least one part")
+    }
+
+    /// What an operation asks for. `flags` are those that mean something to the device. If `alone`, the operation must
+    /// not merge.
+    #[inline]
+    fn asked(&self, bio: &Bio, flags: Flags, alone: bool) -> Asked {
+        Asked {
+            client: self.client,
+            group: self.group,
+            op: bio.op,
+            flags,
+            priority: bio.priority.unwrap_or(self.priority),
+            merge: if alone { MergeLevel::Never } else { self.q.settings.merge_level() },
+        }
+    }
+}
