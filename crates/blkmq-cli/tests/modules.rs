@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 /// Crates whose modules are in no cycle.
 const CRATES: [&str; 5] = ["blkmq", "blkmq-nbd", "blkmq-sched", "blkmq-sync", "blkmq-vcpu"];
 
+/// The folders of crates that have an order: each imports only from those before it.
+const FOLDERS: [(&str, &[&str]); 1] =
+    [("blkmq", &["request", "driver", "queue", "device", "order", "path", "submit", "control"])];
+
 /// A module by its path within the crate; the root is empty.
 type Module = Vec<String>;
 
@@ -152,5 +156,45 @@ fn no_module_stands_in_a_cycle() {
         let imports = imports(&crates.join(name).join("src"));
         assert!(imports.len() > 1, "{name} has modules");
         assert_eq!(cycles(&imports), [""; 0], "{name}: what several modules need belongs into one below them");
+    }
+}
+
+/// The imports, as `a::b imports c::d`, of a folder from one that stands behind it, or from one that has no place.
+fn against(order: &[&str], imports: &Imports) -> Vec<String> {
+    let place = |module: &Module| order.iter().position(|folder| module.first().is_some_and(|first| first == folder));
+    let mut found = Vec::new();
+    for (module, imported) in imports.iter().filter(|(module, _)| !module.is_empty()) {
+        for other in imported {
+            if place(module).is_none() || place(other).is_none() || place(other) > place(module) {
+                found.push(format!("{} imports {}", module.join("::"), other.join("::")));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_check_finds_an_import_against_the_order() {
+    let module = |name: &str| name.split("::").map(str::to_owned).collect::<Module>();
+    let imports = Imports::from([
+        (module("b::x"), [module("a"), module("b::y")].into()),
+        (module("a"), [module("b::y")].into()),
+        (module("c"), [module("a")].into()),
+    ]);
+    assert_eq!(against(&["a", "b"], &imports), ["a imports b::y", "c imports a"]);
+}
+
+#[test]
+fn folders_import_in_one_direction() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is one of several");
+    for (name, order) in FOLDERS {
+        let imports = imports(&crates.join(name).join("src"));
+        for folder in order {
+            assert!(
+                imports.keys().any(|module| module.first().is_some_and(|first| first == folder)),
+                "{name}: {folder}"
+            );
+        }
+        assert_eq!(against(order, &imports), [""; 0], "{name}: what two folders need belongs into the first of them");
     }
 }

@@ -3,6 +3,8 @@
 //! State on which several threads rely at once changes only while the queue is frozen and drained: the scheduler, the
 //! number of hardware queues, the depth of the tags. Freezing is a handle to poll, because the thread that freezes may
 //! have submitters of its own, which it must go on polling for the queue to drain.
+//!
+//! `builder` makes a queue, `knobs` reads and sets its knobs, `dump` shows it, `wanted` looks a scheduler up.
 
 pub(crate) mod builder;
 mod dump;

@@ -1,4 +1,8 @@
-//! The request queue: everything that the threads of one device share.
+//! The request queue: everything that the threads of one device share, and each thread's entry in it.
+//!
+//! Here is what `device`, `order`, `path`, `submit` and `control` work on: the hardware queues ([`hctx`]), the software
+//! queues ([`ctx`]), the members, what is ordered together ([`domain`], [`hold`]), the settings, and the statistics
+//! ([`account`]). Nothing here moves a request on.
 
 pub(crate) mod account;
 pub(crate) mod attached;
@@ -48,8 +52,9 @@ use blkmq_sync::{Arc, Line, Mutex, kept};
 const RETRY_NS: u64 = 3_000_000;
 
 /// A device with its software queues, hardware queues, tags and scheduler.
-/// Each thread works with it through a [`Submitter`](crate::Submitter) of its own. Control operations take `&Arc<RequestQueue>` and may
-/// come from any thread.
+///
+/// Each thread works with the queue through a [`Submitter`](crate::Submitter) of its own. Control operations take
+/// `&Arc<RequestQueue>` and may come from any thread.
 #[derive(Debug)]
 pub struct RequestQueue {
     pub(crate) live: Liveness,

@@ -1,4 +1,7 @@
 //! Submitting: how one thread works with a queue.
+//!
+//! Here a bio becomes requests in a plug (`plug`, `split`, `merge`), and a submitter waits for what it submitted (`looks`,
+//! `readiness`) or awaits it (`future`). Nothing in the library but the builder calls in here.
 
 pub mod future;
 mod looks;
