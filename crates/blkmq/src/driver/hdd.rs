@@ -25,6 +25,7 @@ use blkmq_sched::{Op, RqId, Time};
 use super::store::Store;
 use super::{Batch, Done, Driver, Extent, Request, TimeoutAction, Topology};
 use crate::request::limits::Limits;
+use crate::request::status::Status;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 use blkmq_sync::{Line, Mutex};
 pub use config::{Config, PARAMETERS};
@@ -114,7 +115,7 @@ impl Driver for Hdd {
         let mut drive = self.drive.lock();
         drive.advance(now);
         while let Some(mut rq) = batch.next() {
-            let status = self.store.as_ref().map_or(crate::Status::Ok, |store| store.execute(&mut rq, self.config.fua));
+            let status = self.store.as_ref().map_or(Status::Ok, |store| store.execute(&mut rq, self.config.fua));
             let (work, start) = (self.work(&rq), rq.sector());
             let end = start + u64::from(rq.nr_sectors());
             let id = batch.start(rq);
