@@ -608,7 +608,7 @@ fn hardware_queues_come_and_go() {
     let mut submitters = [submitter(&q), submitter(&q), submitter(&q)];
     for (queues, byte) in [(1, 1), (3, 2), (2, 3)] {
         let topology = blkmq::driver::Topology { default_queues: queues, ..q.driver().topology() };
-        q.set_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
+        q.change_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
         for (number, submitter) in submitters.iter_mut().enumerate() {
             let sector = number as u64 * 8;
             assert_eq!(status_of(submitter, Bio::write(sector, Buffer::from(&[byte; 4096][..]))), Status::Ok);
@@ -681,7 +681,7 @@ fn polled_hardware_queues_come_and_go() {
     let mut submitter = submitter(&q);
     for (default_queues, poll_queues, byte) in [(1, 1, 1), (2, 0, 2), (1, 2, 3), (1, 0, 4)] {
         let topology = blkmq::driver::Topology { default_queues, poll_queues, ..q.driver().topology() };
-        q.set_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
+        q.change_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
         assert_eq!(q.driver().topology().poll_queues, 0, "as it was opened");
         let count = q.dump().lines().filter(|line| line.ends_with(": polls") || line.contains("does not poll")).count();
         assert_eq!(count, usize::from(poll_queues));
@@ -714,7 +714,7 @@ fn registered_memory_is_known_to_every_ring_until_it_goes() {
                 // Rings that come later know the memory too.
                 let topology =
                     blkmq::driver::Topology { default_queues: u16::from(round / 32), ..q.driver().topology() };
-                q.set_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
+                q.change_topology(topology).expect("it is possible").wait().expect("nothing is in flight");
                 assert_eq!(count(&q, 4 * 8192), usize::from(round / 32) + 1, "{}", q.dump());
             }
             let all = count(&q, 4 * 8192);

@@ -247,7 +247,7 @@ impl Bench {
             _ => BenchError::Device(error.to_string()),
         })?;
         for (name, value) in settings {
-            q.set_knob(name, value)
+            q.change_knob(name, value)
                 .and_then(|change| change.wait())
                 .map_err(|error| BenchError::Setting(format!("{name}={value}"), error.to_string()))?;
         }

@@ -23,7 +23,7 @@ fn busy_ms(seed: u64, act: fn(&Arc<RequestQueue>)) -> u64 {
     let ended = run(Box::new(Uniform::new(Random::new(seed), 8)), Options::default(), move || {
         let q = RequestQueue::builder(spec::open("null,irqmode=0").expect("the spec is good")).build();
         let q = q.expect("the queue is good");
-        drop(q.set_knob("iostats", "0").expect("there is such a knob"));
+        q.set_knob("iostats", "0").expect("there is such a knob");
         let client = |number: u64| {
             let q = q.clone();
             move || {
@@ -65,7 +65,7 @@ fn who_reads_counts_no_time_as_busy_while_the_statistics_are_off() {
 fn the_time_before_the_statistics_are_switched_on_is_not_busy() {
     for seed in 0..20 {
         let busy = busy_ms(seed, |q| {
-            let set = |iostats| drop(q.set_knob("iostats", iostats).expect("there is such a knob"));
+            let set = |iostats| q.set_knob("iostats", iostats).expect("there is such a knob");
             ["1", "0"].into_iter().for_each(set);
         });
         assert!(busy <= 2 * ROUNDS, "seed {seed}: {busy} ms were busy in {ROUNDS} moments");

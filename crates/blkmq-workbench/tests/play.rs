@@ -23,7 +23,7 @@ fn queue(device: &str, scheduler: &str, slots: u16) -> Arc<RequestQueue> {
     let builder = RequestQueue::builder(driver).scheduler(scheduler).clock(clock).slots(slots);
     let q = builder.build().expect("the device makes sense");
     if scheduler != "none" {
-        q.set_knob("nr_requests", "64").expect("the knob exists").wait().expect("the value is accepted");
+        q.change_knob("nr_requests", "64").expect("the knob exists").wait().expect("the value is accepted");
     }
     q
 }

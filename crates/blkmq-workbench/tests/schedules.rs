@@ -25,7 +25,7 @@ fn queue(device: &str, locking: Locking, nr_requests: &str) -> Arc<RequestQueue>
     let device = open(device).expect("the device is good");
     let builder = RequestQueue::builder(device).scheduler("mq-deadline").locking(locking);
     let q = builder.build().expect("the queue is good");
-    q.set_knob("nr_requests", nr_requests).expect("there is such a knob").wait().expect("the number is good");
+    q.change_knob("nr_requests", nr_requests).expect("there is such a knob").wait().expect("the number is good");
     q
 }
 
@@ -39,7 +39,7 @@ fn time_for_one_at_a_time(seed: u64, locking: Locking, bypass: bool) -> u64 {
     let (tell, told) = std::sync::mpsc::channel();
     let ended = plays(schedule, move || {
         let q = queue("null,size=1M,irqmode=0", locking, "1");
-        q.set_bypass(bypass).wait().expect("it is either way good");
+        q.change_bypass(bypass).wait().expect("it is either way good");
         let threads = (0..3).map(|number| {
             let q = Arc::clone(&q);
             thread::spawn(move || {
@@ -500,7 +500,7 @@ fn next_scan(seed: u64) -> u64 {
         });
         // A number of steps, so that the change comes before the scan, during it, or after it.
         (0..seed % 50).for_each(|_| _ = q.scheduler());
-        q.set_knob("io_timeout", "100").expect("there is such a knob").wait().expect("the number is good");
+        q.change_knob("io_timeout", "100").expect("there is such a knob").wait().expect("the number is good");
         let submitter = polls.join().expect("no panic");
         let next = submitter.next_wakeup().expect("a request is with the device");
         tell.send(next.since(q.clock().now())).expect("the test listens");

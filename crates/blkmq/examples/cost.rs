@@ -57,7 +57,7 @@ fn main() {
     let builder = builder.accounting(accounting).clock(clock);
     let q = builder.build().unwrap_or_else(|error| fail(&error.to_string()));
     if is_off {
-        drop(q.set_knob("iostats", "0").unwrap_or_else(|error| fail(&error.to_string())));
+        q.set_knob("iostats", "0").unwrap_or_else(|error| fail(&error.to_string()));
     }
     let mut submitter = q.submitter(&Client::new("cost")).unwrap_or_else(|error| fail(&error.to_string()));
     let mut bios: VecDeque<Bio> = (0..batch as u64).map(|at| Bio::read(at * STRIDE, Buffer::zeroed(4096))).collect();

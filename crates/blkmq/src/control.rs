@@ -23,7 +23,7 @@ use crate::queue::settings::{check_nr_requests, check_within_depth};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::grace::Observed;
 use blkmq_sync::{Arc, fence_at, thread};
-use wanted::Wanted;
+use wanted::SchedulerChoice;
 
 /// A queue that lets nothing new in. When this is dropped, the queue goes on. Freezes nest.
 #[derive(Debug)]
@@ -154,7 +154,6 @@ impl Change {
             thread::yield_now();
         }
     }
-
     /// A change that needed no drained queue and has already been made.
     pub(crate) fn made(q: &Arc<RequestQueue>) -> Self {
         Self { q: Arc::clone(q), freeze: None, what: None }
@@ -189,25 +188,13 @@ impl RequestQueue {
         Quiesce(Arc::clone(self))
     }
 
-    /// Begins to change the scheduler.
+    /// Begins to change the scheduler, to one by name or to one of the caller's own, as
+    /// [`Builder::scheduler`](crate::Builder::scheduler) takes it.
     ///
     /// # Errors
-    /// No scheduler has this name.
-    pub fn set_scheduler(self: &Arc<Self>, name: &str) -> Result<Change, QueueError> {
-        self.install_later(Wanted::Named(name.to_owned()))
-    }
-
-    /// Begins to change to a scheduler of the caller's own, as
-    /// [`Builder::with_scheduler`](crate::Builder::with_scheduler) takes it.
-    ///
-    /// # Errors
-    /// Something waits in it.
-    pub fn change_scheduler(self: &Arc<Self>, scheduler: Box<dyn Scheduler>) -> Result<Change, QueueError> {
-        self.install_later(Wanted::Own(scheduler))
-    }
-
-    fn install_later(self: &Arc<Self>, wanted: Wanted) -> Result<Change, QueueError> {
-        Ok(self.change(What::Scheduler(wanted.find()?)))
+    /// No scheduler has this name, or something waits in the caller's own.
+    pub fn change_scheduler(self: &Arc<Self>, scheduler: impl Into<SchedulerChoice>) -> Result<Change, QueueError> {
+        Ok(self.change(What::Scheduler(scheduler.into().find()?)))
     }
 
     /// Begins to change `nr_requests`: how many requests each hardware queue may have, queued and with the driver. The
@@ -216,7 +203,7 @@ impl RequestQueue {
     ///
     /// # Errors
     /// The number is out of range.
-    pub fn set_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
+    pub fn change_nr_requests(self: &Arc<Self>, nr_requests: u32) -> Result<Change, QueueError> {
         check_nr_requests(nr_requests)?;
         Ok(self.change(What::NrRequests(nr_requests)))
     }
@@ -229,7 +216,7 @@ impl RequestQueue {
 
     /// Begins to change the locking around the scheduler. The setting whether requests may pass the scheduler by stays
     /// as it is.
-    pub fn set_locking(self: &Arc<Self>, locking: Locking) -> Change {
+    pub fn change_locking(self: &Arc<Self>, locking: Locking) -> Change {
         self.change(What::Locking(locking))
     }
 
@@ -240,7 +227,7 @@ impl RequestQueue {
     }
 
     /// Begins to let requests pass the scheduler by while nothing waits, or stops it.
-    pub fn set_bypass(self: &Arc<Self>, bypass: bool) -> Change {
+    pub fn change_bypass(self: &Arc<Self>, bypass: bool) -> Change {
         self.change(What::Bypass(bypass))
     }
 
@@ -248,7 +235,7 @@ impl RequestQueue {
     ///
     /// # Errors
     /// The numbers make no sense. The device's answer is known only when the change is made.
-    pub fn set_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
+    pub fn change_topology(self: &Arc<Self>, topology: Topology) -> Result<Change, QueueError> {
         let topology = Topology { depth: self.hctxs.depth(), ..topology };
         check_topology(topology).map_err(QueueError::BadTopology)?;
         Ok(self.change(What::Topology(topology)))
@@ -260,7 +247,7 @@ impl RequestQueue {
     /// # Errors
     /// Two ranges overlap or have the same name, a range has no sectors, or a range has sectors behind the end of the
     /// device.
-    pub fn set_ranges(self: &Arc<Self>, ranges: Vec<SectorRange>) -> Result<Change, QueueError> {
+    pub fn change_ranges(self: &Arc<Self>, ranges: Vec<SectorRange>) -> Result<Change, QueueError> {
         check_ranges(&ranges, self.limits().capacity_sectors)?;
         Ok(self.change(What::Ranges(ranges)))
     }

@@ -36,6 +36,7 @@ pub use blkmq_sync::event;
 pub use blkmq_sync::notify::Notify;
 pub use control::builder::Builder;
 pub use control::knobs::QUEUE_KNOBS;
+pub use control::wanted::SchedulerChoice;
 pub use control::{Change, Freeze, Quiesce};
 pub use path::background::Background;
 pub use queue::RequestQueue;

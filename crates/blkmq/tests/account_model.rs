@@ -190,11 +190,11 @@ impl Rig {
             .build()
             .expect("the queue is good");
         if scheduler != "none" {
-            let mut change = q.set_nr_requests(256).expect("the number is in range");
+            let mut change = q.change_nr_requests(256).expect("the number is in range");
             change.poll().expect("nothing is in flight").expect("there is a scheduler");
         }
         if !merges {
-            drop(q.set_knob("nomerges", "2").expect("the knob is there"));
+            q.set_knob("nomerges", "2").expect("the knob is there");
         }
         let submitter = || q.submitter(&Client::new("one")).expect("there is a place");
         let submitters = vec![submitter(), submitter()];
@@ -358,7 +358,7 @@ impl Rig {
                     // Whether plugged operations are counted is decided when they leave the plug.
                     self.look();
                     let on = if self.is_counted() { "0" } else { "1" };
-                    drop(self.q.set_knob("iostats", on).expect("the knob is there"));
+                    self.q.set_knob("iostats", on).expect("the knob is there");
                 }
                 _ => self.check(),
             }

@@ -109,7 +109,7 @@ fn ranges_change_under_load_and_keep_the_sums_of_their_names() {
         // One request is in flight when the change begins, and the change waits for it.
         submitter.submit(read(0, 8)).expect("there is a slot");
         reap(submitter);
-        let mut change = q.set_ranges(ranges).expect("the ranges are good");
+        let mut change = q.change_ranges(ranges).expect("the ranges are good");
         assert!(change.poll().is_none());
         device.finish_oldest(Status::Ok);
         reap(submitter);
@@ -140,7 +140,7 @@ fn bad_ranges_are_refused_in_and_out() {
     let error = behind.expect_err("the range is too long").to_string();
     assert_eq!(error, "range 'p1': 2000+49 ends behind the device's 2048 sectors");
     let q = RequestQueue::builder(driver()).ranges(vec![range("p1", 0, 2048)]).build().expect("the range fits");
-    let overlap = q.set_ranges(vec![range("a", 0, 10), range("b", 9, 1)]);
+    let overlap = q.change_ranges(vec![range("a", 0, 10), range("b", 9, 1)]);
     assert_eq!(overlap.err(), Some(QueueError::BadValue("range 'b' overlaps range 'a'".to_owned())));
     assert_eq!(q.range_stats().len(), 1, "what was there stays");
 }

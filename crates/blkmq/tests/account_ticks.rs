@@ -118,6 +118,6 @@ fn what_passed_before_a_queue_or_a_range_was_there_does_not_count() {
     };
     assert_eq!(busy(), (0, 0), "{:?} have passed", clock.now());
     clock.advance_to(blkmq::Time(5 * tick - 1000));
-    q.set_ranges(vec![range("second")]).expect("it is good").wait().expect("nothing is in flight");
+    q.change_ranges(vec![range("second")]).expect("it is good").wait().expect("nothing is in flight");
     assert_eq!(busy(), (1, 0), "the whole queue had a request across the edge of a tick");
 }

@@ -133,7 +133,7 @@ fn who_has_done_its_share_wakes_who_sleeps() {
     for locking in Locking::ALL {
         let builder = RequestQueue::builder(Quick::new(SHARE, SHARE)).scheduler("mq-deadline").locking(locking);
         let q = builder.bypass(false).build().expect("the device is good");
-        q.set_knob("nr_requests", "256").expect("it is a good number").wait().expect("it is");
+        q.change_knob("nr_requests", "256").expect("it is a good number").wait().expect("it is");
         let join = || q.submitter(&Client::new("test")).expect("there is a place");
         let (mut first, mut second, mut third) = (join(), join(), join());
         let (share, all) = (u64::from(SHARE), 2 * u64::from(SHARE));

@@ -72,7 +72,7 @@ fn two_changes_are_made_one_after_the_other() {
             scope.spawn(move || {
                 for round in 0..4 {
                     let topology = Topology { default_queues: first + round, ..ONE_QUEUE };
-                    q.set_topology(topology).unwrap().wait().unwrap();
+                    q.change_topology(topology).unwrap().wait().unwrap();
                 }
             });
         }
@@ -98,7 +98,7 @@ fn nobody_polls_a_device_that_changes() {
         }
         for round in 0..6 {
             let topology = Topology { default_queues: 1 + 3 * (round % 2), ..ONE_QUEUE };
-            q.set_topology(topology).unwrap().wait().unwrap();
+            q.change_topology(topology).unwrap().wait().unwrap();
         }
         is_over.store(true, Ordering::Relaxed);
     });

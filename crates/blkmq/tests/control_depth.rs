@@ -37,7 +37,7 @@ fn nr_requests_changes_under_load() {
         let load = Load { changes: 500, ..Load::new(&q, operations(10_000)).with_data() };
         load.run(&random, 2, |q, random| {
             let nr_requests = 1 + random.below(24) as u32;
-            match q.set_nr_requests(nr_requests).unwrap().wait() {
+            match q.change_nr_requests(nr_requests).unwrap().wait() {
                 Ok(()) => {}
                 Err(QueueError::BadValue(_)) => assert!(nr_requests > 16),
                 Err(error) => panic!("{error}"),
@@ -54,7 +54,7 @@ fn one_request_at_a_time_is_enough() {
     for scheduler in ["none", "mq-deadline"] {
         for device in ["irqmode=0", "irqmode=1", "irqmode=1,submit_queues=2", "irqmode=0,submit_queues=3"] {
             let q = queue(&format!("null,memory_backed=1,size=64M,hw_queue_depth=4,{device}"), scheduler);
-            q.set_nr_requests(1).unwrap().wait().unwrap();
+            q.change_nr_requests(1).unwrap().wait().unwrap();
             Load { sleeps: 95, ..Load::new(&q, operations(3_000)).with_data() }.run(&random, 0, control::quiesce);
         }
     }
@@ -93,7 +93,7 @@ fn nr_requests_has_bounds() {
     let q = queue("null,hw_queue_depth=16", "mq-deadline");
     let values = [("0", false), ("1", true), ("65536", true), ("65537", false), ("-1", false), ("many", false)];
     for (value, is_good) in values {
-        let result = q.set_knob("nr_requests", value).and_then(blkmq::Change::wait);
+        let result = q.change_knob("nr_requests", value).and_then(blkmq::Change::wait);
         assert_eq!(result.is_ok(), is_good, "{value}: {result:?}");
     }
     assert_eq!(q.knob("nr_requests").unwrap(), "65536");
@@ -137,7 +137,7 @@ fn built(scheduler: &str, nr_requests: u32) -> Result<Arc<RequestQueue>, QueueEr
 #[test]
 fn without_a_scheduler_the_builder_refuses_nr_requests_beyond_the_depth_as_the_knob_does() {
     let q = built("none", 16).expect("it is the depth");
-    let refused = q.set_knob("nr_requests", "17").unwrap().wait().expect_err("it is beyond the depth");
+    let refused = q.change_knob("nr_requests", "17").unwrap().wait().expect_err("it is beyond the depth");
     assert_eq!(refused.to_string(), "nr_requests: 17 is not within 1..16, the depth, without a scheduler");
     assert_eq!(built("none", 17).err(), Some(refused));
     assert_eq!(built("mq-deadline", 17).expect("tags do not bound a scheduler").knob("nr_requests").unwrap(), "17");
@@ -148,12 +148,12 @@ fn without_a_scheduler_the_builder_refuses_nr_requests_beyond_the_depth_as_the_k
 #[test]
 fn nr_requests_that_was_asked_for_survives_a_change_of_scheduler() {
     let shown = |q: &RequestQueue| q.knob("nr_requests").unwrap();
-    let change = |q: &Arc<RequestQueue>, name| q.set_scheduler(name).unwrap().wait().unwrap();
+    let change = |q: &Arc<RequestQueue>, name| q.change_scheduler(name).unwrap().wait().unwrap();
     let built = |nr_requests| built("mq-deadline", nr_requests);
     let set = |nr_requests| {
         let q = queue("null,poll_queues=0,hw_queue_depth=16", "mq-deadline");
         assert_eq!(shown(&q), "65536");
-        q.set_nr_requests(nr_requests).unwrap().wait().unwrap();
+        q.change_nr_requests(nr_requests).unwrap().wait().unwrap();
         q
     };
     for q in [built(100).unwrap(), set(100)] {

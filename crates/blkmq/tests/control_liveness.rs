@@ -57,7 +57,7 @@ fn sleepers_go_on_when_there_is_room() {
         [("irqmode=1", 1), ("irqmode=0", 1), ("irqmode=0", 2), ("irqmode=0,submit_queues=2", 1)]
     {
         let q = queue(&format!("null,hw_queue_depth=4,poll_queues=0,{device}"), "mq-deadline");
-        q.set_nr_requests(nr_requests).unwrap().wait().unwrap();
+        q.change_nr_requests(nr_requests).unwrap().wait().unwrap();
         rounds(
             &q,
             4,
@@ -87,8 +87,8 @@ impl Notify for Told {
 fn a_completion_tells_those_who_found_no_room() {
     let q = queue("null,irqmode=1,hw_queue_depth=4,poll_queues=0", "mq-deadline");
     // Under the locking combining a plug is taken whole.
-    q.set_locking(Locking::Single).wait().unwrap();
-    q.set_nr_requests(1).unwrap().wait().unwrap();
+    q.change_locking(Locking::Single).wait().unwrap();
+    q.change_nr_requests(1).unwrap().wait().unwrap();
     let mut first = q.submitter(&Client::new("first")).unwrap();
     let mut second = q.submitter(&Client::new("second")).unwrap();
     let told = Arc::new(Told::default());

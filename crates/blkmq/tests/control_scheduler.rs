@@ -16,7 +16,7 @@ fn switching_schedulers_under_load_loses_nothing() {
         let load = Load { changes: 500, ..Load::new(&q, operations(10_000)).with_data() };
         load.run(&random, 2, |q, random| {
             let name = if random.one_in(2) { "none" } else { "mq-deadline" };
-            q.set_scheduler(name).unwrap().wait().unwrap();
+            q.change_scheduler(name).unwrap().wait().unwrap();
         });
     }
 }
@@ -28,6 +28,6 @@ fn knobs_change_under_load() {
     Load::new(&q, operations(10_000)).with_data().run(&random, 2, |q, random| {
         control::set_knob(q, random);
         let level = random.below(3).to_string();
-        q.set_knob("nomerges", &level).unwrap().wait().unwrap();
+        q.change_knob("nomerges", &level).unwrap().wait().unwrap();
     });
 }

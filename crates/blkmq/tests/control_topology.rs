@@ -17,7 +17,7 @@ fn the_number_of_hardware_queues_changes_under_load() {
         for device in ["irqmode=0", "irqmode=1,cache_size=1,fua=0", "irqmode=2,completion_nsec=2000"] {
             let q = queue(&format!("null,memory_backed=1,size=64M,hw_queue_depth=2,{device}"), scheduler);
             let load = Load { leaves: 300, ..Load::new(&q, operations(5_000)).with_data() };
-            load.run(&random, 2, |q, random| q.set_topology(topology(random)).unwrap().wait().unwrap());
+            load.run(&random, 2, |q, random| q.change_topology(topology(random)).unwrap().wait().unwrap());
             assert_balanced(&q);
         }
     }
@@ -53,7 +53,7 @@ fn a_refused_operation_leaves_no_mark_behind() {
     assert_eq!(second.reap().map(|completion| completion.status), Some(Status::Again));
 
     let wider = Topology { default_queues: 4, read_queues: 0, poll_queues: 0, depth: 2 };
-    q.set_topology(wider).unwrap().wait().unwrap();
+    q.change_topology(wider).unwrap().wait().unwrap();
     second.submit(Bio::new(Op::Write, 0, 8, Buffer::zeroed(4096).into())).unwrap();
     second.flush_plug();
     drop(quiesce);

@@ -55,7 +55,7 @@ fn requests_pass_while_nothing_waits_and_only_with_bypass() {
         let (device, q) = queue(locking, 4);
         let mut submitter = submitter(&q, Class::BestEffort);
         for (bypass, passed) in [(true, 4), (false, 4), (true, 8)] {
-            q.set_bypass(bypass).wait().expect("nothing is in flight");
+            q.change_bypass(bypass).wait().expect("nothing is in flight");
             assert_eq!(q.knob("bypass").as_deref(), Ok(if bypass { "1" } else { "0" }));
             for number in 0..4 {
                 submit(&mut submitter, 100 * number);
@@ -119,12 +119,12 @@ fn the_gate_stays_shut_for_some_time_after_something_waited() {
 fn no_batch_outlasts_what_has_passed() {
     for_all(|locking| {
         let (device, q) = queue(locking, 1);
-        q.set_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
+        q.change_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
         let mut submitter = submitter(&q, Class::BestEffort);
         let mut wait_behind = |first, bios: [blkmq::Bio; 2]| {
             // What waited the time before keeps the gate shut.
             for bypass in [false, true] {
-                q.set_bypass(bypass).wait().expect("nothing is in flight");
+                q.change_bypass(bypass).wait().expect("nothing is in flight");
             }
             let passed = q.stats().bypassed;
             submit(&mut submitter, first);
@@ -149,7 +149,7 @@ fn no_batch_outlasts_what_has_passed() {
 fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
     for_all(|locking| {
         let (device, q) = queue(locking, 1);
-        q.set_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
+        q.change_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
         let mut submitter = submitter(&q, Class::BestEffort);
         let finish = |submitter: &mut Submitter| {
             while submitter.nr_outstanding() > 0 {
@@ -159,13 +159,13 @@ fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
             device.take_seen().iter().map(|seen| seen.sector).collect::<Vec<_>>()
         };
         for (bypass, bio) in [(false, write(100, 8)), (true, read(0, 8))] {
-            q.set_bypass(bypass).wait().expect("nothing is in flight");
+            q.change_bypass(bypass).wait().expect("nothing is in flight");
             submitter.submit(bio).expect("there is a slot");
             submitter.flush_plug();
             assert_eq!(finish(&mut submitter).len(), 1);
         }
         assert_eq!(q.stats().bypassed, 1, "{locking}");
-        q.set_bypass(false).wait().expect("nothing is in flight");
+        q.change_bypass(false).wait().expect("nothing is in flight");
         for bio in [write(400, 8), read(500, 8)] {
             submitter.submit(bio).expect("there is a slot");
         }

@@ -63,7 +63,7 @@ fn operations_reach_as_far_as_the_device_once_somebody_has_asked_it() {
         }
     }
     let behind = SectorRange { name: "behind".to_owned(), first: 32, nr_sectors: 32 };
-    assert!(q.set_ranges(vec![behind]).is_ok(), "ranges may lie there too");
+    assert!(q.change_ranges(vec![behind]).is_ok(), "ranges may lie there too");
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Rig {
             .clock(clock)
             .build()
             .expect("the queue is good");
-        q.set_nr_requests(64).and_then(Change::wait).expect("64 is in range");
+        q.change_nr_requests(64).and_then(Change::wait).expect("64 is in range");
         let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
         submitter.submit(device::read((1 << 20) - 8, 8)).expect("there is a slot");
         submitter.flush_plug();
@@ -67,7 +67,7 @@ impl Rig {
     }
 
     fn set_nomerges(&self, value: &str) {
-        drop(self.q.set_knob("nomerges", value).expect("the knob takes this"));
+        self.q.set_knob("nomerges", value).expect("the knob takes this");
     }
 
     /// Lets everything through. Returns the sectors of each request and how its data is cut. All operations succeed.

@@ -154,7 +154,7 @@ fn run(seed: u64) -> u64 {
     let device = Recorder::new(limits, topology);
     let builder = RequestQueue::builder(device.clone()).clock(Clock::Virtual(VirtualClock::new()));
     let q = builder.scheduler(random.pick(&["none", "mq-deadline", "mq-deadline"])).build().expect("the queue is good");
-    drop(q.set_knob("nomerges", random.pick(&["0", "0", "0", "1", "2"])).expect("the knob takes this"));
+    q.set_knob("nomerges", random.pick(&["0", "0", "0", "1", "2"])).expect("the knob takes this");
     let mut submitters: Vec<_> =
         (0..random.pick(&[1, 1, 2])).map(|_| q.submitter(&Client::new("test")).expect("there is a place")).collect();
     let mut bios = random_bios(random, u64::from(limits.logical_block_size / 512));

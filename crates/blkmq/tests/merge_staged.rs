@@ -28,7 +28,7 @@ fn merged(stats: Stats) -> (f64, f64) {
 /// What the queue counts in four seconds after the write cache has filled, and the operations that completed in them.
 fn run(locking: Locking, stages_all: bool) -> (Stats, u64) {
     let mut rig = Rig::with("hdd", |q| q.scheduler("mq-deadline").locking(locking));
-    rig.q.set_nr_requests(64).expect("it is in range").wait().expect("there is a scheduler");
+    rig.q.change_nr_requests(64).expect("it is in range").wait().expect("there is a scheduler");
     if stages_all {
         rig.q.stage_all();
     }

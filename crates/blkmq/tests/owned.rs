@@ -159,7 +159,7 @@ fn nobody_loses_a_hardware_queue_to_a_change() {
     let owners: Vec<_> = (0..2).map(|_| q.submitter(&client).expect("there is a hardware queue")).collect();
     let change = |nr, read_queues| {
         let topology = Topology { default_queues: nr, read_queues, poll_queues: 0, depth: 64 };
-        q.set_topology(topology).expect("the numbers make sense").wait()
+        q.change_topology(topology).expect("the numbers make sense").wait()
     };
     for (nr, reads) in [(1, 0), (4, 1)] {
         let error = change(nr, reads).expect_err("the second submitter would have none");

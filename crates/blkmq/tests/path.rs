@@ -116,7 +116,7 @@ fn the_scheduler_changes_between_requests() {
         for block in 0..40 {
             submitter.submit(Bio::read(block * 80, Buffer::zeroed(4096))).unwrap();
         }
-        let mut change = q.set_scheduler(name).unwrap();
+        let mut change = q.change_scheduler(name).unwrap();
         while change.poll().is_none() {
             submitter.poll();
         }

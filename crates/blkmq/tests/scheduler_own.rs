@@ -72,7 +72,7 @@ fn order(q: &Arc<RequestQueue>, device: &Recorder) -> Vec<u64> {
 #[test]
 fn a_queue_is_built_with_a_scheduler_of_ones_own() {
     let device = device();
-    let q = RequestQueue::builder(device.clone()).with_scheduler(Box::<LatestFirst>::default()).build().unwrap();
+    let q = RequestQueue::builder(device.clone()).scheduler(Box::<LatestFirst>::default()).build().unwrap();
     assert_eq!(q.scheduler(), "latest-first");
     assert_eq!(order(&q, &device), [300, 200, 100, 0]);
 }
@@ -85,7 +85,7 @@ fn a_queue_changes_to_a_scheduler_of_ones_own_and_back() {
     q.change_scheduler(Box::<LatestFirst>::default()).unwrap().wait().unwrap();
     assert_eq!(q.scheduler(), "latest-first");
     assert_eq!(order(&q, &device), [300, 200, 100, 0]);
-    q.set_scheduler("mq-deadline").unwrap().wait().unwrap();
+    q.change_scheduler("mq-deadline").unwrap().wait().unwrap();
     assert_eq!(order(&q, &device), [0, 100, 200, 300]);
 }
 
@@ -109,7 +109,7 @@ fn a_scheduler_in_which_something_waits_is_refused() {
     };
     let text = "a queue takes a scheduler in which nothing waits, not 'latest-first' with 1 requests";
     let expected = QueueError::BadValue(text.to_owned());
-    assert_eq!(RequestQueue::builder(device()).with_scheduler(used()).build().unwrap_err(), expected);
+    assert_eq!(RequestQueue::builder(device()).scheduler(used()).build().unwrap_err(), expected);
     let q = RequestQueue::builder(device()).scheduler("none").build().unwrap();
     assert_eq!(q.change_scheduler(used()).unwrap_err(), expected);
     assert_eq!(q.scheduler(), "none");
@@ -121,7 +121,7 @@ fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     let device = device();
     let tries = Arc::new(AtomicUsize::new(0));
     let scheduler = Box::new(LatestFirst(Vec::new(), tries.clone(), Arc::default()));
-    let builder = RequestQueue::builder(device.clone()).with_scheduler(scheduler).locking(Locking::Single);
+    let builder = RequestQueue::builder(device.clone()).scheduler(scheduler).locking(Locking::Single);
     let q = builder.nr_requests(128).build().unwrap();
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     let tried = || tries.swap(0, Ordering::Relaxed);
@@ -167,7 +167,7 @@ fn a_new_plug_is_tried_whatever_was_found_of_the_last_one() {
     let device = device();
     let depth = Arc::new(AtomicU32::new(1));
     let scheduler = Box::new(LatestFirst(Vec::new(), Arc::default(), depth.clone()));
-    let q = RequestQueue::builder(device.clone()).with_scheduler(scheduler).build().unwrap();
+    let q = RequestQueue::builder(device.clone()).scheduler(scheduler).build().unwrap();
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     let mut go = |bio| {
         submitter.submit(bio).unwrap();

@@ -137,7 +137,7 @@ fn who_waits_for_the_only_place_is_woken() {
         explore_delays(4000, move || {
             let driver = spec::open(device).expect("the spec is good");
             let q = RequestQueue::builder(driver).scheduler("mq-deadline").slots(8).build().expect("the queue is good");
-            q.set_nr_requests(1).expect("it is in range").wait().expect("nothing is in flight");
+            q.change_nr_requests(1).expect("it is in range").wait().expect("nothing is in flight");
             everything_completes_on(&q, true);
         });
     }

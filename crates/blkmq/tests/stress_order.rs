@@ -195,7 +195,7 @@ fn run(locking: Locking, depth: u16, threads: u64, operations: u64) -> Found {
     let log = Arc::new(Mutex::new(Log::default()));
     let inner = scheduler("mq-deadline").expect("it is known");
     let logged = Logged { inner, log: Arc::clone(&log) };
-    let q = RequestQueue::builder(Arc::clone(&device) as Arc<dyn Driver>).with_scheduler(Box::new(logged));
+    let q = RequestQueue::builder(Arc::clone(&device) as Arc<dyn Driver>).scheduler(Box::new(logged));
     let q = q.locking(locking).bypass(false).build().expect("the queue is good");
     std::thread::scope(|scope| {
         for thread in 0..threads {

@@ -136,7 +136,7 @@ fn what_is_over_comes_whole_and_past_what_is_not() {
 fn nowait_behind_one_without_room_does_not_wait() {
     let driver = Recorder::new(limits(), ONE_QUEUE);
     let q = RequestQueue::builder(driver.clone()).scheduler("mq-deadline").build().unwrap();
-    q.set_nr_requests(1).unwrap().wait().unwrap();
+    q.change_nr_requests(1).unwrap().wait().unwrap();
     let mut submitter = q.submitter(&Client::new("test")).unwrap();
     submitter.submit(write(0, 1)).unwrap();
     submitter.submit(write(100, 1)).unwrap();
@@ -158,7 +158,7 @@ fn leaving_hands_back_an_operation_that_was_done_in_part() {
         let driver = Recorder::new(Limits { max_sectors: 8, ..limits() }, ONE_QUEUE);
         let q =
             RequestQueue::builder(driver.clone()).scheduler("mq-deadline").locking(Locking::Single).build().unwrap();
-        q.set_nr_requests(1).unwrap().wait().unwrap();
+        q.change_nr_requests(1).unwrap().wait().unwrap();
         let mut submitter = q.submitter(&Client::new("test")).unwrap();
         submitter.submit(write(0, 16)).unwrap();
         submitter.flush_plug();

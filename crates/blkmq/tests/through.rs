@@ -40,7 +40,7 @@ fn writes_that_were_handed_through_leave_room_below_async_depth() {
     for _ in 0..10 {
         assert_eq!(pass(&mut submitter, &mut writes(8)), 8);
     }
-    q.set_knob("iosched/async_depth", "2").unwrap().wait().unwrap();
+    q.change_knob("iosched/async_depth", "2").unwrap().wait().unwrap();
     let over = pass(&mut submitter, &mut writes(8));
     if over < 8 {
         // The submitter would wait for them when it is dropped.

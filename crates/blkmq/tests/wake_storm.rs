@@ -146,7 +146,7 @@ fn when_the_device_is_asked_about_a_request_others_plan_anew() {
 fn a_knob_that_makes_room_says_so() {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
     let q = RequestQueue::builder(device.clone()).scheduler("mq-deadline").build().expect("the queue is good");
-    q.set_knob("iosched/async_depth", "1").expect("there is such a knob").wait().expect("it is set at once");
+    q.change_knob("iosched/async_depth", "1").expect("there is such a knob").wait().expect("it is set at once");
     let mut submitter = q.submitter(&Client::new("test")).expect("there is room for a thread");
     let told = Arc::new(Told::default());
     submitter.set_notify(Some(told.clone()));
@@ -156,7 +156,7 @@ fn a_knob_that_makes_room_says_so() {
     (0..3).for_each(|_| _ = submitter.poll());
     assert_eq!(device.nr_held(), 1);
     told.since_last();
-    q.set_knob("iosched/async_depth", "3").expect("there is such a knob").wait().expect("it is set at once");
+    q.change_knob("iosched/async_depth", "3").expect("there is such a knob").wait().expect("it is set at once");
     assert_eq!(told.since_last(), 1);
     submitter.poll();
     assert_eq!(device.nr_held(), 3);
@@ -238,7 +238,7 @@ fn a_longer_io_timeout_wakes_nobody() {
         world
             .polls
             .queue()
-            .set_knob("io_timeout", ms)
+            .change_knob("io_timeout", ms)
             .expect("there is such a knob")
             .wait()
             .expect("it is set at once");

@@ -136,7 +136,7 @@ fn refuse(error: QueueError) -> Answer {
 }
 
 fn set(q: &std::sync::Arc<RequestQueue>, knob: &str, value: &str) -> Result<(), Answer> {
-    let mut change = q.set_knob(knob, value).map_err(refuse)?;
+    let mut change = q.change_knob(knob, value).map_err(refuse)?;
     wait(&mut change, Instant::now() + DRAIN_LIMIT)
 }
 

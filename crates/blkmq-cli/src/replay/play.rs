@@ -69,7 +69,7 @@ impl Replay {
         }
         let q = builder.build().map_err(|error| fault("--scheduler", error.to_string()))?;
         for (text, (name, value)) in knobs {
-            q.set_knob(name, value)
+            q.change_knob(name, value)
                 .and_then(|change| change.wait())
                 .map_err(|error| fault(&format!("--set {text}"), error.to_string()))?;
         }

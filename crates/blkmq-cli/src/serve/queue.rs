@@ -65,7 +65,7 @@ fn equip(driver: Arc<dyn Driver>, device: &Given, settings: &Settings) -> Result
     })?;
     let bypass = settings.bypass.iter().map(|value| ("bypass", value));
     for (name, value) in bypass.chain(settings.set.iter().map(|(name, value)| (name.as_str(), value))) {
-        q.set_knob(name, &value.text)
+        q.change_knob(name, &value.text)
             .and_then(|change| change.wait())
             .map_err(|error| value.fault(error.to_string()))?;
     }

@@ -95,7 +95,7 @@ mod tests {
     }
 
     fn set(q: &Arc<RequestQueue>, knob: &str, value: &str) {
-        q.set_knob(knob, value).unwrap().wait().unwrap();
+        q.change_knob(knob, value).unwrap().wait().unwrap();
     }
 
     #[test]

@@ -255,7 +255,7 @@ impl Controller {
         self.tell(control, Phase::Begun);
         let change = match blkmq_sched::scheduler(name) {
             Some(scheduler) => self.world.q.change_scheduler(Watched::new(scheduler, self.world.witness.clone())),
-            None => self.world.q.set_scheduler(name),
+            None => self.world.q.change_scheduler(name),
         };
         self.change(control, change, false);
     }
@@ -264,7 +264,7 @@ impl Controller {
         let locking = *self.whims.random.pick(&Locking::ALL);
         let control = Control::Locking(locking);
         self.tell(control, Phase::Begun);
-        let change = self.world.q.set_locking(locking);
+        let change = self.world.q.change_locking(locking);
         if self.change(control, Ok(change), false) && self.world.q.locking() != locking {
             self.accuse(format!("{control} was made and it is another"));
         }
@@ -274,7 +274,7 @@ impl Controller {
         let bypass = self.whims.random.one_in(2);
         let control = Control::Bypass(bypass);
         self.tell(control, Phase::Begun);
-        let change = self.world.q.set_bypass(bypass);
+        let change = self.world.q.change_bypass(bypass);
         if self.change(control, Ok(change), false) && self.world.q.has_bypass() != bypass {
             self.accuse(format!("{control} was made and it is another"));
         }
@@ -284,7 +284,7 @@ impl Controller {
         let nr_requests = magnitude(&mut self.whims.random, 2048) as u32;
         let control = Control::NrRequests(nr_requests);
         self.tell(control, Phase::Begun);
-        let change = self.world.q.set_nr_requests(nr_requests);
+        let change = self.world.q.change_nr_requests(nr_requests);
         // Without a scheduler the depth of the device is the limit.
         self.change(control, change, self.scheduler == "none");
     }
@@ -297,7 +297,7 @@ impl Controller {
             (nr(random.within(1, 4)), nr(random.below(3)), nr(random.below(3)));
         let control = Control::Topology(default_queues, read_queues, poll_queues);
         self.tell(control, Phase::Begun);
-        let change = self.world.q.set_topology(Topology { default_queues, read_queues, poll_queues, depth: 1 });
+        let change = self.world.q.change_topology(Topology { default_queues, read_queues, poll_queues, depth: 1 });
         self.change(control, change, true);
     }
 
@@ -315,7 +315,7 @@ impl Controller {
             .collect();
         let control = Control::Ranges(nr_ranges as u16);
         self.tell(control, Phase::Begun);
-        let change = self.world.q.set_ranges(ranges);
+        let change = self.world.q.change_ranges(ranges);
         self.change(control, change, false);
     }
 
@@ -360,7 +360,7 @@ impl Controller {
         };
         let control = Control::QueueKnob(knob.name, value);
         self.tell(control, Phase::Begun);
-        let result = self.world.q.set_knob(knob.name, &value.to_string()).map(drop);
+        let result = self.world.q.set_knob(knob.name, &value.to_string());
         self.judge(control, is_good, result);
         if is_good && self.world.q.knob(knob.name) != Ok(value.to_string()) {
             self.accuse(format!("{control:?} was set and has another value"));

@@ -294,7 +294,7 @@ fn build(plan: &Plan, device: Arc<Device>, witness: &Witness) -> Arc<RequestQueu
         .bypass(plan.bypass);
     let builder = plan.nr_requests.into_iter().fold(builder, Builder::nr_requests);
     let builder = match blkmq_sched::scheduler(plan.scheduler) {
-        Some(scheduler) => builder.with_scheduler(Watched::new(scheduler, witness.clone())),
+        Some(scheduler) => builder.scheduler(Watched::new(scheduler, witness.clone())),
         None => builder.scheduler("none"),
     };
     builder.build().expect("what is drawn is right")

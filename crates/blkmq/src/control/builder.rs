@@ -1,8 +1,6 @@
 //! Building a queue in front of a device.
 
-use blkmq_sched::Scheduler;
-
-use crate::control::wanted::Wanted;
+use crate::control::wanted::SchedulerChoice;
 use crate::driver::{Driver, Topology, check_topology};
 use crate::queue::RequestQueue;
 use crate::queue::account::{Account, Accounting, SectorRange, check_ranges};
@@ -29,7 +27,7 @@ use blkmq_sync::{Arc, Line, Mutex};
 pub struct Builder {
     driver: Arc<dyn Driver>,
     clock: Clock,
-    scheduler: Option<Wanted>,
+    scheduler: Option<SchedulerChoice>,
     locking: Locking,
     bypass: Option<bool>,
     nr_requests: Option<u32>,
@@ -69,19 +67,13 @@ impl RequestQueue {
 }
 
 impl Builder {
-    /// The scheduler's name. As in Linux, the default is `mq-deadline` for one hardware queue, and `none` otherwise.
+    /// The scheduler: its name, or one of the caller's own, in which nothing waits yet. As in Linux, the default is
+    /// `mq-deadline` for one hardware queue, and `none` otherwise. The queue calls a scheduler under a lock, one thread
+    /// at a time. Before the queue inserts any request, it tells the scheduler its limits and how many requests can
+    /// wait.
     #[must_use]
-    pub fn scheduler(mut self, name: &str) -> Self {
-        self.scheduler = Some(Wanted::Named(name.to_owned()));
-        self
-    }
-
-    /// A scheduler of the caller's own instead of one by name. Nothing waits in it yet. The queue calls it under a
-    /// lock, one thread at a time. Before the queue inserts any request, it tells the scheduler its limits and how many
-    /// requests can wait.
-    #[must_use]
-    pub fn with_scheduler(mut self, scheduler: Box<dyn Scheduler>) -> Self {
-        self.scheduler = Some(Wanted::Own(scheduler));
+    pub fn scheduler(mut self, scheduler: impl Into<SchedulerChoice>) -> Self {
+        self.scheduler = Some(scheduler.into());
         self
     }
 
@@ -154,7 +146,7 @@ impl Builder {
         self
     }
 
-    /// Ranges of sectors that are also counted apart; see [`RequestQueue::set_ranges`].
+    /// Ranges of sectors that are also counted apart; see [`RequestQueue::change_ranges`].
     #[must_use]
     pub fn ranges(mut self, ranges: Vec<SectorRange>) -> Self {
         self.ranges = ranges;
@@ -175,7 +167,7 @@ impl Builder {
         self.nr_requests.map_or(Ok(()), check_nr_requests)?;
         check_ranges(&self.ranges, limits.capacity_sectors)?;
         let single = topology.default_queues == 1 && topology.read_queues == 0;
-        let by_default = || Wanted::Named(if single { "mq-deadline" } else { "none" }.to_owned());
+        let by_default = || SchedulerChoice::from(if single { "mq-deadline" } else { "none" });
         let scheduler = self.scheduler.unwrap_or_else(by_default).find()?;
         if let (Some(nr_requests), None) = (self.nr_requests, &scheduler) {
             check_within_depth(nr_requests, topology.depth)?;

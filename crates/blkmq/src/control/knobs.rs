@@ -82,38 +82,54 @@ impl RequestQueue {
         }
     }
 
-    /// Sets a knob from text. `scheduler`, `locking`, `bypass` and `nr_requests` need a drained queue: the change is
-    /// made when the returned value is polled or waited for. All other knobs take effect at once.
+    /// Sets a knob from text. The knob has its value when this returns.
     ///
     /// # Errors
-    /// There is no such knob, or the value does not suit it. Nothing has changed then.
-    pub fn set_knob(self: &Arc<Self>, name: &str, value: &str) -> Result<Change, QueueError> {
-        if name == "scheduler" {
-            return self.set_scheduler(value);
-        }
-        if name == "locking" {
-            return Ok(self.set_locking(value.parse().map_err(QueueError::BadValue)?));
-        }
-        if name == "size" {
-            return Err(QueueError::BadValue("size: it is the device's, and cannot be set here".to_owned()));
+    /// There is no such knob, the value does not suit it, or it is one of `scheduler`, `locking`, `bypass` and
+    /// `nr_requests`, which need a drained queue and are changed by [`change_knob`](Self::change_knob). Nothing has
+    /// changed then.
+    pub fn set_knob(&self, name: &str, value: &str) -> Result<(), QueueError> {
+        match name {
+            "scheduler" | "locking" | "bypass" | "nr_requests" => return Err(QueueError::NeedsDrain(name.to_owned())),
+            "size" => {
+                return Err(QueueError::BadValue("size: it is the device's, and cannot be set here".to_owned()));
+            }
+            _ => {}
         }
         let number = parse(name, value);
         if let Some(knob) = name.strip_prefix(SCHEDULER_PREFIX) {
             self.scheduler_knob(knob).map_err(|_| self.unknown(name))?;
-            self.set_scheduler_knob(knob, number?)?;
-            return Ok(Change::made(self));
+            return self.set_scheduler_knob(knob, number?);
         }
-        let knob = QUEUE_KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| self.unknown(name))?;
-        let number = knob.check(number?).map_err(|error| QueueError::BadValue(error.to_string()))?;
-        let number = u32::try_from(number).expect("the ranges of these knobs lie within u32");
+        let number = self.number(name, number)?;
         match name {
-            "nr_requests" => return self.set_nr_requests(number),
-            "bypass" => return Ok(self.set_bypass(number != 0)),
             "iostats" => self.set_iostats(number),
             "nomerges" => self.settings.nomerges.store(number, Ordering::Relaxed),
             _ => self.set_io_timeout(number),
         }
-        Ok(Change::made(self))
+        Ok(())
+    }
+
+    /// Begins to change a knob from text. For a knob that needs no drained queue the change has nothing to wait for:
+    /// it is made already, and [`Change::poll`] and [`Change::wait`] return at once.
+    ///
+    /// # Errors
+    /// There is no such knob, or the value does not suit it. Nothing has changed then.
+    pub fn change_knob(self: &Arc<Self>, name: &str, value: &str) -> Result<Change, QueueError> {
+        match name {
+            "scheduler" => self.change_scheduler(value),
+            "locking" => Ok(self.change_locking(value.parse().map_err(QueueError::BadValue)?)),
+            "bypass" => Ok(self.change_bypass(self.number(name, parse(name, value))? != 0)),
+            "nr_requests" => self.change_nr_requests(self.number(name, parse(name, value))?),
+            _ => self.set_knob(name, value).map(|()| Change::made(self)),
+        }
+    }
+
+    /// A number that suits one of the queue's own knobs.
+    fn number(&self, name: &str, number: Result<i64, QueueError>) -> Result<u32, QueueError> {
+        let knob = QUEUE_KNOBS.iter().find(|knob| knob.name == name).ok_or_else(|| self.unknown(name))?;
+        let number = knob.check(number?).map_err(|error| QueueError::BadValue(error.to_string()))?;
+        Ok(u32::try_from(number).expect("the ranges of these knobs lie within u32"))
     }
 
     /// The error for an unknown name; it lists the knobs that there are.
@@ -176,6 +192,24 @@ mod tests {
     use super::*;
     use crate::driver::spec;
 
+    /// Red if a knob that is set at once leaves a `Change` to be handled, or if one that needs a drained queue is left
+    /// undone without a word.
+    #[test]
+    fn a_knob_is_set_when_set_knob_returns() {
+        let q = RequestQueue::builder(spec::open("null").unwrap()).scheduler("mq-deadline").build().unwrap();
+        assert_eq!(q.set_knob("nomerges", "2"), Ok(()));
+        assert_eq!(q.set_knob("iosched/fifo_batch", "4"), Ok(()));
+        assert_eq!((q.knob("nomerges").as_deref(), q.knob("iosched/fifo_batch").as_deref()), (Ok("2"), Ok("4")));
+        for (name, value) in [("nr_requests", "8"), ("locking", "single"), ("bypass", "0"), ("scheduler", "none")] {
+            let before = q.knob(name);
+            assert_eq!(q.set_knob(name, value), Err(QueueError::NeedsDrain(name.to_owned())));
+            assert_eq!(q.knob(name), before);
+            q.change_knob(name, value).and_then(Change::wait).unwrap();
+            assert_ne!(q.knob(name), before, "{name}");
+        }
+        assert_eq!(q.change_knob("nomerges", "1").unwrap().poll(), Some(Ok(())));
+    }
+
     /// Red if the list leaves out a knob that there is, or the knob that was meant is not named.
     #[test]
     fn an_unknown_knob_is_answered_with_all_that_there_are_and_the_one_that_was_meant() {
@@ -196,7 +230,7 @@ mod tests {
         for name in known {
             assert!(q.knob(name).is_ok(), "{name}");
         }
-        q.set_knob("scheduler", "none").and_then(|change| change.wait()).unwrap();
+        q.change_knob("scheduler", "none").and_then(|change| change.wait()).unwrap();
         for name in ["fifo_batch", "iosched/fifo_batch"] {
             let end = "; 'iosched/fifo_batch' belongs to mq-deadline, and the scheduler is none";
             assert_eq!(refused(name), format!("unknown knob '{name}'; there are: {all}{end}"));

@@ -15,15 +15,15 @@ use super::worker::{Counts, Load, Worker};
 /// Begins a change of a random kind.
 pub(crate) fn begin(q: &Arc<RequestQueue>, random: &mut Random) -> Change {
     match random.below(6) {
-        4 => return q.set_locking(*random.pick(&Locking::ALL)),
-        5 => return q.set_bypass(random.one_in(2)),
-        0 => q.set_ranges(ranges(random)),
-        1 => q.set_scheduler(if random.one_in(2) { "none" } else { "mq-deadline" }),
+        4 => return q.change_locking(*random.pick(&Locking::ALL)),
+        5 => return q.change_bypass(random.one_in(2)),
+        0 => q.change_ranges(ranges(random)),
+        1 => q.change_scheduler(if random.one_in(2) { "none" } else { "mq-deadline" }),
         2 => {
             let most = *random.pick(&[4, 64]);
-            q.set_nr_requests(1 + random.below(most) as u32)
+            q.change_nr_requests(1 + random.below(most) as u32)
         }
-        _ => q.set_topology(topology(random)),
+        _ => q.change_topology(topology(random)),
     }
     .expect("the change is in range")
 }
@@ -83,7 +83,7 @@ pub(crate) fn quiesce(q: &Arc<RequestQueue>, random: &mut Random) {
 pub(crate) fn set_knob(q: &Arc<RequestQueue>, random: &mut Random) {
     if random.one_in(2) {
         let value = if random.one_in(2) { "0" } else { "1" };
-        return drop(q.set_knob("iostats", value).expect("the knob is there"));
+        return q.set_knob("iostats", value).expect("the knob is there");
     }
     let (name, value) = *random.pick(&[
         ("read_expire", 0),
