@@ -191,7 +191,7 @@ fn load(q: &std::sync::Arc<RequestQueue>, thread: u64, rounds: &AtomicU64, ends:
             submitter.submit(bio).expect("there is room for so few");
         }
         while over.len() < BLOCKS as usize {
-            submitter.wait(None);
+            submitter.wait();
             while let Some(done) = submitter.reap() {
                 assert!(done.status.is_ok(), "{done:?}");
                 over.push(done.bio);

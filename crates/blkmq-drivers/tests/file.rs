@@ -95,7 +95,7 @@ fn a_tag_that_comes_twice_is_refused_and_hurts_nobody_else() {
     second.submit(Bio::read(0, Buffer::zeroed(SECTOR))).expect("there is a slot");
     let panic = catch_unwind(AssertUnwindSafe(|| second.flush_plug())).expect_err("the tag is out");
     assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("is out once")));
-    first.wait(None);
+    first.wait();
     assert_eq!(first.reap().expect("it is over").status, Status::Ok);
     // The other submitter would wait for ever for a request that its driver lost.
     let [_, second] = submitters;
@@ -433,10 +433,10 @@ fn who_waits_for_a_quiesced_queue_sleeps() {
     };
     let before = cpu();
     let deadline = q.clock().now().after(1_000_000_000);
-    assert!(!submitter.wait(Some(deadline)), "nothing completes meanwhile");
+    assert!(!submitter.wait_until(deadline), "nothing completes meanwhile");
     assert!(cpu() - before < 0.5, "it slept for most of a second");
     drop(quiesced);
-    assert!(submitter.wait(None));
+    assert!(submitter.wait());
     assert!(submitter.reap().is_some());
 }
 

@@ -33,7 +33,7 @@ fn busy_ms(seed: u64, act: fn(&Arc<RequestQueue>)) -> u64 {
                     for _ in 0..10 {
                         let bio = Bio::new(Op::Read, 8 * number, 8, Buffers::One(Buffer::zeroed(4096)));
                         submitter.submit(bio).expect("there is a slot");
-                        assert!(submitter.wait(None) && submitter.reap().is_some());
+                        assert!(submitter.wait() && submitter.reap().is_some());
                     }
                 }
             }

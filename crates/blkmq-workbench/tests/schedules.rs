@@ -47,7 +47,7 @@ fn time_for_one_at_a_time(seed: u64, locking: Locking, bypass: bool) -> u64 {
                 for round in 0..3 {
                     let sector = (number * 3 + round) * 16;
                     submitter.submit(Bio::read(sector, Buffer::zeroed(512))).expect("there are slots");
-                    while !submitter.wait(None) {}
+                    while !submitter.wait() {}
                     let _ = submitter.reap();
                 }
             })
@@ -285,7 +285,7 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
             .collect();
         let mut issued = Vec::new();
         while first.nr_outstanding() > 0 {
-            first.wait(None);
+            first.wait();
             issued.extend(std::iter::from_fn(|| first.reap()).map(|completion| completion.issued.0));
         }
         others.into_iter().for_each(|other| other.join().expect("no panic"));
@@ -353,7 +353,7 @@ fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: 
         first.submit(read(300, Class::RealTime)).expect("there are slots");
         let mut issued = 0;
         while first.nr_outstanding() > 0 {
-            first.wait(None);
+            first.wait();
             let held_back = std::iter::from_fn(|| first.reap()).find(|completion| completion.bio.sector == 100);
             issued = held_back.map_or(issued, |completion| completion.issued.0);
         }
@@ -457,7 +457,7 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
         });
         let mut issued = Vec::new();
         while first.nr_outstanding() > 0 {
-            first.wait(None);
+            first.wait();
             issued.extend(std::iter::from_fn(|| first.reap()).map(|completion| completion.issued.0));
         }
         passes.join().expect("no panic");

@@ -13,7 +13,7 @@
 //! let q = RequestQueue::builder(device).scheduler("mq-deadline").build()?;
 //! let mut submitter = q.submitter(&Client::new("me"))?;
 //! submitter.submit(Bio::read(0, Buffer::zeroed(4096)))?;
-//! submitter.wait(None);
+//! submitter.wait();
 //! while let Some(done) = submitter.reap() {
 //!     assert!(done.status.is_ok());
 //! }

@@ -1,7 +1,7 @@
 //! Submitting: how one thread works with a queue.
 //!
-//! Here a bio becomes requests in a plug (`plug`, `split`, `merge`), and a submitter waits for what it submitted (`looks`,
-//! `readiness`) or awaits it (`future`). Nothing in the library but the builder calls in here.
+//! Here a bio becomes requests in a plug (`plug`, `split`, `merge`), and a submitter waits for what it submitted
+//! (`waiting`, `looks`, `readiness`) or awaits it (`future`). Nothing in the library but the builder calls in here.
 
 pub mod future;
 mod looks;
@@ -10,9 +10,11 @@ mod plug;
 #[cfg(feature = "eventfd")]
 mod readiness;
 mod split;
+mod waiting;
 
+use std::cell::Cell;
 use std::fmt;
-use std::time::Duration;
+use std::marker::PhantomData;
 
 use blkmq_sched::{ClientId, IoPriority, Time};
 
@@ -22,13 +24,11 @@ use crate::queue::RequestQueue;
 use crate::queue::error::QueueError;
 use crate::request::bio::Bio;
 use crate::request::client::Client;
-use crate::request::clock::Clock;
 use crate::request::completion::{Completion, RejectReason, Rejected};
 use crate::request::status::Status;
 use crate::request::{Body, Part, Place, RqId, RqList};
 use crate::submit::looks::Looks;
 use crate::submit::split::Whole;
-use blkmq_sync::atomic::Ordering;
 use blkmq_sync::grace::Activity;
 use blkmq_sync::notify::Notify;
 use blkmq_sync::room::Ticket;
@@ -58,6 +58,13 @@ struct Tried {
 /// [`submit`](Self::submit) gathers operations in a plug. [`poll`](Self::poll) and [`wait`](Self::wait) pass the plug
 /// on and drive the queue. [`reap`](Self::reap) hands out the operations that are over. A thread with operations
 /// outstanding must poll or wait, because other threads may depend on it.
+///
+/// It may move to another thread, but two threads cannot share it:
+///
+/// ```compile_fail,E0277
+/// fn share<T: Sync>() {}
+/// share::<blkmq::Submitter>();
+/// ```
 pub struct Submitter {
     pub(crate) q: Arc<RequestQueue>,
     pub(crate) runner: Runner,
@@ -79,7 +86,25 @@ pub struct Submitter {
     /// What is still to come of operations that were split, by the slot that holds the operation.
     pub(crate) outstanding: Box<[Outstanding]>,
     looks: Looks,
+    /// A submitter is one thread's at a time. So its fields may become cells without a change of the interface.
+    _not_sync: PhantomData<Cell<()>>,
 }
+
+/// Fails to compile if a submitter cannot move to another thread.
+const _: fn() = || {
+    fn moves<T: Send>() {}
+    moves::<Submitter>();
+};
+
+/// Fails to compile if two threads can share a submitter: which `Shared` is meant is then ambiguous.
+const _: fn() = || {
+    trait Shared<Which> {
+        fn is_meant() {}
+    }
+    impl<T> Shared<()> for T {}
+    impl<T: Sync> Shared<u8> for T {}
+    <Submitter as Shared<_>>::is_meant();
+};
 
 impl fmt::Debug for Submitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,6 +144,7 @@ impl Submitter {
             free: q.slots.take_pool(member),
             outstanding: vec![Outstanding::default(); usize::from(q.nr_slots)].into_boxed_slice(),
             looks: Looks::default(),
+            _not_sync: PhantomData,
             q,
         })
     }
@@ -300,64 +326,6 @@ impl Submitter {
         Completion { id, status, submitted, issued, completed, bio }
     }
 
-    /// Polls until something can be reaped or `deadline` has passed, and sleeps in between; without a deadline it waits
-    /// for ever. Returns true if there is something to reap. Returns false if the deadline has passed, or if nothing is
-    /// outstanding.
-    ///
-    /// COST: before the thread sleeps on a device's descriptors, it lets others have the processor once and polls
-    /// again. If its last wait was short, the thread goes on doing so for up to 100 us. A turn in which another thread
-    /// had the processor and brought something for this queue is not counted, up to 16 turns.
-    ///
-    /// On a virtual clock, sleeping means to move the clock to the next event.
-    pub fn wait(&mut self, deadline: Option<Time>) -> bool {
-        self.looks.begin();
-        loop {
-            if self.poll() {
-                self.looks.end(|| self.q.nr_brought(self.runner.member));
-                return true;
-            }
-            let now = self.q.clock.now();
-            if self.nr_outstanding() == 0 || deadline.is_some_and(|deadline| now >= deadline) {
-                self.looks.give_up();
-                return false;
-            }
-            if self.looks_again() {
-                blkmq_sync::thread::yield_now();
-                self.looks.note_yield();
-            } else {
-                self.sleep(deadline);
-            }
-        }
-    }
-
-    /// Whether to look at the device once more before this thread sleeps until the device has something.
-    fn looks_again(&mut self) -> bool {
-        let is_real = matches!(self.q.clock, Clock::Real(_));
-        let is_equipped = is_real && self.runner.member(&self.q).wake.is_equipped();
-        is_equipped && self.looks.again(self.q.nr_brought(self.runner.member))
-    }
-
-    /// The time at which to poll next even if no other thread wakes this one: the driver's next event for this thread,
-    /// a retry, the end of what the scheduler holds back, or an overdue request. `None` if nothing is outstanding, or
-    /// if the queue is quiesced. In a quiesced queue polling does nothing, and the thread that ends the quiescence
-    /// wakes the sleepers.
-    #[must_use]
-    pub fn next_wakeup(&self) -> Option<Time> {
-        if self.nr_outstanding() == 0 {
-            return None;
-        }
-        let q = &self.q;
-        if q.live.word.load().is_quiesced() {
-            return None;
-        }
-        let now = q.clock.now();
-        if self.runner.saw_quiesced {
-            return Some(now);
-        }
-        let polls_itself = q.nr_background.load(Ordering::Relaxed) == 0;
-        Some(q.next_event(self.hctxs().filter(|_| polls_itself), self.runner.looked, now))
-    }
-
     /// Sets what is notified, beside this thread, when something completes here or needs this thread to poll.
     pub fn set_notify(&mut self, notify: Option<Arc<dyn Notify>>) {
         let wake = &self.runner.member(&self.q).wake;
@@ -397,7 +365,7 @@ impl Submitter {
             if self.nr_outstanding() == 0 {
                 return undone;
             }
-            self.wait(None);
+            self.wait();
         }
     }
 
@@ -485,44 +453,6 @@ impl Submitter {
     pub(crate) fn polled_hctxs(&self) -> impl Iterator<Item = u16> + use<> {
         let polls = !self.runner.saw_quiesced;
         self.hctxs().filter(move |_| polls)
-    }
-
-    /// Whether others have put something on the issue list of a hardware queue that this submitter owns. Always false
-    /// while the queue is quiesced.
-    fn has_word(&self) -> bool {
-        let q = &self.q;
-        q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())
-    }
-
-    fn sleep(&self, deadline: Option<Time>) {
-        let until = match (self.next_wakeup(), deadline) {
-            (Some(wakeup), Some(deadline)) => Some(wakeup.min(deadline)),
-            (wakeup, deadline) => wakeup.or(deadline),
-        };
-        if let Clock::Virtual(clock) = &self.q.clock {
-            // Without a time to go to, the thread waits for another thread to end the quiescence.
-            return until.map_or_else(blkmq_sync::thread::yield_now, |until| clock.advance_to(until));
-        }
-        let (q, member) = (&self.q, self.runner.member(&self.q));
-        q.sleep(
-            member,
-            self.polled_hctxs(),
-            // Another reason not to sleep: what holds the plug back may be over. A thread that ends this takes the mark
-            // off first, and then wakes the sleepers.
-            || {
-                !member.completions.is_empty()
-                    || (!self.plug.is_empty() && !self.is_in_vain())
-                    || self.runner.may_go_on(q)
-                    || self.has_word()
-            },
-            // Read again behind the fence: another thread may have started requests of this thread meanwhile, and this
-            // thread may have waited for the threads that poll.
-            || {
-                let wakeup = self.next_wakeup().map_or(u64::MAX, |time| time.0);
-                let until = wakeup.min(deadline.map_or(u64::MAX, |time| time.0));
-                Some(Duration::from_nanos(until.saturating_sub(q.clock.now().0)))
-            },
-        );
     }
 }
 

@@ -23,7 +23,7 @@ fn share(busy: u64, period: u64, accounting: Accounting, mut jitter: impl FnMut(
     while clock.now().0 < 20 * SECOND {
         clock.advance_to(blkmq::Time(next + jitter()));
         submitter.submit(read(0, 8)).expect("there is a slot");
-        assert!(submitter.wait(None) && submitter.reap().is_some());
+        assert!(submitter.wait() && submitter.reap().is_some());
         next += period;
     }
     clock.advance_to(blkmq::Time(next));
@@ -86,7 +86,7 @@ fn overlapping_requests_count_once() {
             submitter.flush_plug();
         }
         for submitter in &mut submitters {
-            while submitter.wait(None) {
+            while submitter.wait() {
                 assert!(submitter.reap().is_some());
             }
         }
@@ -113,7 +113,7 @@ fn what_passed_before_a_queue_or_a_range_was_there_does_not_count() {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
     let mut busy = || {
         submitter.submit(read(0, 8)).expect("there is a slot");
-        assert!(submitter.wait(None) && submitter.reap().is_some());
+        assert!(submitter.wait() && submitter.reap().is_some());
         (q.stat().io_ticks, q.range_stats()[0].1.io_ticks)
     };
     assert_eq!(busy(), (0, 0), "{:?} have passed", clock.now());

@@ -26,7 +26,7 @@ fn queue(completion: &str, scheduler: &str, accounting: Accounting) -> (Arc<Requ
 fn one_by_one(submitter: &mut Submitter, bios: impl Iterator<Item = Bio>) {
     for bio in bios {
         submitter.submit(bio).expect("there is a slot");
-        assert!(submitter.wait(None));
+        assert!(submitter.wait());
         assert!(submitter.reap().expect("the operation is over").status.is_ok());
     }
 }
@@ -51,7 +51,7 @@ fn times_are_the_latencies_of_the_device() {
             // Two requests at a time take the time of one, each.
             submitter.submit(read(0, 8)).expect("there is a slot");
             submitter.submit(read(100, 8)).expect("there is a slot");
-            while submitter.wait(None) {
+            while submitter.wait() {
                 while submitter.reap().is_some() {}
             }
             let stat = q.stat();
@@ -95,7 +95,7 @@ fn a_long_request_shows_as_busy_before_it_ends() {
         let stat = q.stat();
         assert!((second * 1000 - 2..=second * 1000).contains(&stat.io_ticks), "after {second} s: {stat}");
     }
-    assert!(submitter.wait(None) && submitter.reap().is_some());
+    assert!(submitter.wait() && submitter.reap().is_some());
     clock.advance(5_000_000_000);
     assert!((9998..=10_000).contains(&q.stat().io_ticks), "{}", q.stat());
 }

@@ -80,7 +80,7 @@ fn tags_in_flight_equal_what_the_driver_has() {
         }
         let mut completed = 0;
         while submitter.nr_outstanding() > 0 {
-            submitter.wait(None);
+            submitter.wait();
             completed += std::iter::from_fn(|| submitter.reap()).count() as u32;
             assert_eq!(q.in_flight(), (20 - completed).min(8), "{scheduler}");
         }
@@ -120,7 +120,7 @@ fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
     assert!(q.dump().contains(&format!("\nscheduler mq-deadline holds {waiting} ")), "{}", q.dump());
     for submitter in &mut submitters {
         while submitter.nr_outstanding() > 0 {
-            submitter.wait(None);
+            submitter.wait();
             while submitter.reap().is_some() {}
         }
     }

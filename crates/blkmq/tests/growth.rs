@@ -33,7 +33,7 @@ impl Driver for Growing {
 /// How an operation ends; for an operation that is not taken, with the reason.
 fn end_of(submitter: &mut Submitter, bio: Bio) -> Result<Status, RejectReason> {
     submitter.submit(bio).map_err(|rejected| rejected.reason)?;
-    assert!(submitter.wait(None));
+    assert!(submitter.wait());
     Ok(submitter.reap().expect("it is over").status)
 }
 

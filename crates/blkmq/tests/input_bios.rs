@@ -32,7 +32,7 @@ fn submitter(q: &Arc<RequestQueue>) -> Submitter {
 fn finish(submitter: &mut Submitter) -> Vec<Completion> {
     let mut done = Vec::new();
     while submitter.nr_outstanding() > 0 {
-        submitter.wait(None);
+        submitter.wait();
         done.extend(std::iter::from_fn(|| submitter.reap()));
     }
     done

@@ -118,7 +118,7 @@ fn submit_all(q: &Arc<RequestQueue>, all_own: &Barrier, number: u64) {
             submitted += 1;
         }
         if number.is_multiple_of(2) {
-            submitter.wait(None);
+            submitter.wait();
         } else {
             submitter.poll();
         }

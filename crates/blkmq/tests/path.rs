@@ -17,7 +17,7 @@ fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
 fn finish(submitter: &mut Submitter) -> Vec<blkmq::Completion> {
     let mut done = Vec::new();
     while submitter.nr_outstanding() > 0 {
-        submitter.wait(None);
+        submitter.wait();
         done.extend(std::iter::from_fn(|| submitter.reap()));
     }
     done

@@ -16,7 +16,7 @@ fn finish(submitter: &mut Submitter, waits: bool) -> u64 {
     let mut seen = 0;
     while submitter.nr_outstanding() > 0 {
         if waits {
-            submitter.wait(None);
+            submitter.wait();
         } else if !submitter.poll() {
             thread::yield_now();
         }

@@ -49,7 +49,7 @@ fn work(submitter: &mut Submitter, thread: u64, mut random: Random, operations: 
             sums[group][0] += 1;
             sums[group][1] += length;
         } else {
-            submitter.wait(None);
+            submitter.wait();
         }
         while submitter.reap().is_some() {
             progress.note();
@@ -59,7 +59,7 @@ fn work(submitter: &mut Submitter, thread: u64, mut random: Random, operations: 
         }
     }
     while submitter.nr_outstanding() > 0 {
-        submitter.wait(None);
+        submitter.wait();
         while submitter.reap().is_some() {
             progress.note();
         }

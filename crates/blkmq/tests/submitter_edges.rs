@@ -3,6 +3,7 @@
 mod device;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use blkmq::driver::{Topology, spec};
 use blkmq::{Client, Clock, Flags, Limits, Locking, Op, RequestQueue, Status, Submitter, Time, VirtualClock};
@@ -182,8 +183,25 @@ fn wait_says_that_something_is_over_only_if_it_is() {
     driver.finish_oldest(Status::Ok);
     assert!(!submitter.poll(), "half of it is still with the device");
     driver.finish_oldest(Status::Ok);
-    assert!(submitter.wait(None));
+    assert!(submitter.wait());
     assert!(submitter.reap().is_some_and(|done| done.bio.nr_sectors == 16));
+}
+
+/// Red if the duration is taken for a time on the clock, which may have gone further already.
+#[test]
+fn a_wait_for_a_duration_begins_now() {
+    let clock = VirtualClock::new();
+    clock.advance_to(Time(1_000_000));
+    let driver = spec::open("null,irqmode=2,completion_nsec=5000").unwrap();
+    let q = RequestQueue::builder(driver).clock(Clock::Virtual(clock)).build().unwrap();
+    let mut submitter = q.submitter(&Client::new("test")).unwrap();
+    assert!(!submitter.wait_for(Duration::MAX), "nothing is outstanding");
+    submitter.submit(write(0, 1)).unwrap();
+    assert!(!submitter.wait_for(Duration::from_nanos(4000)));
+    assert_eq!(q.clock().now(), Time(1_004_000));
+    assert!(submitter.wait_for(Duration::from_nanos(4000)));
+    assert_eq!(q.clock().now(), Time(1_005_000));
+    assert!(submitter.reap().is_some());
 }
 
 #[test]
@@ -195,9 +213,9 @@ fn a_wait_with_a_deadline_ends_though_the_queue_is_quiesced() {
     submitter.submit(write(0, 1)).unwrap();
     submitter.flush_plug();
     let quiesce = q.quiesce();
-    assert!(!submitter.wait(Some(Time(5000))));
+    assert!(!submitter.wait_until(Time(5000)));
     drop(quiesce);
-    assert!(submitter.wait(None));
+    assert!(submitter.wait());
     assert!(submitter.reap().is_some());
 }
 

@@ -133,7 +133,11 @@ fn device(pace: Pace) -> (Arc<Device>, Submitter) {
 /// Waits. Returns how often the device was polled meanwhile, and how often the thread slept.
 fn wait(device: &Device, submitter: &mut Submitter, deadline: Option<Time>) -> (u32, u32) {
     let before = device.counts();
-    assert_eq!(submitter.wait(deadline), deadline.is_none());
+    let is_told = match deadline {
+        Some(deadline) => submitter.wait_until(deadline),
+        None => submitter.wait(),
+    };
+    assert_eq!(is_told, deadline.is_none());
     let after = device.counts();
     (after[0] - before[0], after[1] - before[1])
 }
@@ -189,7 +193,7 @@ fn a_device_that_was_not_there_in_time_is_slept_for() {
     let looks = waits[1..].iter().filter(|(polls, sleeps)| *polls > 4 || *sleeps == 0).count();
     assert!(looks < 10, "{waits:?}");
     *device.pace.lock().expect("no test panics with the lock") = Pace::Polls(0);
-    assert!(submitter.wait(None));
+    assert!(submitter.wait());
 }
 
 /// Red if a thread does not notice what the device brings for other threads. It then takes the other thread, which

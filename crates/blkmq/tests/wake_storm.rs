@@ -161,7 +161,7 @@ fn a_knob_that_makes_room_says_so() {
     submitter.poll();
     assert_eq!(device.nr_held(), 3);
     (0..3).for_each(|_| device.finish_oldest(Status::Ok));
-    assert!(submitter.wait(None));
+    assert!(submitter.wait());
     assert_eq!(submitter.reap_all(|_| ()), 3);
 }
 

@@ -89,7 +89,7 @@ impl Port for Submitter {
     }
 
     fn answer(&mut self) -> Option<(u64, bool)> {
-        self.wait(None);
+        self.wait();
         let done = self.reap().expect("something is outstanding");
         Some((done.bio.user_data, done.status.is_ok()))
     }

@@ -219,7 +219,7 @@ fn now_closes_at_once_and_waits_for_the_queue() {
 fn blkmq_submitters_work(q: &Arc<RequestQueue>) -> Result<(), blkmq::Status> {
     let mut submitter = q.submitter(&blkmq::Client::new("a test")).expect("every place was given back");
     submitter.submit(blkmq::Bio::flush()).expect("there are slots");
-    submitter.wait(None);
+    submitter.wait();
     let done = submitter.reap().expect("it is over");
     if done.status.is_ok() { Ok(()) } else { Err(done.status) }
 }

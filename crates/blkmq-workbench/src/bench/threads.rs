@@ -164,7 +164,7 @@ impl Idle {
         // A completion ends the sleep. At the device's next event the thread must be awake.
         let until = [until, event.map(|event| event.before(NEAR_NS))].into_iter().flatten().min();
         let longest = now.after(LONGEST_NS);
-        worker.submitter.wait(Some(until.map_or(longest, |until| until.min(longest))));
+        worker.submitter.wait_until(until.map_or(longest, |until| until.min(longest)));
     }
 }
 

@@ -223,7 +223,7 @@ impl Client {
 
     fn drain(&mut self, submitter: &mut Submitter) {
         while submitter.nr_outstanding() > 0 {
-            self.sleeps(|| submitter.wait(None));
+            self.sleeps(|| submitter.wait());
             submitter.reap_all(|completion| self.over(completion));
         }
     }

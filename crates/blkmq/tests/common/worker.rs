@@ -226,7 +226,7 @@ impl Worker {
                 3..=5 => _ = self.submitter.poll(),
                 6 => {
                     let deadline = self.load.q.clock().now().after(self.random.below(200_000));
-                    self.submitter.wait(Some(deadline));
+                    self.submitter.wait_until(deadline);
                 }
                 _ => std::thread::yield_now(),
             }
@@ -241,7 +241,7 @@ impl Worker {
     /// Sleeps until an operation is over. A thread that sleeps here for ever has found a lost wake-up.
     fn wait(&mut self) {
         self.progress.doing("wait");
-        let has_some = self.submitter.wait(None);
+        let has_some = self.submitter.wait();
         assert!(has_some || self.submitter.nr_outstanding() == 0, "wait came back with nothing");
         self.progress.doing("");
     }

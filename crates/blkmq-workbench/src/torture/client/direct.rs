@@ -127,11 +127,11 @@ fn pass_on(client: &mut Client, submitter: &mut Submitter, rhythm: &Rhythm) {
     } else if is(poll) {
         submitter.poll();
     } else if is(wait) {
-        client.sleeps(|| submitter.wait(None));
+        client.sleeps(|| submitter.wait());
     } else if is(deadline) {
         let within = magnitude(random, 1_000_000);
         let deadline = client.world.q.clock().now().after(within);
-        client.sleeps(|| submitter.wait(Some(deadline)));
+        client.sleeps(|| submitter.wait_until(deadline));
     } else {
         return;
     }

@@ -1,0 +1,125 @@
+//! How a submitter waits: until when, and what ends its sleep.
+
+use std::time::Duration;
+
+use blkmq_sched::Time;
+
+use crate::request::clock::Clock;
+use blkmq_sync::atomic::Ordering;
+use blkmq_sync::kept;
+
+use super::Submitter;
+
+impl Submitter {
+    /// Polls until something can be reaped, and sleeps in between. Returns true if there is something to reap, and false
+    /// if nothing is outstanding. Without a limit of time: a device that never answers makes this wait until the
+    /// request times out.
+    ///
+    /// COST: before the thread sleeps on a device's descriptors, it lets others have the processor once and polls
+    /// again. If its last wait was short, the thread goes on doing so for up to 100 us. A turn in which another thread
+    /// had the processor and brought something for this queue is not counted, up to 16 turns.
+    ///
+    /// On a virtual clock, sleeping means to move the clock to the next event.
+    pub fn wait(&mut self) -> bool {
+        self.wait_within(None)
+    }
+
+    /// Like [`wait`](Self::wait), but for at most `duration` on the queue's clock. Returns false also if that is over.
+    pub fn wait_for(&mut self, duration: Duration) -> bool {
+        let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.wait_until(self.q.clock.now().after(duration))
+    }
+
+    /// Like [`wait`](Self::wait), but until `deadline` on the queue's clock ([`RequestQueue::clock`]) at most. Returns
+    /// false also if the deadline has passed.
+    pub fn wait_until(&mut self, deadline: Time) -> bool {
+        self.wait_within(Some(deadline))
+    }
+
+    fn wait_within(&mut self, deadline: Option<Time>) -> bool {
+        self.looks.begin();
+        loop {
+            if self.poll() {
+                self.looks.end(|| self.q.nr_brought(self.runner.member));
+                return true;
+            }
+            let now = self.q.clock.now();
+            if self.nr_outstanding() == 0 || deadline.is_some_and(|deadline| now >= deadline) {
+                self.looks.give_up();
+                return false;
+            }
+            if self.looks_again() {
+                blkmq_sync::thread::yield_now();
+                self.looks.note_yield();
+            } else {
+                self.sleep(deadline);
+            }
+        }
+    }
+
+    /// Whether to look at the device once more before this thread sleeps until the device has something.
+    fn looks_again(&mut self) -> bool {
+        let is_real = matches!(self.q.clock, Clock::Real(_));
+        let is_equipped = is_real && self.runner.member(&self.q).wake.is_equipped();
+        is_equipped && self.looks.again(self.q.nr_brought(self.runner.member))
+    }
+
+    /// The time at which to poll next even if no other thread wakes this one: the driver's next event for this thread,
+    /// a retry, the end of what the scheduler holds back, or an overdue request. `None` if nothing is outstanding, or
+    /// if the queue is quiesced. In a quiesced queue polling does nothing, and the thread that ends the quiescence
+    /// wakes the sleepers.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Option<Time> {
+        if self.nr_outstanding() == 0 {
+            return None;
+        }
+        let q = &self.q;
+        if q.live.word.load().is_quiesced() {
+            return None;
+        }
+        let now = q.clock.now();
+        if self.runner.saw_quiesced {
+            return Some(now);
+        }
+        let polls_itself = q.nr_background.load(Ordering::Relaxed) == 0;
+        Some(q.next_event(self.hctxs().filter(|_| polls_itself), self.runner.looked, now))
+    }
+
+    /// Whether others have put something on the issue list of a hardware queue that this submitter owns. Always false
+    /// while the queue is quiesced.
+    fn has_word(&self) -> bool {
+        let q = &self.q;
+        q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())
+    }
+
+    fn sleep(&self, deadline: Option<Time>) {
+        let until = match (self.next_wakeup(), deadline) {
+            (Some(wakeup), Some(deadline)) => Some(wakeup.min(deadline)),
+            (wakeup, deadline) => wakeup.or(deadline),
+        };
+        if let Clock::Virtual(clock) = &self.q.clock {
+            // Without a time to go to, the thread waits for another thread to end the quiescence.
+            return until.map_or_else(blkmq_sync::thread::yield_now, |until| clock.advance_to(until));
+        }
+        let (q, member) = (&self.q, self.runner.member(&self.q));
+        q.sleep(
+            member,
+            self.polled_hctxs(),
+            // Another reason not to sleep: what holds the plug back may be over. A thread that ends this takes the mark
+            // off first, and then wakes the sleepers.
+            || {
+                !member.completions.is_empty()
+                    || (!self.plug.is_empty() && !self.is_in_vain())
+                    || self.runner.may_go_on(q)
+                    || self.has_word()
+            },
+            // Read again behind the fence: another thread may have started requests of this thread meanwhile, and this
+            // thread may have waited for the threads that poll.
+            || {
+                let wakeup = self.next_wakeup().map_or(u64::MAX, |time| time.0);
+                let until = wakeup.min(deadline.map_or(u64::MAX, |time| time.0));
+                Some(Duration::from_nanos(until.saturating_sub(q.clock.now().0)))
+            },
+        );
+    }
+}
