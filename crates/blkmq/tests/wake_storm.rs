@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Wake, Waker};
 
 use blkmq::driver::spec;
 use blkmq::future::{AsyncSubmitter, Operation};
@@ -279,6 +279,65 @@ fn of_tasks_that_are_woken_together_one_drives_the_queue() {
         look(&mut operations);
         assert_eq!(operations.len(), left);
     }
+}
+
+/// Counts how often a task was woken.
+#[derive(Debug, Default)]
+struct Woken(AtomicU32);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Red if a task that reaps an operation wakes others than the task that waits for it, or does not wake that one, or
+/// wakes the task of an earlier operation that had the same slot.
+#[test]
+fn what_one_task_reaps_wakes_only_the_tasks_that_wait_for_it() {
+    let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
+    let q = RequestQueue::builder(device.clone()).slots(32).build().expect("the queue is good");
+    let submitter = AsyncSubmitter::new(q.submitter(&Client::new("test")).expect("there is room for a thread"));
+    let submit = |sector| (submitter.submit(read(sector, 8)).expect("there are slots"), Arc::new(Woken::default()));
+    let poll = |(operation, woken): &mut (Operation, Arc<Woken>)| {
+        let waker = Waker::from(woken.clone());
+        Pin::new(operation).poll(&mut Context::from_waker(&waker)).is_ready()
+    };
+    // The first task drives. It waits for the last operation, which is never over here.
+    let mut drives = submit(100_000);
+    assert!(!poll(&mut drives));
+    let mut others: Vec<_> = (0..31).map(|number| submit(number * 100)).collect();
+    others.iter_mut().for_each(|other| assert!(!poll(other)));
+    assert!(!poll(&mut drives) && device.nr_held() == 32);
+    let mut held = std::collections::VecDeque::new();
+    let count =
+        |tasks: &[(Operation, Arc<Woken>)]| tasks.iter().map(|task| task.1.0.load(Ordering::Relaxed)).sum::<u32>();
+    for round in 0..200 {
+        // A future of an operation in flight is dropped now and then, and its slot is used again.
+        if round % 7 == 6 {
+            drop(others.swap_remove(0));
+        }
+        let before = count(&others);
+        held.extend(device.take_seen().into_iter().filter(|seen| seen.sector != 100_000));
+        device.finish(&held.pop_front().expect("the device has 31 others"), Status::Ok);
+        // A future that comes again by itself drives, whether another one drove before or not.
+        assert!(!poll(&mut drives) && !poll(&mut drives));
+        let woken = count(&others) - before;
+        let over = others.iter().position(|task| task.1.0.load(Ordering::Relaxed) > 0);
+        assert_eq!(woken, u32::from(over.is_some()), "round {round}");
+        if let Some(over) = over {
+            assert!(poll(&mut others[over]), "the task that was woken has something to see");
+            drop(others.swap_remove(over));
+        }
+        let mut fresh = submit(round * 100);
+        assert!(!poll(&mut fresh));
+        others.push(fresh);
+    }
+    while device.nr_held() > 0 {
+        device.finish_oldest(Status::Ok);
+    }
+    assert!(poll(&mut drives) || poll(&mut drives));
+    assert!(others.iter_mut().all(poll));
 }
 
 /// Red if a future drives the queue only when there is news from outside, or only when no other future did.

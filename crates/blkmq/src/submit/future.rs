@@ -53,11 +53,22 @@ struct Inner {
     /// Operations whose future lives, and what it will resolve to once that is known. Operations are found by id and
     /// not by slot, because a slot is free again when its operation is reaped, which may be long before the future is
     /// polled.
-    watched: HashMap<RqId, Option<Completion>>,
+    watched: HashMap<RqId, Watched>,
     wakers: Arc<Wakers>,
 }
 
-/// The tasks that wait. All of them look when anything completes.
+/// An operation whose future lives.
+#[derive(Debug, Default)]
+struct Watched {
+    /// What the future resolves to, once that is known.
+    done: Option<Completion>,
+    /// The task that polled the future last, until it is woken because the operation is over.
+    waker: Option<Waker>,
+}
+
+/// The tasks that wait. All of them are woken by news from outside, because a thread that has news does not know which
+/// task will poll its future, and one that does must drive the queue. A task that drives the queue knows which
+/// operations are over, and wakes only the tasks of these.
 #[derive(Debug, Default)]
 struct Wakers {
     tasks: Mutex<Vec<Waker>>,
@@ -108,22 +119,20 @@ impl AsyncSubmitter {
     /// [`next_wakeup`](Self::next_wakeup).
     pub fn submit(&self, bio: Bio) -> Result<Operation, Rejected> {
         let mut inner = self.inner.lock();
-        let mut news = None;
+        let mut woken = Vec::new();
         let submitted = inner.submitter.submit(bio).or_else(|rejected| {
             if rejected.reason != RejectReason::Full {
                 return Err(rejected);
             }
-            news = inner.reap(None).then(|| Arc::clone(&inner.wakers));
+            woken = inner.reap(None);
             inner.submitter.submit(rejected.bio)
         });
         if let Ok(id) = submitted {
-            inner.watched.insert(id, None);
+            inner.watched.insert(id, Watched::default());
         }
         let seen = inner.nr_drives;
         drop(inner);
-        if let Some(wakers) = news {
-            wakers.wake();
-        }
+        woken.into_iter().for_each(Waker::wake);
         Ok(Operation { inner: Arc::clone(&self.inner), id: submitted?, is_over: false, seen })
     }
 
@@ -143,22 +152,25 @@ impl Inner {
         self.due.is_some_and(|due| due <= self.submitter.queue().clock().now())
     }
 
-    /// Drives the queue and reaps what is over. Returns whether futures other than the one of `id` have something to
-    /// look at.
-    fn reap(&mut self, id: Option<RqId>) -> bool {
+    /// Drives the queue and reaps what is over. Returns the wakers of the tasks that wait for it, but for the task of
+    /// the operation `own`. The caller wakes them outside the lock, because a waker may be the last thing that keeps a
+    /// task, and with it a future that locks.
+    #[must_use = "these tasks have something to look at"]
+    fn reap(&mut self, own: Option<RqId>) -> Vec<Waker> {
+        let mut woken = Vec::new();
         self.nr_drives += 1;
         if self.is_due() {
             self.due = None;
         }
         self.submitter.poll();
-        let mut others = false;
         while let Some(completion) = self.submitter.reap() {
-            others |= Some(completion.id) != id;
-            if let Some(watched) = self.watched.get_mut(&completion.id) {
-                *watched = Some(completion);
+            let Some(watched) = self.watched.get_mut(&completion.id) else { continue };
+            if Some(completion.id) != own {
+                woken.extend(watched.waker.take());
             }
+            watched.done = Some(completion);
         }
-        others
+        woken
     }
 }
 
@@ -178,17 +190,21 @@ impl Future for Operation {
             || self.seen == inner.nr_drives
             || inner.submitter.has_plugged()
             || inner.is_due();
-        let others = is_news && inner.reap(Some(self.id));
+        let woken = if is_news { inner.reap(Some(self.id)) } else { Vec::new() };
         self.seen = inner.nr_drives;
-        let wakers = Arc::clone(&inner.wakers);
-        let done = inner.watched.get_mut(&self.id).and_then(Option::take);
-        if done.is_some() {
-            inner.watched.remove(&self.id);
-        }
+        let watched = inner.watched.get_mut(&self.id).expect("an operation is watched until its future is over");
+        let done = watched.done.take();
+        // The waker that was known before is dropped outside the lock too.
+        let known = if done.is_some() {
+            inner.watched.remove(&self.id).and_then(|watched| watched.waker)
+        } else if watched.waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            None
+        } else {
+            watched.waker.replace(context.waker().clone())
+        };
         drop(inner);
-        if others {
-            wakers.wake();
-        }
+        drop(known);
+        woken.into_iter().for_each(Waker::wake);
         match done {
             Some(completion) => {
                 self.is_over = true;
