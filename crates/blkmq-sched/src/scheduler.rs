@@ -79,8 +79,8 @@ pub trait Scheduler: Send + fmt::Debug {
         self.len() == 0
     }
 
-    /// True if the next [`dispatch`](Self::dispatch) needs a fresh [`fold`](Self::fold) to decide right. By default none
-    /// does.
+    /// True if the next [`dispatch`](Self::dispatch) needs a fresh [`fold`](Self::fold) to decide right. By default
+    /// none does.
     fn wants_tally(&self) -> bool {
         false
     }

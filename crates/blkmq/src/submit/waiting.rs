@@ -11,8 +11,8 @@ use blkmq_sync::kept;
 use super::Submitter;
 
 impl Submitter {
-    /// Polls until something can be reaped, and sleeps in between. Returns true if there is something to reap, and false
-    /// if nothing is outstanding. Without a limit of time: a device that never answers makes this wait until the
+    /// Polls until something can be reaped, and sleeps in between. Returns true if there is something to reap, and
+    /// false if nothing is outstanding. Without a limit of time: a device that never answers makes this wait until the
     /// request times out.
     ///
     /// COST: before the thread sleeps on a device's descriptors, it lets others have the processor once and polls
