@@ -30,8 +30,8 @@ impl Submitter {
         self.wait_until(self.q.clock.now().after(duration))
     }
 
-    /// Like [`wait`](Self::wait), but until `deadline` on the queue's clock ([`RequestQueue::clock`]) at most. Returns
-    /// false also if the deadline has passed.
+    /// Like [`wait`](Self::wait), but at most until `deadline` on the queue's clock, which
+    /// [`RequestQueue::clock`](crate::RequestQueue::clock) returns. Returns false also if the deadline has passed.
     pub fn wait_until(&mut self, deadline: Time) -> bool {
         self.wait_within(Some(deadline))
     }
