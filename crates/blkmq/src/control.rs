@@ -343,7 +343,7 @@ impl RequestQueue {
     }
 
     /// The names of the scheduler's knobs. There are none without a scheduler.
-    pub(crate) fn scheduler_knobs(&self) -> Vec<&'static str> {
+    fn scheduler_knobs(&self) -> Vec<&'static str> {
         let hold = self.domain.control();
         hold.scheduler().map_or(&[][..], |scheduler| scheduler.knobs()).iter().map(|knob| knob.name).collect()
     }

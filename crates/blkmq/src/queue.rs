@@ -156,7 +156,7 @@ impl RequestQueue {
     }
 
     /// What the scheduler needs to know of completions, since it was installed.
-    pub(crate) fn tally(&self, base: &Tally) -> Tally {
+    fn tally(&self, base: &Tally) -> Tally {
         let mut tally = Tally::default();
         for (_, member) in self.members.iter() {
             member.counters.add_tally(&mut tally);
@@ -170,7 +170,7 @@ impl RequestQueue {
 
     /// Completed requests other than reads that a scheduler had dispatched. Requests that passed the scheduler by count
     /// as one less when they begin, so the sum wraps.
-    pub(crate) fn nr_limited_completed(&self) -> u64 {
+    fn nr_limited_completed(&self) -> u64 {
         self.members.iter().fold(0, |sum, (_, member)| sum.wrapping_add(member.counters.nr_limited()))
     }
 

@@ -76,7 +76,7 @@ pub struct Submitter {
     pub(crate) whole: Whole,
     pub(crate) plug: RqList,
     /// The time when the oldest request came into the plug.
-    pub(crate) plug_time: Time,
+    plug_time: Time,
     /// The plug holds requests that could not be passed on.
     is_held_back: bool,
     /// How the plug was tried in vain. `None` unless another thread will say when it is worth another try.
@@ -285,7 +285,7 @@ impl Submitter {
     }
 
     /// Whether requests wait to be passed on, and are not known to be in vain.
-    pub(crate) fn has_plugged(&self) -> bool {
+    fn has_plugged(&self) -> bool {
         !self.plug.is_empty() && !self.is_in_vain()
     }
 
@@ -450,7 +450,7 @@ impl Submitter {
 
     /// The hardware queues that this submitter polls. There are none while the queue is quiesced, because a device's
     /// descriptors would wake the thread again and again.
-    pub(crate) fn polled_hctxs(&self) -> impl Iterator<Item = u16> + use<> {
+    fn polled_hctxs(&self) -> impl Iterator<Item = u16> + use<> {
         let polls = !self.runner.saw_quiesced;
         self.hctxs().filter(move |_| polls)
     }

@@ -32,7 +32,7 @@ pub(crate) struct Runner {
     pub(crate) hint: Hint,
     /// Chosen requests with tags, on their way to the issue list of `ready_hctx`.
     pub(crate) ready: RqList,
-    pub(crate) ready_hctx: u16,
+    pub(super) ready_hctx: u16,
     touched: Touched,
     /// Requests that go through the scheduler, while the scheduler is asked.
     pub(crate) newcomers: Newcomers,

@@ -48,7 +48,7 @@ pub struct Ram {
 }
 
 impl Ram {
-    pub(crate) fn from_values(values: &Values) -> Result<Self, String> {
+    pub(super) fn from_values(values: &Values) -> Result<Self, String> {
         let (bs, size) = (values.number("bs"), values.number("size"));
         check_geometry(bs, size)?;
         let limits = Limits {

@@ -22,13 +22,13 @@ const NR_SHARDS: usize = 64;
 const MOST_LOOKED_AT: u64 = 1024;
 
 /// The largest device in bytes. With this limit sums of byte addresses stay far from overflow.
-pub(crate) const MAX_SIZE: u64 = 1 << 62;
+pub(super) const MAX_SIZE: u64 = 1 << 62;
 
 /// The largest operation without data, in sectors: just under 4 GiB, as null_blk has it.
-pub(crate) const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
+pub(super) const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
 
 /// Checks block size and size of a device, both in bytes.
-pub(crate) fn check_geometry(bs: u32, size: u64) -> Result<(), String> {
+pub(super) fn check_geometry(bs: u32, size: u64) -> Result<(), String> {
     if !bs.is_power_of_two() {
         return Err(format!("bs={bs} is not one of 512, 1024, 2048, 4096"));
     }
@@ -62,7 +62,7 @@ struct Shard {
 
 /// The device has no power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoPower;
+pub(super) struct NoPower;
 
 impl Shard {
     fn clean(&mut self, page: u64) {
@@ -116,7 +116,7 @@ impl Shard {
 }
 
 /// The data of a device.
-pub(crate) struct Store {
+pub(super) struct Store {
     shards: Box<[Line<Mutex<Shard>>]>,
     /// Dirty pages that each shard keeps; `None` if everything is durable at once.
     max_dirty: Option<usize>,
@@ -179,7 +179,7 @@ impl Store {
     ///
     /// COST: for a hole, a lock and a look-up in each shard; for pages, one of each for every page, up to
     /// [`MOST_LOOKED_AT`].
-    pub(crate) fn extent(&self, start: u64, bytes: u64) -> Extent {
+    pub(super) fn extent(&self, start: u64, bytes: u64) -> Extent {
         let end = start + bytes;
         let (first, last) = (start / PAGE_SIZE as u64, end.div_ceil(PAGE_SIZE as u64));
         let is_there = |page: &u64| self.shard(*page).lock().pages.contains_key(page);
@@ -227,7 +227,7 @@ impl Store {
     }
 
     /// Drops what is not durable, and fails everything from now on.
-    pub(crate) fn lose_power(&self) {
+    pub(super) fn lose_power(&self) {
         for shard in &self.shards {
             let shard = &mut *shard.lock();
             shard.is_powered = false;
@@ -238,14 +238,14 @@ impl Store {
     }
 
     /// Ends what [`lose_power`](Self::lose_power) began.
-    pub(crate) fn restore_power(&self) {
+    pub(super) fn restore_power(&self) {
         for shard in &self.shards {
             shard.lock().is_powered = true;
         }
     }
 
     /// Does what a request asks for. `honour_fua`: a FUA write is durable when this returns.
-    pub(crate) fn execute(&self, rq: &mut Request<'_>, honour_fua: bool) -> Status {
+    pub(super) fn execute(&self, rq: &mut Request<'_>, honour_fua: bool) -> Status {
         let (start, len) = (rq.sector() * SECTOR_SIZE as u64, rq.nr_sectors() as usize * SECTOR_SIZE);
         let done = match rq.op() {
             Op::Read => {

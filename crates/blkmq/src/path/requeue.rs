@@ -10,7 +10,7 @@ impl Runner {
     /// Puts what the driver gave back on the dispatch lists, without a tag. Such a request is tried again when
     /// something completes, or at the next poll.
     #[inline]
-    pub(crate) fn park_requeued(&mut self, q: &RequestQueue) {
+    pub(super) fn park_requeued(&mut self, q: &RequestQueue) {
         if !self.requeued.is_empty() {
             self.park_some(q);
         }

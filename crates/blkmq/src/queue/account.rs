@@ -210,11 +210,11 @@ impl Counters {
         self.0.completed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn nr_limited(&self) -> u64 {
+    pub(super) fn nr_limited(&self) -> u64 {
         get(&self.0.limited)
     }
 
-    pub(crate) fn add_tally(&self, tally: &mut Tally) {
+    pub(super) fn add_tally(&self, tally: &mut Tally) {
         let cells = self.0.ordered.iter().chain(&self.0.bypassed);
         for (sum, cell) in tally.completed.iter_mut().chain(&mut tally.bypassed).zip(cells) {
             *sum += get(cell);

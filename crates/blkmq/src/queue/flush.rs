@@ -19,7 +19,7 @@ use blkmq_sync::kept;
 
 /// Nanoseconds: for so long a waiting flush lets data of other flush sequences go first. To let the data finish saves
 /// flushes. To let it go first for ever would starve the requests that wait for the flush.
-pub(crate) const FLUSH_PENDING_TIMEOUT_NS: u64 = 5_000_000_000;
+const FLUSH_PENDING_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// The first step that an operation needs on a device, and whether its data needs a flush after it. Clears the flags
 /// that mean nothing to the device.

@@ -23,8 +23,8 @@ pub(crate) struct Hold {
     /// Requests other than reads that entered the scheduler since it was installed.
     pub(crate) limited: u64,
     /// What had completed when the scheduler was installed.
-    pub(crate) base: Tally,
-    pub(crate) base_limited: u64,
+    pub(super) base: Tally,
+    base_limited: u64,
     /// What was left with the holder and is not in the scheduler yet.
     pub(crate) backlog: Backlog,
     /// The class whose requests may pass the scheduler by while nothing waits, as in the queue's word.
@@ -33,7 +33,7 @@ pub(crate) struct Hold {
     pub(crate) latest: Class,
     /// How many more requests have to come until the gate may be opened. The first after a change of class does not
     /// count.
-    pub(crate) until_open: u32,
+    pub(super) until_open: u32,
     /// Requests may have passed of which the scheduler has not been told, and the scheduler has requests of another
     /// class.
     pub(crate) is_fold_due: bool,

@@ -16,7 +16,7 @@ pub(crate) enum HctxType {
 }
 
 impl HctxType {
-    pub(crate) const COUNT: usize = Self::ALL.len();
+    pub(super) const COUNT: usize = Self::ALL.len();
     const ALL: [Self; 3] = [Self::Default, Self::Read, Self::Poll];
 }
 
@@ -36,7 +36,7 @@ impl Layout {
         self.nr[0] as u64 | (self.nr[1] as u64) << 16 | (self.nr[2] as u64) << 32
     }
 
-    pub(crate) const fn unpack(word: u64) -> Self {
+    pub(super) const fn unpack(word: u64) -> Self {
         Self { nr: [word as u16, (word >> 16) as u16, (word >> 32) as u16] }
     }
 

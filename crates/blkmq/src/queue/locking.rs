@@ -104,7 +104,7 @@ impl Locking {
         }
     }
 
-    pub(crate) const fn of_index(index: u32) -> Self {
+    pub(super) const fn of_index(index: u32) -> Self {
         match index {
             0 => Self::Single,
             1 => Self::Batch,

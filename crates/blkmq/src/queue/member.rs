@@ -51,17 +51,17 @@ impl Member {
     }
 
     /// Whether the thread drives the queue for others.
-    pub(crate) fn is_background(&self) -> bool {
+    pub(super) fn is_background(&self) -> bool {
         self.is_background.load(Ordering::Relaxed)
     }
 
     /// What the thread adds to the statistics of the range at `place`.
-    pub(crate) fn range_sums(&self, place: usize) -> Option<&Sums> {
+    pub(super) fn range_sums(&self, place: usize) -> Option<&Sums> {
         Some(&self.ranges.get()?[place])
     }
 
     /// Called under the control lock.
-    pub(crate) fn make_range_sums(&self) {
+    pub(super) fn make_range_sums(&self) {
         let _ = self.ranges.get_or_init(|| (0..MAX_RANGES).map(|_| Sums::new()).collect());
     }
 

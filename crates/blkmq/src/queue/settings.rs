@@ -70,12 +70,12 @@ impl Settings {
     }
 
     /// Called under the scheduler's lock.
-    pub(crate) fn set_has_scheduler(&self, has_scheduler: bool) {
+    pub(super) fn set_has_scheduler(&self, has_scheduler: bool) {
         self.has_scheduler.store(has_scheduler, Ordering::Relaxed);
     }
 
     /// For tests: from now on every submitter stages its requests.
-    pub(crate) fn stage_all(&self) {
+    pub(super) fn stage_all(&self) {
         self.stages_all.store(true, Ordering::Relaxed);
     }
 

@@ -128,7 +128,7 @@ impl Body {
     /// Requests with keys that differ must not merge: they differ in group, priority, way of completion, or kind of
     /// zeroes. Requests of several clients of one group may merge, as those of several processes of one cgroup do in
     /// Linux. FUA has no bit here, because a request with FUA is submitted as one that never merges.
-    pub(crate) fn merge_key(&self) -> u64 {
+    fn merge_key(&self) -> u64 {
         let group = if kept("merge.group") { self.group } else { 0 };
         u64::from(group) << 32
             | (self.priority.class.index() as u64) << 16

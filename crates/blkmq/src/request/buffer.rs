@@ -80,7 +80,7 @@ impl Buffer {
     /// # Safety
     /// The memory from `start`, as many bytes as the arena's longest buffer, lies in the arena and belongs to no other
     /// buffer.
-    pub(crate) unsafe fn of_arena(start: NonNull<u8>, arena: Arc<Arena>) -> Self {
+    unsafe fn of_arena(start: NonNull<u8>, arena: Arc<Arena>) -> Self {
         let len = arena.most();
         Self { start, len, owner: Arc::into_raw(arena) }
     }
@@ -120,7 +120,7 @@ impl Buffer {
         Self { start, len, owner: null() }
     }
 
-    pub(crate) fn view(&self, offset: usize, len: usize) -> Segment<'_> {
+    fn view(&self, offset: usize, len: usize) -> Segment<'_> {
         assert!(offset <= self.len && len <= self.len - offset, "a segment lies within its buffer");
         // SAFETY: `offset` is within the allocation, as just checked (Invariant 1).
         let start = unsafe { self.start.add(offset) };

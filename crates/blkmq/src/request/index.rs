@@ -25,7 +25,7 @@ impl SlotIndex {
         self.0 as u16
     }
 
-    pub(crate) const fn with_generation(self, generation: u32) -> RqId {
+    pub(super) const fn with_generation(self, generation: u32) -> RqId {
         RqId((generation as u64) << 32 | self.0 as u64)
     }
 
@@ -34,6 +34,6 @@ impl SlotIndex {
     }
 }
 
-pub(crate) const fn generation_of(id: RqId) -> u32 {
+pub(super) const fn generation_of(id: RqId) -> u32 {
     (id.0 >> 32) as u32
 }

@@ -139,7 +139,7 @@ impl State {
     }
 
     #[inline]
-    pub(crate) fn is_at(&self, place: Place) -> bool {
+    pub(super) fn is_at(&self, place: Place) -> bool {
         self.word().load(Ordering::Relaxed) as u8 == place as u8
     }
 

@@ -104,7 +104,7 @@ impl Status {
     }
 
     /// The status that a code stands for, as `as u8` gave it.
-    pub(crate) fn from_code(code: u8) -> Self {
+    pub(super) fn from_code(code: u8) -> Self {
         const ALL: [Status; 13] = [
             Status::Ok,
             Status::Unsupported,

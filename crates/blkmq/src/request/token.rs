@@ -288,7 +288,7 @@ impl Slots {
     /// # Safety
     /// The caller took the address off the only list it was on, or won the transition out of its place.
     #[inline]
-    pub(crate) unsafe fn adopt(&self, index: SlotIndex) -> Request<'_> {
+    pub(super) unsafe fn adopt(&self, index: SlotIndex) -> Request<'_> {
         Request { slots: self, slot: self.slot(index) }
     }
 

@@ -70,7 +70,7 @@ impl Wait {
 
 /// What one thread knows of its waits.
 #[derive(Debug)]
-pub(crate) struct Looks {
+pub(super) struct Looks {
     /// A clock of its own, because the queue's clock may go from tick to tick.
     clock: Clock,
     /// The last wait was a short one.
@@ -104,7 +104,7 @@ impl Looks {
     /// Called when others have had the processor.
     ///
     /// COST: a clock reading.
-    pub(crate) fn note_yield(&mut self) {
+    pub(super) fn note_yield(&mut self) {
         self.note_yield_at(self.clock.now());
     }
 

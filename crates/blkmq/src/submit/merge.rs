@@ -9,7 +9,7 @@ use crate::request::{Place, Request, RqList, Slots};
 ///
 /// COST: a look at where the newest request lies; the rules are applied only if the two requests touch.
 #[inline]
-pub(crate) fn plug_or_merge(slots: &Slots, limits: &MergeLimits, plug: &mut RqList, rq: Request<'_>) -> bool {
+pub(super) fn plug_or_merge(slots: &Slots, limits: &MergeLimits, plug: &mut RqList, rq: Request<'_>) -> bool {
     let is_near = plug.with_last(slots, |newest| newest.body().is_near(rq.body())).unwrap_or(false);
     let rest = if is_near { merge(slots, limits, plug, rq) } else { Some(rq) };
     match rest {

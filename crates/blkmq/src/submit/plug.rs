@@ -19,7 +19,7 @@ const PLUG_MAX: usize = 32;
 const PLUG_FLUSH_SECTORS: u32 = 256;
 
 /// What an operation asks for. Each of its requests asks for the same.
-pub(crate) struct Asked {
+pub(super) struct Asked {
     client: ClientId,
     group: u32,
     op: Op,
@@ -54,7 +54,7 @@ impl Asked {
 impl Submitter {
     /// Whether the plug is to be passed on: it is full, and is not known to lack room.
     #[inline]
-    pub(crate) fn is_plug_due(&mut self) -> bool {
+    pub(super) fn is_plug_due(&mut self) -> bool {
         let newest = self.plug.with_last(&self.q.slots, |rq| rq.body().nr_sectors);
         let is_full = newest.is_some_and(|nr_sectors| nr_sectors >= PLUG_FLUSH_SECTORS) || self.plug.len() >= PLUG_MAX;
         is_full && !self.lacks_room()
@@ -62,7 +62,7 @@ impl Submitter {
 
     /// Whether an operation can be taken as it is, as one request. Most operations can. Nothing has happened yet.
     #[inline(always)]
-    pub(crate) fn accept_whole(&self, bio: &Bio) -> Option<(Asked, Piece)> {
+    pub(super) fn accept_whole(&self, bio: &Bio) -> Option<(Asked, Piece)> {
         let piece = self.whole.piece(bio)?;
         let fits = bio.priority.unwrap_or(self.priority).level <= 7 && !self.free.is_empty();
         fits.then(|| (self.asked(bio, bio.flags, bio.flags.nomerge), piece))
@@ -74,7 +74,7 @@ impl Submitter {
     /// COST: its slot is written once. Apart from the slot, only lines of this thread are written, and no line is read
     /// that others write.
     #[inline(always)]
-    pub(crate) fn plug_whole(&mut self, asked: &Asked, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
+    pub(super) fn plug_whole(&mut self, asked: &Asked, piece: Piece, bio: impl FnOnce() -> Bio) -> RqId {
         if self.plug.is_empty() {
             self.plug_time = self.q.clock.now();
         }
@@ -92,7 +92,7 @@ impl Submitter {
 
     /// How many requests an operation of any kind needs, if it can be taken. Nothing has happened yet.
     #[inline(never)]
-    pub(crate) fn accept_any(&mut self, bio: &Bio) -> Result<usize, RejectReason> {
+    pub(super) fn accept_any(&mut self, bio: &Bio) -> Result<usize, RejectReason> {
         self.check(bio).map_err(RejectReason::Bad)?;
         let nr_parts = split::count(&self.q.limits, bio, self.outstanding.len());
         if nr_parts > self.outstanding.len() {
@@ -123,7 +123,7 @@ impl Submitter {
 
     /// Takes slots for the parts of an operation and puts them in the plug, merging where they fit.
     #[inline(never)]
-    pub(crate) fn plug_parts(&mut self, bio: Bio, nr_parts: usize) -> RqId {
+    pub(super) fn plug_parts(&mut self, bio: Bio, nr_parts: usize) -> RqId {
         if self.plug.is_empty() {
             self.plug_time = self.q.clock.now();
         }

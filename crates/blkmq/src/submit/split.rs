@@ -64,7 +64,7 @@ impl Whole {
 /// The pieces of an operation that passed [`Limits::check`], in order. The pieces cover the operation without gap or
 /// overlap. Each is a multiple of the logical block size.
 #[derive(Debug)]
-pub(crate) struct Pieces<'a> {
+pub(super) struct Pieces<'a> {
     limits: &'a Limits,
     bio: &'a Bio,
     done: u64,

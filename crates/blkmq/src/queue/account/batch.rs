@@ -47,7 +47,7 @@ impl std::str::FromStr for Accounting {
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) gauge: Gauge,
-    pub(crate) is_shared: bool,
+    pub(super) is_shared: bool,
     pub(crate) ranges: Ranges,
 }
 

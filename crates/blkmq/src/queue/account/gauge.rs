@@ -38,7 +38,7 @@ impl Gauge {
     }
 
     /// Starts from zero at the next edge of a tick, so that never more than the time that passes is counted.
-    pub(crate) fn reset(&self, now: Time) {
+    pub(super) fn reset(&self, now: Time) {
         self.0.stamp.store(now.0.div_ceil(1 << TICK_SHIFT), Ordering::Relaxed);
         self.0.ticks.store(0, Ordering::Relaxed);
     }
@@ -75,17 +75,17 @@ impl Gauge {
     }
 
     /// A request began, in the line that all threads write.
-    pub(crate) fn start_shared(&self) {
+    pub(super) fn start_shared(&self) {
         self.0.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A request is over, in the line that all threads write.
-    pub(crate) fn end_shared(&self) {
+    pub(super) fn end_shared(&self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// How many requests are in flight, by the line that all threads write.
-    pub(crate) fn nr_shared(&self) -> u64 {
+    pub(super) fn nr_shared(&self) -> u64 {
         self.0.in_flight.load(Ordering::Relaxed)
     }
 

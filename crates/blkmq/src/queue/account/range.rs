@@ -150,7 +150,7 @@ impl RequestQueue {
     }
 
     /// Requests of a range in the queue.
-    pub(crate) fn nr_queued_in(&self, place: usize) -> u64 {
+    pub(super) fn nr_queued_in(&self, place: usize) -> u64 {
         if self.account.is_shared {
             return self.account.ranges.gauge(place).nr_shared();
         }

@@ -116,7 +116,7 @@ impl RequestQueue {
     }
 
     /// Requests in the queue, by the statistics.
-    pub(crate) fn nr_queued(&self) -> u64 {
+    pub(super) fn nr_queued(&self) -> u64 {
         if self.account.is_shared {
             return self.account.gauge.nr_shared();
         }

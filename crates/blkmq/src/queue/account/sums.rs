@@ -78,7 +78,7 @@ impl Sums {
     }
 
     /// A request counts this much longer than from its own beginning.
-    pub(crate) fn lasted(&self, group: Group, ns: u64) {
+    pub(super) fn lasted(&self, group: Group, ns: u64) {
         add(&self.group(group).ns, ns);
     }
 
@@ -94,7 +94,7 @@ impl Sums {
     }
 
     /// Starts from zero. The owner is kept out meanwhile.
-    pub(crate) fn reset(&self) {
+    pub(super) fn reset(&self) {
         let cells = self.0.groups.iter().flat_map(|sums| [&sums.ios, &sums.merges, &sums.sectors, &sums.ns]);
         cells.chain([&self.0.entered, &self.0.skipped]).for_each(|cell| cell.store(0, Ordering::Relaxed));
     }
@@ -106,7 +106,7 @@ impl Sums {
 
     /// Of the operations that entered, those that are not in flight as a request: not counted, joined to a request, or
     /// over with it.
-    pub(crate) fn nr_gone(&self) -> u64 {
+    pub(super) fn nr_gone(&self) -> u64 {
         let groups = [Group::Read, Group::Write, Group::Discard].map(|group| self.group(group));
         groups.iter().fold(get(&self.0.skipped), |sum, of| sum.wrapping_add(get(&of.ios)).wrapping_add(get(&of.merges)))
     }
