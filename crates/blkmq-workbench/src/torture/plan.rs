@@ -266,7 +266,9 @@ mod tests {
     #[test]
     fn the_lines_are_those_of_the_code() {
         let mut found = BTreeSet::new();
-        names_under(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../blkmq/src"), &mut found);
+        for sources in ["../blkmq/src", "../blkmq-sync/src"] {
+            names_under(&Path::new(env!("CARGO_MANIFEST_DIR")).join(sources), &mut found);
+        }
         assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), LINES);
     }
 
