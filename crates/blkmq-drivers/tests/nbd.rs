@@ -331,7 +331,7 @@ fn a_server_that_says_nothing_is_left_after_the_timeout() {
         while stream.read(&mut [0; 256]).is_ok_and(|len| len > 0) {}
     });
     let q = queue(&socket, "", Locking::Single);
-    q.change_knob("io_timeout", "50").unwrap().wait().unwrap();
+    q.set_knob("io_timeout", "50").unwrap();
     let mut submitter = submitter(&q);
     let over = run(&mut submitter, (0..4).map(|number| Bio::read(number * 64, Buffer::zeroed(SECTOR))));
     assert!(over.iter().all(|done| done.status == Status::IoError), "{over:?}");

@@ -239,7 +239,7 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
         }
     });
     let q = open(folder.path(), ",reconnect_delay=600s");
-    q.change_knob("io_timeout", "2000").unwrap().wait().unwrap();
+    q.set_knob("io_timeout", "2000").unwrap();
     // Too far apart to merge.
     let over = run(&mut submitter(&q), [read(1), read(100)]);
     assert_eq!(over.iter().map(outcome).collect::<Vec<_>>(), [(Status::Ok, 8); 2]);
@@ -259,7 +259,7 @@ fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
         }
     });
     let q = open(folder.path(), ",reconnect_delay=20s");
-    q.change_knob("io_timeout", "3600000").unwrap().wait().unwrap();
+    q.set_knob("io_timeout", "3600000").unwrap();
     thread::scope(|scope| {
         let mut submitter = submitter(&q);
         // Too far apart to merge.

@@ -257,7 +257,7 @@ fn a_request_that_waits_for_longer_than_the_timeout_is_done_by_the_next_server()
     let disk = disk("ram,size=4M");
     let server = serve(&disk, &socket);
     let q = open(&socket, ",reconnect_delay=600s");
-    q.change_knob("io_timeout", "30").unwrap().wait().unwrap();
+    q.set_knob("io_timeout", "30").unwrap();
     drop(server);
     thread::scope(|scope| {
         let mut submitter = submitter(&q);
@@ -298,7 +298,7 @@ fn the_next_server_has_the_whole_timeout() {
         lasted
     });
     let q = open(&socket, ",reconnect_delay=600s");
-    q.change_knob("io_timeout", &TIMEOUT.as_millis().to_string()).unwrap().wait().unwrap();
+    q.set_knob("io_timeout", &TIMEOUT.as_millis().to_string()).unwrap();
     assert_eq!(one(&mut submitter(&q), read(1)), Status::Ok);
     let lasted = server.join().unwrap();
     assert!(lasted >= TIMEOUT, "it was given up after {lasted:?}");

@@ -8,7 +8,6 @@
 //! A search may find nothing while another thread is in the middle of folding back. That other thread then takes a tag,
 //! or finds that a third one took it. The thread that took the tag will put it back. So a thread that sets the queue's
 //! WAITING mark and then finds no tag is woken by a completion that is certain to come.
-//! then finds no tag is woken by a completion that is certain to come.
 
 use std::fmt;
 

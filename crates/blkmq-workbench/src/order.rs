@@ -3,7 +3,6 @@
 //! The scheduler sees the insertions and completions of the trace at the trace's times, rounded down to Linux's
 //! jiffies. Linux asks its scheduler for one request more than the driver has tags for, and keeps that one aside until
 //! a tag comes free. So a choice is made long before the device takes the request:
-//! a tag comes free. So a choice is made long before the device takes the request:
 //! - right after each issue, for the issue that comes next;
 //! - if that choice found nothing, when a plug has been emptied into the scheduler (the module `plug` knows when that
 //!   is);
@@ -19,7 +18,8 @@ mod plug;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use blkmq_sched::{
-    Class, ClientId, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel, Op, RqId, SCHEDULERS, Tally, Time,
+    Class, ClientId, Info, InsertAt, IoPriority, Join, MergeHow, MergeLevel, Op, Replay as Follower, RqId, SCHEDULERS,
+    Tally, Time,
 };
 
 pub use self::agreement::{Agreement, Choice, Request};
@@ -42,7 +42,7 @@ pub fn replay(events: &[Event<'_>], settings: &Settings, classes: &Classes) -> R
     Ok(Agreement { choices: replay.choices })
 }
 
-fn scheduler(settings: &Settings) -> Result<Box<dyn blkmq_sched::Replay>, TextError> {
+fn scheduler(settings: &Settings) -> Result<Box<dyn Follower>, TextError> {
     let mut scheduler = blkmq_sched::replay(settings.scheduler()).ok_or_else(|| {
         let accepted: Vec<&str> = SCHEDULERS.iter().map(|scheduler| scheduler.name).collect();
         settings.fault(format!(
@@ -57,7 +57,7 @@ fn scheduler(settings: &Settings) -> Result<Box<dyn blkmq_sched::Replay>, TextEr
 
 /// The state of a replay between two events.
 struct Replay<'a> {
-    scheduler: Box<dyn blkmq_sched::Replay>,
+    scheduler: Box<dyn Follower>,
     classes: &'a Classes,
     plugs: Plugs,
     /// Requests that were inserted and not yet issued, the chosen request included.
@@ -86,7 +86,7 @@ struct Waiting {
 }
 
 impl<'a> Replay<'a> {
-    fn new(scheduler: Box<dyn blkmq_sched::Replay>, classes: &'a Classes, plugs: Plugs) -> Self {
+    fn new(scheduler: Box<dyn Follower>, classes: &'a Classes, plugs: Plugs) -> Self {
         Self {
             scheduler,
             classes,

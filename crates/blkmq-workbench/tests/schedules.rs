@@ -500,7 +500,7 @@ fn next_scan(seed: u64) -> u64 {
         });
         // A number of steps, so that the change comes before the scan, during it, or after it.
         (0..seed % 50).for_each(|_| _ = q.scheduler());
-        q.change_knob("io_timeout", "100").expect("there is such a knob").wait().expect("the number is good");
+        q.set_knob("io_timeout", "100").expect("there is such a knob");
         let submitter = polls.join().expect("no panic");
         let next = submitter.next_wakeup().expect("a request is with the device");
         tell.send(next.since(q.clock().now())).expect("the test listens");

@@ -18,9 +18,7 @@ use std::os::fd::BorrowedFd;
 use blkmq_sched::Time;
 
 pub use crate::request::buffer::{Arena, Registration};
-use crate::request::limits::Limits;
-use crate::request::limits::MAX_MEMBERS;
-use crate::request::limits::{MAX_DEPTH, MAX_HW_QUEUES};
+use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, MAX_MEMBERS};
 use crate::request::status::Status;
 use crate::request::{Place, RqList, Slots};
 pub use crate::request::{Request, RqId};

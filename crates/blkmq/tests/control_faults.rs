@@ -61,7 +61,7 @@ fn a_shorter_io_timeout_holds_at_once() {
         let clock = Clock::Virtual(VirtualClock::new());
         let device = spec::open("null,size=1M,timeout=1,100,0,-1").expect("the spec is good");
         let q = RequestQueue::builder(device).scheduler(scheduler).clock(clock).build().expect("the queue is good");
-        q.change_knob("io_timeout", "100").expect("the knob exists").wait().expect("the value is accepted");
+        q.set_knob("io_timeout", "100").expect("the knob exists");
         let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
         submitter.submit(Bio::read(0, Buffer::zeroed(4096))).expect("there is a slot");
         let completion = loop {

@@ -28,6 +28,6 @@ fn knobs_change_under_load() {
     Load::new(&q, operations(10_000)).with_data().run(&random, 2, |q, random| {
         control::set_knob(q, random);
         let level = random.below(3).to_string();
-        q.change_knob("nomerges", &level).unwrap().wait().unwrap();
+        q.set_knob("nomerges", &level).unwrap();
     });
 }

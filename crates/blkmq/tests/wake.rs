@@ -216,7 +216,7 @@ fn an_event_that_a_poll_brings_nearer_is_known_to_those_who_sleep() {
         let device = Arc::new(Behind { started, wants_poll, plans: AtomicU64::new(0) });
         let q = RequestQueue::builder(device.clone()).build().expect("the queue is good");
         // No scan for overdue requests comes to help.
-        q.change_knob("io_timeout", &u32::MAX.to_string()).expect("it is a knob").wait().expect("nothing is in flight");
+        q.set_knob("io_timeout", &u32::MAX.to_string()).expect("it is a knob");
         let join = || q.submitter(&Client::new("test")).expect("there is a place");
         let run = |mut submitter: Submitter| {
             submitter.submit(Bio::write(0, Buffer::zeroed(512))).expect("there is a slot");

@@ -123,9 +123,8 @@ impl Transfer {
     /// Takes the next request of a batch that lies within the file, and notes it in the place of its tag, which has its
     /// loan then. `None` at the end of the batch. Requests that reach past `end`, which [`Target::end`] returned for
     /// the batch, and past the end of the file, are ended here.
-    /// the end of the file, is over.
     ///
-    /// The tag, if it is not free.
+    /// # Errors
     /// The tag, if it is not free.
     pub(super) fn next<'a>(
         transfers: &'a [Mutex<Self>],

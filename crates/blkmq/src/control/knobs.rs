@@ -8,7 +8,7 @@ use crate::queue::error::QueueError;
 use crate::queue::locking::Locking;
 use crate::queue::schedulers::scheduler_names;
 use crate::queue::settings::NR_REQUESTS;
-use blkmq_sync::atomic::Ordering;
+use blkmq_sync::atomic::{AtomicU32, Ordering};
 use blkmq_sync::{Arc, order};
 
 /// The prefix that the scheduler's knobs have among the queue's knobs.
@@ -59,7 +59,7 @@ impl RequestQueue {
     /// # Errors
     /// There is no such knob.
     pub fn knob(&self, name: &str) -> Result<String, QueueError> {
-        let number = |cell: &blkmq_sync::atomic::AtomicU32| Ok(cell.load(Ordering::Relaxed).to_string());
+        let number = |cell: &AtomicU32| Ok(cell.load(Ordering::Relaxed).to_string());
         match name {
             "scheduler" => Ok(marked(&scheduler_names(), self.scheduler())),
             "locking" => {

@@ -108,12 +108,12 @@ impl Runner {
 /// Wakes the members that sleep and whose requests the driver has begun to work on. Called when the driver has the
 /// requests, so that its next event counts them, and under no lock.
 fn tell(q: &RequestQueue, started: &Started) {
-    if started.overflow {
-        q.wake_sleepers();
-    } else if started.len > 0 && q.live.sleepers.any() {
-        for member in &started.members[..started.len] {
-            q.members.get(*member).wake.rouse();
+    match started.members() {
+        None => q.wake_sleepers(),
+        Some(members) if !members.is_empty() && q.live.sleepers.any() => {
+            members.iter().for_each(|member| q.members.get(*member).wake.rouse());
         }
+        Some(_) => {}
     }
     q.wake_background();
 }

@@ -6,10 +6,10 @@
 use blkmq_sched::Time;
 
 use super::newcomers::Newcomers;
-use crate::driver::Done;
-use crate::driver::Started;
+use crate::driver::{Done, Started};
 use crate::queue::RequestQueue;
 use crate::queue::member::Member;
+use crate::request::limits::MAX_HW_QUEUES;
 use crate::request::{Place, Request, RqList};
 use blkmq_sync::tags::{Hint, Tag};
 
@@ -62,7 +62,7 @@ pub(crate) struct Runner {
 
 impl Touched {
     fn new() -> Self {
-        Self { set: vec![0; crate::request::limits::MAX_HW_QUEUES / 64].into_boxed_slice(), len: 0 }
+        Self { set: vec![0; MAX_HW_QUEUES / 64].into_boxed_slice(), len: 0 }
     }
 
     fn add(&mut self, hctx: u16) {

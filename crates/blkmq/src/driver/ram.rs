@@ -8,8 +8,7 @@ use super::spec::value::Accepts;
 use super::spec::values::{Parameter, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
 use super::{Batch, Driver, Extent, Topology, check_topology};
-use crate::request::limits::{Limits, SECTOR_SIZE};
-use crate::request::limits::{MAX_DEPTH, MAX_HW_QUEUES};
+use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 
 /// The parameters of the RAM disk.
 pub const PARAMETERS: &[Parameter] = &[

@@ -8,9 +8,9 @@ use crate::request::FLUSH_POOL;
 pub(crate) struct Started {
     pub(crate) any: bool,
     /// Other members whose requests were started.
-    pub(crate) members: [u16; 8],
-    pub(crate) len: usize,
-    pub(crate) overflow: bool,
+    members: [u16; 8],
+    len: usize,
+    overflow: bool,
 }
 
 impl Started {
@@ -27,5 +27,11 @@ impl Started {
         }
         self.members[self.len] = owner;
         self.len += 1;
+    }
+
+    /// The members to wake. `None`: there were too many to remember, or one is not known, so all that sleep are to be
+    /// woken.
+    pub(crate) fn members(&self) -> Option<&[u16]> {
+        (!self.overflow).then(|| &self.members[..self.len])
     }
 }

@@ -112,7 +112,7 @@ impl AsyncSubmitter {
 
     /// Takes an operation. The operation is passed on when its future, or another one of this submitter, is polled. If
     /// there is no slot, this call drives the queue once and tries again: operations whose futures were dropped may
-    /// take all slots, and then there is no future to poll. then there is no future to poll.
+    /// take all slots, and then there is no future to poll.
     ///
     /// # Errors
     /// Those of [`Submitter::submit`]. With [`RejectReason::Full`], and no other future to wait for, try again at

@@ -5,8 +5,7 @@ use std::fmt;
 use crate::driver::spec::{Accepts, Parameter, Values};
 use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
 use crate::driver::{Topology, check_topology};
-use crate::request::limits::{Limits, SECTOR_SIZE};
-use crate::request::limits::{MAX_DEPTH, MAX_HW_QUEUES};
+use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
 
 /// What an SSD is like.
 ///
