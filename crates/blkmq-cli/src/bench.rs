@@ -28,25 +28,28 @@ Examples:
   blkmq bench job.fio --report run.html
   blkmq bench job.fio --ab device=null,submit_queues=1::null,submit_queues=2 --option numjobs=2
 
-JOB.fio is a job file of fio. Each fio job is a thread (on virtual time: a task of one thread) with a submitter of its own;
-file names and what concerns files, page cache and engines is without effect, since the device is what --device names.
-IOPS are the operations that jobs completed. Under them stands what the block layer made of them: the requests that the
-driver got, the operations that joined another one's request, and the CPU time of the jobs' threads for each request.
+JOB.fio is a job file of fio. Each job of fio is a thread (on virtual time: a task of one thread) with a submitter of its
+own. The device is what --device names; file names, and options for files, page cache and engines, have no effect. IOPS
+count the operations that jobs completed. Below them stands what the block layer made of these operations: the requests
+that the driver got, the operations that joined another one's request, and the CPU time of the jobs' threads for each
+request.
 
-Ctrl-C ends the jobs early: what is outstanding completes, and what was measured is told. Who types it again does not wait.
+Ctrl-C ends the jobs early: outstanding operations complete, and the results so far are printed. A second Ctrl-C ends the
+program at once.
 
-With --json the output has the shape of fio's, and the layer's numbers under the key 'blkmq'. --output-format takes fio's
-words, as in --output-format=json+ for what fio_jsonplus_clat2csv reads.
+With --json the output has the shape of fio's, with the block layer's numbers under the key 'blkmq'. --output-format takes
+fio's words, for example json+, which fio_jsonplus_clat2csv reads.
 
-With --ab the job runs in short slices, alternately with the one and the other value (A B B A, B A A B), until the 95 %
-interval of B/A is narrower than 0.02, which is the ratio of what all jobs do together; under it stand the rate, p50 and p99 of
-each job. KNOB is device, scheduler, locking, bypass, or whatever --set takes; bypass goes with the
-locking unless it is given. KNOB may also be accounting, with the values per-thread and shared; or stamps: with 0 the block layer takes no time stamps, with 1 it takes exact ones, also
-for jobs with gtod_reduce, which otherwise have those of the kernel's last tick. --set takes stamps too.
+With --ab the job runs in short slices, in turn with the one and the other value (A B B A, B A A B). B/A is the ratio of the
+operations of all jobs together. The comparison ends once the 95 % interval of B/A is narrower than 0.02. Below the ratio
+stand the rate, p50 and p99 of each job. KNOB is device, scheduler, locking, bypass, or a setting that --set takes; unless
+bypass is given, it has the locking's default. KNOB may also be accounting, with the values per-thread and shared; or
+stamps: with 0 the block layer takes no time stamps, with 1 it takes exact ones, also for jobs with gtod_reduce, which
+otherwise get the time of the kernel's last tick. --set takes stamps too.
 
 'blkmq devices' lists devices and their parameters, 'blkmq schedulers' schedulers and knobs.";
 
-/// How long a slice of a comparison lasts unless told otherwise.
+/// The default length of a slice of a comparison.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 /// Run a fio job file on a device, or compare two settings by it.
@@ -70,32 +73,34 @@ pub(crate) struct Bench {
     /// Change a setting: NAME=VALUE for the queue, iosched/NAME=VALUE for the scheduler. May be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// Real is the machine's time; virtual time takes none to pass, and gives the same result each time.
+    /// real: the machine's time. virtual: time passes as fast as it can be computed, and each run gives the same
+    /// result.
     #[arg(long, value_name = "CLOCK", default_value = "real")]
     clock: Time,
-    /// Measure how long threads wait for the scheduler's lock, and requests for the thread they were left with.
+    /// Measure how long threads wait for the scheduler's lock, and how long requests wait that were left with another
+    /// thread.
     #[arg(long, conflicts_with = "ab")]
     waits: bool,
-    /// Run each job for so long, as in 5s or 100ms, whatever the file says; with --ab, each slice [default there:
-    /// 100ms].
+    /// How long each job runs, as in 5s or 100ms, instead of what the file says. With --ab: how long each slice lasts
+    /// [default: 100ms].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     runtime: Option<Duration>,
     /// Change an option of every job in the file, as in numjobs=1. May be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     option: Vec<String>,
-    /// Warn of options that are unknown here instead of refusing them.
+    /// Warn of options that blkmq does not know, instead of refusing them.
     #[arg(long)]
     lenient: bool,
     /// Compare two values of a knob: KNOB=A,B, or KNOB=A::B where values contain commas.
     #[arg(long, value_name = "KNOB=A,B")]
     ab: Option<String>,
-    /// Stop a comparison after so many rounds of four slices, resolved or not.
+    /// Stop a comparison after this many rounds of four slices, even if its interval is still wide.
     #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(2..), requires = "ab")]
     rounds: u32,
     /// Print one JSON object instead of words: the same as --output-format json.
     #[arg(long, conflicts_with = "output_format")]
     json: bool,
-    /// What to print: words, fio's JSON, or that with the histograms of latencies.
+    /// What to print: words, fio's JSON, or fio's JSON with histograms of latencies.
     #[arg(long, value_name = "FORMAT", default_value = "normal")]
     output_format: Format,
     /// Write a report as well: one HTML file with tables and plots.

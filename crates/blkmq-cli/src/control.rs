@@ -42,7 +42,7 @@ pub(crate) struct Served {
     pub(crate) read_only: bool,
     /// The URIs at which clients find it.
     pub(crate) uris: Vec<String>,
-    /// The weights and priorities that its exports are to have in its scheduler.
+    /// The weights and priorities that the configuration gives its exports.
     pub(crate) shares: Shares,
     pub(crate) q: Arc<RequestQueue>,
 }
@@ -149,7 +149,8 @@ fn serve(stream: UnixStream, state: &State, respond: Respond) {
     if let Then::HandOver(sockets) = then {
         if handover::send(&answers, &answer, &sockets).is_ok() {
             (state.stop)();
-            // The end of this stream tells the other server of the end of this process, so nothing may close it before.
+            // This stream stays open until the process ends: its end tells the other server that this process has
+            // ended.
             std::mem::forget(answers);
         }
         return;

@@ -1,4 +1,4 @@
-//! `blkmq demo`: what blkmq is good for, in under a minute and without a device of one's own.
+//! `blkmq demo`: what blkmq is good for, in less than a minute and without a device of the user's.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ Examples:
   blkmq demo
   blkmq demo --json";
 
-/// Show in under a minute what a scheduler does to a reader beside a flood of writes, and what sharing one costs.
+/// Show in less than a minute what a scheduler does for a reader beside a flood of writes, and what it costs many
+/// threads to share a scheduler.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
 pub(crate) struct Demo {
@@ -33,7 +34,7 @@ pub(crate) struct Demo {
 /// How long all floods take together, however many schedulers there are.
 const FLOODS: Duration = Duration::from_secs(20);
 
-/// Of a SATA drive, and of what many virtual machines get.
+/// The queue depth of a SATA drive, and of the disks of many virtual machines.
 const DEPTH: u16 = 32;
 
 #[derive(Debug, Serialize)]
@@ -49,7 +50,7 @@ struct Found {
 /// What to try next, with what it shows.
 const NEXT: [(&str, &str); 3] = [
     ("reproduce flood", "the same flood with queues of other depths, on virtual time: the same figures everywhere"),
-    ("torture --minutes 1", "the block layer on virtual CPUs before a faulty device, what it promises checked"),
+    ("torture --minutes 1", "the block layer on virtual CPUs with a faulty device; its promises are checked"),
     ("serve --help", "your files and devices behind these schedulers, for NBD clients"),
 ];
 
@@ -89,7 +90,8 @@ fn measure_floods(control: &Control, out: &mut dyn Write) -> Result<Vec<Flooded>
 One tenant's writes bury another's reads.\n
 A reader wants 1000 reads of 4 KiB a second, one after the other. Beside it four writers keep 512 writes of 64 KiB waiting,
 from {} threads. They share an SSD that takes {DEPTH} requests at once; the scheduler decides which. {} for each row.
-The SSD is modelled ('ssd,hw_queue_depth={DEPTH}': its times are those of its parameters); threads, block layer and clock are real.\n",
+The SSD is a model ('ssd,hw_queue_depth={DEPTH}'), which takes the times that its parameters say. Threads, block layer and
+clock are real.\n",
         machine::name(),
         machine::date(),
         THREADS.about.split(' ').next().unwrap_or_default(),
@@ -116,13 +118,15 @@ The SSD is modelled ('ssd,hw_queue_depth={DEPTH}': its times are those of its pa
     Ok(all)
 }
 
-/// What it costs many threads to share a scheduler, where nothing need wait, and where requests do.
+/// What it costs many threads to share a scheduler: on a device where no request has to wait, and on one where requests
+/// wait.
 fn measure_scaling(control: &Control, out: &mut dyn Write) -> Result<(FoundTable, FoundTable), Failure> {
     writeln!(
         out,
-        "\nA scheduler is one place that all threads come by. Linux guards it with one lock, the row 'single'; here are other ways,
-with mq-deadline on a null device that takes no time. With 'bypass' requests pass the scheduler by while nothing waits, as
-nothing need here; without, each one goes through it. What was published was measured on 16 cores."
+        "\nAll threads share one scheduler. Linux guards it with one lock: the row 'single'. The other rows are other ways to share
+it, with mq-deadline on a null device that takes no time. With 'bypass', requests pass the scheduler by while nothing waits,
+and here no request has to wait. Without it, each request goes through the scheduler. The published numbers were measured
+on 16 cores."
     )?;
     let quick = reproduce::scaling_in_short(&control.stop)?;
     write_steps(&quick, reproduce::QUICK, out)?;
@@ -140,7 +144,7 @@ fn write_steps(table: &FoundTable, suffix: &str, out: &mut dyn Write) -> io::Res
     out.flush()
 }
 
-/// Says what to type next, with the name that this program was called by.
+/// Says what to type next, with the name by which this program was called.
 fn write_next(out: &mut dyn Write) -> io::Result<()> {
     let name =
         std::env::args_os().next().map_or_else(|| "blkmq".to_owned(), |name| name.to_string_lossy().into_owned());

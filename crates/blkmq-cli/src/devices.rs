@@ -35,7 +35,7 @@ struct Parameter {
     name: &'static str,
     /// What a value looks like, with its unit and range.
     accepts: String,
-    /// As it is written in a spec; `None` if nothing is set by default.
+    /// The default, as a spec writes it. `None` if there is no default.
     default: Option<&'static str>,
     about: &'static str,
 }

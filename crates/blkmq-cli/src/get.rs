@@ -12,7 +12,7 @@ use crate::json;
 const EXAMPLES: &str = "\
 Examples:
   blkmq get                       every knob of every queue
-  blkmq get scheduler             one of the only queue
+  blkmq get scheduler             one knob of the only queue
   blkmq get disk                  every knob of the queue called disk
   blkmq get disk iosched/fifo_batch";
 

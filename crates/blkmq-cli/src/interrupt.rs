@@ -1,4 +1,4 @@
-//! Ctrl-C, or the end of a time that `timeout` was given, ends a run early. The results so far are still printed.
+//! Ctrl-C, or a signal from the program `timeout`, ends a run early. The results so far are still printed.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// A flag that Ctrl-C and SIGTERM set: the run takes no more operations and waits for those that are outstanding. A
-/// user who does not want to wait for them types Ctrl-C again, a second later or more. Called once.
+/// second Ctrl-C, a second later or more, ends the program without waiting. Called once.
 pub(crate) fn flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let is_impatient = Arc::new(AtomicBool::new(false));

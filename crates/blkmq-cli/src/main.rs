@@ -107,7 +107,7 @@ fn main() -> ExitCode {
             Command::Clients(clients) => clients.run(out),
             Command::Dump(dump) => dump.run(out),
         };
-        // What is still in the buffer would be lost without a word at the end.
+        // Without this, an error of writing what is still in the buffer would not be reported.
         done.and_then(|()| Ok(out.flush()?))
     });
     match done {

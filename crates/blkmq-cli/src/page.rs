@@ -11,8 +11,8 @@ use crate::failure::Failure;
 use crate::machine;
 use crate::target::Time;
 
-/// The file of a report. It is opened before anything is measured, so that a user who waits for a measurement gets its
-/// report.
+/// The file of a report. It is opened before anything is measured, so that a path that cannot be written is refused at
+/// once, and not after the measurement.
 #[derive(Debug)]
 pub(crate) struct Page {
     path: PathBuf,
@@ -47,12 +47,12 @@ impl Page {
     }
 }
 
-/// What the figures of a run are worth.
+/// What the figures of a run depend on.
 pub(crate) fn modelled(device: &str, clock: Time) -> String {
     match clock {
         Time::Real => format!(
-            "Times, CPU times and rates were measured on the machine above. The device '{device}' is part of blkmq: what it \
-             takes for an operation is what its parameters say."
+            "Times, CPU times and rates were measured on the machine above. The device '{device}' is part of blkmq: the \
+             time that it takes for an operation follows from its parameters."
         ),
         Time::Virtual => format!(
             "Times are virtual: they follow from the jobs, the scheduler and the parameters of the device '{device}', a \

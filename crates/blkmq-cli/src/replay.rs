@@ -22,16 +22,16 @@ Examples:
   blkmq replay --order trace.blktrace.0 --queue queue.txt
   blkmq replay --order trace --queue queue.txt --classes classes.txt --choices choices.txt --json
 
-With --device the operations of the trace go through the whole block layer, a submitter for each traced process and a
-plug for each traced plug. What is counted and how long reads and writes took is printed beside what the trace says of
-itself. A latency runs from the moment at which an operation was to be submitted (with --speed max: was submitted) to
-its completion; latencies have four digits. Data is not in a trace: zeroes are written.
+With --device the operations of the trace go through the whole block layer, with a submitter for each traced process and a
+plug for each traced plug. The counts and latencies are printed beside those of the trace. A latency runs from the moment
+at which an operation is due (with --speed max: is submitted) to its completion; latencies have four digits. A trace holds
+no data, so zeroes are written.
 
-With --order the scheduler alone sees what Linux's scheduler saw, and each of its choices is compared with Linux's.
+With --order the scheduler alone gets what Linux's scheduler got, and each of its choices is compared with Linux's choice.
 
 Files:
-  TRACE    as blktrace writes it, little-endian: NAME stands for NAME.blktrace.0, NAME.blktrace.1 and so on,
-           and so does the name of any of them
+  TRACE    as blktrace writes it, little-endian: NAME stands for NAME.blktrace.0, NAME.blktrace.1 and so on, and
+           so does the name of one of these files
   queue    lines 'NAME VALUE': the files of Linux's queue/ and queue/iosched/, in the kernel's units; one line
            'scheduler none [mq-deadline]' with the active one in brackets
   classes  lines 'FIRST END CLASS': the sectors from FIRST to before END were used under CLASS: rt, be or idle
@@ -53,11 +53,12 @@ pub(crate) struct Replay {
     /// The scheduler in front of the device [default, as in Linux: mq-deadline for one hardware queue, else none].
     #[arg(long, value_name = "NAME", conflicts_with = "order")]
     scheduler: Option<String>,
-    /// So many times as fast as traced; 0 or max for as fast as the device takes it, with as many outstanding as
-    /// traced.
+    /// How many times as fast as in the trace. 0 or max: as fast as the device can, with as many operations outstanding
+    /// as in the trace.
     #[arg(long, value_name = "FACTOR", default_value = "1", allow_hyphen_values = true, conflicts_with = "order")]
     speed: Speed,
-    /// Real is the machine's time; virtual time takes none to pass, and gives the same result each time.
+    /// real: the machine's time. virtual: time passes as fast as it can be computed, and each run gives the same
+    /// result.
     #[arg(long, value_name = "CLOCK", default_value = "real", conflicts_with = "order")]
     clock: Time,
     #[arg(long, value_name = "LOCKING", default_value_t, conflicts_with = "order", help = target::locking_help())]
@@ -74,7 +75,7 @@ pub(crate) struct Replay {
     /// Write our choices, one line for each request that the device took.
     #[arg(long, value_name = "FILE", requires = "order", conflicts_with = "device")]
     choices: Option<PathBuf>,
-    /// The priority classes of sector ranges; best-effort where nothing is said.
+    /// The priority classes of sector ranges. All other sectors are best-effort.
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
     /// Change a setting: NAME=VALUE for the queue, iosched/NAME=VALUE for the scheduler. May be repeated.

@@ -35,34 +35,39 @@ Examples:
   blkmq reproduce flood --runtime 20s
   blkmq reproduce all --report tables.html
 
-Each row of a table runs the same job on a device of blkmq, in short slices that take turns. IOPS are the median of its
-slices. What it gains is over the row 'single' on the same device, Linux's way to share a scheduler, as after/before - 1
-with a 95 % interval; 'accounting' has no scheduler, and compares with its first row. 'of none' is the ratio to the row
-without a scheduler. CPU ns is what the jobs' threads took for each request, waiting the share of it that went into waiting
-for the lock and into looks for completions that had not come, stamps whether requests were stamped by an exact clock, as
-those of applications are, or by the kernel's last tick, as where no job measures a latency; merged the share of the operations that joined another one's request, KiB
-the mean size of a request, and passed the share of the requests that passed the scheduler by.
+Each row of a table runs the same job on a device of blkmq, in short slices that take turns. The columns:
+  IOPS     the median of the row's slices
+  gain     over the row 'single' on the same device, Linux's way to share a scheduler, as after/before - 1 with a 95 %
+           interval; 'accounting' has no scheduler, and compares with its first row
+  of none  the ratio to the row without a scheduler
+  CPU ns   CPU time of the jobs' threads for each request
+  waiting  the share of this CPU time for waits for the lock, and for polls that found no completion
+  stamps   exact: time stamps from an exact clock, as requests of applications have them; coarse: the time of the
+           kernel's last tick, where no job measures a latency
+  merged   the share of the operations that joined another one's request
+  KiB      the mean size of a request
+  passed   the share of the requests that passed the scheduler by
 
-What was published stands in the last columns, beside the row that does the same, and below the table with its machine. It
-was measured on other machines, mostly larger ones, and through system calls. 'merge' runs on a model of a disk: 5 s of
-virtual time, after 5 s in which its write cache fills; its threads are tasks of one, so none ever finds another one at the
-scheduler. The SSD of 'slow', a model too, takes 66000 operations a second.
+Published numbers stand in the last columns, in the row that does the same, and below the table with their machine. They
+were measured on other machines, mostly larger ones, and through system calls. 'merge' runs on a model of a disk: 5 s of
+virtual time, after 5 s in which the disk's write cache fills. Its threads are tasks of one thread, so no task ever meets
+another one at the scheduler. The SSD of 'slow', a model too, takes 66000 operations a second.
 
-'flood' is no published measurement: a reader that wants 1000 reads a second beside four writers, 512 writes outstanding, on the
-same model of an SSD with queues of several depths, each row 5 s of virtual time. Give it no less than 1 s: the SSD is fast
-until nothing erased is left.";
+'flood' is no published measurement: a reader wants 1000 reads a second beside four writers with 512 writes outstanding.
+Its device is a model of an SSD, with queues of several depths; each row takes 5 s of virtual time. Give it no less than
+1 s, because the SSD is fast as long as it has erased blocks.";
 
 /// Repeat published measurements on this machine.
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
 pub(crate) struct Reproduce {
-    /// Which measurement; all for every one.
+    /// The measurement, or all.
     #[arg(value_name = "TABLE", value_parser = names())]
     table: String,
-    /// Stop after so many rounds, resolved or not.
+    /// Stop after this many rounds, even if an interval is still wide.
     #[arg(long, value_name = "N", default_value = "60", value_parser = clap::value_parser!(u32).range(2..))]
     rounds: u32,
-    /// How long a slice lasts, or each row of flood, as in 100ms [default: 100ms, for flood 5s]; not of merge.
+    /// How long a slice lasts, or each row of flood, as in 1s [default: 100ms, for flood 5s]. Not used by merge.
     #[arg(long, value_name = "TIME", value_parser = bench::duration)]
     runtime: Option<Duration>,
     /// Print one JSON object instead of words.
@@ -80,17 +85,18 @@ fn names() -> Vec<&'static str> {
 /// How long a load runs on virtual time, where every run gives the same result.
 const VIRTUAL: Duration = Duration::from_secs(5);
 
-/// The ramp before that. The published run lasts so long that its beginning, with an empty write cache, does not count.
+/// The ramp before a load on virtual time. The published run lasts so long that its beginning, with an empty write
+/// cache, does not count.
 const RAMP: &str = "ramp_time=5";
 
 /// The shortest slice that gives a useful result, because the threads have to start first.
 const SHORT_SLICE: Duration = Duration::from_millis(50);
 
-/// What the figures of a report are worth.
+/// What the figures of a report depend on.
 const MODELLED: &str = "\
-'Measured' is what the machine above did, on devices that are part of blkmq: what they take for an operation is what their \
-parameters say. Tables on virtual time come from a model of a disk, and are the same on every machine. 'Published' is what \
-others measured, on the machines that each table names.";
+'Measured' is what the machine above did, on devices that are part of blkmq; the time that a device takes for an operation \
+follows from its parameters. Tables on virtual time come from a model of a disk, and are the same on every machine. \
+'Published' is what others measured, on the machines that each table names.";
 
 impl Reproduce {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {

@@ -41,7 +41,7 @@ struct Scheduler {
 struct Knob {
     name: &'static str,
     unit: &'static str,
-    /// `None` where it follows from the queue.
+    /// `None` if the queue determines it.
     default: Option<i64>,
     min: i64,
     max: i64,
@@ -79,7 +79,7 @@ fn explained() -> Explained {
     }
 }
 
-/// The names of all schedulers; the first is that of none.
+/// The names of all schedulers. The first name is `none`.
 pub(crate) fn names() -> Vec<&'static str> {
     std::iter::once("none").chain(SCHEDULERS.iter().map(|scheduler| scheduler.name)).collect()
 }

@@ -55,29 +55,34 @@ Examples:
   blkmq serve --check disks.toml
   blkmq serve --config disks.toml --replace /run/blkmq/control.sock
 
-The queue of PATH or --device has the export name '' and is called 'default'; --export adds one under a name of its own.
-With none of them a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only are for all of them.
+PATH or --device is the export with the empty name, which commands call 'default'. --export adds an export under a name of
+its own. With none of the three, a RAM disk is served. --scheduler, --locking, --bypass, --set and --read-only hold for all
+exports.
 
 Sockets that are not named lie in $XDG_RUNTIME_DIR/blkmq, or else in /tmp/blkmq-UID, where 'blkmq list', 'get', 'set',
-'stat', 'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too; --metrics 9100
-lets Prometheus read the metrics, and change nothing, by TCP.
+'stat', 'clients' and 'dump' look for them. The control socket speaks HTTP, for 'curl --unix-socket' too. With --metrics 9100
+Prometheus can read the metrics by TCP, and change nothing.
 
-TLS needs certificates in PEM, in files named as by nbdkit and QEMU. With 'on' clients choose, and only those who encrypt
-are verified. Where a client had to show a certificate, 'blkmq clients' tells the name in it. SIGHUP has the files read again.
+TLS needs certificates in PEM files, which have the names that nbdkit and QEMU use. With 'on' each client chooses, and only
+clients that encrypt are verified. Where a client had to show a certificate, 'blkmq clients' shows the name in it. SIGHUP
+makes the server read the files again.
 
-Where clients have to show certificates, an export is for those alone that --allow or 'allow' in the file names, by certificate or by
-user of a Unix socket; they may read, with access=write they may write. With --allow any it is for all of them.
+Where clients have to show certificates, only clients that --allow or 'allow' in the file names may use an export. A client
+is named by its certificate, or by its user on a Unix socket. It may read, and with access=write it may write. --allow any
+allows all clients.
 
-When sockets and devices are open the server gives up what it does not need: it opens no more files but those for TLS, runs nothing, and
-connects to nobody but the servers of its devices. With --run it does not.
+Once sockets and devices are open, the server gives up what it does not need: it opens only files for TLS, runs no program,
+and connects only to the servers of its devices. With --run it gives up nothing.
 
-Without --nbd, sockets that listen already are used if LISTEN_FDS and LISTEN_PID hand them over, as systemd does.
+Without --nbd, the server uses listening sockets that LISTEN_FDS and LISTEN_PID hand over, as systemd does.
 
-Ctrl-C or SIGTERM ends the server: it takes no more requests, and those that it has complete. It says which clients it
-waits for, and after --drain-timeout, or at the next signal a second later or more, it does not wait for them. The file of --config is TOML with the names of the options (max_connections, read_only)
-and with tables [[export]]: name, device, scheduler, locking, bypass, set, read_only, description, weight (1..1000) and
-priority (rt/0 to be/7, idle), allow; with queue = \"NAME\" in the place of a device it is in front of the queue of another export, so that
-clients of one device differ in weight and priority. Where both say something the command line counts.";
+Ctrl-C or SIGTERM ends the server: it takes no more requests, and completes those that it has. It says which clients it
+waits for. After --drain-timeout, or at the next signal a second later or more, it waits no longer.
+
+The file of --config is TOML. Its settings have the names of the options (max_connections, read_only). A table [[export]]
+has name, device, scheduler, locking, bypass, set, read_only, description, weight (1..1000), priority (rt/0 to be/7, idle)
+and allow. With queue = \"NAME\" instead of a device it is in front of the queue of another export, so that clients of one
+device can differ in weight and priority. If both say something, the command line counts.";
 
 /// Serve devices behind queues to clients outside this process.
 #[derive(Debug, Args)]
@@ -112,11 +117,12 @@ pub(crate) struct Serve {
     /// The socket for commands such as 'blkmq stat'.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Read the metrics by HTTP at this port too, and nothing else there; of this machine alone unless HOST says
-    /// otherwise.
+    /// Serve the metrics by HTTP at this TCP port too, and nothing else there. Without HOST only this machine reaches
+    /// it.
     #[arg(long, value_name = "[HOST:]PORT")]
     metrics: Option<String>,
-    /// Run a command by the shell, with $uri and $unixsocket set; the server ends when it does, with its exit code.
+    /// Run a command by the shell, with $uri and $unixsocket set. The server ends when the command ends, with its exit
+    /// code.
     #[arg(long, value_name = "COMMAND")]
     run: Option<String>,
     /// Whether NBD clients may (on) or must (require) encrypt by TLS [default: off].
@@ -125,38 +131,37 @@ pub(crate) struct Serve {
     /// The folder with server-cert.pem and server-key.pem, and ca-cert.pem for --tls-verify-peer.
     #[arg(long, value_name = "DIR")]
     tls_certificates: Option<String>,
-    /// Who encrypts must show a certificate that one of ca-cert.pem has signed.
+    /// Clients that encrypt must show a certificate signed by an authority in ca-cert.pem.
     #[arg(long)]
     tls_verify_peer: bool,
-    /// The clients that may use exports that say nothing of it: any, certificate=NAME or user=NAME, then access=read or
-    /// access=write and priority=rt/0 to be/7 or idle if need be. May be repeated.
+    /// The clients that may use exports without a list of their own: any, certificate=NAME or user=NAME. These two may
+    /// be followed by access=read or access=write, and by priority= with rt/0 to be/7 or idle. May be repeated.
     #[arg(long, value_name = "WHO[,access=write][,priority=CLASS]")]
     allow: Vec<String>,
-    /// Go on as this user, by name or number, once sockets and devices are open. Its groups are the user's, unless
-    /// --group says.
+    /// Become this user, by name or number, once sockets and devices are open. The groups are the user's, unless
+    /// --group names one.
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// Go on as this group, by name or number.
+    /// Become this group, by name or number.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     /// Whether the server gives up files and system calls that it does not need, with Landlock and seccomp [default:
     /// on].
     #[arg(long, value_name = "on|off")]
     sandbox: Option<String>,
-    /// NBD clients that have chosen an export, at a time; one more is told so by an error [default: 256].
+    /// The most NBD clients at a time that have chosen an export; a further one gets an error [default: 256].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     max_connections: Option<u16>,
     /// Memory for all clients together, as in 500M or 4G [default: a quarter of what there is].
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// How long a server that ends waits for its clients, as in 500ms or 1m, or off for as long as they take [default:
-    /// 20s].
+    /// How long a server that ends waits for its clients, as in 500ms or 1m, or off for no limit [default: 20s].
     #[arg(long, value_name = "TIME|off")]
     drain_timeout: Option<String>,
     /// How long a client may read nothing of its replies before its connection is closed, or off [default: 5m].
     #[arg(long, value_name = "TIME|off")]
     stall_timeout: Option<String>,
-    /// A TOML file with the same names.
+    /// A TOML file; its settings have the names of these options.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
     /// Check a file for --config, with the other options, and serve nothing.
@@ -181,7 +186,7 @@ enum Event {
 
 impl Serve {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
-        // This comes before anything else opens descriptors.
+        // This comes before anything else opens descriptors, which could get the numbers of those that are handed over.
         let handed = handed::take().map_err(Failure::Input)?;
         let plan = Plan::new(self)?;
         if self.check.is_some() {
@@ -192,8 +197,8 @@ impl Serve {
                 "LISTEN_FDS hands over sockets to listen at; leave out this address, or start the server without them";
             return Err(nbd.fault(what).into());
         }
-        // Users that a list names get as far as the lists. Without such lists, only the server's own user can open the
-        // socket.
+        // If lists name users, other users may open the socket, and the lists decide. Without such lists, only the
+        // server's own user may open it.
         let is_for_users = allow::is_for_users(plan.exports.iter().map(|export| export.allow.as_ref()));
         let mode = if is_for_users { 0o666 } else { 0o600 };
         let addresses = plan.nbd.iter().map(|given| nbd::address(given, mode)).collect::<Result<Vec<_>, _>>()?;
@@ -209,12 +214,12 @@ impl Serve {
         let own = if needs_own || plan.control.is_none() { Some(folder::make()?) } else { None };
         let [nbd, control] = own.as_deref().map(folder::own).unwrap_or_default();
         let control = plan.control.clone().unwrap_or(control);
-        // It sets the process's umask, so it comes before all threads.
+        // `listen` sets the umask of the whole process, so it comes before all threads.
         let (listener, _socket) = Socket::listen(&control)?;
         let scraped = plan.metrics.as_ref().zip(scraped).map(|(given, at)| metrics::listen(given, at)).transpose()?;
         let addresses = if needs_own { vec![Address::unix(nbd)] } else { addresses };
         let files = tls.clone();
-        // The command must keep what it needs, and it would inherit everything that the server has given up.
+        // No sandbox with a command: the command would inherit it, and could not do what it is for.
         let is_boxed = plan.sandbox && plan.run.is_none();
         let (needs, mut held) = (Needs::of(&plan, &addresses, &control), String::new());
         let give_up = || {
@@ -304,7 +309,7 @@ fn served(exports: &[Export], queues: &[Arc<RequestQueue>], uris: &[Vec<String>]
     own.collect()
 }
 
-/// Warns for each device that keeps no data: a client cannot tell it from one that does.
+/// Warns of each device that keeps no data: a client cannot tell such a device from one that keeps data.
 fn warn_of_loss(exports: &[Export], queues: &[Arc<RequestQueue>]) {
     for (export, q) in exports.iter().zip(queues) {
         if let (Disk::Own { device, .. }, false) = (&export.disk, q.driver().keeps_data()) {
@@ -364,7 +369,7 @@ fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &
     text += &format!("  nbdinfo {}\n", quoted(&uris[0][0]));
     text += &format!("  blkmq stat -w 1s{at}\n");
     text += &format!("  blkmq set {queue}scheduler none{at}\n");
-    text += "\nCtrl-C ends the server when what it has been asked is done.\n";
+    text += "\nCtrl-C ends the server once the requests that it has are answered.\n";
     text
 }
 

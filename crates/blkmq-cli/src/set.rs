@@ -15,7 +15,7 @@ Examples:
   blkmq set disk iosched/fifo_batch 1
   blkmq set locking single
 
-The change is made while I/O runs: what is outstanding completes first, and what comes meanwhile waits.";
+A change is made while I/O runs: outstanding requests complete first, and new ones wait meanwhile.";
 
 /// Change a knob of a running server's queue.
 #[derive(Debug, Args)]

@@ -22,9 +22,9 @@ Examples:
   blkmq stat -w 1s                what happens, each second, until Ctrl-C
   blkmq stat disk -w 1s --json    one JSON object a line
 
-r/s, w/s: requests that completed in a second, after merging; rMB/s, wMB/s: what they moved, in MiB; rrqm/s, wrqm/s:
-those that merged; r_await, w_await: ms that one took, waiting included; aqu-sz: how many were in the queue on average;
-%util: the part of the time in which there was any; err/s: requests answered with an error.";
+r/s, w/s: requests that completed in a second, after merging; rMB/s, wMB/s: MiB that they moved; rrqm/s, wrqm/s: requests
+that merged; r_await, w_await: ms that a request took, with its wait; aqu-sz: requests in the queue on average; %util: the
+part of the time with a request in the queue; err/s: requests answered with an error.";
 
 /// Show what a running server's queues do, as iostat does.
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub(crate) struct StatCommand {
     json: bool,
 }
 
-/// The columns after the queue's name, with iostat's names, and one column that only a server has.
+/// The columns after the queue's name: iostat's, under iostat's names, and one that only a server has.
 const COLUMNS: [&str; 11] =
     ["r/s", "w/s", "rMB/s", "wMB/s", "rrqm/s", "wrqm/s", "r_await", "w_await", "aqu-sz", "%util", "err/s"];
 

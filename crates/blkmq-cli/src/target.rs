@@ -53,7 +53,7 @@ impl Target {
         let value = value.to_owned();
         match name {
             "device" => self.setup.device = value,
-            // A comparison of time stamps needs this clock. As the clock of a single run it would show no latency.
+            // This clock is for a comparison of time stamps. A single run would show no latency by it.
             "stamps" if value == "0" => self.setup.clock = ClockKind::Still,
             "stamps" if value == "1" => self.setup.clock = ClockKind::Exact,
             "scheduler" => self.setup.scheduler = Some(value),
@@ -70,8 +70,8 @@ impl Target {
     }
 
     /// Sets a knob by `NAME=VALUE`, given with `--set`. Of the settings that a queue is built with, only `locking` and
-    /// `bypass` are knobs as well. As knobs, too, they are set when the queue is built, and one goes with the other.
-    /// `stamps` is not a knob, but a run without stamps is useful in a comparison.
+    /// `bypass` are knobs as well. As knobs, too, they are set when the queue is built, because the default of `bypass`
+    /// depends on `locking`. `stamps` is not a knob, but a run without stamps is useful in a comparison.
     pub(crate) fn set_knob(&mut self, text: &str) -> Result<(), TextError> {
         let (name, value) = assignment(text)?;
         let place = format!("--set {text}");

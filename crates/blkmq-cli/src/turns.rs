@@ -74,7 +74,7 @@ pub(crate) fn take(
     Ok(turns)
 }
 
-/// Runs one slice of each variant: on virtual time another one would tell the same.
+/// Runs one slice of each variant. On virtual time a further slice would give the same result.
 pub(crate) fn once(
     variants: &mut [Variant],
     slice: Duration,
@@ -102,9 +102,9 @@ impl Variant {
         if outcome.stopped {
             return Ok(None);
         }
-        // Not until the last thread noticed the end, which is the scheduler's time, not ours; and so without what
-        // completed after the end: with few operations in a slice, the ones that are outstanding then would decide the
-        // rate.
+        // Only what completed within the slice counts, not what completed until the last thread noticed its end: how
+        // late that is depends on the kernel's scheduler. And in a slice with few operations, those still outstanding
+        // at its end would decide the rate.
         let ios: u64 = outcome.jobs.iter().map(|job| job.ios_in_time).sum();
         let rate = ios as f64 / (slice.as_secs_f64() * self.nr_stages as f64);
         if rate <= 0.0 {

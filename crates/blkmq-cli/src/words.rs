@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! Numbers and names in the form in which they are printed.
 
 use std::time::Duration;
 
@@ -35,12 +35,12 @@ pub(crate) fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// These names, each another one: those that several things share get a number, as in `reader #2`.
+/// These names made distinct: a name that several things share gets a number, as in `reader #2`.
 pub(crate) fn distinct(names: &[&str]) -> Vec<String> {
     let mut distinct: Vec<String> = Vec::new();
     for name in names {
         let is_shared = names.iter().filter(|other| *other == name).count() > 1;
-        // Something else may be called like a numbered one.
+        // Another thing may already have the numbered name.
         let is_free = |numbered: &String| !distinct.contains(numbered) && names.iter().all(|other| other != numbered);
         let mut numbered = (1..).map(|number| format!("{name} #{number}"));
         let named = if is_shared { numbered.find(is_free) } else { None };

@@ -306,7 +306,7 @@ fn words_tell_how_a_scheduler_is_shared() {
     let cells = |title: &str| words.lines().find_map(|line| line.strip_prefix(title)).unwrap_or_default().trim();
     assert_eq!(cells("past the scheduler").split_whitespace().collect::<Vec<_>>(), ["256", "100.0", "%"], "{words}");
     assert!(
-        cells("of it waiting").ends_with("(for the scheduler's lock, and in looks for completions that had not come)"),
+        cells("of it waiting").ends_with("(for the scheduler's lock, and in polls that found no completion)"),
         "{words}"
     );
     let words = printed(&["bench", &path, "--locking", "combining"]);

@@ -73,7 +73,7 @@ struct Found<'a> {
     rounds: usize,
     /// Operations per second of each side.
     iops: Sides<Rates>,
-    /// What the requests of each side were stamped by.
+    /// Where the time stamps of each side's requests came from.
     stamps: Sides<&'static str>,
     /// The cost of requests. `None` on virtual time, which takes no CPU time.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -178,7 +178,7 @@ impl<'a> Found<'a> {
         if *rounds < MIN_ROUNDS {
             writeln!(
                 out,
-                "     An interval of fewer than {MIN_ROUNDS} rounds is not to be relied on: give more --rounds."
+                "     An interval of fewer than {MIN_ROUNDS} rounds is not reliable: give more --rounds."
             )?;
         } else if !self.is_resolved {
             writeln!(out, "     The interval is not narrower than {WIDTH}: give more --rounds.")?;

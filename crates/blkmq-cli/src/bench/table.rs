@@ -32,14 +32,14 @@ struct Row {
 struct Fact {
     title: &'static str,
     text: String,
-    /// What it is a part of, or its unit. It may be empty.
+    /// The whole that this is a part of, or the unit. May be empty.
     share: String,
-    /// What the reader should know. It may be empty.
+    /// What the reader should know. May be empty.
     about: &'static str,
 }
 
 /// What counts as waiting.
-pub(super) const WAITING: &str = "(for the scheduler's lock, and in looks for completions that had not come)";
+pub(super) const WAITING: &str = "(for the scheduler's lock, and in polls that found no completion)";
 
 const TITLES: [&str; 8] = ["IOPS", "MiB/s", "p50", "p99", "p99.9", "max", "dev p50", "dev p99"];
 
@@ -161,14 +161,14 @@ fn scheduler(Subject { scheduler, locking, bypass, .. }: &Subject) -> String {
     format!("scheduler {scheduler}, locking {locking}, bypass {}", u8::from(*bypass))
 }
 
-/// What it means that requests are stamped in this way.
+/// What the name of a source of time stamps means.
 fn stamps(name: &str) -> &'static str {
     match name {
         "exact" => "from a clock that is read for each batch, as requests of applications have them",
         "coarse" => {
             "the kernel's last tick, as no job measures a latency; --set stamps=1 gives what applications pay for"
         }
-        _ => "what they cost is left out",
+        _ => "the cost of time stamps is left out",
     }
 }
 

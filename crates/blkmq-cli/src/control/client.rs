@@ -14,11 +14,12 @@ use super::schema::{Queue, Refusal};
 use crate::failure::Failure;
 use crate::serve::folder;
 
-/// How long a server may take to answer: longer than a change waits for its queue.
+/// How long a server may take to answer. This is longer than the 10 s for which a server lets a change wait for its
+/// queue.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Most bytes of an answer. A dump of many threads and tags has some 100 KB.
 const MAX_ANSWER: u64 = 64 << 20;
-/// What need not be encoded in a part of a path.
+/// The characters that need no encoding in a part of a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Which server a command speaks to.
@@ -35,7 +36,7 @@ impl Which {
         self.control.is_some()
     }
 
-    /// The server meant: the one named, or the only one.
+    /// The server with the named control socket, or else the only server that runs.
     pub(crate) fn server(&self) -> Result<Server, Failure> {
         if let Some(path) = &self.control {
             return Ok(Server { path: path.clone() });
@@ -55,7 +56,7 @@ impl Which {
         }
     }
 
-    /// The server named, or all that are found.
+    /// The server with the named control socket, or else all servers that run.
     pub(crate) fn servers(&self) -> Result<Vec<Server>, Failure> {
         match &self.control {
             Some(path) => Ok(vec![Server { path: path.clone() }]),
@@ -64,7 +65,7 @@ impl Which {
     }
 }
 
-/// A path from its parts, which may contain anything; those of a knob are separated by `/`.
+/// A path from its parts. A part may contain any character, also the `/` in the name of a knob.
 pub(crate) fn path(parts: &[&str]) -> String {
     parts.iter().map(|part| format!("/{}", utf8_percent_encode(part, PLAIN))).collect()
 }
@@ -100,17 +101,17 @@ impl Server {
         }
     }
 
-    /// What is found there.
+    /// Reads the value at a path, which is given by its parts.
     pub(crate) fn get<T: DeserializeOwned>(&self, parts: &[&str]) -> Result<T, Failure> {
         self.read(&self.ask("GET", parts, "")?)
     }
 
-    /// The text that is found there.
+    /// Reads the text at a path.
     pub(crate) fn text(&self, parts: &[&str]) -> Result<String, Failure> {
         self.ask("GET", parts, "")
     }
 
-    /// Puts a value there.
+    /// Sets the value at a path.
     pub(crate) fn put<T: DeserializeOwned>(&self, parts: &[&str], value: &str) -> Result<T, Failure> {
         self.read(&self.ask("PUT", parts, value)?)
     }
@@ -138,7 +139,7 @@ impl Server {
             return Ok(body);
         }
         let what = refusal(body);
-        // What the server calls the client's fault is bad input here.
+        // If the status says that the request was wrong, the user's input was.
         if matches!(code, 400..408 | 413) { Err(Failure::Input(what)) } else { Err(self.failure(&what)) }
     }
 
@@ -148,7 +149,8 @@ impl Server {
         stream.set_write_timeout(Some(PATIENCE))?;
         let length = body.len();
         let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
-        // A server that turns away a connection does not wait for what it is asked; its answer says why.
+        // A server that turns a connection away does not read the request. So writing it may fail, and the answer says
+        // why.
         let asked = stream.write_all((head + body).as_bytes());
         let mut bytes = Vec::new();
         match stream.take(MAX_ANSWER).read_to_end(&mut bytes) {
@@ -158,12 +160,12 @@ impl Server {
     }
 }
 
-/// Why something was not granted.
+/// The reason that a refusal's body gives; the whole body if it is not a refusal in JSON.
 pub(super) fn refusal(body: String) -> String {
     serde_json::from_str(&body).map_or(body, |Refusal { error }| error)
 }
 
-/// The status and the body of an answer, if it is a whole one.
+/// The status and the body of an answer, if the answer is complete.
 pub(super) fn parse(bytes: &[u8]) -> Option<(u16, String)> {
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let mut answer = httparse::Response::new(&mut headers);

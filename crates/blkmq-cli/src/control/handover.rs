@@ -41,7 +41,7 @@ pub(super) fn send(stream: &UnixStream, answer: &Answer, sockets: &[OwnedFd]) ->
     rest.write_all(&bytes[sent..])
 }
 
-/// The part of the answer that one message has, and the sockets that came with it.
+/// The part of the answer that one message carries, and the sockets that came with it.
 fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; 4096];
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
@@ -60,7 +60,7 @@ fn receive(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
 /// A server that has handed over its sockets and ends.
 #[derive(Debug)]
 pub(crate) struct Predecessor {
-    /// The other end closes when the process is gone.
+    /// The other end closes when the other server's process has ended.
     stream: UnixStream,
 }
 
@@ -91,7 +91,7 @@ impl Predecessor {
             match self.stream.read(&mut [0; 64]) {
                 Ok(0) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    say("--replace: the server before has not ended yet; clients that connect wait");
+                    say("--replace: the other server has not ended yet; clients that connect wait");
                 }
                 // A process that is killed may have left bytes unread.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),

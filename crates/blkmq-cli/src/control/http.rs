@@ -47,7 +47,7 @@ const TOO_LARGE: &str = "413 Content Too Large";
 pub(crate) const UNAVAILABLE: &str = "503 Service Unavailable";
 
 impl Answer {
-    /// A JSON value with a newline after it, for people who read it in a terminal.
+    /// A JSON value with a newline after it, so that a terminal shows it on a line of its own.
     fn of_json(status: &'static str, value: &impl Serialize) -> Self {
         let mut body = serde_json::to_string(value).expect("strings, numbers and maps with names for keys are JSON");
         body.push('\n');
@@ -102,8 +102,8 @@ impl Unread {
     }
 }
 
-/// A connection on which everything has to be said before a deadline. A client that sends a byte now and then is too
-/// slow too.
+/// A connection on which everything has to be said before a deadline. This also ends the connection of a client that
+/// sends a byte now and then.
 #[derive(Debug)]
 pub(crate) struct Hasty {
     stream: UnixStream,

@@ -8,9 +8,9 @@ use blkmq_export::{Histogram, Kind, Latencies};
 use super::schema::{Client, by_kind};
 use super::{Served, State};
 
-/// The type of OpenMetrics text.
+/// The content type of OpenMetrics text.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The type of a text for people.
+/// The content type of plain text.
 pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
 
 const SECTOR: u64 = 512;

@@ -66,7 +66,7 @@ pub(super) fn metrics_alone(state: &State, request: &Request) -> (Answer, Then) 
     (answer, Then::GoOn)
 }
 
-/// Hands over the sockets that clients come by.
+/// Hands over the sockets through which clients connect.
 fn replace(state: &State) -> (Answer, Then) {
     match (state.sockets)() {
         Ok(sockets) if sockets.len() <= handover::MAX_SOCKETS => {
@@ -99,7 +99,8 @@ fn describe(queue: &Served) -> Queue {
     }
 }
 
-/// Every knob of a queue and of its scheduler. One that is gone because the scheduler was just changed is left out.
+/// Every knob of a queue and of its scheduler. If the scheduler changes meanwhile, the knobs that are gone are left
+/// out.
 fn knobs(q: &RequestQueue) -> BTreeMap<String, String> {
     let scheduler = q.scheduler();
     let of_scheduler = SCHEDULERS.iter().filter(|known| known.name == scheduler).flat_map(|known| known.knobs);

@@ -42,7 +42,7 @@ impl Health {
         Self { health: health.word().to_owned(), trouble: health.trouble().map(str::to_owned) }
     }
 
-    /// The line for people, if anything is wrong.
+    /// A line that says what is wrong, if anything is.
     pub(crate) fn line(&self) -> Option<String> {
         self.trouble.as_ref().map(|trouble| format!("device {}: {trouble}", self.health))
     }

@@ -15,7 +15,8 @@ use crate::failure::{Failure, notice};
 use crate::json;
 use crate::target::{self, Time};
 
-/// Requests that each submitter can have outstanding. Only a hopelessly late device leaves more behind.
+/// Requests that each submitter can have outstanding. A trace needs more only if the device is far slower than the
+/// traced one.
 const SLOTS: u16 = 1024;
 
 impl Replay {
@@ -139,7 +140,7 @@ fn seconds(ns: u64) -> String {
 }
 
 impl Report<'_> {
-    /// Writes the report for people.
+    /// Writes the report in words.
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let (load, outcome, traced) = (self.load, self.outcome, &self.load.traced);
         let (source, nr) = (load.source, load.operations.len());

@@ -134,7 +134,8 @@ impl FoundFlood {
 mod tests {
     use super::*;
 
-    /// A ratio compares a row with the last row before it that has no ratio.
+    /// Red if a row's ratio compares it with a row of another load or depth: a ratio compares a row with the last row
+    /// before it that has no ratio.
     #[test]
     fn every_scheduler_follows_none_on_its_load_and_depth() {
         let ways = ways();

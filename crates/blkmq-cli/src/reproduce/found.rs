@@ -57,7 +57,7 @@ pub(super) struct FoundRow {
     /// Percent of the requests that bypassed the scheduler, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bypassed_percent: Option<f64>,
-    /// What requests were stamped by.
+    /// Where the time stamps of requests came from.
     pub(super) stamps: &'static str,
     /// On virtual time, the CPU time includes the time of the model, and so means nothing. The same holds for the next
     /// field.

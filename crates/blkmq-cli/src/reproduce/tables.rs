@@ -15,7 +15,7 @@ pub(super) struct Table {
     pub(super) published: &'static str,
     pub(super) clock: Time,
     pub(super) rows: Vec<Row>,
-    /// Gains that other people measured, in any way.
+    /// Gains that others published, whatever the way to run the job.
     pub(super) figures: Vec<Figure>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Row {
     pub(super) published: Published,
 }
 
-/// The published numbers for a row: for the same thing, done in the same way.
+/// The numbers that were published for the way in which a row runs the job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Published {
     /// Operations per second.
@@ -44,7 +44,7 @@ pub(super) struct Published {
     pub(super) merged: Option<f64>,
 }
 
-/// A gain that a person published.
+/// A published gain.
 #[derive(Debug)]
 pub(super) struct Figure {
     pub(super) what: &'static str,
@@ -93,9 +93,10 @@ pub(super) fn table(name: &str) -> Table {
 /// The lockings, and `staged` step by step, as its measures were taken one after the other.
 const LOCKINGS: [&str; 6] = ["single", "staged:dispatch", "staged:dispatch+merges", "staged", "batch", "combining"];
 
-/// The ways to order requests on one device, in the order of reading: none, and mq-deadline under each locking, while
-/// all requests go through it and while they may pass by. All gain over the first locking without bypass, which is
-/// Linux's. `extra` is set where there is a scheduler, `published` is for rows by their names.
+/// The ways to order requests on one device, as rows of a table: no scheduler; then mq-deadline under each locking,
+/// first without bypass and then with it. The gain of each row is over the first locking without bypass, which is
+/// Linux's. `extra` holds settings for the rows with a scheduler, `published` the published numbers by the names of
+/// rows.
 fn ways(device: &'static str, extra: &[(&'static str, &str)], published: &[(&str, Published)]) -> Vec<Row> {
     let mut rows = vec![Row {
         label: "none".to_owned(),
@@ -118,7 +119,7 @@ fn ways(device: &'static str, extra: &[(&'static str, &str)], published: &[(&str
     rows
 }
 
-/// Rows of several devices in one table: each is compared with those on its own device alone.
+/// The rows of several devices as rows of one table. Each row is compared only with rows on its own device.
 fn on_each(devices: [(&str, Vec<Row>); 2]) -> Vec<Row> {
     let mut all = Vec::new();
     for (suffix, rows) in devices {
@@ -195,9 +196,9 @@ fn scaling() -> Table {
     }
 }
 
-/// What stands behind the names of rows in which nothing need wait.
+/// The end of the names of rows in which no request has to wait.
 pub(crate) const QUICK: &str = ", 1 queue";
-/// What stands behind the names of rows in which requests wait.
+/// The end of the names of rows in which requests wait.
 pub(crate) const WAITING: &str = ", requests wait";
 
 /// The same on one hardware queue, in the steps that tell the lockings and the bypass apart.
@@ -211,7 +212,7 @@ pub(super) fn scaling_in_short() -> Table {
     Table { rows: table.rows.into_iter().filter(is_kept).collect(), figures: Vec::new(), ..table }
 }
 
-/// The same job on a device of which it wants more than that takes at once: most requests wait.
+/// The same job on a device that takes fewer requests at once than the job has outstanding, so that most requests wait.
 pub(super) fn waiting_in_short() -> Table {
     let device = "null,irqmode=2,completion_nsec=50000,submit_queues=1,hw_queue_depth=16";
     let is_kept =
@@ -219,7 +220,7 @@ pub(super) fn waiting_in_short() -> Table {
     let rows = ways(device, &[], &[]).into_iter().filter(is_kept);
     Table {
         name: "waiting",
-        about: "And where requests wait, since the device takes 16 at once, 50 us each, of the 128 that there are?",
+        about: "And where requests wait, because the device takes 16 of the 128 requests at once, for 50 us each?",
         published: "",
         rows: rows.map(|row| Row { label: format!("{}{WAITING}", row.label), ..row }).collect(),
         figures: Vec::new(),
@@ -336,7 +337,7 @@ mod tests {
         }
     }
 
-    /// Gain is over `single` on the same device, wherever that stands.
+    /// Red if a row is compared with a row on another device, or not with `single`.
     #[test]
     fn every_row_is_compared_with_those_on_its_device() {
         let names = NAMES.into_iter().filter(|name| *name != "accounting");

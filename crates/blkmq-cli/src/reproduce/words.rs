@@ -11,7 +11,7 @@ use crate::page;
 use crate::turns::Rates;
 use crate::words::short;
 
-/// A part of 1 as a percentage that was gained or lost: `+163 %`, `-1.5 %`.
+/// A fraction as a percentage that was gained or lost: `+163 %`, `-1.5 %`.
 fn on_top(gain: f64) -> String {
     let percent = 100.0 * gain;
     if percent.abs() < 99.95 { format!("{percent:+.1} %") } else { format!("{percent:+.0} %") }
@@ -72,9 +72,9 @@ const COLUMNS: [(&str, usize); 13] = [
 
 /// What the columns are.
 const ABOUT: &str = "\
-Of none: the rate over that without a scheduler. Stamps: exact, as requests of applications have them, or coarse, the kernel's
-last tick, where no job measures a latency. CPU ns: CPU time of a request; waiting: the share of it for the scheduler's lock,
-and in looks for completions that had not come. Passed: requests that passed the scheduler by.";
+Of none: the rate over that without a scheduler. Stamps: exact, as requests of applications have them, or coarse, the time of
+the kernel's last tick, where no job measures a latency. CPU ns: CPU time of a request; waiting: the share of it for the
+scheduler's lock, and for polls that found no completion. Passed: requests that passed the scheduler by.";
 
 /// Wide enough for every label.
 const LABEL: usize = 44;
@@ -103,7 +103,7 @@ impl FoundTable {
         }
         writeln!(out, "{ABOUT}")?;
         if (2..MIN_ROUNDS).contains(&self.rounds) {
-            writeln!(out, "An interval of fewer than {MIN_ROUNDS} rounds is not to be relied on: give more --rounds.")?;
+            writeln!(out, "An interval of fewer than {MIN_ROUNDS} rounds is not reliable: give more --rounds.")?;
         }
         if !self.figures.is_empty() {
             writeln!(out, "\nPublished gains:")?;

@@ -119,7 +119,7 @@ pub(super) struct Tls {
 /// Combines the settings of TLS.
 pub(super) fn tls(mode: Option<Given>, folder: Option<Given>, verifies_peer: bool) -> Result<Option<Tls>, TextError> {
     let is_required = match mode.as_ref().map(|mode| mode.text.as_str()) {
-        // The other settings may stay in the file for the time when TLS is switched on again.
+        // The other settings are ignored, so that they can stay in the file until TLS is switched on again.
         Some("off") => return Ok(None),
         Some("on") => false,
         Some("require") => true,
@@ -133,7 +133,7 @@ pub(super) fn tls(mode: Option<Given>, folder: Option<Given>, verifies_peer: boo
                 (None, true) => "--tls-verify-peer".to_owned(),
                 (None, false) => return Ok(None),
             };
-            let what = "nobody would be encrypted; say --tls on, or --tls require, too".to_owned();
+            let what = "no connection would be encrypted; say --tls on, or --tls require, too".to_owned();
             return Err(TextError { place, what });
         }
     };

@@ -19,7 +19,7 @@ use crate::words::counted;
 const AT_ONCE: Duration = Duration::from_millis(100);
 /// How often the server says that again.
 const EVERY: Duration = Duration::from_secs(5);
-/// How long the device may keep its requests once the server waits for no client any more.
+/// How long the server waits for requests of the device once it waits for no client any more.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the last lines on standard error may take.
 const PARTING: Duration = Duration::from_millis(500);
@@ -167,7 +167,7 @@ pub(super) fn until_the_end(
                             end_now(server, command.as_ref());
                         }
                         Due::Leave => {
-                            let what = "serve: ended though the device keeps what it was given";
+                            let what = "serve: ended although the device has not given back its requests";
                             outcome = Err(Failure::Running(what.to_owned()));
                             break;
                         }
@@ -194,7 +194,8 @@ pub(super) fn until_the_end(
                     command.ask_to_end();
                 }
             }
-            // An operator who has to ask a third time has a device that does not give back its requests.
+            // The second request to end the server closes all connections. If the device does not give its requests
+            // back, the server still waits for it; a third signal ends that as well.
             _ => {
                 outcome = Err(Failure::Running("serve: ended at once, without waiting for clients".to_owned()));
                 end_now(server, command.as_ref());

@@ -199,7 +199,8 @@ impl Nbd {
         self.stop.drain();
         let slot = Arc::clone(&self.slot);
         thread::spawn(move || {
-            // An operator who asks for the clients meanwhile must see the clients that the server waits for.
+            // The server stays in its slot until its clients are gone, so that `blkmq clients` shows the clients that
+            // it waits for.
             while lock(&slot).as_ref().is_some_and(|server| !server.clients().is_empty()) {
                 thread::sleep(LOOK_EVERY);
             }
@@ -216,7 +217,7 @@ impl Nbd {
         lock(&self.slot).as_ref().map(Server::clients).unwrap_or_default()
     }
 
-    /// Closes all connections, whatever was asked.
+    /// Closes all connections, even if requests are not answered.
     pub(super) fn end_now(&self) {
         self.stop.now();
     }
@@ -227,7 +228,7 @@ fn queues(plan: &Plan) -> BTreeMap<String, String> {
     plan.exports.iter().map(|export| (export.name.text.clone(), export.queue().to_owned())).collect()
 }
 
-/// Things that should not happen are written to standard error. That clients come and go is not.
+/// Writes what should not happen to standard error. That clients come and go is not written.
 pub(super) fn say(level: Level, text: &str) {
     if level == Level::Warning {
         say_now(text);

@@ -1,4 +1,4 @@
-//! What the service manager that started the server is told, through the socket that the manager named.
+//! Messages to the service manager that started the server, through the socket that the manager named.
 
 use std::env;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The variable that names the socket. It is not for programs that this one starts.
+/// The variable that names the socket. Programs that this one starts must not inherit it.
 pub(super) const VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// Tells that the server serves.

@@ -1,5 +1,4 @@
-//! What a server has to do: the words of the command line, and for what these leave out, the words of the file that it
-//! names.
+//! What a server has to do: what the command line says, and for everything else the file that it names.
 
 use std::path::{Path, PathBuf};
 
@@ -126,7 +125,7 @@ impl Plan {
     }
 }
 
-/// Reads whether there is to be a sandbox.
+/// Reads whether the server enters a sandbox.
 fn sandbox(given: Option<&Given>) -> Result<bool, TextError> {
     match given.map(|given| (given, given.text.as_str())) {
         None | Some((_, "on")) => Ok(true),

@@ -1,5 +1,4 @@
-//! The weights and priorities that the exports of a queue are to have in its scheduler, and which of them have no
-//! effect.
+//! The weights and priorities that the configuration gives the exports of a queue, and which of them have no effect.
 
 use std::sync::Arc;
 
@@ -7,7 +6,7 @@ use blkmq::{Class, IoPriority, RequestQueue};
 
 use super::config::{Export, shown};
 
-/// The weight and priority that the clients of one export are to have.
+/// The weight and priority that the configuration gives the clients of one export.
 #[derive(Debug, Clone)]
 struct Share {
     export: String,

@@ -181,7 +181,7 @@ fn tls_is_said_here_or_there_and_never_by_halves() {
     let tls = merged(&["--tls", "require", "--tls-certificates", "here"], file).unwrap().tls.unwrap();
     assert_eq!((tls.folder.text.as_str(), tls.is_required, tls.verifies_peer), ("here", true, true));
     assert_eq!(merged(&["--tls", "off"], file).unwrap().tls, None);
-    let halves = "nobody would be encrypted; say --tls on, or --tls require, too";
+    let halves = "no connection would be encrypted; say --tls on, or --tls require, too";
     assert_eq!(error(&["--tls-certificates", "a"], ""), format!("--tls-certificates: {halves}"));
     assert_eq!(error(&["--tls-verify-peer"], ""), format!("--tls-verify-peer: {halves}"));
     assert_eq!(error(&[], "\ntls_certificates = \"a\""), format!("disks.toml: line 2: {halves}"));

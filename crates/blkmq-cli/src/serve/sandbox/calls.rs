@@ -1,7 +1,7 @@
 //! Which system calls a server never makes: seccomp.
 //!
 //! The list has the calls that are refused, not those that are allowed: the allowed ones depend on the C library, the
-//! kernel and the devices. The refused calls are those that an attacker who has got into a server wants: to run another
+//! kernel and the devices. The refused calls are those that would help an attacker inside the server: to run another
 //! program, look into other processes, change the machine, or load code into the kernel. Each of them fails as if the
 //! user were not allowed to make it.
 
@@ -79,14 +79,15 @@ const SECOND: Option<i64> = Some(0x4000_0000);
 #[cfg(not(target_arch = "x86_64"))]
 const SECOND: Option<i64> = None;
 
-/// Refuses the calls from now on, for this thread and those that it starts. It has no new privileges already.
+/// Refuses the calls from now on, for this thread and those that it starts. The kernel demands that `no_new_privs` is
+/// set before.
 pub(super) fn refuse() -> Result<(), String> {
     let filter = filter().map_err(|error| error.to_string())?;
     apply_filter(&filter).map_err(|error| error.to_string())
 }
 
 fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
-    // A rule without conditions is none; a call without rules is always refused.
+    // A call with an empty list of rules is always refused.
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     let other =
         FAMILIES.map(|family| SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, family as u64));

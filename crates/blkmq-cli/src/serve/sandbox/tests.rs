@@ -1,5 +1,5 @@
-//! What can still be done in the sandbox, and what not. It holds for a thread and what that starts, so each test has a
-//! thread for it.
+//! What can still be done in the sandbox, and what not. The sandbox holds for a thread and for the threads that it
+//! starts, so each test enters it in a thread of its own.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -75,7 +75,7 @@ fn no_program_is_run_and_no_call_is_made_that_a_server_does_not_need() {
     thread::spawn(|| {
         let held = enter(&Needs::default(), None, true).unwrap();
         assert!(held.contains("seccomp") && !held.contains("seccomp is not"), "{held}");
-        // By the filter's error: that of Landlock is another.
+        // EPERM is the error of the filter; the error of Landlock is EACCES.
         let refused = Some(Errno::PERM.raw_os_error());
         assert_eq!(Command::new("/bin/true").status().unwrap_err().raw_os_error(), refused);
         assert_eq!(socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap_err(), Errno::PERM);

@@ -51,7 +51,7 @@ impl Identity {
             None => setgroups(&[self.group])?,
         }
         setgid(self.group)?;
-        // This comes last, because it takes away the right to do the rest.
+        // This comes last, because it takes away the right to change the groups.
         self.user.map_or(Ok(()), setuid)
     }
 }
