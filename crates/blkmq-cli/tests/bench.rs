@@ -34,8 +34,7 @@ fn key_set(value: &Value) -> BTreeSet<String> {
     found
 }
 
-/// A program that reads fio's JSON finds in ours each key that it finds in fio's, for the same job. Further keys are
-/// under `blkmq`.
+/// Red if a key that fio's JSON has for a job is missing from ours, or if a further key is not under `blkmq`.
 #[test]
 fn the_json_has_fios_keys() {
     if Command::new("fio").arg("--version").output().is_err() {
@@ -109,9 +108,9 @@ fn fios_converter_reads_the_histograms() {
     assert!(text.contains("json+") && text.contains("no histograms"), "{text}");
 }
 
-/// Two classes on a device that takes all requests of both, and on one that takes only a few. On the second, all jobs
-/// together do an eighth, and the idle one does nothing. Red if only the sum is compared, or if a job that did nothing
-/// has no ratio.
+/// Compares a device that takes all requests of two classes with one that takes only a few. On the second device all
+/// jobs together do an eighth of the operations, and the idle job does nothing. Red if only the sum is compared, or if
+/// a job that did nothing has no ratio.
 #[test]
 fn a_comparison_tells_what_each_job_gets() {
     let head = "[global]\nioengine=libaio\nrw=randread\niodepth=16\nsize=64m\n";
@@ -192,7 +191,7 @@ fn words_tell_the_same_as_json() {
 const FEW_TAGS: [&str; 6] =
     ["--device", "null,irqmode=2,hw_queue_depth=4", "--clock", "virtual", "--scheduler", "mq-deadline"];
 
-/// Whether requests may bypass the scheduler depends on the locking, unless an option says it.
+/// Red if the locking does not decide whether requests may bypass the scheduler, or if it decides against the option.
 #[test]
 fn the_bypass_goes_with_the_locking() {
     let path = job("bypass.fio", "rw=randread");
@@ -256,7 +255,7 @@ fn waits_are_measured_when_that_is_wanted() {
         assert!(number(&waits["N"]) > 0 && waits["mean"].as_f64() <= Some(number(&waits["max"]) as f64), "{found}");
         assert!(number(&waits["percentile"]["50.000000"]) <= number(&waits["percentile"]["99.900000"]), "{found}");
         if locking == "combining" {
-            // There may be a few more, which were to be left when the other thread had just gone.
+            // There may be a few more: requests that a thread wanted to leave when the other thread had just gone.
             assert!(number(&waits["N"]) >= number(&found["staged"]), "{found}");
         }
         let words = printed(&[&["bench"][..], &arguments, &["--waits"]].concat());
@@ -265,8 +264,8 @@ fn waits_are_measured_when_that_is_wanted() {
     }
 }
 
-/// Neighbours join in the scheduler if they come one by one while the device is busy. They join in the plug if they
-/// come together.
+/// Red if a merge is counted at the wrong place. Neighbours merge in the scheduler if they come one by one while the
+/// device is busy, and in the plug if they come together.
 #[test]
 fn merges_are_told_by_where_they_happen() {
     let device = ["--device", "null,irqmode=2,hw_queue_depth=1", "--clock", "virtual", "--scheduler", "mq-deadline"];
@@ -286,7 +285,7 @@ fn merges_are_told_by_where_they_happen() {
     }
 }
 
-/// Red if a latency of 20 s touches the one before it, or if a long name touches what follows it.
+/// Red if there is no blank between a latency of 20 s and the cell before it, or between a long name and the next cell.
 #[test]
 fn numbers_of_any_size_are_apart() {
     let job = b"[a job of more than 16 letters]\nrw=randread\nsize=1m\nnumber_ios=2\n";
@@ -373,7 +372,7 @@ fn every_knob_can_be_compared() {
     }
 }
 
-/// Red if a figure that was measured with the coarse clock looks like what applications get.
+/// Red if the report does not say that a figure was measured with the coarse clock: applications pay for exact stamps.
 #[test]
 fn the_clock_of_a_figure_is_said() {
     let path = job("stamps.fio", "rw=randread\ngtod_reduce=1");
@@ -459,7 +458,8 @@ fn an_unknown_option_is_passed_over_if_asked_for() {
     assert!(warning.lines().count() == 1 && warning.contains("line 7") && warning.contains("windmill"), "{warning}");
 }
 
-/// fio reports it in the same way. Red if a file without an engine runs at depth 1 and the user is not told.
+/// Red if a file without an engine runs at depth 1 and the user is not told. fio does the same, and reports it
+/// likewise.
 #[test]
 fn a_depth_without_effect_is_told_beside_what_was_measured() {
     let path = temporary("depth.fio", b"[j]\nrw=randread\nsize=1m\niodepth=32\n");

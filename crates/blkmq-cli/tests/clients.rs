@@ -1,4 +1,4 @@
-//! The client that asks matters: what a server knows of its clients, seen from outside.
+//! What a server knows of its clients, and does for each of them, seen from outside.
 
 mod served;
 
@@ -64,9 +64,9 @@ fn overtaken(server: &Served) -> u64 {
     })
 }
 
-/// From the connection through the queue to the device. Red if the export's priority does not reach the queue's client,
-/// if the scheduler ignores it, or if the flood gets the room in the scheduler (for two requests, with such a device)
-/// again and again. The second line shows that only the priority makes the difference.
+/// Red if the export's priority does not reach the queue's client, if the scheduler ignores it, or if the flood takes
+/// the scheduler's room (for two requests, with such a device) again and again. The second server shows that only the
+/// priority makes the difference.
 #[test]
 fn a_client_with_a_higher_class_does_not_wait_for_the_others() {
     let (ahead, alike) = (overtaken(&with_priority("rt/0")), overtaken(&with_priority("be/4")));

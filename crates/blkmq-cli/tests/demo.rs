@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
-/// Red when the flag of Ctrl-C does not reach the floods: they run to their end and are told.
+/// Red if the flag of Ctrl-C does not reach the floods: they run to their end, and their results are printed.
 #[test]
 fn an_interrupted_demo_ends_without_what_it_has_not_measured() {
     let mut program = Command::new(env!("CARGO_BIN_EXE_blkmq"))
@@ -13,7 +13,7 @@ fn an_interrupted_demo_ends_without_what_it_has_not_measured() {
         .spawn()
         .expect("the program starts");
     let mut words = BufReader::new(program.stdout.take().expect("it is piped"));
-    // By the time at which the table has its head, Ctrl-C is heard.
+    // Once the table's head is printed, the program handles Ctrl-C.
     let mut line = String::new();
     while !line.starts_with("scheduler ") {
         line.clear();

@@ -10,10 +10,10 @@ use serde_json::Value;
 /// Where Debian's package fio-examples puts its files.
 const EXAMPLES: &str = "/usr/share/doc/fio/examples";
 
-/// A device large enough for all of them, and slow, so that little data moves in the time that each gets.
+/// A device that is large enough for all job files, and so slow that little data moves in the time of each.
 const DEVICE: &str = "null,memory_backed=1,discard=1,irqmode=2,completion_nsec=1ms,hw_queue_depth=4,size=4T";
 
-/// The word that an error says is lacking, if it says so of a line that has it.
+/// The word that blkmq lacks according to an error, if the line that the error names has this word.
 fn lacking(error: &str, path: &str) -> Option<String> {
     let (number, what) = error.strip_prefix(&format!("blkmq: {path}: line "))?.split_once(": blkmq has no ")?;
     let word = what.split('\'').nth(1)?;
@@ -53,7 +53,7 @@ fn each_runs_or_is_refused_by_the_name_of_what_is_lacking() {
             "ramp_time=0",
             "--json",
         ]);
-        // Two files leave it to the environment what they do.
+        // Two files take options from the environment.
         program.envs([("FIO_RW", "randread"), ("FIO_IODEPTH", "4"), ("FIO_BS", "4k")]);
         let output = program.output().expect("the program starts");
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,4 +1,4 @@
-//! `scripts/test` with steps of its own: what it calls a failure, and what it tells.
+//! `scripts/test` with steps made for this test: what it calls a failure, and what it prints.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -58,7 +58,7 @@ fn a_step_may_build_for_any_time_and_hangs_when_it_says_nothing() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// Red if what no later step needs stays on the disk where each run is the only one.
+/// Red if on CI a step leaves files on the disk that no later step needs.
 #[test]
 fn a_step_leaves_nothing_of_its_own_on_ci() {
     let folder = folder("gate-ci");

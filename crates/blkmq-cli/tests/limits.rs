@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use served::{READ, Served, WRITE};
 
-/// Waits until `is_so`, which nothing but a bug keeps from becoming so.
+/// Waits until `is_so`. Only a bug can make this wait last for ever.
 fn until(is_so: impl Fn() -> bool) {
     while !is_so() {
         thread::sleep(Duration::from_millis(1));
@@ -25,7 +25,7 @@ fn a_client_too_many_is_told_so_and_so_is_the_operator() {
     let mut server = Served::start(&["--max-connections", "1"]);
     let first = server.connect("");
     let stream = UnixStream::connect(server.folder.join("nbd")).unwrap();
-    // The least that an NBD client does, to its end: GO, which is answered with an error, and then ABORT.
+    // The shortest dialogue of an NBD client: GO, which is answered with an error, and then ABORT.
     let mut stream = stream;
     let words = [&3_u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0", b"IHAVEOPT\0\0\0\x02\0\0\0\0"];
     stream.write_all(&words.concat()).unwrap();
@@ -51,7 +51,7 @@ fn resident(server: &Served) -> u64 {
     kib.expect("it is a number of KiB") << 10
 }
 
-/// Red if a write of which no data has come has memory for all of its data: a hundred headers of 28 bytes each would
+/// Red if a write gets memory for all of its data before any data has come: a hundred headers of 28 bytes each would
 /// cost 3200 MiB.
 #[test]
 fn a_hundred_headers_of_long_writes_cost_64_mib_at_most_and_delay_nobody() {
@@ -76,7 +76,8 @@ fn a_hundred_headers_of_long_writes_cost_64_mib_at_most_and_delay_nobody() {
     assert!(gauge.parse::<u64>().unwrap() <= 64 << 20, "{gauge}");
 }
 
-/// Waits in vain if a drain has no time limit.
+/// Red if the operator is not told which client keeps the server from ending, or if the last line does not say that the
+/// client was left. Hangs if `Drain::due` never returns `Due::End`: the drain then has no time limit.
 #[test]
 fn a_drain_says_whom_it_waits_for_and_ends_by_itself() {
     let mut server = Served::start(&["--drain-timeout", "600ms"]);

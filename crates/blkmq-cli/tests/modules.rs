@@ -127,6 +127,8 @@ fn module(path: &str) -> Module {
     path.split("::").map(str::to_owned).collect()
 }
 
+/// Red if `expand` stops at the first name of a group, or if `paths` reads comments, unit tests, or `super` as if it
+/// were the root.
 #[test]
 fn use_trees_are_read_whole() {
     let source = "use crate::a::{B, c::{D, E}};\nuse super::f::G;\nfn x() { crate::h::i() } // crate::no\n#[cfg(test)]\ncrate::no";
@@ -134,6 +136,7 @@ fn use_trees_are_read_whole() {
     assert_eq!(paths(&module("p::q"), source), expected);
 }
 
+/// Red if `cycles` misses a cycle that a module outside of it imports, or names a module that is in none.
 #[test]
 fn a_cycle_is_found_and_named() {
     let imports = |edges: &[(&str, &str)]| {
@@ -149,6 +152,7 @@ fn a_cycle_is_found_and_named() {
     assert_eq!(found, ["b imports c", "c imports b"]);
 }
 
+/// Red if two modules of one of these crates import each other, directly or by others.
 #[test]
 fn no_module_stands_in_a_cycle() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is one of several");
@@ -173,6 +177,7 @@ fn against(order: &[&str], imports: &Imports) -> Vec<String> {
     found
 }
 
+/// Red if `against` accepts an import of a later folder, or a module outside of all folders.
 #[test]
 fn the_check_finds_an_import_against_the_order() {
     let module = |name: &str| name.split("::").map(str::to_owned).collect::<Module>();
@@ -184,6 +189,7 @@ fn the_check_finds_an_import_against_the_order() {
     assert_eq!(against(&["a", "b"], &imports), ["a imports b::y", "c imports a"]);
 }
 
+/// Red if a folder of a crate imports from a later one, or if the order names a folder that does not exist.
 #[test]
 fn folders_import_in_one_direction() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is one of several");

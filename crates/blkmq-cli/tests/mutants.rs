@@ -1,5 +1,5 @@
-//! Every bug that can be planted is found, by a rule that is there to find it. In release builds alone: they play the
-//! same worlds, several times as fast.
+//! Every bug that can be planted is found, by a rule that is there to find it. Only in release builds, which play the
+//! same worlds several times as fast.
 #![cfg(not(debug_assertions))]
 
 mod run;
@@ -8,16 +8,16 @@ use blkmq_workbench::torture::{MUTANTS, Mutant};
 use run::{blkmq, printed};
 use serde_json::Value;
 
-/// So many operations are tried with each seed. Two cores need less than two minutes for them.
+/// How many operations are tried with each seed. Two cores need less than two minutes for them.
 const MOST: &str = "5000000";
-/// A bug that is not found with so many seeds is one that the rig is blind to. The rarest need 2,500,000 operations in
-/// the mean, so one in seven seeds misses them. And a bug shows in many ways, the first of which may be one that
-/// another rule watches over: then further seeds are tried too.
+/// If a bug is not found with this many seeds, the rig is blind to it. The rarest bugs need 2,500,000 operations on
+/// average, so one seed of seven misses them. Further seeds are also tried if another rule than the bug's own found the
+/// bug first, because a bug shows in many ways.
 const MOST_SEEDS: u64 = 5;
 
 /// How a planted bug was found.
 struct Found {
-    /// By a rule that is there to find it.
+    /// Whether a rule that is there to find this bug found it.
     is_by_its_own: bool,
     /// The rule, and what it says.
     said: String,
@@ -28,7 +28,8 @@ struct Found {
 fn find(Mutant { name, found_by, .. }: &Mutant, seed: u64) -> Option<Found> {
     let output = blkmq(&["torture", "--seed", &seed.to_string(), "--requests", MOST, "--plant", name, "--json"]);
     if output.status.code().is_none() {
-        // Where two threads come to have one request, what checks the memory may end the program before any rule does.
+        // If two threads have one request, a check of the memory allocator may end the program before a rule finds the
+        // bug.
         println!("{name}: the program was ended, by seed {seed}: {}", output.status);
         return Some(Found { is_by_its_own: false, said: output.status.to_string() });
     }

@@ -26,9 +26,9 @@ fn scrape(port: &str, asked: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
-/// A server that has told where its metrics are, and where that is.
+/// A server with metrics, and the address at which they are read.
 fn with_metrics(arguments: &[&str]) -> (Served, String) {
-    // Port 0 is any that is free, and the greeting tells which.
+    // Port 0 stands for any free port, and the greeting says which one it is.
     let server = Served::start(&[arguments, &["--metrics", "0"]].concat());
     let told = server.greeting.lines().find_map(|line| line.strip_prefix("metrics: http://")).expect("it is told");
     let port = told.strip_suffix("/metrics").expect("it is a URL").to_owned();
@@ -54,8 +54,8 @@ fn metrics_are_read_by_tcp_and_nothing_is_changed_there() {
     assert_eq!(server.say(&["get", "nomerges"]), "0\n", "it runs on");
 }
 
-/// Red if an export that shares a queue is not told apart, an error is counted as another kind, or what a client that
-/// has left was answered is forgotten.
+/// Red if two exports of one queue are not told apart, if an error is counted as another kind, or if the answers to a
+/// client that has left are no longer counted.
 #[test]
 fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     let folder = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ fn clients_stat_and_metrics_name_the_export_and_count_errors_by_kind() {
     assert!(server.json(&["stat"])["queues"][0]["err/s"].as_f64() > Some(0.0));
 }
 
-/// Red if the knob's prefix has to be known already.
+/// Red if the error does not name the knob with the prefix that the user left out.
 #[test]
 fn a_knob_of_the_scheduler_without_its_prefix_is_pointed_to() {
     let server = Served::start(&["--device", "ram,size=1M", "--scheduler", "mq-deadline"]);
@@ -110,8 +110,8 @@ fn a_knob_of_the_scheduler_without_its_prefix_is_pointed_to() {
     assert!(error.ends_with("; for the scheduler's say 'iosched/fifo_batch'\n"), "{error}");
 }
 
-/// Red if something is opened or locked, what is wrong in the file is not found, or the server that runs is an
-/// obstacle.
+/// Red if `--check` opens or locks a device or a socket, if it does not find what is wrong in the file, or if it fails
+/// because a server runs.
 #[test]
 fn a_file_is_checked_while_a_server_runs_with_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -149,8 +149,8 @@ fn a_file_is_checked_while_a_server_runs_with_it() {
     assert_eq!(server.end(), (Some(0), String::new()));
 }
 
-/// Red if the manager is told before clients are served, is not told of the end, or the command of `--run` can tell it
-/// something.
+/// Red if the manager is told before clients are served, if it is not told of the end, or if the command of `--run`
+/// inherits the manager's socket.
 #[test]
 fn the_service_manager_is_told_that_the_server_serves_and_that_it_ends() {
     let folder = tempfile::tempdir().unwrap();
@@ -179,8 +179,8 @@ const BLOCK: usize = 4096;
 /// Blocks of each of its threads.
 const BLOCKS: u64 = 64;
 
-/// Writes the round's number to each of a thread's blocks, and reads what the round before wrote, until told to end.
-/// Returns the last round.
+/// Writes the round's number to each of a thread's blocks, and reads what the round before wrote, until `ends`. Returns
+/// the last round.
 fn load(q: &std::sync::Arc<RequestQueue>, thread: u64, rounds: &AtomicU64, ends: &AtomicBool) -> u64 {
     let mut submitter = q.submitter(&Client::new("load")).expect("there is room for one");
     let first = thread * BLOCKS;
@@ -213,8 +213,9 @@ fn load(q: &std::sync::Arc<RequestQueue>, thread: u64, rounds: &AtomicU64, ends:
     round
 }
 
-/// Red if the old server removes or closes the socket, the new one serves before the old one has let go of the file, or
-/// a request of a client that connects anew is lost: an operation would fail, or read what was there before it.
+/// Red if the old server removes or closes the socket, if the new one serves before the old one has let go of the file,
+/// or if a request of a client that connects anew is lost. In each case an operation would fail, or a read would find
+/// old data.
 #[test]
 fn a_server_is_replaced_under_load_and_no_acknowledged_write_is_lost() {
     const THREADS: u64 = 2;
@@ -243,7 +244,7 @@ fn a_server_is_replaced_under_load_and_no_acknowledged_write_is_lost() {
         for _ in 0..2 {
             go_on();
             let next = Served::start_in(folder.path(), &[&arguments[..], &["--replace", &control]].concat());
-            // It may have said that it waited for the one before it.
+            // The old server may have written that it waited for its own predecessor.
             let (code, said) = std::mem::replace(&mut server, next).end();
             assert_eq!(code, Some(0), "{said}");
         }
@@ -262,6 +263,8 @@ fn a_server_is_replaced_under_load_and_no_acknowledged_write_is_lost() {
     }
 }
 
+/// Red if `take_place` does not check the plan before it asks for the sockets: the server with the wrong option would
+/// end the other one, and then fail.
 #[test]
 fn what_cannot_be_replaced_is_said() {
     let folder = tempfile::tempdir().unwrap();
@@ -270,7 +273,7 @@ fn what_cannot_be_replaced_is_said() {
         |arguments: &[&str]| program(folder.path(), &[&["serve", "--replace"], arguments].concat()).output().unwrap();
     let error = ended(&replace(&["/nowhere"]), 1);
     assert!(error.starts_with("blkmq: --replace: /nowhere: No such file"), "{error}");
-    // What is wrong is found before the other server ends.
+    // A wrong option is found before the other server ends.
     let error = ended(&replace(&[&server.control, "--scheduler", "cfq"]), 2);
     assert!(error.starts_with("blkmq: --scheduler: unknown scheduler 'cfq'"), "{error}");
     assert_eq!(server.say(&["get", "nomerges"]), "0\n", "it runs on");
@@ -281,7 +284,7 @@ fn deployed(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy").join(name)
 }
 
-/// Red if the file names something that is none.
+/// Red if the file has an option that the program does not know.
 #[test]
 fn the_configuration_in_the_documentation_is_right() {
     let folder = tempfile::tempdir().unwrap();
@@ -290,7 +293,7 @@ fn the_configuration_in_the_documentation_is_right() {
     assert!(good.starts_with("good: "), "{good}");
 }
 
-/// Red if the documentation tells of a metric that there is none of.
+/// Red if the documentation names a metric that does not exist.
 #[test]
 fn the_metrics_in_the_documentation_are_there() {
     let server = Served::start(&["--device", "ram,size=1M"]);
@@ -317,7 +320,7 @@ fn the_units_are_what_systemd_takes() {
     let folder = tempfile::tempdir().unwrap();
     let units = ["blkmq.socket", "blkmq.service"].map(|name| {
         let text = std::fs::read_to_string(deployed(name)).unwrap();
-        // It looks whether the program is there.
+        // `systemd-analyze` checks that the program exists.
         let text = text.replace("/usr/local/bin/blkmq", env!("CARGO_BIN_EXE_blkmq"));
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();

@@ -125,11 +125,11 @@ fn choices_that_cannot_be_written_are_a_failure_while_running() {
     assert!(text.starts_with("blkmq: /nowhere/choices: "), "{text}");
 }
 
-/// A device that takes one request at a time, on time that passes for it alone.
+/// A device that takes one request at a time, on virtual time.
 const SLOW: [&str; 4] = ["--device", "null,irqmode=2,completion_nsec=700us,hw_queue_depth=1", "--clock", "virtual"];
 
-/// Red when a text is printed by a macro that panics: what was asked for is output like any other, and an error that
-/// cannot be told has an exit code still.
+/// Red if a text is printed by a macro that panics. Help and version are output like any other, and an error that
+/// cannot be written still has its exit code.
 #[test]
 fn output_that_cannot_be_written_is_no_panic() {
     let full = || fs::File::options().write(true).open("/dev/full");
@@ -184,12 +184,12 @@ fn virtual_time_prints_the_same_twice() {
     let arguments = [&["replay", &trace, "--classes", &classes, "--set", "nr_requests=64"], &SLOW[..]].concat();
     let words = printed(&arguments);
     assert_eq!(words, printed(&arguments));
-    // Nothing is chance, and the classes are not for nothing.
+    // Each run gives the same result, and the classes change it.
     let without = printed(&[&["replay", &trace, "--set", "nr_requests=64"], &SLOW[..]].concat());
     assert_ne!(words, without);
 }
 
-/// Each setting shows in what is counted.
+/// Red if a setting does not reach the queue or the scheduler: each setting shows in the counts.
 #[test]
 fn settings_reach_the_queue_and_its_scheduler() {
     let trace = recording("merge", "trace.blktrace.0");
@@ -206,7 +206,7 @@ fn settings_reach_the_queue_and_its_scheduler() {
     assert_eq!(replay(&["--set", "scheduler=none"]).2, "none");
 }
 
-/// What a replay has to say of how threads share the scheduler.
+/// Red if a locking is not accepted, or is not the one that the report names.
 #[test]
 fn a_replay_is_played_under_any_locking() {
     let trace = recording("merge", "trace.blktrace.0");

@@ -82,7 +82,8 @@ fn a_page_is_kept_until_there_is_another() {
     assert!(html.starts_with("<!DOCTYPE html>") && html.trim_end().ends_with("</html>"), "nothing old is left");
 }
 
-/// A run that would take a month: Ctrl-C ends it, and what was measured is told, on the page too.
+/// Red if Ctrl-C does not end a run that would take a month, or if the results so far are not printed, or not on the
+/// page.
 #[test]
 fn an_interrupted_run_tells_what_it_measured() {
     let job = temporary("report-month.fio", b"[a]\nrw=randread\ntime_based\nruntime=30d\n");
@@ -94,7 +95,7 @@ fn an_interrupted_run_tells_what_it_measured() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    // By the time at which the page is opened, Ctrl-C is heard.
+    // Once the page is opened, the program handles Ctrl-C.
     while !fs::exists(&path).expect("the folder can be read") {
         thread::yield_now();
     }
@@ -111,7 +112,7 @@ fn an_interrupted_run_tells_what_it_measured() {
     assert!(fs::read_to_string(&path).expect("the page was written").contains("requests to the driver"));
 }
 
-/// Before the jobs run, which would take this job forever.
+/// Red if the page is opened only after the jobs have run, which takes a month here.
 #[test]
 fn a_page_that_cannot_be_written_is_refused_at_once() {
     let job = temporary("report-long.fio", b"[a]\ntime_based\nruntime=30d\n");

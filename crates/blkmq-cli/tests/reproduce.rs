@@ -22,7 +22,7 @@ fn every_table_has_its_rows_beside_what_was_published() {
         let [low, median, high] =
             ["lower_quartile", "median", "upper_quartile"].map(|name| iops[name].as_f64().unwrap());
         assert!(0.0 < low && low <= median && median <= high, "{row}");
-        // On virtual time that of the model would be in it.
+        // On virtual time the CPU time would include that of the model, so it is not reported.
         assert_eq!(row["cpu_ns_per_request"].as_f64().is_none_or(|ns| ns <= 0.0), row["device"] == "hdd", "{row}");
         if let Some(ratio) = row["ratio"].as_object() {
             let [low, middle, high] = ["low", "ratio", "high"].map(|name| ratio[name].as_f64().unwrap());
@@ -37,7 +37,7 @@ fn every_table_has_its_rows_beside_what_was_published() {
     assert_eq!(published, [Some(879e3), Some(901e3)]);
     assert!((row(1, "batch")["published_gain"].as_f64().unwrap() - 0.806).abs() < 0.001);
     assert_eq!(row(3, "single")["device"], "ssd,iops=66000");
-    // On what clock each figure was made.
+    // The clock by which each figure was made.
     let stamps = [row(0, "single, 1 queue"), row(2, "single"), row(3, "single"), row(4, "statistics off")];
     let last = &row(4, "off, and without time stamps")["stamps"];
     assert_eq!(stamps.map(|row| &row["stamps"]), ["coarse", "virtual", "exact", "exact"]);
@@ -46,7 +46,7 @@ fn every_table_has_its_rows_beside_what_was_published() {
     let disk = row(2, "single");
     assert!(disk["merged_percent"].as_f64() >= disk["published_merged_percent"].as_f64(), "{disk}");
     assert!((20e3..27e3).contains(&disk["iops"]["median"].as_f64().unwrap()), "{disk}");
-    // What joins a request of 4 KiB makes it longer.
+    // An operation that joins a request of 4 KiB makes it longer.
     let (bytes, merged) = (disk["request_bytes_mean"].as_f64().unwrap(), disk["merged_percent"].as_f64().unwrap());
     assert!((bytes / 4096.0 * (1.0 - merged / 100.0) - 1.0).abs() < 1e-6, "{disk}");
     let figure = &tables[2]["figures"][0];
@@ -62,8 +62,8 @@ fn labelled<'a>(table: &'a Value, label: &str) -> &'a Value {
     rows.iter().find(|row| row["label"] == label).unwrap_or_else(|| panic!("{label}: {table}"))
 }
 
-/// Every locking has its rows on every device, with and without a bypass, and all are compared with the row `single`
-/// and with the one without a scheduler on the same device.
+/// Checks that every locking has its rows on every device, with and without a bypass, and that each row is compared
+/// with the row `single` and with the row without a scheduler on the same device.
 fn ways_are_compared(table: &Value) {
     let median = |row: &Value| number(&row["iops"], "median");
     let suffixes = if table["name"] == "scaling" { &[", 1 queue", ", 32 queues"][..] } else { &[""] };
@@ -98,8 +98,8 @@ fn ways_are_compared(table: &Value) {
     }
 }
 
-/// Every scheduler has its rows at every depth, as it is by default and with the requests that Linux gives it, beside
-/// none.
+/// Checks that every scheduler has its rows at every depth, with its default number of requests and with Linux's,
+/// beside the row without a scheduler.
 fn flood_has_its_rows(flood: &Value) {
     let rows = flood["rows"].as_array().expect("it is a list");
     let schedulers = ["none"].into_iter().chain(SCHEDULERS.iter().map(|scheduler| scheduler.name));

@@ -73,7 +73,7 @@ fn stat_shows_averages_once_and_differences_again_and_again() {
     assert!(once.starts_with("queue             r/s       w/s     rMB/s"), "{once}");
     let row = |report: Value| report["queues"][0].clone();
     assert!(row(server.json(&["stat", "default"]))["wMB/s"].as_f64() > Some(0.0));
-    // With this pause all of the writing comes before the first report.
+    // In this pause everything is written before the first report.
     let arguments = ["stat", "-w", "10ms", "--json", "--control", &server.control];
     let mut watching =
         program(&server.folder, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -92,7 +92,7 @@ fn stat_shows_averages_once_and_differences_again_and_again() {
     assert!(end.starts_with(&format!("blkmq: {}: ", server.control)), "{end}");
 }
 
-/// Waits until `is_so`, which nothing but a bug keeps from becoming so.
+/// Waits until `is_so`. Only a bug can make this wait last for ever.
 fn until(is_so: impl Fn() -> bool) {
     while !is_so() {
         thread::sleep(Duration::from_millis(1));
@@ -196,7 +196,7 @@ fn sigterm_answers_what_was_asked_and_leaves_nothing() {
     answered.sort_unstable();
     assert_eq!(answered, (0..8).map(|cookie| (cookie, 0)).collect::<Vec<_>>());
     let (code, error) = server.end();
-    // The device takes its time, so the server may say which client it waits for.
+    // The device is slow, so the server may say which client it waits for.
     assert!(
         code == Some(0) && error.lines().all(|line| line.starts_with("blkmq: serve: waits for 1 client")),
         "{error}"
@@ -487,8 +487,8 @@ fn a_file_is_served_by_its_path() {
     assert_eq!(error, format!("blkmq: --device: device file: {disk}: in use by another server\n"));
 }
 
-/// Red if a server gives up when it finds the file in use by one that is about to end, or if it waits without saying
-/// so.
+/// Red if a server gives up because another server, which is about to end, still has the file, or if it waits without
+/// saying so.
 #[test]
 fn a_server_waits_for_the_one_before_it_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -534,7 +534,7 @@ fn clients_that_come_after_a_file_has_grown_see_its_size() {
     let (code, said) = server.end();
     let warning =
         "blkmq: export \"\": the device has 4096 sectors, not 6144 as before; a queue's device may grow but not shrink";
-    // A server that checks its devices in time says this too.
+    // A server whose regular check of the devices comes in time says this too.
     let loss = "blkmq: the device of queue 'default' has failed: the file became shorter at ";
     let (found, others): (Vec<_>, Vec<_>) = said.lines().partition(|line| *line == warning);
     assert_eq!((code, found.len()), (Some(0), 1), "{said}");

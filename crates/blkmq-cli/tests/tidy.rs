@@ -237,6 +237,7 @@ fn sources_are_short() {
     check(is_source, |_, text| too_long(text, MAX_SOURCE_LINES));
 }
 
+/// Red if a comment is wider than 120 columns, or if `wide_comments` takes a wide line of code for one.
 #[test]
 fn comments_are_no_wider_than_a_screen() {
     let wide = format!("let x = \"{0}\";\n    /// {0}", "x".repeat(MAX_COMMENT_COLUMNS - 8));

@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use served::{FLUSH, FUA, Nbd, READ, Served, WRITE, WRITE_ZEROES, ended};
 
-/// Red if the line or the word is left out, or if a device that keeps its data gets one.
+/// Red if the warning at the start or the word in the list is missing, or if a device that keeps its data gets one.
 #[test]
 fn what_throws_data_away_says_so_at_the_start_and_in_the_list() {
     let exports = ["--export", "b=hdd,size=1G", "--export", "c=ssd,size=1G", "--export", "d=null,memory_backed=1"];
@@ -50,7 +50,7 @@ fn a_file_of_any_size_is_served_to_its_last_byte() {
         let mut client = server.connect("");
         assert_eq!(client.size, size as u64);
         assert!(client.read(0, size) == model);
-        // Each way to begin and to end at, before or around the last bytes.
+        // Ranges that begin and end at, before or around the last bytes.
         for (round, back) in (1..=40).chain([513.min(size), size]).enumerate() {
             for length in [1, back / 2, back].into_iter().filter(|length| *length > 0) {
                 let start = size - back;
@@ -131,7 +131,7 @@ fn sighup_ends_no_server_that_has_nothing_to_read_again() {
     assert_eq!(ended(&server.output(&["get", "nomerges"]), 0), "0\n");
 }
 
-/// The message to a client that asks for the export without a name and may not use it.
+/// The message to a client that asks for the default export and may not use it.
 fn refusal(server: &Served) -> String {
     let mut stream = UnixStream::connect(server.folder.join("nbd")).expect("the server listens");
     stream.read_exact(&mut [0; 18]).expect("the server greets");
@@ -227,7 +227,7 @@ fn a_server_goes_on_as_another_user_where_root_starts_it() {
     assert!(of_threads(&process, "CapEff").iter().all(|rights| rights.trim_matches('0').is_empty()));
 }
 
-/// Red if the server says nothing at the start, or nothing to the operator that sets the knob.
+/// Red if the server does not warn at the start, or does not answer the command that sets the knob with a warning.
 #[test]
 fn priorities_and_weights_that_do_nothing_are_told_at_the_start_and_when_that_is_set() {
     let folder = tempfile::tempdir().expect("there is room for a folder");

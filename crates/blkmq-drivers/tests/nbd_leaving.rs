@@ -223,7 +223,8 @@ fn leaves_and_hangs(listener: &UnixListener) {
     assert!(matches!(Deed::of(&mut first), Deed::Breaks), "there is no good order without an answer");
 }
 
-/// Hangs if the device waits without a limit for a server that is about to end and answers no more.
+/// Red (hangs) if `Connection::is_late` does not give up the connection: the device then waits until half of
+/// `reconnect_delay` is over, which is 12 hours here.
 #[test]
 fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next_one() {
     let (folder, listener) = folder();
@@ -238,7 +239,7 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
             }
         }
     });
-    let q = open(folder.path(), ",reconnect_delay=600s");
+    let q = open(folder.path(), ",reconnect_delay=86400s");
     q.set_knob("io_timeout", "2000").unwrap();
     // Too far apart to merge.
     let over = run(&mut submitter(&q), [read(1), read(100)]);
@@ -247,7 +248,8 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
     server.join().unwrap();
 }
 
-/// Hangs if the next server is asked only after the leaving server has answered, or after a request is overdue.
+/// Red if `Link::time_left` leaves the server that is about to end the whole delay: the requests then fail. Red (hangs)
+/// if it gives that server time until a request is overdue, which is an hour here.
 #[test]
 fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
     let (folder, listener) = folder();
@@ -396,8 +398,8 @@ fn what_is_unsent_is_for_the_next_server() {
     }
 }
 
-/// Hangs if one more hardware queue, which the leaving server accepts, ends the connections of the others: then the
-/// outstanding answer does not come.
+/// Red (hangs) if `Link::connect`, when the leaving server accepts one more hardware queue, also gives up connections
+/// that are not closed: the outstanding answer then does not come.
 #[test]
 fn one_more_hardware_queue_does_not_disturb_a_leave_in_good_order() {
     let (folder, listener) = folder();

@@ -165,7 +165,7 @@ fn without_a_delay_requests_fail_until_the_server_is_back() {
     assert_eq!(one(&mut submitter, read(1)), Status::Ok);
 }
 
-/// Hangs if there is no limit to how long requests wait.
+/// Red (hangs) if `Link::restore` keeps requests when `reconnect_delay` is over.
 #[test]
 fn requests_that_have_waited_for_too_long_fail() {
     let folder = folder();
@@ -304,8 +304,9 @@ fn the_next_server_has_the_whole_timeout() {
     assert!(lasted >= TIMEOUT, "it was given up after {lasted:?}");
 }
 
-/// Hangs if hardware queues come up one by one: the first one would keep a connection to a server that is gone. Hangs
-/// too if the size that this server told is kept: the export of the next server would be too small.
+/// Red (hangs) if `Link::come_up` lets hardware queues come up one by one: the first one would keep a connection to a
+/// server that is gone. The same if it keeps the size that this server told: the export of the next server would be too
+/// small.
 #[test]
 fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
     let folder = folder();

@@ -48,7 +48,7 @@ impl Room {
     /// that sleep.
     ///
     /// COST: a load while no plug is held back.
-    #[must_use = "who sleeps is to be woken"]
+    #[must_use = "the threads that sleep must be woken"]
     pub fn came(&self) -> bool {
         let seen = self.0.load(Ordering::Relaxed);
         // If the exchange fails, another thread came first, and that thread wakes the sleepers. A thread that has asked

@@ -48,27 +48,32 @@ fn want(makers: usize, looks_again: bool) {
     let told = threads.into_iter().map(|thread| thread.join().expect("the thread ran to its end"));
     let is_told = told.fold(false, |any, told| any | told);
     if !has_one {
-        assert!(queue.live.room.is_stale(ticket), "there is room, and nobody will say so");
-        assert!(is_told, "nobody wakes");
+        assert!(queue.live.room.is_stale(ticket), "there is room, and the thread will not be told");
+        assert!(is_told, "no thread wakes it");
     }
 }
 
+/// Red if `Liveness::lack_room` does not try again, or if `Room::came` does not change the word: the thread would then
+/// wait for ever.
 #[test]
 fn who_finds_no_room_is_told_of_it() {
     holds(|| want(1, true));
 }
 
+/// Red if the ticket of a second request for room is not fresh: `Room::want` must return the word as it is now.
 #[test]
 fn who_asks_again_is_told_of_later_room() {
     holds(|| want(2, true));
 }
 
+/// Red if the model passes without one of the fences, because it then does not reach the case for which they are there.
 #[test]
 fn the_fences_are_needed() {
     fails_without("liveness.room_fence", || want(1, true));
     fails_without("liveness.brought_fence", || want(1, true));
 }
 
+/// Red if the model passes although the thread does not try again after it has asked.
 #[test]
 fn the_second_try_is_needed() {
     fails(|| want(1, false));

@@ -1,5 +1,6 @@
 //! Models of the staging word: one thread at a time, the holder, is at the scheduler. What the other threads leave with
-//! it, requests or a kick, is never forgotten.
+//! it, requests or a kick, is never forgotten. A test that expects a model to fail is red if the model passes although
+//! the line is taken away.
 //!
 //! The models call the functions of `liveness` and `staging` that the product calls. The product's other modules are
 //! not compiled by loom. The models restate the order in which these modules call the functions: from `combine` the
@@ -7,10 +8,10 @@
 //! a share; from `control` and `account` what a freeze waits for. In the product the scheduler also has a lock. The
 //! models have none, so the staging word alone keeps the threads apart.
 //!
-//! Two sites reject less than one would expect, because something else has the same effect. The fence in `take` also
-//! does what the Acquire of its swap does, so no model fails without that Acquire alone. And no model fails without
-//! that fence, or without the fence of the kick, where a kick is for a tag, since every last look at the tags stands
-//! behind a fence of its own. Both fences are needed where a kick is for something that was parked.
+//! Two lines cannot be shown to be needed everywhere, because another line has the same effect. The fence in `take`
+//! also does what the Acquire of its swap does, so no model fails without that Acquire alone. And where a kick is for a
+//! tag, no model fails without that fence or without the fence of the kick, because a fence stands before each last
+//! look at the tags. Both fences are needed where a kick is for something that was parked.
 #![cfg(loom)]
 
 mod model;
@@ -460,11 +461,13 @@ fn freeze(broken: Broken) {
     submitters.into_iter().for_each(join);
 }
 
+/// Red if a request that was left just before the holder lets go stays behind, or if two threads are at the scheduler.
 #[test]
 fn one_thread_at_a_time_gets_all_requests_through() {
     holds(two_requests);
 }
 
+/// Red if one of two requests that are left at the same time is lost.
 #[test]
 fn two_may_leave_something_at_once() {
     holds_within(2, three_requests);
@@ -495,6 +498,7 @@ fn the_last_look_has_to_let_go_by_itself() {
     fails(lock_and_list_apart);
 }
 
+/// Red if `Liveness::lack_unless` does not look again, or if a completer that finds the holder at work leaves no kick.
 #[test]
 fn a_completion_kicks_who_lacks_a_tag() {
     holds(|| lack(Broken::Nothing));
@@ -515,6 +519,7 @@ fn the_fence_of_who_lacks_a_tag_is_needed() {
     fails_without("liveness.lack_fence", || lack(Broken::Nothing));
 }
 
+/// Red if a holder that finds WAITING set needs more than one look at the tags.
 #[test]
 fn who_is_told_need_not_tell() {
     holds(|| told(Broken::Nothing));
@@ -525,6 +530,7 @@ fn who_is_told_has_to_fence() {
     fails_without("liveness.told_fence", || told(Broken::Nothing));
 }
 
+/// Red if the holder forgets something parked, because its kick came before and was for something else.
 #[test]
 fn one_kick_is_enough_for_all() {
     holds(kicked_before);
@@ -540,6 +546,7 @@ fn the_fence_before_a_kick_is_needed() {
     fails_without("staging.kick_fence", kicked_before);
 }
 
+/// Red if `Staging::give_up_and_look` takes a kick away, and the thread then does not see what was parked.
 #[test]
 fn a_chooser_that_looks_again_finds_what_it_was_kicked_for() {
     holds(kicked_chooser);
@@ -555,11 +562,13 @@ fn the_kickers_fence_is_needed_for_a_chooser_that_looks_again() {
     fails_without("staging.kick_fence", kicked_chooser);
 }
 
+/// Red if a request that was left with a holder that gives up is lost, or is done twice.
 #[test]
 fn what_is_left_when_the_holder_gives_up_goes_to_the_next() {
     holds(given_up);
 }
 
+/// Red if a thread that polls neither finds what the holder left nor is told to come again.
 #[test]
 fn what_is_given_up_is_found() {
     holds(|| give_up(Broken::Nothing));
@@ -580,6 +589,7 @@ fn giving_up_needs_release() {
     fails_without("staging.give_up", given_up);
 }
 
+/// Red if a freeze that finds the queue drained finds a request left behind, or another thread inside.
 #[test]
 fn a_frozen_queue_has_nothing_left_behind() {
     holds_within(2, || freeze(Broken::Nothing));

@@ -176,10 +176,7 @@ impl<'a> Found<'a> {
         let all = if self.jobs.len() > 1 { ", IOPS of all jobs together" } else { "" };
         writeln!(out, "B/A  {ratio:.4}, 95 % interval {low:.4} .. {high:.4}, {of}{all}")?;
         if *rounds < MIN_ROUNDS {
-            writeln!(
-                out,
-                "     An interval of fewer than {MIN_ROUNDS} rounds is not reliable: give more --rounds."
-            )?;
+            writeln!(out, "     An interval of fewer than {MIN_ROUNDS} rounds is not reliable: give more --rounds.")?;
         } else if !self.is_resolved {
             writeln!(out, "     The interval is not narrower than {WIDTH}: give more --rounds.")?;
         }

@@ -1,4 +1,4 @@
-//! A failure is told to the client that asked and to the log, and everything else continues.
+//! A failure is reported to the client that asked and in the log, and everything else continues.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::net::UnixStream;
@@ -55,7 +55,7 @@ fn read_error(client: &mut Nbd, offset: u64) -> u32 {
     client.receive().expect("the server answers").1
 }
 
-/// Red, like the tests below, if the log is not told of a failure of the device.
+/// Red, like the tests below, if a failure of the device is not in the log.
 #[test]
 fn a_full_disk_fails_the_writes_that_it_has_no_room_for() {
     let folder = folder();
@@ -95,14 +95,14 @@ fn sectors_that_fail_fail_what_touches_them() {
 }
 
 /// Red if data that is written past the new end makes the file longer again, with zeroes before it that no client
-/// wrote; or if the failure is not told.
+/// wrote; or if the failure is not reported.
 #[test]
 fn a_file_that_was_cut_short_fails_what_reaches_behind_its_end() {
     const LEFT: u64 = 1 << 16;
     let folder = folder();
     let (path, disk) = file(&folder, "disk");
-    // At once, in the last block, where a write would make the file as long as it was. And anywhere, once the driver
-    // must have seen the new length.
+    // First at once, in the last block, where a write would make the file as long as it was. Then elsewhere, after the
+    // driver must have seen the new length.
     for (direct, at, waits) in
         [(0, (1 << 20) - 4096, 0), (1, (1 << 20) - 4096, 0), (0, 1 << 18, 100), (1, 1 << 18, 100)]
     {
@@ -155,10 +155,11 @@ fn without_descriptors_clients_are_turned_away_and_the_others_served() {
     let open = fs::read_dir(format!("/proc/{}/fd", server.child.id())).expect("it runs");
     let highest = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok()).max();
     let numbers = highest.expect("it has some") + 1;
-    // The server has them from this process.
+    // The server inherits its limit of descriptors from this process.
     let before = getrlimit(Resource::Nofile);
     let mut others = Vec::new();
-    // Clients take two each. Once the last of them finds none, and once it finds one and lacks the other.
+    // Each client takes two. In the first round the last client gets none, and in the second it gets one and lacks the
+    // other.
     for numbers in [numbers, numbers + 1] {
         let limit = Rlimit { current: Some(numbers), maximum: before.maximum };
         prlimit(Some(pid), Resource::Nofile, limit).expect("a parent may do so");

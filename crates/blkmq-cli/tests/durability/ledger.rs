@@ -68,7 +68,7 @@ impl Ledger {
         }
     }
 
-    /// What a flush covers that is about to be asked for.
+    /// What a flush that is about to be asked for will cover.
     pub(crate) fn covered(&self) -> Vec<u64> {
         self.sectors.iter().map(|known| known.answered).collect()
     }

@@ -12,7 +12,7 @@ use crate::journal::Log;
 use crate::ledger::{Ledger, SECTOR};
 use crate::served::{FLUSH, FUA, Nbd, TRIM, WRITE, WRITE_ZEROES};
 
-/// Bytes of a block, of which every operation has some.
+/// Bytes of a block. Each operation covers whole blocks.
 pub(crate) const BLOCK: usize = 4096;
 /// Blocks of each client.
 const BLOCKS: usize = 24;
@@ -95,11 +95,11 @@ impl Port for Submitter {
     }
 }
 
-/// What an answer is worth.
+/// What an answer to an operation promises.
 struct Promise {
     operation: Operation,
     number: u64,
-    /// What a flush covers, its own or the one that comes first.
+    /// What the operation's flush covers: the operation is a flush, or asks for one before it.
     covered: Option<Vec<u64>>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Worker<'a, P> {
 }
 
 impl<'a, P: Port> Worker<'a, P> {
-    /// The client with this number, whose chances follow from the seed.
+    /// The client with this number. Its random choices follow from the seed.
     pub(crate) fn new(port: P, number: usize, seed: u64, ledger: &'a Mutex<Ledger>) -> Self {
         let random = Random(seed.wrapping_mul(31).wrapping_add(number as u64));
         let promises = BTreeMap::new();
@@ -131,7 +131,7 @@ impl<'a, P: Port> Worker<'a, P> {
         self
     }
 
-    /// Asks for no flush: what is durable is so by FUA alone.
+    /// Makes the worker ask for no flush, so that only FUA makes anything durable.
     pub(crate) fn without_flushes(mut self) -> Self {
         self.flushes = false;
         self

@@ -1,4 +1,5 @@
-//! Syncs that fail: a loss is told to every client that asks for durability afterwards, and not only to the first one.
+//! Syncs that fail: a loss is reported to every client that asks for durability afterwards, and not only to the first
+//! one.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
@@ -37,7 +38,7 @@ fn connect(server: &Server) -> Nbd {
     Nbd::connect(ours, "")
 }
 
-/// Checks that the client gets no promise of durability any more.
+/// Checks that nothing is durable for the client any more.
 fn is_promised_nothing(client: &mut Nbd) {
     for _ in 0..3 {
         assert_eq!(ask(client, FLUSH, 0, 0), EIO);
@@ -174,8 +175,8 @@ impl Journal for Others {
     }
 }
 
-/// Red if a sync that succeeded for the kernel is believed while another sync, which was told of the loss, is not
-/// answered yet.
+/// Red if the driver believes a sync that the kernel reported as good, while the answer to another sync, to which the
+/// kernel reported the loss, is still under way.
 #[test]
 fn a_loss_that_the_kernel_has_told_another_sync_is_seen() {
     let folder = folder();
@@ -196,8 +197,8 @@ fn serve_with(path: &str, journal: Arc<dyn Journal>) -> Server {
     Server::builder().export(Export::new("", q)).start().expect("the server is right")
 }
 
-/// Holds the answer to the sync that was told of the loss until another ring's sync waits for it, and reports success
-/// for everything else.
+/// Holds the answer to the sync that reports the loss until another ring's sync waits for it, and reports success for
+/// every other sync.
 #[derive(Debug, Default)]
 struct Late {
     is_waited_for: AtomicBool,
@@ -231,8 +232,8 @@ impl Journal for Late {
     }
 }
 
-/// Red if B's flush, which succeeded for the kernel, is believed before A's flush is answered, which was told of the
-/// loss: an overlay notes no errors for which the kernel could be asked.
+/// Red if the driver believes B's flush, which the kernel reported as good, before the answer to A's flush, to which
+/// the kernel reported the loss: on an overlay the kernel keeps no errors that the driver could ask for.
 #[test]
 fn on_an_overlay_a_flush_waits_for_those_beside_it() {
     let folder = folder();
@@ -251,7 +252,7 @@ fn on_an_overlay_a_flush_waits_for_those_beside_it() {
     });
 }
 
-/// Red if B's flush or A's third flush succeeds, or if the operator is not told.
+/// Red if B's flush or A's third flush succeeds, or if nothing is written for the operator.
 #[test]
 fn what_a_disk_that_fills_up_has_lost_is_told_to_all_clients_and_to_operators() {
     let folder = folder();

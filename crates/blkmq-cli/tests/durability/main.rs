@@ -1,5 +1,5 @@
-//! What was acknowledged is there afterwards: after a kill, after a power loss, and judged by the order of requests to
-//! a file's rings. And what clients are told when disks are full, syncs or sectors fail, or descriptors run out.
+//! What was acknowledged is there after a kill and after a power loss; the order of requests to a file's rings shows it
+//! too. And what clients are told when disks are full, syncs or sectors fail, or descriptors run out.
 
 #[path = "../../../blkmq/tests/device/mod.rs"]
 mod device;
@@ -53,7 +53,7 @@ impl Drop for Mount {
     }
 }
 
-/// Calls a function when it is dropped, also after a panic: other threads wait for that.
+/// Calls a function when it is dropped, also after a panic, because other threads wait for the call.
 struct AtEnd<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for AtEnd<F> {

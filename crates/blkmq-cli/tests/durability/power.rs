@@ -31,8 +31,8 @@ fn connect(server: &Server) -> Nbd {
     Nbd::connect(ours, "")
 }
 
-/// The number of power losses that lose data that should be kept, of several in a row on the same device; and the first
-/// of them.
+/// Of several power losses in a row on the same device: the number of those that lost data that should have been kept,
+/// and what the first of them lost.
 fn losses(fua: u8, flushes: bool, rounds: u64, claim: impl Fn(Limits) -> Limits) -> (u64, Option<String>) {
     let seed = first_seed();
     let mut random = Random(seed);

@@ -16,7 +16,7 @@ pub(crate) fn blkmq(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_blkmq")).args(arguments).output().expect("the program starts")
 }
 
-/// What a run that must succeed prints.
+/// The output of a run that must succeed.
 pub(crate) fn printed(arguments: &[&str]) -> String {
     let output = blkmq(arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -24,7 +24,7 @@ pub(crate) fn printed(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("the program prints text")
 }
 
-/// The one line that a run prints which must be refused.
+/// The one line that a run must print because its input is refused.
 pub(crate) fn refused(arguments: &[&str]) -> String {
     failed(arguments, 2)
 }

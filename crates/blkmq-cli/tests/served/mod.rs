@@ -1,4 +1,4 @@
-//! A server in a process of its own, and what speaks to it.
+//! A server in a process of its own, and clients that speak to it.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,7 +17,7 @@ pub(crate) fn program(folder: &Path, arguments: &[&str]) -> Command {
     program
 }
 
-/// What a command prints that has to end with that exit code: its output, or the one line of its error.
+/// The text of a command that must end with that exit code: its output, or the one line of its error.
 pub(crate) fn ended(output: &Output, code: i32) -> String {
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(code), "{out}{error}");
@@ -37,7 +37,7 @@ pub(crate) struct Served {
     pub(crate) control: String,
     /// What it said when it began.
     pub(crate) greeting: String,
-    /// What it said on standard error beside its greeting, before that was over.
+    /// What it said on standard error during its greeting, without the greeting.
     said: String,
     /// Where it says more.
     pub(crate) error: BufReader<ChildStderr>,
@@ -86,7 +86,7 @@ impl Served {
             .expect("the program starts")
     }
 
-    /// What a command prints that speaks to it and must succeed.
+    /// The output of a command that speaks to it and must succeed.
     pub(crate) fn say(&self, arguments: &[&str]) -> String {
         ended(&self.output(arguments), 0)
     }
@@ -140,7 +140,7 @@ pub(crate) fn answer(mut stream: UnixStream) -> (String, String) {
     (format!("{head}\r\n"), body.to_owned())
 }
 
-/// An NBD client as small as one can be.
+/// A minimal NBD client.
 pub(crate) struct Nbd {
     stream: UnixStream,
     /// Bytes of the export, as the server said.
@@ -152,7 +152,7 @@ pub(crate) const WRITE: u16 = 1;
 pub(crate) const FLUSH: u16 = 3;
 pub(crate) const TRIM: u16 = 4;
 pub(crate) const WRITE_ZEROES: u16 = 6;
-/// The flag of a request that is to be durable when it is answered.
+/// The flag of a request that must be durable when it is answered.
 pub(crate) const FUA: u16 = 1;
 
 impl Nbd {
@@ -184,7 +184,7 @@ impl Nbd {
             stream.read_exact(&mut data).expect("the server talks on");
             match number(12) {
                 1 => return Some(Self { stream, size }),
-                // Of the kinds of information the size comes with that of number 0.
+                // The size comes with the information of type 0.
                 3 if data.starts_with(&[0, 0]) => {
                     size = u64::from_be_bytes(data[2..10].try_into().expect("the slice is that long"));
                 }

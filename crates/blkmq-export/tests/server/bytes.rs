@@ -277,6 +277,8 @@ fn clients_that_sleep_or_go_away_hold_nobody_up() {
     }
 }
 
+/// Red if `check_range` does not count the export's end in bytes, or if `check_zeroes` takes zeroes in a part of a
+/// block for fast ones.
 #[test]
 fn bytes_beyond_the_end_are_refused_as_blocks_are() {
     let q = queue("ram,size=1M,bs=4K");

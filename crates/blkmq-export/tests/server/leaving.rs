@@ -92,7 +92,7 @@ fn a_client_that_only_stops_sending_is_answered_by_tcp_too() {
     assert!(client.is_closed());
 }
 
-/// Waits in vain if the server waits without a limit for a client that reads nothing.
+/// Red (hangs) if `Transmission::check_patience` sets no limit to the time in which a client reads nothing.
 #[test]
 fn a_client_that_reads_nothing_is_cut_off_and_others_are_not() {
     for is_tcp in [false, true] {
@@ -116,8 +116,8 @@ fn a_client_that_reads_nothing_is_cut_off_and_others_are_not() {
     }
 }
 
-/// Waits in vain if the server waits without a limit for a client that stops within a request, and whose memory no
-/// other client can have.
+/// Red (hangs) if `Transmission::check_patience` sets no limit to the time in which a client sends nothing of a request
+/// that has begun: no other client could have the memory of that request.
 #[test]
 fn a_client_that_stops_within_a_write_is_cut_off() {
     let export = Export::new("", queue("ram,size=1M"));
@@ -129,8 +129,8 @@ fn a_client_that_stops_within_a_write_is_cut_off() {
     until(|| server.clients().is_empty());
 }
 
-/// Waits in vain if the server waits without a limit for a TCP client that has said goodbye and takes nothing of what
-/// it asked for before.
+/// Red (hangs) if `Transmission::see_off` does not call `check_patience`: a TCP client that has said goodbye need not
+/// take what it asked for before.
 #[test]
 fn a_client_that_says_goodbye_and_reads_nothing_is_not_seen_off_for_ever() {
     let export = Export::new("", queue("ram,size=1M"));
