@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use blkmq_workbench::TextError;
+use blkmq_workbench::compare::CompareError;
 
 /// Why the program ends early.
 #[derive(Debug)]
@@ -57,6 +58,17 @@ pub(crate) fn notice(text: &str) {
 impl From<TextError> for Failure {
     fn from(error: TextError) -> Self {
         Self::Input(error.to_string())
+    }
+}
+
+impl From<CompareError> for Failure {
+    fn from(error: CompareError) -> Self {
+        Self::Running(match &error {
+            CompareError::Nothing(name, slice) => {
+                format!("{name}: no operation completed within {slice:?}; give --runtime a longer time")
+            }
+            _ => error.to_string(),
+        })
     }
 }
 

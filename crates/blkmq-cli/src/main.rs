@@ -17,6 +17,7 @@ mod list;
 mod machine;
 mod page;
 mod progress;
+mod rates;
 mod replay;
 mod reproduce;
 mod schedulers;
@@ -25,7 +26,6 @@ mod set;
 mod stat;
 mod target;
 mod torture;
-mod turns;
 mod usage;
 mod words;
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq_workbench::bench::Control;
+use blkmq_workbench::compare::{self, Variant};
 use blkmq_workbench::{JobFile, MIN_ROUNDS, Mode, System};
 use clap::Args;
 
@@ -22,7 +23,6 @@ pub(crate) use self::tables::{QUICK, WAITING};
 use crate::failure::Failure;
 use crate::page::Page;
 use crate::target::{Target, Time};
-use crate::turns::{self, Variant};
 use crate::words::time;
 use crate::{bench, interrupt, json, machine, progress};
 
@@ -167,9 +167,9 @@ fn measure(table: &Table, rounds: u32, runtime: Duration, stop: &Arc<AtomicBool>
     bar.set_message(table.file);
     let turns = if is_real {
         let pairs: Vec<_> = table.rows.iter().enumerate().map(|(index, row)| (row.base, index)).collect();
-        turns::take(&mut variants, runtime, rounds as usize, &pairs, stop, &bar)
+        compare::in_turn(&mut variants, runtime, rounds as usize, &pairs, stop, &mut || bar.inc(1))
     } else {
-        turns::once(&mut variants, VIRTUAL, stop, &bar)
+        compare::once(&mut variants, VIRTUAL, stop, &mut || bar.inc(1))
     };
     bar.finish_and_clear();
     let turns = turns?;

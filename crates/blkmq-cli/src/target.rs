@@ -56,7 +56,7 @@ impl Target {
             // This clock is for a comparison of time stamps. A single run would show no latency by it.
             "stamps" if value == "0" => self.setup.clock = ClockKind::Still,
             "stamps" if value == "1" => self.setup.clock = ClockKind::Exact,
-            "scheduler" => self.setup.scheduler = Some(value),
+            "scheduler" => self.setup.scheduler = Some(value.into()),
             "locking" => self.locking = Some(value),
             "bypass" => self.bypass = Some(value),
             _ => self.setup.settings.push((name.to_owned(), value)),

@@ -13,6 +13,7 @@ mod pattern;
 mod plan;
 mod progress;
 mod recorder;
+mod scheduler;
 mod stage;
 mod tasks;
 mod threads;
@@ -34,17 +35,19 @@ pub use latency::Latency;
 pub use outcome::{DirectionOutcome, JobOutcome, LayerOutcome, Outcome, Sample, Spread};
 use plan::Plan;
 pub use progress::{Progress, Snapshot};
+pub use scheduler::SchedulerSource;
 use stage::Stage;
 pub use waits::Waits;
 use worker::{JobsClock, Worker};
 
 /// What jobs run on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Setup {
     /// The device, as a spec: `null,irqmode=2`.
     pub device: String,
-    /// The scheduler; `None` for Linux's choice, mq-deadline for one hardware queue and else none.
-    pub scheduler: Option<String>,
+    /// The scheduler, by its name or a program's own; `None` for Linux's choice, mq-deadline for one hardware queue and
+    /// else none.
+    pub scheduler: Option<SchedulerSource>,
     /// How threads share the scheduler.
     pub locking: Locking,
     /// Whether requests may bypass the scheduler. `None` for the default of the locking.
@@ -235,7 +238,7 @@ impl Bench {
             builder = builder.bypass(bypass);
         }
         if let Some(scheduler) = &setup.scheduler {
-            builder = builder.scheduler(scheduler);
+            builder = builder.scheduler(scheduler.choice());
         }
         let (built, settings): (Vec<_>, Vec<_>) = setup.settings.iter().partition(|(name, _)| name == "accounting");
         if let Some((name, value)) = built.last() {

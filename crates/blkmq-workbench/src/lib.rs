@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod blktrace;
 mod classes;
+pub mod compare;
 mod fio;
 pub mod job;
 mod jobfile;

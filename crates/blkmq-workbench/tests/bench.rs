@@ -30,7 +30,7 @@ fn timed(job: Job, runtime: Duration) -> Job {
 }
 
 fn setup(device: &str, scheduler: &str, clock: ClockKind) -> Setup {
-    Setup { scheduler: Some(scheduler.to_owned()), clock, ..Setup::new(device) }
+    Setup { scheduler: Some(scheduler.into()), clock, ..Setup::new(device) }
 }
 
 fn run(jobs: &[Job], setup: &Setup) -> Outcome {

@@ -41,7 +41,7 @@ fn timed(runtime: Duration, job: Job) -> Job {
 }
 
 fn setup() -> Setup {
-    Setup { scheduler: Some("none".to_owned()), clock: ClockKind::Virtual, ..Setup::new(TIMED) }
+    Setup { scheduler: Some("none".into()), clock: ClockKind::Virtual, ..Setup::new(TIMED) }
 }
 
 fn run_over(driver: &Arc<dyn Driver>, jobs: &[Job]) -> Outcome {

@@ -19,8 +19,7 @@ fn flood(job: &str, device: &str, scheduler: &str, settings: &[(&str, &str)]) ->
     let outstanding: u32 = file.jobs[1..].iter().map(|job| job.iodepth * job.numjobs).sum();
     assert!(outstanding >= 512, "{outstanding}");
     let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let setup =
-        Setup { scheduler: Some(scheduler.to_owned()), settings, clock: ClockKind::Virtual, ..Setup::new(device) };
+    let setup = Setup { scheduler: Some(scheduler.into()), settings, clock: ClockKind::Virtual, ..Setup::new(device) };
     let mut bench = Bench::new(&file.jobs, &setup).expect("the jobs fit the device");
     let control = Control { runtime: Some(RUNTIME), ..Control::default() };
     let outcome = bench.run(&control).expect("the jobs run");

@@ -30,6 +30,7 @@ mod queue;
 mod request;
 mod submit;
 
+pub use blkmq_sched as sched;
 pub use blkmq_sched::{Class, IoPriority, Op, Time};
 #[cfg(feature = "eventfd")]
 pub use blkmq_sync::event;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blkmq_workbench::bench::LayerOutcome;
+use blkmq_workbench::compare::{self, Variant};
 use blkmq_workbench::report::{Bar, Group, Section};
 use blkmq_workbench::{JobFile, MIN_ROUNDS, Ratio, Turns, WIDTH};
 use serde::Serialize;
@@ -17,8 +18,8 @@ use super::table::WAITING;
 use super::{Bench, Format, SLICE};
 use crate::failure::Failure;
 use crate::page::{self, Page};
+use crate::rates::Rates;
 use crate::target::{Pair, Target, Time};
-use crate::turns::{self, Rates, Variant};
 use crate::words::{distinct, short, time};
 use crate::{interrupt, json, progress};
 
@@ -45,7 +46,8 @@ impl Bench {
         let slice = self.runtime.unwrap_or(SLICE);
         let bar = progress::bar(4 * u64::from(self.rounds));
         bar.set_message(format!("slices of {} {} and {}", pair.knob, pair.values[0], pair.values[1]));
-        let turns = turns::take(&mut variants, slice, self.rounds as usize, &[(0, 1)], stop, &bar);
+        let rounds = self.rounds as usize;
+        let turns = compare::in_turn(&mut variants, slice, rounds, &[(0, 1)], stop, &mut || bar.inc(1));
         bar.finish_and_clear();
         let found = Found::new(pair, &turns?, &variants, slice, self.clock == Time::Real);
         if let Some(page) = page {
@@ -117,12 +119,12 @@ impl<'a> Found<'a> {
         let Ratio { ratio, low, high, rounds } = found;
         let [a, b] = pair.values.each_ref().map(String::as_str);
         let iops = Sides { a: rates(0), b: rates(1) };
-        let stamps = |side: usize| variants[side].bench.stamps().name();
+        let stamps = |side: usize| variants[side].bench().stamps().name();
         let stamps = Sides { a: stamps(0), b: stamps(1) };
-        let costs = |side: usize| Costs::from(&variants[side].layer);
+        let costs = |side: usize| Costs::from(variants[side].layer());
         let costs = is_real.then(|| Sides { a: costs(0), b: costs(1) });
-        let names = distinct(&variants[0].jobs.iter().map(|job| &*job.name).collect::<Vec<_>>());
-        let jobs = variants[0].jobs.iter().zip(&variants[1].jobs).zip(names);
+        let names = distinct(&variants[0].jobs().iter().map(|job| &*job.name).collect::<Vec<_>>());
+        let jobs = variants[0].jobs().iter().zip(variants[1].jobs()).zip(names);
         let jobs = jobs.map(|((a, b), name)| ComparedJob::new(name, a, b, slice)).collect();
         let is_resolved = found.is_resolved();
         Self { knob: &pair.knob, a, b, ratio, low, high, rounds, iops, stamps, costs, jobs, is_resolved }

@@ -1,12 +1,13 @@
 //! The results, next to the published ones.
 
+use blkmq_workbench::compare::Variant;
 use blkmq_workbench::{Ratio, Turns};
 use serde::Serialize;
 
 use super::flood::FoundFlood;
 use super::tables::{Figure, Row, Table};
+use crate::rates::Rates;
 use crate::target::Time;
-use crate::turns::{Rates, Variant};
 
 /// All results.
 #[derive(Debug, Serialize)]
@@ -115,8 +116,9 @@ impl FoundTable {
 }
 
 impl FoundRow {
-    fn new(table: &Table, index: usize, Variant { layer, bench, .. }: &Variant, turns: &Turns) -> Self {
+    fn new(table: &Table, index: usize, variant: &Variant, turns: &Turns) -> Self {
         let row = &table.rows[index];
+        let (layer, bench) = (variant.layer(), variant.bench());
         let is_real = table.clock == Time::Real;
         let rates = |index| Rates::from(turns.spread(index).expect("every row had slices"));
         let ratio = |base: usize| {

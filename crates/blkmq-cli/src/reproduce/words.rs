@@ -8,7 +8,7 @@ use blkmq_workbench::report::{Bar, Group, Section};
 
 use super::found::{Found, FoundFigure, FoundRatio, FoundRow, FoundTable};
 use crate::page;
-use crate::turns::Rates;
+use crate::rates::Rates;
 use crate::words::short;
 
 /// A fraction as a percentage that was gained or lost: `+163 %`, `-1.5 %`.

@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use blkmq_workbench::compare::JobSlices;
 use blkmq_workbench::report::{Bar, Group, Section};
 use blkmq_workbench::{Ratio, Spread};
 use serde::Serialize;
 
-use crate::turns::{JobSlices, Rates};
+use crate::rates::Rates;
 use crate::words::{short, us};
 use crate::{columns, page};
 
