@@ -10,7 +10,7 @@ pub enum Errno {
     Perm = 1,
     /// The device failed.
     Io = 5,
-    /// The server has no memory for it.
+    /// The server has no memory for the request.
     NoMemory = 12,
     /// The request makes no sense.
     Invalid = 22,
@@ -23,11 +23,11 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// Every one.
+    /// Every error.
     pub const ALL: [Self; 7] =
         [Self::Perm, Self::Io, Self::NoMemory, Self::Invalid, Self::NoSpace, Self::NotSupported, Self::Shutdown];
 
-    /// The word for it in statistics.
+    /// The word for this error in statistics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -41,18 +41,20 @@ impl Errno {
         }
     }
 
-    /// What a client is told of an operation that ended like this; `None` if it is done. The protocol keeps `ENOTSUP`
-    /// for fast zeroes, so what a device cannot do is `EINVAL` elsewhere.
+    /// The error that a client gets for an operation that ended with `status`; `None` if the operation is done. The
+    /// protocol keeps `ENOTSUP` for fast zeroes, so for any other operation that a device cannot do the error is
+    /// `EINVAL`.
     #[must_use]
     pub fn of_status(status: Status, is_fast_zero: bool) -> Option<Self> {
         match status {
             Status::Ok => None,
             Status::Unsupported if is_fast_zero => Some(Self::NotSupported),
             Status::NoSpace => Some(Self::NoSpace),
-            // Checked before the queue sees the request; if it disagrees, it is right.
+            // The server checks this before the queue gets the request. If the queue refuses the request all the same,
+            // the queue is right.
             Status::Unsupported | Status::BeyondEnd | Status::Misaligned | Status::TooLarge => Some(Self::Invalid),
             Status::Gone => Some(Self::Shutdown),
-            // The last three are no client's doing.
+            // No client can cause the last three.
             Status::Timeout
             | Status::Medium
             | Status::IoError
@@ -62,8 +64,8 @@ impl Errno {
         }
     }
 
-    /// What an operation that a server answers with this number has come to; any that has no meaning of its own is a
-    /// failure.
+    /// The status of an operation that a server answers with this number. A number without a status of its own counts
+    /// as a failure of the device.
     #[must_use]
     pub const fn status(number: u32) -> Status {
         const NO_SPACE: u32 = Errno::NoSpace.number();

@@ -55,7 +55,7 @@ pub mod options {
 
 /// Replies to options.
 pub mod option_replies {
-    /// Done; no more replies to this option.
+    /// The option is done, and no more replies to it follow.
     pub const ACK: u32 = 1;
     /// One export.
     pub const SERVER: u32 = 2;
@@ -65,7 +65,7 @@ pub mod option_replies {
     pub const META_CONTEXT: u32 = 4;
     /// The server does not know the option.
     pub const ERR_UNSUP: u32 = (1 << 31) + 1;
-    /// The server does not allow it.
+    /// The server does not allow the option.
     pub const ERR_POLICY: u32 = (1 << 31) + 2;
     /// The option's data makes no sense.
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
@@ -83,7 +83,7 @@ pub mod info {
     pub const EXPORT: u16 = 0;
     /// The name.
     pub const NAME: u16 = 1;
-    /// A description for people.
+    /// A description, as free text.
     pub const DESCRIPTION: u16 = 2;
     /// Minimum, preferred and maximum block size.
     pub const BLOCK_SIZE: u16 = 3;
@@ -99,7 +99,7 @@ pub mod transmission {
     pub const SEND_FLUSH: u16 = 1 << 2;
     /// `FUA` is understood.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// Seeks cost.
+    /// A seek takes time.
     pub const ROTATIONAL: u16 = 1 << 4;
     /// `TRIM` is understood.
     pub const SEND_TRIM: u16 = 1 << 5;
@@ -141,9 +141,9 @@ pub mod command_flags {
     pub const FUA: u16 = 1 << 0;
     /// Zeroes must take up room.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// One chunk of data.
+    /// The data of a reply comes in one chunk.
     pub const DF: u16 = 1 << 2;
-    /// One extent, no longer than asked for.
+    /// The reply has one extent, no longer than asked for.
     pub const REQ_ONE: u16 = 1 << 3;
     /// Fail at once if zeroing is no faster than writing.
     pub const FAST_ZERO: u16 = 1 << 4;
@@ -165,9 +165,9 @@ pub mod chunks {
 
 /// What `base:allocation` says of an extent.
 pub mod states {
-    /// It takes up no room.
+    /// The extent takes up no room.
     pub const HOLE: u32 = 1 << 0;
-    /// It reads as zeroes.
+    /// The extent reads as zeroes.
     pub const ZERO: u32 = 1 << 1;
 }
 

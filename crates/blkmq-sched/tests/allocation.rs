@@ -7,7 +7,7 @@ use bench::{ROOMY, in_class};
 use blkmq_sched::{Class, InsertAt, RqId, Tally, Time, scheduler};
 use counting::allocations;
 
-/// Red when the room is not reserved.
+/// Red if `reserve` does not allocate all the room.
 #[test]
 fn nothing_is_allocated_between_insertion_and_dispatch() {
     let mut scheduler = scheduler("mq-deadline").unwrap();
@@ -30,7 +30,7 @@ fn nothing_is_allocated_between_insertion_and_dispatch() {
             while scheduler.dispatch(Time(round)).is_some() {
                 tally.completed[class] += 1;
             }
-            // More completions than requests that ever came in, so that the next class may go.
+            // More completions than insertions, so that the next class may go.
             tally.completed[class] = u64::MAX / 2;
             scheduler.fold(&tally);
         }

@@ -47,8 +47,7 @@ fn most_accesses(waiting: u64) -> [u64; 3] {
     most
 }
 
-/// Red when `reserve` makes no hash buckets, when the tree never rotates, and when insertion walks the list of
-/// arrivals.
+/// Red if `reserve` makes no hash buckets, if the tree never rotates, or if insertion walks the list of arrivals.
 #[test]
 fn sixty_four_times_as_many_waiting_requests_cost_less_than_twice_the_accesses() {
     let (few, many) = (most_accesses(64), most_accesses(4096));

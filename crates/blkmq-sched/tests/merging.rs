@@ -32,7 +32,7 @@ fn a_newcomer_joins_the_request_that_ends_where_it_begins() {
     assert!(bench.shows("rq 0 Read sector 0 + 24"), "{}", bench.show());
 }
 
-/// Red when the hash place is not redone after a back merge.
+/// Red if the request keeps its old place in the hash after a back merge.
 #[test]
 fn a_grown_request_is_found_by_its_new_end_only() {
     let mut bench = bench_with(&[read(0)], ROOMY);
@@ -49,7 +49,7 @@ fn a_newcomer_joins_the_request_that_begins_where_it_ends() {
     assert!(bench.shows("rq 0 Read sector 92 + 16"), "{}", bench.show());
 }
 
-/// Red when the tree place is not redone after a front merge.
+/// Red if the request keeps its old place in the tree after a front merge.
 #[test]
 fn a_front_merge_moves_the_request_in_sector_order() {
     let mut bench = bench_with(&[read(100), read(95)], ROOMY);
@@ -80,7 +80,7 @@ fn of_several_that_end_there_the_latest_takes_the_newcomer_in() {
     assert_eq!(bench.merge(read(8)), merged(1, MergeHow::Back));
 }
 
-/// Red when the number of tries is not bounded: a look-up must not take linear time.
+/// Red if the number of tries is not bounded: a look-up must not take linear time.
 #[test]
 fn a_look_up_tries_eight_requests_and_no_more() {
     for (others, found) in [(7, merged(0, MergeHow::Back)), (8, None)] {
@@ -144,7 +144,7 @@ fn discards_merge_as_ranges_wherever_they_are() {
     assert_eq!(bench.merge(of(Op::Discard, 500)), merged(id, MergeHow::Discard));
     assert_eq!(bench.merge(of(Op::Discard, 300)), merged(id, MergeHow::Discard));
     assert_eq!(bench.merge(of(Op::Discard, 400)), None, "a fourth range is too many");
-    // A look-up finds only ranges that touch. They merge as ranges too.
+    // A look-up finds only ranges that touch. Ranges that touch also merge as separate ranges.
     let mut bench = bench_with(&[of(Op::Discard, 0)], limits);
     assert_eq!(bench.merge(of(Op::Discard, 500)), None);
     assert_eq!(bench.merge(of(Op::Discard, 8)), merged(0, MergeHow::Discard));
@@ -188,7 +188,7 @@ fn last_only_tries_the_last_request_and_no_look_up() {
         let mut bench = Bench::new(&[]);
         bench.insert(read(16), 0);
         let last = bench.insert(waiting, 0);
-        assert_eq!(bench.merge(newcomer), merged(last, MergeHow::Back), "and nobody looks for a neighbor");
+        assert_eq!(bench.merge(newcomer), merged(last, MergeHow::Back), "and no request looks for a neighbor");
     }
 }
 
@@ -245,8 +245,8 @@ fn requests_join_only_within_the_limits() {
 #[test]
 fn the_survivor_takes_the_earlier_deadline_and_its_place() {
     let knobs = [("fifo_batch", 0), ("read_expire", 10)];
-    // The absorbed request is the oldest. So the request that it joins jumps the queue at that deadline, before a
-    // younger one.
+    // The absorbed request is the oldest. So the request that absorbed it goes at the oldest deadline, before a younger
+    // request.
     let mut bench = Bench::new(&knobs);
     for (sector, time) in [(916, 0), (400, MS), (900, 2 * MS)] {
         bench.insert(read(sector), time);
@@ -287,7 +287,7 @@ fn sectors_at_the_end_of_the_number_range_do_no_harm() {
     }
 }
 
-/// Red when requests count as touching because both ends are held at the last sector.
+/// Red if requests count as touching because both of their ends are cut to the last sector.
 #[test]
 fn requests_that_only_seem_to_end_at_the_last_sector_do_not_touch() {
     let overflowing = read(u64::MAX - 4);
@@ -296,7 +296,7 @@ fn requests_that_only_seem_to_end_at_the_last_sector_do_not_touch() {
     assert_eq!(bench_with(&[read(u64::MAX - 8)], ROOMY).merge(read(u64::MAX)), merged(0, MergeHow::Back));
 }
 
-/// Red when the places in hash, tree or list are not redone, or when the limits are applied.
+/// Red if the request keeps an old place in hash, tree or list, or if the limits are applied.
 #[test]
 fn a_forced_merge_goes_where_it_is_told_to() {
     let mut bench = bench_with(&[read(0), read(100)], MergeLimits::default());

@@ -44,7 +44,7 @@ enum Step {
     Complete {
         which: usize,
     },
-    /// Learn what has completed, or only what had completed at the fold before.
+    /// Fold in what has completed, or (`lag`) only what had completed at the previous fold.
     Fold {
         lag: bool,
     },
@@ -69,7 +69,7 @@ enum Step {
     },
 }
 
-/// Both sides, and the driver that completes what they dispatch.
+/// The scheduler, the model, and the driver that completes what they dispatch.
 struct Run {
     scheduler: Box<dyn Replay>,
     model: Model,
@@ -156,9 +156,9 @@ impl Run {
         }
     }
 
-    /// Red when the choices, or the state that they leave behind (where the disk stands, the running batch, what is
-    /// counted), are not those of insertion and dispatch, one by one. Also red when something has changed though the
-    /// scheduler declined.
+    /// Red if the choices, or the state that they leave behind (the place on the disk, the running batch, the counts),
+    /// are not those of insertion and dispatch, one by one. Also red if something changes although the scheduler
+    /// declines.
     fn hand_through(&mut self, infos: &[Info]) {
         while self.dispatch() {}
         if infos.len().is_multiple_of(2) {
@@ -263,7 +263,7 @@ impl Run {
         self.model.fold(&self.completed);
     }
 
-    /// Lets every request out. No request may be lost, and nothing may be left behind once all have completed.
+    /// Dispatches every request. No request may be lost, and once all have completed no state may be left.
     fn drain(&mut self) {
         while !self.scheduler.is_empty() {
             while self.dispatch() {}
@@ -317,7 +317,7 @@ impl Random {
         self.next() % bound
     }
 
-    /// A newcomer that touches `near`, before or behind, and mostly may merge with it.
+    /// A newcomer that touches `near` at its beginning or end. Most newcomers may merge with `near`.
     fn neighbor(&mut self, near: &Info, length: u64) -> Info {
         let sector = if self.below(2) == 0 { near.end() } else { near.sector.saturating_sub(length) };
         let newcomer = info(self.next(), sector, length, 0);
@@ -327,7 +327,7 @@ impl Random {
         Info { op: near.op, priority: near.priority, merge_key: near.merge_key, ..newcomer }
     }
 
-    /// Newcomers of one class and operation. In some sets all are apart, in some two touch.
+    /// Newcomers of one class and operation. In some sets no two touch, in others two do.
     fn newcomers(&mut self, class: u64) -> Vec<Info> {
         let most = if self.below(4) == 0 { MOST_NEWCOMERS as u64 + 1 } else { 6 };
         let (shape, number) = (self.next(), 1 + self.below(most));
@@ -392,7 +392,7 @@ fn a_million_random_operations_agree_with_the_model() {
         let place = random.below(64) as usize;
         let near = run.model.waiting().nth(place).map(|(_, info)| info);
         let mut step = random.step(phase % 4 == 0, phase % 5 * 50, near);
-        // Linear scans of the model stay affordable.
+        // This keeps the linear scans of the model short.
         if run.scheduler.len() >= 60 {
             step = Step::Dispatch;
             run.now = run.now.after(random.below(40_000_000));

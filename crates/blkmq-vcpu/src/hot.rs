@@ -12,7 +12,8 @@ pub(crate) struct Hot {
     pub(crate) quantum: Cell<u32>,
     /// Steps of the quantum that the CPU has not made yet.
     pub(crate) left: Cell<u32>,
-    /// How many uninterrupted sections, one inside the other, the CPU is in. No other CPU goes on in such a section.
+    /// How many uninterrupted sections, one inside the other, the CPU is in. During such a section no other CPU goes
+    /// on.
     pub(crate) depth: Cell<u32>,
     /// The line that the next step is on, if it has a name.
     pub(crate) touched: Cell<Option<&'static str>>,
@@ -70,8 +71,8 @@ pub fn touch(name: &'static str) {
     HOT.with(|hot| hot.touched.set(Some(name)));
 }
 
-/// Runs a section in which no other CPU goes on. Operations that are steps elsewhere are no steps in it, so the section
-/// takes no time. It must not wait for anything.
+/// Runs a section during which no other CPU goes on. Operations in it are not steps, so the section takes no time. The
+/// section must not wait for anything.
 pub fn uninterrupted<R>(section: impl FnOnce() -> R) -> R {
     /// Ends the section also when it panics.
     struct Section;
@@ -97,8 +98,8 @@ pub fn steps() -> u64 {
     HOT.with(|hot| hot.steps.get() + hot.made())
 }
 
-/// Lets the run go on for `steps` more steps from here, and no further unless this is called again. A caller that knows
-/// that there was progress calls it. If it is never called, a run goes on as long as any CPU can.
+/// Lets the run go on for `steps` more steps, and no further unless this is called again. A caller that knows that
+/// there was progress calls this function. If it is never called, a run goes on as long as any CPU can.
 pub fn go_on_for(steps: u64) {
     HOT.with(|hot| hot.last_step.set(crate::steps().saturating_add(steps)));
 }

@@ -5,8 +5,8 @@
 //! Time passes by steps, or jumps to the next timer when every CPU sleeps. Memory is sequentially consistent, so weak
 //! orderings are not explored; loom explores them.
 //!
-//! Outside of [`run`] atomics and locks behave as in `std`. The functions that start threads, wait or tell the time
-//! work only inside.
+//! Outside of [`run`] atomics and locks behave as in `std`. Functions that start threads, wait or read the time work
+//! only inside of a run.
 //!
 //! ```
 //! use blkmq_vcpu::{Ended, Options, Random, run, schedule, sync, thread};

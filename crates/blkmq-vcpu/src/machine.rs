@@ -16,7 +16,7 @@ pub struct Options {
     pub step_ns: u64,
     /// Bytes of a CPU's stack.
     pub stack_bytes: usize,
-    /// Called each time that every CPU sleeps. Time then jumps to [`Idle::until`]. May call [`stop`].
+    /// Called each time that every CPU sleeps, before time jumps to [`Idle::until`]. This function may call [`stop`].
     pub on_idle: Box<dyn FnMut(Idle)>,
     /// Called each time that another CPU goes on.
     pub on_switch: Box<dyn FnMut(Switch)>,
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Options {
 }
 
 impl Default for Options {
-    /// 20 ns a step, stacks of 256 KiB, no function to be called.
+    /// 20 ns for a step, stacks of 256 KiB, and functions that do nothing.
     fn default() -> Self {
         Self { step_ns: 20, stack_bytes: 256 << 10, on_idle: Box::new(|_| ()), on_switch: Box::new(|_| ()) }
     }
@@ -89,7 +89,7 @@ pub enum Ended {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Runnable,
-    /// Until it is woken, or this time has come.
+    /// The CPU sleeps until it is woken, or until this time.
     Asleep(Option<u64>),
     Done,
 }
@@ -268,7 +268,7 @@ fn next_turn() -> Turn {
     }
 }
 
-/// The quantum is over: perhaps another CPU goes on.
+/// Called when the quantum is over: the schedule decides whether another CPU goes on.
 #[cold]
 pub(crate) fn decide(watched: Option<&'static str>) {
     if IS_DYING.get() || with(|machine| machine.end.is_some()) {
@@ -312,7 +312,7 @@ pub(crate) fn wake(cpu: CpuId) -> bool {
 /// Gives the machine's thread back to the machine.
 #[expect(deprecated, reason = "the other form needs a handle, which code deep inside the product does not have")]
 fn suspend() {
-    assert!(HOT.with(|hot| hot.depth.get()) == 0 || IS_DYING.get(), "a section that nobody may interrupt waits");
+    assert!(HOT.with(|hot| hot.depth.get()) == 0 || IS_DYING.get(), "an uninterrupted section waits");
     generator::yield_with(());
 }
 
@@ -377,7 +377,7 @@ impl Machine {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("a panic without words").to_owned()

@@ -1,4 +1,4 @@
-//! What `std::sync` has, with a step at every operation.
+//! Atomics, locks and condition variables as in `std::sync`. Each operation is a step.
 
 pub mod atomic;
 mod condvar;

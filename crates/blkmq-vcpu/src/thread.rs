@@ -7,11 +7,11 @@ use crate::hot::CpuId;
 use crate::machine::{add, sleep as sleep_until, wake};
 use crate::time;
 
-/// How long a CPU steps aside when it yields, in ns. It must not be 0: a CPU that yields in a loop until a time has
-/// come would hold up the clock.
+/// How long a CPU sleeps when it yields, in ns. It must not be 0: if a CPU yields in a loop until a certain time, the
+/// clock would never reach that time.
 const YIELD_NS: u64 = 500;
 
-/// A thread that can be waited for.
+/// A thread whose end another thread can wait for.
 #[derive(Debug)]
 pub struct JoinHandle<T>(Arc<Mutex<Shared<T>>>);
 
@@ -75,7 +75,7 @@ pub fn yield_now() {
     sleep_until(Some(time::now() + YIELD_NS));
 }
 
-/// Sleeps.
+/// Sleeps for this long.
 pub fn sleep(duration: Duration) {
     sleep_until(Some(time::now().saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))));
 }

@@ -175,8 +175,8 @@ fn a_wait_ends_by_a_notification_or_by_its_time() {
     assert_eq!(ended, Ended::Finished);
 }
 
-/// Goes red if a notification is lost on a waiter that was woken by its time in the same moment, and has not gone on
-/// yet.
+/// Red if a notification goes to a waiter that its time has woken in the same moment and that has not gone on yet: no
+/// other waiter would get it.
 #[test]
 fn who_has_timed_out_takes_no_notification() {
     for seed in 0..50 {
@@ -193,8 +193,8 @@ fn who_has_timed_out_takes_no_notification() {
                     is_told = patient.1.wait(is_told).unwrap();
                 }
             });
-            // Time does not pass by steps here. So both threads wait by then, and the time of one of them ends just
-            // now.
+            // Steps take no time here. So both threads wait after this sleep, and at this very moment the time of one
+            // of them is over.
             thread::sleep(Duration::from_millis(1));
             *teller.0.lock().unwrap() = true;
             teller.1.notify_one();
@@ -224,7 +224,8 @@ fn who_waits_for_each_other_is_named() {
 
 #[test]
 fn a_panic_ends_the_run_with_its_words() {
-    /// Waits for another CPU when it is dropped, as a submitter does. The machine must not let it wait.
+    /// Waits for another CPU when it is dropped, as a submitter does. If the machine dropped it after a panic, the wait
+    /// would never end.
     struct Waits(Arc<Mutex<()>>);
     impl Drop for Waits {
         fn drop(&mut self) {
@@ -277,7 +278,7 @@ fn a_run_can_be_stopped_from_a_cpu_a_section_and_while_idle() {
     assert_eq!(stopped(Box::new(|| thread::sleep(Duration::from_secs(1))), options), Ended::Stopped);
 }
 
-/// Outside of a run everything is as in `std`, across real threads too.
+/// Red if atomics or locks do not work across real threads outside of a run.
 #[test]
 fn outside_of_a_run_nothing_is_virtual() {
     let (lock, count) = (Mutex::new(0), AtomicU64::new(0));

@@ -1,9 +1,9 @@
 //! The load generator: runs the jobs of fio's job files through the block layer.
 //!
 //! Each thread of a job is a thread with a [`Submitter`](blkmq::Submitter) and a [`Client`] of its own. On a virtual
-//! clock all are tasks of the calling thread, and the outcome depends on the jobs, the device and the settings alone.
-//! As fio does, a job without batch options passes on each operation by itself, so that what merges does so in the
-//! scheduler.
+//! clock the threads of the jobs are tasks of the calling thread, and the outcome depends only on the jobs, the device
+//! and the settings. As in fio, a job without batch options passes on each operation by itself, so that operations
+//! merge only in the scheduler.
 
 mod cpu;
 mod latency;
@@ -53,38 +53,38 @@ pub struct Setup {
     /// Whether requests may bypass the scheduler. `None` for the default of the locking.
     pub bypass: Option<bool>,
     /// Knobs of the queue and, as `iosched/NAME`, of its scheduler, with their values, in the order in which they are
-    /// set; and `accounting`, how the statistics know what is in flight.
+    /// set. `accounting` is accepted too: how the statistics know what is in flight.
     pub settings: Vec<(String, String)>,
     /// The clock that the jobs run on.
     pub clock: ClockKind,
-    /// Whether to measure how long threads and requests wait on their way to the scheduler. Each wait then costs a
-    /// reading of the clock.
+    /// Whether to measure how long threads and requests wait on their way to the scheduler. This costs a reading of the
+    /// clock for each wait.
     pub waits: bool,
 }
 
 /// Which time jobs run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClockKind {
-    /// The machine's clock. It is read for each batch, or taken as it was at the kernel's last tick if nothing in the
-    /// run needs the exact time. Nothing needs it if no job measures latencies or does anything at a certain time, and
-    /// if the device takes no time of its own. fio saves the same with `gtod_reduce`. The queue's statistics then count
-    /// time in ticks.
+    /// The machine's clock. It is read for each batch if the run needs the exact time. Otherwise requests get the time
+    /// of the kernel's last tick, and the queue's statistics count time in ticks. A run needs the exact time if a job
+    /// measures latencies, if a job does something at a certain time, or if the device takes time of its own. fio saves
+    /// the same with `gtod_reduce`.
     #[default]
     Real,
     /// The machine's clock, read for each batch in any case.
     Exact,
-    /// A clock that moves without waiting.
+    /// A virtual clock: it moves to the next event as soon as no job can go on.
     Virtual,
-    /// The machine's clock for the jobs. The clock of the block layer stands still as long as anything can be done. The
-    /// block layer then takes no time stamps, so a comparison with such a run shows what time stamps cost. Latencies
-    /// are by the clock of the block layer.
+    /// The machine's clock for the jobs, and for the block layer a clock that stands still while anything can be done.
+    /// So the block layer takes no time stamps, and a comparison with such a run shows what time stamps cost. Latencies
+    /// are measured by the clock of the block layer.
     Still,
 }
 
-/// What the requests of a run are stamped by. This is part of their cost.
+/// Where the time stamps of a run's requests come from. Taking them is part of a request's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stamps {
-    /// The machine's clock, read for each batch. The requests of applications are stamped in this way by default.
+    /// The machine's clock, read for each batch. This is the default for the requests of applications.
     Exact,
     /// The kernel's last tick; see [`ClockKind::Real`].
     Coarse,
@@ -121,7 +121,7 @@ pub struct Control {
 /// Why jobs cannot run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BenchError {
-    /// The device's spec describes none.
+    /// The spec describes no device.
     Device(String),
     /// There is no scheduler, or none of that name on this device.
     Scheduler(String),
@@ -263,7 +263,7 @@ impl Bench {
         &self.q
     }
 
-    /// What requests are stamped by.
+    /// Where the time stamps of requests come from.
     #[must_use]
     pub fn stamps(&self) -> Stamps {
         self.stamps
@@ -271,9 +271,8 @@ impl Bench {
 
     /// Runs the jobs, and returns when all of them have ended.
     ///
-    /// # Errors
-    /// The queue cannot serve this many threads, or time would have to end the jobs and does not pass. If the device
-    /// failed an operation, that is in the outcome, and it ends the job of that operation.
+    /// # Errors The queue cannot serve this many threads, or only time would end the jobs, and on this clock it does
+    /// not pass. An operation that the device fails ends its job, and is an error in the outcome.
     pub fn run(&mut self, control: &Control) -> Result<Outcome, BenchError> {
         let mut plans = self.plans.clone();
         if let Some(runtime) = control.runtime {
@@ -299,7 +298,7 @@ impl Bench {
         Ok(outcome)
     }
 
-    /// Runs jobs that run at the same time.
+    /// Runs the jobs of one stage, all at the same time.
     fn run_stage(
         &self,
         plans: Vec<Plan>,

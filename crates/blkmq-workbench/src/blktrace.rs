@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Bytes of a record before its payload.
 const RECORD_BYTES: usize = 48;
-/// The upper three bytes of a record's first word. The lowest byte is the version.
+/// The upper three bytes of a record's first word. The lowest byte of that word is the version.
 const MAGIC: u32 = 0x6561_7400;
 /// The only version that was ever released.
 const VERSION: u32 = 7;

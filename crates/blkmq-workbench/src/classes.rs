@@ -4,7 +4,7 @@ use blkmq_sched::Class;
 
 use crate::TextError;
 
-/// The priority class of the requests to each part of the device. It is best-effort where the file says nothing.
+/// The priority class of the requests to each part of the device. Parts that the file does not name are best-effort.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Classes {
     /// First sector, sector after the last, class.

@@ -22,7 +22,8 @@ pub struct Subject {
     pub locking: String,
     /// Whether requests might bypass the scheduler.
     pub bypass: bool,
-    /// What requests were stamped by: `exact` as the requests of applications are, `coarse`, `virtual` or `none`.
+    /// Where the time stamps of requests came from: `exact` (as for the requests of applications), `coarse`, `virtual`
+    /// or `none`.
     pub stamps: &'static str,
 }
 
@@ -63,7 +64,7 @@ struct Layer {
     waits: Option<LayerWaits>,
 }
 
-/// How long threads waited for the scheduler's lock, and requests to be inserted by another thread.
+/// How long threads waited for the scheduler's lock, and how long requests waited until another thread inserted them.
 #[derive(Debug, Serialize)]
 struct LayerWaits {
     lock_ns: Latency,

@@ -1,7 +1,7 @@
-//! One job, in the words of fio: what it does to a device, how fast, for how long, and what is measured of it.
+//! One job, in the words of fio: what it does to a device, how fast, for how long, and what of it is measured.
 //!
-//! A field has the name of fio's option unless its text says otherwise. Values that depend on other options are
-//! computed already: a job of a synchronous engine has an `iodepth` of 1, `iodepth_low` is never 0, and so on.
+//! A field has the name of fio's option unless its text says otherwise. A value that depends on other options is the
+//! final one: a job of a synchronous engine has an `iodepth` of 1, `iodepth_low` is never 0, and so on.
 
 use std::ops::{Index, IndexMut, RangeInclusive};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use blkmq::IoPriority;
 pub struct Job {
     /// The section's name, or what `name` says. Not unique.
     pub name: String,
-    /// A text for people. Default: none.
+    /// A text that reports show. Default: none.
     pub description: Option<String>,
     /// How many threads run this job, each independently. At least 1. Default: 1.
     pub numjobs: u32,
@@ -28,13 +28,14 @@ pub struct Job {
     pub operations: Operations,
     /// In which order it goes through its area; from `rw` and the number behind its colon. Default: sequential.
     pub order: Order,
-    /// With a random [`Order`]: how many percent of the operations are at random places; the others follow the one
-    /// before. Default: 100.
+    /// With a random [`Order`]: how many percent of the operations are at random places. Each other operation follows
+    /// the one before it. Default: 100.
     pub percentage_random: ByDirection<u32>,
     /// How random places are chosen. Default: evenly.
     pub random_distribution: Distribution,
     /// With a random [`Order`]: do not keep track of which blocks were visited. Default: false, each block of the area
-    /// is visited once before any is visited again. True with `blockalign` and with a distribution that is not even.
+    /// is visited once before any block is visited again. Always true with `blockalign` and with a distribution that is
+    /// not even.
     pub norandommap: bool,
     /// Where the job's random numbers start; from `randseed`, `randrepeat` and `allrandrepeat`. Threads of a job
     /// differ. `None`: anew in each run. Default: [`Job::SEED`].
@@ -45,8 +46,8 @@ pub struct Job {
     /// Random offsets are multiples of this many bytes, counted from the start of the area; from `blockalign`.
     /// Default: the smallest block size of the direction.
     pub blockalign: ByDirection<u64>,
-    /// Any whole number of the device's blocks in a range of block sizes, not only multiples of the smallest.
-    /// Default: false.
+    /// A range of block sizes stands for any whole number of the device's blocks in it, not only for multiples of its
+    /// smallest size. Default: false.
     pub bs_unaligned: bool,
 
     /// Length of the area that one thread uses, from its start; from `size` and `filesize`. Default: `None`, up to the
@@ -54,38 +55,38 @@ pub struct Job {
     pub size: Option<Extent>,
     /// Where the first thread's area starts. Default: 0.
     pub offset: Extent,
-    /// How far the area of a thread lies behind that of the job's thread before. Default: 0.
+    /// How far the area of a thread lies behind the area of the job's previous thread. Default: 0.
     pub offset_increment: Extent,
-    /// Where `offset` or `offset_increment` is a percentage, the start of an area is rounded up to a multiple of this
-    /// many bytes. Default: 0, of the smallest block size.
+    /// If `offset` or `offset_increment` is a percentage, the start of an area is rounded up to a multiple of this many
+    /// bytes. Default: 0, which stands for the smallest block size.
     pub offset_align: u64,
-    /// How much one thread transfers in one pass, in bytes or percent of `size`: more than `size` begins anew at the
-    /// start of the area, less stops early. Default: `None`, as much as `size`.
+    /// How much one thread transfers in one pass, in bytes or percent of `size`. If it is more than `size`, the thread
+    /// continues at the start of the area; if it is less, the pass ends early. Default: `None`, as much as `size`.
     pub io_size: Option<Extent>,
-    /// How many operations one thread does in one pass at most; does not extend a pass. Default: `None`, as many as
-    /// fit.
+    /// The most operations that one thread does in one pass. It does not make a pass longer. Default: `None`, as many
+    /// as fit.
     pub number_ios: Option<u64>,
     /// How many passes one thread does. At least 1. Default: 1.
     pub loops: u64,
 
     /// The engine's name. It says only whether the job waits for each operation. Default: `psync`, which waits.
     pub ioengine: String,
-    /// How many operations one thread keeps outstanding at most. At least 1, and 1 for engines that wait. Default: 1.
+    /// The most operations that one thread keeps outstanding. At least 1, and 1 for engines that wait. Default: 1.
     pub iodepth: u32,
     /// How many operations are submitted together. From 1 to `iodepth`. Default: 1; 0 in a file means `iodepth`.
     pub iodepth_batch_submit: u32,
-    /// How many completions are waited for when the thread must wait. From 0 (look, do not wait) to `iodepth`. Default:
-    /// 1.
+    /// How many completions a thread waits for when it must wait. From 0 (it polls and does not wait) to `iodepth`.
+    /// Default: 1.
     pub iodepth_batch_complete_min: u32,
-    /// How many completions are taken at once at most. From `iodepth_batch_complete_min`, which is the default, to
+    /// The most completions that are taken at once. From `iodepth_batch_complete_min`, which is the default, to
     /// `iodepth`.
     pub iodepth_batch_complete_max: u32,
-    /// Once `iodepth` was reached, submit again when no more than this are outstanding. From 1 to `iodepth`, the
-    /// default.
+    /// Once `iodepth` was reached, submit again when at most this many operations are outstanding. From 1 to `iodepth`,
+    /// the default.
     pub iodepth_low: u32,
     /// Use polled hardware queues. Default: false.
     pub hipri: bool,
-    /// Have the device register the buffers, so that it need not prepare their memory for each operation. Default:
+    /// Let the device register the buffers, so that it need not prepare their memory for each operation. Default:
     /// false.
     pub fixedbufs: bool,
     /// The priority of each operation; from `prioclass` and `prio`. Default: `None`, the client's.
@@ -93,28 +94,28 @@ pub struct Job {
 
     /// End after this time, even within a pass. Default: `None`.
     pub runtime: Option<Duration>,
-    /// Begin passes anew until `runtime`, which is then given, is over. Default: false.
+    /// Begin new passes until `runtime` is over; there is a `runtime` then. Default: false.
     pub time_based: bool,
     /// Run for this long before anything is measured; `runtime` counts from its end. Default: 0.
     pub ramp_time: Duration,
-    /// Wait this long before the first operation; a random time in the range for each thread. Default: 0 to 0.
+    /// Wait before the first operation, each thread for a random time in this range. Default: 0 to 0.
     pub startdelay: RangeInclusive<Duration>,
 
-    /// Bytes per second of one thread at most. At least 1. Default: `None`, as fast as it goes.
+    /// The most bytes per second of one thread. At least 1. Default: `None`, as fast as it goes.
     pub rate: ByDirection<Option<u64>>,
-    /// Operations per second of one thread at most; with [`Order`] and lengths as ever. At least 1. Default: `None`.
+    /// The most operations per second of one thread. At least 1. Default: `None`.
     pub rate_iops: ByDirection<Option<u64>>,
     /// When operations with a rate are due. Default: linear.
     pub rate_process: RateProcess,
-    /// Think time does not count against the rate: it is not made up for later. Default: false.
+    /// Do not make up for think time later: it does not count against the rate. Default: false.
     pub rate_ignore_thinktime: bool,
     /// Pause after each `thinktime_blocks` operations. Default: 0, never.
     pub thinktime: Duration,
     /// The first part of the pause during which the thread computes instead of sleeping. At most `thinktime`. Default:
     /// 0.
     pub thinktime_spin: Duration,
-    /// How many operations are between pauses. At least 1. Default: 1; with `thinktime_iotime` so many that it never
-    /// counts.
+    /// How many operations are between two pauses. At least 1. Default: 1; with `thinktime_iotime` the largest number,
+    /// which is never reached.
     pub thinktime_blocks: u64,
     /// Count operations for `thinktime_blocks` when they are submitted, not when they are complete. Default: false.
     pub thinktime_blocks_issue: bool,
@@ -123,23 +124,22 @@ pub struct Job {
 
     /// Flush after this many writes. Default: 0, never.
     pub fsync: u32,
-    /// As `fsync`; a block device knows no difference. Default: 0, never.
+    /// The same as `fsync`, because a block device knows no difference. Default: 0, never.
     pub fdatasync: u32,
     /// Flush when the job ends, if it writes; from `end_fsync` and `fsync_on_close`. Default: false.
     pub end_fsync: bool,
     /// Each write is durable when it completes (forced unit access). Default: false.
     pub sync: bool,
 
-    /// What written blocks hold, so that they can be checked. Default: `None`, nothing that is checked.
+    /// What written blocks hold, so that they can be checked. Default: `None`, nothing is checked.
     pub verify: Option<Verify>,
-    /// Check after a pass of writes what it wrote. Without effect on reads, which are checked as they complete.
-    /// Default: true.
+    /// Check after a pass of writes what the pass wrote. Reads are always checked as they complete. Default: true.
     pub do_verify: bool,
-    /// Bytes that carry a check of their own; divides every block size. Default: 0, the length of the operation.
+    /// How many bytes have a header of their own. It divides every block size. Default: 0, the length of the operation.
     pub verify_interval: u64,
     /// Check after this many blocks were written instead of after the pass. Default: 0, after the pass.
     pub verify_backlog: u64,
-    /// How many blocks are checked then. Default: `verify_backlog`.
+    /// How many blocks are checked at each `verify_backlog`. Default: `verify_backlog`.
     pub verify_backlog_batch: u64,
     /// End the job at the first block that is not what was written. Default: false, count and go on, and fail at the
     /// end.
@@ -156,11 +156,11 @@ pub struct Job {
     /// Which percentiles are reported, in rising order, each above 0 and up to 100. Default: [`Job::PERCENTILES`].
     pub percentile_list: Vec<f64>,
 
-    /// What the job's own section gives a value, as written, with fio's full names: for reports.
+    /// The options that the job's own section sets, as written, with fio's full names. For reports.
     pub options: Vec<(String, String)>,
 }
 
-/// A kind of operation, for what is said of each apart.
+/// A kind of operation for which options can have values of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Reads.
@@ -171,7 +171,8 @@ pub enum Direction {
     Trim,
 }
 
-/// A value for each direction: in a file `4k,8k,16k`. One value is for all, the second of two for writes and trims.
+/// A value for each direction: in a file `4k,8k,16k`. A single value holds for all directions. Of two values, the
+/// second holds for writes and trims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ByDirection<T> {
     /// For reads.
@@ -185,7 +186,7 @@ pub struct ByDirection<T> {
 /// What a job does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operations {
-    /// Only this.
+    /// Only operations of this direction.
     Only(Direction),
     /// Reads and writes, chosen at random.
     ReadWrite {
@@ -201,12 +202,13 @@ pub enum Operations {
 pub enum Order {
     /// Each operation starts where the one before ended.
     Sequential {
-        /// So many bytes further on; before the end of the one before if negative. fio's default: 0.
+        /// The distance in bytes from that end; negative for a start before it. fio's default: 0.
         skip: i64,
     },
     /// At places chosen by the job's distribution.
     Random {
-        /// After so many operations, of which all but the first follow the one before. At least 1, fio's default.
+        /// A new random place after this many operations; the operations in between follow the one before them. At
+        /// least 1, fio's default.
         every: u32,
     },
 }
@@ -214,11 +216,11 @@ pub enum Order {
 /// Lengths of operations, in bytes, each at least 1. A device takes only multiples of 512.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlockSize {
-    /// Always this.
+    /// Always this length.
     Fixed(u64),
-    /// Any multiple of the lower bound up to the upper one, evenly.
+    /// Multiples of the lower bound up to the upper bound, all equally often.
     Range(RangeInclusive<u64>),
-    /// Each of these in so many percent of the cases, which make 100. A size that is never used has 0.
+    /// Each length with the percentage of operations that have it. The percentages make 100; some may be 0.
     Split(Vec<(u64, u32)>),
 }
 
@@ -234,14 +236,15 @@ pub enum Extent {
 /// How random places are chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Distribution {
-    /// Each as often as any other.
+    /// Each block as often as any other.
     Random,
-    /// The k-th most popular one in proportion to k to the power of minus theta, which is above 0 and not 1.
+    /// The k-th most popular block in proportion to k to the power of minus theta. Theta is above 0 and not 1.
     Zipf {
         /// Theta.
         theta: f64,
     },
-    /// Self-similar: a share h of the places gets a share 1-h of the operations, and so on within; between 0 and 1.
+    /// Self-similar: a share h of the blocks gets a share 1-h of the operations, and the same holds within that share.
+    /// H is between 0 and 1.
     Pareto {
         /// H.
         h: f64,
@@ -294,7 +297,7 @@ pub struct Measure {
 impl Job {
     /// fio's default seed.
     pub const SEED: u64 = 0x89;
-    /// The percentiles that fio reports unless told otherwise.
+    /// The percentiles that fio reports by default.
     pub const PERCENTILES: [f64; 17] =
         [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
@@ -367,7 +370,7 @@ impl Job {
 }
 
 impl<T> ByDirection<T> {
-    /// The same for all three.
+    /// The same value for all directions.
     #[must_use]
     pub fn all(value: T) -> Self
     where

@@ -24,12 +24,12 @@ pub struct JobFile {
     /// Options that have no effect because another option is missing, such as an `iodepth` without an engine that keeps
     /// several operations outstanding; and options that were ignored in [`Mode::Lenient`].
     pub warnings: Vec<TextError>,
-    /// Options that fio obeys and that have no effect on a job here, each once, in the order of the file: there is no
-    /// page cache to bypass, no file to create, no content to compress, no log to write.
+    /// Options that fio obeys and that have no effect here, each once, in the order of the file: blkmq has no page
+    /// cache to bypass, no file to create, no content to compress, no log to write.
     pub without_effect: Vec<&'static str>,
 }
 
-/// What happens with an option that blkmq does not know or lacks.
+/// What happens with an option that blkmq does not know, or that asks for something that blkmq cannot do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// It is an error.
@@ -182,8 +182,8 @@ impl Parser<'_> {
 const LACKS: &str = "blkmq has no";
 
 fn unknown(name: &str) -> String {
-    // The time for a distance is proportional to both lengths. A word that is much longer than every name is near to no
-    // name.
+    // The time to compute a distance grows with the product of both lengths. A word that is much longer than a name is
+    // not near to it, and is not compared.
     let names = options::names().chain(known::names()).filter(|known| name.len() < 2 * known.len());
     let near = names
         .map(|known| (strsim::damerau_levenshtein(name, known), known))
@@ -208,7 +208,7 @@ fn shown(text: &str) -> String {
     if text.chars().nth(LONGEST).is_some() {
         shown.push_str("...");
     }
-    // Quotes do no harm in a line, and names of files contain them.
+    // Quotation marks do no harm in a line, and names of files contain them.
     shown.replace("\\'", "'").replace("\\\"", "\"")
 }
 

@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use blkmq::Op;
 use hdrhistogram::Histogram;
 
-/// Significant digits of a latency; a histogram of it takes some megabytes at most.
+/// Significant digits of a latency. With four, a histogram takes at most some megabytes.
 const DIGITS: u8 = 4;
 
 /// The latencies of operations by kind, in nanoseconds, to four digits.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Latencies(BTreeMap<&'static str, Histogram<u64>>);
 
-/// The latencies below which so many in a hundred lie, in nanoseconds.
+/// Percentiles of latencies, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Percentiles {
     /// The number of operations.
     pub count: u64,
     /// The median.
     pub p50: u64,
-    /// 90 in a hundred.
+    /// The latency that 90 of 100 operations did not exceed.
     pub p90: u64,
-    /// 99 in a hundred.
+    /// The latency that 99 of 100 operations did not exceed.
     pub p99: u64,
-    /// 999 in a thousand.
+    /// The latency that 999 of 1000 operations did not exceed.
     pub p99_9: u64,
     /// The longest one.
     pub max: u64,

@@ -1,4 +1,4 @@
-//! The workbench: replays what Linux did, and says where blkmq does something else.
+//! The workbench: runs fio's jobs, replays traces of Linux, and says where blkmq chooses otherwise than Linux.
 
 pub mod bench;
 pub mod blktrace;

@@ -14,7 +14,7 @@ pub enum Source {
     Bios,
     /// I: requests as they were inserted, in a trace without Q.
     Insertions,
-    /// D: requests as the device took them, in a trace with neither.
+    /// D: requests as the device took them, in a trace without Q and I.
     Issues,
 }
 
@@ -25,7 +25,7 @@ pub struct Operation {
     pub process: usize,
     /// When it was submitted.
     pub time: u64,
-    /// When the plug that it waited in was emptied; `time` if there was none.
+    /// When the plug in which it waited was emptied; `time` if there was no plug.
     pub unplugged: u64,
     /// What to do.
     pub op: Op,
@@ -52,18 +52,18 @@ pub struct Traced {
     pub duration: u64,
     /// From an operation to its completion.
     pub latencies: Latencies,
-    /// How many operations each process had outstanding at most.
+    /// The most operations that each process had outstanding.
     pub peaks: Vec<usize>,
 }
 
 /// The operations of a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// Where they were taken from.
+    /// The kind of events that the operations were taken from.
     pub source: Source,
     /// In the order in which they were submitted.
     pub operations: Vec<Operation>,
-    /// What became of them.
+    /// What happened to them under Linux.
     pub traced: Traced,
 }
 
@@ -168,8 +168,7 @@ impl<'a> Reader<'a> {
             }
             Action::BackMerge | Action::FrontMerge => {
                 self.traced.merges += 1;
-                // Without a plug the operation joined a request that waits in the scheduler, so it is in the scheduler
-                // now.
+                // A process without a plug merges in the scheduler, so the operation is in the scheduler now.
                 if self.task(event).is_some_and(|task| !task.plugged) {
                     self.unplug(event);
                 }
@@ -216,17 +215,17 @@ impl<'a> Reader<'a> {
         self.pieces.entry((is_write, sector)).or_default().push_back(piece);
     }
 
-    /// The operations that the process held back go on.
+    /// Called when a process empties its plug: the operations in it go on.
     fn unplug(&mut self, event: &Event<'_>) {
         let time = event.time.saturating_sub(self.origin);
         let held = self.task(event).map(|task| std::mem::take(&mut task.held)).unwrap_or_default();
-        // An operation that has completed left the plug before, whatever the trace says of the plug.
+        // An operation that has completed cannot be in the plug any more, whatever the trace says of the plug.
         for index in held.into_iter().filter(|index| self.left[*index] > 0) {
             self.operations[index].unplugged = time;
         }
     }
 
-    /// An operation goes on in two pieces. The event is about the first one.
+    /// Called when an operation is split: it goes on in two pieces. The event is about the first piece.
     fn split(&mut self, event: &Event<'_>) {
         let Some(middle) = event.sector.checked_add(u64::from(event.nr_sectors())) else { return };
         let Some(pieces) = self.pieces.get_mut(&(event.is_write(), event.sector)) else { return };
@@ -263,7 +262,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A piece of an operation has completed.
+    /// Called when a piece of an operation has completed.
     fn finish(&mut self, index: usize, event: &Event<'_>) {
         self.left[index] -= 1;
         if self.left[index] > 0 {
@@ -302,7 +301,7 @@ fn operation(event: &Event<'_>, process: usize, time: u64, class: Class) -> Oper
         ..Flags::default()
     };
     let sector = if op == Op::Flush { 0 } else { event.sector };
-    // A length that is not a multiple of a sector is rounded up, so that the device may refuse the operation.
+    // A length that is not a multiple of a sector is rounded up.
     let nr_sectors = u64::from(event.bytes).div_ceil(512);
     Operation { process, time, unplugged: time, op, sector, nr_sectors, flags, class }
 }

@@ -8,9 +8,8 @@
 //!   is);
 //! - if that choice found nothing either, at the issue itself.
 //!
-//! Which request joined which is Linux's own decision: the replay applies merges as recorded, and does not look for
-//! merges. After a disagreement our scheduler takes its own choice back and is made to choose as Linux did. Then the
-//! replay goes on.
+//! The replay applies merges as Linux made them, and does not look for merges. After a disagreement our scheduler takes
+//! its own choice back and is made to choose as Linux did. Then the replay goes on.
 
 mod agreement;
 mod plug;
@@ -110,11 +109,11 @@ impl<'a> Replay<'a> {
         if let Some(emptied) = self.plugs.closed_by(event) {
             self.look_ahead(emptied);
         }
-        // A completion interrupts its task, whatever the task is doing.
+        // A completion comes in an interrupt, so it says nothing about what its task does.
         let merges_on = event.action != Action::Complete && self.merging.remove(&event.pid);
         let beyond = event.sector.checked_add(u64::from(event.nr_sectors())).is_none();
         match event.action {
-            // No device has sectors that far. The record is broken, and no request can start or end there.
+            // No device has sectors beyond 2^64. The record is broken, so it is ignored.
             Action::GetRequest | Action::Insert | Action::BackMerge | Action::FrontMerge if beyond => {}
             Action::GetRequest => self.plugs.hold(event),
             Action::Insert => {
@@ -218,7 +217,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Called when a request completes, or when the driver gives it back. In both cases it no longer counts as queued.
+    /// Called when a request completes, or when the driver gives it back. In both cases the driver no longer has it.
     fn leave_driver(&mut self, event: &Event<'_>) {
         let key = (event.sector, event.is_write());
         if let Some(class) = self.in_driver.get_mut(&key).and_then(Vec::pop) {
@@ -237,7 +236,8 @@ impl<'a> Replay<'a> {
         self.kept = self.scheduler.dispatch(jiffies(time));
     }
 
-    /// The waiting request that the merge of `event` enlarges. If several fit, it is the youngest, as in Linux's hash.
+    /// The waiting request that the merge of `event` enlarges. If several fit, it is the newest one, which Linux finds
+    /// first in its hash.
     fn target(&self, event: &Event<'_>) -> Option<RqId> {
         let end = event.sector + u64::from(event.nr_sectors());
         let fits = |rq: &Waiting| {
@@ -256,7 +256,7 @@ impl<'a> Replay<'a> {
         self.waiting.iter().find(|(_, rq)| event.action == Action::BackMerge && is_it(rq)).map(|(id, _)| *id)
     }
 
-    /// Keeps the copy of a request in step with what the scheduler knows of it.
+    /// Makes the copy of a request as large as the scheduler's request is.
     fn enlarge(&mut self, id: RqId, newcomer: &Info) {
         if let Some(rq) = self.waiting.get_mut(&id) {
             rq.info.sector = rq.info.sector.min(newcomer.sector);
@@ -264,7 +264,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The request that the device takes: our choice if it may be that one, else the oldest request that starts there.
+    /// The waiting request that the device takes: our choice if it fits the event, otherwise the oldest request that
+    /// fits.
     fn find(&self, event: &Event<'_>) -> Option<RqId> {
         let fits = |rq: &Waiting| rq.info.sector == event.sector && rq.info.op.is_read() != event.is_write();
         let ours = self.kept.filter(|id| self.waiting.get(id).is_some_and(fits));

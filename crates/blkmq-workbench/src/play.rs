@@ -18,8 +18,8 @@ const MAX_LANES: usize = 128;
 /// A sleep on the machine's clock ends this much before the time it is for, in ns, because waking takes time.
 const WAKING_NS: u64 = 200_000;
 
-/// The longest data of an operation, in sectors (64 MiB). A length beyond that in a trace is not a transfer of data,
-/// and would let the trace decide how much memory is taken.
+/// The longest data of an operation, in sectors (64 MiB). A longer operation in a trace does not transfer data; without
+/// this limit, a trace would decide how much memory is taken.
 const MAX_DATA_SECTORS: u64 = 131_072;
 
 /// Time between two reports of progress, in ns.
@@ -252,7 +252,7 @@ fn count(counts: &mut Vec<(Status, u64)>, status: Status) {
     }
 }
 
-/// Lets time pass until something happens, or for a part of that time.
+/// Waits until something happens, or for a part of that time.
 fn rest(lanes: &[Lane<'_>], clock: &Clock, now: Time, player: &Player) {
     // An operation that was due and is still here waits for room. A completion makes room.
     let due = |lane: &Lane<'_>| lane.coming.front().map(|next| player.due(next.unplugged)).filter(|due| *due > now);

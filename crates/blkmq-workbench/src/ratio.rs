@@ -13,8 +13,8 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// A comparison ends when its interval is at most this wide, as a ratio.
 pub const WIDTH: f64 = 0.02;
-/// Rounds before an interval counts. With fewer rounds, the narrowest intervals are those whose spread is
-/// underestimated.
+/// The fewest rounds after which an interval counts. With fewer rounds, the narrowest intervals are those whose spread
+/// is underestimated.
 pub const MIN_ROUNDS: usize = 16;
 /// The share of the rounds that is trimmed at each end.
 const TRIM: f64 = 0.2;
@@ -25,7 +25,7 @@ const CONFIDENCE: f64 = 0.97;
 /// A ratio of rates with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
-    /// The middle of the interval. A mark is reached or missed by this number.
+    /// The middle of the interval. Whether a goal is met is decided by this number.
     pub ratio: f64,
     /// Lower end.
     pub low: f64,

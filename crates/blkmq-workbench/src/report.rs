@@ -1,4 +1,4 @@
-//! Reports for people: one HTML file with tables and plots, which needs no network and no script.
+//! Reports as one HTML file with tables and plots, which needs no network and no script.
 
 mod html;
 mod measured;
@@ -19,8 +19,8 @@ pub struct Report {
     pub machine: String,
     /// When it was measured.
     pub date: String,
-    /// Which figures were measured on that machine, which come from a model or run on virtual time, and which were
-    /// published by other people.
+    /// Which figures were measured on that machine, which come from a model or from virtual time, and which were
+    /// published by others.
     pub modelled: String,
     /// The results, in the order of reading.
     pub sections: Vec<Section>,

@@ -1,4 +1,4 @@
-//! What is wrong with a text that a person wrote.
+//! What is wrong with a text that a user wrote.
 
 use std::fmt;
 

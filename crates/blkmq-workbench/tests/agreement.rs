@@ -1,4 +1,4 @@
-//! How far mq-deadline chooses as Linux's own did, on recordings of it.
+//! How often mq-deadline chooses as Linux's mq-deadline did, on recordings of Linux.
 
 use std::collections::HashMap;
 use std::fs;
@@ -42,7 +42,7 @@ impl Recording {
     }
 }
 
-/// The records of a trace by a reader of its own: offset by offset, with nothing of the one under test.
+/// The records of a trace, read offset by offset without the reader under test.
 fn records(trace: &[u8]) -> Vec<&[u8]> {
     let mut records = Vec::new();
     let mut rest = trace;
@@ -68,7 +68,8 @@ fn recorded_choices_are_ours_too() {
     }
 }
 
-/// What a plug announces is a help, not a need: the marks hold without it, and with numbers that are wrong.
+/// Red if the replay relies on what a plug announces: agreement must reach the marks without announcements, and with
+/// wrong numbers in them.
 #[test]
 fn announcements_that_are_missing_or_wrong_cost_nothing() {
     static NUMBERS: [[u8; 8]; 5] =
@@ -125,7 +126,8 @@ fn agreement_falls_without_the_classes() {
     assert!(recording.replay(&[]).percent() < right - 10.0);
 }
 
-/// Counted by another reader of the trace: one line for each issue, at its time, agreeing as often as is claimed.
+/// Red if there is not one line for each issue, at its time, or if the lines agree less often than is claimed. Another
+/// reader of the trace counts.
 #[test]
 fn choices_list_one_line_for_each_issue() {
     for (name, _) in MARKS {
@@ -147,7 +149,7 @@ fn choices_list_one_line_for_each_issue() {
     }
 }
 
-/// The records of one recording dealt out to three files in turn read as the one they came from.
+/// Red if the records of a recording, dealt out in turn to three files, are read otherwise than the one file.
 #[test]
 fn per_cpu_files_are_one_trace() {
     let recording = Recording::open("prio");

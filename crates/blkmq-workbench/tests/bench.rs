@@ -1,11 +1,11 @@
-//! Jobs on virtual time, where every number is exact, and on threads, where only sums are.
+//! Jobs on virtual time, where every number is exact, and on threads, where only sums are exact.
 
 use std::time::Duration;
 
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Control, Outcome, Setup, Stamps, thread_cpu_ns};
 use blkmq_workbench::job::{BlockSize, ByDirection, Direction, Extent, Job, Operations, Order};
 
-/// Each request takes 100 us, and 64 go at once.
+/// A device on which each request takes 100 us, 64 at a time.
 const TIMED: &str = "null,irqmode=2,completion_nsec=100us,hw_queue_depth=64,poll_queues=0,size=1G";
 
 const RANDOM: Order = Order::Random { every: 1 };
@@ -45,7 +45,7 @@ fn on_virtual_time(jobs: &[Job]) -> Outcome {
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// The published jobs, for as many threads.
+/// The jobs of published measurements, for `numjobs` threads.
 fn published(numjobs: u32, runtime: Duration) -> [Job; 4] {
     let each = |job: Job| Job { numjobs, ..timed(job, runtime) };
     let quick = blkmq_workbench::job::Measure { lat: false, clat: false, slat: false };
@@ -274,7 +274,7 @@ fn on_threads_time_and_waiting_are_what_the_machine_says() {
         let wall = begun.elapsed().as_nanos() as u64;
         assert!(outcome.elapsed_ns <= wall, "{} of {wall}", outcome.elapsed_ns);
         for job in &outcome.jobs {
-            // A tick of the kernel is 10 ms at most.
+            // A tick of the kernel takes at most 10 ms.
             assert!((20_000_000..=outcome.elapsed_ns).contains(&job.runtime_ns), "{}", job.runtime_ns);
             assert!(job.usage.cpu_ns > 0 && job.usage.cpu_ns <= wall);
             assert!(job.usage.usr_ns + job.usage.sys_ns <= wall + 20_000_000);

@@ -29,7 +29,8 @@ fn operations_allocate_nothing() {
         Job { order: Order::Sequential { skip: 0 }, ..base },
     ];
     for job in jobs {
-        // All there is to be had once: buffers, lists that grow, the histograms' first lines.
+        // 2000 operations allocate all that is allocated once: buffers, lists that grow, the first lines of the
+        // histograms.
         let (some, many) = (allocated_in(&job, 2000), allocated_in(&job, 20_000));
         assert_ne!(some, 0, "the allocator counts");
         assert_eq!(some, many, "{job:?}");

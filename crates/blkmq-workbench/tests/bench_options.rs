@@ -1,5 +1,4 @@
-//! What each option of a job does, on virtual time. Each test was seen to fail with the line that obeys the option
-//! taken out.
+//! What each option of a job does, on virtual time. Each test is red if the line that obeys its option is taken out.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -12,7 +11,7 @@ use blkmq_workbench::job::{
     BlockSize, ByDirection, Direction, Distribution, Extent, Job, Operations, Order, RateProcess, Verify,
 };
 
-/// Each request takes 10 us, and 64 go at once.
+/// A device on which each request takes 10 us, 64 at a time.
 const TIMED: &str = "null,irqmode=2,completion_nsec=10us,hw_queue_depth=64,poll_queues=0,size=1G";
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -148,7 +147,7 @@ fn a_rate_is_kept() {
     assert!((1023..=1025).contains(&bytes.ios()), "{} of 1024 a second", bytes.ios());
     let samples = bytes.direction(Direction::Read).samples.iter().take(10).map(|sample| sample.ios);
     assert!(samples.clone().all(|ios| (101..=104).contains(&ios)), "{:?}", samples.collect::<Vec<_>>());
-    // A direction that is capped holds up neither one that is not nor one with another cap; the mixture yields.
+    // A direction with a cap holds up no other direction, with or without a cap; instead the mixture changes.
     let both = |read, write| {
         let mixed = Job { operations: Operations::ReadWrite { read_percent: 75 }, ..reads() };
         let rate_iops = ByDirection { read, write, trim: None };
@@ -191,12 +190,12 @@ fn a_job_thinks_between_blocks() {
     assert_eq!(thinking(1, false, 1), 991);
     assert_eq!(thinking(10, false, 1), 9100);
     assert_eq!(thinking(10, true, 1), 9100);
-    // Ten at a time take as long as one.
+    // Ten operations at a time take as long as one.
     assert_eq!(thinking(10, true, 10), 9910);
     let by_time = Job { thinktime: MS, thinktime_iotime: 9 * MS, ..reads() };
     let ios = outcome(timed(SECOND, by_time)).ios();
     assert!((89_900..=90_100).contains(&ios), "{ios} in nine tenths of a second");
-    // What is not done while thinking is made up for, unless it is not to be.
+    // A job makes up for think time, unless `rate_ignore_thinktime` says otherwise.
     let made_up = |rate_ignore_thinktime| {
         let rate_iops = ByDirection::all(Some(1000));
         let job = Job { rate_iops, rate_ignore_thinktime, thinktime: 50 * MS, thinktime_blocks: 100, ..reads() };
@@ -213,7 +212,7 @@ fn nothing_of_the_ramp_is_counted() {
     let mut bench = Bench::over(driver, &[ramped], &setup()).expect("it fits");
     let outcome = bench.run(&Control::default()).expect("it runs");
     let job = &outcome.jobs[0];
-    // Those that complete at the moment at which the ramp ends may count.
+    // Operations that complete at the moment at which the ramp ends may count.
     assert!((800_000..800_008).contains(&job.ios()), "{}", job.ios());
     assert_eq!((job.runtime_ns, outcome.elapsed_ns), (1_000_000_000, 1_500_000_000));
     assert_eq!(job.direction(Direction::Read).latency.count(), job.ios());
@@ -245,7 +244,7 @@ fn a_mixture_has_its_shares() {
         assert!((share - f64::from(read_percent)).abs() < 2.0, "{share} % of {read_percent} %");
         assert_eq!(mixed.ios(), 20_000);
     }
-    // Reads and writes go through the area each for itself.
+    // Reads and writes each go through the area by themselves.
     let both = done(Job { number_ios: Some(100), ..job(Operations::ReadWrite { read_percent: 50 }, SEQUENTIAL) });
     for op in [Op::Read, Op::Write] {
         let sectors: Vec<u64> = both.iter().filter(|done| done.op == op).map(|done| done.sector).collect();
@@ -351,7 +350,7 @@ fn a_distribution_prefers_some_blocks() {
         counts[..100].iter().sum::<u64>() as f64 / 20_000.0
     };
     assert!(top(Distribution::Random) < 0.2);
-    // The sum of 1/k up to 100, by that up to 1000.
+    // The sum of 1/k for k up to 100, divided by that for k up to 1000.
     let zipf = top(Distribution::Zipf { theta: 0.999 });
     assert!((zipf - 5.19 / 7.49).abs() < 0.02, "{zipf}");
     let pareto = top(Distribution::Pareto { h: 0.1 });
@@ -434,7 +433,7 @@ fn time_does_not_end_what_is_to_be_read_back() {
         assert_eq!(ios(job, Direction::Write), ios(job, Direction::Read), "an area of {area} bytes");
         assert!(ios(job, Direction::Write) >= 50, "{}", ios(job, Direction::Write));
         for direction in [Direction::Read, Direction::Write] {
-            // One at a time, and each pass is read back before the next one begins.
+            // One operation at a time, and each pass is read back before the next pass begins.
             let (ios, runtime_ns) = (ios(job, direction), job.direction(direction).runtime_ns);
             assert_eq!(runtime_ns, ios * 10_000, "{direction:?} in an area of {area} bytes");
         }
@@ -492,13 +491,13 @@ fn the_least_number_of_completions_is_waited_for() {
     let most = |min, max| {
         let job = Job { iodepth_batch_complete_min: min, iodepth_batch_complete_max: max, ..depth(16, reads()) };
         let outcome = outcome(Job { number_ios: Some(1600), ..job });
-        // At the end all that are left are taken at once.
+        // At the end the job takes all completions that are left at once.
         outcome.depth_complete.levels().iter().rposition(|count| *count > 1)
     };
     assert_eq!(most(1, 1), Some(0));
     assert_eq!(most(8, 8), Some(3));
     assert_eq!(most(1, 16), Some(4), "all sixteen are over at once");
     let low = Job { iodepth: 16, iodepth_low: 4, iodepth_batch_submit: 16, number_ios: Some(1600), ..reads() };
-    // It refills from four, so twelve are submitted together, after the first sixteen.
+    // The job submits again when four are outstanding, so twelve are submitted together after the first sixteen.
     assert_eq!(outcome(low).depth_submit.levels(), [0, 0, 0, 132, 1, 0, 0]);
 }

@@ -1,5 +1,5 @@
-//! What mq-deadline leaves of a reader's latency beside a flood of writes, on the model of an SSD and on virtual time,
-//! so that every figure is the same each time. `docs/flood.md` shows the whole table.
+//! A reader's latency under mq-deadline, beside a flood of writes, on the model of an SSD. On virtual time every figure
+//! is the same each time. `docs/flood.md` shows the whole table.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use blkmq_workbench::{JobFile, Mode, System};
 const THREADS: &str = include_str!("../jobs/flood.fio");
 const DEEP: &str = include_str!("../jobs/flood-deep.fio");
 
-/// The SSD collects garbage for most of it.
+/// How long each flood runs. For most of this time the SSD collects garbage.
 const RUNTIME: Duration = Duration::from_secs(1);
 
 /// The reader's p99 in nanoseconds, and the writers' bytes a second.
@@ -32,8 +32,8 @@ fn flood(job: &str, device: &str, scheduler: &str, settings: &[(&str, &str)]) ->
     (p99, written)
 }
 
-/// By default the scheduler sees everything that waits. Red if the scheduler is given only Linux's 64 requests for this
-/// device, or if mq-deadline takes writes first: the reader then gets only two reads done.
+/// Red if the scheduler gets only Linux's 64 requests for this device and not everything that waits, or if mq-deadline
+/// takes writes first: the reader then gets only two reads done.
 #[test]
 fn mq_deadline_keeps_a_reader_below_a_fifth_of_what_many_threads_make_of_it() {
     for seed in 0..3 {
@@ -45,8 +45,8 @@ fn mq_deadline_keeps_a_reader_below_a_fifth_of_what_many_threads_make_of_it() {
     }
 }
 
-/// Submitters take turns to get room in the scheduler, and the reader is one of them. With 64 requests, which is
-/// Linux's default for this device, mq-deadline helps as little as it did in measurements of Linux.
+/// Red if the reader gets room in the scheduler before the writers. Submitters take turns to get room. So with 64
+/// requests, Linux's default for this device, mq-deadline helps as little as it did in measurements of Linux.
 #[test]
 fn without_room_for_the_flood_mq_deadline_has_nothing_to_choose_from() {
     let device = "ssd,hw_queue_depth=32";
@@ -55,8 +55,8 @@ fn without_room_for_the_flood_mq_deadline_has_nothing_to_choose_from() {
     assert!(2 * kept > none, "{kept} ns, and {none} ns without a scheduler: docs/flood.md says otherwise");
 }
 
-/// Without a scheduler submitters take turns, so four submitters cannot keep a fifth from the device, however much each
-/// of them has waiting. Red if the software queues are emptied one after the other.
+/// Red if the software queues are emptied one after the other. Without a scheduler submitters take turns, so four
+/// submitters cannot keep a fifth from the device, however many requests each of them has waiting.
 #[test]
 fn without_a_scheduler_submitters_take_turns() {
     let device = "ssd,hw_queue_depth=32";

@@ -1,4 +1,4 @@
-//! What the readers say of bad input: one line that says where and why, and never a panic.
+//! What the readers of files say about bad input: one line with the place and the reason, and never a panic.
 //!
 //! The random tests print their seed and take another from `BLKMQ_SEED`, their length from `BLKMQ_CASES`.
 
@@ -51,7 +51,8 @@ fn complaint(trace: &[u8]) -> String {
     text
 }
 
-/// Cut anywhere: the records before the cut are read, and the error says where the cut one starts.
+/// Red if, for a trace that is cut at any byte, the records before the cut are not read, or if the error does not say
+/// where the cut record starts.
 #[test]
 fn a_trace_cut_at_any_byte_is_told_by_the_record_it_was_cut_in() {
     let trace = recording("trace.blktrace.0");
@@ -173,9 +174,8 @@ fn classes_that_cannot_be_read_name_the_line_and_the_word() {
     }
 }
 
-/// Words of a recording with a few of them overwritten by others: the reader must take or refuse it, and a replay of
-/// whatever it takes must make one choice for each issue. Played, each operation is
-/// either done or refused.
+/// A few words of a recording are overwritten by others. Red if the reader panics, if a replay of what the reader takes
+/// does not make one choice for each issue, or if an operation that is played is neither done nor refused.
 #[test]
 fn spoilt_traces_are_refused_or_replayed() {
     let trace = recording("trace.blktrace.0")[..40_000].to_vec();
@@ -189,7 +189,7 @@ fn spoilt_traces_are_refused_or_replayed() {
             for (at, word) in spoil {
                 trace[4 * at..4 * at + 4].copy_from_slice(&word.to_le_bytes());
             }
-            // What can be read of a broken trace is replayed too, so that the replay meets more than whole ones.
+            // The readable part of a broken trace is replayed too, so that the replay meets more than whole traces.
             let events = blktrace::Records::new(&trace[..cut]).map_while(Result::ok).collect();
             let events = blktrace::merge(vec![events]);
             let settings = Settings::parse("queue.txt", &queue).unwrap();
@@ -205,7 +205,7 @@ fn spoilt_traces_are_refused_or_replayed() {
         .unwrap();
 }
 
-/// Any text, and the text of a recording with a piece replaced.
+/// Red if any text, or the text of a recording with a piece replaced, is neither refused nor applied.
 #[test]
 fn any_settings_are_refused_or_applied() {
     let queue = queue();

@@ -16,8 +16,8 @@ fn sleep_until(seconds: u64) {
     thread::sleep(Duration::from_nanos((seconds * 1_000_000_000).saturating_sub(time::now())));
 }
 
-/// The busy time, in ms, of a queue whose statistics are off. Nothing happens for a second. Then two clients submit a
-/// few requests while another thread calls `act`. This repeats.
+/// The busy time, in ms, of a queue whose statistics are off. In each round nothing happens for a second, and then two
+/// clients submit a few requests while another thread calls `act`.
 fn busy_ms(seed: u64, act: fn(&Arc<RequestQueue>)) -> u64 {
     let (told, heard) = std::sync::mpsc::channel();
     let ended = run(Box::new(Uniform::new(Random::new(seed), 8)), Options::default(), move || {
@@ -44,7 +44,7 @@ fn busy_ms(seed: u64, act: fn(&Arc<RequestQueue>)) -> u64 {
             act(&q);
         }
         clients.into_iter().for_each(|client| client.join().expect("it does not panic"));
-        told.send(q.stat().io_ticks).expect("somebody listens");
+        told.send(q.stat().io_ticks).expect("the test listens");
     });
     assert!(matches!(ended, Ended::Finished), "seed {seed}: {ended:?}");
     heard.recv().expect("it was told")
@@ -59,8 +59,8 @@ fn who_reads_counts_no_time_as_busy_while_the_statistics_are_off() {
     }
 }
 
-/// Red if the statistics are switched on and the time before is not closed off. The statistics are on for a moment in
-/// each round, at most a tick.
+/// Red if the time before the statistics are switched on counts as busy. In each round the statistics are on for a
+/// moment, at most a tick.
 #[test]
 fn the_time_before_the_statistics_are_switched_on_is_not_busy() {
     for seed in 0..20 {

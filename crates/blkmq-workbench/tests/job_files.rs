@@ -1,4 +1,4 @@
-//! The job files that blkmq is judged by, those that come with fio, and random ones that fio itself judges.
+//! The job files of published measurements, those that come with fio, and random ones that fio itself judges.
 //!
 //! The random test prints its seed and takes another from `BLKMQ_SEED`, its length from `BLKMQ_CASES`.
 
@@ -140,7 +140,8 @@ fn merging() {
     assert_eq!(without_effect, ["direct"]);
 }
 
-/// The files of fio-examples 3.33, and the option or engine for whose lack blkmq refuses each; "" if it accepts it.
+/// The files of fio-examples 3.33. For each the option or engine that blkmq lacks, so that it refuses the file; "" if
+/// it accepts the file.
 const VERDICTS: &[(&str, &str)] = &[
     ("1mbs_clients.fio", "rate_min"),
     ("aio-read.fio", ""),
@@ -230,7 +231,7 @@ const VERDICTS: &[(&str, &str)] = &[
     ("zipf.fio", ""),
 ];
 
-/// Each file is accepted, or refused by the name of what blkmq lacks.
+/// Red if a file is not accepted as the table says, or is refused for another reason.
 #[test]
 fn examples_of_fio() {
     let Ok(folder) = fs::read_dir(EXAMPLES) else {
@@ -249,7 +250,7 @@ fn examples_of_fio() {
             Err(error) => {
                 let error = error.to_string();
                 assert!(error.starts_with(&format!("{name}: line ")), "{error}");
-                // What it lacks is the first name in quotes.
+                // The first name in quotes is what blkmq lacks.
                 error.split('\'').nth(1).unwrap_or_else(|| panic!("{error}")).to_owned()
             }
         };
@@ -319,7 +320,7 @@ fn fio_accepts_what_we_accept() {
         rng_algorithm: RngAlgorithm::ChaCha,
         rng_seed: RngSeed::Fixed(seed),
         failure_persistence: None,
-        // Each attempt starts fio.
+        // Few, because each attempt starts fio.
         max_shrink_iters: 64,
         ..Config::default()
     });
@@ -335,7 +336,7 @@ fn fio_accepts_what_we_accept() {
         }
         Ok(())
     });
-    // It may be there or not: which, is no matter of this test.
+    // It does not matter whether the file exists.
     drop(fs::remove_file(&path));
     result.unwrap_or_else(|error| panic!("{error}"));
     assert!(accepted.get() * 5 > cases, "only {} of {cases} were accepted: the lines judge nothing", accepted.get());

@@ -1,4 +1,4 @@
-//! The fine print of a replay, on traces written by hand: when a choice is made, and what it is made from.
+//! The rules of a replay, on traces written by hand: when a choice is made, and from which requests.
 
 use blkmq_workbench::{Classes, Settings, blktrace, order};
 
@@ -31,8 +31,9 @@ impl Choices for Trace {
     }
 }
 
-/// Of four announced requests one merges, so the plug is done with the third insertion. The choice behind the first
-/// issue is made then, before a bio moves the last request to 150: without counting the merge, 150 would be chosen.
+/// Red if the merge does not count: of four announced requests one merges, so the third insertion ends the plug. The
+/// choice after the first issue is made then, before a bio moves the last request to 150. Otherwise 150 would be
+/// chosen.
 #[test]
 fn a_request_that_merges_as_its_plug_is_emptied_counts_as_inserted() {
     let trace = Trace::default().add(1, "U", 0, 4).add(1, "I", 100, 8).add(1, "M", 108, 8);
@@ -41,8 +42,8 @@ fn a_request_that_merges_as_its_plug_is_emptied_counts_as_inserted() {
     assert_eq!(trace.choices(), "100R 200R 150R");
 }
 
-/// More requests are announced than are inserted before the task does something else: the announcement is none, and the
-/// plug ends with the issue. If it were believed, the choice behind that would wait until 150 is there.
+/// Red if an announcement counts although its task does something else before it has inserted that many requests. The
+/// plug ends with the issue. Otherwise the choice after the issue would wait until 150 is there.
 #[test]
 fn an_announcement_that_the_trace_contradicts_is_none() {
     let trace = Trace::default().add(1, "U", 0, 9).add(1, "I", 100, 8).add(1, "I", 200, 8).add(1, "I", 300, 8);
@@ -51,7 +52,8 @@ fn an_announcement_that_the_trace_contradicts_is_none() {
     assert_eq!(trace.choices(), "100R 200R 150R");
 }
 
-/// The choice is made from all that the plug held: the lower sector is first though it was inserted last.
+/// Red if the choice is made before the whole plug is inserted: the lower sector goes first, although it was inserted
+/// last.
 #[test]
 fn a_plug_is_inserted_whole_before_the_choice() {
     let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 8, 8);
@@ -64,14 +66,15 @@ fn a_completion_and_another_cpu_do_not_cut_a_plug_in_two() {
     assert_eq!(trace.add(1, "I", 8, 8).add(1, "D", 8, 8).add(1, "D", 100, 8).choices(), "8R 100R");
 }
 
-/// The first plug's request is kept aside, and the second plug cannot take its place.
+/// Red if the second plug changes the choice, which was made after the first plug.
 #[test]
 fn a_choice_is_made_after_the_first_plug_and_kept() {
     let trace = Trace::default().add(1, "U", 0, 1).add(1, "I", 100, 8).add(1, "U", 0, 1).add(1, "I", 8, 8);
     assert_eq!(trace.add(1, "D", 100, 8).add(1, "D", 8, 8).choices(), "100R 8R");
 }
 
-/// The insertions of a plug hold the scheduler's lock, so the look-ahead of an issue in their midst comes after them.
+/// Red if the choice after an issue is made while a plug is being inserted: the insertions hold the scheduler's lock,
+/// so the choice comes after them.
 #[test]
 fn an_issue_amid_insertions_looks_ahead_after_them() {
     let trace = Trace::default().add(1, "U", 0, 1).add(1, "I", 0, 8).add(1, "U", 0, 2).add(1, "I", 100, 8);
@@ -79,7 +82,8 @@ fn an_issue_amid_insertions_looks_ahead_after_them() {
     assert_eq!(trace.choices(), "0R 8R 100R");
 }
 
-/// A plug that announced two requests, of which one merged while it was inserted: the task's next step ends it.
+/// Red if a plug does not end when its task does something else: of two announced requests one merged during the
+/// insertion.
 #[test]
 fn a_plug_ends_when_its_task_does_something_else() {
     let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "Q", 8, 8);
@@ -95,7 +99,7 @@ fn unannounced_insertions_in_a_row_are_one_plug_of_their_task() {
     assert_eq!(two.choices(), "100R 8R");
 }
 
-/// The look-ahead is made right after an issue: what is inserted later comes too late for it.
+/// Red if the choice after an issue waits for the next insertion, which comes too late for that choice.
 #[test]
 fn the_next_choice_is_made_right_after_an_issue() {
     let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 300, 8).add(1, "D", 100, 8);
@@ -107,13 +111,13 @@ fn the_next_choice_is_made_right_after_an_issue() {
 fn back_and_front_merges_move_the_ends_of_a_waiting_request() {
     let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8);
     let trace = trace.add(1, "Q", 108, 8).add(1, "M", 108, 8).add(1, "Q", 92, 8).add(1, "F", 92, 8);
-    // From the end of the first request, 112 is passed over by the second one, which ends at 116, and comes last.
+    // The batch goes on from the end of the second request, which is 116. So 120 goes next, and 112 comes last.
     let trace = trace.add(1, "I", 112, 8).add(1, "I", 120, 8);
     let trace = trace.add(1, "D", 0, 8).add(1, "D", 92, 24).add(1, "D", 120, 8).add(1, "D", 112, 8);
     assert_eq!(trace.choices(), "0R 92R 120R 112R");
 }
 
-/// The knob says what to look for, and a replay looks for nothing.
+/// Red if a replay obeys the knob, which says what a scheduler looks for: a replay looks for no merges.
 #[test]
 fn front_merges_are_applied_whatever_the_knob_says() {
     let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 200, 8);
@@ -122,8 +126,8 @@ fn front_merges_are_applied_whatever_the_knob_says() {
     assert_eq!(trace.choices_under(&format!("{SETTINGS}front_merges 0\n")), "0R 92R 200R");
 }
 
-/// The merge of a request that its task still has plugged must not move the waiting one that ends at the same place:
-/// from 116 the next one is 118, while from 124 it would be the oldest, 108.
+/// Red if a merge into a request in a task's plug changes the waiting request that ends at the same place. After 116
+/// the next request is 118; after 124 it would be 108, the oldest.
 #[test]
 fn a_merge_into_a_plugged_request_is_none_of_the_schedulers() {
     let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 16);
@@ -133,8 +137,8 @@ fn a_merge_into_a_plugged_request_is_none_of_the_schedulers() {
     assert_eq!(trace.choices(), "0R 100R 118R 108R");
 }
 
-/// A request that left its plug without being inserted takes no later merge: that of 108 goes to the waiting request,
-/// which then ends at 116, beyond 110.
+/// Red if a request that left its plug without being inserted takes a later merge. The merge of 108 goes to the waiting
+/// request, which then ends at 116, beyond 110.
 #[test]
 fn what_was_issued_from_a_plug_is_no_longer_in_it() {
     let trace = Trace::default().add(1, "Gw", 100, 8).add(1, "Dw", 100, 8);
@@ -144,7 +148,8 @@ fn what_was_issued_from_a_plug_is_no_longer_in_it() {
     assert_eq!(trace.choices(), "- 0W 100W 90W 110W");
 }
 
-/// A request merged as it left its plug; the bio behind it finds it in the waiting one, which then ends beyond 118.
+/// Red if a request that merged as it left its plug still counts as in the plug. The next bio joins the waiting
+/// request, which then ends beyond 118.
 #[test]
 fn what_merged_out_of_a_plug_is_no_longer_in_it() {
     let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8);
@@ -153,7 +158,8 @@ fn what_merged_out_of_a_plug_is_no_longer_in_it() {
     assert_eq!(trace.add(1, "D", 100, 24).add(1, "D", 90, 4).add(1, "D", 118, 4).choices(), "0R 100R 90R 118R");
 }
 
-/// Of two requests that end where a bio begins, the younger one takes it, and then ends at 116, beyond 110.
+/// Red if, of two requests that end where a bio begins, the older one takes the bio. The newer one then ends at 116,
+/// beyond 110.
 #[test]
 fn a_bio_joins_the_youngest_request_that_fits() {
     let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 92, 16);
@@ -162,7 +168,8 @@ fn a_bio_joins_the_youngest_request_that_fits() {
     assert_eq!(trace.choices(), "0R 92R 100R 110R");
 }
 
-/// We keep 8 aside while Linux takes 100, so a bio can still join 8, which then ends at 24, beyond 20.
+/// Red if a merge into a request that only our scheduler chose is lost. We keep 8 aside while Linux takes 100, so a bio
+/// can still join 8, which then ends at 24, beyond 20.
 #[test]
 fn a_merge_into_what_only_we_chose_is_kept_for_when_it_is_taken_back() {
     let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 8, 8);
@@ -180,13 +187,13 @@ fn two_waiting_requests_become_one_only_if_the_trace_says_so() {
     };
     let apart = gap().add(1, "D", 0, 8).add(1, "D", 100, 16).add(1, "D", 116, 8);
     assert_eq!(apart.choices(), "0R 100R 116R");
-    // The second merge carries the place of the request that was absorbed; what is issued next is inserted later.
+    // The second merge carries the place of the absorbed request. The request that is issued next is inserted later.
     let joined = gap().add(1, "M", 116, 8).add(1, "D", 0, 8).add(1, "D", 100, 24).add(1, "I", 50, 8).add(1, "D", 50, 8);
     assert_eq!(joined.choices(), "0R 100R 50R");
 }
 
-/// The bio that fills the gap joins the front of the request inserted last, which the one before it then absorbs: the
-/// second merge carries the place of the request as it has grown.
+/// Red if the second merge does not find the request that has grown. The bio in the gap joins the front of the request
+/// that was inserted last. Then the request before it absorbs that request, under its new place.
 #[test]
 fn a_request_that_grew_to_the_front_is_absorbed_by_the_one_before_it() {
     let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 116, 8);
@@ -195,7 +202,8 @@ fn a_request_that_grew_to_the_front_is_absorbed_by_the_one_before_it() {
     assert_eq!(trace.choices(), "0R 100R 50R");
 }
 
-/// A plugged request joins the end of 108, which then joins the end of 100: Linux looks on from what has grown.
+/// Red if a request that has taken in a plugged one cannot be absorbed itself: 116 joins the end of 108, which then
+/// joins the end of 100.
 #[test]
 fn a_request_that_took_a_plugged_one_in_is_absorbed_by_the_one_before_it() {
     let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 100, 8).add(1, "I", 108, 8);
@@ -204,7 +212,8 @@ fn a_request_that_took_a_plugged_one_in_is_absorbed_by_the_one_before_it() {
     assert_eq!(trace.choices(), "0R 100R 50R");
 }
 
-/// Linux joins a plugged request only to the end of another, be it that the request inserted last begins where it ends.
+/// Red if a plugged request joins the beginning of a waiting one: Linux joins it only to the end of another, even if
+/// the request that was inserted last begins where the plugged one ends.
 #[test]
 fn a_plugged_request_joins_the_end_of_another_rather_than_the_beginning() {
     let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 92, 8).add(1, "I", 108, 8);
@@ -213,7 +222,7 @@ fn a_plugged_request_joins_the_end_of_another_rather_than_the_beginning() {
     assert_eq!(trace.choices(), "0R 92R 108R");
 }
 
-/// Two plugged requests merge one after the other; the second has the place of one that waits, which goes on waiting.
+/// Red if a plugged request that merges is taken for the waiting request at the same place, which must go on waiting.
 #[test]
 fn a_plugged_request_is_not_taken_for_a_waiting_one_at_its_place() {
     let trace = Trace::default().add(1, "I", 0, 8).add(1, "Q", 0, 0).add(1, "I", 108, 8).add(1, "I", 92, 8);
@@ -222,8 +231,8 @@ fn a_plugged_request_is_not_taken_for_a_waiting_one_at_its_place() {
     assert_eq!(trace.choices(), "0R 92R 108R");
 }
 
-/// We keep 16 aside while Linux takes 100, so 16 can still be absorbed, and must not wait on as if nothing had
-/// happened.
+/// Red if a request that only our scheduler chose is not absorbed. We keep 16 aside while Linux takes 100, so 16 can
+/// still be absorbed, and then no longer waits.
 #[test]
 fn what_only_we_chose_can_be_absorbed() {
     let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "I", 16, 8).add(1, "U", 0, 1);
@@ -232,22 +241,24 @@ fn what_only_we_chose_can_be_absorbed() {
     assert_eq!(trace.choices(), "16R 0R 10R");
 }
 
-/// A scheduler begins in a batch of writes, so the write goes first though the read is older.
+/// Red if a read is taken for a write at the same sector. A scheduler begins in a batch of writes, so the write goes
+/// first, although the read is older.
 #[test]
 fn reads_and_writes_at_the_same_sector_are_told_apart() {
     let trace = Trace::default().add(1, "U", 0, 2).add(1, "I", 100, 8).add(1, "Iw", 100, 8);
     assert_eq!(trace.add(1, "Dw", 100, 8).add(1, "D", 100, 8).choices(), "100W 100R");
 }
 
-/// What never was in the scheduler is no choice of it, and does not take the place of the one it made.
+/// Red if an issue of a request that never was in the scheduler counts as a choice, or replaces the choice that was
+/// made.
 #[test]
 fn an_issue_that_was_never_inserted_leaves_the_choice_standing() {
     let trace = Trace::default().add(1, "I", 100, 8).add(1, "Dw", 0, 0).add(1, "D", 100, 8);
     assert_eq!(trace.choices(), "- 100R");
 }
 
-/// Linux takes another than the lowest sector. Our own choice is taken back, and is chosen when its turn comes: at the
-/// end of the tree, as it lies before the request that Linux took.
+/// Red if our choice is not taken back when Linux takes another request than the lowest sector. Our choice then goes
+/// last, because it lies before the request that Linux took.
 #[test]
 fn after_a_disagreement_the_replay_follows_linux() {
     let trace = Trace::default().add(1, "U", 0, 3).add(1, "I", 8, 8).add(1, "I", 200, 8).add(1, "I", 300, 8);
@@ -255,8 +266,8 @@ fn after_a_disagreement_the_replay_follows_linux() {
     assert_eq!(trace.choices(), "8R 300R 8R");
 }
 
-/// The trace says that the bio went in front of 116, though it would fit behind 100 too. Red if our scheduler is left
-/// to find a place for it: it would grow 100 to 116.
+/// Red if our scheduler finds the place for a bio: it would add it to 100. The trace says that the bio went in front of
+/// 116.
 #[test]
 fn a_front_merge_is_no_back_merge_though_one_would_fit() {
     let trace = Trace::default().add(1, "U", 0, 4).add(1, "I", 0, 8).add(1, "I", 100, 8).add(1, "I", 116, 8);

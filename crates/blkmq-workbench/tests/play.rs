@@ -43,13 +43,13 @@ fn run(trace: &Trace, device: &str, scheduler: &str, speed: Speed) -> Outcome {
 
 const AS_TRACED: Speed = Speed::Scaled(1.0);
 
-/// Median and longest latency in microseconds; exact, as the numbers have no more than four digits.
+/// Median and longest latency in microseconds. They are exact, because the numbers have at most four digits.
 fn latency(latencies: &blkmq_workbench::Latencies, kind: &str) -> (u64, u64) {
     let found = latencies.percentiles(kind).unwrap_or_else(|| panic!("there was no {kind}"));
     (found.p50.div_ceil(100) / 10, found.max.div_ceil(100) / 10)
 }
 
-/// Three reads that nothing can merge, at once.
+/// Three reads at once, which cannot merge.
 fn three_reads() -> Trace {
     let trace = Trace::default().add(1, "Q", 0, 8).add(1, "G", 0, 8).add(1, "P", 0, 0);
     trace.at(1).add(1, "Q", 100, 8).at(1).add(1, "Q", 200, 8).at(1).add(1, "U", 0, 3)
@@ -79,12 +79,12 @@ fn speed_scales_the_times_between_operations() {
         let outcome = run(&two_reads(), SLOW, "none", speed.parse().expect("a number above 0 is a speed"));
         assert_eq!(outcome.duration, (us + TAKES) * 1000, "{speed}");
     }
-    // At four times the speed the second one comes after 250 us and waits as long again.
+    // At four times the speed the second read comes after 250 us and then waits for 250 us.
     let outcome = run(&two_reads(), SLOW, "none", Speed::Scaled(4.0));
     assert_eq!(latency(&outcome.latencies, "read"), (TAKES, TAKES + 250));
 }
 
-/// Without waiting, a process has no more outstanding than it had in the trace: here one, and three.
+/// Red if with speed `max` a process has more operations outstanding than in the trace: one, and three.
 #[test]
 fn as_fast_as_the_device_takes_it_keeps_the_traced_number_outstanding() {
     let outcome = run(&two_reads(), SLOW, "none", Speed::Max);
@@ -93,7 +93,8 @@ fn as_fast_as_the_device_takes_it_keeps_the_traced_number_outstanding() {
     assert_eq!(latency(&outcome.latencies, "read"), (2 * TAKES, 3 * TAKES));
 }
 
-/// Two reads that touch, of one plug or of two; each time both are submitted before the device answers.
+/// Red if two reads that touch merge in a plug although they came in two plugs, or do not although they came in one. In
+/// both cases both are submitted before the device answers.
 #[test]
 fn a_plug_of_the_trace_is_a_plug_here() {
     let one = Trace::default().add(1, "Q", 0, 8).add(1, "Q", 8, 8).add(1, "U", 0, 2);
@@ -115,7 +116,8 @@ fn speeds_are_numbers_above_zero_or_max() {
     }
 }
 
-/// While the device is busy with a read, two writes and then a read arrive: mq-deadline lets the read pass.
+/// Red if mq-deadline, or the class of a request, has no effect. While the device is busy with a read, two writes and
+/// then a read arrive, and mq-deadline lets the read go first.
 #[test]
 fn the_scheduler_decides_who_waits() {
     let trace = Trace::default().at(1).add(1, "Q", 0, 8).at(2).add(1, "I", 0, 8);
@@ -125,13 +127,14 @@ fn the_scheduler_decides_who_waits() {
     let longest_read = |scheduler| latency(&run(&trace, SLOW, scheduler, AS_TRACED).latencies, "read").1;
     assert_eq!(longest_read("none"), 4 * TAKES - 29);
     assert_eq!(longest_read("mq-deadline"), 2 * TAKES - 29);
-    // In another class the writes go first.
+    // In a higher class the writes go first.
     let load = load(&trace, "100 400 rt\n");
     let outcome = played(&load, &queue(SLOW, "mq-deadline", 64), AS_TRACED);
     assert_eq!(latency(&outcome.latencies, "read").1, 4 * TAKES - 29);
 }
 
-/// What was in one plug under Linux is in one plug here; what was not can only merge in the scheduler.
+/// Red if operations of one plug under Linux are not in one plug here. Other operations can only merge in the
+/// scheduler.
 #[test]
 fn plugs_are_those_of_the_trace() {
     let plugged = Trace::default().add(1, "Qw", 0, 8).add(1, "Gw", 0, 8).add(1, "P", 0, 0).add(1, "Qw", 8, 8);
@@ -148,7 +151,7 @@ fn plugs_are_those_of_the_trace() {
         assert_eq!((stats.merges_plug, stats.merges_insert), merges, "{scheduler}");
     }
     assert_eq!(load(&plugged, "").traced.merges, 2);
-    // The plug was emptied 7 us after the first operation, so that one is over so much later.
+    // The plug was emptied 7 us after the first operation, so the first operation is over 7 us later.
     let outcome = run(&plugged, SLOW, "none", AS_TRACED);
     assert_eq!((outcome.duration, latency(&outcome.latencies, "write").1), ((TAKES + 7) * 1000, TAKES + 7));
 }
@@ -170,7 +173,7 @@ fn what_the_device_cannot_do_is_counted_by_reason() {
     assert_eq!(outcome.completed, 2, "a read and a flush");
     let expected = [(Status::Misaligned, 3), (Status::BeyondEnd, 1), (Status::Unsupported, 1)];
     assert_eq!(outcome.refused, expected);
-    // 256 KiB in requests of 4 KiB need 64 slots; there are so many, and no more.
+    // 256 KiB in requests of 4 KiB need 64 slots, and there are 64.
     let trace = Trace::default().add(1, "Qw", 0, 512).add(1, "Qw", 0, 520).add(1, "Qw", 0, 1 << 22);
     let outcome = run(&trace, "null,max_sectors=8", "none", AS_TRACED);
     assert_eq!((outcome.completed, outcome.refused), (1, vec![(Status::TooLarge, 2)]));
@@ -183,7 +186,8 @@ fn failures_are_counted_by_status() {
     assert_eq!((outcome.completed, outcome.failed), (4, vec![(Status::Medium, 2)]));
 }
 
-/// With two slots, three at once: the third is submitted late, and its latency still counts from when it was due.
+/// Red if the latency of an operation that is submitted late does not count from the time at which it was due: there
+/// are three at once, and two slots.
 #[test]
 fn waiting_for_room_counts_as_latency() {
     let outcome = played(&load(&three_reads(), ""), &queue(SLOW, "none", 2), AS_TRACED);
@@ -191,7 +195,8 @@ fn waiting_for_room_counts_as_latency() {
     assert_eq!(latency(&outcome.latencies, "read"), (2 * TAKES, 3 * TAKES));
 }
 
-/// Completions of merged, split and like operations are told apart; a flush has no place and is matched by itself.
+/// Red if a completion is matched with the wrong one of merged, split or equal operations, or if a flush, which has no
+/// place, is not matched.
 #[test]
 fn latencies_of_the_trace_are_matched_by_place() {
     let traced = |trace: Trace| load(&trace, "").traced;
@@ -236,7 +241,7 @@ fn recording(name: &str) -> Load {
     Load::new(&events, &Classes::parse("classes.txt", &classes).expect("the recording's classes are well formed"))
 }
 
-/// Counted in the recordings by blkparse's summary: bios, merges, requests, completions.
+/// Red if bios, merges, requests or completions of a recording are not as many as blkparse's summary says.
 #[test]
 fn recordings_are_read_whole() {
     for (name, operations, merges, requests, processes) in [
@@ -255,7 +260,8 @@ fn recordings_are_read_whole() {
     }
 }
 
-/// The same trace on virtual time ends the same, to the nanosecond, on devices that queue, refuse and lose requests.
+/// Red if the same trace on virtual time does not end the same, to the nanosecond, on devices that queue, refuse or
+/// lose requests.
 #[test]
 fn virtual_time_repeats_itself() {
     for name in ["mixed", "merge", "prio"] {
@@ -277,7 +283,8 @@ fn virtual_time_repeats_itself() {
     }
 }
 
-/// On a device like the recorded one mq-deadline merges nearly all that Linux merged; `none` has nowhere to.
+/// Red if on a device like the recorded one mq-deadline does not merge nearly all that Linux merged; or if `none`
+/// merges.
 #[test]
 fn sequential_writers_merge_in_the_scheduler_alone() {
     let load = recording("merge");
@@ -300,7 +307,7 @@ fn progress_is_told_while_time_passes() {
     assert!(told.len() >= 3 && told.is_sorted() && told.iter().all(|done| *done < 1391), "{told:?}");
 }
 
-/// The machine's clock: nothing can be said of times, everything of counts.
+/// Red if a count is wrong on the machine's clock. Times are not checked.
 #[test]
 fn the_machines_clock_plays_all_of_it() {
     let q = RequestQueue::builder(spec::open("null").expect("it has defaults")).build().expect("it makes sense");

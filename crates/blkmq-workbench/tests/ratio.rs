@@ -32,7 +32,7 @@ struct Machine {
     noise: f64,
     /// How far the logarithm of the rate drifts from slice to slice.
     drift: f64,
-    /// How much that grows from slice to slice.
+    /// How much the drift grows from slice to slice.
     growth: f64,
     /// How often another program takes a part of a slice.
     stolen: f64,
@@ -57,7 +57,7 @@ fn compare(machine: &Machine, ratio: f64, rounds: usize, random: &mut Random) ->
     turns.ratio(0, 1).expect("there were rounds")
 }
 
-/// Of 100 intervals, 95 hold the true ratio, whatever disturbs the slices and wherever the comparison stops.
+/// Of 100 intervals, 95 contain the true ratio, whatever disturbs the slices and wherever the comparison stops.
 ///
 /// Red if every round starts with A on a machine whose drift grows, and if two rounds are enough.
 #[test]
@@ -92,7 +92,7 @@ fn an_interval_holds_the_true_ratio_as_often_as_it_says() {
     }
 }
 
-/// The interval of a quiet machine ends a comparison early, that of a noisy one late.
+/// Red if a comparison on a quiet machine does not end early, or if one on a noisy machine does not go on.
 #[test]
 fn a_comparison_goes_on_until_its_interval_is_narrow() {
     let mut random = Random(1);
@@ -109,7 +109,7 @@ fn a_comparison_goes_on_until_its_interval_is_narrow() {
     assert!(short.high - short.low > 0.02, "{short:?}");
 }
 
-/// Three variants: each has two slices a round, and no variant always goes first.
+/// Red if one of three variants does not have two slices a round, or if one variant always goes first.
 #[test]
 fn variants_take_turns() {
     let mut turns = Turns::new(3);

@@ -1,4 +1,4 @@
-//! Reports are complete, well-formed, self-contained, and say nothing but what they were given.
+//! Reports are complete, well-formed and self-contained, and contain only what they were given.
 
 use blkmq_workbench::bench::{Bench, ClockKind, Control, JobOutcome, Setup};
 use blkmq_workbench::report::{
@@ -89,7 +89,8 @@ fn it_says_what_it_was_given() {
         assert!(cells.iter().any(|cell| cell == number), "{number} in {cells:?}");
     }
     assert!(cells.iter().any(|cell| cell == "905000 (880500 to 931250)"), "{cells:?}");
-    // Ticks name their unit, so the axis does not; the table's numbers are in one unit, which its head names.
+    // The ticks name their unit, so the axis does not. The table's numbers are in one unit, which the table's head
+    // names.
     let heads = texts(&document, "th");
     assert!(
         ["percentile (%)", "latency (ns)", "IOPS"].iter().all(|head| heads.iter().any(|th| th == head)),
@@ -103,7 +104,7 @@ fn it_says_what_it_was_given() {
     }
 }
 
-/// Red if names are cut to the room beside their bars, which makes them one name.
+/// Red if names are cut to the room beside their bars: two names would look the same.
 #[test]
 fn bars_of_two_names_are_told_apart() {
     let group = |name: &str| Group { name: name.to_owned(), bars: vec![Some(Bar::new(1.0))] };
@@ -119,8 +120,8 @@ fn bars_of_two_names_are_told_apart() {
     assert!(names.iter().all(|name| drawn.contains(name)), "{drawn}");
 }
 
-/// Nothing that a browser would fetch or run: no address but the name of the SVG dialect, no script, no style from
-/// elsewhere.
+/// Red if the page has something that a browser would fetch or run: an address other than the name of the SVG dialect,
+/// a script, or a style from elsewhere.
 #[test]
 fn it_needs_nothing_else() {
     let html = report(vec![section(lines()), section(bars())]).html();
@@ -168,7 +169,7 @@ fn markup_in_a_name_is_text() {
     assert!(texts(&document, "text").iter().any(|text| text.trim() == shown), "axis");
 }
 
-/// A number of any kind, the odd ones often.
+/// A number of any kind; unusual ones are frequent.
 fn any_number() -> impl Strategy<Value = f64> {
     prop_oneof![any::<f64>(), Just(f64::NAN), Just(0.0), -1e3..1e3, 0.0..100.0, 1e5..1e9]
 }
@@ -206,7 +207,8 @@ proptest! {
     }
 }
 
-/// From a run: as many lines as directions that did something, and the distribution's ends are those of the job.
+/// Red if a report of a run does not have a line for each direction that did something, or if the ends of a
+/// distribution are not those of the job.
 #[test]
 fn a_run_shows_its_latencies_and_its_throughput() {
     let text = "[global]\nrw=randrw\nsize=64m\nruntime=3\ntime_based\n[a]\n[b]\nrw=randread\nnorandommap\n";

@@ -10,7 +10,7 @@ use blkmq_vcpu::{CpuId, Ended, Options, Random, Schedule, go_on_for, run, thread
 use blkmq_virtual::driver::spec::open;
 use blkmq_virtual::{Bio, Buffer, Class, Client, IoPriority, Locking, RequestQueue, Submitter};
 
-/// A world in which no thread waits for a timeout is completely over by then, in ns.
+/// By this time, in ns, a world in which no thread waits for a timeout is over.
 const SOON_NS: u64 = 1_000_000_000;
 
 /// Runs `main` under one schedule.
@@ -59,8 +59,8 @@ fn time_for_one_at_a_time(seed: u64, locking: Locking, bypass: bool) -> u64 {
     told.recv().expect("the world was told of")
 }
 
-/// No thread is left waiting for a timeout. Red if a thread that held a tag in vain does not look again at the requests
-/// that found no room meanwhile.
+/// Red if a thread that held a tag without using it does not look again at the requests that found no tag meanwhile:
+/// they would wait for a timeout.
 #[test]
 fn room_that_a_tag_took_in_vain_is_found() {
     for locking in Locking::ALL {
@@ -102,8 +102,8 @@ impl Schedule for InStep {
     }
 }
 
-/// Of two requests, one is with the device for a long time. Another request has to wait for it in the scheduler, and
-/// flushes stand in front of that one. Two threads look at all this, in step.
+/// The device has one of two requests for a long time. The other one waits for it in the scheduler, with flushes in
+/// front of it. Two threads look at all this, in step.
 fn looks_in_step(seed: u64, locking: Locking) -> Ended {
     let mut random = Random::new(seed);
     let line = *random.pick(&[
@@ -140,8 +140,8 @@ fn looks_in_step(seed: u64, locking: Locking) -> Ended {
     })
 }
 
-/// Two threads that hold the last tag in vain, in turn, do not make each other look again for ever. Red if a thread
-/// that looks again because of another thread makes that thread look again in turn, or if such a tag passes the
+/// Red if two threads that in turn hold the last tag without using it make each other look again for ever. A thread
+/// that looks again because of another thread must not make that thread look again. Red too if such a tag passes the
 /// requests on the dispatch list.
 #[test]
 fn two_who_look_in_step_come_to_an_end() {
@@ -158,8 +158,8 @@ fn two_who_look_in_step_come_to_an_end() {
     }
 }
 
-/// A request is with the device for a long time, and another request is held back because of it. A third request is
-/// submitted. Until that is done, another thread polls, in step.
+/// The device has a request for a long time, and the scheduler holds another request back because of it. A third
+/// request is submitted. Until the third request is done, another thread polls, in step.
 fn polls_in_step(seed: u64) -> Ended {
     let mut random = Random::new(seed);
     let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
@@ -193,8 +193,8 @@ fn polls_in_step(seed: u64) -> Ended {
     })
 }
 
-/// A thread that polls does not keep another thread at the scheduler while that one holds requests that it has chosen.
-/// Red if a thread that polls and finds nothing new tells the thread that chooses to look once more.
+/// Red if a thread that polls and finds nothing new tells the thread that chooses to look once more. The poller could
+/// then keep that thread at the scheduler, with requests that it has chosen and not passed on.
 #[test]
 fn who_polls_keeps_nobody_at_the_scheduler() {
     let endless = |seed: &u64| polls_in_step(*seed) != Ended::Finished;
@@ -205,8 +205,8 @@ fn who_polls_keeps_nobody_at_the_scheduler() {
     assert!(found.is_some(), "the test cannot fail");
 }
 
-/// A request is with the device for a second, and another request is held back because of it until a certain time. One
-/// thread looks just before that time. Two threads poll, in step, until the first thread has returned.
+/// The device has a request for a second, and the scheduler holds another request back because of it until a certain
+/// time. One thread looks just before that time. Two threads poll, in step, until the first thread has returned.
 fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
     let mut random = Random::new(seed);
     let pattern: Vec<_> = (0..random.within(1, 4)).map(|_| random.within(1, 9)).collect();
@@ -241,8 +241,8 @@ fn polls_in_step_when_a_time_has_come(seed: u64) -> Ended {
     })
 }
 
-/// Red if a thread that chooses alone, and that is told again and again that a time has come, continues to use the time
-/// at which it came.
+/// Red if a thread that chooses alone, and that is told again and again that a time has come, goes on with the time
+/// that it read when it took the scheduler.
 #[test]
 fn who_chooses_alone_sees_that_a_time_has_come() {
     let endless = |seed: &u64| polls_in_step_when_a_time_has_come(*seed) != Ended::Finished;
@@ -253,9 +253,9 @@ fn who_chooses_alone_sees_that_a_time_has_come() {
     assert!(found.is_some(), "the test cannot fail");
 }
 
-/// A request is with the device for a second, and another request is held back because of it until a certain time. One
-/// thread sleeps until then. Other threads look at about that time, hold the last tag meanwhile, and leave. Returns
-/// when the second request was issued.
+/// The device has a request for a second, and the scheduler holds another request back because of it until a certain
+/// time. One thread sleeps until then. Other threads look at about that time, hold the last tag meanwhile, and leave.
+/// Returns when the second request was issued.
 fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
     let schedule: Box<dyn Schedule> = match seed % 4 {
         0 => Box::new(Uniform::new(Random::new(seed), 5)),
@@ -295,9 +295,8 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
     told.recv().expect("the world was told of")
 }
 
-/// Red if a thread that held the last tag when a time came does not look again with that time. (It is not enough that
-/// it does so only for a thread that lacked the tag: with two other threads, the second may take the tag from the
-/// first.)
+/// Red if a thread that held the last tag when a time came does not look again with that time. It must look again also
+/// if no other thread lacked the tag: of two other threads, the second may take the tag from the first.
 #[test]
 fn what_a_time_lets_go_goes_though_its_tag_was_held() {
     let is_late = |seed: &u64, locking, nr_others| time_of_the_held_back(*seed, locking, nr_others) > SOON_NS / 2;
@@ -317,7 +316,7 @@ fn what_a_time_lets_go_goes_though_its_tag_was_held() {
     assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
 }
 
-/// The same, but the thread that waits submits another request at about that time, and there are more tags. Returns
+/// As above, but the thread that waits submits another request at about that time, and there are more tags. Returns
 /// when the request that was held back was issued.
 fn time_of_the_held_back_beside_another(seed: u64, locking: Locking, nr_queues: u32) -> u64 {
     let schedule: Box<dyn Schedule> = match seed % 3 {
@@ -382,7 +381,7 @@ fn a_time_that_came_while_another_chose_is_not_forgotten() {
     assert!(found.iter().all(Option::is_some), "the test cannot fail: {found:?}");
 }
 
-/// Once it is switched on, lets each CPU in turn make this many steps, or as many as it can.
+/// Once it is switched on, this schedule lets each CPU in turn make this many steps, or as many as it can.
 struct Turns {
     is_on: Arc<AtomicBool>,
     turns: Vec<(CpuId, u32)>,
@@ -402,9 +401,9 @@ impl Schedule for Turns {
     }
 }
 
-/// Two requests are with the device, and a third is held back because of them until a certain time. At about that time
-/// one of the two completes, a flush takes the last tag, and the thread that waits looks. Returns how late the third
-/// request was issued.
+/// The device has two requests, and the scheduler holds a third one back because of them until a certain time. At about
+/// that time one of the two completes, a flush takes the last tag, and the thread that waits looks. Returns how late
+/// the third request was issued.
 fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 {
     let mut random = Random::new(seed);
     let is_on = Arc::new(AtomicBool::new(false));
@@ -470,8 +469,8 @@ fn lateness_beside_a_completion_and_a_flush(seed: u64, locking: Locking) -> u64 
     told.recv().expect("the world was told of")
 }
 
-/// Red if a thread leaves that chooses many requests at a time and finds a request that is held back until a time which
-/// has come since the thread looked at the clock.
+/// Red if a thread that chooses many requests at a time leaves a request behind that was held back until a time which
+/// has come since the thread read the clock.
 #[test]
 fn a_time_that_came_while_others_had_the_tags_is_not_forgotten() {
     let is_late = |seed: &u64, locking| lateness_beside_a_completion_and_a_flush(*seed, locking) > SOON_NS / 4;

@@ -449,7 +449,6 @@ mod tests {
 
     /// Red if a connection comes up, or the size changes, before all sockets are watched: the next try would find one
     /// connection to this server and one to the next.
-    /// connection with this server and one with the next.
     #[test]
     fn all_connections_come_up_or_none() {
         let link = link();

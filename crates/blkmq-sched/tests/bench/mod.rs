@@ -11,7 +11,7 @@ pub(crate) const MS: u64 = 1_000_000;
 /// What [`Bench::dispatch`] gives when the scheduler gives nothing.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Limits that stop no merge, except those that a test means to stop.
+/// Limits that stop no merge. A test changes the limit that it is about.
 pub(crate) const ROOMY: MergeLimits = MergeLimits {
     max_sectors: 1024,
     max_segments: 128,
@@ -93,7 +93,7 @@ impl Bench {
     }
 }
 
-/// Eight sectors in best-effort.
+/// An operation of eight sectors in class best-effort.
 pub(crate) fn of(op: Op, sector: u64) -> Info {
     Info {
         sector,

@@ -1,5 +1,5 @@
-//! mq-deadline as its description tells it, with plain vectors and linear scans. It is slow, and simple enough to be
-//! believed.
+//! mq-deadline as its description says, with plain vectors and linear scans: slow, and simple enough to be checked by
+//! reading.
 
 use blkmq_sched::{Class, Info, InsertAt, Join, Merge, MergeHow, MergeLevel, MergeLimits, Op, RqId, Tally, Time};
 
@@ -244,8 +244,7 @@ impl Model {
         true
     }
 
-    /// The earliest time from `now` on at which dispatch would give a request. It is found by trying each time that may
-    /// matter.
+    /// The earliest time from `now` on at which dispatch would give a request. Each time that may matter is tried.
     pub(crate) fn next_wakeup(&self, now: Time) -> Option<Time> {
         let mut times: Vec<u64> = self.fifo.iter().map(|entry| entry.fifo_time.0).collect();
         let aging = i128::from(self.knobs.prio_aging_expire * MS);

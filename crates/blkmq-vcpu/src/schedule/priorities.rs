@@ -5,7 +5,7 @@ use crate::{CpuId, Random};
 
 /// Priority-change scheduling. It finds bugs that need few but unlikely switches (Burckhardt, Kothari, Musuvathi,
 /// Nagarakatte: "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010). Here change
-/// points come again and again, since a run is long.
+/// points come again and again, because a run is long.
 #[derive(Debug)]
 pub struct Priorities {
     random: Random,

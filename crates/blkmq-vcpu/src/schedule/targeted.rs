@@ -26,7 +26,8 @@ impl Targeted {
 impl Schedule for Targeted {
     fn decide(&mut self, runnable: &[CpuId], from: Option<CpuId>, watched: Option<&'static str>, _: u64) -> Decision {
         if watched.is_some() {
-            // Not after every operation: some bugs need a CPU that makes two such operations in a row.
+            // One operation of four is not followed by a preemption, because some bugs need a CPU that makes two such
+            // operations in a row.
             self.held = from.filter(|_| !self.random.one_in(4)).map(|cpu| (cpu, self.random.within(1, 20)));
         } else if let Some((_, decisions)) = &mut self.held {
             *decisions -= 1;

@@ -4,7 +4,7 @@ pub use std::sync::atomic::Ordering;
 
 use crate::step::step;
 
-/// What can be done with every atomic value, one step each.
+/// The operations of an atomic value. Each is one step.
 macro_rules! operations {
     ($name:ident $(<$t:ident>)?, $value:ty: $($method:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         impl $(<$t>)? $name $(<$t>)? {
@@ -38,10 +38,10 @@ macro_rules! atomic {
                 self.0.get_mut()
             }
 
-            /// Changes the value by a function, in one step: no other CPU changes it between the look and the change.
+            /// Changes the value by a function, in one step: no other CPU changes the value between the load and the
+            /// store.
             ///
-            /// # Errors
-            /// The value, if the function gives none.
+            /// # Errors The value, if the function returns `None`.
             #[inline]
             pub fn fetch_update(
                 &self,

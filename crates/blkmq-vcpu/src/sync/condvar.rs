@@ -76,8 +76,8 @@ impl Condvar {
         }
     }
 
-    /// Wakes the CPU that has waited longest. A CPU whose time has passed does not wait any more, though it may not
-    /// have gone on yet.
+    /// Wakes the CPU that has waited longest. A CPU whose time has passed no longer waits, even if it has not gone on
+    /// yet.
     pub fn notify_one(&self) {
         let mut waiting = self.waiting();
         while !waiting.is_empty() && !wake(waiting.remove(0)) {}

@@ -19,7 +19,7 @@ pub struct Mutex<T> {
 /// The hold of a [`Mutex`]; dropping it lets go.
 pub struct MutexGuard<'a, T> {
     pub(super) mutex: &'a Mutex<T>,
-    /// Taken only by the drop.
+    /// `None` only once the guard has let go.
     value: Option<std::sync::MutexGuard<'a, T>>,
 }
 
@@ -33,7 +33,7 @@ impl<T> Mutex<T> {
         MutexGuard { mutex: self, value: Some(value) }
     }
 
-    /// Takes the lock, when it is free.
+    /// Waits until the lock is free, and takes it.
     ///
     /// # Errors
     /// None: it does not poison. The result has `std`'s form.
@@ -45,8 +45,8 @@ impl<T> Mutex<T> {
             if let Ok(guard) = self.try_lock() {
                 return Ok(guard);
             }
-            // No other CPU went on since the last try, except in the step of that try. So look again before falling
-            // asleep.
+            // Another CPU may have let the lock go in the step of the last try. So the CPU tries again before it
+            // sleeps; between this try and the sleep there is no step.
             match self.value.try_lock() {
                 Err(TryLockError::WouldBlock) => {
                     self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(crate::cpu());

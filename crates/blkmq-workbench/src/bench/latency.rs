@@ -5,7 +5,8 @@ use hdrhistogram::Histogram;
 /// Significant digits of a percentile.
 const DIGITS: u8 = 3;
 
-/// How long operations took, in nanoseconds: least, most and mean exactly, percentiles to three digits.
+/// How long operations took, in nanoseconds. The shortest, the longest and the mean are exact; percentiles have three
+/// digits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Latency {
     histogram: Histogram<u64>,
@@ -33,7 +34,7 @@ impl Latency {
         self.max = self.max.max(ns);
     }
 
-    /// Adds the counts of another one.
+    /// Adds the operations that `other` has counted.
     pub fn add(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("the histogram grows to hold any number");
         self.sum += other.sum;
@@ -47,25 +48,25 @@ impl Latency {
         self.histogram.len()
     }
 
-    /// The shortest, 0 if there was none.
+    /// The shortest latency, 0 if there was none.
     #[must_use]
     pub fn min(&self) -> u64 {
         if self.count() == 0 { 0 } else { self.min }
     }
 
-    /// The longest, 0 if there was none.
+    /// The longest latency, 0 if there was none.
     #[must_use]
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The mean, 0 if there was none.
+    /// The mean latency, 0 if there was none.
     #[must_use]
     pub fn mean(&self) -> f64 {
         if self.count() == 0 { 0.0 } else { self.sum as f64 / self.count() as f64 }
     }
 
-    /// The standard deviation, 0 if there was none.
+    /// The standard deviation of the latencies, 0 if there was none.
     #[must_use]
     pub fn stddev(&self) -> f64 {
         if self.count() == 0 { 0.0 } else { self.histogram.stdev() }

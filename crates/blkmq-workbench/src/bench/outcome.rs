@@ -34,9 +34,9 @@ pub struct JobOutcome {
     pub group: u32,
     /// Nanoseconds during which this thread was measured.
     pub runtime_ns: u64,
-    /// Operations that completed before the job's runtime was over. If the job ended before that, all of its
-    /// operations. This is for rates over a short time: operations that were outstanding at the end of the runtime took
-    /// longer, and would count without their time.
+    /// Operations that completed before the job's runtime was over; all of them if the job ended earlier. This is for
+    /// rates over a short time: an operation that is outstanding at the end of the runtime needs time beyond it, so it
+    /// must not count.
     pub ios_in_time: u64,
     /// Reads, writes and trims, in fio's order.
     pub directions: [DirectionOutcome; 3],
@@ -47,11 +47,11 @@ pub struct JobOutcome {
     pub depth_level: Spread,
     /// How many operations each submission passed on.
     pub depth_submit: Spread,
-    /// How many completions were taken by each look that found some.
+    /// How many completions each poll brought, if it brought any.
     pub depth_complete: Spread,
     /// What the thread used of the machine. All zero on a virtual clock, where all jobs share a thread.
     pub usage: Usage,
-    /// CPU time that the thread spent looking for completions that had not come, in nanoseconds.
+    /// CPU time that the thread spent on polls that found no completion, in nanoseconds.
     pub empty_polls_ns: u64,
     /// Waits that the thread ended: its own waits, and the waits of other threads' requests that it inserted. Empty
     /// unless waits are measured.
@@ -81,7 +81,7 @@ pub struct DirectionOutcome {
     /// [`latency`](Self::latency) that is not spent in the block layer. A merged operation has the times of its
     /// request.
     pub device: Latency,
-    /// How many operations, and how much data, completed in each slice of time. The last slice is shorter than the
+    /// How many operations, and how much data, completed in each slice of time. The last slice may be shorter than the
     /// others.
     pub samples: Vec<Sample>,
 }
@@ -109,7 +109,7 @@ pub struct Spread([u64; 14]);
 pub struct LayerOutcome {
     /// Requests that the driver got, each counted once.
     pub requests: u64,
-    /// Operations that joined another's request.
+    /// Operations that joined another operation's request.
     pub merges: u64,
     /// Operations that jobs completed, and their bytes. The more operations a request consists of, the larger it is.
     pub operations: u64,
@@ -117,7 +117,7 @@ pub struct LayerOutcome {
     pub bytes: u64,
     /// CPU time of the jobs' threads, in nanoseconds.
     pub cpu_ns: u64,
-    /// How much of this CPU time was spent on waiting: waits for the scheduler's lock, and polls that found nothing
+    /// How much of this CPU time was spent on waiting: for the scheduler's lock, and on polls that found no completion
     /// while operations were outstanding.
     pub wait_ns: u64,
     /// What the queue counted during the run.
@@ -284,7 +284,7 @@ impl LayerOutcome {
         share(self.wait_ns, self.cpu_ns).min(1.0)
     }
 
-    /// The share of the operations that joined another's request.
+    /// The share of the operations that joined another operation's request.
     #[must_use]
     pub fn merged_share(&self) -> f64 {
         share(self.merges, self.requests + self.merges)
@@ -296,15 +296,15 @@ impl LayerOutcome {
         share(self.stats.bypassed, self.requests)
     }
 
-    /// Requests that the scheduler dispatched, for each batch in which it did. A request that came again is counted
-    /// once, because it needs no second choice.
+    /// How many requests the scheduler dispatched in one batch, on average. A request that the driver gave back is
+    /// counted once, because the scheduler does not choose it again.
     #[must_use]
     pub fn batch_size_mean(&self) -> f64 {
         share(self.requests.saturating_sub(self.stats.bypassed), self.stats.dispatch_batches)
     }
 
-    /// The mean bytes of a request: the bytes of an operation, times the operations in a request. It is not the
-    /// completed bytes divided by the issued requests: in a short run, the beginning and the end would distort that.
+    /// The mean bytes of a request: the mean bytes of an operation, times the mean number of operations in a request.
+    /// Completed bytes divided by issued requests would be wrong in a short run, because of its beginning and end.
     #[must_use]
     pub fn request_bytes_mean(&self) -> f64 {
         share(self.bytes, self.operations) * share(self.requests + self.merges, self.requests)

@@ -17,7 +17,7 @@ pub(super) struct Pace {
     pub(super) ignores_thinktime: bool,
 }
 
-/// Where one direction stands.
+/// The rate of one direction, and when its next operation is due.
 #[derive(Debug, Clone, Copy)]
 struct Meter {
     /// Nanoseconds that an operation takes, and that a byte takes.

@@ -40,7 +40,7 @@ pub(super) struct Pattern {
     /// Random places are blocks whose starts are multiples of this number of bytes.
     align: u64,
     places: Places,
-    /// For each direction, where the next operation goes if it follows the one before; and how many more will follow.
+    /// For each direction: where the next operation goes if it follows the one before; and how many more will follow.
     following: ByDirection<u64>,
     run: ByDirection<u32>,
     /// The block that was trimmed and has to be written next.
@@ -49,8 +49,8 @@ pub(super) struct Pattern {
     alike: Option<Alike>,
     /// How many such operations are left of this pass.
     left_alike: u64,
-    /// Whether a pass ends at the end of the area. A pass that leaves holes does, as with fio, unless the job says how
-    /// much it transfers.
+    /// Whether a pass ends at the end of the area. As in fio, a pass that leaves holes ends there, unless the job says
+    /// how much it transfers.
     ends_with_area: bool,
     /// Bytes and operations of a whole pass, and those that are left of this one.
     pass: (u64, u64),
@@ -78,7 +78,8 @@ enum Sizes {
     Split(Vec<(u64, u64)>),
 }
 
-/// A number below `bound`. All are equally likely, except for a part in 2^64. COST: a multiplication, no division.
+/// A random number below `bound`. All numbers are equally likely, up to a part in 2^64. COST: a multiplication, no
+/// division.
 pub(super) fn below(rng: &mut SmallRng, bound: u64) -> u64 {
     ((u128::from(rng.next_u64()) * u128::from(bound)) >> 64) as u64
 }
@@ -258,8 +259,8 @@ impl Pattern {
         (at, room - room % self.smallest)
     }
 
-    /// Begins another pass. Each of a job's loops is the same as the one before. A pass that only fills the time is
-    /// not.
+    /// Begins another pass. If the pass is one of the job's loops (`is_repeated`), it is the same as the one before. A
+    /// pass that only fills the time goes on with new random numbers.
     pub(super) fn begin_pass(&mut self, is_repeated: bool) {
         self.left = self.pass;
         self.left_alike = self.alike.map_or(0, |alike| (self.left.0 / (alike.nr_sectors * SECTOR)).min(self.left.1));

@@ -54,7 +54,7 @@ pub(super) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The plans of all threads of `jobs` on a device with these limits, which may or may not keep what is written.
+/// The plans of all threads of `jobs` on a device with these limits. `keeps_data`: the device keeps what is written.
 pub(super) fn plans(jobs: &[Job], limits: &Limits, keeps_data: bool) -> Result<Vec<Plan>, BenchError> {
     let mut plans = Vec::new();
     let mut stage = 0;
@@ -137,7 +137,8 @@ fn check(job: &Job, limits: &Limits, keeps_data: bool) -> Result<(), BenchError>
 impl Plan {
     fn new(job: &Job, limits: &Limits, index: usize, thread: u32, stage: usize, seed: u64) -> Result<Self, BenchError> {
         let unit = u64::from(limits.logical_block_size);
-        // A sector that the device has only in part does not return everything that was written to it.
+        // The last sector is left out if the device has only a part of it, because it does not return everything that
+        // is written to it.
         let capacity = limits.size_bytes() / SECTOR * SECTOR;
         let (smallest, largest) = sizes(job);
         let align = |extent: Extent| {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How far a run has come. Any thread may look at any time. A look costs the run nothing else than the look itself.
+/// How far a run has come. Any thread may look at any time, without slowing the run down.
 #[derive(Debug, Default)]
 pub struct Progress(Mutex<Vec<Arc<Cell>>>);
 

@@ -66,7 +66,8 @@ impl Recorder {
         if self.measure {
             let kind = &mut self.kinds[kind(op)];
             kind.latency.record(done.completed.since(done.submitted));
-            // Another thread may have issued the operation, with a clock reading from before it was submitted.
+            // Another thread may have issued the operation, and may have read the clock before the operation was
+            // submitted.
             kind.device.record(done.completed.since(done.issued.max(done.submitted)));
         }
     }

@@ -18,7 +18,7 @@ pub(super) fn run(workers: &mut [Worker], clock: &VirtualClock, stop: &AtomicBoo
     loop {
         let (mut is_busy, mut is_over) = (false, true);
         let mut next: Option<Time> = None;
-        // Scarce resources go to the first worker of a round, so each round begins with another worker.
+        // The first worker of a round gets what is scarce, so each round begins with another worker.
         let (front, back) = workers.split_at_mut(first);
         for worker in back.iter_mut().chain(front) {
             match worker.turn(stop) {
@@ -41,10 +41,10 @@ pub(super) fn run(workers: &mut [Worker], clock: &VirtualClock, stop: &AtomicBoo
             }
             continue;
         }
-        // The workers are asked after all of them had their turn, because each may start requests of another.
+        // The workers are asked only after each had its turn, because each may start requests of another worker.
         let events = workers.iter().filter_map(|worker| worker.submitter.next_wakeup());
         let now = clock.now();
-        // An event that is past and did nothing must not stop the clock.
+        // The clock moves by at least 1 ns, because an event in the past that did nothing must not stop it.
         let until = events.chain(next).min().unwrap_or(now).max(now.after(1));
         clock.advance_to(until);
         rounds = 0;

@@ -13,13 +13,14 @@ use super::cpu::thread_cpu_ns;
 use super::outcome::JobOutcome;
 use super::worker::{Turn, Worker};
 
-/// How often a thread that waits for a completion looks before it sleeps, because another thread may be about to
-/// complete something for it. If there is no processor for each thread, the thread lets other threads run in between.
-/// If there is, and the device has descriptors, [`blkmq::Submitter::wait`] knows better how often to look.
+/// How often a thread that waits for a completion polls before it sleeps, because another thread may be about to
+/// complete something for it. If there are fewer processors than threads, the thread yields between two polls. Not used
+/// if there is a processor for each thread and the device has descriptors: then [`blkmq::Submitter::wait`] decides how
+/// often to poll.
 const LOOKS: u32 = 16;
 
-/// A sleep ends this much before the event that it is for, in nanoseconds, because waking up takes time. So for an
-/// event that is nearer than this there is no sleep.
+/// A sleep ends this long before the event that it is for, in nanoseconds, because waking up takes time. A thread does
+/// not sleep for an event that is nearer than this.
 const NEAR_NS: u64 = 60_000;
 
 /// The longest sleep, in nanoseconds, so that a thread that sleeps sees the stop flag in time.
@@ -31,7 +32,7 @@ const LONGEST_NS: u64 = 50_000_000;
 const FEW: u32 = 256;
 const SAMPLE: u32 = 16;
 
-/// How many waits the next one stands for, after so many; none if it is not measured.
+/// How many waits the next wait stands for, after `waits` waits. 0 if it is not measured.
 const fn weight(waits: u32) -> u32 {
     if waits < FEW {
         1
@@ -89,8 +90,8 @@ fn run_one(
     barrier.wait();
     let begin = *begin.get_or_init(|| worker.time());
     worker.begin(begin, true);
-    // If threads share processors, only threads of this run want them. To let another thread run costs less than to
-    // sleep, however long the wait is.
+    // If threads share processors, they share them with threads of this run alone. To yield to another thread costs
+    // less than to sleep, however long the wait is.
     let has_fds = !worker.submitter.device_fds().is_empty();
     let looks = if has_processor && has_fds { 0 } else { LOOKS };
     let mut idle = Idle::new(has_processor, looks);
@@ -136,7 +137,7 @@ impl Idle {
         }
     }
 
-    /// Lets time pass: until something completes, or until a time.
+    /// Waits until something completes, or until `until`.
     fn wait(&mut self, worker: &mut Worker, until: Option<Time>) {
         let now = worker.now;
         if worker.submitter.nr_outstanding() == 0 {
@@ -161,7 +162,7 @@ impl Idle {
         if is_near || self.rounds <= self.looks {
             return if self.has_processor { std::hint::spin_loop() } else { thread::yield_now() };
         }
-        // A completion ends the sleep. At the device's next event the thread must be awake.
+        // A completion ends the sleep. The thread must be awake at the device's next event.
         let until = [until, event.map(|event| event.before(NEAR_NS))].into_iter().flatten().min();
         let longest = now.after(LONGEST_NS);
         worker.submitter.wait_until(until.map_or(longest, |until| until.min(longest)));

@@ -21,7 +21,7 @@ const HEADER: usize = 44;
 /// What one thread knows of the blocks that it wrote.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    /// Bytes of a block; 0 if each operation is one.
+    /// Bytes of a block. 0 if each operation is one block.
     interval: u64,
     /// The number of the thread, which is new in each run.
     writer: u64,
@@ -88,7 +88,8 @@ impl Verifier {
         }
     }
 
-    /// Whether an operation has sectors in common with an outstanding one. Their results would depend on their order.
+    /// Whether an operation has sectors in common with an outstanding one. Both must not be outstanding, because what
+    /// they leave would depend on their order.
     pub(super) fn overlaps(&self, step: &Step) -> bool {
         let end = step.sector + step.nr_sectors;
         self.in_flight.iter().any(|(first, last)| step.sector < *last && *first < end)
@@ -104,7 +105,7 @@ impl Verifier {
         for block in buffer.chunks_mut(usize::try_from(interval).unwrap_or(usize::MAX)) {
             match step.direction {
                 Direction::Write => self.fill(block, place),
-                // Bytes that the device does not fill must not look right.
+                // Without this, bytes that the device does not fill might look right.
                 Direction::Read | Direction::Trim => block[..HEADER].fill(0),
             }
             place += block.len() as u64;
@@ -152,7 +153,7 @@ impl Verifier {
         Header { place, writer: self.writer, number: self.number, len, crc }.write(block);
     }
 
-    /// Called when an operation is over. It no longer keeps other operations waiting.
+    /// Called when an operation is over. Other operations no longer wait for it.
     pub(super) fn over(&mut self, sector: u64, nr_sectors: u64) {
         let range = (sector, sector + nr_sectors);
         if let Some(at) = self.in_flight.iter().position(|other| *other == range) {

@@ -1,4 +1,4 @@
-//! How long threads and requests waited on their way to the scheduler, gathered by thread.
+//! How long threads and requests waited on their way to the scheduler. Each thread gathers its own.
 
 use std::cell::RefCell;
 
@@ -6,13 +6,13 @@ use blkmq::Wait;
 
 use super::Latency;
 
-/// How long they waited.
+/// How long threads and requests waited.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Waits {
-    /// How long threads waited for the scheduler's lock, for waits that ended with the lock.
+    /// How long threads waited for the scheduler's lock, if they got it in the end.
     pub lock: Latency,
-    /// How long requests waited that were staged for another thread, until that thread had tried to insert them. If
-    /// that thread had just left, until this thread had.
+    /// How long staged requests waited until the thread that they were left with had tried to insert them. If that
+    /// thread had just gone, until the thread that left them had tried.
     pub staged: Latency,
 }
 

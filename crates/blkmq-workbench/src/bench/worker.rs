@@ -1,8 +1,8 @@
 //! One thread of a job. It submits what the job's pattern says, and takes completions.
 //!
-//! A worker goes round by round ([`Worker::turn`]) and never blocks, so that a thread can run one of them and a virtual
-//! clock all of them. As fio does, it submits until as many operations as the job allows are outstanding, and then
-//! takes at least as many completions as the job wants at once before it submits again.
+//! A worker goes round by round ([`Worker::turn`]) and never blocks. So each worker can have a thread of its own, and
+//! on a virtual clock one thread runs all of them. As fio does, it submits until as many operations as the job allows
+//! are outstanding, and then takes at least as many completions as the job wants at once before it submits again.
 
 mod phase;
 mod submit;
@@ -29,7 +29,7 @@ use crate::job::{ByDirection, Direction, Operations};
 /// The clock is read after this many rounds if no completion has told the time.
 const CLOCK_ROUNDS: u32 = 64;
 
-/// Everything that was written has to be read back.
+/// Stands for all writes, where writes that have to be read back are counted.
 const ALL: u64 = u64::MAX;
 
 /// The result of a round.
@@ -100,7 +100,8 @@ pub(super) struct Worker {
     then: Then,
     /// No operation is submitted before this time.
     pause: Option<Time>,
-    /// Writes since the last flush. Operations submitted or completed, and time, since the last pause.
+    /// Writes since the last flush. Operations that were submitted or completed, and time with I/O, since the last
+    /// pause.
     writes: u32,
     since_pause: u64,
     io_since: Time,
@@ -112,7 +113,7 @@ pub(super) struct Worker {
     read_back_ns: u64,
     /// Whether the run is over except for what has to be read back.
     is_ending: bool,
-    /// Operations that were over when the runtime was over.
+    /// Operations that were over when the runtime ended.
     in_time: Option<u64>,
     /// What is wrong with the first block that does not hold what was written.
     wrong: Option<String>,
@@ -244,7 +245,7 @@ impl Worker {
         self.spare.iter_mut().for_each(|buffer| self.fill.rng.fill_bytes(buffer));
     }
 
-    /// Called when the worker's thread has spent this much CPU time on looking for completions that had not come.
+    /// Called when the worker's thread has spent this much CPU time on polls that found no completion.
     pub(super) fn waited(&mut self, ns: u64) {
         self.outcome.empty_polls_ns += ns;
     }
@@ -263,7 +264,7 @@ impl Worker {
             self.finish_early();
         }
         let taken = self.take_wanted();
-        // The completions that were taken told the time.
+        // The completions that were taken have set `now`.
         if self.now >= self.mark {
             self.pass_mark();
         }
@@ -281,7 +282,7 @@ impl Worker {
             Halt::Full => self.want(self.plan.job.iodepth_batch_complete_min.max(1), self.plan.job.iodepth_low),
             Halt::Drain => self.want(self.outstanding, 0),
             Halt::Due(time) if !is_busy => {
-                // Operations that complete meanwhile are taken meanwhile.
+                // Operations that complete during the pause are taken during the pause.
                 let some = self.outstanding > 0 && self.take(u32::MAX) > 0;
                 return if some { Turn::Busy } else { self.wait_for(Some(time)) };
             }
@@ -337,7 +338,7 @@ impl Worker {
         some
     }
 
-    /// Calls [`take_here`](Self::take_here) where the call is not on the path of every operation.
+    /// [`take_here`](Self::take_here) for calls that are not on the path of every operation.
     #[inline(never)]
     fn take(&mut self, most: u32) -> u32 {
         self.take_here(most)
@@ -413,8 +414,8 @@ impl Worker {
         self.read_back = 0;
         if self.then != Then::Over {
             self.then = Then::Over;
-            // Completions that are being taken now may be counted among these. The floor makes sure that all are waited
-            // for.
+            // Completions that are being taken at this moment may count as wanted ones. The floor of 0 makes sure that
+            // the worker waits for all operations.
             self.want(self.outstanding, 0);
         }
     }

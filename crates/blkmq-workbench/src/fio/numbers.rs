@@ -21,7 +21,7 @@ pub(super) struct Latency {
     bins: Option<BTreeMap<u64, u64>>,
 }
 
-/// What is reported of latencies besides the least, the most and the mean.
+/// What is reported of latencies besides the shortest, the longest and the mean.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Detail<'a> {
     /// Their percentiles.

@@ -1,4 +1,4 @@
-//! A job whose options are being read, and what follows from all of its options together.
+//! A job whose options are being read, and the job that results from all of its options together.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub(super) struct Draft {
     pub(super) fsync_on_close: bool,
     /// 0 stands for `verify_backlog`.
     pub(super) backlog_batch: u64,
-    /// The place where each option was last given, in a global section or here.
+    /// The place where each option was last given, in a global section or in the job's own.
     places: BTreeMap<&'static str, String>,
 }
 
@@ -225,7 +225,7 @@ impl Draft {
     }
 }
 
-/// The sizes whose multiples all lengths are.
+/// Sizes such that each length is a multiple of one of them.
 fn units(bs: &BlockSize) -> Vec<u64> {
     match bs {
         BlockSize::Split(parts) => parts.iter().map(|(bytes, _)| *bytes).collect(),

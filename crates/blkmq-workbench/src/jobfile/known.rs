@@ -3,13 +3,13 @@
 /// An option of fio that sets nothing here.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Known {
-    /// What the option is about does not exist here, so the option changes nothing.
+    /// The option is about something that blkmq does not have, so it changes nothing.
     WithoutEffect(&'static str),
     /// The option would change what the job does, and blkmq cannot do that.
     Lacking {
         /// The option's name in fio.
         name: &'static str,
-        /// The values that ask for nothing.
+        /// The values with which the option asks for nothing.
         neutral: &'static [&'static str],
         /// What the user can do instead.
         instead: &'static str,
@@ -120,10 +120,10 @@ const OUTPUT: Names = &[
 
 const WITHOUT_EFFECT: [Names; 4] = [FILES, PROCESS, CONTENT, OUTPUT];
 
-/// Name, other name, and the values that ask for nothing.
+/// Name, other name, and the values with which the option asks for nothing.
 type Lack = (&'static str, &'static str, &'static [&'static str]);
 
-/// What the user can do, and the options that this is about.
+/// What the user can do instead, and the options for which this holds.
 const LACKING: &[(&str, &[Lack])] = &[
     (
         "every job has the one device that --device names",

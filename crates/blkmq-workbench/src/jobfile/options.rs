@@ -219,7 +219,8 @@ fn given_percent(value: Option<Value<'_>>) -> Result<Option<u32>, String> {
     value.filter(|value| !value.is_empty()).map(Value::percent).transpose()
 }
 
-/// Divides what is missing to 100 evenly among the parts without a percentage. The first of them gets the remainder.
+/// Divides what the percentages lack to 100 evenly among the parts without a percentage. The first of these parts gets
+/// the remainder.
 fn share(what: &str, percents: Vec<Option<u32>>) -> Result<Vec<u32>, String> {
     let sum: u64 = percents.iter().flatten().map(|percent| u64::from(*percent)).sum();
     let missing = percents.iter().filter(|percent| percent.is_none()).count() as u32;

@@ -419,7 +419,7 @@ fn overrides_come_last_and_reach_every_job() {
     assert!(complaint("=1").starts_with("--option =1: '=1' is no option"));
 }
 
-/// Each name is in one table, once: otherwise one entry hides the other.
+/// Red if a name is in two tables, or in one table twice: one entry would hide the other.
 #[test]
 fn no_option_is_there_twice() {
     let mut names: Vec<_> = options::names().chain(known::names()).collect();

@@ -42,7 +42,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// True if the name stands alone.
+    /// A switch: true for `1` or for a name without a value, false for `0`.
     pub(super) fn flag(self) -> Result<bool, String> {
         match self.text {
             None | Some("1") => Ok(true),

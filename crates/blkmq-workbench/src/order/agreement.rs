@@ -65,7 +65,7 @@ impl Agreement {
         self.choices.iter().filter(|choice| !choice.agrees())
     }
 
-    /// The share of choices on which both agree, in percent; 100 where there were none to make.
+    /// The share of choices on which both agree, in percent; 100 if there were no choices.
     #[must_use]
     pub fn percent(&self) -> f64 {
         if self.choices.is_empty() { 100.0 } else { 100.0 * self.agree() as f64 / self.choices.len() as f64 }

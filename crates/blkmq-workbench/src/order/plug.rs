@@ -78,7 +78,7 @@ impl Plugs {
         self.held.entry(event.pid).or_default().push(held);
     }
 
-    /// With the event of this number, a task says how many requests it is about to insert.
+    /// Called for the event of this number, by which a task announces how many requests it is about to insert.
     pub(super) fn announce(&mut self, index: usize, event: &Event<'_>) {
         if let Some(count) = self.believed.remove(&index) {
             self.announced.insert(event.pid, count);

@@ -133,7 +133,7 @@ fn figure<'a>(out: &mut String, title: &str, svg: &str, names: impl Iterator<Ite
     out.push_str("</ul></figcaption>\n</figure>\n");
 }
 
-/// The numbers of a plot, for readers who want them.
+/// The numbers of a plot, folded away until the reader opens them.
 fn values(out: &mut String, numbers: &Table) {
     out.push_str("<details>\n<summary>The numbers</summary>\n");
     table(out, numbers);

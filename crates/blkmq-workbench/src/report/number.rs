@@ -7,7 +7,7 @@ pub(super) fn exact(value: f64) -> String {
     significant(value, 6)
 }
 
-/// A number for people: with this many significant digits (percentiles get as many as their nines need), and a prefix.
+/// A number with a prefix and this many significant digits; a percentile has as many digits as its nines need.
 pub(super) fn short(value: f64, unit: Unit, digits: i32) -> String {
     let steps: &[(f64, &str)] = match unit {
         Unit::Number => &[(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")],

@@ -1,4 +1,4 @@
-//! Plots as SVG. Black stands for the colour of the text. The page replaces it by its own, light or dark.
+//! Plots as SVG. Black stands for the colour of the text: the page replaces it by its text colour, light or dark.
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
@@ -16,7 +16,7 @@ const BAR: u32 = 18;
 const LINE: u32 = 17;
 /// The room next to bars for the names of their groups, in pixels.
 const NAMES: u32 = 240;
-/// The letters of middle width that fit into this room in one line.
+/// How many letters of middle width fit into one line of this room.
 const NAME: f64 = 28.0;
 /// The most lines of a name.
 const NAME_LINES: usize = 12;

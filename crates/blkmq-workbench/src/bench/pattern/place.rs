@@ -15,7 +15,7 @@ pub(super) enum Places {
     Even { blocks: u64 },
     /// Each block once before any block is visited again.
     Once { order: Permutation, next: u64, pass: u64 },
-    /// By rank. The ranks are scattered over the area.
+    /// By the rank of a block. The ranks are scattered over the area.
     Ranked { ranks: Ranks, order: Permutation },
     /// Around the middle.
     Normal { blocks: u64, normal: Normal<f64> },
@@ -160,8 +160,9 @@ impl Permutation {
     pub(super) fn at(&self, place: u64) -> u64 {
         let mut number = place;
         loop {
-            // Each round is a permutation of the numbers up to the mask: a term and an odd factor modulo a power of
-            // two, and a shift by at least half the bits that is undone by doing it again.
+            // Each round is a permutation of the numbers up to the mask: it adds a term and multiplies by an odd
+            // factor, modulo a power of two. Then it exclusive-ors the number with its upper half, which doing the same
+            // again undoes.
             for (factor, term) in self.factors.iter().zip(self.terms) {
                 number = number.wrapping_add(term).wrapping_mul(*factor) & self.mask;
                 number ^= number >> self.shift;
@@ -237,7 +238,7 @@ mod tests {
             for rank in [1, 2, 4] {
                 let expected = DRAWS as f64 * f64::from(rank).powf(-theta) / sum;
                 let got = counts[rank as usize - 1] as f64;
-                // Five standard deviations, and the luck of the neighbours in rank.
+                // Five standard deviations, and 3 % because sorting may swap blocks of neighbouring ranks.
                 assert!(
                     (got - expected).abs() < 5.0 * expected.sqrt() + 0.03 * expected,
                     "theta {theta}, rank {rank}: {got} of {expected}"

@@ -11,9 +11,8 @@ use crate::bench::waits;
 use crate::job::Direction;
 
 impl Worker {
-    /// Begins the run. Called once, when all threads of the stage are ready. The measurement counts from `at`, which is
-    /// the same for all threads, however late a thread gets a processor. So their numbers are of the same stretch of
-    /// time.
+    /// Begins the run. Called once, when all threads of the stage are ready. The measurement begins at `at` for all
+    /// threads, however late a thread gets a processor. So the numbers of all threads are of the same stretch of time.
     pub(in crate::bench) fn begin(&mut self, at: Time, has_thread: bool) {
         self.has_thread = has_thread;
         self.now = self.time().max(at);
@@ -52,7 +51,7 @@ impl Worker {
         !self.is_over && self.plan.is_time_based()
     }
 
-    /// Called when nothing is outstanding. Goes on to what comes next.
+    /// Called when nothing is outstanding. Does what `then` says.
     pub(super) fn go_on(&mut self) -> Turn {
         self.look_at_clock();
         match self.then {
@@ -123,7 +122,7 @@ impl Worker {
         }
     }
 
-    /// Called when the time has come that each round checks for.
+    /// Called when the time `mark` has come.
     pub(super) fn pass_mark(&mut self) {
         let (ios, bytes) = self.recorder.done();
         if self.is_ramping {
@@ -147,7 +146,7 @@ impl Worker {
             self.end = None;
             self.is_ending = true;
             self.in_time = Some(ios);
-            // A reading back that has begun is completed.
+            // A worker that has begun to read back everything goes on until that is done.
             if self.read_back != ALL {
                 self.held = None;
                 self.pause = None;
