@@ -8,7 +8,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::temp_dir().join(format!("blkmq-tokio-{}.img", std::process::id()));
     let disk = blkmq_drivers::open(&format!("file,path={},size=64M", path.display()))?;
     let q = RequestQueue::builder(disk).scheduler("mq-deadline").build()?;
-    // They complete what the tasks wait for.
+    // These threads poll the device, and wake the tasks whose operations are over.
     let threads = q.start_threads(1)?;
     let submitter = AsyncSubmitter::new(q.submitter(&Client::new("tokio"))?);
     for round in 0..8_u64 {

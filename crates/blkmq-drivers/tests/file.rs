@@ -53,7 +53,7 @@ fn queue(spec: &str, scheduler: &str, locking: Locking) -> Arc<RequestQueue> {
     q.build().expect("the device makes sense")
 }
 
-/// A driver in front of a device that other drivers use too, which is not allowed.
+/// A driver in front of a device that another driver uses too. That is not allowed.
 #[derive(Debug)]
 struct Sharing(Arc<File>);
 
@@ -79,7 +79,7 @@ impl Driver for Sharing {
     }
 }
 
-/// Red if a tag goes to the kernel twice: then the end of one of the two requests would also end the other.
+/// Red if a tag goes to the kernel twice: the end of one of the two requests would then also end the other.
 #[test]
 fn a_tag_that_comes_twice_is_refused_and_hurts_nobody_else() {
     let folder = Folder::new(bases()[0], "sharing");
@@ -112,8 +112,8 @@ fn read(submitter: &mut Submitter, sector: u64, len: usize) -> Vec<u8> {
     done.bio.buffers.iter().next().expect("a read has a buffer").to_vec()
 }
 
-/// Red if a direct read or write of a file in memory is done by a thread that the kernel makes for it: to hand each
-/// request over to such threads, and its end back, is several times as slow.
+/// Red if a direct read or write of a file in memory is done by a thread that the kernel makes for it. Each request and
+/// its completion would be handed from thread to thread, which is several times as slow.
 #[test]
 fn a_file_in_memory_is_read_and_written_by_who_asks() {
     const BASE: &str = "/dev/shm";
@@ -144,8 +144,8 @@ fn a_file_in_memory_is_read_and_written_by_who_asks() {
     assert_eq!(nr_workers, 0, "{worker} is there");
 }
 
-/// Everything that a client can do, at random and with many operations at once, compared with bytes in memory. After
-/// that, the contents of the file itself are compared.
+/// Red if random operations of every kind, many at once, do not leave what bytes in memory have, in the device and in
+/// the file itself.
 #[test]
 fn a_file_holds_what_was_written_under_every_scheduler_and_locking() {
     const SECTORS: usize = 4096;
@@ -228,7 +228,7 @@ fn check_against_model(spec: &str, path: &str, scheduler: &str, locking: Locking
     assert!(fs::read(path).expect("the file is there") == model, "{spec} {scheduler} {locking}");
 }
 
-/// What a device tells of itself: for each extent the first byte, the length, and whether it is a hole.
+/// The extents that a device reports: for each the first byte, the length, and whether it is a hole.
 fn map(q: &RequestQueue) -> Vec<(u64, u64, bool)> {
     let end = q.limits().capacity_sectors * SECTOR as u64;
     let (mut at, mut told) = (0, Vec::<(u64, u64, bool)>::new());
@@ -249,7 +249,7 @@ fn blocks(path: &str) -> u64 {
     std::os::unix::fs::MetadataExt::blocks(&fs::metadata(path).expect("the file is there"))
 }
 
-/// Whether the file system tells holes, and can make them.
+/// Whether the file system reports holes, and can make them.
 fn has_holes(folder: &Folder) -> bool {
     use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 
@@ -334,8 +334,8 @@ fn there_is_no_hole_behind_the_end_of_a_file() {
     }
 }
 
-/// A request that one thread chooses for another thread's ring is issued by that other thread, which may sleep
-/// meanwhile.
+/// Red if a request that one thread chooses for another thread's ring is not issued by that other thread, which may
+/// sleep meanwhile.
 #[test]
 fn threads_that_own_their_rings_get_everything_back() {
     const EACH: u64 = 2000;
@@ -367,7 +367,7 @@ fn threads_that_own_their_rings_get_everything_back() {
     }
 }
 
-/// Memory at any address is accepted, although direct I/O needs aligned memory.
+/// Red if memory at an odd address is refused, because direct I/O needs aligned memory.
 #[test]
 fn memory_may_lie_anywhere() {
     for base in bases() {
@@ -440,8 +440,8 @@ fn who_waits_for_a_quiesced_queue_sleeps() {
     assert!(submitter.reap().is_some());
 }
 
-/// A thread that started requests of other threads ends while the requests are with the kernel. The kernel then gives
-/// up those that it had not begun.
+/// Red if a request fails because the thread that started it, for another thread, ends while the kernel has it. The
+/// kernel then gives up requests that it has not begun.
 #[test]
 fn requests_outlive_the_thread_that_started_them() {
     for base in bases() {
@@ -475,7 +475,8 @@ fn requests_outlive_the_thread_that_started_them() {
     }
 }
 
-/// The same for reads that wait for the page cache. A read that the end of the thread interrupts is begun anew.
+/// Red if a read fails that waits for the page cache when the thread that started it ends. A read that is interrupted
+/// in this way must be begun anew.
 #[test]
 fn reads_outlive_the_thread_that_started_them() {
     use rustix::fs::{Advice, fadvise};
@@ -506,8 +507,7 @@ fn reads_outlive_the_thread_that_started_them() {
     }
 }
 
-/// What a program with an event loop of its own waits for.
-/// Says to this test program that it is to forbid itself io_uring.
+/// Tells this test program to forbid itself io_uring.
 const FORBIDDEN: &str = "BLKMQ_TEST_FORBIDS_IO_URING";
 
 /// Red if a file cannot be used in containers that are not allowed io_uring, or if the operator is not told that
@@ -552,6 +552,8 @@ fn where_io_uring_is_forbidden_threads_do_the_requests() {
     assert!(error.contains("no io_uring: ") && error.contains("seccomp"), "{error}");
 }
 
+/// Red if the ring's descriptor does not become readable when the device has completed something: a program with an
+/// event loop of its own waits for it.
 #[test]
 fn the_device_tells_by_a_descriptor_that_it_has_completed_something() {
     use std::os::fd::AsFd;
@@ -579,7 +581,8 @@ fn the_device_tells_by_a_descriptor_that_it_has_completed_something() {
     }
 }
 
-/// Background threads sleep on the rings too, and complete the requests of threads that only check what is over.
+/// Red if background threads do not sleep on the rings, or do not complete the requests of threads that only look for
+/// what is over.
 #[test]
 fn background_threads_complete_for_others() {
     for base in bases() {
@@ -600,7 +603,7 @@ fn background_threads_complete_for_others() {
     }
 }
 
-/// Hardware queues that are added while I/O runs get their own rings.
+/// Red if a hardware queue that is added while I/O runs gets no ring of its own.
 #[test]
 fn hardware_queues_come_and_go() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "topology");
@@ -636,9 +639,9 @@ fn what_only_reads_refuses_the_rest() {
     assert!(error.ends_with("a: in use by another server"), "{error}");
 }
 
-/// Holes are read without the disk, so a file that is one hole can be polled on any disk. Once there is data, polling
-/// depends on the disk. Red if a thread that waits does not look, because then it waits for ever; if a flush goes to
-/// the ring that polls, which cannot do flushes; or if requests fail because the disk does not poll.
+/// Red if a thread that waits does not poll, because then it waits for ever; if a flush goes to the ring that polls,
+/// which cannot do flushes; or if requests fail because the disk does not poll. A file that is one hole can be polled
+/// on any disk, because a hole is read without the disk. Once there is data, polling depends on the disk.
 #[test]
 fn polled_hardware_queues_poll_where_the_disk_does() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "polled");
@@ -673,7 +676,7 @@ fn polled_hardware_queues_poll_where_the_disk_does() {
     assert_eq!(q.in_flight(), 0);
 }
 
-/// A hardware queue that is polled in one topology and not in another works in both.
+/// Red if a hardware queue that is polled in one topology and not in another does not work in both.
 #[test]
 fn polled_hardware_queues_come_and_go() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "polled-topology");
@@ -783,7 +786,7 @@ impl Drop for Mount {
     }
 }
 
-/// A full disk fails the writes that it has no room for, and nothing else.
+/// Red if a full disk fails anything else than the writes that it has no room for.
 #[test]
 fn a_full_disk_is_told_apart() {
     let folder = Folder::new(env!("CARGO_TARGET_TMPDIR"), "full");
@@ -806,7 +809,7 @@ fn a_full_disk_is_told_apart() {
     assert_eq!(read(&mut submitter, 0, 4096), vec![2; 4096]);
 }
 
-/// A file that is made larger while it is used. The queue covers the new part once it has been asked to look.
+/// Red if a file that becomes larger while it is used cannot be used to its end once `revalidate` was called.
 #[test]
 fn a_file_may_grow_while_it_is_used() {
     for base in bases() {

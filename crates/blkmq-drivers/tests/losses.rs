@@ -1,4 +1,4 @@
-//! Syncs that fail: the loss of a file is told to every client that asks for durability afterwards.
+//! Syncs that fail: the loss is reported to every client that asks for durability afterwards.
 
 mod common;
 
@@ -17,7 +17,7 @@ struct Failing {
     fails: fn(Asked) -> bool,
     /// The request that fails next: hardware queue and tag. Below zero there is none.
     place: AtomicI32,
-    /// The error number. 0 once it was told.
+    /// The error number. 0 once it was reported.
     errno: AtomicI32,
 }
 
@@ -91,12 +91,13 @@ fn promises() -> Vec<Bio> {
     vec![Bio::flush(), fua(write()), fua(Bio::write_zeroes(8, 8)), fua(Bio::discard(8, 8)), Bio::flush()]
 }
 
-/// All operations that do not.
+/// All operations that promise no durability.
 fn others() -> Vec<Bio> {
     vec![write(), Bio::write_zeroes(8, 8), Bio::discard(8, 8), Bio::read(0, Buffer::zeroed(4096))]
 }
 
-/// Red if the ring's next sync, or a sync of another ring, is believed: the kernel reports a loss only once.
+/// Red if the driver believes the next sync of the ring, or a sync of another ring: the kernel reports a loss only
+/// once.
 #[test]
 fn after_a_sync_that_failed_no_flush_and_no_fua_is_believed_by_any_ring() {
     for (direct, first) in [
@@ -141,8 +142,8 @@ fn has_durable_writes(journal: &Failing) -> bool {
     has
 }
 
-/// Red if the error of a durable write, which may be that of earlier data in the page cache, is told only to that
-/// write's client.
+/// Red if the error of a durable write is reported only to that write's client: the error may be about earlier data in
+/// the page cache.
 #[test]
 fn after_a_durable_write_that_failed_through_the_page_cache_no_flush_is_believed() {
     let journal = Failing::new(libc::EIO, is_durable_write);
@@ -160,7 +161,7 @@ fn after_a_durable_write_that_failed_through_the_page_cache_no_flush_is_believed
     );
 }
 
-/// Red if a disk without room for one write, or with a bad sector, is given up for ever.
+/// Red if a disk that has no room for one write, or has a bad sector, is given up for ever.
 #[test]
 fn a_durable_write_that_had_no_room_or_met_a_bad_sector_hurts_nobody_else() {
     for (direct, errno) in [(false, libc::ENOSPC), (true, libc::ENOSPC), (true, libc::EIO)] {

@@ -1,5 +1,5 @@
-//! Losses where the kernel cannot be asked for them, as on an overlay. Here a filter forbids the question, for the
-//! thread of the test.
+//! Losses on a system whose kernel cannot be asked for them, as on an overlay. Here a filter refuses the system call to
+//! the thread of the test.
 
 mod common;
 
@@ -67,8 +67,8 @@ impl Journal for Keeping {
     }
 }
 
-/// Red if the second flush is believed: the kernel has reported the loss only to the first one, whose answer is not
-/// found yet.
+/// Red if the driver believes the second flush: the kernel has reported the loss only to the first flush, whose answer
+/// no thread has taken yet.
 #[test]
 fn no_sync_is_believed_before_one_beside_it_is_answered() {
     for engine in [Choice::IoUring, Choice::Threads] {
@@ -113,8 +113,8 @@ impl Journal for Nobody {
     }
 }
 
-/// Red if the thread that takes completions does the sync itself: no other thread could take completions of that ring
-/// meanwhile, or sleep. In this test that thread may not sync, so the kernel's answer would be taken for a loss.
+/// Red if the thread that takes completions does the sync itself: meanwhile no other thread could take completions of
+/// that ring, or sleep. In this test the thread may not sync, so the refusal would be taken for a loss.
 #[test]
 fn no_thread_that_takes_completions_syncs() {
     thread::scope(|scope| {

@@ -38,7 +38,7 @@ fn serve(device: &str, socket: &Path, change: impl FnOnce(Export) -> Export) -> 
     server.start().expect("the server is right")
 }
 
-/// Everything that a client can do, at random and with many operations at once, compared with bytes in memory.
+/// Red if random operations of every kind, many at once, do not leave what bytes in memory have.
 #[test]
 fn an_export_holds_what_was_written_under_every_locking() {
     const SIZE: usize = 8 << 20;
@@ -103,8 +103,7 @@ fn the_device_is_what_the_export_is() {
     }
 }
 
-/// A server that does whatever it is asked for without an error, and returns in the end what that was: flags and
-/// commands.
+/// A server that does every request without an error. At the end it returns the flags and the command of each.
 fn obey(listener: UnixListener, more: u16) -> thread::JoinHandle<Vec<(u16, u16)>> {
     thread::spawn(move || {
         let mut stream = listener.accept().expect("the client talks on").0;
@@ -205,8 +204,8 @@ fn an_export_of_an_export_promises_no_more_than_that_one() {
     }
 }
 
-/// Talks like a server up to the first request, and then says to it what `answer` makes of its cookie; with nothing to
-/// say it leaves.
+/// Talks like a server up to the first request, and then sends what `answer` makes of the request's cookie. If that is
+/// nothing, it closes the connection.
 fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
     greet(&mut stream, SIZE, 0);
     let mut bytes = [0; 256];
@@ -225,7 +224,7 @@ fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
     while stream.read(&mut bytes).is_ok_and(|len| len > 0) {}
 }
 
-/// A reply without an error, with something wrong about its first word unless that is 0.
+/// A reply without an error. Its magic number is wrong unless `wrong` is 0.
 fn reply(wrong: u32, cookie: u64) -> Vec<u8> {
     [&(SIMPLE_REPLY_MAGIC ^ wrong).to_be_bytes()[..], &[0; 4], &cookie.to_be_bytes()].concat()
 }
@@ -238,7 +237,7 @@ fn a_server_that_talks_nonsense_is_left() {
         |cookie| reply(1, cookie),
         |cookie| reply(0, cookie | 1 << 40),
         |_| reply(0, 4095),
-        // Good, and then one more for the same request.
+        // A good reply, and then one more for the same request.
         |cookie| [reply(0, cookie), vec![7; SECTOR], reply(0, cookie)].concat(),
     ];
     for (number, answer) in answers.into_iter().enumerate() {
@@ -280,7 +279,7 @@ fn when_the_server_goes_every_request_fails() {
     assert_eq!(q.in_flight(), 0);
 }
 
-/// Red if no thread is told when the socket takes more: the server reads only after everything is submitted.
+/// Red if no thread is woken when the socket takes more: the server reads only after everything is submitted.
 #[test]
 fn what_the_socket_does_not_take_is_sent_later() {
     const WRITES: usize = 48;
@@ -318,7 +317,7 @@ fn what_the_socket_does_not_take_is_sent_later() {
     assert_eq!(seen, (0..WRITES as u8).collect::<Vec<_>>());
 }
 
-/// Red if the device waits without a limit for a server that says nothing.
+/// Red (hangs) if the device waits without a limit for a server that says nothing.
 #[test]
 fn a_server_that_says_nothing_is_left_after_the_timeout() {
     let folder = tempfile::tempdir().unwrap();

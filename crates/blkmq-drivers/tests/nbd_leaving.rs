@@ -153,9 +153,9 @@ fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
     }
 }
 
-/// Red, or hangs because a server has ended, if the device sends anything more to the server that is about to end, over
-/// any connection; if it leaves before that server has answered its requests; or if the next server does these once
-/// more.
+/// Red if the device sends anything more to the server that is about to end, over any connection; if it leaves before
+/// that server has answered its requests; or if the next server does these requests once more. A server that has
+/// panicked may leave the test hanging.
 #[test]
 fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
     let (folder, listener) = folder();
@@ -168,7 +168,7 @@ fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
         answer(&mut refused, None);
         asked.recv().expect("the client asks for more");
         answer(&mut second, Some(7));
-        // The other connection may have nothing to be answered. Neither connection leaves before the other.
+        // Neither connection leaves before the other one, even if it waits for no answer.
         thread::sleep(Duration::from_millis(50));
         assert!(deeds.try_recv().is_err(), "it waits for the third");
         answer(&mut third, Some(7));
@@ -311,8 +311,8 @@ fn with_useless_servers(parameters: &str, is_polite: bool, client: impl FnOnce(&
     })
 }
 
-/// Hangs if each of these outages restarts the time for which a request waits. Red if the next server is asked without
-/// a pause.
+/// Red (hangs) if each of these outages restarts the time for which a request waits. Red if the next server is asked
+/// without a pause.
 #[test]
 fn a_request_that_no_server_does_fails_in_time() {
     for is_polite in [true, false] {
@@ -338,8 +338,8 @@ fn requests_that_no_server_does_share_its_connections() {
     assert!((2..30).contains(&nr_accepted), "{nr_accepted} connections");
 }
 
-/// Red if whole requests that the socket has not taken yet go to the server that is about to end. Hangs if they count
-/// as sent all the same: the device would wait for their answers.
+/// Red if whole requests that the socket has not taken yet go to the server that is about to end. Red (hangs) if they
+/// count as sent although they do not go there: the device would wait for their answers.
 #[test]
 fn what_is_unsent_is_for_the_next_server() {
     const NR: u64 = 24;

@@ -124,7 +124,7 @@ fn reply(errno: u32, cookie: [u8; 8]) -> Vec<u8> {
     [&SIMPLE_REPLY_MAGIC.to_be_bytes()[..], &errno.to_be_bytes(), &cookie, data].concat()
 }
 
-/// Red if the answer of a server that is leaving is taken for the end of a request that it did not do.
+/// Red if a request ends with the answer of a server that is about to end and has not done the request.
 #[test]
 fn what_a_server_that_is_leaving_did_not_do_waits_for_the_next() {
     let folder = folder();
@@ -248,8 +248,7 @@ fn a_smaller_export_is_not_taken_for_the_one_that_was_there() {
     });
 }
 
-/// A request is not overdue while it waits for a server. Otherwise the connection to the next server would be given up
-/// because of it.
+/// Red if a request fails because it is overdue while it waits for a server.
 #[test]
 fn a_request_that_waits_for_longer_than_the_timeout_is_done_by_the_next_server() {
     let folder = folder();

@@ -38,8 +38,8 @@ fn answer(stream: &mut UnixStream) {
     stream.write_all(&reply).expect("the client waits");
 }
 
-/// Hangs if the thread is made only when it is needed, because then there may be none; or if it outlives the device.
-/// Red if requests are taken without it, or if the operator is not told why the system gives no thread.
+/// Red (hangs) if the thread is made only when it is needed, because then the system may give none; or if it outlives
+/// the device. Red if requests are taken without it, or if the operator is not told why the system gives no thread.
 #[test]
 fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_the_device() {
     let folder = tempfile::tempdir().expect("there is room");

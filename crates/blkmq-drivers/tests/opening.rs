@@ -21,7 +21,7 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, path)
 }
 
-/// The error for a spec, and what was said before.
+/// The error for a spec, and the messages before it.
 fn refused(spec: &str) -> (String, Vec<String>) {
     let said = RefCell::new(Vec::new());
     let opened = blkmq_drivers::open_telling(spec, &|text| said.borrow_mut().push(text.to_owned()));
@@ -52,8 +52,8 @@ fn a_file_in_use_is_waited_for_with_a_word_and_then_refused() {
     });
 }
 
-/// Everything that may be done to the last sectors of a file with this many bytes, compared with an array of the same
-/// length. Data bytes are 1 to 255.
+/// Does everything that may be done to the last sectors of a file with this many bytes, and compares the file with an
+/// array of the same length. Data bytes are 1 to 255.
 fn check_odd_end(path: &Path, bytes: usize, words: &str, random: &mut SmallRng) {
     let sectors = bytes.div_ceil(512);
     let mut model: Vec<u8> = (0..bytes).map(|_| random.random_range(1..=255)).collect();

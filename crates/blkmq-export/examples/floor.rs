@@ -1,7 +1,7 @@
-//! The least that an NBD server does, made from the parts of the protocol that need no socket: a thread that sleeps
-//! until something comes, one receive and one send for everything that came, and no device. `floor SOCKET` serves a GiB
-//! of zeroes that forgets what is written. `scripts/servers` measures it next to other servers, to show what remains
-//! when the server itself costs nothing. Without an argument it answers one read of its own.
+//! The least that an NBD server does: a thread that sleeps until something comes, one receive and one send for
+//! everything that came, and no device. It is made from the parts of the protocol that need no socket. `floor SOCKET`
+//! serves a GiB of zeroes that forgets what is written. `scripts/servers` measures it beside other servers, to show
+//! what remains when the server itself costs nothing. Without an argument the program answers one read of its own.
 
 use std::error::Error;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! Bytes that are almost right. No negotiation and no request makes the parsers panic, use more bytes than there are,
-//! or accept a request outside of the export.
+//! Bytes that are almost right. They must not make the parsers panic, use more bytes than there are, or accept a
+//! request outside of the export.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ pub(crate) fn submitter(q: &Arc<RequestQueue>) -> Submitter {
     q.submitter(&Client::new("test")).expect("there is a place")
 }
 
-/// Submits and sleeps until all is over, in the order in which it is.
+/// Submits, and sleeps until all operations are over. Returns them in the order in which they completed.
 pub(crate) fn run(submitter: &mut Submitter, bios: impl IntoIterator<Item = Bio>) -> Vec<Completion> {
     let mut over = Vec::new();
     for bio in bios {

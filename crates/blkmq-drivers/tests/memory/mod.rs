@@ -1,4 +1,4 @@
-//! The memory of a test's process. Such a test has the process for itself.
+//! Limits the memory of a test's process. Such a test has a process of its own.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// More memory than the test needs, and less than the stack of a thread.
 const LEFT: u64 = 1 << 20;
 
-/// Lets the process have so much memory that it can make no thread, or as much as it likes again.
+/// Limits the memory of the process so that it can make no thread, or removes the limit.
 pub(crate) fn allow_threads(are_allowed: bool) {
     let status = fs::read_to_string("/proc/self/status").expect("proc is there");
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB"));

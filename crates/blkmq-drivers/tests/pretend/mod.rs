@@ -1,4 +1,4 @@
-//! The beginning of a server that does as it likes.
+//! The beginning of a conversation, for a server that a test writes by hand.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,8 +8,8 @@ use blkmq_nbd::{INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, o
 /// Bytes of the export.
 pub(crate) const SIZE: u64 = 1 << 20;
 
-/// Talks like a server up to the first request; its export has so many bytes, and `more` than the flags that every
-/// export has.
+/// Talks like a server up to the first request. The export has `size` bytes, and the flags `more` besides those that
+/// every export has.
 pub(crate) fn greet(stream: &mut UnixStream, size: u64, more: u16) {
     let mut bytes = [0; 256];
     let flags = handshake::FIXED_NEWSTYLE.to_be_bytes();

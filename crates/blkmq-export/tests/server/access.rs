@@ -1,4 +1,4 @@
-//! Which clients may use an export, and what a client sees of one that it may not use.
+//! Which clients may use an export, and what a client sees of an export that it may not use.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! What a connection may hold, and that no other client suffers from it.
+//! The bounds of what a connection may hold, so that no other client suffers from it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use crate::ending::until;
 use crate::tls::{Site, start_tls};
 use crate::{builder, queue, server_with};
 
-/// Sends reads of 1 MiB until the socket takes no more for good. Returns the number of reads.
+/// Sends reads of 1 MiB until the socket takes no more and `is_over` holds. Returns the number of reads.
 fn flood(client: &mut Client, is_over: impl Fn() -> bool) -> u64 {
     client.stream.set_nonblocking(true).expect("a socket can be told not to block");
     let mut sent = 0;
@@ -58,8 +58,8 @@ fn who_does_not_read_waits_alone_and_loses_nothing() {
     }
 }
 
-/// Hangs if the connection takes no requests until the client has taken its answers: a client that sends more
-/// meanwhile, and waits until all of that is taken, would wait for ever.
+/// Red (hangs) if the connection takes no requests until the client has taken its answers: this client first sends more
+/// requests, and waits until all of them are taken.
 #[test]
 fn what_is_sent_before_the_answers_are_taken_is_done() {
     let q = queue("ram,size=16M");
@@ -144,7 +144,8 @@ fn strangers_that_say_nothing_keep_no_client_out() {
     client.leave();
 }
 
-/// Red if the connections of one user take all the places that others wait for: the new client would not be greeted.
+/// Red if silent connections of one user keep their places while other clients wait for one: the new client would not
+/// be greeted.
 #[test]
 fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
     let folder = tempfile::tempdir().unwrap();
@@ -166,8 +167,8 @@ fn a_stranger_that_has_said_nothing_for_long_goes_when_its_place_is_needed() {
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 }
 
-/// Red if what a client says in its handshake does not count: this client would have been silent for longest, and would
-/// have to end.
+/// Red if what a client sends in its handshake does not count: this client would be the one that was silent for
+/// longest, and would be disconnected.
 #[test]
 fn a_slow_handshake_is_not_silent() {
     let site = Site::new();
@@ -204,7 +205,7 @@ fn a_slow_handshake_is_not_silent() {
 }
 
 /// Red if a client that finds the server full gets no answer, or is let in; if a second try of the same client counts
-/// as another client; or if the log tells of either twice.
+/// as another client; or if the log reports either of them twice.
 #[test]
 fn a_client_too_many_is_told_so_and_counted() {
     let lines = Arc::new(Mutex::new(Vec::new()));

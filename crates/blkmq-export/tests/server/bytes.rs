@@ -38,8 +38,8 @@ fn usize_range(offset: u64, length: u32) -> Range<usize> {
     offset as usize..offset as usize + length as usize
 }
 
-/// One client, compared with an array of bytes. Red if a byte outside of a change changes, or if a byte inside does
-/// not.
+/// Red if a byte outside of a change changes, or if a byte inside does not. One client is compared with an array of
+/// bytes.
 #[test]
 fn any_bytes_are_read_and_changed_and_no_others() {
     let mut random = SmallRng::seed_from_u64(seed());
@@ -152,7 +152,7 @@ fn clients_that_change_other_bytes_of_the_same_blocks_lose_none() {
     let seed = seed();
     for device in DEVICES {
         let q = queue(device);
-        // There are two servers, because the turns belong to the queue.
+        // There are two servers, because the turns belong to the queue and not to a server.
         let servers = [server_with(&q, Bounds::default()), server_with(&q, Bounds { requests: 5, bytes: 65536 })];
         let (nr_clients, size) = (6, 2 * u64::from(q.limits().logical_block_size));
         thread::scope(|scope| {
@@ -227,8 +227,8 @@ fn a_change_of_a_part_undoes_no_change_of_its_block() {
     }
 }
 
-/// The same for one connection, whose requests may be done in any order. Red if its parts do not wait for its own
-/// changes of blocks, or if these do not wait for the parts.
+/// Red if, of one connection, changes of parts do not wait for changes of their blocks, or these for the parts. The
+/// requests of a connection may be done in any order.
 #[test]
 fn a_change_of_a_part_undoes_no_change_of_its_block_by_the_same_client() {
     let disordered = Device { reads_first: true, ..Device::new() }.queue();
@@ -251,8 +251,8 @@ fn a_change_of_a_part_undoes_no_change_of_its_block_by_the_same_client() {
     }
 }
 
-/// Red if a change waits for connections that have nothing to do with the block and does not wake them, or if a client
-/// that leaves in the middle of a change keeps its turn.
+/// Red (hangs) if a change waits for connections that have nothing to do with the block, or if a client that leaves in
+/// the middle of a change keeps its turn.
 #[test]
 fn clients_that_sleep_or_go_away_hold_nobody_up() {
     for device in DEVICES {

@@ -1,4 +1,4 @@
-//! Which certificates, keys and lists can be used, what is said of others, and how they change while a server runs.
+//! Which certificates, keys and lists can be used, the errors for others, and how they change while a server runs.
 
 use std::fs;
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::tls::{Site, open_to_all, start_telling};
 use crate::{builder, queue};
 
 /// Private keys with their public keys, as 'openssl genrsa' makes them. For the largest size there is only a public
-/// key, whose modulus is any number of that size.
+/// key; its modulus is just some number of that size.
 const RSA: [(usize, &str); 7] = [
     (1024, include_str!("keys/rsa-1024.pem")),
     (2048, include_str!("keys/rsa-2048.pem")),
@@ -65,7 +65,7 @@ fn a_server_uses_rsa_keys_of_the_sizes_that_can_sign_and_names_them_for_others()
     }
 }
 
-/// Red if authorities are not checked: then every client of such an authority is refused, one by one.
+/// Red if authorities are not checked at the start: later each client of such an authority would be refused.
 #[test]
 fn an_authority_whose_signatures_cannot_be_verified_is_refused_at_the_start() {
     let site = Site::new();
@@ -197,7 +197,7 @@ fn files_that_are_read_again_count_together_or_not_at_all() {
     // The rest of the list, which has one export without a name, and its end.
     early.take::<43>();
     early.go("");
-    assert_eq!(early.read(0, 512), Ok(vec![0; 512]), "who is in stays in");
+    assert_eq!(early.read(0, 512), Ok(vec![0; 512]), "a client that is in stays in");
 
     fs::remove_file(site.folder.path().join("ca-crl.pem")).unwrap();
     Authority::new().equip(site.folder.path());

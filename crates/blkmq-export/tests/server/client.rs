@@ -65,7 +65,7 @@ impl Client {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// A client whose greeting was read on another stream, or is read next.
+    /// A client over this stream. The caller reads the greeting.
     pub(crate) fn over(stream: S) -> Self {
         Self { stream, is_structured: false, message: String::new() }
     }
@@ -145,7 +145,7 @@ impl<S: Read + Write> Client<S> {
         self.send(&request(kind, flags, cookie, offset, length));
     }
 
-    /// The next reply, whatever request it is for. `length` returns the length of the data of a read that succeeded.
+    /// The next reply, of any request. `length` returns how long the data is if the request was a read and succeeded.
     pub(crate) fn reply(&mut self, length: impl Fn(u64) -> usize) -> (u64, Answer) {
         let magic = self.take_u32();
         if magic == SIMPLE_REPLY_MAGIC {

@@ -1,4 +1,4 @@
-//! What requests do, and why those are refused that do nothing.
+//! What requests do, and why requests are refused.
 
 use std::collections::HashMap;
 
@@ -396,7 +396,7 @@ fn a_device_that_keeps_no_data_shows_zeroes_and_no_earlier_request() {
                 for reader in &mut clients {
                     let answer = reader.read(8 << 20, length as u32);
                     assert!(answer.as_deref() == Ok(&vec![0; length][..]), "{device}: {length} bytes");
-                    // Data that was read before is no secret here, but the next client's read starts with that buffer.
+                    // This fills a buffer, and the next client's read may get the same buffer.
                     assert_eq!(reader.call(commands::CACHE, 0, 0, length as u32, &[]), Ok(vec![]));
                 }
             }

@@ -1,4 +1,4 @@
-//! A device that keeps its data, and fails as it is told to.
+//! A device that keeps its data, and fails requests of a chosen kind.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ pub(crate) struct Device {
     /// How every request of this kind ends.
     pub(crate) failing: Option<(Op, Status)>,
     pub(crate) data: Mutex<Vec<u8>>,
-    /// Of the requests that come together, it does the reads first.
+    /// Whether it does the reads first, of requests that come together.
     pub(crate) reads_first: bool,
     /// What it was told to do.
     pub(crate) told: Arc<Mutex<Vec<Op>>>,
@@ -45,7 +45,7 @@ impl Driver for Device {
     }
 
     fn limits(&self) -> Limits {
-        let _says = self.says.lock().expect("nobody panics with it");
+        let _says = self.says.lock().expect("no holder panics");
         self.limits
     }
 
@@ -64,8 +64,8 @@ impl Driver for Device {
                 continue;
             }
             let op = rq.op();
-            self.told.lock().expect("nobody panics with it").push(op);
-            let mut data = self.data.lock().expect("nobody panics with it");
+            self.told.lock().expect("no holder panics").push(op);
+            let mut data = self.data.lock().expect("no holder panics");
             let mut at = rq.sector() as usize * SECTOR_SIZE;
             match op {
                 Op::Flush => (),

@@ -20,7 +20,7 @@ pub(crate) fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// A client with 64 writes in progress that cannot be done before the queue goes on.
+/// A client with 64 writes in progress, which are not done while the queue is quiesced.
 fn stuck(server: &Server) -> Client {
     let mut client = Client::simple(server);
     for cookie in 0..64_u64 {
@@ -45,7 +45,7 @@ fn who_leaves_with_requests_under_way_leaves_nothing_behind() {
         drop(quiesce);
         let mut half = half;
         for _ in 0..64 {
-            assert_eq!(half.reply(|_| 0).1, Ok(vec![]), "who only stops sending is answered");
+            assert_eq!(half.reply(|_| 0).1, Ok(vec![]), "a client that only stops sending is answered");
         }
         assert!(half.is_closed());
         until(|| server.clients().is_empty());
@@ -140,8 +140,8 @@ fn a_drain_answers_what_has_arrived_and_then_closes() {
     assert_eq!(q.in_flight(), 0);
 }
 
-/// A server that listens at the loopback address, and a client of it with this many reads of 64 KiB. The answers are
-/// more than the client's system takes before the client reads, and less than the server's system takes in all.
+/// A server that listens at the loopback address, and its client with this many reads of 64 KiB. The client's socket
+/// does not hold all the answers before the client reads, but both sockets together do.
 fn asking_by_tcp(reads: u64) -> (Server, Client<TcpStream>) {
     let export = Export::new("", queue("ram,size=16M"));
     let server = builder().export(export).listen(Address::loopback(0)).start().expect("it can listen there");
@@ -167,8 +167,7 @@ fn no_answer_is_lost_of_a_tcp_client_that_goes_on_sending() {
             client.request(commands::DISC, 0, 0, 0, 0);
         }
         for _ in 0..50 {
-            // No answer to these requests comes any more. If they cannot be sent, that is no fault of the server.
-            // Meanwhile the server gets to its end.
+            // The server no longer answers these requests, and they may fail to be sent. Meanwhile the server ends.
             let _ = client.stream.write_all(&request(commands::READ, 0, 8, 0, 512));
             thread::sleep(Duration::from_millis(1));
         }
@@ -215,7 +214,7 @@ fn now_closes_at_once_and_waits_for_the_queue() {
     assert_eq!(blkmq_submitters_work(&q), Ok(()));
 }
 
-/// The queue still works.
+/// Checks that the queue still works.
 fn blkmq_submitters_work(q: &Arc<RequestQueue>) -> Result<(), blkmq::Status> {
     let mut submitter = q.submitter(&blkmq::Client::new("a test")).expect("every place was given back");
     submitter.submit(blkmq::Bio::flush()).expect("there are slots");

@@ -1,4 +1,4 @@
-//! The memory that all connections share: bounded, taken as data arrives, and not kept by a single connection.
+//! The memory that all connections share: it is bounded, taken as data arrives, and not kept by a single connection.
 
 use std::io::{ErrorKind, Write};
 use std::thread;
@@ -12,7 +12,7 @@ use crate::{builder, queue};
 
 const MIB: usize = 1 << 20;
 
-/// A server whose connections, at most 8, share little more than the parts of their own.
+/// A server with at most 8 connections. Besides the part of each connection there is little memory.
 fn tight() -> Server {
     builder()
         .export(Export::new("", queue("ram,size=64M")))
@@ -39,8 +39,8 @@ fn a_hundred_writes_of_which_nothing_has_come_take_no_more_than_64_mib() {
     until(|| server.memory().0 == 0);
 }
 
-/// Red, because it waits for ever, if a write that is half received holds its data until it gets memory for the rest:
-/// eight writes, each larger than the memory for all, would each wait for what the others hold.
+/// Red (hangs) if a write that is half received holds its data until it gets memory for the rest: eight writes, each
+/// larger than the memory for all, would each wait for what the others hold.
 #[test]
 fn writes_that_are_half_received_do_not_keep_each_other_waiting() {
     let server = tight();
@@ -49,7 +49,7 @@ fn writes_that_are_half_received_do_not_keep_each_other_waiting() {
     for (index, client) in clients.iter_mut().enumerate() {
         client.send(&request(commands::WRITE, 0, 0, (index * len) as u64, len as u32));
     }
-    // All but the last byte of each write, in turn.
+    // Each write in turn, except for its last byte.
     let piece = 128 << 10;
     for round in 0..len / piece {
         for (index, client) in clients.iter_mut().enumerate() {
@@ -66,8 +66,8 @@ fn writes_that_are_half_received_do_not_keep_each_other_waiting() {
     }
 }
 
-/// Red, because it waits for ever, if connections have no part of their own: connections that ask for much and read
-/// nothing would keep all memory from others.
+/// Red (hangs) if connections have no part of their own: connections that ask for much and read nothing would keep all
+/// memory from others.
 #[test]
 fn clients_that_read_nothing_leave_others_their_memory() {
     let server = tight();

@@ -49,7 +49,7 @@ fn a_client_finds_its_export_by_name_at_a_unix_socket() {
     assert!(!path.exists());
 }
 
-/// Never ends if a client that comes asks every device for its size.
+/// Red (hangs) if the server asks every device for its size when a client connects.
 #[test]
 fn a_device_that_does_not_answer_holds_up_nobody_but_who_wants_it() {
     let device = Device::new();
@@ -141,7 +141,8 @@ fn who_aborts_is_let_go() {
     assert!(client.is_closed());
 }
 
-/// Red if such a client is not disconnected. Waits in vain if a client that takes too long is not counted.
+/// Red if a client that breaks the protocol or takes too long is not disconnected. Red (hangs) if a client that takes
+/// too long is not counted.
 #[test]
 fn who_breaks_the_protocol_or_takes_too_long_is_dropped() {
     let export = Export::new("", queue("ram,size=1M"));

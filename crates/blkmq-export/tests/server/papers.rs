@@ -31,7 +31,7 @@ impl Paper {
     }
 }
 
-/// The public half of an RSA key that OpenSSL made, of a size that nothing here may be able to sign with.
+/// The public half of an RSA key that OpenSSL made. No library here need be able to sign with a key of its size.
 pub(crate) struct RsaPublic(Vec<u8>);
 
 impl RsaPublic {
@@ -69,7 +69,7 @@ impl Authority {
         self.0.der().clone()
     }
 
-    /// A certificate for a common name, or none if that is empty, and alternative names.
+    /// A certificate for a common name and alternative names. An empty common name is left out.
     pub(crate) fn sign(&self, common: &str, alternatives: &[&str], serial: u64) -> Paper {
         let alternatives: Vec<_> = alternatives.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(alternatives).expect("the names are good");

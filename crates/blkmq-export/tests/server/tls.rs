@@ -1,4 +1,4 @@
-//! Encrypted connections: the way to encryption, what must not be believed on that way, and what is sent over them.
+//! Encrypted connections: how they come about, what must not be believed meanwhile, and what is sent over them.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -43,7 +43,7 @@ pub(crate) fn open_to_all() -> Builder {
     builder().export(Export::new("", queue("ram,size=1M")).allowing(Allow::Anybody))
 }
 
-/// The things that a test's server and clients are made from.
+/// An authority, and a folder with the files of a server: from these a test makes its server and clients.
 pub(crate) struct Site {
     pub(crate) authority: Authority,
     pub(crate) folder: tempfile::TempDir,
@@ -481,7 +481,7 @@ fn nothing_is_negotiated_again_inside_tls() {
         let mut hello = Vec::new();
         session.write_tls(&mut hello).unwrap();
         let mut forger = Forger::take_over(client.stream);
-        // The first attempt is answered by a warning, if TLS has one for it. A client that tries again is disconnected.
+        // The first attempt may be answered by a warning. A client that tries again is disconnected.
         let _ = forger.send(&[(HANDSHAKE, &hello[5..]), (HANDSHAKE, &hello[5..])]);
         let mut said = Vec::new();
         let end = forger.socket.read_to_end(&mut said).map_err(|error| error.kind());
