@@ -2,18 +2,18 @@
 //!
 //! The models call the functions of `word`, `liveness` and `staging` that the product calls. The product's other
 //! modules are not compiled by loom. The models restate the order in which these modules call the functions: from
-//! `bypass` the order of `pass`, `turn_back` and `shut_gate`, with the read of the counts; from `combine` the order of
-//! the holder; from `complete` what follows the tags. In the product the scheduler also has a lock. The models have
-//! none.
+//! `path/bypass.rs` and `queue/gate.rs` the order of `pass`, `turn_back` and `shut_gate`, with the read of the counts;
+//! from `order/combining.rs` the order of the holder; from `device/complete.rs` what follows the tags. In the product
+//! the scheduler also has a lock. The models have none.
 //!
-//! The models of what was left stop where the gate has been read for the first time. If that first look were Relaxed,
-//! or took its two steps the other way round, the second look of the product, behind its fence, would catch it. What
-//! the holder owes is needed all the same.
+//! The models of what was left end with the first reading of the gate. If that first look were Relaxed, or took its two
+//! steps in the other order, the product's second look, after its fence, would find the mistake. What the holder must
+//! do is needed in any case.
 //!
-//! Opening the gate publishes what was dispatched before. In the product a thread that passes comes behind that on the
-//! issue list. loom takes the exchanges of one word in the order in which it runs them, so it cannot show a list in the
-//! wrong order. Its model shows instead, with a place that one thread at a time may touch, that what was done before is
-//! published.
+//! Opening the gate publishes what was dispatched before, so that in the product a request that passes comes after it
+//! on the issue list. loom takes the exchanges of one word in the order in which it runs them, so it cannot show a list
+//! in the wrong order. The model uses instead a place that one thread at a time may touch: it shows that what was done
+//! before is published.
 #![cfg(loom)]
 
 mod model;
@@ -223,7 +223,7 @@ fn tagged_unbroken() {
     tagged(Broken::Nothing);
 }
 
-/// A request that is left with the holder and waits for good.
+/// A request that is left with the holder and is never dispatched.
 struct Passed {
     staging: Staging,
     live: Liveness,
@@ -276,7 +276,7 @@ impl Passed {
     }
 }
 
-/// One thread leaves a request with the holder and tells another thread, which then would like to pass.
+/// One thread leaves a request with the holder and tells another thread, which then tries to pass.
 fn passed(gives_up: bool, broken: Broken) {
     let queue = Arc::new(Passed {
         staging: Staging::new("test.staging"),

@@ -14,7 +14,7 @@ use model::{Exclusive, fails_without, holds};
 const ENDLESS: u32 = 100;
 
 struct Issue {
-    /// Its state is the list of what was worked off.
+    /// The state of the hand-over is the list of what was worked off.
     list: Handover<Vec<u32>>,
     links: [AtomicU32; 3],
     slots: [Exclusive; 3],
@@ -99,8 +99,8 @@ fn two_appenders() {
     beside_an_appender(|issue| issue.append(2..3));
 }
 
-/// One thread puts and drains, the other appends and drains. What a thread appended is not forgotten if it leaves
-/// because the other thread is just putting.
+/// One thread puts and drains, the other appends and drains. What a thread has appended must not be forgotten when the
+/// thread leaves because the other one is putting at that moment.
 fn putter_and_appender() {
     beside_an_appender(|issue| issue.put_or_append(2));
 }
@@ -122,8 +122,8 @@ fn beside_an_appender(bring: fn(&Issue)) {
     assert!([[0, 1, 2], [2, 0, 1]].contains(&issued.clone().try_into().expect("three slots")), "{issued:?}");
 }
 
-/// Threads know, under a lock of their own, that what they bring comes behind what the other one brought. The hand-over
-/// keeps that order.
+/// Under another lock each thread knows that what it brings comes after what the other thread brought. The hand-over
+/// must keep that order.
 fn ordered_putters() {
     let (issue, order) = (Issue::new(), Arc::new(TryLock::new("test.order", Vec::new())));
     let bring = |issue: &Issue, order: &TryLock<Vec<u32>>, slots: &[u32]| {
@@ -144,7 +144,7 @@ fn ordered_putters() {
     assert_eq!(issue.issued(), *order.try_lock().expect("nobody holds it"));
 }
 
-/// No rounds for other threads: a thread that gets false comes again, and then nothing is left either.
+/// The holder does no rounds for other threads. A thread that gets false comes again, and nothing may be left then.
 fn bounded() {
     let issue = Issue::new();
     let other = {

@@ -1,8 +1,8 @@
 //! Models of a list that only one thread, the owner, drains. What other threads append reaches the owner, even if it
 //! sleeps.
 //!
-//! Where the owner sleeps only one other thread appends, and only once: `loom_left` explains what loom makes of a
-//! second word in the inbox.
+//! In models with an owner that sleeps only one other thread appends, and only once: `loom_left` explains what loom
+//! makes of a second word in the inbox.
 #![cfg(loom)]
 
 mod model;
@@ -52,8 +52,8 @@ impl Owned {
         })
     }
 
-    /// What a thread does that has chosen a request for another thread's hardware queue: `Runner::append_ready`, and
-    /// the way past the drain in `Runner::issue`. Returns whether the owner is to be woken.
+    /// What a thread does after it has chosen a request for another thread's hardware queue: `Runner::append_ready`,
+    /// and the way past the drain in `Runner::issue`. Returns whether the owner must be woken.
     fn bring(&self, slot: u32) -> bool {
         let append = || {
             self.slots[slot as usize].touch();

@@ -1,11 +1,11 @@
-//! Models of what is left to others: a thread that leaves something, and goes, reaches a thread that sleeps, and one
-//! that has polled and is about to sleep.
+//! Models of what a thread leaves undone and goes: it reaches a thread that sleeps, and a thread that has polled and is
+//! about to sleep.
 //!
-//! Something is left only once in each model, because of what loom does not know. A sleeper is found by a flag. Its
-//! owner stores the flag, and the thread that wakes the owner swaps it. A swap comes right behind the value that it
-//! found, but loom does not know that. Once such a swap has met the end of one sleep, loom lets a swap during the next
-//! sleep find what the first one wrote, though the owner stored something since. No machine does that. So loom reports
-//! lost wake-ups where two threads leave something, or one thread does so twice, unless the owner swaps too.
+//! Something is left only once in each model, because of a limit of loom. A sleeper is found by a flag: the sleeper
+//! stores the flag, and the thread that wakes the sleeper swaps it. On every machine nothing comes between a swap and
+//! the value that it finds. loom does not know that. If one swap has met the end of a sleep, loom lets a swap during
+//! the next sleep find what the first swap wrote, although the sleeper has stored something since. So loom reports lost
+//! wake-ups where two threads leave something, or one thread does so twice, unless the sleeper swaps as well.
 #![cfg(loom)]
 
 mod model;
@@ -38,7 +38,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// What a thread does that has done its share.
+    /// What a thread that has done its share does.
     fn leave(&self) {
         self.request.touch();
         if self.broken == Broken::OnlyWakes {

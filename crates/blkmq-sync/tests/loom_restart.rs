@@ -31,7 +31,7 @@ impl Queue {
         self.run();
     }
 
-    /// Takes a request that waits, if one does.
+    /// Takes a request that waits, if there is one.
     fn take(&self) -> bool {
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiting| waiting.checked_sub(1)).is_ok()
     }
@@ -90,7 +90,7 @@ fn lack(try_again: bool) {
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
-/// Both tags lie in `cleared`, so one searcher may find none while the other is folding both back.
+/// Both tags are in `cleared`, so one thread that searches may find none while the other is folding both back.
 fn folding() {
     let queue = Queue::new(2, true);
     let mut hint = Hint::default();
@@ -105,9 +105,9 @@ fn folding() {
     assert_eq!(queue.waiting.load(Ordering::Relaxed), 0, "forgotten");
 }
 
-/// A submitter that finds WAITING set when it stages a request relies on the thread that will clear it. A thread that
-/// finds WAITING clear works off what is staged and clears WAITING, from the word as it was before its last look or,
-/// broken, as it was after it.
+/// A submitter that finds WAITING set when it stages a request relies on the thread that will clear WAITING. A
+/// submitter that finds WAITING clear works off what is staged, and clears WAITING with the word as it was before its
+/// last look; or, broken, with the word as it was after that look.
 fn staging(read_before_look: bool) {
     let shared = Arc::new((Word::new(), AtomicUsize::new(0), Exclusive::default()));
     fn stage((word, staged, worked): &(Word, AtomicUsize, Exclusive), read_before_look: bool) {
@@ -137,8 +137,8 @@ fn staging(read_before_look: bool) {
     assert_eq!(shared.1.load(Ordering::Relaxed), 0, "forgotten");
 }
 
-/// A thread that finds a staging in the count sees what was staged. A thread that finds the word cleared sees what the
-/// clearer did.
+/// A thread that reads a count with a staging in it sees what was staged. A thread that finds the word cleared sees
+/// what the clearer did.
 fn published() {
     let shared = Arc::new((Word::new(), Exclusive::default()));
     let stager = {
@@ -171,8 +171,8 @@ struct HeldBack {
     nr_lacked: AtomicUsize,
     is_completed: AtomicBool,
     is_waiting: AtomicBool,
-    /// Whether a thread that held the tag in vain looks once more if another thread lacked it. False breaks the
-    /// protocol.
+    /// Whether a thread that held the tag without using it looks once more if another thread lacked the tag. False
+    /// breaks the protocol.
     looks_again: bool,
 }
 
@@ -192,7 +192,7 @@ impl HeldBack {
         })
     }
 
-    /// Takes the tag first, so that no request is chosen that cannot go.
+    /// Takes the tag first, so that each request that is chosen can go.
     fn dispatch(&self) {
         let mut hint = Hint::default();
         loop {
@@ -208,8 +208,8 @@ impl HeldBack {
     }
 }
 
-/// One thread asks in vain with the only tag in its hands while another completes the request for which the scheduler
-/// held back.
+/// One thread has the only tag and asks the scheduler in vain, while another thread completes the request because of
+/// which the scheduler holds back.
 fn in_vain(looks_again: bool) {
     let queue = Arc::new(HeldBack {
         live: Liveness::new(),

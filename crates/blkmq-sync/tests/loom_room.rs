@@ -16,7 +16,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Returns whether this thread wakes those that sleep.
+    /// Returns whether this thread wakes the sleepers.
     fn make_room(&self) -> bool {
         let mut wakes = false;
         self.places.fetch_add(1, Ordering::Relaxed);
@@ -29,8 +29,8 @@ impl Queue {
     }
 }
 
-/// One thread wants a place, and asks a second time if it was told after the first look in vain, while `makers` threads
-/// make one place each. `looks_again`: false breaks the protocol.
+/// One thread wants a place, and asks a second time if its first ticket is stale. Meanwhile `makers` threads make one
+/// place each. `looks_again`: false breaks the protocol.
 fn want(makers: usize, looks_again: bool) {
     let queue = Arc::new(Queue { live: Liveness::new(), places: AtomicUsize::new(0) });
     let threads: Vec<_> = (0..makers)

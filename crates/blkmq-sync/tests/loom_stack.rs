@@ -38,7 +38,8 @@ impl Ring {
     }
 }
 
-/// Two pushers and a taker. The taker pushes again what was taken early, which is how ABA would come about.
+/// Two pushers and a taker. The taker pushes again what it took early: if the stack had the ABA problem, this would
+/// show it.
 fn ring() {
     let ring = Ring::new();
     let pushers = [0..2, 2..3].map(|slots| {

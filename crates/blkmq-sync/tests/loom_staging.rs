@@ -3,10 +3,11 @@
 //! the line is taken away.
 //!
 //! The models call the functions of `liveness` and `staging` that the product calls. The product's other modules are
-//! not compiled by loom. The models restate the order in which these modules call the functions: from `combine` the
-//! order of `combine`, `work` and `combine_for_others`; from `complete` what follows the tags; from `runner` the end of
-//! a share; from `control` and `account` what a freeze waits for. In the product the scheduler also has a lock. The
-//! models have none, so the staging word alone keeps the threads apart.
+//! not compiled by loom. The models restate the order in which these modules call the functions: from
+//! `order/combining.rs` the order of `insert_or_leave`, `dispatch` and `serve`; from `device/complete.rs` what follows
+//! the tags; from `path/drive.rs` the end of a share; from `control.rs` and `queue/account.rs` what a freeze waits for.
+//! In the product the scheduler also has a lock. The models have none, so the staging word alone keeps the threads
+//! apart.
 //!
 //! Two lines cannot be shown to be needed everywhere, because another line has the same effect. The fence in `take`
 //! also does what the Acquire of its swap does, so no model fails without that Acquire alone. And where a kick is for a
@@ -18,7 +19,7 @@ mod model;
 
 // The `Arc` of std: loom's own count is one more step to be tried in every order.
 use std::sync::Arc;
-// What only a model knows. No protocol may rest on it, so it takes no part in the interleavings.
+// For what only a model knows. No protocol may rest on it, so it takes no part in the interleavings.
 use std::sync::atomic::AtomicUsize as Ghost;
 
 use blkmq_sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
@@ -35,7 +36,7 @@ use model::{Exclusive, fails, fails_within, fails_without, holds, holds_within, 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// A thread that completes something while another thread is at the scheduler goes without a kick.
+    /// A thread that completes something while another thread is at the scheduler leaves no kick.
     NoKick,
     /// A holder that gives up does not set WAITING.
     GivesUpSilently,
@@ -57,7 +58,7 @@ fn join(thread: thread::JoinHandle<()>) {
     thread.join().expect("the thread ran to its end");
 }
 
-/// Requests that one thread gets through for all.
+/// Requests that one thread gets through for all threads.
 struct Requests {
     staging: Staging,
     links: [AtomicU32; 3],
@@ -151,8 +152,8 @@ fn given_up() {
     assert_eq!(queue.nr_done.load(Ordering::Relaxed), 2, "forgotten");
 }
 
-/// What the one word is for: with a lock and a list apart, the holder of the lock finds the list empty and then lets
-/// go.
+/// Why lock and list are one word. If they are apart, the holder of the lock finds the list empty, and another thread
+/// adds to the list before the holder lets go.
 fn lock_and_list_apart() {
     struct Apart(TryLock<()>, SlotStack, AtomicU32);
     fn submit(Apart(lock, list, link): &Apart) {
@@ -182,7 +183,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// This thread is at the scheduler, in which one request waits; the only tag is out.
+    /// This thread is at the scheduler. One request waits there, and the only tag is out.
     fn held(broken: Broken) -> (Arc<Self>, Tag) {
         let queue = Self::new(1, broken);
         let tag = queue.tags.get(&mut Hint::default()).expect("a tag is free");
@@ -298,8 +299,8 @@ fn kicked_before() {
     queue.is_done();
 }
 
-/// A thread that has chosen a request lets go, though another thread has meanwhile parked something and kicked it. It
-/// looks again itself, as a thread does that chooses alone.
+/// A thread that has chosen a request lets go, although another thread has meanwhile parked something and kicked it.
+/// The chooser then looks again itself, as a thread that chooses alone does.
 fn kicked_chooser() {
     let queue = Queue::new(0, Broken::Nothing);
     let parker = spawn(&queue, |queue| {
@@ -319,7 +320,7 @@ fn kicked_chooser() {
 }
 
 /// A thread that has done its share gives up with a request left, tells the other threads, and goes for good. Another
-/// thread polls. It comes again only if it had not been told of anything at that time.
+/// thread polls. It polls again only if it had not been told of anything when it polled.
 fn give_up(broken: Broken) {
     let queue = Queue::new(1, broken);
     let was_told = Arc::new(Ghost::new(0));

@@ -17,7 +17,7 @@ impl Map {
         Arc::new(Self { tags: Tags::new(depth, depth), owned: (0..depth).map(|_| Exclusive::default()).collect() })
     }
 
-    /// Gets a tag, uses what it stands for, puts it back.
+    /// Gets a tag, uses what the tag stands for, and puts the tag back.
     fn turn(&self) {
         let mut hint = Hint::default();
         if let Some(tag) = self.tags.get(&mut hint) {
@@ -44,7 +44,7 @@ impl Map {
     }
 }
 
-/// Three threads, one tag. Every get but the first goes through a deferred clear, by the getter itself or by a third
+/// Three threads, one tag. Every get except the first goes through a deferred clear, by the getter itself or by a third
 /// thread.
 fn one_tag() {
     let map = Map::new(1);

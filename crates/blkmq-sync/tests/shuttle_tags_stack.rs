@@ -12,7 +12,7 @@ const EACH: usize = 4;
 
 struct Device {
     tags: Tags,
-    /// The submitter that has this tag, plus one; zero for none.
+    /// The number of the submitter that has this tag, plus one. Zero if no submitter has it.
     owners: [AtomicU32; DEPTH as usize],
     links: [AtomicU32; DEPTH as usize],
     submitted: SlotStack,

@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             scope.spawn(move || {
                 let (mut next, mut done) = (core << 20, 0);
                 while done < 10_000 {
-                    // Keep 16 reads on the way.
+                    // Keep 16 reads outstanding.
                     while submitter.nr_outstanding() < 16 {
                         submitter.submit(Bio::read(next, Buffer::zeroed(4096))).expect("there are more slots");
                         next += 64;

@@ -1,5 +1,5 @@
-//! The twin of blktests' block/017: `inflight` counts what the device works on, reads and others apart, while the
-//! device takes its time. And what that file leaves out: the statistics also count requests that wait.
+//! As block/017 of blktests: `inflight` counts the requests that the device has, reads and others apart. In addition
+//! the statistics also count requests that wait.
 
 mod device;
 
@@ -62,8 +62,8 @@ fn inflight_is_what_the_device_has_and_field_9_what_the_queue_has() {
     }
 }
 
-/// Notes what the statistics say when its submitter is told of a completion. The statistics take no lock, so it may
-/// look at them here.
+/// Notes what the statistics say when its submitter is told of a completion. The statistics take no lock, so they may
+/// be read here.
 struct Look(Arc<RequestQueue>, Mutex<Vec<Stat>>);
 
 impl Notify for Look {
@@ -72,8 +72,8 @@ impl Notify for Look {
     }
 }
 
-/// A submitter that is told of a completion finds it counted. Goes red if `Delivery::send` delivers first and counts
-/// then.
+/// Red if `Delivery::send` delivers first and counts then: a submitter that is told of a completion must find it
+/// counted.
 #[test]
 fn what_another_thread_completed_is_counted_before_it_is_delivered() {
     let clock = VirtualClock::new();
@@ -102,8 +102,8 @@ fn what_another_thread_completed_is_counted_before_it_is_delivered() {
     }
 }
 
-/// Operations that must not wait, and are refused because the queue is frozen, has no tag, or is full, are over; they
-/// never became requests. Red if any of the three is not counted as gone, or is counted though `iostats` is off.
+/// Red if an operation that must not wait is not counted as gone when it is refused because the queue is frozen, has no
+/// tag, or is full; or if it is counted although `iostats` is off.
 #[test]
 fn what_is_refused_leaves_nothing_in_flight() {
     let nowait = |at| read(at, 8).with_flags(Flags { nowait: true, ..Flags::NONE });
@@ -122,7 +122,7 @@ fn what_is_refused_leaves_nothing_in_flight() {
             submitter.flush_plug();
             let counted = u64::from(iostats == "1");
             let refused = |submitter: &mut Submitter, why: &str| {
-                // Two operations that merge in the plug, so that the request stands for both.
+                // Two operations that merge in the plug, so that one request has both.
                 for bio in [nowait(100), nowait(108)] {
                     submitter.submit(bio).expect("there is a slot");
                 }

@@ -1,7 +1,8 @@
-//! The statistics against a naive count: every request that the device ended, with the operations that it was made of.
+//! The statistics against a naive count: every request that the device ended, with the operations in it.
 //!
-//! Operations are random, in triples that touch, so that they merge in front, behind and in the middle; some are split,
-//! fail, are refused or given back by the device. Time moves by whole milliseconds, so every sum is exact.
+//! Operations are random, in triples that touch, so that they merge at the front, at the end and in the middle. Some
+//! are split, fail, or are refused or given back by the device. Time moves by whole milliseconds, so every sum is
+//! exact.
 
 mod device;
 
@@ -48,7 +49,7 @@ struct Kept {
     ended: Vec<Ended>,
 }
 
-/// Takes, refuses, gives back or finishes at once, by chance.
+/// A device that takes a request, refuses it, gives it back or finishes it at once, by chance.
 #[derive(Debug, Default)]
 struct Moody(Mutex<Kept>);
 
@@ -129,7 +130,7 @@ impl Count {
         count[3] += now.since(since) / 1_000_000;
     }
 
-    /// The 17 fields. Those that no count of ended requests gives are taken from `stat`.
+    /// The 17 fields. Fields that cannot be counted from ended requests are taken from `stat`.
     fn stat(&self, stat: &Stat) -> Stat {
         let [read, write, discard] = self.0.map(|[ios, parts, sectors, ms]| (ios, parts - ios, sectors, ms));
         Stat {
@@ -243,7 +244,7 @@ impl Rig {
     }
 
     fn submit(&mut self) {
-        // Never so many that the scheduler is full and something stays in a plug while time moves.
+        // So the scheduler is never full, and nothing stays in a plug while time moves.
         if self.submitters.iter().map(Submitter::nr_outstanding).sum::<usize>() > 60 {
             return;
         }
@@ -286,7 +287,8 @@ impl Rig {
 
     /// Lets the queue do what it can, and counts what ended.
     fn look(&mut self) {
-        // All poll before any reaps: what the second finishes for the first is over now, and not only at the next look.
+        // All submitters poll before any of them reaps, so that what the second one finishes for the first is found in
+        // this look.
         for submitter in &mut self.submitters {
             submitter.poll();
         }
@@ -391,7 +393,7 @@ impl Rig {
     }
 }
 
-/// Goes red if a merge, an end, the time of a joined request, or a range is not counted, or counted twice.
+/// Red if a merge, an end, the time of a joined request, or a range is not counted, or counted twice.
 #[test]
 fn the_sums_are_those_of_a_naive_count() {
     let seed = first_seed();
@@ -410,7 +412,7 @@ fn the_sums_are_those_of_a_naive_count() {
     }
 }
 
-/// A request is counted out if and only if it was counted in. Goes red if the end asks the knob and not the request.
+/// Red if the end of a request asks the knob, and not the request, whether it was counted when it entered.
 #[test]
 fn a_switch_under_load_leaves_nothing_behind() {
     let seed = first_seed();

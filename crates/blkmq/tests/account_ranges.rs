@@ -56,8 +56,8 @@ fn a_request_counts_in_its_range_and_in_the_whole() {
     }
 }
 
-/// While the device has them, 33 requests of a range are in flight there and in the whole queue. Linux before 5.10
-/// showed none in the whole.
+/// Red if 33 requests of a range that the device has are not in flight both in the range and in the whole queue. Linux
+/// before 5.10 showed none in the whole queue.
 #[test]
 fn what_is_in_flight_in_a_range_is_in_flight_in_the_whole() {
     for accounting in [Accounting::PerThread, Accounting::Shared] {
@@ -76,7 +76,8 @@ fn what_is_in_flight_in_a_range_is_in_flight_in_the_whole() {
     }
 }
 
-/// What merges in front of a request does not move it to another range. Goes red if the end looks the range up again.
+/// Red if the end of a request looks its range up again: an operation that merges at the front must not move the
+/// request to another range.
 #[test]
 fn a_request_that_grows_over_the_border_stays_in_its_range() {
     for accounting in [Accounting::PerThread, Accounting::Shared] {
@@ -118,7 +119,7 @@ fn ranges_change_under_load_and_keep_the_sums_of_their_names() {
     set(&mut submitter, two());
     pass(&device, &mut submitter, read(0, 8));
     assert_eq!(stat_of(&q, "p1").read_ios, 1, "what came before the range was there does not count");
-    // The first range goes on at another place. The second is new, under a name that was never there.
+    // The first range gets another place and goes on counting. The second one has a new name.
     set(&mut submitter, vec![range("p1", 100, 8), range("p3", 1000, 500)]);
     pass(&device, &mut submitter, read(100, 8));
     pass(&device, &mut submitter, read(1000, 8));

@@ -1,5 +1,5 @@
-//! Busy time under loads that are mostly idle, the published failures of Linux before 6.10: 10 % busy shown as 80 %,
-//! and 4 ms of thought between short requests shown as 90 %.
+//! Busy time under loads that are mostly idle. Published failures of Linux before 6.10: 10 % busy was shown as 80 %,
+//! and short requests with 4 ms of pause between them as 90 %.
 
 mod device;
 
@@ -32,7 +32,7 @@ fn share(busy: u64, period: u64, accounting: Accounting, mut jitter: impl FnMut(
     stat.io_ticks * 1_000_000 * 1000 / clock.now().0
 }
 
-/// Goes red if a start counts the time since the last end as busy, as Linux 5.0 to 6.9 counted at least a tick of it.
+/// Red if a start counts the time since the last end as busy. Linux 5.0 to 6.9 counted at least a tick of it.
 #[test]
 fn an_idle_disk_is_shown_idle() {
     for (busy, period, expected) in [
@@ -41,10 +41,10 @@ fn an_idle_disk_is_shown_idle() {
         (1000 * US, 10_000 * US, 100),
         (10_000 * US, 100_000 * US, 100),
         (110 * US, 1100 * US, 100),
-        // 4 ms of thought.
+        // 4 ms of pause.
         (50 * US, 4050 * US, 12),
         (400 * US, 4400 * US, 91),
-        // Half, and all but a little.
+        // Half of the time, and nearly all of it.
         (500 * US, 1000 * US, 500),
         (950 * US, 1000 * US, 950),
     ] {
@@ -64,12 +64,12 @@ fn an_idle_disk_with_an_irregular_load_is_shown_idle() {
     {
         let got = share(busy, period, Accounting::PerThread, || random.below(period - busy));
         let expected = busy * 1000 / period;
-        // Twenty seconds hold two thousand requests or more, each of which errs by less than a tick.
+        // Twenty seconds hold at least two thousand requests, each with an error of less than a tick.
         assert!(got.abs_diff(expected) <= 40, "seed {seed}: {busy} of {period} ns: {got}, not {expected} thousandths");
     }
 }
 
-/// Two submitters in turn, whose requests overlap or leave a gap: time is neither counted twice nor for the gaps.
+/// Red if time is counted twice when requests of two submitters overlap, or if a gap between requests is counted.
 #[test]
 fn overlapping_requests_count_once() {
     let clock = VirtualClock::new();
@@ -97,8 +97,8 @@ fn overlapping_requests_count_once() {
     assert_eq!(stat.read_ticks, 6000, "{stat}");
 }
 
-/// A queue, or a range, that comes in the middle of a tick was not busy for the part of the tick that had passed. Red
-/// if a gauge begins with the tick that is under way.
+/// Red if a gauge begins with the tick that is under way: a queue or range that comes in the middle of a tick was not
+/// busy in the part of the tick before that.
 #[test]
 fn what_passed_before_a_queue_or_a_range_was_there_does_not_count() {
     let tick = 1 << 20;

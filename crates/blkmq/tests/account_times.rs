@@ -1,5 +1,5 @@
-//! The twins of blktests' block/018, the times of reads, writes and discards against a device of known latency, and
-//! block/024, requests of less than a tick that add up.
+//! As block/018 of blktests, the times of reads, writes and discards on a device of known latency; and block/024,
+//! requests of less than a tick that add up.
 
 mod device;
 
@@ -48,7 +48,7 @@ fn times_are_the_latencies_of_the_device() {
             assert_eq!(ticks(&q.stat()), [1000, 1000, 0]);
             one_by_one(&mut submitter, [Bio::discard(0, 8), Bio::discard(64, 8)].into_iter());
             assert_eq!(ticks(&q.stat()), [1000, 1000, 2000]);
-            // Two requests at a time take the time of one, each.
+            // Two requests at a time each take as long as one.
             submitter.submit(read(0, 8)).expect("there is a slot");
             submitter.submit(read(100, 8)).expect("there is a slot");
             while submitter.wait() {
@@ -65,7 +65,7 @@ fn times_are_the_latencies_of_the_device() {
     }
 }
 
-/// Goes red if times are rounded to ms before they are summed.
+/// Red if times are rounded to ms before they are summed.
 #[test]
 fn requests_of_less_than_a_tick_add_up() {
     let (q, mut submitter) = queue("500us", "none", Accounting::PerThread);
@@ -78,8 +78,8 @@ fn requests_of_less_than_a_tick_add_up() {
     assert!((1645..=1650).contains(&stat.io_ticks), "{stat}");
 }
 
-/// A request that the device keeps for long is seen while it is kept. When it is over, no more than the time that has
-/// passed is counted.
+/// Red if a request that the device keeps for long does not show as busy before it ends, or if more than the time that
+/// has passed is counted when it ends.
 #[test]
 fn a_long_request_shows_as_busy_before_it_ends() {
     let clock = VirtualClock::new();
@@ -100,7 +100,7 @@ fn a_long_request_shows_as_busy_before_it_ends() {
     assert!((9998..=10_000).contains(&q.stat().io_ticks), "{}", q.stat());
 }
 
-/// Goes red if the times are those of the part that was handed over last: what this thread completed itself comes
+/// Red if the times are those of the part that was handed over last: parts that this thread completed itself come
 /// first.
 #[test]
 fn an_operation_that_was_split_is_over_with_its_last_part() {

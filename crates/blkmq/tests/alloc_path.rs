@@ -12,7 +12,7 @@ use blkmq::{Bio, Buffer, Client, Clock, Flags, Limits, RequestQueue, Status, Sub
 use counting::allocations;
 use device::{Claims, ONE_QUEUE, Recorder};
 
-/// How a round's operations are handed in.
+/// How the operations of a round are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entry {
     OneByOne,
@@ -23,7 +23,7 @@ enum Entry {
 const ENTRIES: [Entry; 3] = [Entry::OneByOne, Entry::FlushedEach, Entry::Batch];
 const SCHEDULERS: [&str; 2] = ["none", "mq-deadline"];
 
-/// Passes `bios` through the queue and back into `bios`; returns what was allocated meanwhile.
+/// Passes `bios` through the queue and back into `bios`. Returns the number of allocations meanwhile.
 fn allocated_in(submitter: &mut Submitter, bios: &mut VecDeque<Bio>, entry: Entry, waits: bool) -> u64 {
     let expected = bios.len();
     let mut back = VecDeque::with_capacity(expected);
@@ -53,7 +53,7 @@ fn allocated_in(submitter: &mut Submitter, bios: &mut VecDeque<Bio>, entry: Entr
     allocated
 }
 
-/// Two rounds to warm up, then ten that allocate nothing.
+/// Checks that after two rounds to warm up, ten rounds allocate nothing.
 fn assert_allocation_free(q: &Arc<RequestQueue>, make: impl Fn() -> Vec<Bio>, what: &str) {
     let mut submitter = q.submitter(&Client::new("test")).expect("there is a place");
     let mut bios: VecDeque<Bio> =
@@ -81,12 +81,12 @@ fn scattered(nr: u64) -> Vec<Bio> {
     (0..nr).map(bio).collect()
 }
 
-/// Runs of contiguous writes: they meet in the plug.
+/// Contiguous writes, which merge in the plug.
 fn contiguous(nr: u64) -> Vec<Bio> {
     (0..nr).map(|at| Bio::write(at * 8, Buffer::zeroed(4096))).collect()
 }
 
-/// Contiguous writes in an order in which no neighbours meet in the plug: every second one fills a gap.
+/// Contiguous writes in an order in which no neighbours merge in the plug: every second one fills a gap.
 fn interleaved(nr: u64) -> Vec<Bio> {
     let place = |at: u64| at / 8 * 8 + [0, 2, 4, 6, 1, 3, 5, 7][(at % 8) as usize];
     (0..nr).map(|at| Bio::write(place(at) * 8, Buffer::zeroed(4096))).collect()
@@ -174,8 +174,8 @@ fn nothing_is_allocated_by_splits() {
     }
 }
 
-/// The flush machine on devices that say they have a cache. How a device with a real cache uses its memory is not the
-/// concern of the block layer.
+/// Red if the flush machine allocates, on devices that claim to have a cache. A device with a real cache may allocate
+/// itself.
 #[test]
 fn nothing_is_allocated_by_flushes() {
     for scheduler in SCHEDULERS {
@@ -200,7 +200,7 @@ fn nothing_is_allocated_by_flushes() {
     }
 }
 
-/// Requests that the driver refuses and gives back take a detour that allocates nothing either.
+/// Red if requests that the driver refuses or gives back allocate on their way back.
 #[test]
 fn nothing_is_allocated_by_requeues() {
     for scheduler in SCHEDULERS {
@@ -228,7 +228,7 @@ fn nothing_is_allocated_when_threads_share_a_hardware_queue() {
     }
 }
 
-/// The count sees what happens inside the device: this device takes notes.
+/// Red if the count does not see what happens inside the device: this device allocates.
 #[test]
 fn a_driver_that_allocates_is_counted() {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);

@@ -1,4 +1,4 @@
-//! A driver that panics in a background thread ends that thread, and nothing more.
+//! A driver that panics in a background thread ends that thread and nothing else.
 
 mod device;
 

@@ -11,13 +11,13 @@ use blkmq::{Client, Limits, Locking, Notify, RequestQueue, Status, Submitter, Ti
 
 use device::{ONE_QUEUE, read, reap};
 
-/// How many requests a thread does for others in one go, and how often it looks for more to issue.
+/// The product's bound: how many requests a thread does for others in one go, and how often it looks for more to issue.
 const SHARE: u16 = 64;
 
 type Meanwhile = Box<dyn FnMut() + Send>;
 
-/// A device that finishes requests at once, except the first ones. While it is given requests, it lets other code do
-/// something.
+/// A device that finishes requests at once, except the first ones. While it gets requests, it calls a function of the
+/// test.
 struct Quick {
     nr_tags: u16,
     /// How many more requests are finished only when the device is polled.
@@ -61,7 +61,7 @@ impl Driver for Quick {
                 batch.finish(rq, Status::Ok);
             }
         }
-        // What is submitted meanwhile may come back here.
+        // The function may submit, which may come back here.
         if let Ok(mut meanwhile) = self.meanwhile.try_lock()
             && let Some(meanwhile) = &mut *meanwhile
         {
@@ -82,13 +82,13 @@ fn pass_on(submitter: &mut Submitter, place: u64) {
     submitter.flush_plug();
 }
 
-/// Another submitter appends to the issue list each time that the device is given something. So the drainer never comes
-/// to an end, until it leaves the rest to a thread that polls. Goes red if it does not say so: the last request of the
-/// other submitter then never starts.
+/// Red if a drainer that leaves the rest of an issue list does not say so: the last request of the other submitter then
+/// never starts. That submitter appends each time that the device gets something, so the drainer would never come to an
+/// end.
 #[test]
 fn what_a_drainer_leaves_is_issued_by_who_polls() {
     for locking in Locking::ALL {
-        // More than the drainer could issue without coming back.
+        // More tags than requests that the drainer issues before it leaves.
         let device = Quick::new(2 * SHARE, 0);
         let builder = RequestQueue::builder(device.clone()).scheduler("mq-deadline").locking(locking);
         let q = builder.bypass(false).build().expect("the device is good");
@@ -108,7 +108,7 @@ fn what_a_drainer_leaves_is_issued_by_who_polls() {
         assert!(nr_submitted >= SHARE.into(), "{locking}: it leaves too early, after {nr_submitted}");
         let mut other = other.lock().unwrap();
         let done: usize = (0..3).map(|_| reap(&mut other).len()).sum();
-        // A thread that appends also drains what was forgotten, so that the test ends.
+        // A thread that appends also drains what was left, so that the test ends.
         pass_on(&mut drainer, nr_submitted + 1);
         assert_eq!(done as u64, nr_submitted, "{locking}");
         assert_eq!(reap(&mut drainer).len(), 2);
@@ -125,9 +125,9 @@ impl Notify for Bell {
     }
 }
 
-/// A thread polls, and a device's tags come back. It takes many requests of a second submitter to the device, but not
-/// the request of a third that stands behind them. The second has all that it wanted, so only the third would still
-/// poll, and it sleeps. Goes red if the first leaves the rest without waking the sleeper.
+/// Red if a thread that has done its share leaves the rest without waking the sleeper. The first thread polls, gets
+/// tags back, and takes many requests of the second submitter to the device, but not the request of the third behind
+/// them. The second submitter has nothing to wait for any more, and the third sleeps.
 #[test]
 fn who_has_done_its_share_wakes_who_sleeps() {
     for locking in Locking::ALL {

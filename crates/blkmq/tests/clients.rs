@@ -1,4 +1,4 @@
-//! The clients of a queue: known as long as submitters serve them.
+//! The clients of a queue: a queue knows a client as long as a submitter serves it.
 
 use blkmq::driver::spec;
 use blkmq::{Client, RequestQueue};

@@ -1,4 +1,4 @@
-//! A change is made while no other thread is at the device: no other change, and no thread that polls.
+//! While a change is made, no other thread is at the device: no other change is made, and no thread polls.
 
 mod device;
 
@@ -11,11 +11,11 @@ use blkmq::{Client, Limits, RequestQueue, Status, Time};
 
 use device::{ONE_QUEUE, write};
 
-/// How long the device takes to change: how many times it lets other threads go first.
+/// How often the device yields to other threads while it changes.
 const SLOW: u32 = 200;
 
-/// A device that takes long to change. It notes which calls come meanwhile, and which ask for queues that it does not
-/// have any more.
+/// A device that takes long to change. It notes calls that come meanwhile, and calls for hardware queues that it no
+/// longer has.
 #[derive(Debug, Default)]
 struct Slow {
     nr_queues: AtomicU16,

@@ -1,4 +1,4 @@
-//! How many requests there may be: tags and `nr_requests`.
+//! Tags and `nr_requests`: how many requests there may be.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::random::{Random, operations, seed};
 use common::worker::Load;
 use common::{control, queue};
 
-/// The twin of blktests block/020.
+/// As block/020 of blktests. Red (hangs) if one tag is not enough for a scheduler.
 #[test]
 fn one_tag_is_enough_for_each_scheduler() {
     let random = Random::new(seed());
@@ -28,7 +28,7 @@ fn one_tag_is_enough_for_each_scheduler() {
     }
 }
 
-/// The twin of blktests block/021.
+/// As block/021 of blktests. Red if a request is lost when `nr_requests` changes under load.
 #[test]
 fn nr_requests_changes_under_load() {
     let random = Random::new(seed());
@@ -46,8 +46,8 @@ fn nr_requests_changes_under_load() {
     }
 }
 
-/// The smallest `nr_requests`: almost every plug is held back almost always. Red if threads that sleep with a held-back
-/// plug are not woken when there is room.
+/// Red (hangs) if threads that sleep with a held-back plug are not woken when there is room. With the smallest
+/// `nr_requests` almost every plug is held back.
 #[test]
 fn one_request_at_a_time_is_enough() {
     let random = Random::new(seed());
@@ -60,7 +60,7 @@ fn one_request_at_a_time_is_enough() {
     }
 }
 
-/// The twin of blktests block/017.
+/// As block/017 of blktests. Red if `in_flight` is not the number of requests that the driver has.
 #[test]
 fn tags_in_flight_equal_what_the_driver_has() {
     for scheduler in ["none", "mq-deadline"] {
@@ -99,8 +99,8 @@ fn nr_requests_has_bounds() {
     assert_eq!(q.knob("nr_requests").unwrap(), "65536");
 }
 
-/// Red if the size of the device's queue bounds how many requests wait. In Linux it does, because there a waiting
-/// request holds a tag of its own.
+/// Red if the depth of the device bounds how many requests wait. In Linux it does, because there a waiting request
+/// holds a tag of its own.
 #[test]
 fn by_default_all_that_clients_have_outstanding_waits_in_the_scheduler() {
     const SLOTS: u16 = 2000;
@@ -143,8 +143,8 @@ fn without_a_scheduler_the_builder_refuses_nr_requests_beyond_the_depth_as_the_k
     assert_eq!(built("mq-deadline", 17).expect("tags do not bound a scheduler").knob("nr_requests").unwrap(), "17");
 }
 
-/// Red if the number is forgotten when the scheduler changes, or if a number that was asked for no longer bounds the
-/// tags of a device without a scheduler.
+/// Red if `nr_requests` is forgotten when the scheduler changes, or if it then no longer bounds the tags of a device
+/// without a scheduler.
 #[test]
 fn nr_requests_that_was_asked_for_survives_a_change_of_scheduler() {
     let shown = |q: &RequestQueue| q.knob("nr_requests").unwrap();

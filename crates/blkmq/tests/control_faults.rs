@@ -8,7 +8,7 @@ use common::random::{Random, operations, seed};
 use common::worker::Load;
 use common::{control, queue, queue_with};
 
-/// The twin of blktests block/014.
+/// As block/014 of blktests. Red if a request is lost when half of them time out.
 #[test]
 fn half_of_the_requests_timing_out_all_complete() {
     let random = Random::new(seed());
@@ -26,7 +26,7 @@ fn half_of_the_requests_timing_out_all_complete() {
     }
 }
 
-/// The twin of blktests block/015. Red if requests that were given back are not tried again.
+/// As block/015 of blktests. Red if requests that were given back are not tried again.
 #[test]
 fn requeued_requests_complete_under_each_scheduler() {
     let random = Random::new(seed());
@@ -41,7 +41,7 @@ fn requeued_requests_complete_under_each_scheduler() {
     }
 }
 
-/// A request that is struck fails alone, or together with those that merged into it.
+/// Red if an error reaches other operations than those of the request that met it.
 #[test]
 fn medium_errors_reach_the_operations_that_met_them() {
     let random = Random::new(seed());
@@ -54,7 +54,7 @@ fn medium_errors_reach_the_operations_that_met_them() {
     }
 }
 
-/// Red if the end of a shorter timeout has to wait for the scan that was planned for the longer one.
+/// Red if a shorter timeout takes effect only at the scan that was planned for the longer one.
 #[test]
 fn a_shorter_io_timeout_holds_at_once() {
     for scheduler in ["none", "mq-deadline"] {

@@ -1,4 +1,4 @@
-//! Freezing: nothing new enters, what had entered drains, and the threads that waited go on afterwards.
+//! Freezing: nothing new enters, what had entered drains, and afterwards the threads that waited go on.
 
 mod common;
 
@@ -27,8 +27,8 @@ fn a_frozen_queue_drains_although_operations_merged_in_a_plug() {
     }
 }
 
-/// Red if ending a freeze wakes no thread. Red too if a thread whose plug was held back goes to sleep without a last
-/// look at the mark that the end of the freeze takes off.
+/// Red if the end of a freeze wakes no thread. Red too if a thread whose plug was held back goes to sleep without a
+/// last look at the mark that the end of the freeze removes.
 #[test]
 fn sleepers_go_on_when_the_freeze_ends() {
     let mut random = Random::new(seed());
@@ -45,7 +45,7 @@ fn sleepers_go_on_when_the_freeze_ends() {
     }
 }
 
-/// The twin of blktests block/022: freezes and their ends under load.
+/// As block/022 of blktests. Red if something is lost when freezes begin and end under load.
 #[test]
 fn freezing_and_unfreezing_under_load_loses_nothing() {
     let random = Random::new(seed());

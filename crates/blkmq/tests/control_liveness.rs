@@ -10,7 +10,7 @@ use common::random::{Random, operations, seed};
 use common::rounds::rounds;
 use common::{assert_balanced, queue};
 
-/// Polls far more often than is needed, and returns whether everything came back.
+/// Polls more often than necessary, and returns whether everything came back.
 fn finishes(mut submitter: Submitter) -> bool {
     for _ in 0..100 {
         submitter.poll();
@@ -24,9 +24,9 @@ fn finishes(mut submitter: Submitter) -> bool {
     is_done
 }
 
-/// A thread stops after its share, though what it completed made a flush step ready. Red if the thread does not say
-/// that it left the step. That thread has nothing outstanding, so it need not come again, and the thread that waits for
-/// the step finds nothing to do.
+/// Red if a thread that stops after its share does not say that it left a flush step, which became ready by what it
+/// completed. That thread has nothing outstanding, so it need not come again, and the thread that waits for the step
+/// finds nothing to do.
 #[test]
 fn a_flush_step_goes_on_although_the_thread_that_made_it_ready_has_done_its_share() {
     // The driver refuses the flush at first. So the other thread issues the flush together with as many requests as its
@@ -49,7 +49,8 @@ fn a_flush_step_goes_on_although_the_thread_that_made_it_ready_has_done_its_shar
     assert_balanced(&q);
 }
 
-/// Rounds in which every thread submits a little and sleeps, with room for fewer requests than there are threads.
+/// Red (hangs) if a sleeper is not woken when there is room again. In each round every thread submits a little and
+/// sleeps, with room for fewer requests than there are threads.
 #[test]
 fn sleepers_go_on_when_there_is_room() {
     let mut random = Random::new(seed());
@@ -82,7 +83,7 @@ impl Notify for Told {
     }
 }
 
-/// Red if a completion does not wake the threads whose plug is held back for want of room.
+/// Red if a completion does not wake the threads whose plug is held back because there was no room.
 #[test]
 fn a_completion_tells_those_who_found_no_room() {
     let q = queue("null,irqmode=1,hw_queue_depth=4,poll_queues=0", "mq-deadline");
@@ -98,19 +99,19 @@ fn a_completion_tells_those_who_found_no_room() {
     second.submit(Bio::read(80, Buffer::zeroed(512))).unwrap();
     second.flush_plug();
     assert_eq!(q.stats().entered, 1, "there is room for one");
-    // Polling would complete the first operation. The mark is left behind by a look that found no room.
+    // Without the quiescence, polling would complete the first operation. The poll finds no room, and leaves the mark.
     let quiesce = q.quiesce();
     second.poll();
     drop(quiesce);
     let before = told.0.load(Ordering::Relaxed);
     first.poll();
     assert_eq!(q.stats().completed, 1);
-    assert!(told.0.load(Ordering::Relaxed) > before, "nobody told the second submitter");
+    assert!(told.0.load(Ordering::Relaxed) > before, "the second submitter was not told");
     assert!(finishes(second) && finishes(first));
 }
 
-/// Rounds in which issuing takes long, so that threads find that another thread drains the issue list, and leave their
-/// requests there. Red if the thread that drains the list does not look again after unlocking.
+/// Red (hangs) if the thread that drains an issue list does not look again after unlocking. In these rounds issuing
+/// takes long, so threads often find that another thread drains the list, and leave their requests there.
 #[test]
 fn sleepers_go_on_when_another_thread_issues_for_them() {
     let mut random = Random::new(seed());
@@ -130,9 +131,9 @@ fn sleepers_go_on_when_another_thread_issues_for_them() {
     }
 }
 
-/// Rounds in which there are fewer tags than threads. Red if a request that finds no tag does not say that it waits.
-/// Red too if a thread that completes or starts another thread's request does not wake that thread. (The look at the
-/// tags after that is tested by a model: see `loom_restart`.)
+/// Red (hangs) if a request that finds no tag does not say that it waits, or if a thread that completes or starts
+/// another thread's request does not wake that thread. In these rounds there are fewer tags than threads. A model,
+/// `loom_restart`, tests the second look at the tags.
 #[test]
 fn sleepers_go_on_when_there_is_a_tag() {
     let mut random = Random::new(seed());

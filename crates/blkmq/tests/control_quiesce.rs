@@ -14,8 +14,8 @@ use common::rounds::rounds;
 use common::worker::Load;
 use common::{assert_balanced, queue};
 
-/// Red if a submitter without a scheduler starts requests although it may not run, or hands them to a driver that takes
-/// concurrent calls. Then the driver got them, or they stayed in the submitter's hands until it submitted again.
+/// Red if a submitter without a scheduler starts requests of a quiesced queue, or hands them to a driver that takes
+/// concurrent calls: the driver would get them, or they would stay with the submitter until it submits again.
 #[test]
 fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
     for device in ["null,irqmode=0", "null,irqmode=1", "null,irqmode=1,memory_backed=1,cache_size=1"] {
@@ -43,8 +43,8 @@ fn what_is_submitted_to_a_quiesced_queue_goes_on_afterwards() {
     }
 }
 
-/// Red if a thread that saw the queue quiesced goes to sleep without a last look at whether it still is. The requests
-/// that it holds then wait for ever, and the thread that ended the quiescence saw no sleeper.
+/// Red (hangs) if a thread that saw the queue quiesced goes to sleep without looking again whether it still is: the
+/// thread that ended the quiescence saw no sleeper, and the requests wait for ever.
 #[test]
 fn sleepers_go_on_when_the_quiescence_ends() {
     let mut random = Random::new(seed());
@@ -68,7 +68,7 @@ fn sleepers_go_on_when_the_quiescence_ends() {
     }
 }
 
-/// The driver gets nothing of a quiesced queue, whatever load there is.
+/// Red if the driver gets something of a quiesced queue under any load.
 #[test]
 fn a_quiesced_driver_is_left_alone_under_load() {
     let random = Random::new(seed());
@@ -80,7 +80,7 @@ fn a_quiesced_driver_is_left_alone_under_load() {
     }
 }
 
-/// A device that works on one request, which is due since the beginning, and counts how often it is asked when that is.
+/// A device with one request that is overdue from the beginning. It counts how often it is asked for its next event.
 #[derive(Debug, Default)]
 struct Overdue {
     held: Mutex<Option<RqId>>,
@@ -117,8 +117,8 @@ impl Driver for Overdue {
     }
 }
 
-/// Red if a background thread, while the queue is quiesced, plans for what is due, although it can do nothing about it:
-/// it asks thousands of times. A slow machine asks less often, never more.
+/// Red if a background thread of a quiesced queue plans for what is due, although it can do nothing about it: it would
+/// ask the device thousands of times. On a slow machine it asks less often.
 #[test]
 fn background_threads_rest_while_the_queue_is_quiesced() {
     let device = Arc::new(Overdue::default());

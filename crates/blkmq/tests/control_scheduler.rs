@@ -7,7 +7,7 @@ use common::queue;
 use common::random::{Random, operations, seed};
 use common::worker::Load;
 
-/// The twin of blktests block/005.
+/// As block/005 of blktests. Red if something is lost when the scheduler changes under load.
 #[test]
 fn switching_schedulers_under_load_loses_nothing() {
     let random = Random::new(seed());

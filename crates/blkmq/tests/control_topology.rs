@@ -9,7 +9,7 @@ use common::random::{Random, operations, seed};
 use common::worker::Load;
 use common::{assert_balanced, queue};
 
-/// The twin of blktests block/029.
+/// As block/029 of blktests. Red if something is lost when the number of hardware queues changes under load.
 #[test]
 fn the_number_of_hardware_queues_changes_under_load() {
     let random = Random::new(seed());
@@ -23,7 +23,8 @@ fn the_number_of_hardware_queues_changes_under_load() {
     }
 }
 
-/// Submitters join and leave, with operations outstanding or in the plug, while the queue changes.
+/// Red if something is lost when submitters join and leave, with operations outstanding or in the plug, while the queue
+/// changes.
 #[test]
 fn submitters_join_and_leave_under_load() {
     let random = Random::new(seed());
@@ -31,13 +32,12 @@ fn submitters_join_and_leave_under_load() {
         let q = queue("null,memory_backed=1,size=64M,submit_queues=3,hw_queue_depth=2", scheduler);
         let load = Load { leaves: 10, ..Load::new(&q, operations(10_000)).with_data() };
         let counts = load.run(&random, 1, control::disturb);
-        assert!(counts.unsure_parts > 0, "nobody left in a hurry: {counts:?}");
+        assert!(counts.unsure_parts > 0, "no submitter left in a hurry: {counts:?}");
     }
 }
 
-/// An operation that was refused marked its software queue as if it waited there. After the change of the layout a
-/// request that really waited went under the tag of another hardware queue. Seen red without the look in
-/// `Runner::start`.
+/// Red without the look in `Runner::start`: a refused operation then marks its software queue as if it waited there,
+/// and after a change of the layout a request that really waits goes under the tag of another hardware queue.
 #[test]
 fn a_refused_operation_leaves_no_mark_behind() {
     let q = queue("null,irqmode=0,size=1M,hw_queue_depth=2", "none");

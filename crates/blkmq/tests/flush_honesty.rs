@@ -1,11 +1,11 @@
-//! Power fails at a random moment: what a flush or FUA acknowledged is there afterwards.
+//! The power fails at a random moment: what a flush or FUA acknowledged is there afterwards.
 //!
-//! Each block carries the version last written to it. The checker knows, block by block, the oldest version that may be
-//! found. That is the latest version that was acknowledged as durable, by a FUA write or by a flush submitted after the
-//! write completed. Planted lies show that the checker notices: with any of them it reports a loss.
+//! Each block holds the number of its latest version. The checker knows for each block the oldest version that may be
+//! found: the latest version that was acknowledged as durable, by a FUA write, or by a flush that was submitted after
+//! the write completed. Devices that lie show that the checker can fail: with each of them it reports a loss.
 //!
-//! Tried by hand: three omissions in `flush.rs` turn the honest test red. They are the flush before the data, the flush
-//! behind it, and the list of requests that wait while a flush runs (so that they share the running one).
+//! Three omissions in `flush.rs` turn the test on honest devices red: the flush before the data, the flush after it,
+//! and the list of requests that wait while a flush runs (they would share the running one).
 
 mod device;
 
@@ -345,14 +345,15 @@ fn claiming(seed: u64, fua: u64, claim: impl Fn(Limits) -> Limits) -> (Arc<dyn D
     (Arc::new(Claims { limits: claim(device.limits()), inner: device.clone() }), device)
 }
 
-/// The block layer then leaves out the flush behind the data, and the device ignores the flag that it gets instead.
+/// Red if the check finds no loss on a device that claims to have FUA: the block layer then sends no flush after the
+/// data, and the device ignores the flag.
 #[test]
 fn a_device_that_only_claims_fua_is_found_out() {
     let liar = |seed| claiming(seed, 0, |limits| Limits { fua: true, ..limits });
     assert!(nr_broken(Mix::Fua, liar) > 10);
 }
 
-/// The block layer then leaves out every flush.
+/// Red if the check finds no loss on a device that denies its cache: the block layer then sends no flush at all.
 #[test]
 fn a_device_that_denies_its_cache_is_found_out() {
     for mix in [Mix::Flushes, Mix::Preflushes, Mix::Fua] {
@@ -375,7 +376,7 @@ fn a_device_that_only_answers_flushes_is_found_out() {
     }
 }
 
-/// A device with a cache under one lock, apart from the null device. It finishes everything at once.
+/// A device of the test's own, with a cache under one lock. It finishes everything at once.
 #[derive(Debug)]
 struct Cached {
     obeys: bool,
@@ -488,8 +489,8 @@ fn left_of_ones(driver: Arc<dyn Driver>, power: &dyn Power, zero: Bio) -> Vec<u8
     read.buffers.iter().next().expect("a read has a buffer").to_vec()
 }
 
-/// Red if the flush machine leaves out the flush behind zeroes or a discard, or takes the flag off before a device that
-/// has FUA; or if the cache of the device models keeps what was zeroed.
+/// Red if the flush machine leaves out the flush after zeroes or a discard, or removes the flag for a device that has
+/// FUA; or if the cache of the device models keeps what was zeroed.
 #[test]
 fn zeroes_and_discards_with_fua_survive_power_loss() {
     let fua = Flags { fua: true, ..Flags::default() };

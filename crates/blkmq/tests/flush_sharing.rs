@@ -22,7 +22,7 @@ const fn with(preflush: bool, fua: bool) -> Flags {
 const EMULATED: Limits = limits(true, false);
 const NATIVE: Limits = limits(true, true);
 const UNCACHED: Limits = limits(false, false);
-/// A driver that stands in front of another device may know only of that device's FUA.
+/// The limits of a driver in front of another device that knows only that device's FUA.
 const FUA_ALONE: Limits = Limits { no_flush: true, ..limits(false, true) };
 
 const fn limits(write_cache: bool, fua: bool) -> Limits {
@@ -99,7 +99,7 @@ fn all_are(done: &[Completion], status: Status) -> bool {
     done.iter().all(|completion| completion.status == status)
 }
 
-/// Red when a flush that arrives while another runs is counted among those that the running one serves.
+/// Red if a flush that arrives while another runs is answered by the running one.
 #[test]
 fn flushes_that_arrive_while_one_runs_share_the_next() {
     each(NATIVE, |mut rig| {
@@ -109,7 +109,7 @@ fn flushes_that_arrive_while_one_runs_share_the_next() {
             rig.submit(number, Bio::flush());
         }
         assert!(rig.device.take_ops().is_empty(), "one flush at a time");
-        assert_eq!(rig.finish(Status::Ok).len(), 1, "only who came before it began");
+        assert_eq!(rig.finish(Status::Ok).len(), 1, "only the flush that came before it began");
         assert_eq!(rig.device.take_ops(), [Op::Flush]);
         let done = rig.finish(Status::Ok);
         assert_eq!(done.len(), 5);
@@ -133,7 +133,7 @@ fn flushes_that_arrive_together_cost_two_at_most() {
     });
 }
 
-/// Red without the look at data in flight in `kick`.
+/// Red if `kick` does not look at data in flight.
 #[test]
 fn a_flush_waits_for_the_data_of_other_flush_sequences_and_serves_them_too() {
     each(EMULATED, |mut rig| {
@@ -151,7 +151,7 @@ fn a_flush_waits_for_the_data_of_other_flush_sequences_and_serves_them_too() {
     });
 }
 
-/// Red without the bound of 5 seconds in `kick`, or with one that is shorter.
+/// Red if `kick` has no bound of 5 seconds, or a shorter one.
 #[test]
 fn data_in_flight_holds_a_flush_up_for_five_seconds_at_most() {
     each(EMULATED, |mut rig| {
@@ -253,7 +253,7 @@ fn each_device_gets_the_steps_that_it_needs() {
     assert_eq!(steps(EMULATED, zeroes), (vec![Flush, Op::WriteZeroes, Flush], false));
 }
 
-/// Red if FUA is taken off where the device has no write cache of its own.
+/// Red if FUA is removed for a device without a write cache of its own.
 #[test]
 fn a_device_that_has_fua_is_told_of_it_also_without_a_write_cache() {
     for limits in [FUA_ALONE, limits(false, true)] {
@@ -266,7 +266,7 @@ fn a_device_that_has_fua_is_told_of_it_also_without_a_write_cache() {
     assert_eq!(steps(limits(false, true), Bio::flush), (vec![], false));
 }
 
-/// Red if an operation that must be durable joins one that need not be: both would be durable, or neither.
+/// Red if an operation that must be durable merges with one that need not be: both would be durable, or neither.
 #[test]
 fn what_is_to_be_durable_merges_with_nothing() {
     each(FUA_ALONE, |mut rig| {
@@ -331,7 +331,7 @@ fn data_behind_a_flush_goes_in_the_order_in_which_it_came() {
     });
 }
 
-/// A write that is split is durable when all its parts are, and fails if one part does.
+/// Red if a write that is split is answered before all its parts are durable, or does not fail when one part fails.
 #[test]
 fn every_part_of_a_split_write_is_flushed() {
     each(EMULATED, |mut rig| {

@@ -8,11 +8,11 @@ use blkmq::{Client, IoPriority, Limits, Locking, RequestQueue, Status, Submitter
 use blkmq_sched::Class;
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
-/// How many requests of one class must come in a row before the gate is opened for that class: the product's 8, and the
-/// first, which does not count.
+/// How many requests of one class must come in a row until the gate opens for that class: the product's 8, and one
+/// before them, which does not count.
 const STEADY: u64 = 9;
 
-/// How many requests must come in before the gate is opened again when something has waited, as in the product.
+/// The product's number of requests that must come in, after something has waited, before the gate opens again.
 const CALM: u64 = 256;
 
 fn queue(locking: Locking, depth: u16) -> (Arc<Recorder>, Arc<RequestQueue>) {
@@ -67,7 +67,7 @@ fn requests_pass_while_nothing_waits_and_only_with_bypass() {
     });
 }
 
-/// Red when a request passes though one waits for a tag, or for the scheduler.
+/// Red if a request passes although another one waits for a tag, or in the scheduler.
 #[test]
 fn what_waits_is_not_passed() {
     for_all(|locking| {
@@ -91,7 +91,7 @@ fn what_waits_is_not_passed() {
     });
 }
 
-/// Red when the gate is open as soon as nothing waits any more, and when it stays shut.
+/// Red if the gate opens as soon as nothing waits any more, or if it stays shut.
 #[test]
 fn the_gate_stays_shut_for_some_time_after_something_waited() {
     for_all(|locking| {
@@ -113,8 +113,7 @@ fn the_gate_stays_shut_for_some_time_after_something_waited() {
     });
 }
 
-/// Red when the scheduler is not told that requests have passed: it then goes on with the batch of writes in which it
-/// was left.
+/// Red if the scheduler is not told that requests have passed: it then goes on with its old batch of writes.
 #[test]
 fn no_batch_outlasts_what_has_passed() {
     for_all(|locking| {
@@ -122,7 +121,7 @@ fn no_batch_outlasts_what_has_passed() {
         q.change_knob("nr_requests", "8").expect("the knob exists").wait().expect("the value is accepted");
         let mut submitter = submitter(&q, Class::BestEffort);
         let mut wait_behind = |first, bios: [blkmq::Bio; 2]| {
-            // What waited the time before keeps the gate shut.
+            // The request that waited in the previous round keeps the gate shut.
             for bypass in [false, true] {
                 q.change_bypass(bypass).wait().expect("nothing is in flight");
             }
@@ -144,7 +143,8 @@ fn no_batch_outlasts_what_has_passed() {
     });
 }
 
-/// Red when the passing is forgotten because the gate was shut before a request came in that had to wait.
+/// Red if the scheduler is not told of requests that have passed because the gate was shut before a request had to
+/// wait.
 #[test]
 fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
     for_all(|locking| {
@@ -174,7 +174,8 @@ fn no_batch_outlasts_what_has_passed_before_the_gate_was_shut() {
     });
 }
 
-/// Red when the gate is not shut for another class, or what passed is not told to the scheduler before it chooses.
+/// Red if the gate is not shut for another class, or if the scheduler chooses before it is told of requests that have
+/// passed.
 #[test]
 fn a_lower_class_waits_for_what_has_passed() {
     for_all(|locking| {
@@ -201,7 +202,7 @@ fn a_lower_class_waits_for_what_has_passed() {
     });
 }
 
-/// Red when the gate stays open for a class whose requests would have to wait.
+/// Red if the gate stays open for a class whose requests would have to wait.
 #[test]
 fn a_lower_class_does_not_pass_while_a_higher_one_is_with_the_device() {
     for_all(|locking| {

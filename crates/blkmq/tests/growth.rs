@@ -8,7 +8,7 @@ use blkmq::{
     Bio, Buffer, Client, Limits, QueueError, RejectReason, RequestQueue, SectorRange, Status, Submitter, Time,
 };
 
-/// A device of so many sectors that does nothing, and whose largest request has 16 of them.
+/// A device of this many sectors that does nothing. Its largest request has 16 sectors.
 #[derive(Debug)]
 struct Growing(AtomicU64);
 
@@ -30,7 +30,7 @@ impl Driver for Growing {
     }
 }
 
-/// How an operation ends; for an operation that is not taken, with the reason.
+/// The status of an operation, or the reason why it was not taken.
 fn end_of(submitter: &mut Submitter, bio: Bio) -> Result<Status, RejectReason> {
     submitter.submit(bio).map_err(|rejected| rejected.reason)?;
     assert!(submitter.wait());
@@ -41,7 +41,7 @@ fn read(sector: u64, sectors: usize) -> Bio {
     Bio::read(sector, Buffer::zeroed(sectors * 512))
 }
 
-/// Red if a submitter keeps to the old end: one that was there before then refuses sectors that the device has now.
+/// Red if a submitter that was there before keeps to the old end, and refuses sectors that the device has now.
 #[test]
 fn operations_reach_as_far_as_the_device_once_somebody_has_asked_it() {
     let device = Arc::new(Growing(AtomicU64::new(8)));
@@ -54,7 +54,7 @@ fn operations_reach_as_far_as_the_device_once_somebody_has_asked_it() {
     assert_eq!((q.revalidate(), q.limits().capacity_sectors), (Ok(64), 64));
     let mut new = q.submitter(&Client::new("new")).expect("there is a place");
     for submitter in [&mut old, &mut new] {
-        // One request, several requests, and again one that goes the short way.
+        // One request, several requests, and two that go the short way.
         for (sector, sectors) in [(8, 8), (8, 56), (48, 16), (63, 1)] {
             assert_eq!(end_of(submitter, read(sector, sectors)), Ok(Status::Ok), "{sector}+{sectors}");
         }

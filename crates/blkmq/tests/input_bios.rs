@@ -38,7 +38,7 @@ fn finish(submitter: &mut Submitter) -> Vec<Completion> {
     done
 }
 
-/// How the operation ends, refused at submission or completed later.
+/// The status of an operation, whether it is refused at submission or completes later.
 fn outcome(submitter: &mut Submitter, bio: Bio) -> Status {
     let (op, sector, nr_sectors, user_data) = (bio.op, bio.sector, bio.nr_sectors, bio.user_data);
     let (bio, status) = match submitter.submit(bio) {
@@ -76,7 +76,7 @@ fn each_bad_operation_has_its_status() {
         (io(Discard, 0, END, 0), Ok, Unsupported),
         (io(WriteZeroes, 0, END, 0), Ok, Unsupported),
         (io(Flush, 0, 0, 0), Ok, Ok),
-        // Beyond the end, by a block, from the end on, wholly, and by more than there are sectors.
+        // Beyond the end: by a block, from the end on, completely, and by more sectors than there are.
         (io(Read, END - 8, 16, 8192), BeyondEnd, BeyondEnd),
         (io(Write, END, 8, 4096), BeyondEnd, BeyondEnd),
         (io(Read, 1 << 40, 8, 4096), BeyondEnd, BeyondEnd),
@@ -94,7 +94,7 @@ fn each_bad_operation_has_its_status() {
         (io(Read, 0, 0, 0), Misaligned, Misaligned),
         (io(Write, u64::MAX, u64::MAX, 0), Misaligned, Misaligned),
         (io(WriteZeroes, 0, 0, 0), Misaligned, Misaligned),
-        // Buffers of a wrong size, of parts of sectors, missing, or where none belongs.
+        // Buffers of a wrong size, of parts of sectors, missing, or not wanted.
         (io(Read, 0, 8, 4095), BadBuffer, BadBuffer),
         (io(Write, 0, 8, 8192), BadBuffer, BadBuffer),
         (io(Read, 0, 8, 0), BadBuffer, BadBuffer),
@@ -137,7 +137,7 @@ fn a_full_submitter_hands_the_operation_back_and_goes_on() {
     }
 }
 
-/// Nowait operations end at once when they would have to wait for a tag, or for a place in the scheduler. None is lost.
+/// Red if a `nowait` operation waits for a tag or for room in the scheduler, or is lost.
 #[test]
 fn nowait_ends_with_again_instead_of_waiting() {
     for scheduler in SCHEDULERS {
@@ -161,7 +161,7 @@ fn nowait_ends_with_again_instead_of_waiting() {
         let refused = finish(&mut submitter);
         drop(freeze);
         assert_eq!(refused[0].status, Status::Again);
-        // An operation that was refused has a time at which that happened, and no time at which the driver got it.
+        // A refused operation has the time of the refusal, and no time at which the driver got it.
         for completion in done.iter().chain(&refused) {
             let was_issued = completion.issued > blkmq_sched::Time(0);
             assert_eq!(was_issued, completion.status == Status::Ok);
@@ -205,8 +205,8 @@ fn any_bio() -> impl Strategy<Value = Bio> {
 }
 
 proptest! {
-    /// Whatever an application hands in, alone or among others: no panic, each operation ends once, and nothing is
-    /// left.
+    /// Red if an operation that an application submits, alone or among others, causes a panic, does not end once, or
+    /// leaves something behind.
     #[test]
     fn any_operation_ends_and_leaves_nothing_behind(
         bios in prop::collection::vec(any_bio(), 1..12),

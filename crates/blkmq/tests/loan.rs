@@ -1,5 +1,5 @@
-//! A device that reads and writes memory by itself has the memory for as long as it says, whatever driver stands in
-//! front of it.
+//! A device that reads and writes memory by itself keeps the memory until it gives it back, whatever a driver in front
+//! of the device says.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 use blkmq::driver::{Batch, Done, Driver, Loan, RqId, TimeoutAction, Topology};
 use blkmq::{Bio, Buffer, Client, Clock, Limits, RequestQueue, Status, Time, VirtualClock};
 
-/// A device that takes requests as loans, until it is let go on.
+/// A device that takes requests as loans, and keeps them until the test lets it go on.
 #[derive(Debug, Default)]
 struct Device {
     loans: Mutex<Vec<Loan>>,
     goes_on: AtomicBool,
 }
 
-/// A driver in front of the lending device that is quick to say that requests are over.
+/// A driver in front of that device. It reports requests as over before they are.
 #[derive(Debug, Default)]
 struct Hasty {
     device: Device,

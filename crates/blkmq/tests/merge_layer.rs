@@ -29,7 +29,7 @@ const ROOMY: Limits = Limits {
     read_only: false,
 };
 
-/// A device with one tag, which a request far away holds. What is submitted waits in the scheduler.
+/// A device with one tag, which a request at a distant place holds. So what is submitted waits in the scheduler.
 struct Rig {
     device: Arc<Recorder>,
     q: Arc<RequestQueue>,
@@ -70,7 +70,8 @@ impl Rig {
         self.q.set_knob("nomerges", value).expect("the knob takes this");
     }
 
-    /// Lets everything through. Returns the sectors of each request and how its data is cut. All operations succeed.
+    /// Lets the device finish everything. Returns the sectors of each request, and into how many pieces its data is
+    /// cut. All operations succeed.
     fn drain(&mut self) -> Vec<(u64, u32, usize)> {
         let mut requests = Vec::new();
         while self.device.nr_held() > 0 {
@@ -124,8 +125,7 @@ fn nomerges_1_tries_the_latest_only_and_2_none() {
     ] {
         let mut rig = Rig::new(ROOMY);
         rig.set_nomerges(level);
-        // The third write touches the one that was inserted last. When the third comes, the first is no longer that
-        // one.
+        // The fourth write touches the third one, which was inserted last, and the first one, which was not.
         rig.apart(writes(&[0, 64, 16, 8]));
         assert_eq!(rig.drain(), expected, "nomerges={level}");
         let mut rig = Rig::new(ROOMY);
@@ -156,7 +156,7 @@ fn merged_requests_stay_within_each_limit() {
     }
 }
 
-/// Red without the priority in the merge key.
+/// Red if the merge key has no priority.
 #[test]
 fn requests_that_differ_do_not_merge() {
     let flags = |change: fn(&mut Flags)| {
@@ -193,7 +193,7 @@ fn requests_that_differ_do_not_merge() {
     }
 }
 
-/// Red if zeroes that must keep their room and zeroes that may become a hole go to the device as one request.
+/// Red if zeroes that must not leave a hole and zeroes that may leave one go to the device as one request.
 #[test]
 fn zeroes_of_two_kinds_do_not_merge() {
     let zeroes = |sector, nounmap| Bio::write_zeroes(sector, 8).with_flags(Flags { nounmap, ..Flags::default() });
@@ -242,7 +242,7 @@ fn merges_of_a_striped_stream(groups: [u32; 2], status: Status) -> u64 {
             written.extend(seen.data);
         }
     }
-    // What one submitter completed was handed to the other.
+    // An operation that one submitter completed was handed to the other.
     for (submitter, over) in submitters.iter_mut().zip(&mut over) {
         over.extend(reap(submitter).iter().map(|completion| completion.id));
         over.sort_unstable();
@@ -254,7 +254,7 @@ fn merges_of_a_striped_stream(groups: [u32; 2], status: Status) -> u64 {
     merges
 }
 
-/// Red if the client is in the merge key, or the group is not.
+/// Red if the merge key has the client, or has not the group.
 #[test]
 fn a_stream_over_two_clients_merges_in_one_group_and_not_in_two() {
     for status in [Status::Ok, Status::Medium] {

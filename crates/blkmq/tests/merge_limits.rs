@@ -1,5 +1,5 @@
-//! Random operations under random limits. Each request keeps to the limits and carries the right bytes, and each
-//! operation ends with the outcome of its own sectors.
+//! Random operations under random limits. Each request must keep the limits and have the right bytes, and each
+//! operation must end with the status of its own sectors.
 
 mod device;
 

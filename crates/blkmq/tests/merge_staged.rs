@@ -25,7 +25,7 @@ fn merged(stats: Stats) -> (f64, f64) {
     (merges as f64 / (stats.issued + merges) as f64, stats.merges_plug as f64 / (merges as f64))
 }
 
-/// What the queue counts in four seconds after the write cache has filled, and the operations that completed in them.
+/// The queue's counts of four seconds after the write cache has filled, and the operations that completed in that time.
 fn run(locking: Locking, stages_all: bool) -> (Stats, u64) {
     let mut rig = Rig::with("hdd", |q| q.scheduler("mq-deadline").locking(locking));
     rig.q.change_nr_requests(64).expect("it is in range").wait().expect("there is a scheduler");
@@ -45,8 +45,8 @@ fn run(locking: Locking, stages_all: bool) -> (Stats, u64) {
     (rig.q.stats() - before, rig.jobs.iter().map(|job| job.completed).sum())
 }
 
-/// Red when staged requests are not merged before the holder chooses, or when those that find no room do not merge
-/// either.
+/// Red if staged requests are not merged before the holder chooses, or if staged requests that find no room do not
+/// merge.
 #[test]
 fn batch_and_combining_merge_as_single_does() {
     let (stats, alone) = run(Locking::Single, false);
@@ -62,8 +62,8 @@ fn batch_and_combining_merge_as_single_does() {
     }
 }
 
-/// One bio of each writer that waits for a tag, in order, and the requests that hold the tags. Merging this way lost
-/// 72.9 % on a disk.
+/// The writers whose next bio waits for a tag, in order, and the requests that hold the tags. On a disk this way to
+/// merge lost 72.9 %.
 struct EarlyTags {
     waiters: VecDeque<usize>,
     free: usize,
@@ -116,7 +116,7 @@ fn run_with_early_tags(nr_requests: usize) -> Stats {
     q.stats() - before.expect("two seconds have passed")
 }
 
-/// Shows that the test above can fail.
+/// Red if the check of the test above cannot fail.
 #[test]
 fn tags_that_are_taken_before_merging_keep_it_from_happening() {
     let (share, _) = merged(run_with_early_tags(64));

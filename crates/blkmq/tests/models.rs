@@ -33,8 +33,8 @@ fn work(q: &std::sync::Arc<RequestQueue>, thread: u64) {
     }
 }
 
-/// The threads wait for each other's requests, and each for the models' own times. The test hangs if a model that has
-/// requests names no time to wake up for.
+/// Red (hangs) if a model that has requests names no time of its next event. The threads wait for each other's requests
+/// and for the models' times.
 #[test]
 fn the_models_serve_several_threads_on_real_time() {
     for device in [

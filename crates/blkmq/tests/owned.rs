@@ -82,9 +82,9 @@ impl Driver for Owned {
 const THREADS: u64 = 4;
 const EACH: u64 = 3000;
 
-/// The thread that owns a hardware queue gives every request of that queue to the device, whichever thread chose it,
-/// and every request completes. Half of the threads sleep while they wait. (On virtual CPUs the mutant `not-owner` of
-/// the torture rig shows what happens otherwise.)
+/// Red if a request of an owned hardware queue is given to the device by a thread that does not own the queue, or does
+/// not complete. Any thread may choose it, and half of the threads sleep while they wait. (The mutant `not-owner` of
+/// the torture rig shows the same on virtual CPUs.)
 #[test]
 fn only_the_owner_calls_the_driver() {
     for locking in Locking::ALL {
@@ -129,7 +129,8 @@ fn submit_all(q: &Arc<RequestQueue>, all_own: &Barrier, number: u64) {
     }
 }
 
-/// A hardware queue is free again when its owner has left.
+/// Red if there may be more submitters than hardware queues, or if a hardware queue is not free again when its owner
+/// has left.
 #[test]
 fn there_are_as_many_submitters_as_hardware_queues() {
     let device = Owned::open("null,irqmode=0,submit_queues=3,poll_queues=2", 5);
@@ -169,7 +170,7 @@ fn nobody_loses_a_hardware_queue_to_a_change() {
         );
     }
     drop(owners);
-    change(1, 0).expect("nobody owns any");
+    change(1, 0).expect("no submitter owns one");
     drop(q.submitter(&client).expect("there is one"));
     change(4, 0).expect("there may be more");
 }

@@ -126,7 +126,7 @@ fn the_scheduler_changes_between_requests() {
     }
 }
 
-/// Goes red if a thread that has a tag begins to look at the same software queue each time.
+/// Red if a thread that has a tag begins its search at the same software queue each time.
 #[test]
 fn software_queues_take_turns() {
     let limits = Limits { capacity_sectors: 1 << 20, ..Limits::default() };
@@ -150,8 +150,8 @@ fn software_queues_take_turns() {
     assert_eq!(submitters.iter_mut().map(|submitter| finish(submitter).len()).collect::<Vec<_>>(), [5, 5, 5]);
 }
 
-/// Each queue counts tags and requests by itself. A device behind two queues would take the tags and requests of one
-/// queue for those of the other.
+/// Red if a device may be behind two queues: each queue numbers tags and requests by itself, so the device would take
+/// those of one queue for those of the other.
 #[test]
 fn a_device_serves_one_queue_at_a_time() {
     let device = spec::open("ram,size=1M").unwrap();

@@ -1,4 +1,4 @@
-//! The default profile of the model `hdd` against what is published of the disk it stands for: the kernel robot's, in
+//! The default profile of the model `hdd` against published numbers of its disk, from the kernel test robot:
 //! linux-block 202401312320.a335db14-oliver.sang@intel.com. See `driver::hdd::Config` for the arithmetic.
 
 mod jobs;
@@ -43,7 +43,7 @@ fn the_service_time_goes_through_both_published_points() {
         println!("seed {seed}: 81 KiB {:.3}, 7.5 KiB {:.3} of the published time", large[seed], small[seed]);
     }
     for ratios in [large, small] {
-        // The seed decides at which angles areas begin. No seed makes a different disk.
+        // The seed decides at which angles areas begin, and must not change the speed.
         assert!(ratios.iter().all(|ratio| (0.9..1.1).contains(ratio)), "{ratios:?}");
         let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
         assert!((0.96..1.04).contains(&mean), "{ratios:?}");
@@ -69,8 +69,8 @@ fn merge_64x32_under_mq_deadline_is_the_robots_disk() {
     assert!((20_000..=27_000).contains(&iops), "{iops}");
 }
 
-/// What a data sheet says of such disks: 70 to 90 random reads of 4 KiB a second one by one, about twice as many with
-/// 32 outstanding, and the full transfer rate to a single sequential reader.
+/// Red if the model is not as fast as the data sheets of such disks say: 70 to 90 random reads of 4 KiB a second one by
+/// one, about twice as many with 32 outstanding, and the full transfer rate for a single sequential reader.
 #[test]
 fn reads_are_as_fast_as_those_of_such_disks() {
     let reads = |iodepth, random: bool| {

@@ -9,9 +9,9 @@ use blkmq::{Client, Limits, Locking, QueueError, RequestQueue};
 use blkmq_sched::{Info, InsertAt, IoPriority, Merge, MergeLevel, Op, RqId, Scheduler, Time};
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
-/// The latest request first: an order that no scheduler of blkmq's own has. It counts how often it is asked to merge.
-/// It has an `async_depth`, unless that is 0, which changes without notice. Red, because it does not compile, if a
-/// scheduler must say more than its name, its room, and what waits.
+/// A scheduler that chooses the latest request first, as no scheduler of blkmq does. It counts how often it is asked to
+/// merge. Unless it is 0, its third field is an `async_depth` that the test changes. This does not compile if a
+/// scheduler must implement more than its name, its room, and what waits.
 #[derive(Debug, Default)]
 struct LatestFirst(Vec<RqId>, Arc<AtomicUsize>, Arc<AtomicU32>);
 
@@ -115,7 +115,8 @@ fn a_scheduler_in_which_something_waits_is_refused() {
     assert_eq!(q.scheduler(), "none");
 }
 
-/// Red if each poll walks the plug again: with many futures on one submitter the cost is the square of their number.
+/// Red if each poll walks the plug again: with many futures on one submitter the cost would grow with the square of
+/// their number.
 #[test]
 fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     let device = device();
@@ -135,7 +136,8 @@ fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     (0..10).for_each(|_| _ = submitter.poll());
     submitter.flush_plug();
     assert_eq!(tried(), 0);
-    // A new request may find a place: not here, but a scheduler can have room for some requests and none for others.
+    // A new request is tried, because a scheduler may have room for some requests and none for others. Here it has
+    // none.
     submitter.submit(read(100_000, 8)).unwrap();
     submitter.poll();
     assert!(tried() > 0);
@@ -161,7 +163,7 @@ fn a_plug_without_room_is_tried_again_when_there_may_be_some() {
     }
 }
 
-/// Red if what was found of a plug is still remembered when that plug is gone.
+/// Red if the result of trying one plug counts for the next plug.
 #[test]
 fn a_new_plug_is_tried_whatever_was_found_of_the_last_one() {
     let device = device();

@@ -17,8 +17,8 @@ fn submit_and_poll(q: &Arc<RequestQueue>, first: u64) {
     }
 }
 
-/// A thread that completes a request counts it and then puts its tag back. Red if a freeze, once all is counted, does
-/// not wait for the threads that may still be putting tags back.
+/// Red if a freeze, once everything is counted, does not wait for threads that may still be putting tags back: a thread
+/// that completes a request counts it first, and then puts its tag back.
 #[test]
 fn a_drained_queue_has_its_tags_back() {
     let model = |scheduler: &'static str| {

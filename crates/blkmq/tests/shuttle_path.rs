@@ -46,7 +46,7 @@ fn everything_completes(device: &str, scheduler: &str, waits: bool) {
     everything_completes_on(&q, waits);
 }
 
-/// Submitters share what the device has. Each gets back its own operations.
+/// Several submitters share the device. Checks that each gets back its own operations.
 fn everything_completes_on(q: &Arc<RequestQueue>, waits: bool) {
     let threads: Vec<_> = (0..SUBMITTERS)
         .map(|number| {
@@ -91,7 +91,7 @@ fn explore(iterations: usize, run: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random_with_seed(run, seed(), iterations);
 }
 
-/// Long delays of single threads, rather than many short ones. Random interleavings hardly ever come to such delays.
+/// Explores long delays of single threads, which random interleavings hardly ever have.
 fn explore_delays(iterations: usize, run: impl Fn() + Send + Sync + 'static) {
     let scheduler = shuttle::scheduler::PctScheduler::new_from_seed(seed(), 3, iterations);
     shuttle::Runner::new(scheduler, shuttle::Config::new()).run(run);
@@ -115,7 +115,7 @@ fn everybody_who_waits_is_woken() {
     }
 }
 
-/// No thread spins while another thread is held up between two steps.
+/// Red if a thread spins while another thread is held up between two steps.
 #[test]
 fn a_thread_that_is_held_up_holds_up_nobody() {
     for scheduler in ["none", "mq-deadline"] {
@@ -125,8 +125,8 @@ fn a_thread_that_is_held_up_holds_up_nobody() {
     }
 }
 
-/// With one place for all, a thread that holds a tag in vain takes another thread's room for that moment. It owes that
-/// thread a wake-up.
+/// Red if a thread that holds a tag without using it does not wake a thread that found no room meanwhile: with one
+/// place for all, the tag took that thread's room for a moment.
 #[test]
 fn who_waits_for_the_only_place_is_woken() {
     for device in [
@@ -143,10 +143,10 @@ fn who_waits_for_the_only_place_is_woken() {
     }
 }
 
-/// Each of these second looks finds a request, or a completion, that came in between. The second look at the tags is
-/// not among them: a poll dispatches again before it sleeps, so only the small model of that look turns red. The test
-/// takes the locking with one lock for each step, because threads meet more often there than where one thread works for
-/// all.
+/// Red if nothing is lost without one of these second looks, each of which finds a request or a completion that came in
+/// between. The second look at the tags is not among them, because a poll dispatches again before it sleeps; the model
+/// `loom_restart` shows it. The locking has one lock for each step, because there threads meet more often than where
+/// one thread works for all.
 #[test]
 fn without_a_last_look_somebody_sleeps_for_ever() {
     for (site, device, scheduler) in [

@@ -1,6 +1,6 @@
-//! Many threads and one set of counts. When all is quiet, every number is exactly what was submitted. While the load
-//! runs, no number goes back, nothing is in flight that was not submitted, and the queue was never busy for longer than
-//! time passed.
+//! Many threads and one set of counts. Once all threads have ended, every number is exactly what was submitted. While
+//! the load runs, no number decreases, nothing is in flight that was not submitted, and the queue was never busy for
+//! longer than the time that has passed.
 
 mod common;
 
@@ -74,8 +74,8 @@ fn look(q: &RequestQueue, began: Instant, is_over: &AtomicBool) {
         let completed = q.stats().completed;
         let stat = q.stat();
         let passed = began.elapsed().as_millis() as u64;
-        // A request that came and went between the two sums of a look counts as in flight too. A batch may be counted
-        // as gone before it is counted as completed.
+        // A request that came and went between the two sums of a look also counts as in flight, and a batch may be
+        // counted as gone before it is counted as completed.
         let moved = q.stats().completed - completed;
         let most = 2 * THREADS * u64::from(SLOTS) + moved;
         assert!(stat.io_ticks <= passed + 1, "busy for longer than {passed} ms: {stat}");
@@ -113,7 +113,7 @@ fn run(device: &str, scheduler: &str, accounting: Accounting, background: u16, r
             scope.spawn(move || {
                 let mut submitter = q.submitter(&Client::new("one")).expect("there is a place");
                 let sums = work(&mut submitter, thread, random, operations(20_000), progress);
-                // A thread that has all its completions finds them counted, though other threads completed them.
+                // A thread that has all its completions finds them counted, even if other threads completed them.
                 let (_, stat) = &q.range_stats()[thread as usize];
                 assert_eq!((sums_of(stat), stat.in_flight), (sums, 0), "thread {thread}: {stat}");
                 sums
@@ -137,8 +137,7 @@ fn run(device: &str, scheduler: &str, accounting: Accounting, background: u16, r
     assert!(stat.read_merges > 0, "{what}: {stat}");
 }
 
-/// Goes red if two threads write one thread's sums, or if requests are counted only after they were handed to other
-/// threads.
+/// Red if two threads write one thread's sums, or if requests are counted only after they were handed to other threads.
 #[test]
 fn at_quiet_the_numbers_are_those_of_what_was_submitted() {
     let random = Random::new(seed());

@@ -1,7 +1,8 @@
 //! Everything at once: eight submitters, two threads that change the queue under them, devices that fail, time out and
 //! give requests back. Nothing is lost, doubled, or completed with another operation's data, and the counts balance.
 //!
-//! `BLKMQ_SEED` repeats a run as far as threads can be repeated; `BLKMQ_OPERATIONS` makes it longer.
+//! `BLKMQ_SEED` repeats the random choices of a run, though not the timing of its threads. `BLKMQ_OPERATIONS` makes it
+//! longer.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! The order in which a device with one hardware queue gets the scheduler's choices, compared with the scheduler's own
-//! log.
+//! The order in which a device with one hardware queue gets the scheduler's choices, compared with a log of the
+//! scheduler.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -20,7 +20,7 @@ struct Logged {
     log: Arc<Mutex<Log>>,
 }
 
-/// What a scheduler chose, in order, and how much of that was handed through.
+/// What a scheduler chose, in order, and how many of these requests were handed through.
 #[derive(Debug, Default)]
 struct Log {
     chosen: Vec<RqId>,
@@ -111,8 +111,8 @@ impl Scheduler for Logged {
     }
 }
 
-/// A device that records what it gets, and completes a few requests at each poll. With a small depth tags are short,
-/// and requests wait.
+/// A device that records what it gets, and completes a few requests at each poll. With a small depth there are few
+/// tags, and requests wait.
 #[derive(Debug)]
 struct Recording {
     kept: Mutex<Kept>,
@@ -211,7 +211,7 @@ fn run(locking: Locking, depth: u16, threads: u64, operations: u64) -> Found {
     Found { inversions, handed_through: log.handed_through, stats: q.stats() }
 }
 
-/// Red when the issue list is appended to after the hold has been let go. `single` does so, and therefore shows some
+/// Red if a thread appends to the issue list after it has let go of the scheduler. `single` does so, and shows some
 /// inversions.
 #[test]
 fn one_hardware_queue_gets_the_schedulers_order_under_batch_and_combining() {
@@ -233,14 +233,14 @@ fn one_hardware_queue_gets_the_schedulers_order_under_batch_and_combining() {
     assert!(found > 0, "single shows inversions, or this test could not");
 }
 
-/// Red when requests that are handed through go on in the order in which they came (`RqList::reorder` left out).
-/// `loom_handover` models that they do not pass what another thread appended to the issue list before.
+/// Red if requests that are handed through go on in the order in which they came (without `RqList::reorder`). A model,
+/// `loom_handover`, shows that they do not pass what another thread appended to the issue list before.
 #[test]
 fn what_is_handed_through_reaches_the_device_in_the_schedulers_order() {
     for threads in [1, 2, 4] {
         let Found { inversions, handed_through, stats } = run(Locking::Combining, 256, threads, 400_000);
         eprintln!("{threads} threads: {inversions} of {}, {handed_through} handed through", stats.issued);
         assert_eq!(inversions, 0, "{threads} threads");
-        assert!(handed_through as u64 > stats.issued / 2, "tags are never short here: {handed_through}, {stats:?}");
+        assert!(handed_through as u64 > stats.issued / 2, "there are always tags here: {handed_through}, {stats:?}");
     }
 }

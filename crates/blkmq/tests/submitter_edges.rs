@@ -16,7 +16,7 @@ fn limits() -> Limits {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A device that keeps its requests, and gives a request up when it is asked about it.
+/// A device that keeps its requests, and gives a request up when the queue asks about it.
 mod strict {
 
     use std::sync::Mutex;
@@ -77,8 +77,8 @@ fn times(done: &[blkmq::Completion]) -> Vec<(u64, u64)> {
     done.iter().map(|done| (done.submitted.0 / SECOND, done.issued.0 / SECOND)).collect()
 }
 
-/// Red if `submit_batch` takes the time of a plug that was begun before it for its own, or if `flush_batch` takes the
-/// time of a plug that could not be passed on.
+/// Red if `submit_batch` uses the time of a plug that was begun before it, or if `flush_batch` uses the time of a plug
+/// that could not be passed on.
 #[test]
 fn a_batch_is_issued_when_it_was_begun_unless_it_was_held_up() {
     let clock = VirtualClock::new();
@@ -107,7 +107,7 @@ fn a_batch_is_issued_when_it_was_begun_unless_it_was_held_up() {
     assert_eq!(times(&reap(&mut submitter)), [(3, 4)]);
 }
 
-/// Goes red if the parts of an operation are handed out as if each were an operation, or hold up completions behind
+/// Red if the parts of an operation are handed out as if each were an operation, or if they hold up completions behind
 /// them.
 #[test]
 fn what_is_over_comes_whole_and_past_what_is_not() {
@@ -151,8 +151,8 @@ fn nowait_behind_one_without_room_does_not_wait() {
     }
 }
 
-/// Red if the first error of a part decides, as it does for operations that were done: no submitter would be told of
-/// this error.
+/// Red if the error of a part decides the status, as it does for operations that are done: here no submitter would be
+/// told of it.
 #[test]
 fn leaving_hands_back_an_operation_that_was_done_in_part() {
     for status in [Status::Ok, Status::NoSpace] {
@@ -187,7 +187,7 @@ fn wait_says_that_something_is_over_only_if_it_is() {
     assert!(submitter.reap().is_some_and(|done| done.bio.nr_sectors == 16));
 }
 
-/// Red if the duration is taken for a time on the clock, which may have gone further already.
+/// Red if the duration is taken for a time on the clock, which may have passed already.
 #[test]
 fn a_wait_for_a_duration_begins_now() {
     let clock = VirtualClock::new();
@@ -248,7 +248,7 @@ fn what_the_scheduler_lets_go_between_a_poll_and_the_sleep_is_not_slept_over() {
     }
 }
 
-/// Red if a poll takes over what others completed only when this thread has nothing of its own left.
+/// Red if a poll takes what other threads completed only when this thread's own completions are all taken.
 #[test]
 fn what_others_completed_is_not_put_off_by_ones_own() {
     let clock = VirtualClock::new();

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use blkmq::driver::{Batch, Driver, Topology, spec};
 use blkmq::{Bio, Buffer, Client, Limits, Locking, RequestQueue, Status, Submitter, Time};
 
-/// Submits all in one batch, and waits for it with a bound. So a request that is held back for ever makes the test fail
-/// instead of hang.
+/// Submits all in one batch, and polls for it a limited number of times. So the test fails, and does not hang, if a
+/// request is held back for ever.
 fn pass(submitter: &mut Submitter, bios: &mut VecDeque<Bio>) -> usize {
     let expected = bios.len();
     let (_, rejected) = submitter.submit_batch(bios);
@@ -28,9 +28,8 @@ fn writes(number: u64) -> VecDeque<Bio> {
     (0..number).rev().map(|place| Bio::write(place * 64, Buffer::zeroed(4096))).collect()
 }
 
-/// Red when writes that were handed through are not counted among those that entered the scheduler. They are counted
-/// when they complete. So more would have completed than entered, and no write would ever find room below
-/// `async_depth`.
+/// Red if writes that were handed through are not counted as having entered the scheduler. They are counted when they
+/// complete, so more would have completed than entered, and no write would ever find room below `async_depth`.
 #[test]
 fn writes_that_were_handed_through_leave_room_below_async_depth() {
     let device = spec::open("null,irqmode=0,poll_queues=0").unwrap();
@@ -82,14 +81,14 @@ impl Driver for Hesitant {
     }
 }
 
-/// Red when requests are handed through while one stands in front of the scheduler.
+/// Red if requests are handed through while another one waits in front of the scheduler.
 #[test]
 fn nothing_is_handed_through_past_what_the_driver_gave_back() {
     let device = Arc::new(Hesitant::default());
     let q = RequestQueue::builder(Arc::clone(&device) as Arc<dyn Driver>).scheduler("mq-deadline");
     let q = q.locking(Locking::Combining).bypass(false).build().unwrap();
     let mut submitter = q.submitter(&Client::new("writer")).unwrap();
-    // A request that is given back waits for the next look. The second plug makes that look.
+    // A request that is given back is tried again at the next look, which the second plug causes.
     submitter.submit_batch(&mut VecDeque::from([Bio::write(0, Buffer::zeroed(512))]));
     submitter.submit_batch(&mut [4, 3, 2, 1].map(|place| Bio::write(place * 64, Buffer::zeroed(4096))).into());
     let mut over = 0;

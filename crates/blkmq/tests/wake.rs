@@ -23,7 +23,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Sleeps between polls until woken, with no timer: it hangs if no thread wakes it.
+/// Sleeps between polls until it is woken. There is no timer, so it hangs if no thread wakes it.
 fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
@@ -108,8 +108,8 @@ fn an_operation_outlives_its_dropped_future() {
     assert_eq!(q.stats().completed, 2);
 }
 
-/// No task polls a future that was dropped. So taking the next operation must drive the queue, or there is never a slot
-/// again.
+/// Red (hangs) if submitting does not drive the queue: no task polls a future that was dropped, so its slot would never
+/// be free again.
 #[test]
 fn operations_whose_futures_were_dropped_make_room() {
     let clock = VirtualClock::new();
@@ -152,8 +152,8 @@ fn an_eventfd_becomes_readable_when_something_completes() {
     }
 }
 
-/// A device that finishes a request at the second poll after all requests that it was given have come. After the first
-/// poll it says that it wants the second at once.
+/// A device that finishes a request at the second poll after all its requests have come. After the first poll it asks
+/// for the second one at once.
 #[derive(Debug)]
 struct Behind {
     started: Mutex<Vec<RqId>>,
@@ -207,15 +207,15 @@ impl Driver for Behind {
     }
 }
 
-/// Red if `Done::plan_anew` wakes no thread: the test then waits for ever. The thread that polled has what it came for,
-/// and does not come again. The other thread sleeps with an old plan.
+/// Red (hangs) if `Done::plan_anew` wakes no thread: the thread that polled has what it wanted and does not come again,
+/// and the other thread sleeps with an old plan.
 #[test]
 fn an_event_that_a_poll_brings_nearer_is_known_to_those_who_sleep() {
     for _ in 0..100 {
         let (started, wants_poll) = (Mutex::default(), AtomicBool::new(false));
         let device = Arc::new(Behind { started, wants_poll, plans: AtomicU64::new(0) });
         let q = RequestQueue::builder(device.clone()).build().expect("the queue is good");
-        // No scan for overdue requests comes to help.
+        // Without this, a scan for overdue requests would wake the thread.
         q.set_knob("io_timeout", &u32::MAX.to_string()).expect("it is a knob");
         let join = || q.submitter(&Client::new("test")).expect("there is a place");
         let run = |mut submitter: Submitter| {

@@ -1,4 +1,4 @@
-//! Before a thread sleeps on its device's descriptor it looks again, if the device was quick.
+//! A thread polls again before it sleeps on its device's descriptor, if the device was quick.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,7 +21,7 @@ enum Pace {
     Ns(u64),
 }
 
-/// A request that the device has: which one, since when, and how often it was polled for.
+/// A request that the device has: its id, since when, and how often the device was polled since.
 #[derive(Debug)]
 struct Held {
     id: RqId,
@@ -29,9 +29,9 @@ struct Held {
     polls: u32,
 }
 
-/// A device with a descriptor. Requests for the first sector it does one at a time. Requests for other sectors it does
-/// beside that, with the next poll and in 200 us. It counts polls, and how often a thread asked for the descriptor,
-/// which a thread does before it sleeps.
+/// A device with a descriptor. It does requests for the first sector one at a time, and requests for other sectors
+/// beside that, with the next poll and in 200 us. It counts polls, and how often a thread asked for the descriptor: a
+/// thread does that before it sleeps.
 #[derive(Debug)]
 struct Device {
     pace: Mutex<Pace>,
@@ -150,8 +150,8 @@ fn one(device: &Device, submitter: &mut Submitter) -> (u32, u32) {
     counts
 }
 
-/// Waits again and again until the thread has looked for the device's completion. Where other threads want the
-/// processor that may take long, since they are let in only once in a while.
+/// Waits again and again until the thread has found the completion by polling. If other threads want the processor this
+/// may take long, because the thread seldom yields then.
 fn one_by_looks(device: &Device, submitter: &mut Submitter) {
     let mut waits = (0..3_000_000).map(|_| one(device, submitter));
     assert!(waits.any(|(polls, sleeps)| polls > 3 && sleeps == 0), "it was never looked for");
@@ -162,16 +162,16 @@ fn one_by_looks(device: &Device, submitter: &mut Submitter) {
 fn a_device_that_was_quick_is_looked_for() {
     let (device, mut submitter) = device(Pace::Polls(3));
     let (_, sleeps) = one(&device, &mut submitter);
-    assert!(sleeps > 0, "nobody knows yet that it is quick");
+    assert!(sleeps > 0, "the thread does not know yet that the device is quick");
     one_by_looks(&device, &mut submitter);
 }
 
-/// Red if the looks do not end when a device is slow: the thread would poll hundreds of times.
+/// Red if a thread goes on polling when a device is slow: it would poll hundreds of times.
 #[test]
 fn a_device_that_was_slow_is_slept_for() {
     let (device, mut submitter) = device(Pace::Ns(2_000_000));
     let waits = [(); 20].map(|()| one(&device, &mut submitter));
-    // A thread that got no processor for so long finds the request done at once.
+    // A thread that got no processor for a while finds the request done at once, without a sleep.
     let looks = waits.iter().filter(|(polls, sleeps)| *polls > 5 || *sleeps == 0).count();
     assert!(looks < 10, "{waits:?}");
 }
@@ -188,16 +188,16 @@ fn a_device_that_was_not_there_in_time_is_slept_for() {
         let deadline = submitter.queue().clock().now().after(40_000);
         wait(&device, &mut submitter, Some(deadline))
     });
-    // The first wait finds that the device is not quick any more. A wait whose deadline comes before its first look
-    // does not sleep.
+    // The first wait finds that the device is no longer quick. A wait whose deadline comes before its first poll does
+    // not sleep.
     let looks = waits[1..].iter().filter(|(polls, sleeps)| *polls > 4 || *sleeps == 0).count();
     assert!(looks < 10, "{waits:?}");
     *device.pace.lock().expect("no test panics with the lock") = Pace::Polls(0);
     assert!(submitter.wait());
 }
 
-/// Red if a thread does not notice what the device brings for other threads. It then takes the other thread, which
-/// shares its processor, for one that keeps the processor and brings nothing, and sleeps.
+/// Red if a thread does not count what the device completes for other threads. It then sleeps, because the other
+/// thread, which shares its processor, seems to keep the processor without bringing anything.
 #[test]
 fn threads_that_share_a_processor_and_a_device_take_turns() {
     let (device, mut submitter) = device(Pace::Polls(12));

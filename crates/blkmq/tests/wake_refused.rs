@@ -47,8 +47,8 @@ impl Driver for Busy {
     }
 }
 
-/// Each thread asks the device every 3 ms. If a refusal wakes threads that already wait for the same device, they ask
-/// at once and wake each other, thousands of times. A slow machine asks less often, never more.
+/// Red if a refusal wakes threads that already wait for the same device: they would ask at once and wake each other,
+/// thousands of times. Each thread asks the device every 3 ms, and on a slow machine less often.
 #[test]
 fn threads_that_wait_for_a_busy_device_do_not_keep_each_other_awake() {
     for (gives_back, scheduler) in [(false, "none"), (false, "mq-deadline"), (true, "none"), (true, "mq-deadline")] {

@@ -1,5 +1,5 @@
-//! Which threads are woken while a scheduler holds requests back and a device keeps what it has. Threads that have a
-//! reason to look are woken once, and threads do not wake each other without end. The torture rig found these cases.
+//! Which threads are woken while a scheduler holds requests back and the device finishes nothing. A thread with a
+//! reason to look is woken once, and threads do not wake each other without end. The torture rig found these cases.
 
 mod device;
 
@@ -98,8 +98,8 @@ impl HeldBack {
     }
 }
 
-/// If mq-deadline is asked in vain, it names the time of its read and that of its write in turn. Red if each change to
-/// the earlier time tells the threads that sleep.
+/// Red if each change to an earlier time wakes the sleepers: each time that mq-deadline is asked in vain it names the
+/// time of its read and that of its write in turn.
 #[test]
 fn a_scheduler_that_is_asked_in_vain_again_and_again_tells_of_its_plan_once() {
     let mut world = held_back();
@@ -109,8 +109,8 @@ fn a_scheduler_that_is_asked_in_vain_again_and_again_tells_of_its_plan_once() {
     world.end();
 }
 
-/// Red if tags that were taken for a choice, and put back because there was none, are taken for room. A thread that is
-/// told of such room tries in vain, asks, and tells others.
+/// Red if tags that were taken for a choice, and put back because there was none, count as room. A thread that is told
+/// of such room tries in vain, asks the scheduler, and tells others.
 #[test]
 fn a_choice_that_comes_to_nothing_makes_no_room() {
     let mut world = held_back();
@@ -123,7 +123,8 @@ fn a_choice_that_comes_to_nothing_makes_no_room() {
     world.end();
 }
 
-/// Red if only the thread that asked the device plans anew. The device may know better now when it will be done.
+/// Red if only the thread that asked the device about an overdue request plans anew: the device may now name another
+/// time.
 #[test]
 fn when_the_device_is_asked_about_a_request_others_plan_anew() {
     let HeldBack { clock, device, mut waits, mut polls, told } = held_back();
@@ -141,7 +142,7 @@ fn when_the_device_is_asked_about_a_request_others_plan_anew() {
     device.finish_oldest(Status::Ok);
 }
 
-/// Red if no thread says that a knob has made room.
+/// Red if no thread is told that a knob has made room.
 #[test]
 fn a_knob_that_makes_room_says_so() {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
@@ -165,8 +166,8 @@ fn a_knob_that_makes_room_says_so() {
     assert_eq!(submitter.reap_all(|_| ()), 3);
 }
 
-/// Goes red if only a device that was asked is a reason to wake the sleepers. A thread that goes to sleep while the
-/// scan runs plans for one timeout later, and would find the request half a second overdue.
+/// Red if a scan wakes the sleepers only when it has asked the device. A thread that goes to sleep while the scan runs
+/// plans for one timeout later, and would find the request half a second overdue.
 #[test]
 fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
     let clock = VirtualClock::new();
@@ -187,15 +188,15 @@ fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
         polls.poll();
         assert_eq!(told.since_last(), expected);
     }
-    // The device was not asked about the request. It will be asked when the request has taken as long as it may.
+    // The device was not asked about the request. It will be asked when the request's timeout is over.
     assert_eq!(waits.next_wakeup(), Some(Time(1_500_000_000)));
     device.finish_oldest(Status::Ok);
     waits.poll();
 }
 
-/// Red if the next time at which something is let go is told only when it is earlier than the time that has passed. A
-/// thread that looks at the time that has passed, and finds another thread at the scheduler, sleeps without a plan. And
-/// that other thread may leave the queue.
+/// Red if the next time at which the scheduler lets something go is told only if it is earlier than the time that has
+/// come. A thread that looks at the time that has come, and finds another thread at the scheduler, sleeps without a
+/// plan, and the other thread may leave the queue.
 #[test]
 fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
     const AGED: u64 = 10_000_000_000;
@@ -221,7 +222,7 @@ fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
     assert_eq!(device.nr_held(), 2, "one has waited so long that it goes, and the other one not yet");
     assert_eq!(told.since_last(), 1);
     first.poll();
-    assert_eq!(told.since_last(), 0, "nobody is woken for what he knows");
+    assert_eq!(told.since_last(), 0, "no thread is woken for what it knows");
     clock.advance(1_000_000);
     second.poll();
     assert_eq!(device.nr_held(), 3);
@@ -229,7 +230,7 @@ fn who_found_another_at_the_scheduler_is_told_of_the_next_time() {
     urgent.poll();
 }
 
-/// Red if sleepers are woken for a scan that comes no earlier than they know.
+/// Red if sleepers are woken for a scan that is not earlier than they have planned.
 #[test]
 fn a_longer_io_timeout_wakes_nobody() {
     let world = held_back();
@@ -241,7 +242,7 @@ fn a_longer_io_timeout_wakes_nobody() {
     world.end();
 }
 
-/// Red if each future drives the queue, when all look because one has something to see.
+/// Red if each future drives the queue when all are polled because one is over.
 #[test]
 fn of_tasks_that_are_woken_together_one_drives_the_queue() {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
@@ -262,11 +263,11 @@ fn of_tasks_that_are_woken_together_one_drives_the_queue() {
         device.finish_oldest(Status::Ok);
         other.poll();
         device.take_polls();
-        // The task that is over has no reason to drive. Another one drives, for what may have come.
+        // The task that is over need not drive. Another one drives, because more may have completed.
         assert!(look(&mut operations) <= 2);
         assert_eq!(operations.len(), left);
     }
-    // A future that comes again by itself drives, as with a timer.
+    // A future that is polled again without being woken, as by a timer, drives.
     for left in (0..16).rev() {
         device.finish_oldest(Status::Ok);
         assert!(look(&mut operations) <= 2);
@@ -285,8 +286,8 @@ impl Wake for Woken {
     }
 }
 
-/// Red if a task that reaps an operation wakes others than the task that waits for it, or does not wake that one, or
-/// wakes the task of an earlier operation that had the same slot.
+/// Red if a task that reaps an operation wakes other tasks than the one that waits for it, or does not wake that one,
+/// or wakes the task of an earlier operation with the same slot.
 #[test]
 fn what_one_task_reaps_wakes_only_the_tasks_that_wait_for_it() {
     let device = Recorder::new(Limits { capacity_sectors: 1 << 20, ..Limits::default() }, ONE_QUEUE);
@@ -314,7 +315,7 @@ fn what_one_task_reaps_wakes_only_the_tasks_that_wait_for_it() {
         let before = count(&others);
         held.extend(device.take_seen().into_iter().filter(|seen| seen.sector != 100_000));
         device.finish(&held.pop_front().expect("the device has 31 others"), Status::Ok);
-        // A future that comes again by itself drives, whether another one drove before or not.
+        // A future that is polled again without being woken drives, whether another one drove before or not.
         assert!(!poll(&mut drives) && !poll(&mut drives));
         let woken = count(&others) - before;
         let over = others.iter().position(|task| task.1.0.load(Ordering::Relaxed) > 0);
@@ -334,7 +335,7 @@ fn what_one_task_reaps_wakes_only_the_tasks_that_wait_for_it() {
     assert!(others.iter_mut().all(poll));
 }
 
-/// Red if a future drives the queue only when there is news from outside, or only when no other future did.
+/// Red if a future drives the queue only when there is news from outside, or only when no other future drove.
 #[test]
 fn what_is_plugged_and_what_is_due_make_a_future_drive() {
     let clock = VirtualClock::new();
@@ -346,7 +347,8 @@ fn what_is_plugged_and_what_is_due_make_a_future_drive() {
     let submit = |sector| submitter.submit(read(sector, 8)).expect("there are slots");
     let (mut first, mut second) = (submit(0), submit(100));
     assert!(!is_over(&mut first));
-    // Another future drove since `second` was submitted. This one is passed on with it all the same, and is dropped.
+    // Another future drove since `second` was submitted. This one is dropped; its operation is passed on together with
+    // `second`.
     drop(submit(200));
     assert!(!is_over(&mut second));
     assert_eq!(q.stats().issued, 3);

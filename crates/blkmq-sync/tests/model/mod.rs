@@ -36,7 +36,7 @@ pub(crate) fn fails_without(site: &'static str, model: fn()) {
     assert!(outcome.is_err(), "the model passed without {site}");
 }
 
-/// What wakes the threads that sleep, in a model without any.
+/// Wakes the sleepers, in a model without sleepers.
 pub(crate) fn nobody_sleeps() {
     unreachable!("no thread sleeps here");
 }

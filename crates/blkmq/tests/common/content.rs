@@ -1,5 +1,5 @@
-//! What the device holds, as far as one thread knows it. Of its own sectors the thread knows everything. Of shared
-//! sectors it knows only that each tells its own number and which thread wrote it.
+//! What the device holds, as far as one thread knows. Of its own sectors the thread knows the content. Of shared
+//! sectors it knows only that each holds its own number and the number of the thread that wrote it.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub(crate) struct Area {
     pub(crate) is_shared: bool,
 }
 
-/// What a sector may hold: a stamp, or another one if a write to it failed and may have happened.
+/// What a sector may hold: a stamp, or one of two if a write to the sector failed and may have happened.
 #[derive(Debug, Clone, Default)]
 struct Sector {
     stamps: Vec<u64>,
@@ -53,8 +53,8 @@ impl Content {
         Self { thread, nr_threads, sectors, nr_claims: 0, last_end: 0 }
     }
 
-    /// An area for an operation that meets no other of this thread. Marks the area as busy. `None` if no free area was
-    /// drawn.
+    /// Draws an area that no other operation of this thread touches, and marks it as busy. `None` if the area that was
+    /// drawn is not free.
     pub(crate) fn claim(&mut self, random: &mut Random, most: u64) -> Option<Area> {
         let interleaved = self.nr_threads * OWN;
         let (start, end, is_shared) = match random.below(8) {
@@ -70,7 +70,7 @@ impl Content {
             }
             _ => (self.thread * OWN, (self.thread + 1) * OWN, false),
         };
-        // Now and then a whole unit, at the front of its place: only whole units touch their neighbours.
+        // One in three is a whole unit, because only whole units touch their neighbours.
         let length = if random.one_in(3) { UNIT } else { 1 + random.below(most) }.min(end - start);
         let slack = end - start - length;
         let goes_on = random.one_in(2) && (start..=start + slack).contains(&self.last_end);
@@ -88,7 +88,7 @@ impl Content {
         Some(Area { sectors, is_shared })
     }
 
-    /// The operation on `area` is over, or was never taken.
+    /// Called when the operation on `area` is over, or was never taken.
     pub(crate) fn release(&mut self, area: &Area) {
         if !area.is_shared {
             for sector in &mut self.sectors[area.sectors.start as usize..area.sectors.end as usize] {
@@ -98,7 +98,8 @@ impl Content {
         }
     }
 
-    /// A write of `stamp` (0: of zeroes) is over. If it is uncertain, both contents are possible until a read decides.
+    /// Called when a write of `stamp` (0: of zeroes) is over. If it is not certain, both contents are possible until a
+    /// read decides.
     pub(crate) fn wrote(&mut self, area: &Area, stamp: u64, is_certain: bool) {
         if area.is_shared {
             return;
@@ -156,12 +157,12 @@ pub(crate) fn fill(buffers: &mut Buffers, first: u64, stamp: u64) {
     }
 }
 
-/// Fills the buffers of a read with a value that no sector holds, so that a sector that was left out shows.
+/// Fills the buffers of a read with a value that no sector holds, so that a sector that was not read shows.
 pub(crate) fn poison(buffers: &mut Buffers) {
     buffers.iter_mut().for_each(|buffer| buffer.fill(0xA5));
 }
 
-/// The stamp of a sector whose content is all of one piece, and belongs to that sector; 0 for zeroes.
+/// Checks that the whole sector was written at once, for this place. Returns its stamp; 0 for zeroes.
 fn read_stamp(sector: u64, bytes: &[u8]) -> u64 {
     let word_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     let stamp = word_at(0);

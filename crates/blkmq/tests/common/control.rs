@@ -57,11 +57,11 @@ pub(crate) fn change(q: &Arc<RequestQueue>, random: &mut Random) {
     }
 }
 
-/// Freezes, and finds the queue drained: every tag back, everything that entered completed.
+/// Freezes, and checks that the queue is drained: every tag is back, and everything that entered has completed.
 pub(crate) fn freeze(q: &Arc<RequestQueue>, random: &mut Random) {
     let mut freeze = q.freeze();
     if random.one_in(4) {
-        // Given up before it has drained.
+        // The freeze ends before the queue has drained.
         return drop(freeze);
     }
     freeze.wait();
@@ -70,7 +70,7 @@ pub(crate) fn freeze(q: &Arc<RequestQueue>, random: &mut Random) {
     assert_balanced(q);
 }
 
-/// Quiesces, and finds that the driver gets nothing.
+/// Quiesces, and checks that the driver gets nothing.
 pub(crate) fn quiesce(q: &Arc<RequestQueue>, random: &mut Random) {
     let quiesce = q.quiesce();
     let issued = q.stats().issued;
@@ -125,7 +125,7 @@ pub(crate) fn disturb(q: &Arc<RequestQueue>, random: &mut Random) {
         3 | 4 => quiesce(q, random),
         5 => set_knob(q, random),
         6 => {
-            // Nested, and ended in an order other than the nesting.
+            // Nested, and ended in another order than the nesting.
             let outer = q.freeze();
             let inner = begin(q, random);
             drop(outer);
@@ -165,8 +165,8 @@ impl Load {
         Self { failures: failures.to_vec(), ..self }
     }
 
-    /// Runs the load beside `nr_disturbers` threads that call `disturb` over and over. Checks that everything came back
-    /// and the counts balance.
+    /// Runs the load beside `nr_disturbers` threads that call `disturb` again and again. Checks that everything came
+    /// back and the counts balance.
     pub(crate) fn run(self, random: &Random, nr_disturbers: u64, disturb: Disturb) -> Counts {
         let load = Arc::new(self);
         let watchdog = Watchdog::new(&load.q);

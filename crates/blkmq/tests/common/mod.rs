@@ -13,8 +13,8 @@ use std::sync::Arc;
 use blkmq::driver::spec;
 use blkmq::{RequestQueue, Stats};
 
-/// A queue in front of the device that `spec` describes. Nothing times out: a wake-up that is lost stays lost, and no
-/// timeout scan repairs that half a minute later.
+/// A queue in front of the device that `spec` describes. Nothing times out, so no timeout scan repairs a lost wake-up
+/// half a minute later.
 pub(crate) fn queue(device: &str, scheduler: &str) -> Arc<RequestQueue> {
     queue_with(device, scheduler, 256, u32::MAX)
 }
@@ -29,8 +29,8 @@ pub(crate) fn queue_with(device: &str, scheduler: &str, slots: u16, io_timeout_m
 /// What must hold when no thread has anything outstanding.
 ///
 /// A look may fall between two steps of another thread: a thread that resizes a frozen queue's tags folds them, and a
-/// thread that ends a `nowait` operation on a frozen queue counts it as entered, then as completed. So this looks
-/// again. A tag that is lost stays out, and an operation that is lost stays uncounted, however often this looks.
+/// thread that ends a `nowait` operation on a frozen queue counts it as entered and then as completed. So this function
+/// looks again. However often it looks, a lost tag stays out and a lost operation stays uncounted.
 pub(crate) fn assert_balanced(q: &RequestQueue) {
     let is_balanced = |stats: Stats| q.in_flight() == 0 && stats.entered == stats.completed && q.stat().in_flight == 0;
     let settled = (0..100_000).any(|_| {

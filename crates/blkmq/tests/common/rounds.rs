@@ -41,7 +41,7 @@ pub(crate) fn rounds<G>(
         for number in 1..=nr_rounds {
             let guard = close(q);
             round.store(number, Ordering::Release);
-            // Mostly about as long as it takes to fall asleep.
+            // Often about as long as a thread takes to fall asleep.
             let most = 1 << random.below(12);
             let spins = random.below(most);
             (0..spins).for_each(|_| std::hint::spin_loop());

@@ -1,4 +1,4 @@
-//! Makes a hang visible. A lost wake-up is otherwise a test that never ends and says nothing.
+//! Makes a hang visible. Otherwise a test with a lost wake-up never ends and says nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,8 +9,8 @@ use blkmq::RequestQueue;
 
 use super::random::from_env;
 
-/// Prints the queue and aborts when nothing has been noted for two minutes. This finds hangs, and is no bound on speed.
-/// `BLKMQ_WATCHDOG` sets another number of seconds.
+/// Prints the queue and aborts when no thread has noted progress for two minutes. This finds hangs, and does not limit
+/// the time of a test. `BLKMQ_WATCHDOG` sets another number of seconds.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     shared: Arc<Shared>,

@@ -17,7 +17,7 @@ use super::watchdog::Progress;
 pub(crate) struct Load {
     pub(crate) q: Arc<RequestQueue>,
     pub(crate) nr_threads: u64,
-    /// Operations still to be submitted. Any submitter takes from them.
+    /// How many operations are still to be submitted, by any submitter.
     pub(crate) budget: AtomicU64,
     /// The device keeps data.
     pub(crate) has_data: bool,
@@ -25,8 +25,8 @@ pub(crate) struct Load {
     pub(crate) failures: Vec<Status>,
     /// The longest operation in sectors.
     pub(crate) most_sectors: u64,
-    /// After how many operations, on average, a submitter leaves and joins again, or changes the queue itself; 0 for
-    /// never.
+    /// After how many operations, on average, a submitter leaves and joins again; and after how many it changes the
+    /// queue itself. 0 for never.
     pub(crate) leaves: u64,
     pub(crate) changes: u64,
     /// Percent of the looks at the queue that sleep until something completes.
@@ -238,7 +238,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps until an operation is over. A thread that sleeps here for ever has found a lost wake-up.
+    /// Sleeps until an operation is over. If a thread sleeps here for ever, a wake-up was lost.
     fn wait(&mut self) {
         self.progress.doing("wait");
         let has_some = self.submitter.wait();
@@ -262,7 +262,8 @@ impl Worker {
         }
     }
 
-    /// Each operation comes back once, to the thread that submitted it, with its own buffers and the right data.
+    /// Checks that an operation comes back once, to the thread that submitted it, with its own buffers and the right
+    /// data.
     fn check(&mut self, completion: &Completion) {
         let Completion { id, status, bio, .. } = completion;
         let pending = self.pending.remove(&bio.user_data);
@@ -279,7 +280,7 @@ impl Worker {
         assert_eq!(area.sectors, bio.sector..bio.sector + bio.nr_sectors);
         self.content.release(area);
         if pending.op != Op::Read {
-            // An operation that had to wait and must not wait was not done, unless other parts of it were.
+            // An operation that had to wait although it must not wait was not done, unless other parts of it were.
             if *status != Status::Again || pending.parts > 1 {
                 self.content.wrote(area, pending.stamp, status.is_ok());
             }
@@ -288,7 +289,7 @@ impl Worker {
         }
     }
 
-    /// Leaves the queue, with everything done or without having looked, and joins it again.
+    /// Leaves the queue and joins it again: after everything is done, or at once.
     fn leave(&mut self) {
         if self.random.one_in(2) {
             self.drain();

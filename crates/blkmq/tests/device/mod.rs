@@ -1,4 +1,4 @@
-//! Devices whose inside a test can see, and numbers from a seed.
+//! Devices that a test can look into, and random numbers from a seed.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use blkmq::{Bio, Buffer, Completion, Flags, Limits, Op, Status, Submitter, Time}
 /// One hardware queue of 64 tags.
 pub(crate) const ONE_QUEUE: Topology = Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 64 };
 
-/// The content of a sector: its number, again and again. So data that went astray shows.
+/// The content of a sector: its number, again and again, so that misplaced data shows.
 pub(crate) fn pattern(sector: u64, nr_sectors: u64) -> Vec<u8> {
     (sector..sector + nr_sectors).flat_map(|sector| sector.to_le_bytes().repeat(64)).collect()
 }
@@ -161,7 +161,7 @@ impl Driver for Recorder {
     }
 }
 
-/// A device that claims other limits than it has, and otherwise is the device `inner`.
+/// The device `inner`, with other limits than it has.
 #[derive(Debug)]
 pub(crate) struct Claims {
     pub(crate) limits: Limits,

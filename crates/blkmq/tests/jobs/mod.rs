@@ -1,5 +1,5 @@
 //! Jobs as fio runs them, on a virtual clock and in one thread. Each job keeps a number of operations outstanding, and
-//! passes each on by itself.
+//! passes on each operation by itself.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) struct Job {
     bytes: usize,
     spare: Vec<Buffer>,
     pub(crate) completed: u64,
-    /// Nanoseconds from submission to completion, of what completed since the statistics began.
+    /// Nanoseconds from submission to completion, for operations that completed since the statistics began.
     pub(crate) latencies: Vec<u64>,
 }
 
