@@ -1,26 +1,27 @@
-//! What a connection does after it finds nothing to do and before it sleeps: it looks again.
+//! What a connection does after it finds nothing to do and before it sleeps: it looks at its socket again.
 //!
-//! One more look, after other threads had the processor, finds what a client on the same processor has sent by then. It
-//! finds many requests together, where otherwise each request would have woken the connection. If a client waits for
-//! each answer before it asks again, and it was quick the last time, the connection looks for longer: to wake a
-//! processor takes longer than such a client does. If other threads keep the processor for longer than a look is worth,
-//! the connection does not yield to them for a while. It sleeps instead, because a thread that sleeps is scheduled
-//! before them when it wakes.
+//! A look after other threads had the processor finds what a client on the same processor has sent by then. It finds
+//! many requests together, where otherwise each request would have woken the connection. If a client waits for each
+//! answer before it asks again, and was quick the last time, the connection goes on with looks for some time, because
+//! waking a processor takes longer than such a client does. If other threads keep the processor for longer than a look
+//! is worth, the connection does not yield to them for a while. It sleeps instead, because a thread that is woken gets
+//! the processor before the others.
 
 use blkmq::{Clock, Time};
 
-/// How long the connection looks for a request of a client that was quick the last time, in nanoseconds. If the client
-/// is not quick again, this time is lost.
+/// How long the connection looks for a request of a client that was quick the last time, in nanoseconds. It is twice
+/// what a wake-up takes ([`WORTH`]). If the client is not quick again, this time is lost.
 const WATCH: u64 = 100_000;
 
-/// How many nanoseconds it saves to find a request without being woken for it.
+/// How many nanoseconds the connection saves when it finds a request without being woken for it: to be woken takes some
+/// 50 us on a virtual processor that sleeps too.
 const WORTH: u64 = 50_000;
 
-/// After other threads have kept the processor in vain for some time, the connection does not yield to them for this
-/// many times as long. So at most a sixteenth of the time is lost to them.
+/// After other threads have kept the processor in vain for some time, the connection does not yield for this many times
+/// as long. So it loses at most a sixteenth of the time to them.
 const REST: u64 = 16;
 
-/// The number of turns in a row with one request each after which a client counts as one that waits for its answers.
+/// After this many turns in a row with one request each, a client counts as one that waits for its answers.
 const SINGLES: u8 = 8;
 
 /// What a connection waits for.
@@ -48,7 +49,7 @@ pub(super) enum Look {
 /// The state that decides how one connection looks again.
 #[derive(Debug)]
 pub(super) struct Vigil {
-    /// Not the queue's clock, which may move only from tick to tick, or stand still.
+    /// A clock of its own, because the queue's clock may move only from tick to tick, or stand still.
     clock: Clock,
     /// The number of turns in a row that brought one request each. It counts up to twice [`SINGLES`].
     singles: u8,
@@ -105,7 +106,7 @@ impl Vigil {
         };
     }
 
-    /// Called when other threads had the processor, because the last look said so.
+    /// Called when other threads had the processor, after a look of the kind [`Look::Yielding`].
     pub(super) fn note_yield(&mut self) {
         self.note_yield_at(self.looked, self.clock.now());
     }
@@ -129,7 +130,8 @@ impl Vigil {
         self.last = match (self.since, self.last) {
             (None, _) => {
                 (self.since, self.is_for_client) = (Some(now), is_for_client);
-                // The client may have so many answers to take that it sends one request for each answer.
+                // A client that has many answers to take may also send one request at a time: one for each answer that
+                // it takes. So every [`SINGLES`] turns it is left alone once more.
                 let may_be_behind = !waits_for_answers || self.singles == 2 * SINGLES;
                 match awaited {
                     _ if !may_be_behind => yielding,
@@ -185,7 +187,7 @@ mod tests {
     fn a_client_that_waits_for_its_answers_is_looked_for_if_it_is_quick() {
         let mut vigil = Vigil::default();
         for turn in 1..SINGLES {
-            assert_eq!(looks(&mut vigil, 0, 50_000), TWO, "in turn {turn} nobody knows what it does");
+            assert_eq!(looks(&mut vigil, 0, 50_000), TWO, "in turn {turn} it is not known yet");
         }
         assert_eq!(looks(&mut vigil, 0, 50_000), [Look::Yielding; 5], "it was quick");
         assert_eq!(looks(&mut vigil, 0, 1_000_000), [Look::Yielding; 10], "it is not looked for for ever");

@@ -1,4 +1,4 @@
-//! What a thread has with it on its way through a queue: its lists, its hint for tags, and what it saw last.
+//! What a thread carries on its way through a queue: its lists, its hint for tags, and what it saw last.
 //!
 //! A submitter has a runner, and a background thread has one too. What a runner does not finish it leaves where another
 //! thread is certain to find it: see the liveness notes in `tags` and `issue`.
@@ -13,8 +13,7 @@ use crate::request::limits::MAX_HW_QUEUES;
 use crate::request::{Place, Request, RqList};
 use blkmq_sync::tags::{Hint, Tag};
 
-/// Requests: after so many, or after as many as it brought itself if those are more, a runner goes back to its own
-/// business.
+/// After this many requests, or as many as it brought itself if these are more, a runner goes back to its own work.
 pub(crate) const RUN_BOUND: usize = 64;
 
 /// A set of hardware queues that hold something to be issued.
@@ -44,11 +43,11 @@ pub(crate) struct Runner {
     pub(crate) requeued: RqList,
     /// Completed operations of this thread's own submitter, not yet reaped.
     pub(crate) completed: RqList,
-    /// Requests were put aside in this run. Or requests wait without room while this thread held a tag for nothing,
-    /// which took room.
+    /// Whether this thread must dispatch once more before it goes: it has put a request on a dispatch list, or it has
+    /// put back tags that it did not use, and requests may have waited for these tags or for the room that they took.
     pub(crate) parked: bool,
-    /// Since this thread was at the scheduler last, it has put tags back, or parked something, or may find free what
-    /// was held back. If another thread is at the scheduler, that thread is to look once more.
+    /// Since this thread was at the scheduler last, it has put tags back, or parked something, or the scheduler may let
+    /// go what it held back. If another thread is at the scheduler, that thread must look once more.
     pub(crate) has_news: bool,
     /// The queue was quiesced when this thread looked last, so it left things undone.
     pub(crate) saw_quiesced: bool,

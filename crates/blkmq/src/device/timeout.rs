@@ -1,8 +1,9 @@
 //! Requests that the driver has had for too long.
 //!
-//! One thread at a time scans the busy tags, at most once per timeout period or when the earliest deadline has come.
-//! The scan reserves an overdue request, asks the driver, and then either completes the request or lets it go on. A
-//! completion that comes meanwhile is not lost: the completer leaves its status with the scan (see `request::state`).
+//! The busy tags are scanned when a timeout period has passed since the last scan, or earlier, when the earliest
+//! deadline that the last scan found has come. The thread that moves `timeout_scan` makes the scan. The scan reserves
+//! an overdue request, asks the driver, and then either ends the request or lets it go on. A completion that comes
+//! meanwhile is not lost: the completer leaves its status with the scan (see `request::state`).
 
 use blkmq_sched::{RqId, Time};
 
@@ -15,7 +16,7 @@ use blkmq_sync::atomic::Ordering;
 use blkmq_sync::{kept, order};
 
 impl Runner {
-    /// Scans if it is time. Requests that expired are among the finished ones afterwards.
+    /// Scans if a scan is due. Requests that expired are among the finished ones afterwards.
     ///
     /// COST: a load of a line that is written once per timeout period.
     pub(crate) fn scan_timeouts(&mut self, q: &RequestQueue, now: Time) {
@@ -25,8 +26,9 @@ impl Runner {
         }
         let next = || now.after(q.settings.timeout_ns()).0;
         let planned = next();
-        // Acquire pairs with the Release of a thread that set a shorter timeout while the scan was due. That thread
-        // moved the scan to an earlier time, which this exchange may just overwrite. So the timeout is read once more.
+        // Acquire pairs with the Release of a thread that set a shorter timeout while this scan was due. That thread
+        // left `due` as it was, because `due` is earlier than the scan that it wanted. So this thread reads the timeout
+        // once more, and plans the next scan by the shorter one.
         let acquire = order("timeout.begin", Ordering::Acquire);
         if q.timeout_scan.compare_exchange(due, planned, acquire, Ordering::Relaxed).is_err() {
             return;
@@ -44,10 +46,10 @@ impl Runner {
         // late.
         q.timeout_scan.fetch_min(earliest, Ordering::Relaxed);
         if was_asked || earliest < planned {
-            // There are two reasons to wake the sleepers. A device that was asked about a request may know better now
-            // when the request will be done, but threads that sleep have planned by what the device said before. And a
-            // thread that looked while the scan ran saw the next scan planned later than it is now: this thread may
-            // leave, and then no thread would come in time.
+            // There are two reasons to wake the sleepers. A device that was asked about a request may now name another
+            // time for it, and the sleepers have planned by the time that it named before. And a thread that looked
+            // while the scan ran found the next scan planned for a later time than now; the scanning thread may leave,
+            // and then no thread would come in time.
             q.wake_sleepers();
         }
     }
@@ -67,8 +69,8 @@ impl Runner {
         if !slot.state.begin_timeout(generation) {
             return never;
         }
-        // Read again now that the request is reserved: the first read may have seen a deadline that is older than the
-        // state that was reserved.
+        // The deadline is read again now that the request is reserved: before, the request may have been given back and
+        // issued anew, with a later deadline than the first read found.
         let deadline = slot.deadline.get();
         if now < deadline {
             self.let_go(q, id, false);

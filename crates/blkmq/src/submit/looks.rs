@@ -1,45 +1,47 @@
-//! What a thread does before it sleeps until its device has something for it: it looks again.
+//! What a thread does before it sleeps until its device has something for it: it polls again.
 //!
-//! Waking a thread takes longer than many devices take for a request. So a thread lets other threads have the
-//! processor once and then looks again. If its last wait was short, the thread goes on looking for as long as a short
-//! wait lasts.
+//! Waking a thread takes longer than many devices take for a request. So a thread yields the processor once to other
+//! threads and then polls again. This is a look. If the thread's last wait was short, it goes on with looks for as long
+//! as a short wait lasts.
 //!
-//! The other threads may keep the processor for longer than a saved wake-up is worth. Then this thread does not let
-//! them in for a while. The thread sleeps instead, because a thread that is woken gets the processor before the others.
+//! The other threads may keep the processor for longer than a saved wake-up is worth. Then this thread does not yield
+//! to them for a while. It sleeps instead, because a thread that is woken gets the processor before the others.
 //!
-//! Threads that share a device and processors take turns. The time that others have the processor does not count as
-//! time of looking, and a turn in which the device brought something for the others is not in vain. Otherwise each
-//! thread would take the others for threads that only keep the processor. Then all of them would sleep and be woken for
-//! each request.
+//! Threads that share a device and processors take turns. The time during which others have the processor does not
+//! count as time of looking, and a turn in which the device completed something for the others is not in vain.
+//! Otherwise each thread would take the others for threads that only keep the processor, and each of them would sleep
+//! and be woken for each request.
 
 use blkmq_sched::Time;
 
 use crate::request::clock::Clock;
 
-/// Nanoseconds, without the turns of others: a wait that takes less is a short one. A thread that looks in vain loses
-/// this much time.
+/// Nanoseconds: a wait that takes less than this, not counting the turns of others, is a short one. It is twice what a
+/// wake-up takes ([`WORTH`]). A thread that looks in vain loses this much time.
 const SHORT: u64 = 100_000;
 
-/// Nanoseconds: how long others may keep the processor for each completion that the device brings meanwhile. A thread
-/// saves so much if it finds a completion without being woken for it.
+/// Nanoseconds: how long others may keep the processor for each completion that the device brings meanwhile. It is what
+/// a thread saves by finding a completion itself: to be woken takes some 50 us on a virtual processor that sleeps too.
 const WORTH: u64 = 50_000;
 
-/// Completions: no more than this are counted in one turn of the others, because more come from other processors.
-/// Together with [`WORTH`] this limit makes 2.5 ms. A thread that computes keeps the processor for 3 ms.
+/// The most completions that count for one turn of the others, so that a turn is worth 2.5 ms at most. A thread that
+/// computes keeps the processor for some 3 ms. Its turns must count as too long, however many completions other
+/// processors bring meanwhile.
 const MOST: u32 = 50;
 
-/// Nanoseconds: if the processor comes back within this time, no other thread had it. Letting another thread in takes
-/// longer.
+/// Nanoseconds: if the processor comes back within this time, no other thread had it. A switch to another thread and
+/// back takes longer.
 const ALONE: u64 = 2_000;
 
-/// Turns of others in one wait: after so many this thread sleeps.
+/// The most turns of others in one wait. After that this thread sleeps, so that it does not wait for a slow device for
+/// as long as others have turns.
 const TURNS: u32 = 16;
 
-/// A factor: others that have kept the processor in vain are not let in for this many times as long as they kept it. So
-/// no more than a sixteenth of the time is lost to them, whichever threads they are.
+/// A factor: after others have kept the processor in vain, this thread does not yield for this many times as long as
+/// they kept it. So it loses at most a sixteenth of the time to them.
 const REST: u64 = 16;
 
-/// A time, and how many requests the device had brought by that time. The count wraps.
+/// A time, and how many completions the device had brought by that time. The count wraps.
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     time: Time,
@@ -50,7 +52,7 @@ struct Moment {
 #[derive(Debug)]
 struct Wait {
     since: Time,
-    /// When others were let in, if they were, and for how many nanoseconds.
+    /// When this thread yielded to others, if it did, and for how many nanoseconds they had the processor.
     yielded: Option<(Moment, u64)>,
     /// Turns of others, and how many nanoseconds they took together.
     turns: u32,
@@ -76,7 +78,7 @@ pub(super) struct Looks {
     /// The last wait was a short one.
     was_short: bool,
     wait: Option<Wait>,
-    /// Others are not let in before this time.
+    /// This thread does not yield before this time.
     rest: Time,
 }
 
@@ -92,9 +94,9 @@ impl Looks {
         self.wait = None;
     }
 
-    /// Called when nothing has come yet. `brought` is how many requests the device has brought so far, for any thread;
-    /// the count wraps. Returns true if the caller is to let others have the processor and look again, and false if it
-    /// is to sleep.
+    /// Called when nothing has come yet. `brought` is how many completions the device has brought so far, for any
+    /// thread; the count wraps. If this returns true, the caller yields the processor and polls again. If it returns
+    /// false, the caller sleeps.
     ///
     /// COST: a clock reading, and for the caller a load of a line that the polling threads write.
     pub(crate) fn again(&mut self, brought: u32) -> bool {
@@ -147,8 +149,8 @@ impl Looks {
         }
     }
 
-    /// Called when others have had the processor, if they were let in, and this thread has polled since. Returns
-    /// whether others had a turn and the device brought something in it.
+    /// Called when this thread has polled after a yield, if it yielded. Returns whether others had a turn and the
+    /// device brought something in it.
     fn judge(&mut self, wait: &mut Wait, brought: u32) -> bool {
         let Some((start, took)) = wait.yielded.take() else { return false };
         let brought = brought.wrapping_sub(start.brought);
@@ -197,7 +199,7 @@ mod tests {
     #[test]
     fn a_device_is_looked_for_if_it_was_quick_and_for_no_longer_than_that() {
         let mut looks = Looks::default();
-        assert_eq!(wait(&mut looks, 0, 50_000), 1, "nobody knows what it does");
+        assert_eq!(wait(&mut looks, 0, 50_000), 1, "the thread does not know the device yet");
         assert_eq!(wait(&mut looks, 0, 50_000), 25, "it was quick");
         assert_eq!(wait(&mut looks, 0, 1_000_000), 50, "and then it was not");
         assert_eq!(wait(&mut looks, 0, 1_000_000), 1);
@@ -206,7 +208,7 @@ mod tests {
     }
 
     /// Red if threads that take turns at a processor sleep because of each other. Also red if a thread whose request is
-    /// slow looks for as long as others have turns.
+    /// slow goes on with looks for as long as others have turns.
     #[test]
     fn the_turns_of_others_are_no_waiting() {
         let mut looks = Looks::default();
@@ -217,8 +219,8 @@ mod tests {
         assert_eq!(wait_beside(&mut looks, 20_000, 0, 0, 300_000), 15, "it was quick");
     }
 
-    /// Red if what the device brings for others counts although the others have processors of their own. Then this
-    /// thread would keep its processor for as long as a slow device takes, if the device has enough to do.
+    /// Red if what the device brings for others counts although the others have processors of their own. This thread
+    /// would then keep its processor for as long as a slow device takes for this thread's request.
     #[test]
     fn what_is_brought_by_whom_this_thread_does_not_let_in_is_nothing_to_it() {
         let mut looks = Looks::default();
@@ -257,8 +259,8 @@ mod tests {
         assert_eq!(wait(&mut looks, 0, 50_000), 1);
     }
 
-    /// Red if others that keep the processor are let in again and again. Also red if others are not let in although the
-    /// device brings their requests meanwhile.
+    /// Red if the thread yields again and again to others that keep the processor. Also red if it does not yield
+    /// although the device completes the others' requests meanwhile.
     #[test]
     fn who_keeps_the_processor_for_long_is_not_let_in_for_a_while() {
         for (took, brought, is_let_in) in [
