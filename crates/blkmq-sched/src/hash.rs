@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(hash.find(&slab, 100).count(), 0);
     }
 
-    /// Red when a look-up walks the whole bucket: one client could then make the merges of all clients slow.
+    /// Red if a look-up walks the whole bucket: one client could then make the merges of all clients slow.
     #[test]
     fn ends_chosen_to_share_a_bucket_do_not_make_a_look_up_long() {
         let mut slab = Slab::new(Count::default());

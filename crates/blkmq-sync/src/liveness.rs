@@ -44,7 +44,7 @@ use crate::word::{Gate, Word};
 pub struct Liveness {
     /// The queue's word, with WAITING.
     pub word: Word,
-    /// Whether a plug is held back for want of room.
+    /// Whether a plug is held back because there is no room.
     pub room: Room,
     /// How often something was handed on.
     pub left: Left,
@@ -110,8 +110,8 @@ impl Liveness {
     }
 
     /// Called by a thread that has put tags back, or made room, or counted completions: fences, and calls `wake_all` if
-    /// a plug is held back for want of room. The caller then looks at WAITING, or makes sure that the thread at the
-    /// scheduler does.
+    /// a plug is held back because there is no room. The caller then looks at WAITING, or makes sure that the thread at
+    /// the scheduler does.
     ///
     /// COST: a fence and a load while no plug is held back.
     #[inline]

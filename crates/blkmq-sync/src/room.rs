@@ -3,8 +3,8 @@
 use crate::platform::Line;
 use crate::platform::atomic::{AtomicU64, Ordering};
 
-/// The bit that is set while a thread's plug is held back for want of room. A carry out of this bit counts how often
-/// room came.
+/// The bit that is set while a thread's plug is held back because there is no room. A carry out of this bit counts how
+/// often room came.
 const WANTED: u64 = 1;
 
 /// How often there may have been room again since a thread wanted some, and whether a thread wants some now. The word

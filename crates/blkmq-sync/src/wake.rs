@@ -143,7 +143,7 @@ impl Wake {
         if let Some(bell) = self.bell.get() {
             return bell.wait_beside(fds, timeout);
         }
-        debug_assert!(fds.is_empty(), "who is to wait for descriptors was equipped for it");
+        debug_assert!(fds.is_empty(), "a thread that waits for descriptors was equipped for it");
         self.parker.park_until(timeout);
     }
 }

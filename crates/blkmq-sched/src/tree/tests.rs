@@ -92,7 +92,7 @@ fn run(operations: impl IntoIterator<Item = (bool, u64)>, most: usize) {
     }
 }
 
-/// Goes red without rotations: ascending keys then make a list.
+/// Red without rotations: ascending keys then make a list.
 #[test]
 fn ascending_and_descending_keys_stay_balanced() {
     let mut pair = Pair::new();

@@ -117,7 +117,7 @@ impl Runner {
     pub(crate) fn put_unused(&mut self, q: &RequestQueue, hctx: &HwCtx, tags: &[Tag]) -> usize {
         let given = self.put_back(q, hctx, tags);
         q.brought();
-        // A tag held for nothing takes room like a request. Requests that waited meanwhile for want of room are in no
+        // A tag that is held and not used takes room like a request. Requests that meanwhile found no room are in no
         // thread's plug, so this thread tries them again.
         self.parked |= q.domain(0).nr_left() > 0 && kept("dispatch.room_in_vain");
         self.has_news = true;

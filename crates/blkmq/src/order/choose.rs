@@ -72,7 +72,7 @@ impl<'q> Section<'q, '_> {
             };
             chosen += got;
             self.plan(is_held_back);
-            // A request that was put aside for want of a tag was chosen too.
+            // A request that was put aside because it lacks a tag was chosen too.
             if self.hold.nr_waiting() < waiting {
                 self.member.counters.dispatched(1);
             }

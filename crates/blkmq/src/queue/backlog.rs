@@ -21,7 +21,7 @@ const ROUNDS: usize = 64;
 /// A set of members.
 type Set = [u64; MAX_MEMBERS / 64];
 
-/// The number of kinds of requests, async and sync of each class. No kind holds up another for want of room.
+/// The number of kinds of requests, async and sync of each class. A kind that finds no room holds up no other kind.
 const NR_KINDS: usize = 2 * Class::ALL.len();
 
 /// The requests of one member that wait.

@@ -355,7 +355,7 @@ mod tests {
         RqList::new().reorder(&[]);
     }
 
-    /// Red when a place may come twice: another request would then be on no list.
+    /// Red if a place may come twice: another request would then be on no list.
     #[test]
     #[should_panic(expected = "names each request once")]
     fn an_order_that_names_a_request_twice_is_caught() {

@@ -218,7 +218,7 @@ mod tests {
         end(slots.complete(id, Status::Ok, false).unwrap());
     }
 
-    /// Goes red if `State::complete` or `State::end_timeout` stores instead of exchanging: both then take the request.
+    /// Red if `State::complete` or `State::end_timeout` stores instead of exchanging: both then take the request.
     #[test]
     fn of_completion_and_timeout_scan_exactly_one_gets_the_request() {
         let rounds = if cfg!(miri) { 30 } else { 3000 };
@@ -246,8 +246,8 @@ mod tests {
         }
     }
 
-    /// Goes red under Miri, which lets Relaxed loads see old values, if `State::is_issued` does not acquire. The scan
-    /// then takes a request that was issued just now for overdue, by the deadline of the slot's earlier operation.
+    /// Red under Miri, which lets Relaxed loads see old values, if `State::is_issued` does not acquire. The scan then
+    /// takes a request that was issued just now for overdue, by the deadline of the slot's earlier operation.
     #[test]
     fn who_sees_a_request_issued_sees_its_deadline() {
         let slots = slots(1);

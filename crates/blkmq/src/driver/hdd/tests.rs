@@ -290,7 +290,7 @@ proptest! {
     #![proptest_config(random_cases(256))]
 
     /// Each command is over exactly once, in the order of time, and at times that do not depend on how often the disk
-    /// is looked at. Goes red if `advance` takes the time it is told for that of an event, or handles one event only.
+    /// is looked at. Red if `advance` takes the time it is told for that of an event, or handles one event only.
     #[test]
     fn what_is_over_when_depends_on_what_was_asked_when_alone(commands in commands()) {
         let over = play(&commands, 0);

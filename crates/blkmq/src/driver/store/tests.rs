@@ -208,7 +208,7 @@ fn a_discard_gives_memory_back_and_costs_nothing_where_nothing_is() {
     assert_eq!(shown(&store), "store: pages=0 dirty=0\n");
 }
 
-/// Goes red if a write takes the lock once per piece of a page instead of once per page.
+/// Red if a write takes the lock once per piece of a page instead of once per page.
 #[test]
 fn readers_and_power_losses_never_see_half_a_block() {
     let store = Store::new(Some(1));
@@ -235,7 +235,7 @@ fn readers_and_power_losses_never_see_half_a_block() {
     });
 }
 
-/// Goes red if `flush` does not look whether there is power.
+/// Red if `flush` does not look whether there is power.
 #[test]
 fn what_a_flush_acknowledged_survives_a_power_loss_in_its_midst() {
     const WRITERS: usize = 3;

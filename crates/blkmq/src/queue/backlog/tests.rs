@@ -44,7 +44,7 @@ fn members_are_served_in_rounds_and_what_comes_later_waits() {
     assert!(backlog.is_empty() && !backlog.is_untried());
 }
 
-/// Red when the list of one kind holds up another, or a request of the same kind passes one that waits.
+/// Red if the list of one kind holds up another, or a request of the same kind passes one that waits.
 #[test]
 fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
     let slots = slots(3, 8);
@@ -76,7 +76,7 @@ fn what_finds_no_room_waits_by_kind_and_keeps_its_order() {
     assert!(backlog.is_empty() && !backlog.lacks_room());
 }
 
-/// Room for one request comes now and then, with any number of looks in vain in between. Red when a look in vain passes
+/// Room for one request comes now and then, with any number of looks in vain in between. Red if a look in vain passes
 /// the turn on, and when a kind or a member is always the first to look.
 #[test]
 fn room_goes_round_however_often_it_is_looked_for_in_vain() {
@@ -114,7 +114,7 @@ fn room_goes_round_however_often_it_is_looked_for_in_vain() {
     }
 }
 
-/// Red when a lower class takes turns with a higher one: the requests that it gets in would keep the higher one's out.
+/// Red if a lower class takes turns with a higher one: the requests that it gets in would keep the higher one's out.
 #[test]
 fn the_highest_class_of_a_member_has_room_first() {
     let slots = slots(1, 8);
@@ -146,7 +146,7 @@ fn places(front: &[Rq]) -> HashMap<Rq, usize> {
 proptest! {
     /// The two promises, whatever is left between the holds. A request is taken by hold ceil(n / 64) + 1 after it was
     /// left, where n is the number of requests that were there with it. Of the 64 that stood in front, no member's k-th
-    /// is taken while another member's (k - 1)-th waits. Red when the rounds take all that is there, and when a round
+    /// is taken while another member's (k - 1)-th waits. Red if the rounds take all that is there, and when a round
     /// takes a member's whole list.
     #[test]
     fn staging_is_fair_in_rounds(batches in vec(vec((1u16..6, 1usize..40), 0..6), 1..12)) {

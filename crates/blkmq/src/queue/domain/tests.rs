@@ -27,7 +27,7 @@ fn reap_all(submitter: &mut Submitter) {
     }
 }
 
-/// Red when a wait is not counted, when a free lock is counted, and when the meter is read in another order.
+/// Red if a wait is not counted, when a free lock is counted, and when the meter is read in another order.
 #[test]
 fn who_finds_the_lock_taken_counts_the_wait() {
     let driver = spec::open("null,irqmode=0").unwrap();
@@ -71,7 +71,7 @@ fn one_lock_dispatches_one_by_one_and_none_in_batches() {
     }
 }
 
-/// Red when a dispatcher keeps the tags of requests that others were faster to choose.
+/// Red if a dispatcher keeps the tags of requests that others were faster to choose.
 #[test]
 fn tags_for_requests_that_have_gone_come_back() {
     let driver = spec::open("null,irqmode=0").unwrap();
@@ -95,7 +95,7 @@ fn count(wait: Wait, ns: u64) {
     WAITS[usize::from(wait == Wait::Staged)].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Red when a wait is told of twice, or not at all, and when the time of staging stays in the field in which the time
+/// Red if a wait is told of twice, or not at all, and when the time of staging stays in the field in which the time
 /// of issuing is expected.
 #[test]
 fn each_wait_is_told_of_once() {
