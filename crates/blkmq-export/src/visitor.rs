@@ -7,7 +7,7 @@ use blkmq::Notify;
 use crate::clients::{Entry, Reason};
 use crate::log::Topic;
 use crate::nbd::negotiation::{Catalogue, Offer};
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// One client, before it has chosen an export.
 pub(crate) struct Visitor {

@@ -15,13 +15,14 @@ use super::plan::Plan;
 use super::pool::{Pool, footprint, footprints};
 use super::task::{Task, TaskId, Tasks};
 use crate::clients::Entry;
+use crate::export::Export;
 use crate::nbd::Errno;
 use crate::nbd::command::{Command, Request, Terms};
 use crate::nbd::extents::{EXTENT_SIZE, MAX_EXTENTS, describe};
 use crate::nbd::negotiation::Agreement;
 use crate::nbd::reply::{Head, Refusal};
+use crate::shared::Bounds;
 use crate::turns::Turns;
-use crate::{Bounds, Export};
 
 /// Bytes for which a write gets memory when it begins.
 const FIRST_PIECE: u64 = 256 << 10;

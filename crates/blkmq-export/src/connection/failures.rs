@@ -5,7 +5,7 @@ use std::sync::Arc;
 use blkmq::{Bio, Op, Status};
 
 use crate::log::Topic;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// Logs the failed operations of a connection, once for each kind: a full disk may fail thousands in a second.
 pub(super) struct Failures {

@@ -2,7 +2,8 @@
 
 use std::io::IoSliceMut;
 
-use super::stream::{Fault, Stream};
+use super::socket::Fault;
+use super::stream::Stream;
 
 /// The most bytes that one call takes, without the data of a write, which goes directly to its buffer. This is room for
 /// about 2000 reads, or for any option.

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use super::stream::{Fault, Stream};
+use super::socket::Fault;
+use super::stream::Stream;
 use super::task::{TaskId, Tasks};
 use crate::nbd::reply::Head;
 

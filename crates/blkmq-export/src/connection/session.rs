@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::io::{Errno, read};
 use rustls::{ServerConfig, ServerConnection};
 
-use super::stream::{Fault, send};
+use super::socket::{Fault, send};
 use crate::tls;
 
 /// The most encrypted bytes that one call takes from the socket, and the most that wait to be sent: four records.

@@ -1,18 +1,17 @@
 //! A client's socket, with or without TLS on top of it.
 
-use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::{Errno, read, readv};
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_domain};
-use rustix::net::{AddressFamily, SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
+use rustix::net::{AddressFamily, Shutdown, shutdown};
 use rustls::ServerConfig;
 
 use super::arrival::on_the_way;
 use super::session::Session;
-use crate::tls;
+use super::socket::{Fault, send};
 
 /// A Unix socket counts as not writable when the client has not taken this many bytes, although the socket takes more.
 ///
@@ -20,30 +19,6 @@ use crate::tls;
 /// by one, and for twice as many that are sent together. The kernel uses a quarter of its buffer as this limit, and its
 /// buffer is twice the requested size.
 const BEHIND: usize = 72 << 10;
-
-/// Why bytes do not get through.
-#[derive(Debug)]
-pub(crate) enum Fault {
-    /// The socket failed. `AGAIN` means only that the caller has to wait for the socket.
-    System(Errno),
-    /// The bytes that came are not allowed by TLS.
-    Tls(rustls::Error),
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::System(error) => error.fmt(f),
-            Self::Tls(error) => write!(f, "TLS: {}", tls::told(error)),
-        }
-    }
-}
-
-impl From<Errno> for Fault {
-    fn from(error: Errno) -> Self {
-        Self::System(error)
-    }
-}
 
 /// A stream of bytes in both directions. No function here blocks.
 #[derive(Debug)]
@@ -194,11 +169,6 @@ impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// Sends. If the client is gone, this is an error here and not a signal to the process.
-pub(super) fn send(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
-    sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use rustix::io::Errno as SystemError;
 use super::desk::{Desk, Piece};
 use super::input::Input;
 use super::patience::Patience;
-use super::stream::Fault::System;
+use super::socket::Fault::System;
 use super::stream::Stream;
 use super::task::TaskId;
 use super::vigil::{Awaited, Look, Vigil};

@@ -1,0 +1,288 @@
+//! How a server comes about: it is configured, checked, bound to its addresses, and started.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use blkmq::event::EventFd;
+
+use super::Server;
+use super::door::accept_all;
+use crate::available;
+use crate::budget::{self, Budget};
+use crate::clients::Clients;
+use crate::export::Export;
+use crate::listener::{Address, Listener};
+use crate::log::{Journal, Level, Log};
+use crate::shared::{Bounds, Shared};
+use crate::stop::Stop;
+use crate::tls::Tls;
+
+/// The most connections at a time, unless the builder sets another number.
+pub const MAX_CONNECTIONS: u16 = 256;
+
+/// Why a server did not start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration makes no sense. The text says what would.
+    Bad(String),
+    /// The server cannot listen at this address.
+    Listen(Address, io::Error),
+    /// The system gives no thread or no descriptor.
+    System(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bad(text) => f.write_str(text),
+            Self::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
+            Self::System(error) => write!(f, "cannot start a server: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Bad(_) => None,
+            Self::Listen(_, error) | Self::System(error) => Some(error),
+        }
+    }
+}
+
+/// What a server is built from.
+pub struct Builder {
+    exports: Vec<Export>,
+    addresses: Vec<Address>,
+    sockets: Vec<OwnedFd>,
+    max_connections: usize,
+    negotiation_timeout: Duration,
+    stall_timeout: Option<Duration>,
+    bounds: Bounds,
+    memory: Option<usize>,
+    tls: Option<Tls>,
+    log: Arc<dyn Log>,
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("exports", &self.exports)
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self {
+            exports: Vec::new(),
+            addresses: Vec::new(),
+            sockets: Vec::new(),
+            max_connections: MAX_CONNECTIONS.into(),
+            negotiation_timeout: Duration::from_secs(10),
+            stall_timeout: Some(Duration::from_secs(300)),
+            bounds: Bounds::default(),
+            memory: None,
+            tls: None,
+            log: Arc::new(|_: Level, _: &str| ()),
+        }
+    }
+
+    /// Adds an export. A server needs at least one, and the names must differ.
+    #[must_use]
+    pub fn export(mut self, export: Export) -> Self {
+        self.exports.push(export);
+        self
+    }
+
+    /// Adds an address to listen at. Without any address, clients come only through [`Server::serve`].
+    #[must_use]
+    pub fn listen(mut self, address: Address) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Adds a Unix or TCP socket that already listens. A service manager that starts servers when clients come hands
+    /// over such sockets. The file of a Unix socket stays when the server ends.
+    #[must_use]
+    pub fn socket(mut self, socket: OwnedFd) -> Self {
+        self.sockets.push(socket);
+        self
+    }
+
+    /// The most clients at a time, at least 1; [`MAX_CONNECTIONS`] by default. A client that chooses an export when
+    /// there are this many is told so by an error. Each client takes a thread, and one of the 1023 places of its
+    /// export's queue. Connections that have not chosen an export yet have 128 places of their own. At most 64 of these
+    /// are for connections from one address, or of one user of this machine. If no place is left, a connection that
+    /// says nothing has to end.
+    #[must_use]
+    pub fn max_connections(mut self, most: usize) -> Self {
+        self.max_connections = most;
+        self
+    }
+
+    /// How long a client may take to choose an export before it is disconnected; 10 seconds by default.
+    #[must_use]
+    pub fn negotiation_timeout(mut self, timeout: Duration) -> Self {
+        self.negotiation_timeout = timeout;
+        self
+    }
+
+    /// For how long a client may take nothing of the replies that wait for it, or may send nothing of a request that it
+    /// has begun, before its connection is closed. 5 minutes by default. `None`: without a limit. No other client can
+    /// have what this client holds meanwhile.
+    #[must_use]
+    pub fn stall_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.stall_timeout = timeout;
+        self
+    }
+
+    /// Sets what each connection may hold.
+    #[must_use]
+    pub fn bounds(mut self, bounds: Bounds) -> Self {
+        self.bounds = bounds;
+        self
+    }
+
+    /// Bytes of memory that all connections together may have, for the data of their requests and everything else that
+    /// they hold. By default a quarter of the machine's memory, or of the limit of the process's control group. Each
+    /// connection always has a part of its own, which is as large as the maximum number of connections allows. No
+    /// connection gets all of the rest.
+    #[must_use]
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// Offers TLS to clients, or requires it. Without this call, a client that asks for TLS is refused. A connection
+    /// that uses TLS holds up to 200 KiB more than the bounds allow.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Sets the log that is told what happens. By default there is no log.
+    #[must_use]
+    pub fn log(mut self, log: impl Log + 'static) -> Self {
+        self.log = Arc::new(log);
+        self
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.exports.is_empty() {
+            return Err("a server has at least one export".into());
+        }
+        let names_clients = self.tls.as_ref().is_some_and(Tls::verifies_clients);
+        let mut names = HashSet::new();
+        for export in &self.exports {
+            export.check(names_clients)?;
+            if !names.insert(&export.name) {
+                return Err(format!("two exports have the name {:?}; clients could not tell them apart", export.name));
+            }
+        }
+        let Bounds { requests, bytes } = self.bounds;
+        if !(1..=32768).contains(&requests) {
+            return Err(format!("{requests} requests at a time; give a number from 1 to 32768"));
+        }
+        if bytes < 65536 {
+            return Err(format!("{bytes} bytes at a time; give at least 65536, the largest block"));
+        }
+        if self.max_connections == 0 {
+            return Err("no connection is allowed; give at least 1".into());
+        }
+        let least = budget::least(self.max_connections);
+        if let Some(bytes) = self.memory.filter(|bytes| *bytes < least) {
+            return Err(format!(
+                "memory: {bytes} bytes are too few for {} connections; give at least {least}, or allow fewer connections",
+                self.max_connections
+            ));
+        }
+        Ok(())
+    }
+
+    /// Listens, and starts to accept clients.
+    ///
+    /// # Errors
+    /// The configuration makes no sense, or the system does not allow it. Then nothing is left behind.
+    pub fn start(self) -> Result<Server, StartError> {
+        self.bind()?.start()
+    }
+
+    /// Listens, and does nothing else yet. After this, the process can give up rights that only this step needs, such
+    /// as the right to use a port or to open a folder. It can do so before there is a client, and before there is a
+    /// thread.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start), except for errors of threads.
+    pub fn bind(mut self) -> Result<Bound, StartError> {
+        self.check().map_err(StartError::Bad)?;
+        let bell = Arc::new(EventFd::new().map_err(StartError::System)?);
+        let open =
+            |address: &Address| Listener::open(address).map_err(|error| StartError::Listen(address.clone(), error));
+        let mut listeners = self.addresses.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        for socket in std::mem::take(&mut self.sockets) {
+            listeners.push(Listener::adopt(socket).map_err(StartError::Bad)?);
+        }
+        // The memory is looked up now, while the process may still read the files that say it.
+        let least = budget::least(self.max_connections);
+        self.memory.get_or_insert_with(|| (available::memory().unwrap_or(0) / 4).max(least));
+        Ok(Bound { builder: self, listeners, bell })
+    }
+}
+
+/// A server that listens, and that has no client and no thread yet. Dropping it removes the files of its sockets.
+#[derive(Debug)]
+pub struct Bound {
+    builder: Builder,
+    listeners: Vec<Listener>,
+    bell: Arc<EventFd>,
+}
+
+impl Bound {
+    /// Starts to accept clients.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(self) -> Result<Server, StartError> {
+        let Self { builder, listeners, bell } = self;
+        let names = builder.exports.iter().map(|export| &export.name);
+        let is_secure = builder.tls.as_ref().is_some_and(Tls::is_required);
+        let uris_of = |listener: &Listener| names.clone().map(|name| listener.uri(is_secure, name)).collect::<Vec<_>>();
+        let uris = listeners.iter().flat_map(uris_of).collect();
+        let clients = Arc::new(Clients::new(builder.max_connections));
+        let memory = builder.memory.unwrap_or_else(|| budget::least(builder.max_connections));
+        let budget = Arc::new(Budget::new(memory, builder.max_connections));
+        let (journal, teller) = Journal::start(builder.log).map_err(StartError::System)?;
+        let shared = Arc::new(Shared {
+            exports: builder.exports,
+            longest: builder.bounds.bytes.min(budget.longest()),
+            bounds: builder.bounds,
+            budget,
+            tls: builder.tls,
+            negotiation_timeout: builder.negotiation_timeout,
+            stall_timeout: builder.stall_timeout,
+            stop: Stop::new(Arc::clone(&clients), Arc::clone(&bell)),
+            clients,
+            bell,
+            journal,
+            shrunk: Mutex::default(),
+        });
+        let listeners = Arc::new(listeners);
+        let shares = Arc::downgrade(&listeners);
+        let accept = {
+            let shared = Arc::clone(&shared);
+            move || accept_all(&shared, &listeners)
+        };
+        let thread = thread::Builder::new().name("nbd accept".into());
+        let acceptor = Some(thread.spawn(accept).map_err(StartError::System)?);
+        Ok(Server { shared, uris, listeners: shares, acceptor, teller })
+    }
+}

@@ -1,0 +1,109 @@
+//! Where clients come in: the thread that accepts them, and the thread of each client, which it starts.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use blkmq::Notify;
+use blkmq::event::EventFd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::clients::{Clients, Entry, Reason};
+use crate::connection::{Connection, Ending};
+use crate::listener::{Listener, Source};
+use crate::log::Topic;
+use crate::reserve::Reserve;
+use crate::shared::Shared;
+use crate::stop::Phase;
+
+/// How long the server pauses accepting when the system has no descriptors or memory left.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Starts a thread for a client. Returns false if too many clients negotiate.
+pub(super) fn serve(shared: &Arc<Shared>, socket: OwnedFd, peer: String, source: Source) -> io::Result<bool> {
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    let bell = Arc::new(EventFd::new()?);
+    let Some(entry) = shared.clients.join(peer.clone(), source, bell) else {
+        shared.warn(Topic::Refusal, format_args!("a client from {peer} is refused: too many negotiate"));
+        return Ok(false);
+    };
+    let place = Place { clients: Arc::clone(&shared.clients), bell: Arc::clone(&shared.bell), number: entry.number };
+    let shared = Arc::clone(shared);
+    let thread = thread::Builder::new().name(format!("nbd {}", entry.number));
+    // No thread joins this thread. It gives back its place last, after it has released the queues.
+    let serve = move || {
+        let _place = place;
+        serve_alone(&shared, socket, entry);
+    };
+    thread.spawn(serve).map(|_| true)
+}
+
+/// Serves one client until its end.
+fn serve_alone(shared: &Arc<Shared>, socket: OwnedFd, entry: Arc<Entry>) {
+    let Entry { number, peer, .. } = &*entry;
+    match Connection::new(socket, Arc::clone(shared), Arc::clone(&entry)).run() {
+        Ok(()) => shared.inform(format_args!("client {number} from {peer} left")),
+        Err(ending @ (Ending::Gone | Ending::Stopped | Ending::Refused)) => {
+            shared.inform(format_args!("client {number} from {peer}: {ending}"));
+        }
+        Err(ending) => {
+            match ending {
+                Ending::Late(_) => shared.clients.reject(Reason::Late),
+                Ending::Displaced => shared.clients.reject(Reason::Crowded),
+                _ => (),
+            }
+            shared.warn(Topic::Ending, format_args!("client {number} from {peer}: {ending}"));
+        }
+    }
+}
+
+/// A connection's place among the clients. It is given back when this value is dropped, also if the thread panics.
+struct Place {
+    clients: Arc<Clients>,
+    bell: Arc<EventFd>,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.clients.leave(self.number);
+        // Now there may be room for another client.
+        self.bell.notify();
+    }
+}
+
+/// Accepts clients until the server stops. The listeners are dropped with it.
+pub(super) fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
+    let mut pauses = false;
+    let mut reserve = Reserve::new();
+    while shared.stop.phase() == Phase::Running {
+        let is_open = !pauses && !shared.clients.is_crowded();
+        let events = if is_open { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds: Vec<_> =
+            listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), events)).collect();
+        fds.push(PollFd::new(&*shared.bell, PollFlags::IN));
+        if let Err(error) = poll(&mut fds, pauses.then_some(&PAUSE))
+            && error != Errno::INTR
+        {
+            shared.warn(Topic::Server, format_args!("clients are accepted no more: {error}"));
+            return;
+        }
+        shared.bell.drain();
+        reserve.renew();
+        pauses = false;
+        let ready = fds.iter().map(|fd| fd.revents().contains(PollFlags::IN));
+        for (listener, _) in listeners.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
+            let accepted = listener.accept().inspect_err(|error| reserve.turn_away(listener, error, &shared.clients));
+            let accepted = accepted.and_then(|accepted| match accepted {
+                Some((socket, peer, source)) => serve(shared, socket, peer, source).map(drop),
+                None => Ok(()),
+            });
+            if let Err(error) = accepted {
+                shared.warn(Topic::Server, format_args!("a client could not be accepted: {error}"));
+                pauses = true;
+            }
+        }
+    }
+}
