@@ -10,11 +10,17 @@ mod allow;
 #[allow(dead_code, reason = "the rest is the program's")]
 #[path = "../../crates/blkmq-cli/src/serve/config.rs"]
 mod config;
+#[allow(dead_code, reason = "the rest is the program's")]
+#[path = "../../crates/blkmq-cli/src/serve/given.rs"]
+mod given;
+#[path = "../../crates/blkmq-cli/src/serve/priority.rs"]
+mod priority;
 
 use std::path::Path;
 
 use blkmq_export::{Allow, WEIGHTS};
-use config::{Export, File, Given};
+use config::{Export, File};
+use given::Given;
 use libfuzzer_sys::fuzz_target;
 use reach::Reached;
 

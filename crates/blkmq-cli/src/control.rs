@@ -2,11 +2,13 @@
 //! as well.
 
 pub(crate) mod client;
+pub(crate) mod folder;
 pub(crate) mod handover;
 mod http;
 mod metrics;
 mod routes;
 pub(crate) mod schema;
+pub(crate) mod shares;
 
 use std::io::{self, Write};
 use std::net::TcpListener;
@@ -21,8 +23,9 @@ use blkmq_export::{Latencies, Rejections};
 
 use http::{Answer, Hasty, Request, Unread};
 use schema::{Answered, Client};
+use shares::Shares;
 
-use crate::serve::{self, shares::Shares};
+use crate::operator;
 
 /// The most connections that are served at once. Further ones are turned away.
 const MAX_CONNECTIONS: usize = 16;
@@ -51,7 +54,7 @@ impl Served {
     /// Says on standard error which settings of its exports have no effect with the present queue. Returns these lines.
     pub(crate) fn warn_of_shares(&self) -> Vec<String> {
         let warnings = self.shares.warnings(&self.q);
-        warnings.iter().for_each(|warning| serve::say(&format!("{}: {warning}", self.name)));
+        warnings.iter().for_each(|warning| operator::say(&format!("{}: {warning}", self.name)));
         warnings
     }
 }

@@ -15,6 +15,7 @@ mod interrupt;
 mod json;
 mod list;
 mod machine;
+mod operator;
 mod page;
 mod progress;
 mod rates;

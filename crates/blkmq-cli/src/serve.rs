@@ -6,17 +6,17 @@ mod command;
 mod config;
 mod descriptors;
 mod drain;
-pub(crate) mod folder;
+mod given;
 mod health;
 mod limits;
 mod metrics;
 mod nbd;
 mod notify;
 mod plan;
+mod priority;
 mod queue;
 mod replace;
 mod sandbox;
-pub(crate) mod shares;
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -26,20 +26,21 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use blkmq::RequestQueue;
-use blkmq_export::{Address, Level, Tls, handed};
+use blkmq_export::{Address, Tls, handed};
 use clap::Args;
 
+use crate::control::folder::{self, Socket};
+use crate::control::shares::{Share, Shares};
 use crate::control::{self, Served, State, handover};
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::operator;
 use command::Running;
 use config::{Disk, Export, shown};
-use folder::Socket;
 use health::Watch;
 use nbd::Nbd;
 use plan::Plan;
 use sandbox::Needs;
-use shares::Shares;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -229,7 +230,7 @@ impl Serve {
         let server = Nbd::start(&plan, &queues, &addresses, handed, tls, give_up)?;
         warn_of_loss(&plan.exports, &queues);
         if let Some(line) = descriptors::provide(plan.max_connections.unwrap_or(blkmq_export::MAX_CONNECTIONS).into()) {
-            nbd::say(Level::Warning, &line);
+            operator::say(&line);
         }
 
         let (tell, events) = mpsc::channel();
@@ -250,10 +251,9 @@ impl Serve {
         state.queues.iter().for_each(|queue| _ = queue.warn_of_shares());
         let devices = state.queues.iter().map(|queue| (queue.name.clone(), Arc::clone(&queue.q))).collect();
         control::start(listener, scraped, state).map_err(failed)?;
-        let _watch = Watch::start(devices, |line| nbd::say(Level::Warning, line)).map_err(failed)?;
+        let _watch = Watch::start(devices, |line| operator::say(line)).map_err(failed)?;
         interrupt::tell(move || drop(signal.send(Event::Signal))).map_err(failed)?;
-        interrupt::tell_of_hangup(move || nbd::say(Level::Warning, &reload(files.as_ref(), is_boxed)))
-            .map_err(failed)?;
+        interrupt::tell_of_hangup(move || operator::say(&reload(files.as_ref(), is_boxed))).map_err(failed)?;
         let command = match &plan.run {
             Some(text) => {
                 let socket = addresses.iter().find_map(nbd::socket).unwrap_or_default();
@@ -286,7 +286,7 @@ fn take_place(
     }
     check::check(plan, &mut io::sink())?;
     let (sockets, predecessor) = handover::take_over(control)?;
-    predecessor.wait(nbd::say_now).map_err(|error| Failure::Running(format!("--replace: {error}")))?;
+    predecessor.wait(operator::say).map_err(|error| Failure::Running(format!("--replace: {error}")))?;
     Ok(replace::choose(sockets, addresses))
 }
 
@@ -302,11 +302,21 @@ fn served(exports: &[Export], queues: &[Arc<RequestQueue>], uris: &[Vec<String>]
             description: export.description.clone(),
             read_only: export.read_only,
             uris: here.flat_map(|(_, uris)| uris).cloned().collect(),
-            shares: Shares::of(exports, name),
+            shares: shares(exports, name),
             q: Arc::clone(q),
         })
     });
     own.collect()
+}
+
+/// The weights and priorities of the exports of this queue.
+fn shares(exports: &[Export], queue: &str) -> Shares {
+    let share = |export: &Export| Share {
+        export: shown(&export.name.text).to_owned(),
+        weight: export.weight,
+        priority: export.priority,
+    };
+    Shares(exports.iter().filter(|export| export.queue() == queue).map(share).collect())
 }
 
 /// Warns of each device that keeps no data: a client cannot tell such a device from one that keeps data.
@@ -334,11 +344,6 @@ fn reload(tls: Option<&Tls>, is_boxed: bool) -> String {
             format!("SIGHUP: nothing has changed, and the files read before count: {error}")
         }
     }
-}
-
-/// Says something on standard error, for the operator of the server.
-pub(crate) fn say(text: &str) {
-    nbd::say(Level::Warning, text);
 }
 
 /// What is served, and what to type next. This goes to standard error, because standard output belongs to the program

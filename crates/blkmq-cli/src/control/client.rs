@@ -10,9 +10,9 @@ use httparse::Status::Complete;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 
+use super::folder;
 use super::schema::{Queue, Refusal};
 use crate::failure::Failure;
-use crate::serve::folder;
 
 /// How long a server may take to answer. This is longer than the 10 s for which a server lets a change wait for its
 /// queue.

@@ -42,7 +42,7 @@ fn check(path: &Path) -> Result<(), Failure> {
 }
 
 /// Makes the folder if it does not exist, and removes the sockets of servers that were killed.
-pub(super) fn make() -> Result<PathBuf, Failure> {
+pub(crate) fn make() -> Result<PathBuf, Failure> {
     let path = path();
     match DirBuilder::new().mode(0o700).create(&path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Failure::writing(path.display(), &error)),
@@ -56,7 +56,7 @@ pub(super) fn make() -> Result<PathBuf, Failure> {
 }
 
 /// The sockets that this process puts into the folder: for NBD, and for control.
-pub(super) fn own(folder: &Path) -> [PathBuf; 2] {
+pub(crate) fn own(folder: &Path) -> [PathBuf; 2] {
     [NBD, CONTROL].map(|kind| folder.join(format!("{}.{kind}", std::process::id())))
 }
 
@@ -94,7 +94,7 @@ fn is_stale(path: &Path) -> bool {
 
 /// A socket in a folder. Its file is removed with this value.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(crate) struct Socket {
     path: PathBuf,
     /// The file's device and number. A file that another process has put there since is not removed. While the listener
     /// is open, no other file gets this number.
@@ -103,7 +103,7 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Listens at a path, for this user only. A socket that a process left there is replaced, and nothing else is.
-    pub(super) fn listen(path: &Path) -> Result<(UnixListener, Self), Failure> {
+    pub(crate) fn listen(path: &Path) -> Result<(UnixListener, Self), Failure> {
         let wrong = |what: &str| Failure::Running(format!("{}: {what}", path.display()));
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {

@@ -4,19 +4,17 @@ use std::sync::Arc;
 
 use blkmq::{Class, IoPriority, RequestQueue};
 
-use super::config::{Export, shown};
-
 /// The weight and priority that the configuration gives the clients of one export.
 #[derive(Debug, Clone)]
-struct Share {
-    export: String,
-    weight: u16,
-    priority: IoPriority,
+pub(crate) struct Share {
+    pub(crate) export: String,
+    pub(crate) weight: u16,
+    pub(crate) priority: IoPriority,
 }
 
 /// The shares of the exports of one queue.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Shares(Vec<Share>);
+pub(crate) struct Shares(pub(crate) Vec<Share>);
 
 /// The form that the configuration uses.
 fn word(priority: IoPriority) -> String {
@@ -28,16 +26,6 @@ fn word(priority: IoPriority) -> String {
 }
 
 impl Shares {
-    /// The shares of the exports of this queue.
-    pub(super) fn of(exports: &[Export], queue: &str) -> Self {
-        let share = |export: &Export| Share {
-            export: shown(&export.name.text).to_owned(),
-            weight: export.weight,
-            priority: export.priority,
-        };
-        Self(exports.iter().filter(|export| export.queue() == queue).map(share).collect())
-    }
-
     /// Settings that have no effect with the present queue: one sentence for each, without the queue's name.
     pub(crate) fn warnings(&self, q: &Arc<RequestQueue>) -> Vec<String> {
         let prioritized = self.named(|share| share.priority != IoPriority::default(), |share| word(share.priority));

@@ -5,7 +5,8 @@ use blkmq_workbench::{TextError, assignment};
 use nix::unistd::User;
 use serde::Deserialize;
 
-use super::config::{Given, Word, priority};
+use super::given::{Given, Word};
+use super::priority::priority;
 
 /// The word for every client.
 const ANYBODY: &str = "any";

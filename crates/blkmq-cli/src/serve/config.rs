@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use blkmq::{Class, IoPriority};
+use blkmq::IoPriority;
 use blkmq_export::{Allow, WEIGHTS};
 use blkmq_workbench::TextError;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::allow;
+use super::given::{Given, Word};
+use super::priority::priority;
 
 /// The name that commands use for the export without a name.
 const DEFAULT: &str = "default";
@@ -18,24 +20,6 @@ const DEFAULT: &str = "default";
 /// The name that commands use for an export.
 pub(super) fn shown(name: &str) -> &str {
     if name.is_empty() { DEFAULT } else { name }
-}
-
-/// A word, and the place where it was given.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Given {
-    pub(super) text: String,
-    /// The place: an option, or a file and line.
-    pub(super) place: String,
-}
-
-impl Given {
-    pub(super) fn option(name: &str, text: &str) -> Self {
-        Self { text: text.to_owned(), place: format!("--{name}") }
-    }
-
-    pub(super) fn fault(&self, what: impl Into<String>) -> TextError {
-        TextError { place: self.place.clone(), what: what.into() }
-    }
 }
 
 /// What a queue is built from.
@@ -266,25 +250,6 @@ enum Addresses {
     Many(Vec<String>),
 }
 
-/// The value of a knob, in any suitable type.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a number, a text, or true or false")]
-pub(super) enum Word {
-    Number(i64),
-    Switch(bool),
-    Text(String),
-}
-
-impl Word {
-    pub(super) fn text(&self) -> String {
-        match self {
-            Self::Number(number) => number.to_string(),
-            Self::Switch(switch) => u8::from(*switch).to_string(),
-            Self::Text(text) => text.clone(),
-        }
-    }
-}
-
 /// A file, used to say where in it something is.
 struct Source<'a> {
     path: &'a Path,
@@ -354,22 +319,6 @@ impl Source<'_> {
     }
 }
 
-/// Reads a priority in the form of Linux's tools: `rt/0`, `be/4`, `idle`.
-pub(super) fn priority(text: &str) -> Result<IoPriority, String> {
-    let (class, level) = match text.split_once('/') {
-        Some((class, level)) => (class, level.parse().ok().filter(|level| *level <= 7)),
-        None => (text, Some(if text == "idle" { 7 } else { 4 })),
-    };
-    let class = match class {
-        "rt" => Some(Class::RealTime),
-        "be" => Some(Class::BestEffort),
-        "idle" if !text.contains('/') => Some(Class::Idle),
-        _ => None,
-    };
-    let both = class.zip(level).map(|(class, level)| IoPriority { class, level });
-    both.ok_or_else(|| format!("priority: '{text}' is not accepted; accepted: rt/0 to rt/7, be/0 to be/7, idle"))
-}
-
 impl File {
     /// Reads the text of a file. `path` is the name of the file in errors.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, TextError> {
@@ -417,25 +366,5 @@ impl File {
             group: written.group.as_ref().map(|word| source.word(word)),
             sandbox: written.sandbox.as_ref().map(|text| source.given(text)),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn priorities_are_those_of_ionice() {
-        for (text, class, level) in [
-            ("rt/0", Class::RealTime, 0),
-            ("be/7", Class::BestEffort, 7),
-            ("be", Class::BestEffort, 4),
-            ("idle", Class::Idle, 7),
-        ] {
-            assert_eq!(priority(text), Ok(IoPriority { class, level }), "{text}");
-        }
-        for bad in ["", "rt/8", "rt/-1", "be/", "idle/1", "high", "rt/0/1", "RT/0"] {
-            assert!(priority(bad).unwrap_err().contains("accepted: rt/0 to rt/7"), "{bad}");
-        }
     }
 }

@@ -9,9 +9,10 @@ use blkmq_export::ClientInfo;
 
 use super::command::{self, Running};
 use super::config::shown;
-use super::nbd::{Nbd, say_now};
+use super::nbd::Nbd;
 use super::{Event, notify};
 use crate::failure::Failure;
+use crate::operator;
 use crate::words::counted;
 
 /// After this time the server first says which clients it waits for. Clients that only have to be told of the end are
@@ -87,7 +88,7 @@ impl Voice {
         let (lines, waiting) = mpsc::channel::<String>();
         let (ends, end) = mpsc::channel();
         thread::spawn(move || {
-            waiting.iter().for_each(|line| say_now(&line));
+            waiting.iter().for_each(|line| operator::say(&line));
             drop(ends);
         });
         Self { lines, end }

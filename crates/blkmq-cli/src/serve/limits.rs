@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use blkmq_workbench::TextError;
 
-use super::config::Given;
+use super::given::Given;
 use crate::bench;
 
 /// How long a server that ends waits for its clients. It is less than the limits of systemd (90 seconds) and of

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 
 use blkmq_workbench::TextError;
 
-use super::config::Given;
+use super::given::Given;
 use crate::failure::Failure;
 
 /// Reads `PORT`, which this machine alone can reach, or `HOST:PORT`: other machines can reach the server's metrics only

@@ -1,7 +1,7 @@
 //! The NBD server in front of the queues.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
 use std::path::absolute;
@@ -15,11 +15,13 @@ use blkmq_export::{
 };
 use blkmq_workbench::TextError;
 
-use super::config::{self, Given, shown};
+use super::config::{self, shown};
+use super::given::Given;
 use super::limits;
 use super::plan::Plan;
 use crate::control::schema::{Answered, Client, by_kind};
 use crate::failure::Failure;
+use crate::operator;
 
 /// The pause between two checks of the clients that a server still has while it drains.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -229,16 +231,10 @@ fn queues(plan: &Plan) -> BTreeMap<String, String> {
 }
 
 /// Writes what should not happen to standard error. That clients come and go is not written.
-pub(super) fn say(level: Level, text: &str) {
+fn say(level: Level, text: &str) {
     if level == Level::Warning {
-        say_now(text);
+        operator::say(text);
     }
-}
-
-/// Says something on standard error.
-pub(super) fn say_now(text: &str) {
-    // If it cannot be written, there is no other place to say it.
-    let _ = writeln!(io::stderr(), "blkmq: {text}");
 }
 
 #[cfg(test)]

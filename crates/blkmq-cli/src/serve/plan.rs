@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use blkmq_workbench::{TextError, assignment};
 
-use super::config::{self, Disk, Export, File, Given, Settings, Tls};
-use super::sandbox::Identity;
+use super::config::{self, Disk, Export, File, Settings, Tls};
+use super::given::Given;
+use super::sandbox::user::Identity;
 use super::{Serve, allow};
 use crate::file;
 

@@ -8,7 +8,8 @@ use blkmq::driver::spec::{self, DeviceDescription};
 use blkmq::{Locking, QueueError, RequestQueue};
 use blkmq_workbench::TextError;
 
-use super::config::{Disk, Export, Given, Settings};
+use super::config::{Disk, Export, Settings};
+use super::given::Given;
 use crate::failure::notice;
 
 /// The queue of each export.

@@ -6,18 +6,18 @@
 
 mod calls;
 mod files;
-mod user;
+pub(super) mod user;
 
 use std::path::{Path, PathBuf};
 
 use blkmq_export::Address;
 use rustix::thread::set_no_new_privs;
 
-use super::config::{Disk, Given};
+use super::config::Disk;
+use super::given::Given;
 use super::plan::Plan;
 use crate::failure::Failure;
-
-pub(super) use user::Identity;
+use user::Identity;
 
 /// Added to the message for each restriction that cannot be had, and for each error that a restriction may have caused.
 const ADVICE: &str = "--sandbox off does without";

@@ -6,7 +6,7 @@ use blkmq_workbench::TextError;
 use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setgroups, setuid};
 
 use crate::failure::Failure;
-use crate::serve::config::Given;
+use crate::serve::given::Given;
 
 /// The user that a server becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
