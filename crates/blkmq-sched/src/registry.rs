@@ -5,8 +5,8 @@ use alloc::boxed::Box;
 use crate::mq_deadline::{self, MqDeadline};
 use crate::{Knob, Replay, Scheduler};
 
-/// A scheduler for help texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A scheduler that can be had by its name.
+#[derive(Debug, Clone, Copy)]
 pub struct Description {
     /// The kernel's name.
     pub name: &'static str,
@@ -14,6 +14,9 @@ pub struct Description {
     pub about: &'static str,
     /// Its knobs, in the kernel's order.
     pub knobs: &'static [Knob],
+    make: fn() -> Box<dyn Scheduler>,
+    /// Makes one that can follow the choices of another one, if it can.
+    make_replay: Option<fn() -> Box<dyn Replay>>,
 }
 
 /// Every scheduler there is.
@@ -21,23 +24,23 @@ pub const SCHEDULERS: &[Description] = &[Description {
     name: mq_deadline::NAME,
     about: "Sector order in batches, a deadline for each request, reads before writes, strict priority classes.",
     knobs: mq_deadline::KNOBS,
+    make: || Box::new(MqDeadline::new(())),
+    make_replay: Some(|| Box::new(MqDeadline::new(()))),
 }];
+
+fn named(name: &str) -> Option<&'static Description> {
+    SCHEDULERS.iter().find(|description| description.name == name)
+}
 
 /// A new scheduler of this name, without room for any request yet; `None` if there is none of this name.
 #[must_use]
 pub fn scheduler(name: &str) -> Option<Box<dyn Scheduler>> {
-    match name {
-        mq_deadline::NAME => Some(Box::new(MqDeadline::new(()))),
-        _ => None,
-    }
+    named(name).map(|description| (description.make)())
 }
 
 /// A new scheduler of this name that can follow the choices of another one, without room for any request yet; `None` if
 /// no scheduler of this name can.
 #[must_use]
 pub fn replay(name: &str) -> Option<Box<dyn Replay>> {
-    match name {
-        mq_deadline::NAME => Some(Box::new(MqDeadline::new(()))),
-        _ => None,
-    }
+    named(name)?.make_replay.map(|make| make())
 }

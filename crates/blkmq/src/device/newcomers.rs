@@ -1,6 +1,6 @@
 //! Requests that go through the scheduler together, while the scheduler is asked.
 
-use crate::request::{FlushStep, Request};
+use crate::request::{FlushStep, Request, RqList, Slots};
 use blkmq_sched::{MOST_NEWCOMERS, Newcomer};
 
 /// Requests that may be handed through together: of one class, operation and hardware queue.
@@ -16,9 +16,25 @@ impl Newcomers {
         Self { known: Vec::with_capacity(MOST_NEWCOMERS), hctx: 0 }
     }
 
+    /// Forgets what was noted before, and notes the requests at the front of a list, as far as they may go together.
+    /// Each is prepared first. Moves those that are noted into a list of their own.
+    #[inline]
+    pub(crate) fn note_front<'q>(
+        &mut self,
+        list: &mut RqList,
+        slots: &'q Slots,
+        mut prepare: impl FnMut(&mut Request<'q>),
+    ) -> RqList {
+        self.known.clear();
+        list.take_while(slots, |rq| {
+            prepare(rq);
+            self.note(rq)
+        })
+    }
+
     /// Notes a request, if it may go with those that were noted before.
     #[inline]
-    pub(crate) fn note(&mut self, rq: &Request<'_>) -> bool {
+    fn note(&mut self, rq: &Request<'_>) -> bool {
         let body = rq.body();
         if body.flush != FlushStep::None || body.flags.at_head || self.known.len() == MOST_NEWCOMERS {
             return false;

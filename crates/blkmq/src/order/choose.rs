@@ -121,7 +121,7 @@ impl<'q> Section<'q, '_> {
         let q = self.q;
         let mut chosen = 0;
         while chosen < bound && !self.hold.is_empty() {
-            if q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() > 0) {
+            if q.hctxs.all_have_parked() {
                 break;
             }
             let Some(rq) = self.choose_or_tell() else { return (chosen, true) };

@@ -225,7 +225,7 @@ fn dispatch_many_hctxs<'q>(
     let domain = q.domain(0);
     let (mut chosen, mut batches, mut now) = (0, 0, now);
     while chosen < bound && domain.nr_waiting() > 0 {
-        if q.hctxs.iter().all(|(_, hctx)| hctx.nr_parked() > 0) {
+        if q.hctxs.all_have_parked() {
             break;
         }
         match ask(runner, now) {

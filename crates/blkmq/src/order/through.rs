@@ -24,15 +24,10 @@ impl Runner {
     /// Notes a plug's requests, if all of them may go together. Called before the hold, so that the hold is shorter.
     #[inline]
     pub(super) fn note_newcomers(&mut self, q: &RequestQueue, mapping: &Mapping, plug: &mut RqList) -> bool {
-        self.newcomers.known.clear();
         if plug.len() > MOST_NEWCOMERS || q.domain(0).has_waiting() {
             return false;
         }
-        let newcomers = &mut self.newcomers;
-        let noted = plug.take_while(&q.slots, |rq| {
-            mapping.assign(rq.body_mut());
-            newcomers.note(rq)
-        });
+        let noted = self.newcomers.note_front(plug, &q.slots, |rq| _ = mapping.assign(rq.body_mut()));
         let rest = std::mem::replace(plug, noted);
         let all_may_go = rest.is_empty();
         plug.append(rest);
@@ -70,9 +65,7 @@ impl<'q> Section<'q, '_> {
     fn hand_some_left_through(&mut self) -> usize {
         let slots = &self.q.slots;
         let Some(mut left) = self.hold.backlog.take_all() else { return 0 };
-        let newcomers = &mut self.runner.newcomers;
-        newcomers.known.clear();
-        let mut run = left.take_while(slots, |rq| newcomers.note(rq));
+        let mut run = self.runner.newcomers.note_front(&mut left, slots, |_| ());
         let requests = run.len();
         if left.is_empty() && self.hand_through(&mut run, None).is_some() {
             return requests;

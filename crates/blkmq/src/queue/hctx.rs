@@ -228,6 +228,12 @@ impl HwCtxTable {
         (0..self.layout().len()).map(|index| (index, self.get(index)))
     }
 
+    /// Whether each hardware queue has something put aside. A request that is chosen then would have to go aside too,
+    /// whatever its hardware queue is.
+    pub(crate) fn all_have_parked(&self) -> bool {
+        self.iter().all(|(_, hctx)| hctx.nr_parked() > 0)
+    }
+
     pub(crate) fn depth(&self) -> u16 {
         self.depth
     }
