@@ -14,7 +14,7 @@ use blkmq::{Bio, Buffer, Flags, Locking, Op, RejectReason, RequestQueue, Status}
 use blkmq_export::{Address, Export, Server};
 use blkmq_nbd::{SIMPLE_REPLY_MAGIC, command_flags, commands, transmission};
 use common::{run, submitter};
-use pretend::{SIZE, greet};
+use pretend::{SIZE, accept, greet};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -106,8 +106,7 @@ fn the_device_is_what_the_export_is() {
 /// A server that does every request without an error. At the end it returns the flags and the command of each.
 fn obey(listener: UnixListener, more: u16) -> thread::JoinHandle<Vec<(u16, u16)>> {
     thread::spawn(move || {
-        let mut stream = listener.accept().expect("the client talks on").0;
-        greet(&mut stream, SIZE, more);
+        let mut stream = accept(&listener, SIZE, more);
         let mut asked = Vec::new();
         let mut head = [0; 28];
         while stream.read_exact(&mut head).is_ok() {
@@ -288,8 +287,7 @@ fn what_the_socket_does_not_take_is_sent_later() {
     let listener = UnixListener::bind(&socket).unwrap();
     let (go, wait) = std::sync::mpsc::channel();
     let server = thread::spawn(move || {
-        let mut stream = listener.accept().unwrap().0;
-        greet(&mut stream, SIZE, 0);
+        let mut stream = accept(&listener, SIZE, 0);
         wait.recv().unwrap();
         let mut seen = Vec::new();
         for _ in 0..WRITES {
@@ -324,8 +322,7 @@ fn a_server_that_says_nothing_is_left_after_the_timeout() {
     let socket = folder.path().join("a");
     let listener = UnixListener::bind(&socket).unwrap();
     let server = thread::spawn(move || {
-        let mut stream = listener.accept().unwrap().0;
-        greet(&mut stream, SIZE, 0);
+        let mut stream = accept(&listener, SIZE, 0);
         // This lasts until the client closes the connection.
         while stream.read(&mut [0; 256]).is_ok_and(|len| len > 0) {}
     });

@@ -18,7 +18,7 @@ use blkmq::driver::{Health, Topology};
 use blkmq::{Bio, Buffer, Completion, RequestQueue, Status};
 use blkmq_nbd::{Errno, SIMPLE_REPLY_MAGIC, commands, transmission};
 use common::{run, submitter};
-use pretend::{SIZE, greet};
+use pretend::{SIZE, accept, greet};
 use tempfile::TempDir;
 
 const BLOCK: usize = 4096;
@@ -97,15 +97,14 @@ fn answer(deed: &mut Deed, byte: Option<u8>) {
     stream.write_all(&reply).expect("the client waits");
 }
 
-fn accept(listener: &UnixListener) -> UnixStream {
-    let mut stream = listener.accept().expect("the client comes").0;
-    greet(&mut stream, SIZE, transmission::CAN_MULTI_CONN);
-    stream
+/// A client that may have several connections.
+fn client(listener: &UnixListener) -> UnixStream {
+    accept(listener, SIZE, transmission::CAN_MULTI_CONN)
 }
 
 /// Accepts a client's connection, and tells what the client does there until it is gone.
 fn hear(listener: &UnixListener, tell: &Sender<Deed>) {
-    let (mut stream, tell) = (accept(listener), tell.clone());
+    let (mut stream, tell) = (client(listener), tell.clone());
     thread::spawn(move || {
         loop {
             let deed = Deed::of(&mut stream);
@@ -131,10 +130,10 @@ fn a_server_that_is_about_to_go_and_stays_is_left_for_the_next_one() {
     for (parameters, expected) in [(",reconnect_delay=600s", (Status::Ok, 8)), ("", (Status::IoError, 0))] {
         let (folder, listener) = folder();
         let server = thread::spawn(move || {
-            let mut first = accept(&listener);
+            let mut first = client(&listener);
             answer(&mut Deed::of(&mut first), None);
             assert!(matches!(Deed::of(&mut first), Deed::Leaves), "it leaves in good order");
-            let mut second = accept(&listener);
+            let mut second = client(&listener);
             loop {
                 match &mut Deed::of(&mut second) {
                     deed @ Deed::Read { .. } => answer(deed, Some(8)),
@@ -217,7 +216,7 @@ fn what_the_server_has_is_answered_by_it_and_all_else_by_the_next_one() {
 
 /// A server that answers one request with ESHUTDOWN and does not answer the next.
 fn leaves_and_hangs(listener: &UnixListener) {
-    let mut first = accept(listener);
+    let mut first = client(listener);
     answer(&mut Deed::of(&mut first), None);
     assert!(matches!(Deed::of(&mut first), Deed::Read { .. }));
     assert!(matches!(Deed::of(&mut first), Deed::Breaks), "there is no good order without an answer");
@@ -232,7 +231,7 @@ fn what_a_server_that_is_about_to_go_does_not_answer_in_time_is_done_by_the_next
         leaves_and_hangs(&listener);
         let mut nr_answered = 0;
         while nr_answered < 2 {
-            let mut next = accept(&listener);
+            let mut next = client(&listener);
             while let mut deed @ Deed::Read { .. } = Deed::of(&mut next) {
                 answer(&mut deed, Some(8));
                 nr_answered += 1;
@@ -255,7 +254,7 @@ fn a_server_that_is_about_to_go_and_hangs_leaves_time_for_the_next_one() {
     let (folder, listener) = folder();
     let server = thread::spawn(move || {
         leaves_and_hangs(&listener);
-        let mut second = accept(&listener);
+        let mut second = client(&listener);
         while let mut deed @ Deed::Read { .. } = Deed::of(&mut second) {
             answer(&mut deed, Some(8));
         }
@@ -361,11 +360,7 @@ fn what_is_unsent_is_for_the_next_server() {
         let (folder, listener) = folder();
         let (is_away, away) = mpsc::channel();
         let server = thread::spawn(move || {
-            let accept = || {
-                let mut stream = listener.accept().expect("the client comes").0;
-                greet(&mut stream, 2 * NR * LEN as u64, 0);
-                stream
-            };
+            let accept = || accept(&listener, 2 * NR * LEN as u64, 0);
             let mut first = accept();
             assert_eq!(serve(&mut first, 1, Errno::Shutdown.number()), 1);
             away.recv().expect("the client sees it");
@@ -405,14 +400,14 @@ fn one_more_hardware_queue_does_not_disturb_a_leave_in_good_order() {
     let (folder, listener) = folder();
     let (is_refused, refused) = mpsc::channel();
     let server = thread::spawn(move || {
-        let mut first = accept(&listener);
+        let mut first = client(&listener);
         answer(&mut Deed::of(&mut first), None);
         let mut outstanding = Deed::of(&mut first);
-        let _more = accept(&listener);
+        let _more = client(&listener);
         refused.recv().expect("the client goes on");
         answer(&mut outstanding, Some(7));
         assert!(matches!(Deed::of(&mut first), Deed::Leaves), "it leaves in good order");
-        let mut second = accept(&listener);
+        let mut second = client(&listener);
         while let mut deed @ Deed::Read { .. } = Deed::of(&mut second) {
             answer(&mut deed, Some(8));
         }

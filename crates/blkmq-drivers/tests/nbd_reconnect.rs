@@ -16,7 +16,7 @@ use blkmq::{Bio, Buffer, Flags, RequestQueue, Status, Submitter};
 use blkmq_export::{Address, Export, Server};
 use blkmq_nbd::{Errno, SIMPLE_REPLY_MAGIC, commands, transmission};
 use common::{run, submitter};
-use pretend::{SIZE, greet};
+use pretend::{SIZE, accept, greet};
 use tempfile::TempDir;
 
 const BLOCK: usize = 4096;
@@ -132,8 +132,7 @@ fn what_a_server_that_is_leaving_did_not_do_waits_for_the_next() {
     let listener = UnixListener::bind(&socket).unwrap();
     let server = thread::spawn(move || {
         for errno in [Errno::Shutdown.number(), 0] {
-            let mut stream = listener.accept().unwrap().0;
-            greet(&mut stream, SIZE, 0);
+            let mut stream = accept(&listener, SIZE, 0);
             let cookie = cookie(&mut stream);
             stream.write_all(&reply(errno, cookie)).unwrap();
         }
@@ -277,11 +276,7 @@ fn the_next_server_has_the_whole_timeout() {
     let socket = folder.path().join("a");
     let listener = UnixListener::bind(&socket).unwrap();
     let server = thread::spawn(move || {
-        let accept = || {
-            let mut stream = listener.accept().unwrap().0;
-            greet(&mut stream, SIZE, 0);
-            stream
-        };
+        let accept = || accept(&listener, SIZE, 0);
         let mut first = accept();
         cookie(&mut first);
         drop(first);
@@ -313,11 +308,7 @@ fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
     let listener = UnixListener::bind(&socket).unwrap();
     let (is_open, opened) = std::sync::mpsc::channel();
     let server = thread::spawn(move || {
-        let accept = |size| {
-            let mut stream = listener.accept().unwrap().0;
-            greet(&mut stream, size, transmission::CAN_MULTI_CONN);
-            stream
-        };
+        let accept = |size| accept(&listener, size, transmission::CAN_MULTI_CONN);
         let first = [accept(SIZE), accept(SIZE)];
         opened.recv().unwrap();
         drop(first);

@@ -15,7 +15,7 @@ use blkmq::{Bio, Buffer, RequestQueue, Status};
 use blkmq_nbd::SIMPLE_REPLY_MAGIC;
 use common::{run, submitter};
 use memory::allow_threads;
-use pretend::{SIZE, greet};
+use pretend::{SIZE, accept};
 
 /// Whether the process has a thread that connects again.
 fn has_restorer() -> bool {
@@ -46,11 +46,7 @@ fn the_thread_that_connects_again_is_there_from_the_first_request_to_the_end_of_
     let socket = folder.path().join("a");
     let listener = UnixListener::bind(&socket).unwrap();
     let server = thread::spawn(move || {
-        let accept = || {
-            let mut stream = listener.accept().unwrap().0;
-            greet(&mut stream, SIZE, 0);
-            stream
-        };
+        let accept = || accept(&listener, SIZE, 0);
         let mut first = accept();
         answer(&mut first);
         // The first server has the request, and ends.

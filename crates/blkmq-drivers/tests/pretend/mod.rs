@@ -1,7 +1,7 @@
 //! The beginning of a conversation, for a server that a test writes by hand.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use blkmq_nbd::{INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake, info, option_replies, options, transmission};
 
@@ -24,4 +24,11 @@ pub(crate) fn greet(stream: &mut UnixStream, size: u64, more: u16) {
     let export = [&info::EXPORT.to_be_bytes()[..], &size, &flags].concat();
     let replies = [reply(option_replies::INFO, &export), reply(option_replies::ACK, &[])].concat();
     stream.write_all(&replies).expect("the client talks on");
+}
+
+/// Accepts a client, and [greets](greet) it.
+pub(crate) fn accept(listener: &UnixListener, size: u64, more: u16) -> UnixStream {
+    let mut stream = listener.accept().expect("the client comes").0;
+    greet(&mut stream, size, more);
+    stream
 }

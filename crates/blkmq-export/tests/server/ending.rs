@@ -13,11 +13,19 @@ use blkmq_export::{Address, Bounds, Export, Level, Server};
 use crate::client::{Client, request};
 use crate::{builder, queue, server, server_with};
 
-/// Waits until this holds. If it never holds, the test runner's time limit ends the test.
+/// How often a thread that waits looks, a millisecond apart. Only a bug keeps it waiting for so long.
+const MOST_LOOKS: u32 = 1_000_000;
+
+/// Waits until this holds.
+#[track_caller]
 pub(crate) fn until(condition: impl Fn() -> bool) {
-    while !condition() {
-        thread::yield_now();
+    for _ in 0..MOST_LOOKS {
+        if condition() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
     }
+    panic!("what the test waits for has not come about after {MOST_LOOKS} looks");
 }
 
 /// A client with 64 writes in progress, which are not done while the queue is quiesced.
