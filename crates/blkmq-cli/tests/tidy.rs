@@ -112,17 +112,20 @@ fn unexplained_orderings(text: &str) -> Vec<Finding> {
     findings
 }
 
+/// The lines of a Markdown text outside fenced code.
+fn outside_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_code = false;
+    lines(text).filter(move |(_, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        !in_code && !is_fence
+    })
+}
+
 /// The targets of the links of a Markdown text, outside code.
 fn links(text: &str) -> Vec<(usize, &str)> {
-    let mut in_code = false;
     let mut links = Vec::new();
-    for (number, line) in lines(text) {
-        if line.trim_start().starts_with("```") {
-            in_code = !in_code;
-        }
-        if in_code {
-            continue;
-        }
+    for (number, line) in outside_code(text) {
         let mut rest = line;
         while let Some((_, after)) = rest.split_once("](") {
             let end = after.find([')', ' ']).unwrap_or(after.len());
@@ -244,6 +247,21 @@ fn comments_are_no_wider_than_a_screen() {
     assert_eq!(wide_comments(&wide).iter().map(|f| f.0).collect::<Vec<_>>(), []);
     assert_eq!(wide_comments(&(wide + "x")).iter().map(|f| f.0).collect::<Vec<_>>(), [2]);
     check(|path| has_extension(path, "rs"), |_, text| wide_comments(text));
+}
+
+/// Red if a locking or a scheduler was added and no page for users names it.
+#[test]
+fn every_locking_and_scheduler_has_its_place() {
+    let (page, readme) = (read("docs/locking.md"), read("README.md"));
+    let (lockings, _) = page.split_once("## What a request costs").expect("the table of lockings comes first");
+    for locking in blkmq::Locking::ALL {
+        let row = format!("| `{locking}` | ");
+        assert!(lockings.contains(&row), "docs/locking.md has no row '{row}'");
+    }
+    let (_, here) = readme.split_once("## What is here").expect("README.md says what is here");
+    for scheduler in blkmq::scheduler_names() {
+        assert!(here.contains(&format!("`{scheduler}`")), "README.md does not name `{scheduler}` under 'What is here'");
+    }
 }
 
 #[test]

@@ -69,6 +69,7 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use blkmq::driver::spec;
+    use blkmq_sched::{ClientId, Info, InsertAt, MergeLevel, Op, RqId, SCHEDULERS, Time};
 
     use super::*;
 
@@ -98,6 +99,38 @@ mod tests {
         let warnings = both.warnings(&q);
         let text = "the priority of gold (rt/0), bronze (idle) does nothing: there is no scheduler";
         assert!(warnings.len() == 1 && warnings[0].starts_with(text), "{warnings:?}");
+    }
+
+    /// Whether a scheduler chooses a request of the highest class first, though one of the lowest came before and has a
+    /// lower sector.
+    fn goes_by_the_class(scheduler: &str) -> bool {
+        let info = |sector, class| Info {
+            sector,
+            nr_sectors: 8,
+            nr_segments: 1,
+            op: Op::Read,
+            sync: true,
+            priority: IoPriority { class, level: 4 },
+            client: ClientId(0),
+            merge: MergeLevel::Full,
+            merge_key: 0,
+        };
+        let mut scheduler = blkmq_sched::scheduler(scheduler).expect("it is known");
+        scheduler.reserve(2);
+        scheduler.insert(RqId(1), &info(0, Class::Idle), InsertAt::Sorted, Time(0));
+        scheduler.insert(RqId(2), &info(1 << 20, Class::RealTime), InsertAt::Sorted, Time(0));
+        scheduler.dispatch(Time(0)) == Some(RqId(2))
+    }
+
+    /// Red if a scheduler that does not go by the class of priority is added, and its users are not told.
+    #[test]
+    fn what_is_said_of_priorities_holds_for_every_scheduler() {
+        let both = Shares(vec![share("gold", 100, Class::RealTime, 0), share("bronze", 100, Class::Idle, 7)]);
+        let q = queue();
+        for name in SCHEDULERS.iter().map(|known| known.name) {
+            set(&q, "scheduler", name);
+            assert_eq!(both.warnings(&q).is_empty(), goes_by_the_class(name), "{name}: {:?}", both.warnings(&q));
+        }
     }
 
     #[test]
