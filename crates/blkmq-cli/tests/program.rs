@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use blkmq::Locking;
 use run::{failed, printed, refused, temporary};
 
 fn recording(name: &str, file: &str) -> String {
@@ -74,6 +75,7 @@ fn bad_words_are_named_beside_the_accepted_ones() {
     let (trace, queue) = (recording("mixed", "trace.blktrace.0"), recording("mixed", "queue.txt"));
     let order = ["replay", "--order", &trace, "--queue", &queue];
     let play = ["replay", &trace, "--device", "null"];
+    let lockings = Locking::ALL.map(Locking::name).join(", ");
     for (arguments, word, accepted) in [
         (vec![], "command", COMMANDS),
         (vec!["repay"], "'repay'", COMMANDS),
@@ -92,8 +94,8 @@ fn bad_words_are_named_beside_the_accepted_ones() {
         (vec!["replay", "--order", &trace], "--queue", "required"),
         (vec!["replay", &trace], "--device", "required"),
         (vec!["replay", &trace, "--device", "null", "--order", "--queue", &queue], "--device", "cannot be used with"),
-        ([&play[..], &["--locking", "fair"]].concat(), "'fair'", "single, staged, batch, combining"),
-        ([&play[..], &["--set", "locking=fair"]].concat(), "--set locking=fair", "single, staged, batch, combining"),
+        ([&play[..], &["--locking", "fair"]].concat(), "'fair'", &*lockings),
+        ([&play[..], &["--set", "locking=fair"]].concat(), "--set locking=fair", &*lockings),
         ([&play[..], &["--bypass", "2"]].concat(), "'2'", "0, 1"),
         ([&order[..], &["--bypass", "1"]].concat(), "--order", "--bypass"),
         ([&play[..], &["--clock", "wall"]].concat(), "'wall'", "real, virtual"),

@@ -13,12 +13,31 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use blkmq::{Locking, scheduler_names};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use served::{READ, Served, WRITE, answer, ended, program};
 
 /// A device whose requests take so long that they can be seen.
 const SLOW: &str = "null,memory_backed=1,irqmode=2,completion_nsec=300ms,hw_queue_depth=4,size=1G";
+
+/// How a knob shows all names, with the chosen one in brackets.
+fn marked(names: &[&str], chosen: &str) -> String {
+    assert!(names.contains(&chosen), "{chosen} is one of {names:?}");
+    names
+        .iter()
+        .map(|name| if *name == chosen { format!("[{name}]") } else { (*name).to_owned() })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn scheduler(chosen: &str) -> String {
+    marked(&scheduler_names(), chosen)
+}
+
+fn locking(chosen: &str) -> String {
+    marked(&Locking::ALL.map(Locking::name), chosen)
+}
 
 #[test]
 fn every_command_tells_what_the_server_has() {
@@ -29,17 +48,19 @@ fn every_command_tells_what_the_server_has() {
     let uri = format!("nbd+unix:///a%20b/c?socket={}", server.folder.join("nbd").display());
     assert_eq!((&queues[1]["uris"], &queues[1]["size_bytes"]), (&json!([uri]), &json!(1 << 20)));
     assert!(
-        server.say(&["list"]).contains("  default: ram,size=64M, 64 MiB read-only, scheduler none [mq-deadline]\n")
+        server
+            .say(&["list"])
+            .contains(&format!("  default: ram,size=64M, 64 MiB read-only, scheduler {}\n", scheduler("mq-deadline")))
     );
 
-    assert_eq!(server.say(&["get", "default", "scheduler"]), "none [mq-deadline]\n");
+    assert_eq!(server.say(&["get", "default", "scheduler"]), scheduler("mq-deadline") + "\n");
     assert_eq!(server.say(&["get", "a b/c", "iosched/fifo_batch"]), "16\n");
     assert_eq!(server.say(&["get"]).lines().count(), 2 * server.say(&["get", "a b/c"]).lines().count());
     assert_eq!(server.json(&["get", "default", "nomerges"])["value"], "0");
-    assert_eq!(server.say(&["set", "a b/c", "scheduler", "none"]), "[none] mq-deadline\n");
+    assert_eq!(server.say(&["set", "a b/c", "scheduler", "none"]), scheduler("none") + "\n");
     assert_eq!(server.json(&["set", "default", "nomerges", "2"])["value"], "2");
     assert_eq!(server.say(&["set", "default", "nomerges", "2"]), "2\n", "what is so already is no error");
-    assert_eq!(server.say(&["get", "default", "scheduler"]), "none [mq-deadline]\n", "the other one stays");
+    assert_eq!(server.say(&["get", "default", "scheduler"]), scheduler("mq-deadline") + "\n", "the other one stays");
 
     let mut client = server.connect("a b/c");
     assert_eq!(client.read(4096, 8192), [0; 8192]);
@@ -126,15 +147,15 @@ fn knobs_change_while_a_client_is_busy() {
         let _ends = Ends(&stop);
         let workers = [0, 1, 2].map(|part| scope.spawn(move || work(part)));
         for (knob, value, shown) in [
-            ("scheduler", "none", "[none] mq-deadline"),
-            ("scheduler", "mq-deadline", "none [mq-deadline]"),
-            ("iosched/fifo_batch", "1", "1"),
-            ("locking", "single", "[single] staged batch combining"),
-            ("nr_requests", "2", "2"),
-            ("bypass", "0", "0"),
-            ("nomerges", "1", "1"),
-            ("locking", "combining", "single staged batch [combining]"),
-            ("scheduler", "none", "[none] mq-deadline"),
+            ("scheduler", "none", scheduler("none")),
+            ("scheduler", "mq-deadline", scheduler("mq-deadline")),
+            ("iosched/fifo_batch", "1", "1".to_owned()),
+            ("locking", "single", locking("single")),
+            ("nr_requests", "2", "2".to_owned()),
+            ("bypass", "0", "0".to_owned()),
+            ("nomerges", "1", "1".to_owned()),
+            ("locking", "combining", locking("combining")),
+            ("scheduler", "none", scheduler("none")),
         ] {
             assert_eq!(server.say(&["set", knob, value]), format!("{shown}\n"), "{knob}");
             // Work goes on after each change, or a worker has failed.
@@ -162,7 +183,7 @@ fn run_gives_the_command_the_server_and_takes_its_exit_code() {
     // The commands find it, and the server outlives a command that uses it.
     let program = env!("CARGO_BIN_EXE_blkmq");
     let out = ended(&run(&format!("'{program}' set scheduler none && '{program}' clients --json")), 0);
-    assert_eq!(out, "[none] mq-deadline\n[]\n");
+    assert_eq!(out, scheduler("none") + "\n[]\n");
     assert_eq!(fs::read_dir(folder.path().join("blkmq")).unwrap().count(), 0, "nothing is left");
 }
 
@@ -301,14 +322,14 @@ fn without_a_name_the_only_server_is_meant() {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&folder.path().join("blkmq")), 0o700);
     assert_eq!(mode(Path::new(&first.control)), 0o600);
-    assert_eq!(ended(&run(&["set", "scheduler", "none"]), 0), "[none] mq-deadline\n");
+    assert_eq!(ended(&run(&["set", "scheduler", "none"]), 0), scheduler("none") + "\n");
 
     let second = Served::start_in(folder.path(), &["--device", "null"]);
     let both = ended(&run(&["get"]), 2);
     assert!(both.contains(&first.control) && both.contains(&second.control), "{both}");
     let listed: Value = serde_json::from_str(&ended(&run(&["list", "--json"]), 0)).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), 2);
-    assert_eq!(second.say(&["get", "scheduler"]), "none [mq-deadline]\n");
+    assert_eq!(second.say(&["get", "scheduler"]), scheduler("mq-deadline") + "\n");
 }
 
 #[test]
@@ -453,7 +474,7 @@ fn a_file_describes_several_exports() {
     let queues = &listed[0]["queues"];
     assert_eq!((&queues[0]["name"], &queues[1]["name"]), (&json!("fast"), &json!("slow")));
     assert_eq!((&queues[1]["read_only"], &queues[1]["description"]), (&json!(true), &json!("old")));
-    assert_eq!(queues[0]["knobs"]["scheduler"], "[none] mq-deadline");
+    assert_eq!(queues[0]["knobs"]["scheduler"], scheduler("none"));
     assert_eq!(queues[1]["knobs"]["iosched/fifo_batch"], "4");
     let uris: Vec<_> = queues[1]["uris"].as_array().unwrap().iter().map(|uri| uri.as_str().unwrap()).collect();
     assert!(uris[0].starts_with("nbd+unix:///slow?socket=/") && uris[1].starts_with("nbd://127.0.0.1:"), "{uris:?}");

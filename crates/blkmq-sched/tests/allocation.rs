@@ -4,13 +4,16 @@ mod bench;
 mod counting;
 
 use bench::{ROOMY, in_class};
-use blkmq_sched::{Class, InsertAt, RqId, Tally, Time, scheduler};
+use blkmq_sched::{Class, InsertAt, RqId, SCHEDULERS, Scheduler, Tally, Time, scheduler};
 use counting::allocations;
 
 /// Red if `reserve` does not allocate all the room.
 #[test]
 fn nothing_is_allocated_between_insertion_and_dispatch() {
-    let mut scheduler = scheduler("mq-deadline").unwrap();
+    SCHEDULERS.iter().for_each(|description| allocates_nothing(scheduler(description.name).unwrap()));
+}
+
+fn allocates_nothing(mut scheduler: Box<dyn Scheduler>) {
     scheduler.reserve(256);
     scheduler.set_merge_limits(ROOMY);
     let mut tally = Tally::default();
@@ -36,5 +39,5 @@ fn nothing_is_allocated_between_insertion_and_dispatch() {
         }
         assert_eq!(scheduler.len(), 0);
     }
-    assert_eq!(allocations() - before, 0);
+    assert_eq!(allocations() - before, 0, "{}", scheduler.name());
 }

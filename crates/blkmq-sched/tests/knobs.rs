@@ -1,4 +1,4 @@
-//! The knobs of mq-deadline are the kernel's.
+//! The knobs of mq-deadline are the kernel's, and every scheduler's keep their ranges.
 
 use blkmq_sched::{KnobError, SCHEDULERS, Unit, scheduler};
 
@@ -25,20 +25,22 @@ fn names_units_defaults_and_ranges_are_linux_s() {
 
 #[test]
 fn every_value_of_a_range_is_kept_and_none_outside() {
-    let mut scheduler = scheduler("mq-deadline").unwrap();
-    for knob in scheduler.knobs() {
-        for value in [knob.min, knob.max, knob.min] {
-            assert_eq!(scheduler.set_knob(knob.name, value), Ok(()));
-            assert_eq!(scheduler.knob(knob.name), Some(value), "{}", knob.name);
+    for description in SCHEDULERS {
+        let mut scheduler = scheduler(description.name).unwrap();
+        for knob in scheduler.knobs() {
+            for value in [knob.min, knob.max, knob.min] {
+                assert_eq!(scheduler.set_knob(knob.name, value), Ok(()));
+                assert_eq!(scheduler.knob(knob.name), Some(value), "{}", knob.name);
+            }
+            for value in [knob.min - 1, knob.max + 1, i64::MIN, i64::MAX] {
+                let error = KnobError::OutOfRange { name: knob.name, value, min: knob.min, max: knob.max };
+                assert_eq!(scheduler.set_knob(knob.name, value), Err(error));
+                assert_eq!(scheduler.knob(knob.name), Some(knob.min), "a refused value changes nothing");
+            }
         }
-        for value in [knob.min - 1, knob.max + 1, i64::MIN, i64::MAX] {
-            let error = KnobError::OutOfRange { name: knob.name, value, min: knob.min, max: knob.max };
-            assert_eq!(scheduler.set_knob(knob.name, value), Err(error));
-            assert_eq!(scheduler.knob(knob.name), Some(knob.min), "a refused value changes nothing");
-        }
+        assert_eq!(scheduler.set_knob("fifo_batches", 1), Err(KnobError::Unknown));
+        assert_eq!(scheduler.knob("fifo_batches"), None);
     }
-    assert_eq!(scheduler.set_knob("fifo_batches", 1), Err(KnobError::Unknown));
-    assert_eq!(scheduler.knob("fifo_batches"), None);
 }
 
 /// Red if a depth that was set is scaled with the queue: from 65536 requests to 200 nothing would be left of 100.

@@ -8,7 +8,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use blkmq::driver::{Driver, spec};
-use blkmq::{Bio, Buffer, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, VirtualClock};
+use blkmq::{
+    Bio, Buffer, Client, Clock, Flags, Limits, RequestQueue, Status, Submitter, VirtualClock, scheduler_names,
+};
 use counting::allocations;
 use device::{Claims, ONE_QUEUE, Recorder};
 
@@ -21,7 +23,6 @@ enum Entry {
 }
 
 const ENTRIES: [Entry; 3] = [Entry::OneByOne, Entry::FlushedEach, Entry::Batch];
-const SCHEDULERS: [&str; 2] = ["none", "mq-deadline"];
 
 /// Passes `bios` through the queue and back into `bios`. Returns the number of allocations meanwhile.
 fn allocated_in(submitter: &mut Submitter, bios: &mut VecDeque<Bio>, entry: Entry, waits: bool) -> u64 {
@@ -117,7 +118,7 @@ const DEVICES: [&str; 7] = [
 
 #[test]
 fn nothing_is_allocated_for_reads_and_writes() {
-    for scheduler in SCHEDULERS {
+    for scheduler in scheduler_names() {
         for device in DEVICES {
             let q = queue(spec::open(device).expect("the spec is good"), scheduler);
             assert_allocation_free(&q, || scattered(100), &format!("{scheduler} {device}"));
@@ -128,7 +129,7 @@ fn nothing_is_allocated_for_reads_and_writes() {
 
 #[test]
 fn nothing_is_allocated_on_virtual_time() {
-    for scheduler in SCHEDULERS {
+    for scheduler in scheduler_names() {
         let driver = spec::open("null,irqmode=2,completion_nsec=500000,hw_queue_depth=4").expect("the spec is good");
         let clock = Clock::Virtual(VirtualClock::new());
         let q = RequestQueue::builder(driver).scheduler(scheduler).clock(clock).build().expect("the queue is good");
@@ -143,7 +144,7 @@ fn nothing_is_allocated_on_virtual_time() {
 
 #[test]
 fn nothing_is_allocated_by_merges_in_the_plug() {
-    for scheduler in SCHEDULERS {
+    for scheduler in scheduler_names() {
         for device in DEVICES {
             let q = queue(spec::open(device).expect("the spec is good"), scheduler);
             assert_allocation_free(&q, || contiguous(100), &format!("{scheduler} {device}"));
@@ -164,7 +165,7 @@ fn nothing_is_allocated_by_merges_in_the_scheduler() {
 
 #[test]
 fn nothing_is_allocated_by_splits() {
-    for scheduler in SCHEDULERS {
+    for scheduler in scheduler_names() {
         for device in ["null,irqmode=0,max_sectors=8", "null,irqmode=2,completion_nsec=1000,max_sectors=8"] {
             let q = queue(spec::open(device).expect("the spec is good"), scheduler);
             let large = || (0..8).map(|at| Bio::write(at * 1000, Buffer::zeroed(20 * 4096))).collect();
@@ -178,7 +179,7 @@ fn nothing_is_allocated_by_splits() {
 /// itself.
 #[test]
 fn nothing_is_allocated_by_flushes() {
-    for scheduler in SCHEDULERS {
+    for scheduler in scheduler_names() {
         for fua in [false, true] {
             for device in &DEVICES[..4] {
                 let inner = spec::open(device).expect("the spec is good");
@@ -203,7 +204,7 @@ fn nothing_is_allocated_by_flushes() {
 /// Red if requests that the driver refuses or gives back allocate on their way back.
 #[test]
 fn nothing_is_allocated_by_requeues() {
-    for scheduler in SCHEDULERS {
+    for scheduler in scheduler_names() {
         let q = queue(
             spec::open("null,irqmode=2,completion_nsec=1000,requeue=1,20,0,-1").expect("the spec is good"),
             scheduler,
@@ -215,7 +216,7 @@ fn nothing_is_allocated_by_requeues() {
 
 #[test]
 fn nothing_is_allocated_when_threads_share_a_hardware_queue() {
-    for scheduler in SCHEDULERS {
+    for scheduler in scheduler_names() {
         let q = queue(
             spec::open("null,irqmode=2,completion_nsec=1000,hw_queue_depth=4").expect("the spec is good"),
             scheduler,

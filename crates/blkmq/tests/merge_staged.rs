@@ -48,10 +48,12 @@ fn run(locking: Locking, stages_all: bool) -> (Stats, u64) {
 /// Red if staged requests are not merged before the holder chooses, or if staged requests that find no room do not
 /// merge.
 #[test]
-fn batch_and_combining_merge_as_single_does() {
+fn all_lockings_but_staged_merge_as_single_does() {
     let (stats, alone) = run(Locking::Single, false);
     let (single, _) = merged(stats);
-    for (locking, stages_all) in [(Locking::Batch, false), (Locking::Combining, false), (Locking::Combining, true)] {
+    // Under `staged` what was left in a bucket looks for no merge.
+    let whole = Locking::ALL.into_iter().filter(|locking| !matches!(locking, Locking::Single | Locking::Staged(_)));
+    for (locking, stages_all) in whole.map(|locking| (locking, false)).chain([(Locking::Combining, true)]) {
         let (stats, completed) = run(locking, stages_all);
         let ((share, in_plug), ratio) = (merged(stats), completed as f64 / alone as f64);
         println!("{locking}, all staged {stages_all}: {:.2} % merged, {ratio:.4} of single; {stats:?}", 100.0 * share);

@@ -214,8 +214,8 @@ fn run(locking: Locking, depth: u16, threads: u64, operations: u64) -> Found {
 /// Red if a thread appends to the issue list after it has let go of the scheduler. `single` does so, and shows some
 /// inversions.
 #[test]
-fn one_hardware_queue_gets_the_schedulers_order_under_batch_and_combining() {
-    for locking in [Locking::Batch, Locking::Combining] {
+fn one_hardware_queue_gets_the_schedulers_order_if_one_hold_chooses_many() {
+    for locking in Locking::ALL.into_iter().filter(|locking| locking.chooses_in_batches()) {
         let Found { inversions, stats, .. } = run(locking, 32, THREADS, 1_000_000);
         eprintln!("{locking}: {inversions} of {}; {stats:?}", stats.issued);
         assert_eq!(inversions, 0, "{locking}");

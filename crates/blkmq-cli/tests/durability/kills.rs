@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use blkmq::{Locking, scheduler_names};
 use rustix::process::Signal;
 
 use crate::device::{Random, first_seed};
@@ -24,8 +25,8 @@ fn serve(folder: &tempfile::TempDir, disk: &str, random: &mut Random) -> Served 
     let size = bytes_of(CLIENTS);
     let queues = random.pick(&[1, 2]);
     let spec = format!("file,path={disk},size={size},direct={direct},submit_queues={queues},hw_queue_depth=8");
-    let scheduler = random.pick(&["none", "mq-deadline"]);
-    let locking = random.pick(&["single", "staged", "batch", "combining"]);
+    let scheduler = random.pick(&scheduler_names());
+    let locking = random.pick(&Locking::ALL.map(Locking::name));
     let [nbd, control] = ["nbd", "control"].map(|name| file(folder, name).1);
     let sockets = ["--nbd", &nbd, "--control", &control];
     let device = ["--device", &spec, "--scheduler", scheduler, "--locking", locking];

@@ -7,7 +7,7 @@ use std::thread;
 
 use blkmq::driver::Driver;
 use blkmq::driver::null::Null;
-use blkmq::{Limits, RequestQueue};
+use blkmq::{Limits, RequestQueue, scheduler_names};
 use blkmq_export::{Export, Server};
 
 use crate::AtEnd;
@@ -42,7 +42,7 @@ fn losses(fua: u8, flushes: bool, rounds: u64, claim: impl Fn(Limits) -> Limits)
     let (mut nr_lost, mut first) = (0, None);
     for round in 0..rounds {
         let driver: Arc<dyn Driver> = Arc::new(Claims { limits: claim(device.limits()), inner: device.clone() });
-        let scheduler = random.pick(&["none", "mq-deadline"]);
+        let scheduler = random.pick(&scheduler_names());
         let server = serve(Arc::clone(&driver), scheduler);
         let (steps, ends_first) = (random.below(300), random.one_in(2));
         let is_off = AtomicBool::new(false);
