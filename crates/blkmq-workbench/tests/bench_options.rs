@@ -97,7 +97,7 @@ impl Driver for Recording {
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, now: Time) {
         let mut blocks = self.blocks.lock().expect("no holder panics");
         let mut done = self.done.lock().expect("no holder panics");
-        while let Some(mut rq) = batch.next() {
+        while let Some(mut rq) = batch.next_request() {
             let (op, sector, nr_sectors) = (rq.op(), rq.sector(), u64::from(rq.nr_sectors()));
             done.push(Done { op, sector, nr_sectors, time: now });
             let mut at = sector;

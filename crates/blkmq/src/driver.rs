@@ -146,6 +146,8 @@ impl Extent {
 /// - It sends the request back ([`Batch::requeue`]).
 /// - It refuses the request and all behind it ([`Batch::refuse`]).
 ///
+/// A request that the driver drops instead is never over, so [dropping it panics](Request).
+///
 /// A driver serves one queue at a time, so the tags of a hardware queue and the ids of requests name one request each.
 /// A driver in front of another one must keep to that.
 ///
@@ -211,7 +213,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
         true
     }
 
-    /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused.
+    /// Takes requests for hardware queue `hctx` from `batch`, in order, until it is empty or one is refused:
+    /// `while let Some(rq) = batch.next_request()`.
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time);
 
     /// Completes what has finished by `now` on hardware queue `hctx`. Any thread calls this, and several may at once,
@@ -300,7 +303,18 @@ impl StartedTable {
 
 const _: () = assert!(MAX_MEMBERS <= 1 << 15);
 
-/// Requests on their way to a driver, and what it does with them.
+/// Requests on their way to a driver, and what it does with them. A driver takes one after the other, and says of each
+/// what becomes of it:
+///
+/// ```
+/// # use blkmq::{Op, Status, driver::Batch};
+/// fn queue_rqs(batch: &mut Batch<'_>) {
+///     while let Some(rq) = batch.next_request() {
+///         let status = if rq.op() == Op::Read { Status::Ok } else { Status::Unsupported };
+///         batch.finish(rq, status);
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Batch<'q> {
     pub(crate) slots: &'q Slots,
@@ -317,17 +331,13 @@ pub struct Batch<'q> {
     pub(crate) refused: bool,
 }
 
-/// The requests in order; none after a request was refused.
-impl<'q> Iterator for Batch<'q> {
-    type Item = Request<'q>;
-
+impl<'q> Batch<'q> {
+    /// Takes the next request, in order; none after a request was refused.
     #[inline]
-    fn next(&mut self) -> Option<Request<'q>> {
+    pub fn next_request(&mut self) -> Option<Request<'q>> {
         if self.refused { None } else { self.pending.pop_front(self.slots) }
     }
-}
 
-impl<'q> Batch<'q> {
     /// An address has a meaning only in its own queue.
     #[inline]
     fn check(&self, rq: &Request<'_>) {

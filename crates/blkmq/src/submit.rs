@@ -459,7 +459,17 @@ impl Submitter {
 impl Drop for Submitter {
     /// Waits for what is outstanding, so that no request outlives its submitter. Operations that are still in the plug
     /// because the queue is frozen or full are dropped undone; see [`Submitter::leave`].
+    ///
+    /// If the driver panicked in this thread, requests in its hands are lost, and waiting for them would not end. Then
+    /// the submitter keeps its place, because its slots are in use, and the queue stays for ever, because the device may
+    /// use their memory.
     fn drop(&mut self) {
+        let activity = &self.runner.member(&self.q).activity;
+        if activity.is_active() {
+            activity.leave();
+            self.set_notify(None);
+            return std::mem::forget(Arc::clone(&self.q));
+        }
         let _ = self.finish();
         self.set_notify(None);
         self.q.leave(self.runner.member, Some(self.client));

@@ -86,7 +86,7 @@ impl Driver for Moody {
 
     fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, now: Time) {
         let mut kept = self.kept();
-        while let Some(rq) = batch.next() {
+        while let Some(rq) = batch.next_request() {
             let (op, ranges) = (rq.op(), rq.ranges().collect());
             match kept.random.as_mut().map_or(9, |random| random.below(10)) {
                 0 => batch.refuse(rq),

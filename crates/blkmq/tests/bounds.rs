@@ -54,7 +54,7 @@ impl Driver for Quick {
 
     fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
         let slow = &self.slow;
-        while let Some(rq) = batch.next() {
+        while let Some(rq) = batch.next_request() {
             if slow.try_update(Ordering::Relaxed, Ordering::Relaxed, |slow| slow.checked_sub(1)).is_ok() {
                 self.held.lock().expect("nobody panicked").push(batch.start(rq));
             } else {

@@ -48,7 +48,7 @@ impl Driver for Slow {
     }
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _: Time) {
         self.note(hctx >= self.nr_queues.load(Ordering::SeqCst));
-        while let Some(rq) = batch.next() {
+        while let Some(rq) = batch.next_request() {
             batch.finish(rq, Status::Ok);
         }
     }

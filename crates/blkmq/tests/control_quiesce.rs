@@ -104,7 +104,7 @@ impl Driver for Overdue {
         Topology { default_queues: 1, read_queues: 0, poll_queues: 0, depth: 1 }
     }
     fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
-        *self.held() = batch.next().map(|rq| batch.start(rq));
+        *self.held() = batch.next_request().map(|rq| batch.start(rq));
     }
     fn poll(&self, _: u16, done: &mut Done<'_>, _: Time) {
         if let Some(id) = self.held().take() {

@@ -435,7 +435,7 @@ impl Driver for Cached {
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        while let Some(mut rq) = batch.next() {
+        while let Some(mut rq) = batch.next_request() {
             let Content { durable, cached, is_off } = &mut *self.content();
             let (op, fua, mut sector) = (rq.op(), rq.flags().fua, rq.sector());
             if op == Op::Flush && self.obeys && !*is_off {

@@ -28,7 +28,7 @@ struct Hasty {
 
 impl Device {
     fn queue_rqs(&self, batch: &mut Batch<'_>) {
-        while let Some(rq) = batch.next() {
+        while let Some(rq) = batch.next_request() {
             self.loans.lock().expect("no test panics with the lock").push(batch.lend(rq));
         }
     }

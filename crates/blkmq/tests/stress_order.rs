@@ -146,7 +146,7 @@ impl Driver for Recording {
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         let mut kept = self.kept();
-        while let Some(rq) = batch.next() {
+        while let Some(rq) = batch.next_request() {
             let id = batch.start(rq);
             kept.held.push_back(id);
             kept.got.push(id);

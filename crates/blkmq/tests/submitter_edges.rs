@@ -38,7 +38,7 @@ mod strict {
             super::ONE_QUEUE
         }
         fn queue_rqs(&self, _: u16, batch: &mut Batch<'_>, _: Time) {
-            while let Some(rq) = batch.next() {
+            while let Some(rq) = batch.next_request() {
                 self.0.lock().expect("nobody panicked").push(batch.start(rq));
             }
         }

@@ -70,7 +70,7 @@ impl Driver for Hesitant {
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        while let Some(rq) = batch.next() {
+        while let Some(rq) = batch.next_request() {
             if self.has_given_back.swap(true, Ordering::Relaxed) {
                 self.got.lock().unwrap_or_else(PoisonError::into_inner).push(rq.sector());
                 batch.finish(rq, Status::Ok);

@@ -182,7 +182,7 @@ impl Driver for Behind {
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        while let Some(rq) = batch.next() {
+        while let Some(rq) = batch.next_request() {
             self.started().push(batch.start(rq));
         }
     }

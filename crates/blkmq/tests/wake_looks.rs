@@ -67,7 +67,7 @@ impl Driver for Device {
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, since: Time) {
-        while let Some(rq) = batch.next() {
+        while let Some(rq) = batch.next_request() {
             if rq.sector() > 0 {
                 self.others.lock().expect("no test panics with the lock").push(batch.start(rq));
                 continue;

@@ -37,7 +37,7 @@ impl Driver for Busy {
         if now < self.until {
             self.asked.fetch_add(1, Ordering::Relaxed);
         }
-        while let Some(rq) = batch.next() {
+        while let Some(rq) = batch.next_request() {
             match (now < self.until, self.gives_back) {
                 (false, _) => batch.finish(rq, Status::Ok),
                 (true, false) => batch.refuse(rq),

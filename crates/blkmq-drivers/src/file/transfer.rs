@@ -133,7 +133,7 @@ impl Transfer {
         end: u64,
     ) -> Option<Result<(u16, MutexGuard<'a, Self>), u16>> {
         loop {
-            let mut rq = batch.next()?;
+            let mut rq = batch.next_request()?;
             if !target.still_holds(&rq, end) {
                 batch.finish(rq, Status::IoError);
                 continue;
@@ -142,7 +142,10 @@ impl Transfer {
             // No thread has the lock of a free tag. A thread that has the lock of a tag in use may wait for a lock that
             // the caller has. So the caller does not wait for the tag's lock.
             let transfer = try_lock(&transfers[usize::from(tag)]).filter(|transfer| transfer.loan.is_none());
-            let Some(mut transfer) = transfer else { return Some(Err(tag)) };
+            let Some(mut transfer) = transfer else {
+                batch.refuse(rq);
+                return Some(Err(tag));
+            };
             transfer.take_down(target, &mut rq);
             transfer.number_sync(target);
             // The loan is there before another thread can take the answer, because that thread takes the lock first.

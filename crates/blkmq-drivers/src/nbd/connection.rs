@@ -168,7 +168,7 @@ impl Connection {
         if unsent.phase == Phase::Failing || unsent.phase == Phase::Leaving && !link.keeps() {
             return batch.finish_all(Status::IoError);
         }
-        while let Some(mut rq) = batch.next() {
+        while let Some(mut rq) = batch.next_request() {
             if asked::is_durable(&rq) && link.cache.is_lost() {
                 batch.finish(rq, Status::IoError);
                 continue;

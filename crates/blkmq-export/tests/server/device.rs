@@ -54,7 +54,7 @@ impl Driver for Device {
     }
 
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        let mut rqs: Vec<_> = std::iter::from_fn(|| batch.next()).collect();
+        let mut rqs: Vec<_> = std::iter::from_fn(|| batch.next_request()).collect();
         if self.reads_first {
             rqs.sort_by_key(|rq| rq.op() != Op::Read);
         }

@@ -115,7 +115,7 @@ impl Driver for Device {
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, now: Time) {
         self.with(|inner| inner.enter(now));
         let _call = self.call(hctx);
-        while let Some(mut rq) = batch.next() {
+        while let Some(mut rq) = batch.next_request() {
             match self.with(|inner| inner.offer(hctx, &mut rq, now)) {
                 Verdict::Finish(status) => batch.finish(rq, status),
                 Verdict::GiveBack => batch.requeue(rq),

@@ -114,7 +114,7 @@ impl Driver for Hdd {
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, now: Time) {
         let mut drive = self.drive.lock();
         drive.advance(now);
-        while let Some(mut rq) = batch.next() {
+        while let Some(mut rq) = batch.next_request() {
             let status = self.store.as_ref().map_or(Status::Ok, |store| store.execute(&mut rq, self.config.fua));
             let (work, start) = (self.work(&rq), rq.sector());
             let end = start + u64::from(rq.nr_sectors());

@@ -188,7 +188,7 @@ impl Driver for Null {
         // Held until the batch is done, so that no thread looks for a request between its start and its place in the
         // queue.
         let mut queue = pending.map(|pending| pending.queue.lock());
-        while let Some(mut rq) = batch.next() {
+        while let Some(mut rq) = batch.next_request() {
             match self.injection.as_ref().and_then(Injection::next) {
                 None => {
                     let status = self.execute(&mut rq);

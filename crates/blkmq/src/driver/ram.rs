@@ -99,7 +99,7 @@ impl Driver for Ram {
 
     /// COST: per page a lock and a look-up; a page that is written for the first time is allocated.
     fn queue_rqs(&self, _hctx: u16, batch: &mut Batch<'_>, _now: Time) {
-        while let Some(mut rq) = batch.next() {
+        while let Some(mut rq) = batch.next_request() {
             // A write is already durable when it is done, so FUA asks for nothing more.
             let status = self.store.execute(&mut rq, false);
             batch.finish(rq, status);

@@ -197,7 +197,7 @@ impl Driver for Ssd {
         let Some(pending) = self.pending(hctx) else { return };
         let mut commands = pending.commands.lock();
         let mut flash = self.flash.lock();
-        while let Some(mut rq) = batch.next() {
+        while let Some(mut rq) = batch.next_request() {
             let status = self.store.as_ref().map_or(Status::Ok, |store| store.execute(&mut rq, self.config.fua));
             let due = flash.submit(self.work(&rq), rq.sector(), u64::from(rq.nr_sectors()), now);
             let nr = commands.nr;

@@ -1,6 +1,7 @@
 //! Lists of requests, linked through their slots: no allocation, constant time, no lock of their own.
 #![expect(unsafe_code, reason = "tokens are made again from the slots on a list")]
 
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use blkmq_sched::MOST_NEWCOMERS;
@@ -152,7 +153,7 @@ impl RqList {
         while taken.len < self.len {
             // SAFETY: the list owns the request (Invariants 1 and 2); the token ends with this round and is not given
             // away.
-            let mut rq = unsafe { slots.adopt_at(at) };
+            let mut rq = ManuallyDrop::new(unsafe { slots.adopt_at(at) });
             if !belongs(&mut rq) {
                 break;
             }
@@ -201,7 +202,7 @@ impl RqList {
         let mut at = self.head;
         (0..self.len).map(move |place| {
             // SAFETY: the list owns the request (Invariants 1 and 2), of which only the address is read.
-            let rq = unsafe { slots.adopt_at(at) };
+            let rq = ManuallyDrop::new(unsafe { slots.adopt_at(at) });
             if place + 1 < self.len {
                 at = next(rq.slot());
             }
@@ -259,7 +260,7 @@ impl RqList {
             return None;
         }
         // SAFETY: the list owns the request (Invariants 1 and 2); the token ends with this call and is not given away.
-        let rq = unsafe { slots.adopt_at(self.head) };
+        let rq = ManuallyDrop::new(unsafe { slots.adopt_at(self.head) });
         Some(look(&rq))
     }
 
@@ -270,7 +271,7 @@ impl RqList {
             return None;
         }
         // SAFETY: the list owns the request (Invariants 1 and 2); the token ends with this call and is not given away.
-        let mut rq = unsafe { slots.adopt_at(self.tail) };
+        let mut rq = ManuallyDrop::new(unsafe { slots.adopt_at(self.tail) });
         Some(look(&mut rq))
     }
 }

@@ -223,6 +223,11 @@ mod tests {
     fn of_completion_and_timeout_scan_exactly_one_gets_the_request() {
         let rounds = if cfg!(miri) { 30 } else { 3000 };
         let slots = slots(1);
+        let status_of = |rq: Request<'_>| {
+            let status = rq.body().status;
+            let _ = rq.leave_at(Place::Held);
+            status
+        };
         for round in 0..rounds {
             let expired = round % 2 == 0;
             let id = plugged(&slots, 0, round, &[0; 512]).issue(Time(0), false);
@@ -230,16 +235,16 @@ mod tests {
                 let scan = scope.spawn(|| {
                     let (slot, generation) = slots.find(id).unwrap();
                     let rq = if slot.state.begin_timeout(generation) { slots.end_timeout(id, expired) } else { None };
-                    rq.map(|rq| rq.body().status)
+                    rq.map(status_of)
                 });
                 let done = slots.complete(id, Status::Medium, false);
-                let done = done.ok().flatten().map(|rq| rq.body().status);
+                let done = done.ok().flatten().map(status_of);
                 [scan.join().unwrap(), done]
             });
             let [scanned, completed] = taken;
             assert!(scanned.is_some() != completed.is_some(), "round {round}: {taken:?}");
             assert!(completed.is_none_or(|status| status == Status::Medium));
-            // SAFETY: one of the two threads took the token and dropped it; both have ended.
+            // SAFETY: one of the two threads took the token and left it in its place; both have ended.
             let mut rq = unsafe { slots.adopt(SlotIndex::of(id)) };
             drop(rq.take_bio());
             rq.free();

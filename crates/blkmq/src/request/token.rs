@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "a request's body is reached through its token, not through a lock")]
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use blkmq_sched::{IoPriority, MergeHow, Op, RqId, Time};
@@ -19,9 +20,41 @@ use blkmq_sync::kept;
 
 /// A request in the hands of one thread. There is at most one value of this kind per request. A thread that gives the
 /// value away gives the request away.
+///
+/// # Panics
+/// If the value is dropped, because the submitter of the request would then wait for ever. A driver
+/// [finishes](crate::driver::Batch::finish), [starts](crate::driver::Batch::start), [lends](crate::driver::Batch::lend),
+/// [gives back](crate::driver::Batch::requeue) or [refuses](crate::driver::Batch::refuse) each request that it takes.
+#[must_use = "a request that is dropped is never over: finish, start, lend, requeue or refuse it"]
 pub struct Request<'q> {
     pub(super) slots: &'q Slots,
     pub(super) slot: &'q Slot,
+}
+
+impl Drop for Request<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        lose(self.slot);
+    }
+}
+
+/// A token is dropped. A thread that panics already has said what went wrong.
+///
+/// COST: nothing where no token is dropped. The slot comes by value: a token that is passed by its address here would
+/// live in memory wherever a panic could drop it, and not in registers.
+#[cold]
+#[inline(never)]
+fn lose(slot: &Slot) {
+    if !std::thread::panicking() {
+        // SAFETY: slot Invariant 1: the token that ends here is the only one.
+        let Body { hctx, op, sector, nr_sectors, tag, .. } = unsafe { *slot.body.get() };
+        let tag = tag.map_or_else(|| "no tag".to_owned(), |tag| format!("tag {}", tag.0));
+        panic!(
+            "a request was dropped: hardware queue {hctx}, {tag}, {op:?} of {nr_sectors} sectors from sector {sector}; \
+             its submitter would wait for ever; a driver must finish, start, lend, requeue or refuse each request that \
+             it takes"
+        );
+    }
 }
 
 impl fmt::Debug for Request<'_> {
@@ -121,6 +154,12 @@ impl<'q> Request<'q> {
         })
     }
 
+    /// Ends the token. Its slot stays as it is.
+    #[inline]
+    fn end(self) -> &'q Slot {
+        ManuallyDrop::new(self).slot
+    }
+
     #[inline]
     pub(crate) fn is_of(&self, slots: &Slots) -> bool {
         std::ptr::eq(self.slots, slots)
@@ -178,17 +217,18 @@ impl<'q> Request<'q> {
     #[inline]
     #[must_use]
     pub(crate) fn leave_at(self, place: Place) -> SlotIndex {
-        self.slot().state.rest_at(place);
-        self.index()
+        let slot = self.end();
+        slot.state.rest_at(place);
+        slot.index
     }
 
     /// Gives the request to the driver. Only its completion makes the token again, or the timeout scan unless the
     /// request `is_lent`.
     #[inline]
     pub(crate) fn issue(self, deadline: Time, is_lent: bool) -> RqId {
-        let slot = self.slot();
-        slot.deadline.set(deadline);
         let id = self.id();
+        let slot = self.end();
+        slot.deadline.set(deadline);
         slot.state.issue(is_lent);
         id
     }
@@ -196,8 +236,9 @@ impl<'q> Request<'q> {
     /// Ends the operation; the slot is free.
     #[inline]
     pub(crate) fn free(self) -> u16 {
-        self.slot().state.free();
-        self.index().slot()
+        let slot = self.end();
+        slot.state.free();
+        slot.index.slot()
     }
 
     /// Takes the other request's parts in, behind or in front of its own. The caller has checked that they fit.
@@ -235,6 +276,7 @@ impl<'q> Request<'q> {
         let slots = self.slots;
         let Body { status, issued, completed, .. } = *self.body();
         let mut at = self.body().first;
+        self.end();
         while at != NIL {
             let link = &slots.slot(at).next_part;
             let next = SlotIndex(link.load(Ordering::Relaxed));

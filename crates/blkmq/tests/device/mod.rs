@@ -123,7 +123,7 @@ impl Driver for Recorder {
 
     fn queue_rqs(&self, hctx: u16, batch: &mut Batch<'_>, _now: Time) {
         let mut kept = self.kept();
-        while let Some(mut rq) = batch.next() {
+        while let Some(mut rq) = batch.next_request() {
             let (op, sector, nr_sectors) = (rq.op(), rq.sector(), rq.nr_sectors());
             let expected = if op == Op::Read { pattern(sector, nr_sectors.into()) } else { Vec::new() };
             let (mut segments, mut data) = (Vec::new(), Vec::new());
