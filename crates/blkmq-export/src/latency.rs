@@ -26,7 +26,7 @@ impl Kind {
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Trim, Self::Flush];
 
     /// The kind of a command. `None` if its requests are not counted.
-    pub(crate) const fn of(command: Command) -> Option<Self> {
+    const fn of(command: Command) -> Option<Self> {
         match command {
             Command::Read => Some(Self::Read),
             Command::Write { .. } | Command::WriteZeroes { .. } => Some(Self::Write),
