@@ -155,7 +155,7 @@ impl Change {
         }
     }
     /// A change that needed no drained queue and has already been made.
-    pub(crate) fn made(q: &Arc<RequestQueue>) -> Self {
+    fn made(q: &Arc<RequestQueue>) -> Self {
         Self { q: Arc::clone(q), freeze: None, what: None }
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod account;
 pub(crate) mod attached;
 mod backlog;
 mod clients;
-pub(crate) mod ctx;
+mod ctx;
 pub(crate) mod domain;
 pub(crate) mod error;
 pub(crate) mod flush;

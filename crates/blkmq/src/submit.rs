@@ -37,12 +37,12 @@ use blkmq_sync::{Arc, kept};
 
 /// What is still to come of a bio that was split.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Outstanding {
-    pub(crate) parts: u16,
-    pub(crate) status: Status,
+struct Outstanding {
+    parts: u16,
+    status: Status,
     /// The latest times of those of its parts that are over.
-    pub(crate) issued: Time,
-    pub(crate) completed: Time,
+    issued: Time,
+    completed: Time,
 }
 
 /// A plug that was tried in vain: how many requests it held, and the ticket that is to become stale before they are
@@ -66,15 +66,15 @@ struct Tried {
 /// share::<blkmq::Submitter>();
 /// ```
 pub struct Submitter {
-    pub(crate) q: Arc<RequestQueue>,
+    q: Arc<RequestQueue>,
     pub(crate) runner: Runner,
-    pub(crate) client: ClientId,
-    pub(crate) group: u32,
-    pub(crate) priority: IoPriority,
+    client: ClientId,
+    group: u32,
+    priority: IoPriority,
     /// What follows from the limits for most operations. These values are worked out once for the capacity that this
     /// thread knows of.
-    pub(crate) whole: Whole,
-    pub(crate) plug: RqList,
+    whole: Whole,
+    plug: RqList,
     /// The time when the oldest request came into the plug.
     plug_time: Time,
     /// The plug holds requests that could not be passed on.
@@ -82,9 +82,9 @@ pub struct Submitter {
     /// How the plug was tried in vain. `None` unless another thread will say when it is worth another try.
     tried: Option<Tried>,
     /// Free slots; the slot used last is in front.
-    pub(crate) free: RqList,
+    free: RqList,
     /// What is still to come of operations that were split, by the slot that holds the operation.
-    pub(crate) outstanding: Box<[Outstanding]>,
+    outstanding: Box<[Outstanding]>,
     looks: Looks,
     /// A submitter is one thread's at a time. So its fields may become cells without a change of the interface.
     _not_sync: PhantomData<Cell<()>>,
@@ -128,7 +128,7 @@ impl RequestQueue {
 }
 
 impl Submitter {
-    pub(crate) fn join(q: Arc<RequestQueue>, client: &Client) -> Result<Self, QueueError> {
+    fn join(q: Arc<RequestQueue>, client: &Client) -> Result<Self, QueueError> {
         let (member, client_id) = q.join(Some(client))?;
         q.slots.make_pool(member, q.nr_slots);
         Ok(Self {
@@ -280,7 +280,7 @@ impl Submitter {
 
     /// Whether the plug still lacks room, as it did when it was last tried. Then it is not tried again, because a try
     /// costs a walk over the whole plug under the scheduler's lock.
-    pub(crate) fn lacks_room(&self) -> bool {
+    fn lacks_room(&self) -> bool {
         self.tried.is_some_and(|tried| !self.q.live.room.is_stale(tried.ticket))
     }
 
@@ -444,7 +444,7 @@ impl Submitter {
     }
 
     /// The hardware queues that this submitter's requests go to.
-    pub(crate) fn hctxs(&self) -> impl Iterator<Item = u16> + Clone + use<> {
+    fn hctxs(&self) -> impl Iterator<Item = u16> + Clone + use<> {
         self.q.hctxs.layout().mapped(self.runner.member)
     }
 

@@ -25,7 +25,7 @@ const DRAIN_ROUNDS: u32 = 64;
 impl Runner {
     /// Drains a hardware queue's issue list, unless another thread drains it or owns it: then it is left to that
     /// thread.
-    pub(crate) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
+    pub(super) fn issue(&mut self, q: &RequestQueue, index: u16, now: Time) {
         let hctx = q.hctxs.get(index);
         if q.is_owned && kept("issue.owner") {
             let owner = q.hctxs.layout().owner(index);

@@ -12,7 +12,7 @@ pub(crate) struct Newcomers {
 
 impl Newcomers {
     /// Room for all that can be handed through at once, so that nothing is allocated later.
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { known: Vec::with_capacity(MOST_NEWCOMERS), hctx: 0 }
     }
 

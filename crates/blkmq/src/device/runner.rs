@@ -38,7 +38,7 @@ pub(crate) struct Runner {
     /// Finished requests that are to be completed.
     pub(crate) finished: RqList,
     /// The threads to tell of what the driver works on now.
-    pub(crate) started: Started,
+    pub(super) started: Started,
     /// Requests that the driver gave back.
     pub(crate) requeued: RqList,
     /// Completed operations of this thread's own submitter, not yet reaped.

@@ -2,8 +2,8 @@
 //!
 //! The tables that the parser reads are public, so that a program can print them.
 
-pub(crate) mod value;
-pub(crate) mod values;
+pub(super) mod value;
+pub(super) mod values;
 
 use std::fmt;
 

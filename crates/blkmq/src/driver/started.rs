@@ -15,7 +15,7 @@ pub(crate) struct Started {
 
 impl Started {
     /// Notes that `member` started a request of `owner`.
-    pub(crate) fn note(&mut self, owner: u16, member: u16) {
+    pub(super) fn note(&mut self, owner: u16, member: u16) {
         self.any = true;
         if owner == member || self.overflow || self.members[..self.len].contains(&owner) {
             return;

@@ -125,7 +125,7 @@ pub(super) struct Store {
 impl Store {
     /// A store of zeroes. `cache_size`: bytes of the volatile cache, which the shards share out evenly; at least a page
     /// each.
-    pub(crate) fn new(cache_size: Option<u64>) -> Self {
+    pub(super) fn new(cache_size: Option<u64>) -> Self {
         let shard = || Shard { pages: BTreeMap::new(), dirty: VecDeque::new(), is_powered: true };
         let max_dirty = cache_size.map(|bytes| bytes as usize / PAGE_SIZE / NR_SHARDS);
         Self {
@@ -141,13 +141,7 @@ impl Store {
     /// Writes `len` bytes at byte `start` of the device. `fill` is asked for the bytes in order. `fua`: past the cache.
     ///
     /// COST: a lock and a look-up per page; allocates a page the first time, or when it becomes dirty.
-    pub(crate) fn write(
-        &self,
-        start: u64,
-        len: usize,
-        fua: bool,
-        mut fill: impl FnMut(&mut [u8]),
-    ) -> Result<(), NoPower> {
+    fn write(&self, start: u64, len: usize, fua: bool, mut fill: impl FnMut(&mut [u8])) -> Result<(), NoPower> {
         let max_dirty = self.max_dirty.filter(|_| !fua);
         for (page, part) in parts(start, len) {
             let mut shard = self.shard(page).lock();
@@ -162,7 +156,7 @@ impl Store {
     /// Reads `len` bytes at byte `start` of the device. `take` gets the bytes in order.
     ///
     /// COST: a lock and a look-up per page.
-    pub(crate) fn read(&self, start: u64, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), NoPower> {
+    fn read(&self, start: u64, len: usize, mut take: impl FnMut(&[u8])) -> Result<(), NoPower> {
         const ZEROES: &[u8; PAGE_SIZE] = &[0; PAGE_SIZE];
         for (page, part) in parts(start, len) {
             let shard = self.shard(page).lock();
@@ -196,7 +190,7 @@ impl Store {
     }
 
     /// Makes `len` bytes from byte `start` read as zeroes, durably, and gives their memory back.
-    pub(crate) fn zero(&self, start: u64, len: u64) -> Result<(), NoPower> {
+    fn zero(&self, start: u64, len: u64) -> Result<(), NoPower> {
         let (first, end) = (start / PAGE_SIZE as u64, (start + len).div_ceil(PAGE_SIZE as u64));
         // Neighbouring pages lie in different shards, so the first ones lead to every shard once.
         for page in (first..end).take(NR_SHARDS) {
@@ -213,7 +207,7 @@ impl Store {
     ///
     /// A flush that succeeds has found all shards with power. A power loss marks each shard in the hold that drops the
     /// shard's cached content, so the flush finds out here about a loss meanwhile.
-    pub(crate) fn flush(&self) -> Result<(), NoPower> {
+    fn flush(&self) -> Result<(), NoPower> {
         for shard in &self.shards {
             let mut shard = shard.lock();
             if !shard.is_powered {
@@ -277,7 +271,7 @@ impl Store {
     }
 
     /// Writes a line of totals.
-    pub(crate) fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+    pub(super) fn show(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         let (mut pages, mut dirty) = (0, 0);
         for shard in &self.shards {
             let shard = shard.lock();

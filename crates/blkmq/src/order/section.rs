@@ -12,7 +12,7 @@ use blkmq_sync::liveness::Told;
 use blkmq_sync::stack::Chain;
 
 /// The scheduler under its lock. Made and ended by [`Domain::enter`] alone.
-pub(crate) struct Section<'q, 's> {
+pub(super) struct Section<'q, 's> {
     pub(super) q: &'q RequestQueue,
     pub(super) member: &'q Member,
     pub(super) domain: &'s Domain,
@@ -38,7 +38,7 @@ impl Domain {
     /// there is a meter. At the end a load of the queue's word and three of the counts, which are written only if they
     /// have changed.
     #[inline]
-    pub(crate) fn enter<'q, R>(
+    pub(super) fn enter<'q, R>(
         &self,
         q: &'q RequestQueue,
         member: &'q Member,

@@ -33,7 +33,7 @@ impl Runner {
     ///
     /// COST: per run of one class and hardware queue, a read-modify-write of a tag word and a fence; per request, its
     /// slot and this thread's own lines.
-    pub(crate) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
+    pub(super) fn bypass(&mut self, starting: &Starting<'_>, mapping: &Mapping, plug: &mut RqList) -> u64 {
         let q = starting.q;
         let mut entered = 0;
         while let Some(gate) = q.gate() {

@@ -9,7 +9,7 @@ use blkmq_sync::liveness::Told;
 
 impl Runner {
     /// Chooses up to `bound` requests and makes them ready.
-    pub(crate) fn dispatch(&mut self, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
+    pub(super) fn dispatch(&mut self, q: &RequestQueue, now: Time, bound: usize) -> Dispatched {
         if q.settings.has_scheduler() {
             return q.settings.locking().dispatch(self, q, now, bound);
         }

@@ -67,7 +67,7 @@ impl Runner {
     /// Polls, completes and runs once: all that a thread with time to spare owes the queue. Does nothing while the
     /// queue is quiesced. `hctxs` names this thread's hardware queues. `hctxs` is called inside the queue, where the
     /// layout cannot change.
-    pub(crate) fn drive<I>(&mut self, q: &RequestQueue, hctxs: impl FnOnce(Layout) -> I, now: Time)
+    pub(super) fn drive<I>(&mut self, q: &RequestQueue, hctxs: impl FnOnce(Layout) -> I, now: Time)
     where
         I: Iterator<Item = u16> + Clone,
     {

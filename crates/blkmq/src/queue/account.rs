@@ -140,7 +140,7 @@ fn get(cell: &AtomicU64) -> u64 {
 }
 
 impl Counters {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(Line::new("submitter.counters", Cells::default()))
     }
 
@@ -195,7 +195,7 @@ impl Counters {
     }
 
     /// This thread has waited `ns` nanoseconds for the scheduler's lock.
-    pub(crate) fn waited(&self, ns: u64) {
+    pub(super) fn waited(&self, ns: u64) {
         add(&self.0.contended, 1);
         add(&self.0.lock_wait_ns, ns);
     }
@@ -246,7 +246,7 @@ impl Counters {
     }
 
     /// This thread is at the scheduler.
-    pub(crate) fn held(&self) {
+    pub(super) fn held(&self) {
         add(&self.0.holds, 1);
     }
 
@@ -255,7 +255,7 @@ impl Counters {
         add(&self.0.trylock_failed, 1);
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> Stats {
         Stats {
             entered: get(&self.0.entered),
             completed: get(&self.0.completed),

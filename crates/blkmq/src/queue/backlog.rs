@@ -109,7 +109,7 @@ impl Default for Backlog {
 }
 
 impl Backlog {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         let nobody = [0; MAX_MEMBERS / 64];
         Self {
             members: Vec::new(),
@@ -124,7 +124,7 @@ impl Backlog {
     }
 
     /// Makes room for what a member leaves. Called when it joins.
-    pub(crate) fn reserve(&mut self, member: u16) {
+    pub(super) fn reserve(&mut self, member: u16) {
         let len = self.members.len().max(usize::from(member) + 1);
         self.members.resize_with(len, Waiting::default);
     }

@@ -35,7 +35,7 @@ pub(crate) struct Clients {
 impl Clients {
     /// Called when a submitter begins to serve a client. Returns the client's id, which holds until the last of its
     /// submitters leaves.
-    pub(crate) fn join(&mut self, client: &Client) -> ClientId {
+    pub(super) fn join(&mut self, client: &Client) -> ClientId {
         if let Some(&id) = self.ids.get(client) {
             self.places[id.place()].nr_submitters += 1;
             return id;
@@ -58,7 +58,7 @@ impl Clients {
 
     /// Called when a submitter that served this client leaves. Nothing that it asked for is outstanding, so no
     /// scheduler has the id of a client that is gone.
-    pub(crate) fn leave(&mut self, id: ClientId) {
+    pub(super) fn leave(&mut self, id: ClientId) {
         let place = &mut self.places[id.place()];
         debug_assert_eq!(ClientId::new(id.place(), place.times), id, "the client is known while a submitter serves it");
         place.nr_submitters -= 1;

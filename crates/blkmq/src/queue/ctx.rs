@@ -12,7 +12,7 @@ use blkmq_sync::{Line, Mutex};
 pub(crate) struct SwCtx(Line<Mutex<[RqList; HctxType::COUNT]>>);
 
 impl SwCtx {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(Line::new("ctx.lists", Mutex::new([RqList::new(), RqList::new(), RqList::new()])))
     }
 

@@ -80,7 +80,7 @@ impl HwCtx {
     }
 
     /// How many requests polls brought. The count wraps.
-    pub(crate) fn nr_brought(&self) -> u32 {
+    pub(super) fn nr_brought(&self) -> u32 {
         self.nr_brought.load(Ordering::Relaxed)
     }
 

@@ -16,7 +16,7 @@ pub(crate) struct Hold {
     pub(crate) scheduler: Option<Box<dyn Scheduler>>,
     /// Requests in the scheduler, by the hardware queue that they will go to; `elsewhere` counts those for another
     /// hardware queue than the first.
-    pub(crate) queued: Vec<u32>,
+    queued: Vec<u32>,
     pub(crate) elsewhere: u32,
     /// A hardware queue, and a lower bound of how many more of its requests have room, as long as this hold goes on.
     pub(crate) room: (u16, u32),
@@ -40,7 +40,7 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         Self {
             scheduler: None,
             queued: Vec::new(),
@@ -58,7 +58,7 @@ impl Hold {
     }
 
     /// Puts a scheduler in place, or none. Nothing is in flight, or nothing has begun.
-    pub(crate) fn install(&mut self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>) {
+    pub(super) fn install(&mut self, q: &RequestQueue, scheduler: Option<Box<dyn Scheduler>>) {
         debug_assert!(!self.has_waiting(), "a scheduler is replaced only when nothing waits");
         *self = Self {
             scheduler,
@@ -89,7 +89,7 @@ impl Hold {
     }
 
     /// Makes room for what a member leaves. Called when it joins.
-    pub(crate) fn reserve(&mut self, member: u16) {
+    pub(super) fn reserve(&mut self, member: u16) {
         self.backlog.reserve(member);
     }
 

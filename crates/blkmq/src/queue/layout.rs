@@ -32,7 +32,7 @@ impl Layout {
         Self { nr: [topology.default_queues, topology.read_queues, topology.poll_queues] }
     }
 
-    pub(crate) const fn pack(self) -> u64 {
+    pub(super) const fn pack(self) -> u64 {
         self.nr[0] as u64 | (self.nr[1] as u64) << 16 | (self.nr[2] as u64) << 32
     }
 
@@ -46,7 +46,7 @@ impl Layout {
     }
 
     /// The type that a request goes to. A type without queues falls back to the default.
-    pub(crate) const fn kind(self, op: Op, flags: Flags) -> HctxType {
+    const fn kind(self, op: Op, flags: Flags) -> HctxType {
         if flags.polled && self.nr[HctxType::Poll as usize] > 0 {
             HctxType::Poll
         } else if matches!(op, Op::Read) && !flags.polled && self.nr[HctxType::Read as usize] > 0 {
@@ -57,7 +57,7 @@ impl Layout {
     }
 
     /// The hardware queue of a type that a member's requests go to.
-    pub(crate) const fn hctx(self, kind: HctxType, member: u16) -> u16 {
+    const fn hctx(self, kind: HctxType, member: u16) -> u16 {
         // Member 0 is the queue itself, so the first submitter is number 1.
         let place = member.wrapping_sub(1);
         match kind {

@@ -95,7 +95,7 @@ impl Locking {
         }
     }
 
-    pub(crate) const fn index(self) -> u32 {
+    pub(super) const fn index(self) -> u32 {
         match self {
             Self::Single => 0,
             Self::Batch => 1,

@@ -87,7 +87,7 @@ impl Members {
     }
 
     /// Takes an entry for a thread; returns `None` if there are none left. Called under the control lock.
-    pub(crate) fn join(&self) -> Option<u16> {
+    pub(super) fn join(&self) -> Option<u16> {
         for (index, entry) in self.entries.iter().enumerate() {
             let member = entry.get_or_init(|| Box::new(Member::new()));
             // Relaxed: the control lock orders joining and leaving.
@@ -106,7 +106,7 @@ impl Members {
     }
 
     /// Gives an entry back. Called under the control lock, when the thread has nothing outstanding.
-    pub(crate) fn leave(&self, index: u16) {
+    pub(super) fn leave(&self, index: u16) {
         self.get(index).taken.store(false, Ordering::Relaxed);
     }
 

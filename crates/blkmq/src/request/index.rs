@@ -7,7 +7,7 @@ pub(crate) const FLUSH_POOL: u16 = 0;
 
 /// The address of a slot: its pool in the upper half, its place there in the lower half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct SlotIndex(pub(crate) u32);
+pub(crate) struct SlotIndex(pub(super) u32);
 
 /// The address of no slot.
 pub(crate) const NIL: SlotIndex = SlotIndex(u32::MAX);
@@ -29,7 +29,7 @@ impl SlotIndex {
         RqId((generation as u64) << 32 | self.0 as u64)
     }
 
-    pub(crate) const fn of(id: RqId) -> Self {
+    pub(super) const fn of(id: RqId) -> Self {
         Self(id.0 as u32)
     }
 }

@@ -136,7 +136,7 @@ impl Slots {
 
     /// The slot at an address. COST: one dependent load beside the slot's own line.
     #[inline]
-    pub(crate) fn slot(&self, index: SlotIndex) -> &Slot {
+    pub(super) fn slot(&self, index: SlotIndex) -> &Slot {
         let pool = self.pools[usize::from(index.pool())].get().expect("an address names a pool that was made");
         &pool[usize::from(index.slot())]
     }
@@ -155,7 +155,7 @@ impl Slots {
 
     /// The link of the stack that a request is on.
     #[inline]
-    pub(crate) fn link(&self, index: u32) -> &AtomicU32 {
+    pub(super) fn link(&self, index: u32) -> &AtomicU32 {
         &self.slot(SlotIndex(index)).link
     }
 

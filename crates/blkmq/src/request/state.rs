@@ -79,7 +79,7 @@ impl Place {
 /// What became of a completion that met the timeout scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Late {
+pub(super) enum Late {
     /// The completer takes the request.
     Taken,
     /// The timeout scan has the request and will complete it with the driver's status.
@@ -91,7 +91,7 @@ pub(crate) enum Late {
 /// What the timeout scan finds when it is done with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum TimeoutVerdict {
+pub(super) enum TimeoutVerdict {
     /// The request goes on waiting for the driver.
     StillIssued,
     /// The scan owns the request now and must complete it with this status.
@@ -117,7 +117,7 @@ const fn pack_lent(generation: u32, place: Place, is_lent: bool) -> u64 {
 }
 
 impl State {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(AtomicU64::new(pack(0, Place::Free)))
     }
 
@@ -134,7 +134,7 @@ impl State {
     }
 
     #[inline]
-    pub(crate) fn generation(&self) -> u32 {
+    pub(super) fn generation(&self) -> u32 {
         (self.word().load(Ordering::Relaxed) >> GENERATION_SHIFT) as u32
     }
 
@@ -146,7 +146,7 @@ impl State {
     /// The owner moves the request between places that have one possible taker. Lists, locks and stacks publish the
     /// move; the word only tells where to look.
     #[inline]
-    pub(crate) fn rest_at(&self, place: Place) {
+    pub(super) fn rest_at(&self, place: Place) {
         debug_assert!(!matches!(place, Place::Issued | Place::Free), "these places have transitions of their own");
         let word = pack(self.generation(), place);
         self.word().store(word, Ordering::Relaxed);
@@ -154,7 +154,7 @@ impl State {
 
     /// The owner ends the operation. From here on the operation's ids are stale.
     #[inline]
-    pub(crate) fn free(&self) {
+    pub(super) fn free(&self) {
         let step = u32::from(kept("slot.generation"));
         let word = pack(self.generation().wrapping_add(step), Place::Free);
         self.word().store(word, Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl State {
 
     /// The owner gives the request to the driver, or lends it.
     #[inline]
-    pub(crate) fn issue(&self, is_lent: bool) {
+    pub(super) fn issue(&self, is_lent: bool) {
         // ORDERING: Release publishes the request's body to the thread that completes it; pairs with the Acquire in
         // `complete` and `begin_timeout`.
         let word = pack_lent(self.generation(), Place::Issued, is_lent);
@@ -182,7 +182,7 @@ impl State {
 
     /// Whether the driver has the request, also while the timeout scan is asking about it. This is a racy look, for
     /// counts.
-    pub(crate) fn is_with_driver(&self, generation: u32) -> bool {
+    pub(super) fn is_with_driver(&self, generation: u32) -> bool {
         let (now, place) = self.look();
         now == generation && matches!(place, Place::Issued | Place::TimingOut)
     }
@@ -190,7 +190,7 @@ impl State {
     /// A request leaves the scheduler. Only the holder of the scheduler calls this, so load and store suffice. Returns
     /// false if the scheduler named a request that it does not have.
     #[must_use]
-    pub(crate) fn leave_scheduler(&self, generation: u32) -> bool {
+    pub(super) fn leave_scheduler(&self, generation: u32) -> bool {
         let has = self.word().load(Ordering::Relaxed) == pack(generation, Place::Scheduler);
         if has {
             self.word().store(pack(generation, Place::Held), Ordering::Relaxed);
@@ -199,7 +199,7 @@ impl State {
     }
 
     /// The driver completes the request. `is_lent`: the driver has a loan of it.
-    pub(crate) fn complete(&self, generation: u32, status: Status, is_lent: bool) -> Late {
+    pub(super) fn complete(&self, generation: u32, status: Status, is_lent: bool) -> Late {
         let issued = pack_lent(generation, Place::Issued, is_lent);
         // ORDERING: Acquire sees the body that `issue` published. Release orders nothing here that the completion stack
         // does not order again, but on failure below `end_timeout` must see the driver's writes to the buffers.
@@ -253,7 +253,7 @@ impl State {
 
     /// The timeout scan is done. `expired`: the driver gave the request up, and no completion of it will come. A
     /// request that is lent cannot be given up.
-    pub(crate) fn end_timeout(&self, generation: u32, expired: bool) -> TimeoutVerdict {
+    pub(super) fn end_timeout(&self, generation: u32, expired: bool) -> TimeoutVerdict {
         let is_lent = self.is_lent();
         let expired = expired && !is_lent;
         let next = if expired { pack(generation, Place::Held) } else { pack_lent(generation, Place::Issued, is_lent) };
@@ -276,7 +276,7 @@ impl State {
 pub(crate) struct Deadline(AtomicU64);
 
 impl Deadline {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(AtomicU64::new(u64::MAX))
     }
 

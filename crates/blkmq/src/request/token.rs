@@ -171,7 +171,7 @@ impl<'q> Request<'q> {
     }
 
     #[inline]
-    pub(crate) fn slot(&self) -> &'q Slot {
+    pub(super) fn slot(&self) -> &'q Slot {
         self.slot
     }
 

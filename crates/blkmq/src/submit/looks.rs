@@ -90,7 +90,7 @@ impl Default for Looks {
 
 impl Looks {
     /// A wait begins.
-    pub(crate) fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.wait = None;
     }
 
@@ -99,7 +99,7 @@ impl Looks {
     /// false, the caller sleeps.
     ///
     /// COST: a clock reading, and for the caller a load of a line that the polling threads write.
-    pub(crate) fn again(&mut self, brought: u32) -> bool {
+    pub(super) fn again(&mut self, brought: u32) -> bool {
         self.again_at(Moment { time: self.clock.now(), brought })
     }
 
@@ -114,14 +114,14 @@ impl Looks {
     ///
     /// COST: a clock reading and a load of a line that the polling threads write; neither of them if the wait was over
     /// at once.
-    pub(crate) fn end(&mut self, brought: impl FnOnce() -> u32) {
+    pub(super) fn end(&mut self, brought: impl FnOnce() -> u32) {
         if self.wait.is_some() {
             self.end_at(Moment { time: self.clock.now(), brought: brought() });
         }
     }
 
     /// Called when the wait is over and nothing has come.
-    pub(crate) fn give_up(&mut self) {
+    pub(super) fn give_up(&mut self) {
         self.was_short &= self.wait.is_none();
     }
 

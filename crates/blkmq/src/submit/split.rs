@@ -8,19 +8,19 @@ use crate::request::limits::{Limits, SECTOR_SIZE};
 
 /// The part of an operation that one request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) sector: u64,
-    pub(crate) nr_sectors: u32,
+pub(super) struct Piece {
+    pub(super) sector: u64,
+    pub(super) nr_sectors: u32,
     /// Where its data begins in the operation's buffers, in bytes.
-    pub(crate) offset: usize,
-    pub(crate) nr_segments: u16,
+    pub(super) offset: usize,
+    pub(super) nr_segments: u16,
 }
 
 /// The limits of most operations, worked out once. Such an operation is a read or write of one buffer, and becomes one
 /// request of one segment.
 #[derive(Debug)]
-pub(crate) struct Whole {
-    pub(crate) capacity: u64,
+pub(super) struct Whole {
+    pub(super) capacity: u64,
     /// Sectors: the bits that are not set in a multiple of the logical block size.
     unaligned: u64,
     most: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    pub(crate) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &Limits) -> Self {
         let sector_size = SECTOR_SIZE as u64;
         let segment = u64::from(limits.max_segment_size) / sector_size;
         let boundary = u64::from(limits.boundary_sectors);
@@ -47,7 +47,7 @@ impl Whole {
     /// The one piece of an operation. `None` unless the operation is of this kind, passes [`Limits::check`], has the
     /// buffer that it needs, and needs nothing of the flush machine.
     #[inline]
-    pub(crate) fn piece(&self, bio: &Bio) -> Option<Piece> {
+    pub(super) fn piece(&self, bio: &Bio) -> Option<Piece> {
         let Bio { op: Op::Read | Op::Write, sector, nr_sectors, flags, buffers: Buffers::One(buffer), .. } = bio else {
             return None;
         };
@@ -71,7 +71,7 @@ pub(super) struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    pub(crate) const fn new(limits: &'a Limits, bio: &'a Bio) -> Self {
+    pub(super) const fn new(limits: &'a Limits, bio: &'a Bio) -> Self {
         Self { limits, bio, done: 0 }
     }
 
@@ -139,7 +139,7 @@ impl Iterator for Pieces<'_> {
 
 /// How many requests an operation needs. Stops counting at one above `most`, because an operation without data may be
 /// as large as the device.
-pub(crate) fn count(limits: &Limits, bio: &Bio, most: usize) -> usize {
+pub(super) fn count(limits: &Limits, bio: &Bio, most: usize) -> usize {
     Pieces::new(limits, bio).take(most + 1).count()
 }
 

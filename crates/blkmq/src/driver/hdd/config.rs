@@ -108,7 +108,7 @@ impl std::str::FromStr for Config {
 }
 
 impl Config {
-    pub(crate) fn from_values(values: &Values) -> Result<Self, String> {
+    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, String> {
         let config = Self {
             hw_queue_depth: values.number("hw_queue_depth"),
             bs: values.number("bs"),

@@ -143,7 +143,7 @@ impl std::str::FromStr for Config {
 }
 
 impl Config {
-    pub(crate) fn from_values(values: &Values) -> Result<Self, String> {
+    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, String> {
         let fault = |name| match values.get(name) {
             Some(Value::Fault(fault)) => Some(fault),
             _ => None,

@@ -41,7 +41,7 @@ impl fmt::Debug for Values<'_> {
 
 impl Values<'_> {
     /// Reads `name=value,name=value`; `None` leaves everything at its default.
-    pub(crate) fn parse(parameters: &'static [Parameter], text: Option<&str>) -> Result<Self, String> {
+    pub(in crate::driver) fn parse(parameters: &'static [Parameter], text: Option<&str>) -> Result<Self, String> {
         let mut values = Self { parameters, given: vec![None; parameters.len()], tell: &|_| () };
         let mut words = text.into_iter().flat_map(|text| text.split(',')).peekable();
         while let Some(word) = words.next() {
@@ -113,7 +113,7 @@ impl Values<'_> {
     }
 
     /// The size of a device in bytes, from `size` or, in its place, `gb`.
-    pub(crate) fn size(&self) -> Result<u64, String> {
+    pub(in crate::driver) fn size(&self) -> Result<u64, String> {
         match (self.is_given("size"), self.is_given("gb")) {
             (true, true) => Err("give size or gb, not both".to_owned()),
             (true, false) => Ok(self.number("size")),

@@ -164,7 +164,7 @@ impl std::str::FromStr for Config {
 }
 
 impl Config {
-    pub(crate) fn from_values(values: &Values) -> Result<Self, String> {
+    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, String> {
         let rate = |name| values.number::<u64>(name) * 1_000_000;
         let config = Self {
             submit_queues: values.number("submit_queues"),

@@ -48,7 +48,7 @@ impl std::str::FromStr for Accounting {
 pub(crate) struct Account {
     pub(crate) gauge: Gauge,
     pub(super) is_shared: bool,
-    pub(crate) ranges: Ranges,
+    pub(in crate::queue) ranges: Ranges,
 }
 
 /// How a request of the queue that enters now is counted, as far as its sectors do not matter.

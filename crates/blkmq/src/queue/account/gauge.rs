@@ -30,7 +30,7 @@ struct Shared {
 }
 
 impl Gauge {
-    pub(crate) fn new(now: Time) -> Self {
+    pub(super) fn new(now: Time) -> Self {
         let shared = Shared { stamp: AtomicU64::new(0), ticks: AtomicU64::new(0), in_flight: AtomicU64::new(0) };
         let gauge = Self(Line::new("queue.gauge", shared));
         gauge.reset(now);
@@ -93,7 +93,7 @@ impl Gauge {
     /// statistics are on, this counts the busy time up to now; otherwise a long request would show none until it ends.
     /// While they are off it does not: what seems to be in flight may be requests that are about to say that they do
     /// not count, and the stamp may be old.
-    pub(crate) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
+    pub(super) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
         if in_flight > 0 && is_on {
             self.advance(now, || true);
         }
@@ -104,7 +104,7 @@ impl Gauge {
 
 /// Operations that entered and are not gone, by the counts of the threads, which are read one after the other. A look
 /// while requests move may miss the beginning of a request whose end it sees. So the difference is held at zero.
-pub(crate) fn in_flight(entered: impl Iterator<Item = u64>, gone: impl Iterator<Item = u64>) -> u64 {
+pub(super) fn in_flight(entered: impl Iterator<Item = u64>, gone: impl Iterator<Item = u64>) -> u64 {
     // First those that are gone: a request that moves between the two sums then counts as in flight.
     let gone = gone.fold(0_u64, u64::wrapping_add);
     let entered = entered.fold(0_u64, u64::wrapping_add);

@@ -78,7 +78,7 @@ struct Bound {
 /// The ranges change only while the queue is frozen, drained and quiesced: no request has a place then, and no thread
 /// looks one up or counts.
 #[derive(Debug)]
-pub(crate) struct Ranges {
+pub(in crate::queue) struct Ranges {
     /// The ranges by place.
     named: Mutex<Vec<Option<SectorRange>>>,
     /// The ranges in the order of their sectors; the first `len` are in use.
@@ -88,7 +88,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             named: Mutex::new(Vec::new()),
             bounds: (0..MAX_RANGES).map(|_| Bound::default()).collect(),
@@ -101,23 +101,23 @@ impl Ranges {
     ///
     /// COST: one load of a line that is written when the ranges change.
     #[inline]
-    pub(crate) fn any(&self) -> bool {
+    pub(super) fn any(&self) -> bool {
         self.len.load(Ordering::Relaxed) > 0
     }
 
     /// Whether the queue ever had a range, so that threads need sums for it.
-    pub(crate) fn ever(&self) -> bool {
+    pub(in crate::queue) fn ever(&self) -> bool {
         self.gauges.get().is_some()
     }
 
-    pub(crate) fn gauge(&self, place: usize) -> &Gauge {
+    pub(super) fn gauge(&self, place: usize) -> &Gauge {
         &self.gauges.get().expect("gauges are made before a range has a place")[place]
     }
 
     /// The place of the range in which a sector lies.
     ///
     /// COST: a search by halves over the ranges.
-    pub(crate) fn find(&self, sector: u64) -> Option<usize> {
+    pub(super) fn find(&self, sector: u64) -> Option<usize> {
         let bounds = &self.bounds[..self.len.load(Ordering::Relaxed)];
         let behind = bounds.partition_point(|bound| bound.first.load(Ordering::Relaxed) <= sector);
         let bound = &bounds[behind.checked_sub(1)?];

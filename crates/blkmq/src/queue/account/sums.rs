@@ -10,7 +10,7 @@ use blkmq_sync::atomic::{AtomicU64, Ordering};
 /// The kinds of operations that are counted apart, in the order of the kernel's groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-pub(crate) enum Group {
+pub(super) enum Group {
     Read,
     Write,
     Discard,
@@ -21,7 +21,7 @@ impl Group {
     const COUNT: usize = 4;
 
     /// An operation that only flushes counts as a write. The queue's own flushes are not counted here.
-    pub(crate) const fn of(op: Op) -> Self {
+    pub(super) const fn of(op: Op) -> Self {
         match op {
             Op::Read => Self::Read,
             Op::Write | Op::WriteZeroes | Op::Flush => Self::Write,
@@ -52,7 +52,7 @@ struct Cells {
 }
 
 impl Sums {
-    pub(crate) fn new() -> Self {
+    pub(in crate::queue) fn new() -> Self {
         Self(Line::new("submitter.sums", Cells::default()))
     }
 
@@ -61,7 +61,7 @@ impl Sums {
     }
 
     /// Operations enter a range.
-    pub(crate) fn entered(&self, operations: u64) {
+    pub(super) fn entered(&self, operations: u64) {
         let entered = get(&self.0.entered).wrapping_add(operations);
         // ORDERING: Release pairs with the Acquire in `nr_entered`; see `Counters::entered`.
         self.0.entered.store(entered, Ordering::Release);
@@ -73,7 +73,7 @@ impl Sums {
     }
 
     /// Operations that entered joined a request.
-    pub(crate) fn merged(&self, group: Group, operations: u64) {
+    pub(super) fn merged(&self, group: Group, operations: u64) {
         add(&self.group(group).merges, operations);
     }
 
@@ -86,7 +86,7 @@ impl Sums {
     ///
     /// COST: three loads and stores of the thread's own line.
     #[inline]
-    pub(crate) fn ended(&self, group: Group, requests: u64, sectors: u64, ns: u64) {
+    pub(super) fn ended(&self, group: Group, requests: u64, sectors: u64, ns: u64) {
         let sums = self.group(group);
         add(&sums.ios, requests);
         add(&sums.sectors, sectors);
@@ -99,7 +99,7 @@ impl Sums {
         cells.chain([&self.0.entered, &self.0.skipped]).for_each(|cell| cell.store(0, Ordering::Relaxed));
     }
 
-    pub(crate) fn nr_entered(&self) -> u64 {
+    pub(super) fn nr_entered(&self) -> u64 {
         // ORDERING: Acquire pairs with the Release in `entered`.
         self.0.entered.load(Ordering::Acquire)
     }
@@ -113,7 +113,7 @@ impl Sums {
 
     /// The sums of all threads. The numbers that come from elsewhere, how much is in flight and the busy time, are left
     /// at zero.
-    pub(crate) fn stat<'a>(all: impl Iterator<Item = &'a Self>) -> Stat {
+    pub(super) fn stat<'a>(all: impl Iterator<Item = &'a Self>) -> Stat {
         let mut sums = [[0_u64; 4]; Group::COUNT];
         for thread in all {
             for (sum, of) in sums.iter_mut().zip(&thread.0.groups) {

@@ -74,7 +74,7 @@ impl Arena {
     }
 
     /// Longest buffer in bytes.
-    pub(crate) const fn most(&self) -> usize {
+    pub(super) const fn most(&self) -> usize {
         self.most
     }
 
