@@ -128,7 +128,7 @@ fn listen(
                 serve(stream, &state, respond);
                 drop(seat);
             };
-            // If there is no thread, the connection is closed. That is answer enough.
+            // If there is no thread, the connection is closed, which is answer enough.
             let _ = thread::Builder::new().name("control client".to_owned()).spawn(talk);
         }
     })?;

@@ -11,8 +11,8 @@ use crate::failure::Failure;
 use crate::machine;
 use crate::target::Time;
 
-/// The file of a report. It is opened before anything is measured, so that a path that cannot be written is refused at
-/// once, and not after the measurement.
+/// The file of a report. The file is opened before anything is measured, so that a path that cannot be written is
+/// refused at once, and not after the measurement.
 #[derive(Debug)]
 pub(crate) struct Page {
     path: PathBuf,

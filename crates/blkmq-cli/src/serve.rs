@@ -346,8 +346,8 @@ fn reload(tls: Option<&Tls>, is_boxed: bool) -> String {
     }
 }
 
-/// What is served, and what to type next. This goes to standard error, because standard output belongs to the program
-/// that starts a server.
+/// What is served, and what to type next. The text goes to standard error, because standard output belongs to the
+/// program that starts a server.
 fn greeting(plan: &Plan, uris: &[Vec<String>], metrics: Option<&str>, control: &Path, held: &str) -> String {
     let mut text = String::new();
     for (export, uris) in plan.exports.iter().zip(uris) {

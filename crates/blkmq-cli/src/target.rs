@@ -159,7 +159,7 @@ impl Pair {
         Ok(Self { knob: knob.to_owned(), values: [a.to_owned(), b.to_owned()], text: text.to_owned() })
     }
 
-    /// The two targets. They differ only in the knob.
+    /// The two targets, which differ only in the knob.
     pub(crate) fn targets(&self, base: &Target) -> [Target; 2] {
         self.values.each_ref().map(|value| {
             let mut target = base.clone();

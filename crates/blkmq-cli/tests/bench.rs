@@ -9,7 +9,7 @@ use blkmq::Locking;
 use run::{printed, refused, temporary};
 use serde_json::Value;
 
-/// A job file with which fio and blkmq can be compared. Its only job has these lines.
+/// A job file with which fio and blkmq can be compared. The only job in the file has these lines.
 fn job(name: &str, lines: &str) -> String {
     temporary(name, format!("[global]\nioengine=null\nbs=4k\nsize=1m\n[j]\n{lines}\n").as_bytes())
 }
@@ -156,8 +156,8 @@ fn the_numbers_of_a_run_fit_together() {
     let clat = &read["clat_ns"];
     assert_eq!(clat["N"], read["total_ios"]);
     let median = number(&clat["percentile"]["50.000000"]);
-    // This does not hold for each latency: a thread that dispatches another thread's request uses the clock reading of
-    // its own batch, and that reading may be older than the request.
+    // Not every single latency is that long: a thread that dispatches another thread's request uses the clock reading
+    // of its own batch, and that reading may be older than the request.
     assert!(median >= 10_000, "the device takes 10 us: {clat}");
     assert!((number(&clat["min"])..=number(&clat["max"])).contains(&median), "{clat}");
     let shares: f64 = ["latency_ns", "latency_us", "latency_ms"]

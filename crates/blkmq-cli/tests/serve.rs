@@ -496,7 +496,7 @@ fn a_file_is_served_by_its_path() {
     assert_eq!(fs::read(&path).unwrap()[4096..8192], [9; 4096]);
     let spec = format!("file,path={disk}");
     let named = format!("again={spec}");
-    // Both can have the file at once, because they only read.
+    // Two servers can have the file at once, because both only read.
     let server = Served::start(&["--device", &spec, "--export", &named, "--read-only"]);
     let also = Served::start(&[disk, "--read-only"]);
     for mut client in [server.connect(""), server.connect("again"), also.connect("")] {

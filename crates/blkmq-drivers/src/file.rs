@@ -105,7 +105,7 @@ pub struct Config {
     pub lock_timeout: Duration,
     /// Hardware queues, 1 to [`MAX_HW_QUEUES`].
     pub queues: u16,
-    /// Polled hardware queues in addition; at most [`MAX_HW_QUEUES`] in all. They need direct I/O.
+    /// Polled hardware queues in addition; at most [`MAX_HW_QUEUES`] in all. Polled hardware queues need direct I/O.
     pub poll_queues: u16,
     /// Tags of each hardware queue, 1 to 4096.
     pub depth: u16,

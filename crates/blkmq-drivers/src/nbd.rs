@@ -3,8 +3,8 @@
 //! The requests of a batch go to the server in one system call, and each receive takes all replies that are there. A
 //! connection breaks when the server closes it or breaks the protocol, or when a request has taken longer than the
 //! queue's `io_timeout`. Then the device connects again, for as long as it is open. It is not known which of the
-//! unanswered requests the server has done. They are sent once more if the server is back within `reconnect_delay`.
-//! Otherwise they fail, and so do all requests that come while the server is away.
+//! unanswered requests the server has done. The device sends all of them once more if the server is back within
+//! `reconnect_delay`. Otherwise they fail, and so do all requests that come while the server is away.
 //!
 //! A server that answers a request with `ESHUTDOWN` is about to end. The device then sends it no more requests, waits
 //! for the answers to the requests that it has (up to half of `reconnect_delay`), tells it that the client leaves, and
@@ -36,7 +36,7 @@ use crate::HW_QUEUE_DEPTH;
 
 /// The longest discard, and the longest zeroing, in sectors. The 32 bits of a length hold far more.
 const MAX_RANGE_SECTORS: u32 = 1 << 21;
-/// The most pieces of memory in one request. They are copied to and from the socket's buffers.
+/// The most pieces of memory in one request. The driver copies the pieces to and from the socket's buffers.
 const MAX_SEGMENTS: u16 = 256;
 
 /// The parameters of the device.
@@ -82,7 +82,7 @@ pub struct Config {
     /// server is back. With 0 they fail at once. If a request was sent to several servers and none answered, the time
     /// counts from the moment when the first of them went away.
     ///
-    /// A server may continue with what a closed connection had asked for. It may then do such a write after the
+    /// A server may continue with what a closed connection had asked for. The server may then do such a write after the
     /// repetition of the write, and after a later write to the same place. Servers that end, or that finish their
     /// requests before they accept connections again, do not do that.
     pub reconnect_delay: Duration,

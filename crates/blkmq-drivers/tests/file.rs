@@ -53,7 +53,7 @@ fn queue(spec: &str, scheduler: &str, locking: Locking) -> Arc<RequestQueue> {
     q.build().expect("the device makes sense")
 }
 
-/// A driver in front of a device that another driver uses too. That is not allowed.
+/// A driver in front of a device that another driver uses too, which is not allowed.
 #[derive(Debug)]
 struct Sharing(Arc<File>);
 

@@ -223,7 +223,7 @@ fn pretend(mut stream: UnixStream, answer: fn(u64) -> Vec<u8>) {
     while stream.read(&mut bytes).is_ok_and(|len| len > 0) {}
 }
 
-/// A reply without an error. Its magic number is wrong unless `wrong` is 0.
+/// A reply without an error, whose magic number is wrong unless `wrong` is 0.
 fn reply(wrong: u32, cookie: u64) -> Vec<u8> {
     [&(SIMPLE_REPLY_MAGIC ^ wrong).to_be_bytes()[..], &[0; 4], &cookie.to_be_bytes()].concat()
 }

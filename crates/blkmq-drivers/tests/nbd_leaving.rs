@@ -54,11 +54,11 @@ fn outcome(done: &Completion) -> (Status, u8) {
 
 /// What a client does on a connection.
 enum Deed {
-    /// It reads a block through the connection with this descriptor.
+    /// The server reads a block through the connection with this descriptor.
     Read { block: u64, cookie: [u8; 8], stream: UnixStream, over: RawFd },
-    /// It says that it leaves.
+    /// The server says that it leaves.
     Leaves,
-    /// It closes the connection without saying that it leaves.
+    /// The server closes the connection without saying that it leaves.
     Breaks,
 }
 

@@ -312,7 +312,7 @@ fn a_server_that_goes_again_before_all_are_connected_is_no_server() {
         let first = [accept(SIZE), accept(SIZE)];
         opened.recv().unwrap();
         drop(first);
-        // It speaks to the first hardware queue, and is gone before it has spoken to the second.
+        // The server speaks to the first hardware queue, and is gone before it has spoken to the second.
         let first = accept(2 * SIZE);
         drop((listener.accept().unwrap(), first));
         let answer = |mut stream: UnixStream| {

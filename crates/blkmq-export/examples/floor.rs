@@ -1,7 +1,7 @@
 //! The least that an NBD server does: a thread that sleeps until something comes, one receive and one send for
-//! everything that came, and no device. It is made from the parts of the protocol that need no socket. `floor SOCKET`
-//! serves a GiB of zeroes that forgets what is written. `scripts/servers` measures it beside other servers, to show
-//! what remains when the server itself costs nothing. Without an argument the program answers one read of its own.
+//! everything that came, and no device. The example is made from the parts of the protocol that need no socket. `floor
+//! SOCKET` serves a GiB of zeroes that forgets what is written. `scripts/servers` measures it beside other servers, to
+//! show what remains when the server itself costs nothing. Without an argument the program answers one read of its own.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -148,8 +148,8 @@ fn try_it() -> Outcome<()> {
     client.read_exact(&mut [0; 18])?;
     let option = [&OPTION_MAGIC.to_be_bytes()[..], &options::GO.to_be_bytes(), &6_u32.to_be_bytes(), &[0; 6]].concat();
     client.write_all(&[&3_u32.to_be_bytes()[..], &option].concat())?;
-    // Each answer has a head of 20 bytes. Its last four bytes give the length of the rest. The answer of type 1 is the
-    // last.
+    // Each answer has a head of 20 bytes, whose last four bytes give the length of the rest. The answer of type 1 is
+    // the last.
     let mut head = [0; 20];
     while head[12..16] != [0, 0, 0, 1] {
         client.read_exact(&mut head)?;

@@ -30,8 +30,8 @@ pub struct Permit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// The name in a certificate that was verified: the common name of its subject, or if it has none, the first of its
-    /// alternative names that is text. It is compared whole. Every authority that the server trusts can give out every
-    /// name.
+    /// alternative names that is text. The name is compared whole. Every authority that the server trusts can give out
+    /// every name.
     Certificate(String),
     /// The user, by number, of the process at the other end of a Unix socket, at the time when the process connected.
     User(u32),

@@ -7,8 +7,8 @@
 //!
 //! No connection waits for another while it keeps memory that it cannot release. So all waiting ends:
 //!
-//! - A read is given memory for all of its data before it begins, or none. It holds this memory until its client has
-//!   read the reply. A client that does not read is disconnected in the end.
+//! - A read is given memory for all of its data before it begins, or none. The read holds this memory until its client
+//!   has read the reply. A client that does not read is disconnected in the end.
 //! - A write is given memory one piece at a time, and each piece is written when it has arrived. The connection's own
 //!   part is large enough for a piece. So a write that is half received never holds memory that other connections wait
 //!   for.
@@ -86,8 +86,8 @@ impl Budget {
         self.own
     }
 
-    /// The longest request, in bytes, that certainly gets its memory in the end. Its buffers take up to twice as much
-    /// memory.
+    /// The longest request, in bytes, that certainly gets its memory in the end. The buffers of a request take up to
+    /// twice as much memory.
     pub(crate) fn longest(&self) -> usize {
         (self.own + self.common) / 2
     }

@@ -12,8 +12,8 @@ use crate::errors::{ErrorMeter, Errors};
 use crate::latency::{Latencies, Meter, add};
 use crate::listener::Source;
 
-/// Connections that may negotiate at a time. They have places of their own, because it is not known whether a
-/// connection becomes a client before it has chosen an export.
+/// Connections that may negotiate at a time. Such connections have places of their own, because it is not known whether
+/// a connection becomes a client before it has chosen an export.
 const MAX_NEGOTIATING: usize = 128;
 /// How many connections of one source may negotiate at a time.
 const MAX_OF_SOURCE: usize = 64;

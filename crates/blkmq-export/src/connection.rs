@@ -54,7 +54,7 @@ pub(crate) enum Ending {
     Broken(Fault),
     /// The client asked for TLS, and the handshake failed.
     Handshake(Fault),
-    /// The client was refused an export. That was logged already, and the protocol has no reply that refuses the
+    /// The client was refused an export. The refusal was logged already, and the protocol has no reply that refuses the
     /// export.
     Refused,
     /// The negotiation broke the protocol.

@@ -18,7 +18,7 @@ pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
 pub struct Export {
     /// The name that clients ask for, at most 4096 bytes. The default export has an empty name.
     pub name: String,
-    /// A description for people, at most 4096 bytes. It may be empty.
+    /// A description for people, at most 4096 bytes, which may be empty.
     pub description: String,
     /// Whether nothing can be written.
     pub read_only: bool,
@@ -26,7 +26,7 @@ pub struct Export {
     pub queue: Arc<RequestQueue>,
     /// The share of each connection relative to the queue's other clients, 1 to 1000.
     pub weight: u16,
-    /// The priority of the operations of the connections. Its level is from 0 to 7.
+    /// The priority of the operations of the connections, at a level from 0 to 7.
     pub priority: IoPriority,
     /// The clients that may use the export. `None`: all may. A server whose clients have to show certificates does not
     /// start unless each of its exports has a list.
@@ -165,8 +165,8 @@ impl Export {
         }
     }
 
-    /// The queue's client for a connection. It has the name in the client's certificate, or else the name of the
-    /// export. `None` if the client may not use this export.
+    /// The queue's client for a connection, with the name in the client's certificate, or else the name of the export.
+    /// `None` if the client may not use this export.
     pub(crate) fn client(&self, entry: &Entry) -> Option<Client> {
         let grant = self.grant(entry)?;
         let name = entry.name.get().unwrap_or(&self.name);
@@ -186,7 +186,7 @@ fn can_fua(limits: &Limits) -> bool {
     limits.check_durability(Op::Write, &Flags { fua: true, ..Flags::NONE }).is_ok()
 }
 
-/// The flags that promise durability. They promise no more than the device can keep.
+/// The flags that promise durability. The flags promise no more than the device can keep.
 fn promises(limits: &Limits) -> u16 {
     let mut flags = 0;
     if can_flush(limits) {

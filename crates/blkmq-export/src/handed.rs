@@ -58,7 +58,7 @@ fn claim(first: RawFd, count: RawFd) -> Result<Vec<OwnedFd>, String> {
         }
         // SAFETY: the descriptor is open, and it comes from the program that started this process: descriptors that
         // this process opens are marked to be closed when another program begins. So nothing in this process owns it.
-        // It is marked from now on, so only the first caller gets it.
+        // The descriptor is marked from now on, so only the first caller gets it.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         sockets.push(socket);

@@ -30,7 +30,7 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration:
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Address {
-    /// A Unix socket. Its file is removed when the server ends.
+    /// A Unix socket, whose file is removed when the server ends.
     Unix {
         /// The file, which is made when the server starts. A socket that is already there is replaced if no process
         /// listens at it.
@@ -64,7 +64,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The file of a socket. It is removed at the end, unless another file has taken its place.
+/// The file of a socket. The file is removed at the end, unless another file has taken its place.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -103,7 +103,7 @@ enum Socket {
     Tcp(TcpListener, SocketAddr),
 }
 
-/// A listening socket. It is non-blocking.
+/// A listening socket, non-blocking.
 #[derive(Debug)]
 pub(crate) struct Listener(Socket);
 
@@ -187,7 +187,7 @@ impl Listener {
         }
     }
 
-    /// The same socket, for a server that takes the place of this one. Its file stays from now on.
+    /// The same socket, for a server that takes the place of this one. The socket's file stays from now on.
     pub(crate) fn share(&self) -> io::Result<OwnedFd> {
         let socket = self.as_fd().try_clone_to_owned()?;
         if let Socket::Unix { file: Some(file), .. } = &self.0 {

@@ -52,7 +52,7 @@ impl Server {
         &self.shared
     }
 
-    /// NBD URIs: first for each address, then for each socket, one URI for each export. They ask for TLS if TLS is
+    /// NBD URIs: first for each address, then for each socket, one URI for each export. The URIs ask for TLS if TLS is
     /// required.
     #[must_use]
     pub fn uris(&self) -> &[String] {

@@ -1,5 +1,5 @@
-//! What the threads of a server share: the exports, what connections may hold, the clients, and the log. The thread that
-//! accepts and the thread of each connection call in.
+//! What the threads of a server share: the exports, what connections may hold, the clients, and the log. The thread
+//! that accepts and the thread of each connection call in.
 
 use std::collections::BTreeMap;
 use std::fmt;

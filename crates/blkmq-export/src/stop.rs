@@ -18,7 +18,7 @@ pub(crate) enum Phase {
 }
 
 struct Inside {
-    /// A [`Phase`]. It only grows.
+    /// A [`Phase`], which only grows.
     phase: AtomicU8,
     clients: Arc<Clients>,
     /// Wakes the thread that accepts.
@@ -40,11 +40,11 @@ impl Stop {
         Self(Arc::new(Inside { phase: AtomicU8::new(Phase::Running as u8), clients, acceptor }))
     }
 
-    /// Ends the server gracefully. It accepts no new connections, and answers every request that had reached a socket.
-    /// Then it tells each client that the connection has ended, and closes the connection when the replies have arrived
-    /// (with TCP, at the client's system). The call returns at once. The end takes as long as a client takes to receive
-    /// its replies; [`now`](Self::now) ends that, and so does the server's stall timeout for a client that takes none.
-    /// Connections that still negotiate are closed.
+    /// Ends the server gracefully. The server accepts no new connections, and answers every request that had reached a
+    /// socket. Then it tells each client that the connection has ended, and closes the connection when the replies have
+    /// arrived (with TCP, at the client's system). The call returns at once. The end takes as long as a client takes to
+    /// receive its replies; [`now`](Self::now) ends that, and so does the server's stall timeout for a client that
+    /// takes none. Connections that still negotiate are closed.
     pub fn drain(&self) {
         self.advance(Phase::Draining);
     }

@@ -69,11 +69,11 @@ fn provider() -> CryptoProvider {
 }
 
 impl Tls {
-    /// Reads the files of a folder. Their names are those that other NBD servers use: `server-cert.pem` and
+    /// Reads the files of a folder. The names of the files are those that other NBD servers use: `server-cert.pem` and
     /// `server-key.pem`; if clients are verified, also `ca-cert.pem` and, if it exists, `ca-crl.pem`. A client that is
     /// verified must show a certificate that is signed by one of `ca-cert.pem` and not listed in `ca-crl.pem`.
     ///
-    /// Clients may then use TLS, version 1.3, or 1.2 with ChaCha20-Poly1305. They need not, see
+    /// Clients may then use TLS, version 1.3, or 1.2 with ChaCha20-Poly1305. Clients need not use TLS, see
     /// [`required`](Self::required).
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Tls {
         Ok(Self { files: Arc::new(files), config, is_required: false })
     }
 
-    /// Reads the files again. They count for new connections. Existing connections do not change.
+    /// Reads the files again. The new contents count for new connections. Existing connections do not change.
     ///
     /// # Errors
     /// As for [`from_folder`](Self::from_folder). Then nothing has changed, because all files are read before any of

@@ -10,15 +10,15 @@
 //! The connections of a queue share a table of **claims**. Each claim is a range of blocks, and has a ticket. Tickets
 //! give the order of the claims. A change without a ticket is **free**. The rules:
 //!
-//! 1. A part claims its blocks. It begins when every claim on one of its blocks with a lower ticket is over, and when
-//!    every connection has passed the claim.
-//! 2. A connection looks once a turn whether there are new claims. It passes a claim at a moment at which it has no
-//!    free change in progress on the claim's blocks.
+//! 1. A part claims its blocks. The part begins when every claim on one of its blocks with a lower ticket is over, and
+//!    when every connection has passed the claim.
+//! 2. A connection looks once a turn whether there are new claims. The connection passes a claim at a moment at which
+//!    it has no free change in progress on the claim's blocks.
 //! 3. A connection that knows of any claim looks into the table before each change of whole blocks. The change is free
 //!    if no part claims one of its blocks. Otherwise the change claims its blocks too, and begins when the parts with
 //!    lower tickets on these blocks are over. No connection has to pass the claim of such a change.
 //! 4. A connection that has passed all claims, and has no free change in progress, can **rest**: no other connection
-//!    waits for it to pass claims. It looks into the table before its next change.
+//!    waits for it to pass claims. A resting connection looks into the table before its next change.
 //!
 //! So no free change is in progress on the blocks of a part between the part's read and its write:
 //!
@@ -160,7 +160,7 @@ impl Turns {
     }
 }
 
-/// A connection's place at the table. It is dropped when the connection has nothing in progress any more.
+/// A connection's place at the table, which is dropped when the connection has nothing in progress any more.
 #[derive(Debug)]
 pub(crate) struct Seat {
     turns: Arc<Turns>,
@@ -230,7 +230,7 @@ impl Seat {
         let is_asked = |(number, member): &(&usize, &Member)| **number != self.number && !member.rests;
         let asked = table.members.iter().filter(is_asked).count() + usize::from(!is_passed);
         let (ticket, is_due) = table.enter(self.number, blocks, true, asked);
-        // Release: pairs with the Acquire in `has_news`. This comes before the bells.
+        // Release: pairs with the Acquire in `has_news`. The ticket is stored before the bells ring.
         self.turns.latest.store(ticket, Ordering::Release);
         table.members.iter().filter(is_asked).for_each(|(_, member)| member.bell.notify());
         (ticket, is_due)

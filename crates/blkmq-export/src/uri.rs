@@ -13,7 +13,7 @@ fn escape(bytes: &[u8]) -> PercentEncode<'_> {
     percent_encode(bytes, UNSAFE)
 }
 
-/// The first part of a URI. It tells clients whether to encrypt.
+/// The first part of a URI, which tells clients whether to encrypt.
 fn scheme(is_secure: bool) -> &'static str {
     if is_secure { "nbds" } else { "nbd" }
 }

@@ -1,4 +1,4 @@
-//! Bytes that are almost right. They must not make the parsers panic, use more bytes than there are, or accept a
+//! Bytes that are almost right. Such bytes must not make the parsers panic, use more bytes than there are, or accept a
 //! request outside of the export.
 
 use std::sync::Arc;

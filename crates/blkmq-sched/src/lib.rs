@@ -1,8 +1,8 @@
 //! The I/O schedulers of blkmq, alone.
 //!
 //! A scheduler is a policy: *which request next?* Here it is a plain value with `&mut self` methods that take `now` as
-//! an argument. It knows no thread, lock, clock, driver or tag. So the same value serves I/O, replays a recorded trace,
-//! and is judged by a property test. The embedder decides how many threads reach it.
+//! an argument. A scheduler knows no thread, lock, clock, driver or tag. So the same value serves I/O, replays a
+//! recorded trace, and is judged by a property test. The embedder decides how many threads reach it.
 //!
 //! The crate is `no_std` with `alloc`, has no unsafe code and no dependency. After construction (and
 //! [`Scheduler::reserve`]) nothing is allocated: what waits lives in slabs sized once, linked by index.

@@ -10,8 +10,8 @@
 //! while two classes are queued. A request that waited `prio_aging_expire` passes higher classes.
 //!
 //! In one point this differs from Linux. Linux also holds a request back while its start (deadline minus expiry) lies
-//! in the future. That happens only when an expiry knob has been lowered, or when threads read the clock in another
-//! order than they insert. Here such a request goes out: holding it would stall an idle device.
+//! in the future. A start lies in the future only when an expiry knob has been lowered, or when threads read the clock
+//! in another order than they insert. Here such a request goes out: holding it would stall an idle device.
 
 mod direction;
 mod level;

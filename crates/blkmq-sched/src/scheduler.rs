@@ -94,9 +94,9 @@ pub trait Scheduler: Send + fmt::Debug {
         None
     }
 
-    /// Whether requests of this class may pass by. They may if, while nothing waits here, a request would be handed out
-    /// as soon as it is inserted, and so would the next, until a request of another class is inserted. The scheduler is
-    /// told of the requests that passed in the next [`fold`](Self::fold), which comes before the first
+    /// Whether requests of this class may pass by. The class may pass if, while nothing waits here, a request would be
+    /// handed out as soon as it is inserted, and so would the next, until a request of another class is inserted. The
+    /// scheduler is told of the requests that passed in the next [`fold`](Self::fold), which comes before the first
     /// [`dispatch`](Self::dispatch) behind such an insertion. By default none may pass.
     fn gate(&self, _class: Class) -> bool {
         false

@@ -15,7 +15,7 @@ pub(crate) struct Branches {
     lean: i8,
 }
 
-/// An item that can be in a tree. Its key must not change while it is in one.
+/// An item that can be in a tree. The item's key must not change while the item is in a tree.
 pub(crate) trait Keyed {
     fn key(&self) -> u64;
     fn branches(&self) -> &Branches;

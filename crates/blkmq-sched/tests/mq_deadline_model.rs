@@ -1,6 +1,6 @@
 //! The scheduler against a naive model, operation by operation.
 //!
-//! The long run prints its seed and takes another from `BLKMQ_SEED`. It takes its length from `BLKMQ_OPERATIONS`.
+//! The long run prints its seed, takes another from `BLKMQ_SEED`, and takes its length from `BLKMQ_OPERATIONS`.
 
 mod model;
 
@@ -392,7 +392,7 @@ fn a_million_random_operations_agree_with_the_model() {
         let place = random.below(64) as usize;
         let near = run.model.waiting().nth(place).map(|(_, info)| info);
         let mut step = random.step(phase % 4 == 0, phase % 5 * 50, near);
-        // This keeps the linear scans of the model short.
+        // So few requests keep the linear scans of the model short.
         if run.scheduler.len() >= 60 {
             step = Step::Dispatch;
             run.now = run.now.after(random.below(40_000_000));

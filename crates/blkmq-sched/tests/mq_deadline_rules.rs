@@ -243,8 +243,8 @@ fn trying_in_vain_to_age_begins_a_batch() {
     bench.fold();
     let [a_read, a_write] = [read(8), write(0)].map(|info| bench.insert(info, 0));
     bench.insert(real_time(0), 0);
-    // Best-effort is tried because of its age. Its reads win against its writes, and that uses up what writes_starved
-    // allows.
+    // Best-effort is tried because of its age. The reads of best-effort win against the writes, which uses up what
+    // writes_starved allows.
     assert_ne!(bench.dispatch(0), NEVER);
     bench.complete(0);
     bench.fold();

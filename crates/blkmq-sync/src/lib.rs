@@ -1,5 +1,5 @@
-//! What the threads of a queue share, and how they agree: the protocols below the block layer. They know threads and
-//! numbers, and nothing of requests, schedulers or devices.
+//! What the threads of a queue share, and how they agree: the protocols below the block layer. The protocols know
+//! threads and numbers, and nothing of requests, schedulers or devices.
 //!
 //! | module | what threads do with it |
 //! |---|---|

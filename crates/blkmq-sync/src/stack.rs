@@ -99,8 +99,8 @@ impl Chain {
         self.newest == NIL
     }
 
-    /// Takes off the slot that was pushed last. Its link is read before the slot is returned, so the slot may be used
-    /// again at once.
+    /// Takes off the slot that was pushed last. The slot's link is read before the slot is returned, so the slot may be
+    /// used again at once.
     #[inline]
     pub fn pop_newest<'a>(&mut self, link_of: impl Fn(u32) -> &'a AtomicU32) -> Option<u32> {
         let slot = self.newest;

@@ -12,7 +12,7 @@
 //! Two lines cannot be shown to be needed everywhere, because another line has the same effect. The fence in `take`
 //! also does what the Acquire of its swap does, so no model fails without that Acquire alone. And where a kick is for a
 //! tag, no model fails without that fence or without the fence of the kick, because a fence stands before each last
-//! look at the tags. Both fences are needed where a kick is for something that was parked.
+//! look at the tags. The two fences are needed where a kick is for something that was parked.
 #![cfg(loom)]
 
 mod model;
@@ -285,7 +285,7 @@ fn told(broken: Broken) {
     queue.is_done();
 }
 
-/// One thread parks something. It finds that the holder has already been kicked, for something that is over.
+/// One thread parks something, and finds that the holder has already been kicked, for something that is over.
 fn kicked_before() {
     let queue = Queue::new(0, Broken::Nothing);
     assert!(queue.staging.hold_or_kick().is_none());
@@ -320,7 +320,7 @@ fn kicked_chooser() {
 }
 
 /// A thread that has done its share gives up with a request left, tells the other threads, and goes for good. Another
-/// thread polls. It polls again only if it had not been told of anything when it polled.
+/// thread polls. That thread polls again only if it had not been told of anything when it polled.
 fn give_up(broken: Broken) {
     let queue = Queue::new(1, broken);
     let was_told = Arc::new(Ghost::new(0));

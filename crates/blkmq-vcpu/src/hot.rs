@@ -1,5 +1,5 @@
-//! The few cells of the running thread that every step touches. They make a step, after which the same CPU goes on,
-//! cost next to nothing.
+//! The few cells of the running thread that every step touches. Because of these cells, a step after which the same CPU
+//! goes on costs next to nothing.
 
 use std::cell::Cell;
 

@@ -13,7 +13,7 @@ use crate::hot::CpuId;
 /// What a schedule decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// The CPU that goes on. It is runnable.
+    /// The CPU that goes on, which is runnable.
     pub next: CpuId,
     /// Steps until the next decision, unless the CPU falls asleep before; at least 1.
     pub quantum: u32,

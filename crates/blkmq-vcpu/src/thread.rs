@@ -7,8 +7,8 @@ use crate::hot::CpuId;
 use crate::machine::{add, sleep as sleep_until, wake};
 use crate::time;
 
-/// How long a CPU sleeps when it yields, in ns. It must not be 0: if a CPU yields in a loop until a certain time, the
-/// clock would never reach that time.
+/// How long a CPU sleeps when it yields, in ns. The time must not be 0: if a CPU yields in a loop until a certain time,
+/// the clock would never reach that time.
 const YIELD_NS: u64 = 500;
 
 /// A thread whose end another thread can wait for.

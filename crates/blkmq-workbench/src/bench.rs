@@ -57,18 +57,18 @@ pub struct Setup {
     pub settings: Vec<(String, String)>,
     /// The clock that the jobs run on.
     pub clock: ClockKind,
-    /// Whether to measure how long threads and requests wait on their way to the scheduler. This costs a reading of the
-    /// clock for each wait.
+    /// Whether to measure how long threads and requests wait on their way to the scheduler. The measurement costs a
+    /// reading of the clock for each wait.
     pub waits: bool,
 }
 
 /// Which time jobs run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClockKind {
-    /// The machine's clock. It is read for each batch if the run needs the exact time. Otherwise requests get the time
-    /// of the kernel's last tick, and the queue's statistics count time in ticks. A run needs the exact time if a job
-    /// measures latencies, if a job does something at a certain time, or if the device takes time of its own. fio saves
-    /// the same with `gtod_reduce`.
+    /// The machine's clock. The clock is read for each batch if the run needs the exact time. Otherwise requests get
+    /// the time of the kernel's last tick, and the queue's statistics count time in ticks. A run needs the exact time
+    /// if a job measures latencies, if a job does something at a certain time, or if the device takes time of its own.
+    /// fio saves the same with `gtod_reduce`.
     #[default]
     Real,
     /// The machine's clock, read for each batch in any case.
@@ -84,7 +84,7 @@ pub enum ClockKind {
 /// Where the time stamps of a run's requests come from. Taking them is part of a request's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stamps {
-    /// The machine's clock, read for each batch. This is the default for the requests of applications.
+    /// The machine's clock, read for each batch: the default for the requests of applications.
     Exact,
     /// The kernel's last tick; see [`ClockKind::Real`].
     Coarse,
@@ -175,11 +175,11 @@ impl Setup {
     }
 }
 
-/// A queue with the jobs that are to run on it. They can run as often as the caller wants.
+/// A queue with the jobs that are to run on it. The jobs can run as often as the caller wants.
 #[derive(Debug)]
 pub struct Bench {
     q: Arc<RequestQueue>,
-    /// The jobs' clock. It is the queue's own clock, unless that is coarse or stands still.
+    /// The jobs' clock: the queue's own clock, unless that is coarse or stands still.
     clock: Clock,
     is_apart: bool,
     stamps: Stamps,
@@ -271,7 +271,8 @@ impl Bench {
 
     /// Runs the jobs, and returns when all of them have ended.
     ///
-    /// # Errors The queue cannot serve this many threads, or only time would end the jobs, and on this clock it does
+    /// # Errors
+    /// The queue cannot serve this many threads, or only time would end the jobs, and on this clock it does
     /// not pass. An operation that the device fails ends its job, and is an error in the outcome.
     pub fn run(&mut self, control: &Control) -> Result<Outcome, BenchError> {
         let mut plans = self.plans.clone();

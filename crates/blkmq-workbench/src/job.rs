@@ -63,13 +63,13 @@ pub struct Job {
     /// How much one thread transfers in one pass, in bytes or percent of `size`. If it is more than `size`, the thread
     /// continues at the start of the area; if it is less, the pass ends early. Default: `None`, as much as `size`.
     pub io_size: Option<Extent>,
-    /// The most operations that one thread does in one pass. It does not make a pass longer. Default: `None`, as many
-    /// as fit.
+    /// The most operations that one thread does in one pass. The number does not make a pass longer. Default: `None`,
+    /// as many as fit.
     pub number_ios: Option<u64>,
     /// How many passes one thread does. At least 1. Default: 1.
     pub loops: u64,
 
-    /// The engine's name. It says only whether the job waits for each operation. Default: `psync`, which waits.
+    /// The engine's name, which says only whether the job waits for each operation. Default: `psync`, which waits.
     pub ioengine: String,
     /// The most operations that one thread keeps outstanding. At least 1, and 1 for engines that wait. Default: 1.
     pub iodepth: u32,
@@ -135,7 +135,8 @@ pub struct Job {
     pub verify: Option<Verify>,
     /// Check after a pass of writes what the pass wrote. Reads are always checked as they complete. Default: true.
     pub do_verify: bool,
-    /// How many bytes have a header of their own. It divides every block size. Default: 0, the length of the operation.
+    /// How many bytes have a header of their own. The number divides every block size. Default: 0, the length of the
+    /// operation.
     pub verify_interval: u64,
     /// Check after this many blocks were written instead of after the pass. Default: 0, after the pass.
     pub verify_backlog: u64,

@@ -106,7 +106,7 @@ struct Reader<'a> {
     origin: u64,
     /// Pieces that have not completed, by direction and first sector, the oldest first.
     pieces: HashMap<(bool, u64), VecDeque<Piece>>,
-    /// Flushes that have not completed. They have no sectors.
+    /// Flushes that have not completed. Flushes have no sectors.
     flushes: VecDeque<usize>,
     /// How many pieces of each operation have not completed.
     left: Vec<u32>,
@@ -122,7 +122,7 @@ struct Task {
     outstanding: usize,
 }
 
-/// A part of an operation that completes as one piece. It is the whole operation, unless that was split.
+/// A part of an operation that completes as one piece: the whole operation, unless that was split.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     operation: usize,

@@ -186,7 +186,7 @@ impl<'a> Replay<'a> {
         self.scheduler.requeue(id, &rq.info, jiffies(rq.since));
     }
 
-    /// Called when the device takes a request. This shows Linux's choice.
+    /// Called when the device takes a request, which shows Linux's choice.
     fn issue(&mut self, event: &Event<'_>) {
         let Some(linux) = self.find(event) else {
             // The request never was in the scheduler: it is a flush, or it was inserted before the recording began.

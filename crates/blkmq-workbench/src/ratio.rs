@@ -19,7 +19,7 @@ pub const MIN_ROUNDS: usize = 16;
 /// The share of the rounds that is trimmed at each end.
 const TRIM: f64 = 0.2;
 /// The confidence of an interval of a fixed number of rounds. A rule that stops when the interval is narrow prefers
-/// intervals whose spread is underestimated. That costs up to two percent, so 0.95 remain.
+/// intervals whose spread is underestimated. The preference costs up to two percent, so 0.95 remain.
 const CONFIDENCE: f64 = 0.97;
 
 /// A ratio of rates with its 95 % interval.

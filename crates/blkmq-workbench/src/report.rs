@@ -31,7 +31,7 @@ pub struct Report {
 pub struct Section {
     /// Its heading.
     pub title: String,
-    /// What the reader should know about it. It may be empty.
+    /// What the reader should know about it; may be empty.
     pub note: String,
     /// What it shows.
     pub content: Content,
@@ -107,7 +107,7 @@ pub struct Group {
 pub struct Bar {
     /// The value at which the bar ends.
     pub value: f64,
-    /// The interval that is believed to contain the value. It is drawn as whiskers.
+    /// The interval that is believed to contain the value, drawn as whiskers.
     pub interval: Option<(f64, f64)>,
 }
 

@@ -43,7 +43,7 @@ fn run(trace: &Trace, device: &str, scheduler: &str, speed: Speed) -> Outcome {
 
 const AS_TRACED: Speed = Speed::Scaled(1.0);
 
-/// Median and longest latency in microseconds. They are exact, because the numbers have at most four digits.
+/// Median and longest latency in microseconds. Both are exact, because the numbers have at most four digits.
 fn latency(latencies: &blkmq_workbench::Latencies, kind: &str) -> (u64, u64) {
     let found = latencies.percentiles(kind).unwrap_or_else(|| panic!("there was no {kind}"));
     (found.p50.div_ceil(100) / 10, found.max.div_ceil(100) / 10)

@@ -79,7 +79,7 @@ fn room_that_a_tag_took_in_vain_is_found() {
 }
 
 /// Lets each CPU make a number of operations on one line, and then the next CPU the next number of a pattern, without
-/// end. This is a machine whose CPUs stay in step, which may hide a bug or show it.
+/// end, like a machine whose CPUs stay in step, which may hide a bug or show it.
 struct InStep {
     line: &'static str,
     pattern: Vec<u64>,
@@ -295,8 +295,8 @@ fn time_of_the_held_back(seed: u64, locking: Locking, nr_others: u32) -> u64 {
     told.recv().expect("the world was told of")
 }
 
-/// Red if a thread that held the last tag when a time came does not look again with that time. It must look again also
-/// if no other thread lacked the tag: of two other threads, the second may take the tag from the first.
+/// Red if a thread that held the last tag when a time came does not look again with that time. The thread must look
+/// again also if no other thread lacked the tag: of two other threads, the second may take the tag from the first.
 #[test]
 fn what_a_time_lets_go_goes_though_its_tag_was_held() {
     let is_late = |seed: &u64, locking, nr_others| time_of_the_held_back(*seed, locking, nr_others) > SOON_NS / 2;

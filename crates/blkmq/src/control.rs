@@ -231,7 +231,7 @@ impl RequestQueue {
         self.change(What::Bypass(bypass))
     }
 
-    /// Begins to change the number of hardware queues. Their depth stays.
+    /// Begins to change the number of hardware queues, whose depth stays.
     ///
     /// # Errors
     /// The numbers make no sense. The device's answer is known only when the change is made.

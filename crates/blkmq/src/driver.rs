@@ -199,10 +199,10 @@ pub trait Driver: Send + Sync + fmt::Debug {
         true
     }
 
-    /// The first stretch of the `bytes` bytes from byte `start` on, at least 1, that is alike, as far as is known. It
-    /// is no longer than `bytes`, and shorter if a longer one takes longer to find. Clients that copy a device ask for
-    /// it, from any thread, and that thread waits for the answer. The answer covers all that completed before the call.
-    /// It may or may not cover what is in flight meanwhile.
+    /// The first stretch of the `bytes` bytes from byte `start` on, at least 1, that is alike, as far as is known. The
+    /// stretch is no longer than `bytes`, and shorter if a longer one takes longer to find. Clients that copy a device
+    /// ask for it, from any thread, and that thread waits for the answer. The answer covers all that completed before
+    /// the call. The answer may or may not cover what is in flight meanwhile.
     fn extent(&self, start: u64, bytes: u64) -> Extent {
         let _ = start;
         Extent::data(bytes)
@@ -247,8 +247,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     }
 
     /// Memory that operations will use again and again. A driver that can use this makes the memory ready, and returns
-    /// a value that undoes that when it is dropped. It is dropped before the memory is freed, when no request in flight
-    /// uses the memory.
+    /// a value that undoes that when it is dropped. The value is dropped before the memory is freed, when no request in
+    /// flight uses the memory.
     fn register(&self, arena: &Arena) -> Option<Registration> {
         let _ = arena;
         None

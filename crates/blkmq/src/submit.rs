@@ -257,8 +257,8 @@ impl Submitter {
         let now = self.q.clock.now();
         let is_in_vain = self.is_in_vain();
         if !is_in_vain {
-            // `tried` was about the plug as it was. It says nothing about requests that are left in the plug, or come
-            // into the plug later.
+            // `tried` was about the plug as it was. `tried` says nothing about requests that are left in the plug, or
+            // come into the plug later.
             self.tried = None;
         }
         let Self { q, runner, plug, .. } = self;
@@ -461,8 +461,8 @@ impl Drop for Submitter {
     /// because the queue is frozen or full are dropped undone; see [`Submitter::leave`].
     ///
     /// If the driver panicked in this thread, requests in its hands are lost, and waiting for them would not end. Then
-    /// the submitter keeps its place, because its slots are in use, and the queue stays for ever, because the device may
-    /// use their memory.
+    /// the submitter keeps its place, because its slots are in use, and the queue stays for ever, because the device
+    /// may use their memory.
     fn drop(&mut self) {
         let activity = &self.runner.member(&self.q).activity;
         if activity.is_active() {

@@ -251,7 +251,7 @@ impl Rig {
         let now = self.clock.now();
         let who = self.random.below(2) as usize;
         if self.random.one_in(12) {
-            // These go through the flush machine, which merges nothing. They are counted when they are reaped.
+            // These go through the flush machine, which merges nothing, and are counted when they are reaped.
             let at = 3 * RANGE + (1 << 23) + self.next[3];
             self.next[3] += 300;
             let flags = self.random.pick(&[

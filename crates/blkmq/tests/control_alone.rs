@@ -14,8 +14,8 @@ use device::{ONE_QUEUE, write};
 /// How often the device yields to other threads while it changes.
 const SLOW: u32 = 200;
 
-/// A device that takes long to change. It notes calls that come meanwhile, and calls for hardware queues that it no
-/// longer has.
+/// A device that takes long to change. The device notes calls that come meanwhile, and calls for hardware queues that
+/// it no longer has.
 #[derive(Debug, Default)]
 struct Slow {
     nr_queues: AtomicU16,

@@ -80,7 +80,8 @@ fn a_quiesced_driver_is_left_alone_under_load() {
     }
 }
 
-/// A device with one request that is overdue from the beginning. It counts how often it is asked for its next event.
+/// A device with one request that is overdue from the beginning. The device counts how often it is asked for its next
+/// event.
 #[derive(Debug, Default)]
 struct Overdue {
     held: Mutex<Option<RqId>>,

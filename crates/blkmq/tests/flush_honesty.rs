@@ -376,7 +376,7 @@ fn a_device_that_only_answers_flushes_is_found_out() {
     }
 }
 
-/// A device of the test's own, with a cache under one lock. It finishes everything at once.
+/// A device of the test's own, with a cache under one lock, which finishes everything at once.
 #[derive(Debug)]
 struct Cached {
     obeys: bool,

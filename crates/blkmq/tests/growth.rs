@@ -8,7 +8,7 @@ use blkmq::{
     Bio, Buffer, Client, Limits, QueueError, RejectReason, RequestQueue, SectorRange, Status, Submitter, Time,
 };
 
-/// A device of this many sectors that does nothing. Its largest request has 16 sectors.
+/// A device of this many sectors that does nothing, with at most 16 sectors in a request.
 #[derive(Debug)]
 struct Growing(AtomicU64);
 

@@ -14,7 +14,7 @@ struct Device {
     goes_on: AtomicBool,
 }
 
-/// A driver in front of that device. It reports requests as over before they are.
+/// A driver in front of that device, which reports requests as over before they are.
 #[derive(Debug, Default)]
 struct Hasty {
     device: Device,

@@ -71,8 +71,8 @@ struct EarlyTags {
     free: usize,
 }
 
-/// The same load, but a bio takes one of `nr_requests` tags before it may go on to be merged. It gives the tag back
-/// when it is over.
+/// The same load, but a bio takes one of `nr_requests` tags before it may go on to be merged. The bio gives the tag
+/// back when it is over.
 fn run_with_early_tags(nr_requests: usize) -> Stats {
     let clock = VirtualClock::new();
     let q = RequestQueue::builder(spec::open("hdd").expect("there is such a device"));

@@ -11,7 +11,8 @@ use blkmq::driver::{Batch, Done, Driver, Topology, spec};
 use blkmq::{Client, Limits, Locking, QueueError, RequestQueue, Status, Time};
 use device::{read, reap};
 
-/// A device whose hardware queues are owned. It panics if a second thread calls for one queue, or one thread for two.
+/// A device whose hardware queues are owned. The device panics if a second thread calls for one queue, or one thread
+/// for two.
 struct Owned {
     inner: Arc<dyn Driver>,
     callers: Vec<Mutex<Option<ThreadId>>>,

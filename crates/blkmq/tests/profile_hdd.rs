@@ -77,7 +77,7 @@ fn reads_are_as_fast_as_those_of_such_disks() {
         let mut rig = Rig::new("hdd", "none");
         let (mut state, blocks) = (1_u64, rig.q.limits().capacity_sectors / 8);
         rig.job(iodepth, 4096, move |buffer| {
-            // A linear congruential generator of full period. Its upper bits are the random ones.
+            // A linear congruential generator of full period, whose upper bits are the random ones.
             state = if random { state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1) } else { state + 1 };
             let block = if random { (state >> 16) % blocks } else { state };
             Bio::new(Op::Read, block * 8, 8, buffer.into())

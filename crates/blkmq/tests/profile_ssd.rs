@@ -11,7 +11,7 @@ const MS: u64 = 1_000_000;
 /// A job of operations at random places, as fio's `norandommap=1` makes them.
 fn random(rig: &mut Rig, op: Op, iodepth: usize, kib: u64) {
     let places = rig.q.limits().capacity_sectors / (2 * kib);
-    // A linear congruential generator of full period. Its upper bits are the random ones.
+    // A linear congruential generator of full period, whose upper bits are the random ones.
     let mut state = 1 + rig.jobs.len() as u64;
     rig.job(iodepth, kib as usize * 1024, move |buffer| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

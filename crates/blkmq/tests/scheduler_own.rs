@@ -9,8 +9,8 @@ use blkmq::{Client, Limits, Locking, QueueError, RequestQueue};
 use blkmq_sched::{Info, InsertAt, IoPriority, Merge, MergeLevel, Op, RqId, Scheduler, Time};
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
-/// A scheduler that chooses the latest request first, as no scheduler of blkmq does. It counts how often it is asked to
-/// merge. Unless it is 0, its third field is an `async_depth` that the test changes. This does not compile if a
+/// A scheduler that chooses the latest request first, as no scheduler of blkmq does, and counts how often it is asked
+/// to merge. Unless it is 0, its third field is an `async_depth` that the test changes. The test does not compile if a
 /// scheduler must implement more than its name, its room, and what waits.
 #[derive(Debug, Default)]
 struct LatestFirst(Vec<RqId>, Arc<AtomicUsize>, Arc<AtomicU32>);

@@ -28,8 +28,8 @@ fn writes(number: u64) -> VecDeque<Bio> {
     (0..number).rev().map(|place| Bio::write(place * 64, Buffer::zeroed(4096))).collect()
 }
 
-/// Red if writes that were handed through are not counted as having entered the scheduler. They are counted when they
-/// complete, so more would have completed than entered, and no write would ever find room below `async_depth`.
+/// Red if writes that were handed through are not counted as having entered the scheduler. Such writes are counted when
+/// they complete, so more would have completed than entered, and no write would ever find room below `async_depth`.
 #[test]
 fn writes_that_were_handed_through_leave_room_below_async_depth() {
     let device = spec::open("null,irqmode=0,poll_queues=0").unwrap();

@@ -29,9 +29,9 @@ struct Held {
     polls: u32,
 }
 
-/// A device with a descriptor. It does requests for the first sector one at a time, and requests for other sectors
-/// beside that, with the next poll and in 200 us. It counts polls, and how often a thread asked for the descriptor: a
-/// thread does that before it sleeps.
+/// A device with a descriptor. The device does requests for the first sector one at a time, and requests for other
+/// sectors beside that, with the next poll and in 200 us. The device counts polls, and how often a thread asked for the
+/// descriptor: a thread does that before it sleeps.
 #[derive(Debug)]
 struct Device {
     pace: Mutex<Pace>,
@@ -196,8 +196,8 @@ fn a_device_that_was_not_there_in_time_is_slept_for() {
     assert!(submitter.wait());
 }
 
-/// Red if a thread does not count what the device completes for other threads. It then sleeps, because the other
-/// thread, which shares its processor, seems to keep the processor without bringing anything.
+/// Red if a thread does not count what the device completes for other threads. That thread then sleeps, because the
+/// other thread, which shares its processor, seems to keep the processor without bringing anything.
 #[test]
 fn threads_that_share_a_processor_and_a_device_take_turns() {
     let (device, mut submitter) = device(Pace::Polls(12));

@@ -188,7 +188,7 @@ fn who_planned_while_a_scan_ran_is_told_that_something_expires_earlier() {
         polls.poll();
         assert_eq!(told.since_last(), expected);
     }
-    // The device was not asked about the request. It will be asked when the request's timeout is over.
+    // The device was not asked about the request, and will be asked when the request's timeout is over.
     assert_eq!(waits.next_wakeup(), Some(Time(1_500_000_000)));
     device.finish_oldest(Status::Ok);
     waits.poll();
@@ -298,7 +298,7 @@ fn what_one_task_reaps_wakes_only_the_tasks_that_wait_for_it() {
         let waker = Waker::from(woken.clone());
         Pin::new(operation).poll(&mut Context::from_waker(&waker)).is_ready()
     };
-    // The first task drives. It waits for the last operation, which is never over here.
+    // The first task drives, and waits for the last operation, which is never over here.
     let mut drives = submit(100_000);
     assert!(!poll(&mut drives));
     let mut others: Vec<_> = (0..31).map(|number| submit(number * 100)).collect();

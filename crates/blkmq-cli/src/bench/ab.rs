@@ -132,7 +132,7 @@ impl<'a> Found<'a> {
 
     fn sections(&self, slice: Duration) -> Vec<Section> {
         let bar = |rates: Rates| Some(Bar::with_interval(rates.median, rates.lower_quartile, rates.upper_quartile));
-        // Both values may be the same, to see what the comparison itself reports then.
+        // The two values may be the same, to see what the comparison itself reports then.
         let group = |side, value: &str, bar| Group { name: format!("{side}: {}={value}", self.knob), bars: vec![bar] };
         let groups = vec![group("A", self.a, bar(self.iops.a)), group("B", self.b, bar(self.iops.b))];
         let note =

@@ -14,8 +14,7 @@ use super::folder;
 use super::schema::{Queue, Refusal};
 use crate::failure::Failure;
 
-/// How long a server may take to answer. This is longer than the 10 s for which a server lets a change wait for its
-/// queue.
+/// How long a server may take to answer: longer than the 10 s for which a server lets a change wait for its queue.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Most bytes of an answer. A dump of many threads and tags has some 100 KB.
 const MAX_ANSWER: u64 = 64 << 20;

@@ -92,7 +92,7 @@ fn is_stale(path: &Path) -> bool {
         && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// A socket in a folder. Its file is removed with this value.
+/// A socket in a folder. The socket's file is removed with this value.
 #[derive(Debug)]
 pub(crate) struct Socket {
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! How one server takes the place of another. It gets the sockets that clients come through, and then waits until the
-//! other server has ended. Clients that connect meanwhile wait in those sockets.
+//! How one server takes the place of another. The new server gets the sockets that clients come through, and then waits
+//! until the other server has ended. Clients that connect meanwhile wait in those sockets.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;

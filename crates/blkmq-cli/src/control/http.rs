@@ -92,7 +92,7 @@ impl Answer {
 pub(crate) enum Unread {
     /// The client sent nothing and left.
     Gone,
-    /// What the client sent is wrong. This is the answer.
+    /// The answer to a client that sent something wrong.
     Wrong(Answer),
 }
 
@@ -102,8 +102,8 @@ impl Unread {
     }
 }
 
-/// A connection on which everything has to be said before a deadline. This also ends the connection of a client that
-/// sends a byte now and then.
+/// A connection on which everything has to be said before a deadline. The deadline also ends the connection of a client
+/// that sends a byte now and then.
 #[derive(Debug)]
 pub(crate) struct Hasty {
     stream: UnixStream,

@@ -14,7 +14,7 @@ pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; char
 pub(super) const PLAIN: &str = "text/plain; charset=utf-8";
 
 const SECTOR: u64 = 512;
-/// The most clients that have series of their own. These are the clients that have been connected the longest.
+/// The most clients that have series of their own: the clients that have been connected the longest.
 const MAX_CLIENTS: usize = 64;
 
 /// The value of a family, in the unit that ends the family's name.

@@ -55,7 +55,7 @@ impl Replay {
         for text in &self.set {
             let fault = |what| fault(&format!("--set {text}"), what);
             match assignment(text)? {
-                // The queue is built with these two settings. They depend on each other unless both are given.
+                // The queue is built with these two settings. The two depend on each other unless both are given.
                 ("locking", value) => locking = value.parse().map_err(fault)?,
                 ("bypass", value) => bypass = Some(target::switch(value).map_err(fault)?),
                 knob => knobs.push((text, knob)),

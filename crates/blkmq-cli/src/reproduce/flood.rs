@@ -17,7 +17,7 @@ pub(super) const NAME: &str = "flood";
 
 const ABOUT: &str = "What is left of a reader's latency beside four writers with 512 writes outstanding?";
 
-/// How long each setup runs by default. It is long enough for several garbage collections.
+/// How long each setup runs by default: long enough for several garbage collections.
 const RUNTIME: Duration = Duration::from_secs(5);
 
 /// The depths of the SSD's queue: that of SATA, that of a small NVMe drive, and that of the published profile.

@@ -125,8 +125,8 @@ pub(super) fn check(allow: Option<&Allow>, names_clients: bool) -> Result<(), St
     }
 }
 
-/// Whether the sockets of the exports are open to other users too. They are if lists name users and every export has a
-/// list, so that only users in a list get in.
+/// Whether the sockets of the exports are open to other users too. The sockets are open if lists name users and every
+/// export has a list, so that only users in a list get in.
 pub(super) fn is_for_users<'a>(mut allows: impl Iterator<Item = Option<&'a Allow>>) -> bool {
     let mut names_a_user = false;
     let are_lists = allows.all(|allow| match allow {

@@ -1,4 +1,4 @@
-//! The contents of a TOML file that says what is served. Its names are those of the options.
+//! The contents of a TOML file that says what is served. The names in the file are those of the options.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

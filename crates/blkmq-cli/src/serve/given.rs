@@ -1,5 +1,5 @@
-//! What an operator has given, on the command line or in a file, with the place where it was given. Everything that reads
-//! such words calls in.
+//! What an operator has given, on the command line or in a file, with the place where it was given. Everything that
+//! reads such words calls in.
 
 use blkmq_workbench::TextError;
 use serde::Deserialize;

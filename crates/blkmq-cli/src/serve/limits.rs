@@ -7,8 +7,8 @@ use blkmq_workbench::TextError;
 use super::given::Given;
 use crate::bench;
 
-/// How long a server that ends waits for its clients. It is less than the limits of systemd (90 seconds) and of
-/// Kubernetes (30 seconds).
+/// How long a server that ends waits for its clients: less than the limits of systemd (90 seconds) and of Kubernetes
+/// (30 seconds).
 const DRAIN: Duration = Duration::from_secs(20);
 /// How long a client may take nothing of what waits for it. A machine that is paused for a moment must still find its
 /// disk afterwards.

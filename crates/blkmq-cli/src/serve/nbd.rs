@@ -127,7 +127,8 @@ impl Nbd {
         self.uris.iter().skip(export).step_by(self.nr_exports).cloned().collect()
     }
 
-    /// A function that tells which clients are connected. It may be called after the server's end, when there are none.
+    /// A function that tells which clients are connected. The function may be called after the server's end, when there
+    /// are none.
     pub(super) fn clients(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Client> + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);
@@ -160,8 +161,8 @@ impl Nbd {
         Box::new(move || lock(&slot).as_ref().map(Server::rejections).unwrap_or_default())
     }
 
-    /// A function that tells how long the requests of a queue's clients took. It tells of no requests once the server
-    /// has ended.
+    /// A function that tells how long the requests of a queue's clients took. The function tells of no requests once
+    /// the server has ended.
     pub(super) fn latencies(&self, plan: &Plan) -> Box<dyn Fn(&str) -> Latencies + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);
@@ -175,7 +176,8 @@ impl Nbd {
         })
     }
 
-    /// A function that counts what was answered for each export. It returns nothing once the server has ended.
+    /// A function that counts what was answered for each export. The function returns nothing once the server has
+    /// ended.
     pub(super) fn answered(&self, plan: &Plan) -> Box<dyn Fn() -> Vec<Answered> + Send + Sync> {
         let slot = Arc::clone(&self.slot);
         let queues = queues(plan);

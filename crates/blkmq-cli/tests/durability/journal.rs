@@ -1,5 +1,5 @@
-//! The journal of what clients asked of a file, what its driver asked of the rings, and all answers, in one order. It
-//! checks whether each flush and each FUA was answered after a sync that made durable what it should.
+//! The journal of what clients asked of a file, what its driver asked of the rings, and all answers, in one order. The
+//! journal checks whether each flush and each FUA was answered after a sync that made durable what it should.
 //!
 //! An event that asks for something is in the journal before the request has an effect. An event that answers is in the
 //! journal after the answer has happened. So whatever is after an answer in the journal came after it.

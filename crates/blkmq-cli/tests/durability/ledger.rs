@@ -57,7 +57,7 @@ impl Ledger {
         number
     }
 
-    /// Called when a write was answered. It is done, and durable if it had to be.
+    /// Called when a write was answered: the write is done, and durable if it had to be.
     pub(crate) fn answered(&mut self, sectors: Range<usize>, number: u64, is_durable: bool) {
         let keeps = is_durable || self.survives == Survives::Answered;
         for known in &mut self.sectors[sectors] {

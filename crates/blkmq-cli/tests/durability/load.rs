@@ -118,7 +118,7 @@ pub(crate) struct Worker<'a, P> {
 }
 
 impl<'a, P: Port> Worker<'a, P> {
-    /// The client with this number. Its random choices follow from the seed.
+    /// The client with this number. The client's random choices follow from the seed.
     pub(crate) fn new(port: P, number: usize, seed: u64, ledger: &'a Mutex<Ledger>) -> Self {
         let random = Random(seed.wrapping_mul(31).wrapping_add(number as u64));
         let promises = BTreeMap::new();

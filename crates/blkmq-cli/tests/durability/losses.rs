@@ -107,7 +107,7 @@ fn a_loss_is_told_to_every_client_until_the_file_is_opened_anew() {
     }
 }
 
-/// A file system on a disk that fills up, as a thin volume does. It is unmounted when the test ends.
+/// A file system on a disk that fills up, as a thin volume does. The file system is unmounted when the test ends.
 struct FillsUp {
     path: String,
     folder: String,
@@ -117,7 +117,7 @@ struct FillsUp {
 }
 
 impl FillsUp {
-    /// What clients can write there. It is more than there is room for.
+    /// What clients can write there: more than there is room for.
     const PARTS: usize = 40;
     const PART: usize = 1 << 20;
 

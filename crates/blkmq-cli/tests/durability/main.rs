@@ -19,7 +19,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// A folder on a disk. It is removed when the value is dropped.
+/// A folder on a disk, which is removed when the value is dropped.
 fn folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder for tests is writable")
 }

@@ -29,7 +29,7 @@ pub(crate) fn ended(output: &Output, code: i32) -> String {
     error.into_owned()
 }
 
-/// A running server. It is killed if a test fails.
+/// A running server, which is killed if a test fails.
 pub(crate) struct Served {
     pub(crate) child: Child,
     /// Where its sockets are.
@@ -98,7 +98,7 @@ impl Served {
     /// The answer to bytes that are sent to its control socket: head and body.
     pub(crate) fn http(&self, bytes: &[u8]) -> (String, String) {
         let mut stream = UnixStream::connect(&self.control).expect("the server listens");
-        // It may answer before it has heard everything.
+        // The server may answer before it has heard everything.
         let _ = stream.write_all(bytes);
         answer(stream)
     }

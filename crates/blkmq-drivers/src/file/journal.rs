@@ -47,7 +47,7 @@ pub trait Journal: Send + Sync + fmt::Debug {
     fn answered(&self, hctx: u16, tag: u16, result: i32) -> i32;
 }
 
-/// Numbers and offsets of the kernel's interface. They never change.
+/// Numbers and offsets of the kernel's interface, which never change.
 const READV: u8 = 1;
 const WRITEV: u8 = 2;
 const FSYNC: u8 = 3;

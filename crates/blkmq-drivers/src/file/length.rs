@@ -23,7 +23,7 @@ const LOOK_EVERY: u64 = 1_000_000;
 /// The length of an open file, in bytes.
 #[derive(Debug)]
 pub(super) struct Length {
-    /// The greatest length that clients were told of. It only grows.
+    /// The greatest length that clients were told of. The number only grows.
     told: AtomicU64,
     /// The smallest length that was found since the file became shorter than `told`. No limit before that.
     limit: AtomicU64,

@@ -1,4 +1,4 @@
-//! Writes that were acknowledged and may be lost. This is checked before any sync is believed.
+//! Writes that were acknowledged and may be lost. A driver checks for such writes before it believes any sync.
 //!
 //! Linux reports data that it could not write back only once for each time that the file was opened: to the first sync
 //! that looks. After that the data counts as written, so the next sync succeeds. All rings, and so all clients, sync
@@ -34,10 +34,10 @@ pub(super) enum Promise {
 /// The losses of one opened file.
 #[derive(Debug)]
 pub(super) struct Losses {
-    /// The first loss, in one sentence. It is never cleared.
+    /// The first loss, in one sentence. The sentence is never cleared.
     first: OnceLock<String>,
-    /// The file, opened once more. It is used only to ask the kernel for the errors that it has noted. The thread that
-    /// asks has the lock.
+    /// The file, opened once more, only to ask the kernel for the errors that it has noted. The thread that asks has
+    /// the lock.
     witness: Mutex<OwnedFd>,
     /// Whether the kernel answers.
     can_be_asked: bool,
@@ -88,8 +88,8 @@ impl Losses {
         losses
     }
 
-    /// Whether the system lets us ask the kernel. This is asked once at the beginning, so that later every error is a
-    /// loss.
+    /// Whether the system lets us ask the kernel. The driver tries once at the beginning, so that later every error is
+    /// a loss.
     fn is_answered(&self) -> bool {
         match ask(&lock(&self.witness)) {
             Ok(()) => true,

@@ -93,7 +93,7 @@ struct Inside {
 
 #[derive(Debug)]
 struct Shared {
-    /// The descriptors of the target. They stay open as long as there are threads.
+    /// The descriptors of the target, which stay open as long as there are threads.
     fds: [RawFd; 2],
     inside: Mutex<Inside>,
     /// Signals that there is a call, or that the pool ends.
@@ -137,9 +137,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A pool for `depth` calls at once, with the descriptors of a target. It has no thread yet. Each thread is made
-    /// when calls need it, so it has the same restrictions as the process, which gives up rights after the file was
-    /// opened.
+    /// A pool for `depth` calls at once, with the descriptors of a target. The pool has no thread yet. Each thread is
+    /// made when calls need it, so it has the same restrictions as the process, which gives up rights after the file
+    /// was opened.
     ///
     /// # Errors
     /// The system gives no descriptor.
@@ -200,7 +200,8 @@ impl Pool {
     pub(super) fn take_answers(&self, answers: &mut Vec<(u16, i32)>) {
         let mut inside = self.shared.lock();
         if !inside.answers.is_empty() {
-            // With the next answer a thread makes the descriptor readable again. It adds the answer under the lock.
+            // With the next answer a thread makes the descriptor readable again. The thread adds the answer under the
+            // lock.
             self.shared.ready.drain();
             answers.append(&mut inside.answers);
         }

@@ -30,7 +30,7 @@ pub(super) struct Ring {
     poller: OnceLock<Poller>,
     /// Whether the hardware queue is polled. This changes only while no request is in flight.
     polls: AtomicBool,
-    /// The lock of the thread that puts entries on the ring. It guards the table of memory that the ring knows.
+    /// The lock of the thread that puts entries on the ring. The lock guards the table of memory that the ring knows.
     starting: Mutex<Table>,
     /// The lock of the thread that takes completions off the ring.
     reaping: Mutex<()>,
@@ -39,7 +39,7 @@ pub(super) struct Ring {
     transfers: Box<[Mutex<Transfer>]>,
     /// Whether the kernel has not taken everything that is on the ring.
     is_behind: AtomicBool,
-    /// The journal, with the number of the hardware queue. It is told of each entry and of each completion.
+    /// The journal, with the number of the hardware queue. The journal is told of each entry and of each completion.
     journal: Option<(u16, Arc<dyn Journal>)>,
 }
 
@@ -100,8 +100,8 @@ impl Ring {
         };
         let update = |uring: &IoUring, memory| {
             // SAFETY: an arena stays registered no longer than its memory exists. A transfer names a slot only if the
-            // table says so when the transfer starts, under the lock. Its buffer keeps the arena until the transfer is
-            // over.
+            // table says so when the transfer starts, under the lock. The transfer's buffer keeps the arena until the
+            // transfer is over.
             unsafe { uring.submitter().register_buffers_update(slot.into(), &[piece(memory)], None) }
         };
         let urings = || self.poller.get().map(|poller| &poller.uring).into_iter().chain([&self.uring]);
@@ -129,7 +129,7 @@ impl Ring {
         if self.polls.load(Ordering::Relaxed) { self.poller.get() } else { None }
     }
 
-    /// The ring's descriptor. It is readable while there are completions, except those that must be polled for. The
+    /// The ring's descriptor, which is readable while there are completions, except those that must be polled for. The
     /// call first waits for the thread that takes completions, as [`Driver::ready_fd`](blkmq::driver::Driver::ready_fd)
     /// asks for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

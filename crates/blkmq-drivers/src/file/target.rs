@@ -116,7 +116,7 @@ impl Target {
         if self.odd_end < u64::MAX { bytes.min(self.odd_end) } else { bytes - bytes % u64::from(self.block_size) }
     }
 
-    /// How many bytes of a range with this end are past the end of a file that ends within a sector. It is less than a
+    /// How many bytes of a range with this end are past the end of a file that ends within a sector: less than a
     /// sector.
     pub(super) const fn missing(&self, end: u64) -> u64 {
         end.saturating_sub(self.odd_end)
@@ -186,7 +186,7 @@ impl Target {
     /// What the file system knows of a stretch, including data that is only in the page cache. The call moves the
     /// offset of the descriptor. Reads and writes do not use that offset, because each of them names its own.
     ///
-    /// COST: two or three system calls. They may have to read the file's map.
+    /// COST: two or three system calls, which may have to read the file's map.
     pub(super) fn extent(&self, start: u64, bytes: u64) -> Extent {
         let end = start + bytes;
         match seek(&self.buffered, SeekFrom::Data(start)) {

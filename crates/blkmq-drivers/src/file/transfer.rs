@@ -196,8 +196,8 @@ impl Transfer {
     }
 
     /// Leaves out the part of a request that is past the end of a file that ends within a sector: its last `missing`
-    /// bytes, which are less than a sector. They read as zeroes and are not written. Such a file is not accessed by
-    /// direct I/O, so there is no stand-in.
+    /// bytes, which are less than a sector. The bytes past the end read as zeroes and are not written. Such a file is
+    /// not accessed by direct I/O, so there is no stand-in.
     #[cold]
     fn clip(&mut self, missing: u64, rq: &mut Request<'_>) {
         debug_assert!(self.stand_in.is_none(), "what goes through the page cache may lie anywhere");
@@ -235,8 +235,8 @@ impl Transfer {
         };
     }
 
-    /// The entry that asks the kernel for what is still to be done. It names `self.pieces`, which do not move until the
-    /// entry is answered.
+    /// The entry that asks the kernel for what is still to be done. The entry names `self.pieces`, which do not move
+    /// until the entry is answered.
     pub(super) fn entry(&self) -> squeue::Entry {
         let pieces = &self.pieces[self.through..];
         let (first, len) = (pieces.as_ptr(), pieces.len() as u32);
@@ -354,7 +354,7 @@ impl Transfer {
         if let (Next::Over(status), Some(promise)) = (&mut next, self.promise()) {
             *status = losses.judge(promise, *status, result);
         }
-        // This must not come earlier, because other threads use what was just found.
+        // The answer must not be noted earlier, because other threads use what was just found.
         if let Some(number) = self.sync.take() {
             self.until = losses.note_answer(number);
         }

@@ -187,8 +187,8 @@ impl Asked {
     }
 
     /// Whether the server does not answer this request, if the request has this id and is reported as overdue. The
-    /// answer is false while no server has the request. It is also false the first time after the request was sent once
-    /// more: the time before that was spent waiting for the earlier server.
+    /// answer is false while no server has the request. The answer is also false the first time after the request was
+    /// sent once more: the time before that was spent waiting for the earlier server.
     pub(super) fn is_overdue(&mut self, id: RqId) -> bool {
         self.is_sent && self.id == id && !std::mem::take(&mut self.is_sent_again)
     }

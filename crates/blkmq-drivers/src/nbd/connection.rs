@@ -5,9 +5,9 @@
 //! readable, so a thread that then sleeps on it wakes at once. While something is unsent, the same descriptor tells
 //! when the socket takes more.
 //!
-//! A connection that breaks gets another socket once the server is back ([`Link`] does that). Both locks are taken for
-//! this, so a thread that has one of the locks sees one socket and one phase. Locks are taken in the order `received`,
-//! `unsent`, `asked`.
+//! A connection that breaks gets another socket once the server is back ([`Link`] does that). [`Link`] takes both locks
+//! for the change, so a thread that has one of the locks sees one socket and one phase. Locks are taken in the order
+//! `received`, `unsent`, `asked`.
 
 use std::fmt;
 use std::io;
@@ -41,8 +41,8 @@ const KEPT: usize = 1 << 20;
 enum Phase {
     /// The socket works, or no thread has found out yet that it does not.
     Up,
-    /// The server is about to end. It still answers what was sent to it, but it is sent nothing more: requests wait for
-    /// the next server, or fail.
+    /// The server is about to end. The server still answers what was sent to it, but gets nothing more: requests wait
+    /// for the next server, or fail.
     Leaving,
     /// There is no socket. Requests wait for one.
     Keeping,
@@ -344,7 +344,7 @@ impl Connection {
         self.news.notify();
     }
 
-    /// Called when the server is about to end. It is sent no more requests.
+    /// Called when the server is about to end, and is sent no more requests.
     #[cold]
     pub(super) fn leave(&self) {
         let mut unsent = lock(&self.unsent);

@@ -37,7 +37,7 @@ pub(super) struct Dialer {
 /// The look-up of a name by a thread of its own.
 #[derive(Debug)]
 struct LookUp {
-    /// The addresses, or why there are none; and since when that is known. It stays empty if the thread panics.
+    /// The addresses, or why there are none; and since when that is known. The cell stays empty if the thread panics.
     found: OnceLock<(Result<Vec<SocketAddr>, String>, Instant)>,
     /// Readable once the thread has ended.
     is_over: EventFd,
@@ -109,8 +109,8 @@ impl Dialer {
         }
     }
 
-    /// Calls a function that fails while a descriptor is not ready, until it succeeds, within this time. It may fail
-    /// even when the descriptor was reported as ready.
+    /// Calls a function that fails while a descriptor is not ready, until it succeeds, within this time. The function
+    /// may fail even when the descriptor was reported as ready.
     pub(super) fn when_ready<T>(
         &self,
         fd: impl AsFd,

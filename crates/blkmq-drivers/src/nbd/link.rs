@@ -4,9 +4,9 @@
 //! connection would say nothing about what the server had acknowledged on another. All are also given up when the
 //! server says that it is about to end. The device then waits for the answers to the requests that the server has, as
 //! long as no request is overdue, and tells the server that the client leaves. One thread, the restorer, then connects
-//! all of them again, until it has succeeded or the device is closed. While there is no outage it sleeps. It is started
-//! with the first request and not earlier: a server that opens the device gives up rights before it starts its first
-//! thread, and the restorer must have no more rights than the other threads.
+//! all of them again, until it has succeeded or the device is closed. While there is no outage the restorer sleeps. The
+//! restorer is started with the first request and not earlier: a server that opens the device gives up rights before it
+//! starts its first thread, and the restorer must have no more rights than the other threads.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -243,8 +243,9 @@ impl Link {
     /// How long the connections may stay as they are. Zero if one is broken, or if the server is about to end and has
     /// answered everything.
     ///
-    /// A server that is about to end may have said so on one connection only. No connection sends it more requests. It
-    /// has half of the time that requests wait for the next server. The next server has the other half.
+    /// A server that is about to end may have said so on one connection only. No connection sends the server more
+    /// requests. The server has half of the time that requests wait for the next server. The next server has the other
+    /// half.
     fn time_left(&self) -> Duration {
         if self.iter().any(Connection::is_broken) {
             return Duration::ZERO;
@@ -306,7 +307,8 @@ impl Link {
         self.cache.server_is_away();
     }
 
-    /// Tries to connect all hardware queues anew after an outage, within this time for each. It connects all or none.
+    /// Tries to connect all hardware queues anew after an outage, within this time for each. Either all are connected,
+    /// or none.
     ///
     /// Once every socket is there, none of them may have been closed. Then all are connected to one server, which has
     /// not begun anew in between. If they were connected to two servers, a flush by one server would cover what the

@@ -5,8 +5,8 @@ use std::io::IoSliceMut;
 use super::socket::Fault;
 use super::stream::Stream;
 
-/// The most bytes that one call takes, without the data of a write, which goes directly to its buffer. This is room for
-/// about 2000 reads, or for any option.
+/// The most bytes that one call takes, without the data of a write, which goes directly to its buffer: room for about
+/// 2000 reads, or for any option.
 const SIZE: usize = 64 << 10;
 
 /// What was received.

@@ -65,8 +65,8 @@ impl Pool {
         self.account.give(bytes);
     }
 
-    /// A buffer of this length, at most 64 MiB, that a promise covers. Its contents are left from its last use. `None`
-    /// if the system has no memory for it.
+    /// A buffer of this length, at most 64 MiB, that a promise covers. The contents are left from the buffer's last
+    /// use. `None` if the system has no memory for it.
     ///
     /// COST: a push and a pop of a vector; an allocation where none of this size was given back.
     pub(super) fn take(&mut self, len: usize) -> Option<Buffer> {

@@ -52,7 +52,7 @@ impl Write for Outlet<'_> {
     }
 }
 
-/// A TLS session. It holds at most 64 KiB that came and are not decrypted, one record that is decrypted, and 64 KiB
+/// A TLS session, which holds at most 64 KiB that came and are not decrypted, one record that is decrypted, and 64 KiB
 /// that wait for the socket. Before the handshake is over, it also holds one handshake message, of at most 64 KiB.
 pub(super) struct Session {
     tls: ServerConnection,
@@ -61,7 +61,7 @@ pub(super) struct Session {
     left: Option<usize>,
     /// The client sends no more.
     has_ended: bool,
-    /// The error, if there was one. It is returned when everything that was received before it has been taken.
+    /// The error, if there was one, which is returned when everything that was received before it has been taken.
     fault: Option<Fault>,
 }
 
@@ -91,7 +91,7 @@ impl Session {
             return Err(Fault::System(Errno::CONNRESET));
         }
         if let Err(fault) = self.decrypt() {
-            // This tells the client what is wrong, if the client listens.
+            // What is flushed tells the client what is wrong, if the client listens.
             let _ = self.flush(socket);
             return Err(fault);
         }

@@ -1,5 +1,5 @@
-//! A bare socket, for the streams with and without TLS that send through it: how bytes are sent, and why they do not get
-//! through.
+//! A bare socket, for the streams with and without TLS that send through it: how bytes are sent, and why they do not
+//! get through.
 
 use std::fmt;
 use std::io::IoSlice;

@@ -111,7 +111,7 @@ impl Stream {
         let waiting = usize::try_from(waiting).unwrap_or(usize::MAX);
         match &mut self.session {
             None => waiting,
-            // The session counts the bytes that it takes from the socket. That is more than comes out.
+            // The session counts the bytes that it takes from the socket, which are more than come out.
             Some(session) => {
                 session.limit(waiting);
                 usize::MAX
@@ -119,7 +119,7 @@ impl Stream {
         }
     }
 
-    /// Tells the client that nothing more comes. TLS has a message for that. This may be called again.
+    /// Tells the client that nothing more comes. TLS has a message for that. The function may be called again.
     ///
     /// # Errors
     /// `AGAIN` if the socket does not take the message now.

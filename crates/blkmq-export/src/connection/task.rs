@@ -79,7 +79,7 @@ impl Tasks {
         Self { places: (0..most).map(empty).collect(), free: (0..most).rev().collect() }
     }
 
-    /// Takes a place. Its fields are left from its last use. `None` if all places are in use.
+    /// Takes a place, whose fields are left from its last use. `None` if all places are in use.
     pub(super) fn take(&mut self) -> Option<TaskId> {
         self.free.pop()
     }

@@ -218,7 +218,7 @@ impl Transmission {
         Ok(true)
     }
 
-    /// Called when the client is gone. It has closed the whole connection, and not only its own direction.
+    /// Called when the client is gone: the client has closed the whole connection, and not only its own direction.
     fn lose_client(&mut self) {
         // No client needs what waits for the socket, and the socket will never say that it has room. The rest of the
         // input is read without waiting.

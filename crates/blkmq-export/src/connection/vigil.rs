@@ -1,16 +1,16 @@
 //! What a connection does after it finds nothing to do and before it sleeps: it looks at its socket again.
 //!
-//! A look after other threads had the processor finds what a client on the same processor has sent by then. It finds
-//! many requests together, where otherwise each request would have woken the connection. If a client waits for each
-//! answer before it asks again, and was quick the last time, the connection goes on with looks for some time, because
-//! waking a processor takes longer than such a client does. If other threads keep the processor for longer than a look
-//! is worth, the connection does not yield to them for a while. It sleeps instead, because a thread that is woken gets
-//! the processor before the others.
+//! A look after other threads had the processor finds what a client on the same processor has sent by then. Such a look
+//! finds many requests together, where otherwise each request would have woken the connection. If a client waits for
+//! each answer before it asks again, and was quick the last time, the connection goes on with looks for some time,
+//! because waking a processor takes longer than such a client does. If other threads keep the processor for longer than
+//! a look is worth, the connection does not yield to them for a while. The connection sleeps instead, because a thread
+//! that is woken gets the processor before the others.
 
 use blkmq::{Clock, Time};
 
-/// How long the connection looks for a request of a client that was quick the last time, in nanoseconds. It is twice
-/// what a wake-up takes ([`WORTH`]). If the client is not quick again, this time is lost.
+/// How long the connection looks for a request of a client that was quick the last time, in nanoseconds: twice what a
+/// wake-up takes ([`WORTH`]). If the client is not quick again, this time is lost.
 const WATCH: u64 = 100_000;
 
 /// How many nanoseconds the connection saves when it finds a request without being woken for it: to be woken takes some
@@ -51,7 +51,7 @@ pub(super) enum Look {
 pub(super) struct Vigil {
     /// A clock of its own, because the queue's clock may move only from tick to tick, or stand still.
     clock: Clock,
-    /// The number of turns in a row that brought one request each. It counts up to twice [`SINGLES`].
+    /// The number of turns in a row that brought one request each, counted up to twice [`SINGLES`].
     singles: u8,
     /// When there began to be nothing to do.
     since: Option<Time>,

@@ -9,8 +9,8 @@ pub const MAX_EXTENTS: usize = 128;
 /// Bytes of an extent: its length and its state.
 pub const EXTENT_SIZE: usize = 8;
 
-/// How often the device is asked at most, for each extent that there is room for. It may be asked more than once for an
-/// extent, because neighbours with the same state become one extent.
+/// How often the device is asked at most, for each extent that there is room for. The device may be asked more than
+/// once for an extent, because neighbours with the same state become one extent.
 const MOST_LOOKS: usize = 4;
 
 /// Writes what `look` knows of `bytes` bytes from byte `start` on to `to`, as extents, as many as fit. `bytes` is at

@@ -1,5 +1,5 @@
-//! The negotiation before the first request. Bytes go in; bytes and a decision come out. It does no I/O and reads no
-//! clock.
+//! The negotiation before the first request. Bytes go in; bytes and a decision come out. The negotiation does no I/O
+//! and reads no clock.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{
 
 /// The longest data of an option, in bytes: more than a name and two queries of the greatest length.
 pub const MAX_OPTION: usize = 16 << 10;
-/// How many options a client may send. It is enough to ask for about a hundred exports one by one.
+/// How many options a client may send: enough to ask for about a hundred exports one by one.
 pub const MAX_OPTIONS: u32 = 1024;
 /// How many bytes a client may send before its first request.
 pub const MAX_NEGOTIATION: u64 = 1 << 20;
@@ -29,7 +29,7 @@ const MINIMUM: u32 = 1;
 pub struct Offer {
     /// The export's name. The default export has an empty name.
     pub name: String,
-    /// A description for people. It may be empty.
+    /// A description for people, which may be empty.
     pub description: String,
     /// Size in bytes.
     pub size: u64,
@@ -55,8 +55,8 @@ pub trait Catalogue {
     /// Called when the client has asked for an export that it may not use. The client is told this text.
     fn note_refusal(&self, _refusal: &str) {}
 
-    /// What the client is told of an export that it asks for, as the export is now. Its device may take time for that,
-    /// and then only the client that asks waits.
+    /// What the client is told of an export that it asks for, as the export is now. The export's device may take time
+    /// to answer, and then only the client that asks waits.
     fn offer(&self, export: usize) -> Offer;
 
     /// Lets the client use an export that it chooses.
@@ -121,7 +121,8 @@ pub enum Step {
     Chosen(Agreement),
     /// The client wants no more. The output is its answer.
     Aborted,
-    /// The client gets no export, for a reason that the catalogue knows. Its option has no reply that refuses.
+    /// The client gets no export, for a reason that the catalogue knows. The option that the client used has no reply
+    /// that refuses.
     Refused,
     /// The client breaks the protocol, for this reason. There is no output that answers it.
     Broken(String),

@@ -217,8 +217,8 @@ impl Builder {
     }
 
     /// Listens, and does nothing else yet. After this, the process can give up rights that only this step needs, such
-    /// as the right to use a port or to open a folder. It can do so before there is a client, and before there is a
-    /// thread.
+    /// as the right to use a port or to open a folder. The process can do so before there is a client, and before there
+    /// is a thread.
     ///
     /// # Errors
     /// As for [`start`](Self::start), except for errors of threads.

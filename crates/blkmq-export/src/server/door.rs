@@ -32,7 +32,7 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: OwnedFd, peer: String, source:
     let place = Place { clients: Arc::clone(&shared.clients), bell: Arc::clone(&shared.bell), number: entry.number };
     let shared = Arc::clone(shared);
     let thread = thread::Builder::new().name(format!("nbd {}", entry.number));
-    // No thread joins this thread. It gives back its place last, after it has released the queues.
+    // No thread joins this thread. This thread gives back its place last, after it has released the queues.
     let serve = move || {
         let _place = place;
         serve_alone(&shared, socket, entry);
@@ -59,7 +59,8 @@ fn serve_alone(shared: &Arc<Shared>, socket: OwnedFd, entry: Arc<Entry>) {
     }
 }
 
-/// A connection's place among the clients. It is given back when this value is dropped, also if the thread panics.
+/// A connection's place among the clients. The place is given back when this value is dropped, also if the thread
+/// panics.
 struct Place {
     clients: Arc<Clients>,
     bell: Arc<EventFd>,

@@ -1,5 +1,5 @@
-//! The requirements for certificates and keys here. They are checked before they are used, and errors are in plain
-//! words.
+//! The requirements for certificates and keys here. Certificates and keys are checked before they are used, and errors
+//! are in plain words.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -189,7 +189,7 @@ fn a_slow_handshake_is_not_silent() {
             other
         })
         .collect();
-    // This is longer than a connection may be silent when its place is needed.
+    // The pause is longer than a connection may be silent when its place is needed.
     thread::sleep(Duration::from_millis(1100));
     for byte in &hello[..2] {
         slow.send(&[*byte]);

@@ -7,7 +7,7 @@ const INT_MAX: i64 = i32::MAX as i64;
 const INT_MIN: i64 = i32::MIN as i64;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Linux's largest default of `nr_requests`. It holds until the queue tells its own.
+/// Linux's largest default of `nr_requests`. The number holds until the queue tells its own.
 const DEFAULT_NR_REQUESTS: u32 = 256;
 
 /// The knobs, in the order of the kernel's sysfs folder.

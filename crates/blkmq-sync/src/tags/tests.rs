@@ -122,7 +122,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..if cfg!(miri) { 20 } else { 200 })
 }
 
-/// proptest shrinks what it finds. Its cases come from the same seed as everything random here.
+/// proptest shrinks what it finds. The cases come from the same seed as everything random here.
 #[test]
 fn tags_behave_like_a_vector_of_bools() {
     let seed = Random::seeded().0;

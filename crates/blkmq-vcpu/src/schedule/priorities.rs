@@ -3,7 +3,7 @@
 use super::{Decision, Schedule};
 use crate::{CpuId, Random};
 
-/// Priority-change scheduling. It finds bugs that need few but unlikely switches (Burckhardt, Kothari, Musuvathi,
+/// Priority-change scheduling, which finds bugs that need few but unlikely switches (Burckhardt, Kothari, Musuvathi,
 /// Nagarakatte: "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010). Here change
 /// points come again and again, because a run is long.
 #[derive(Debug)]

@@ -41,7 +41,8 @@ macro_rules! atomic {
             /// Changes the value by a function, in one step: no other CPU changes the value between the load and the
             /// store.
             ///
-            /// # Errors The value, if the function returns `None`.
+            /// # Errors
+            /// The value, if the function returns `None`.
             #[inline]
             pub fn fetch_update(
                 &self,

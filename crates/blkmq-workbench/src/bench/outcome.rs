@@ -34,9 +34,9 @@ pub struct JobOutcome {
     pub group: u32,
     /// Nanoseconds during which this thread was measured.
     pub runtime_ns: u64,
-    /// Operations that completed before the job's runtime was over; all of them if the job ended earlier. This is for
-    /// rates over a short time: an operation that is outstanding at the end of the runtime needs time beyond it, so it
-    /// must not count.
+    /// Operations that completed before the job's runtime was over; all of them if the job ended earlier. The number is
+    /// for rates over a short time: an operation that is outstanding at the end of the runtime needs time beyond it, so
+    /// it must not count.
     pub ios_in_time: u64,
     /// Reads, writes and trims, in fio's order.
     pub directions: [DirectionOutcome; 3],
@@ -75,11 +75,11 @@ pub struct DirectionOutcome {
     /// Operations that failed.
     pub errors: u64,
     /// The time from submission to completion. Empty if the job does not measure it. fio calls this completion latency.
-    /// It is also the total latency, because nothing comes between the start of an operation and its submission.
+    /// The completion latency is also the total latency, because nothing comes between the start of an operation and
+    /// its submission.
     pub latency: Latency,
-    /// The time from when the device got the operation to its completion. This is the part of
-    /// [`latency`](Self::latency) that is not spent in the block layer. A merged operation has the times of its
-    /// request.
+    /// The time from when the device got the operation to its completion: the part of [`latency`](Self::latency) that
+    /// is not spent in the block layer. A merged operation has the times of its request.
     pub device: Latency,
     /// How many operations, and how much data, completed in each slice of time. The last slice may be shorter than the
     /// others.

@@ -9,12 +9,12 @@ use crate::job::Measure;
 /// Length of a slice of time, in nanoseconds.
 pub(super) const SLICE_NS: u64 = 100_000_000;
 
-/// What a thread notes while it runs. It begins anew after `ramp_time`.
+/// What a thread notes while it runs. The thread begins anew after `ramp_time`.
 #[derive(Debug)]
 pub(super) struct Recorder {
     measure: bool,
-    /// Operations and bytes by the number of their [`Op`]. They are counted for each operation, so they are kept close
-    /// together.
+    /// Operations and bytes by the number of their [`Op`]. Every operation adds to these numbers, so they are kept
+    /// close together.
     counts: [(u64, u64); 5],
     /// The rest: reads, writes, trims, flushes.
     kinds: [DirectionOutcome; 4],

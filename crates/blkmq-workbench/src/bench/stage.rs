@@ -43,8 +43,8 @@ impl Stage {
         q.stats() - self.base.lock().unwrap_or_else(PoisonError::into_inner).stats
     }
 
-    /// CPU time that the calling thread has used since the measurement began. All jobs are tasks of this thread. It had
-    /// used `before` when they began.
+    /// CPU time that the calling thread has used since the measurement began. All jobs are tasks of this thread, which
+    /// had used `before` when they began.
     pub(super) fn cpu_ns(&self, before: u64) -> u64 {
         let ramp_end = self.base.lock().unwrap_or_else(PoisonError::into_inner).cpu_ns;
         thread_cpu_ns().saturating_sub(before.max(ramp_end))

@@ -51,8 +51,8 @@ thread_local! {
 }
 
 /// The meter by which the queue measures its waits for locks: the thread's CPU time, for a sample of the waits,
-/// multiplied by the number of waits that each stands for. It returns nothing new while the thread is idle, because all
-/// of its CPU time is counted then.
+/// multiplied by the number of waits that each stands for. The meter returns nothing new while the thread is idle,
+/// because all of its CPU time is counted then.
 pub(super) fn lock_meter() -> u64 {
     let reading = READINGS.get();
     READINGS.set(reading.wrapping_add(1));

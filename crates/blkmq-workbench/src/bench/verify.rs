@@ -88,8 +88,8 @@ impl Verifier {
         }
     }
 
-    /// Whether an operation has sectors in common with an outstanding one. Both must not be outstanding, because what
-    /// they leave would depend on their order.
+    /// Whether an operation has sectors in common with an outstanding one. Such operations must not be outstanding at
+    /// the same time, because what they leave would depend on their order.
     pub(super) fn overlaps(&self, step: &Step) -> bool {
         let end = step.sector + step.nr_sectors;
         self.in_flight.iter().any(|(first, last)| step.sector < *last && *first < end)

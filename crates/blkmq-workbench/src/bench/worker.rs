@@ -1,4 +1,4 @@
-//! One thread of a job. It submits what the job's pattern says, and takes completions.
+//! One thread of a job, which submits what the job's pattern says, and takes completions.
 //!
 //! A worker goes round by round ([`Worker::turn`]) and never blocks. So each worker can have a thread of its own, and
 //! on a virtual clock one thread runs all of them. As fio does, it submits until as many operations as the job allows
@@ -87,7 +87,7 @@ pub(super) struct Worker {
     /// Whether the job does more than submit what its pattern says: it has a rate, pauses, flushes, or checks what it
     /// reads.
     is_watched: bool,
-    /// The next operation. It is chosen but not submitted.
+    /// The next operation, chosen but not submitted.
     held: Option<Step>,
     /// Outstanding operations; and how many of them are still in the plug.
     outstanding: u32,

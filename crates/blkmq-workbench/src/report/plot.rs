@@ -130,7 +130,8 @@ fn draw_lines(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Lines) -> Drawn
 
 fn draw_bars(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Bars, names: &[Vec<String>]) -> Drawn {
     let all = || chart.groups.iter().flat_map(|group| group.bars.iter().flatten());
-    // Intervals of few measurements are wide. They are cut at the end of the axis, whose range follows the values.
+    // Intervals of few measurements are wide. Wide intervals are cut at the end of the axis, whose range follows the
+    // values.
     let reach = 2.0 * all().map(|bar| bar.value).filter(|value| value.is_finite()).fold(chart.baseline, f64::max);
     let ends = all().flat_map(|bar| {
         bar.interval.map_or([bar.value; 3], |(low, high)| [low, bar.value, if high > reach { reach } else { high }])
@@ -200,8 +201,8 @@ fn draw_bar(
     Ok(())
 }
 
-/// A name, split into lines that fit. It is split after blanks and commas, if it has any. The end of a very long name
-/// is left out.
+/// A name, split into lines that fit. The name is split after blanks and commas, if it has any. The end of a very long
+/// name is left out.
 fn wrapped(name: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for part in clean(name).split_inclusive([' ', ',', '\n']) {

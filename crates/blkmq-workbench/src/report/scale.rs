@@ -22,7 +22,7 @@ impl<'a> Ruler<'a> {
     /// An axis with room for these values. A linear axis also reaches to `baseline`.
     pub(super) fn new(axis: &'a Axis, values: impl Iterator<Item = f64>, baseline: f64) -> Self {
         let places = values.chain((axis.scale == Scale::Linear).then_some(baseline));
-        // The percentile 100 is infinitely far away. It is drawn at the end of the axis, whose range follows the other
+        // The percentile 100 is infinitely far away, and is drawn at the end of the axis, whose range follows the other
         // percentiles.
         let places = places.filter_map(|value| place(axis.scale, value)).filter(|place| place.is_finite());
         let (low, high) =

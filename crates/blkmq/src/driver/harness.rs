@@ -54,7 +54,7 @@ impl<'d> Harness<'d> {
         }
     }
 
-    /// Puts a bio behind those that wait. Its slot's number is its tag too.
+    /// Puts a bio behind those that wait. The number of the bio's slot is also its tag.
     pub(super) fn push(&mut self, bio: Bio) {
         let slot = self.free.pop().expect("a test has few bios in flight");
         let index = SlotIndex::new(0, slot);

@@ -1,5 +1,5 @@
 //! The model of a hard disk: seek by distance, rotation, a queue of its own with the shortest access first, a write
-//! cache and read-ahead. Its times depend on what was asked when, and on nothing else.
+//! cache and read-ahead. The model's times depend on what was asked when, and on nothing else.
 //!
 //! With `write_cache=1` a write completes when its data is in the cache, as long as there is room. The cache is written
 //! back from the lowest sector to the highest and again, joined where it touches, whenever no command waits for the

@@ -1,5 +1,5 @@
-//! The null device: null_blk's twin. It completes its requests without a device behind it, at once or later. The block
-//! layer itself is measured and tested on it. With `memory_backed=1` it keeps the data.
+//! The null device: null_blk's twin. The device completes its requests without a device behind it, at once or later.
+//! The block layer itself is measured and tested on it. With `memory_backed=1` it keeps the data.
 
 mod config;
 mod injection;

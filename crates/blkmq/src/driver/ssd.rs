@@ -1,5 +1,5 @@
 //! The model of an SSD: channels, dies with read and program times, a write buffer, and garbage collection that makes
-//! it fast and slow by turns. Its times depend on what was asked when and on the seed, and on nothing else.
+//! it fast and slow by turns. The model's times depend on what was asked when and on the seed, and on nothing else.
 //!
 //! The controller takes commands in the order in which they come, whatever the hardware queue, `iops` a second at most.
 //! A read goes to the dies of its pages, each of which does one thing at a time. Reads go before programs, but not

@@ -2,8 +2,8 @@
 
 use crate::request::FLUSH_POOL;
 
-/// The members whose requests the driver has begun to work on. Their threads may sleep, and must plan for the
-/// completion.
+/// The members whose requests the driver has begun to work on. The threads of these members may sleep, and must plan
+/// for the completion.
 #[derive(Debug, Default)]
 pub(crate) struct Started {
     pub(crate) any: bool,

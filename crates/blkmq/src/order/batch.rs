@@ -1,5 +1,5 @@
-//! The locking `batch`: one lock, for which threads wait, but one hold chooses as many requests as there are tags. This
-//! is Yu Kuai's series of 2025. The issue lists are appended to under the hold, so they keep the scheduler's order.
+//! The locking `batch`: one lock, for which threads wait, but one hold chooses as many requests as there are tags: Yu
+//! Kuai's series of 2025. The issue lists are appended to under the hold, so they keep the scheduler's order.
 
 use blkmq_sched::Time;
 

@@ -15,7 +15,7 @@
 //! would find. News is whatever may let a request go: a completion, a request that was parked, a time that has come,
 //! the end of a quiescence, and what another thread left to others.
 //!
-//! A holder that has done its share gives up. It sets WAITING, lets go whatever was left, and counts that it left
+//! A holder that has done its share gives up: it sets WAITING, lets go whatever was left, and counts that it left
 //! something to others, so that a thread that polls or sleeps finds it (see `runner`). A holder that may not dispatch,
 //! because the queue was quiesced when it came in, does the same.
 //!

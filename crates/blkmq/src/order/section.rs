@@ -30,8 +30,8 @@ pub(super) struct Section<'q, 's> {
 
 impl Domain {
     /// Enters the ordered section as of `now`: `run` works under the scheduler's lock. Then the section brings up to
-    /// date what other threads see, and lets go the lock. It wakes the threads that sleep if the scheduler is to be
-    /// asked earlier than they know. `member` and `runner` belong to the calling thread, which must not be in the
+    /// date what other threads see, and lets go the lock. The section wakes the threads that sleep if the scheduler is
+    /// to be asked earlier than they know. `member` and `runner` belong to the calling thread, which must not be in the
     /// section already.
     ///
     /// COST: of a free lock a compare-exchange, and a swap to unlock; of a held lock also two readings of the meter, if

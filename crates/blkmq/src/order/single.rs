@@ -137,8 +137,8 @@ fn choose_or_wait<'q>(
 /// turns would send each other to look again for ever.
 ///
 /// Nothing is lost by that. The thread that has the tag at that time either took it after b, and then asks the
-/// scheduler after a; or it finds the note, and looks again itself. It also looks again if a time has come before it
-/// has put the tag back. A thread that comes for a later time finds the tag.
+/// scheduler after a; or it finds the note, and looks again itself. The thread also looks again if a time has come
+/// before it has put the tag back. A thread that comes for a later time finds the tag.
 ///
 /// COST: per request one lock and unlock of the hold, the scheduler's own work, and the slot's two lines; per batch of
 /// tags a read-modify-write of a tag word.

@@ -1,5 +1,5 @@
 //! Handing requests through: requests that come under a hold, while nothing waits, and get tags, leave under the same
-//! hold. They are put in the scheduler's order without ever being put into the scheduler.
+//! hold. Such requests are put in the scheduler's order without ever being put into the scheduler.
 //!
 //! Nothing is decided here. The scheduler names the order in which it would have handed the requests out after
 //! inserting all of them. Where that order is not simple to tell, the scheduler declines (`Scheduler::hand_through`).

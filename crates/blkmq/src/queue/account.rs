@@ -221,8 +221,8 @@ impl Counters {
         }
     }
 
-    /// Requests of a class are about to pass the scheduler by; `limited` of them are other than reads. They are counted
-    /// before the look at the gate that decides.
+    /// Requests of a class are about to pass the scheduler by; `limited` of them are other than reads. The requests are
+    /// counted before the look at the gate that decides.
     pub(crate) fn bypassing(&self, class: Class, requests: u64, limited: u64) {
         add(&self.0.bypassed[class.index()], requests);
         // Their completion is counted against the requests that the scheduler let in, and these requests never came in.

@@ -1,9 +1,9 @@
 //! What was left with the holder of the scheduler and is not in the scheduler yet.
 //!
 //! What was left first is taken first, in rounds. The [`ROUNDS`] requests that were left first stand in front. Each
-//! round takes one request of each member that has some in front. This gives two promises. A request waits only for
-//! those that were there when it came, and for a few more, however much other members leave behind it. And among those
-//! in front no member's k-th request waits for another member's (k + 1)-th.
+//! round takes one request of each member that has some in front. The rounds give two promises. A request waits only
+//! for those that were there when it came, and for a few more, however much other members leave behind it. And among
+//! those in front no member's k-th request waits for another member's (k + 1)-th.
 //!
 //! Requests for which the scheduler had no room stay in one list per member, class and sync or async. So the order
 //! within each list is kept, and no list holds up another. Room that comes goes round the members that wait for it: no

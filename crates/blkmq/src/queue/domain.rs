@@ -14,8 +14,8 @@ pub enum Wait {
     /// A thread waits for the scheduler's lock.
     Lock,
     /// A request that was made ready for another thread to insert waits until that thread has inserted it, or merged
-    /// it, or found no room. This also counts if the other thread had just gone, and the request's own thread inserts
-    /// it.
+    /// it, or found no room. The wait also counts if the other thread had just gone, and the request's own thread
+    /// inserts it.
     Staged,
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct HwCtx {
     pub(crate) tags: Tags,
     /// Which request has which tag, for the requests that the driver works on.
     pub(crate) started: StartedTable,
-    /// The issue list. Its holder keeps in order what the driver refused.
+    /// The issue list. The list's holder keeps in order what the driver refused.
     pub(crate) issue: Handover<RqList>,
     /// Only if the hardware queue has an owner: other threads have put something on the issue list.
     pub(crate) inbox: Inbox,
@@ -89,8 +89,8 @@ impl HwCtx {
         self.dispatch_busy.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that the driver was offered a batch, and whether it refused a part of the batch. This is Linux's estimate
-    /// of how busy the device is.
+    /// Notes that the driver was offered a batch, and whether it refused a part of the batch. Linux estimates with the
+    /// same average how busy the device is.
     pub(crate) fn note_offer(&self, refused: bool) {
         let before = self.dispatch_busy.load(Ordering::Relaxed);
         if before > 0 || refused {

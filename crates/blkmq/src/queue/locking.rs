@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The locking around a scheduler: how many threads reach it, one after another. It contains no policy of its own.
+/// The locking around a scheduler: how many threads reach it, one after another. The locking contains no policy of its
+/// own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Locking {
     /// One lock around each insertion and around each dispatch of one request. Threads wait for it, as in Linux.

@@ -28,7 +28,7 @@ pub(crate) enum FlushStep {
 /// The piece of a bio that a slot stands for. A bio that fits the limits has one, a split one has several.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    /// The slot that holds the bio. It belongs to the same submitter.
+    /// The slot that holds the bio, of the same submitter.
     pub(crate) parent: SlotIndex,
     /// First sector of this part alone.
     pub(crate) sector: u64,

@@ -24,7 +24,7 @@ pub const BUFFER_ALIGN: usize = 4096;
 /// 3. `owner` tells to which owner the memory belongs. Null: the caller or another owner outside. An odd address, which
 ///    points nowhere: the memory came from `layout(capacity)`, and the address is twice the capacity and one. Any
 ///    other: the memory is a part of this arena, of which the value holds a count. So a buffer is no longer than it was
-///    without arenas. That matters, since it is moved with each operation.
+///    without arenas. The length matters, since a buffer is moved with each operation.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -93,9 +93,8 @@ impl Buffer {
         }
     }
 
-    /// Changes the buffer's length, up to the one with which it was made. Its memory and the content of the memory
-    /// stay. Returns false, and changes nothing, if the buffer cannot be that long, or its memory belongs to another
-    /// owner.
+    /// Changes the buffer's length, up to the one with which it was made. The memory and its content stay. Returns
+    /// false, and changes nothing, if the buffer cannot be that long, or its memory belongs to another owner.
     pub fn set_len(&mut self, len: usize) -> bool {
         let fits = match self.owner() {
             Owner::Another => false,

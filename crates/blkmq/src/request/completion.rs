@@ -81,7 +81,8 @@ impl Completion {
     }
 }
 
-/// An operation that was not done, or was done in part. Its [`source`](std::error::Error::source) is the status.
+/// An operation that was not done, or was done in part. The error's [`source`](std::error::Error::source) is the
+/// status.
 #[derive(Debug)]
 pub struct Failed {
     /// The operation, with its buffers.

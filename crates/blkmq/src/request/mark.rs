@@ -1,7 +1,7 @@
 //! How a request is counted in the statistics.
 
-/// How a request is counted. This is decided once, when the request enters the queue. So what was counted in is counted
-/// out, whatever is switched meanwhile.
+/// How a request is counted. The queue decides once, when the request enters the queue. So what was counted in is
+/// counted out, whatever is switched meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark(u8);
 

@@ -38,7 +38,7 @@ pub(crate) struct Slot {
     pub(super) bio: UnsafeCell<BioCell>,
 }
 
-/// A bio or none. This is not an `Option`: the mark of an `Option` would lie inside the bio. The bio would then be
+/// A bio or none. An `Option` would not do: the mark of an `Option` would lie inside the bio. The bio would then be
 /// moved in odd pieces, for which the next move has to wait.
 pub(super) struct BioCell {
     is_there: bool,

@@ -9,7 +9,7 @@
 //!
 //! A place says which thread may move the request on. `Held` and the list places belong to one thread at a time by
 //! other means (a token, a list behind a lock, a chain published by a stack), so their changes are plain stores. Only
-//! `Issued` has two possible takers, the driver's completion and the timeout scan. They settle by compare-exchange
+//! `Issued` has two possible takers, the driver's completion and the timeout scan. The two settle by compare-exchange
 //! which of them takes the request. If the request is lent, only the holder of the loan completes it, and the timeout
 //! scan takes nothing.
 
@@ -180,8 +180,7 @@ impl State {
         self.word().load(Ordering::Relaxed) & LENT != 0
     }
 
-    /// Whether the driver has the request, also while the timeout scan is asking about it. This is a racy look, for
-    /// counts.
+    /// Whether the driver has the request, also while the timeout scan is asking about it: a racy look, for counts.
     pub(super) fn is_with_driver(&self, generation: u32) -> bool {
         let (now, place) = self.look();
         now == generation && matches!(place, Place::Issued | Place::TimingOut)

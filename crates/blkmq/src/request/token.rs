@@ -23,8 +23,9 @@ use blkmq_sync::kept;
 ///
 /// # Panics
 /// If the value is dropped, because the submitter of the request would then wait for ever. A driver
-/// [finishes](crate::driver::Batch::finish), [starts](crate::driver::Batch::start), [lends](crate::driver::Batch::lend),
-/// [gives back](crate::driver::Batch::requeue) or [refuses](crate::driver::Batch::refuse) each request that it takes.
+/// [finishes](crate::driver::Batch::finish), [starts](crate::driver::Batch::start),
+/// [lends](crate::driver::Batch::lend), [gives back](crate::driver::Batch::requeue) or
+/// [refuses](crate::driver::Batch::refuse) each request that it takes.
 #[must_use = "a request that is dropped is never over: finish, start, lend, requeue or refuse it"]
 pub struct Request<'q> {
     pub(super) slots: &'q Slots,
@@ -154,7 +155,7 @@ impl<'q> Request<'q> {
         })
     }
 
-    /// Ends the token. Its slot stays as it is.
+    /// Ends the token, whose slot stays as it is.
     #[inline]
     fn end(self) -> &'q Slot {
         ManuallyDrop::new(self).slot
@@ -380,7 +381,8 @@ impl Slots {
     /// The request that a scheduler chose, or that left it by merging.
     ///
     /// # Panics
-    /// If the scheduler names a request that it does not have. Its state is then wrong, and going on would lose data.
+    /// If the scheduler names a request that it does not have. The scheduler's state is then wrong, and going
+    /// on would lose data.
     pub(crate) fn leave_scheduler(&self, id: RqId) -> Request<'_> {
         let found = self.find(id);
         let (slot, generation) = found.expect("a scheduler hands back ids it was given");

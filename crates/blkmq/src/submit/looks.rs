@@ -1,11 +1,11 @@
 //! What a thread does before it sleeps until its device has something for it: it polls again.
 //!
 //! Waking a thread takes longer than many devices take for a request. So a thread yields the processor once to other
-//! threads and then polls again. This is a look. If the thread's last wait was short, it goes on with looks for as long
-//! as a short wait lasts.
+//! threads and then polls again: a look. If the thread's last wait was short, it goes on with looks for as long as a
+//! short wait lasts.
 //!
 //! The other threads may keep the processor for longer than a saved wake-up is worth. Then this thread does not yield
-//! to them for a while. It sleeps instead, because a thread that is woken gets the processor before the others.
+//! to them for a while. The thread sleeps instead, because a thread that is woken gets the processor before the others.
 //!
 //! Threads that share a device and processors take turns. The time during which others have the processor does not
 //! count as time of looking, and a turn in which the device completed something for the others is not in vain.
@@ -16,17 +16,17 @@ use blkmq_sched::Time;
 
 use crate::request::clock::Clock;
 
-/// Nanoseconds: a wait that takes less than this, not counting the turns of others, is a short one. It is twice what a
-/// wake-up takes ([`WORTH`]). A thread that looks in vain loses this much time.
+/// Nanoseconds: a wait that takes less than this, not counting the turns of others, is a short one. The limit is twice
+/// what a wake-up takes ([`WORTH`]). A thread that looks in vain loses this much time.
 const SHORT: u64 = 100_000;
 
-/// Nanoseconds: how long others may keep the processor for each completion that the device brings meanwhile. It is what
-/// a thread saves by finding a completion itself: to be woken takes some 50 us on a virtual processor that sleeps too.
+/// Nanoseconds: how long others may keep the processor for each completion that the device brings meanwhile: what a
+/// thread saves by finding a completion itself: to be woken takes some 50 us on a virtual processor that sleeps too.
 const WORTH: u64 = 50_000;
 
 /// The most completions that count for one turn of the others, so that a turn is worth 2.5 ms at most. A thread that
-/// computes keeps the processor for some 3 ms. Its turns must count as too long, however many completions other
-/// processors bring meanwhile.
+/// computes keeps the processor for some 3 ms. The turns of such a thread must count as too long, however many
+/// completions other processors bring meanwhile.
 const MOST: u32 = 50;
 
 /// Nanoseconds: if the processor comes back within this time, no other thread had it. A switch to another thread and

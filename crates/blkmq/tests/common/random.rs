@@ -46,7 +46,8 @@ pub(crate) fn from_env(name: &str, default: u64) -> u64 {
     }
 }
 
-/// The seed of this run: `BLKMQ_SEED`, or one drawn from the clock. It is printed, so that a failure can be repeated.
+/// The seed of this run: `BLKMQ_SEED`, or one drawn from the clock. The seed is printed, so that a failure can be
+/// repeated.
 pub(crate) fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("the clock is past 1970");
     let seed = from_env("BLKMQ_SEED", now.as_nanos() as u64);

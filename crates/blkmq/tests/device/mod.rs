@@ -147,7 +147,7 @@ impl Driver for Recorder {
         let mut kept = self.kept();
         kept.nr_polls += 1;
         if std::thread::panicking() {
-            // The test has failed. Its submitters want their requests back before they go.
+            // The test has failed. The test's submitters want their requests back before they go.
             let Kept { held, finished, .. } = &mut *kept;
             finished.extend(held.drain(..).map(|(hctx, id)| (hctx, id, Status::Gone)));
         }

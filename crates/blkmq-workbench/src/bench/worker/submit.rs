@@ -63,7 +63,7 @@ impl Worker {
         let op = if direction == Direction::Read { Op::Read } else { Op::Write };
         let (flags, batch) = (self.flags[direction], self.plan.job.iodepth_batch_submit);
         let room = u64::from(self.plan.job.iodepth - self.outstanding);
-        // It fits, because a batch is at most an iodepth.
+        // The batch fits, because a batch is at most an iodepth.
         let nr = room.min(left).min(u64::from(batch - self.plugged)) as u32;
         for at in 0..nr {
             let buffer = self.spare.pop().unwrap_or_else(|| self.fill.buffer(nr_sectors * SECTOR));

@@ -68,7 +68,7 @@ impl Cache {
     }
 
     /// The next piece to write for heads at `position`: the nearest one onwards, or the first of all. The piece is no
-    /// longer than `most` sectors. Its room is taken until it is [`written`](Self::written).
+    /// longer than `most` sectors. The piece's room is taken until the piece is [`written`](Self::written).
     pub(super) fn take(&mut self, position: u64, most: u64) -> Option<Extent> {
         let onwards = self.extents.partition_point(|extent| extent.start < position);
         let at = if onwards < self.extents.len() { onwards } else { 0 };

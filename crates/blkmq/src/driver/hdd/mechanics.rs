@@ -99,8 +99,8 @@ impl Mechanics {
         let seek = self.seek((sector / self.sectors_per_track).abs_diff(self.position / self.sectors_per_track));
         let turned = now.after(seek).0 % self.turn;
         let rotation = (self.angle(sector) + self.turn - turned) % self.turn;
-        // A sector that has passed the heads no more than the time of one sector ago is in the track buffer. This also
-        // forgives rounding.
+        // A sector that has passed the heads no more than the time of one sector ago is in the track buffer. The sector
+        // of grace also forgives rounding.
         let missed = self.turn - rotation <= self.turn / self.sectors_per_track;
         seek + if missed { 0 } else { rotation }
     }

@@ -4,7 +4,7 @@ use crate::driver::random::draw;
 use crate::driver::spec::Fault;
 use blkmq_sync::Mutex;
 
-/// The sequence of one fault. It is a function of the fault's numbers and the seed alone.
+/// The sequence of one fault, a function of the fault's numbers and the seed alone.
 #[derive(Debug)]
 struct Sequence {
     fault: Fault,

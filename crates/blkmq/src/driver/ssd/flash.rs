@@ -43,7 +43,8 @@ struct Die {
 }
 
 /// The SSD, as the times at which its parts are free. Nothing here waits or is looked at: the end of each command is
-/// computed when the command comes. That is exact for a controller that takes commands in the order in which they come.
+/// computed when the command comes. Such times are exact for a controller that takes commands in the order in which
+/// they come.
 #[derive(Debug)]
 pub(super) struct Flash {
     config: Config,

@@ -269,8 +269,8 @@ impl<'q> Ending<'q> {
 }
 
 impl Member {
-    /// A request that had begun, and was counted among those that entered, ends because it would have to wait. It
-    /// counts as if it had not begun.
+    /// A request that had begun, and was counted among those that entered, ends because it would have to wait. The
+    /// request counts as if it had not begun.
     #[cold]
     pub(crate) fn account_refuse(&self, q: &RequestQueue, rq: &mut Request<'_>) {
         let body = rq.body_mut();
@@ -295,7 +295,7 @@ impl Member {
         }
     }
 
-    /// A request that had begun joins another one in the scheduler. It has waited for its turn to be inserted.
+    /// A request that had begun joins another one in the scheduler, after it has waited for its turn to be inserted.
     pub(crate) fn account_merge(&self, q: &RequestQueue, absorbed: &Request<'_>) {
         let absorbed = absorbed.body();
         if !absorbed.mark.is_counted() {

@@ -8,8 +8,8 @@ use blkmq_sync::Line;
 use blkmq_sync::atomic::{AtomicU64, Ordering};
 
 /// The length of a tick as a power of two, in ns: busy time is counted in ticks of 2^20 ns, where Linux counts jiffies.
-/// A power of two needs a shift and no division. It also has no rhythm in common with loads whose period is in whole
-/// milliseconds.
+/// A power of two needs a shift and no division. A power of two also has no rhythm in common with loads whose period is
+/// in whole milliseconds.
 const TICK_SHIFT: u32 = 20;
 
 /// The busy time, and, for [`Accounting::Shared`](crate::Accounting::Shared) alone, what is in flight.

@@ -31,8 +31,8 @@ pub struct Stat {
     pub write_ticks: u64,
     /// Requests in the queue just now: those that wait and those that the driver has.
     pub in_flight: u64,
-    /// Time in which there was something in the queue, in ms. It is measured in ticks of 2^20 ns, and is never more
-    /// than has passed.
+    /// Time in which there was something in the queue, in ms. The time is measured in ticks of 2^20 ns, and is never
+    /// more than has passed.
     pub io_ticks: u64,
     /// Time that all requests took, flushes included, in ms.
     pub time_in_queue: u64,
