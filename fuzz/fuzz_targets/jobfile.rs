@@ -20,8 +20,11 @@ impl Surroundings for Small {
         Some(2)
     }
 
-    fn include(&self, _: &str, path: &str) -> Result<(String, String), String> {
-        if path == "f" { Ok(("f\n".to_owned(), "bs=8k\ninclude f\n".to_owned())) } else { Err("no\nfile".to_owned()) }
+    fn include(&self, _: &str, path: &str) -> std::io::Result<(String, String)> {
+        match path {
+            "f" => Ok(("f\n".to_owned(), "bs=8k\ninclude f\n".to_owned())),
+            _ => Err(std::io::Error::other("no\nfile")),
+        }
     }
 }
 

@@ -188,7 +188,7 @@ enum Event {
 impl Serve {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<(), Failure> {
         // This comes before anything else opens descriptors, which could get the numbers of those that are handed over.
-        let handed = handed::take().map_err(Failure::Input)?;
+        let handed = handed::take().map_err(|error| Failure::Input(error.to_string()))?;
         let plan = Plan::new(self)?;
         if self.check.is_some() {
             return check::check(&plan, out);

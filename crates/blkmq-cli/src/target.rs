@@ -1,6 +1,6 @@
 //! What a load runs on: a device, the scheduler in front of it, and their settings.
 
-use blkmq::Locking;
+use blkmq::{Locking, QueueError};
 use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
 use blkmq_workbench::{Job, Subject, TextError, assignment};
 use clap::ValueEnum;
@@ -97,7 +97,7 @@ impl Target {
     pub(crate) fn open(&self, file: &str, jobs: &[Job]) -> Result<Bench, TextError> {
         let mut setup = self.setup.clone();
         if let Some(locking) = &self.locking {
-            setup.locking = locking.parse().map_err(|what| self.fault("locking", what))?;
+            setup.locking = locking.parse().map_err(|error: QueueError| self.fault("locking", error.to_string()))?;
         }
         if let Some(bypass) = &self.bypass {
             setup.bypass = Some(switch(bypass).map_err(|what| self.fault("bypass", what))?);

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
+use blkmq::driver::spec::{Accepts, Parameter, SpecError, Value, Values};
 use blkmq::driver::{Arena, Batch, Done, Driver, Extent, Health, Registration, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Time};
@@ -35,7 +35,7 @@ pub use journal::{Asked, Journal};
 use rings::Rings;
 use target::Target;
 
-use crate::HW_QUEUE_DEPTH;
+use crate::{HW_QUEUE_DEPTH, OpenError};
 
 /// The parameters of the device.
 pub const PARAMETERS: &[Parameter] = &[
@@ -133,9 +133,9 @@ impl Config {
         }
     }
 
-    fn from_values(values: &Values) -> Result<Self, String> {
+    fn from_values(values: &Values) -> Result<Self, SpecError> {
         let Some(Value::Path(path)) = values.get("path") else {
-            return Err("a path is missing, as in file,path=disk.img".to_owned());
+            return Err(SpecError::new("a path is missing, as in file,path=disk.img"));
         };
         Ok(Self {
             path,
@@ -171,7 +171,7 @@ impl File {
     ///
     /// # Errors
     /// Why the file cannot be opened, or why the kernel gives no ring, in one sentence.
-    pub fn open(config: Config) -> Result<Self, String> {
+    pub fn open(config: Config) -> Result<Self, OpenError> {
         Self::open_with(config, None, &|_| ())
     }
 
@@ -179,11 +179,11 @@ impl File {
     ///
     /// # Errors
     /// As of [`open`](Self::open).
-    pub fn open_with_journal(config: Config, journal: Arc<dyn Journal>) -> Result<Self, String> {
+    pub fn open_with_journal(config: Config, journal: Arc<dyn Journal>) -> Result<Self, OpenError> {
         Self::open_with(config, Some(journal), &|_| ())
     }
 
-    fn open_with(config: Config, journal: Option<Arc<dyn Journal>>, tell: &dyn Fn(&str)) -> Result<Self, String> {
+    fn open_with(config: Config, journal: Option<Arc<dyn Journal>>, tell: &dyn Fn(&str)) -> Result<Self, OpenError> {
         let target = Target::open(&config, tell)?;
         let file = Self { rings: Arc::new(Rings::new(config.engine, journal)), target, config };
         file.make_rings(file.topology())?;
@@ -193,22 +193,23 @@ impl File {
         Ok(file)
     }
 
-    pub(crate) fn from_values(values: &Values) -> Result<Self, String> {
-        Self::open_with(Config::from_values(values)?, None, &|text| values.tell(text))
+    pub(crate) fn from_values(values: &Values) -> Result<Self, SpecError> {
+        Ok(Self::open_with(Config::from_values(values)?, None, &|text| values.tell(text))?)
     }
 
     /// Makes the rings that the hardware queues need. No request is in flight meanwhile.
-    fn make_rings(&self, topology: Topology) -> Result<(), String> {
-        let fault = |what: &dyn fmt::Display| format!("{}: {what}", self.config.path.display());
+    fn make_rings(&self, topology: Topology) -> Result<(), OpenError> {
+        let path = self.config.path.display();
         let (queues, polled) = (topology.nr_queues(), usize::from(topology.poll_queues));
         if queues > MAX_HW_QUEUES {
-            return Err(format!("a file has 1 to {MAX_HW_QUEUES} hardware queues, not {queues}"));
+            return Err(OpenError::new(format!("a file has 1 to {MAX_HW_QUEUES} hardware queues, not {queues}")));
         }
         if polled > 0 && !self.target.is_direct() {
-            return Err(fault(&"polled hardware queues need direct I/O, which is off or not for this file"));
+            let what = "polled hardware queues need direct I/O, which is off or not for this file";
+            return Err(OpenError::new(what).at(path));
         }
         let topology = Topology { depth: self.config.depth, ..topology };
-        self.rings.make(&self.target, topology).map_err(|what| fault(&what))
+        self.rings.make(&self.target, topology).map_err(|error| error.at(path))
     }
 
     fn engine(&self, hctx: u16) -> &Engine {
@@ -241,7 +242,7 @@ impl Driver for File {
     }
 
     fn set_topology(&self, topology: Topology) -> Result<(), String> {
-        self.make_rings(topology)
+        self.make_rings(topology).map_err(|error| error.to_string())
     }
 
     fn extent(&self, start: u64, bytes: u64) -> Extent {

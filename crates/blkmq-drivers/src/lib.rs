@@ -8,6 +8,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod error;
 pub mod file;
 pub mod nbd;
 
@@ -15,6 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use blkmq::driver::Driver;
 use blkmq::driver::spec::{self, Accepts, DeviceDescription, Parameter, SpecError};
+
+pub use error::OpenError;
 
 /// The parameter of every device of this crate for the depth of its hardware queues. The kernel allows far more
 /// requests in flight on a ring.

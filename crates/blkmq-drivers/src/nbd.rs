@@ -23,7 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blkmq::driver::spec::{Accepts, Parameter, Value, Values};
+use blkmq::driver::spec::{Accepts, Parameter, SpecError, Value, Values};
 use blkmq::driver::{Batch, Done, Driver, Health, RqId, TimeoutAction, Topology};
 use blkmq::limits::SECTOR_SIZE;
 use blkmq::{Limits, MAX_HW_QUEUES, Status, Time};
@@ -32,7 +32,7 @@ pub use address::Address;
 use connection::Connection;
 use link::Link;
 
-use crate::HW_QUEUE_DEPTH;
+use crate::{HW_QUEUE_DEPTH, OpenError};
 
 /// The longest discard, and the longest zeroing, in sectors. The 32 bits of a length hold far more.
 const MAX_RANGE_SECTORS: u32 = 1 << 21;
@@ -99,9 +99,9 @@ impl Config {
         Self { address, queues: 1, depth: 128, reconnect_delay: Duration::ZERO, keeps_cache: false }
     }
 
-    fn from_values(values: &Values) -> Result<Self, String> {
+    fn from_values(values: &Values) -> Result<Self, SpecError> {
         let Some(Value::Text(uri)) = values.get("uri") else {
-            return Err("a URI is missing, as in nbd,uri=nbd+unix:///?socket=disk.sock".to_owned());
+            return Err(SpecError::new("a URI is missing, as in nbd,uri=nbd+unix:///?socket=disk.sock"));
         };
         Ok(Self {
             queues: values.number("submit_queues"),
@@ -122,14 +122,14 @@ pub struct Nbd {
 impl Nbd {
     /// Connects to the server.
     ///
+    /// # Errors
     /// Why there is no such export for this device, in one sentence.
-    /// Why there is no such export for us, in one sentence.
-    pub fn open(config: Config) -> Result<Self, String> {
+    pub fn open(config: Config) -> Result<Self, OpenError> {
         Ok(Self { link: Link::open(config)? })
     }
 
-    pub(crate) fn from_values(values: &Values) -> Result<Self, String> {
-        Self::open(Config::from_values(values)?)
+    pub(crate) fn from_values(values: &Values) -> Result<Self, SpecError> {
+        Ok(Self::open(Config::from_values(values)?)?)
     }
 
     fn connection(&self, hctx: u16) -> &Connection {
@@ -180,7 +180,8 @@ impl Driver for Nbd {
     }
 
     fn set_topology(&self, topology: Topology) -> Result<(), String> {
-        self.link.connect(u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX))
+        let queues = u16::try_from(topology.nr_queues()).unwrap_or(u16::MAX);
+        self.link.connect(queues).map_err(|error| error.to_string())
     }
 
     /// COST: a system call for all requests; for each request a header of 28 bytes, a copy of what it writes, and a

@@ -48,7 +48,7 @@ fn a_file_in_use_is_waited_for_with_a_word_and_then_refused() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(!waiting.is_finished(), "half a minute is not over");
         drop(first);
-        assert_eq!(waiting.join().expect("it ends"), Ok(()));
+        waiting.join().expect("it ends").expect("the lock comes free");
     });
 }
 
@@ -203,6 +203,20 @@ fn a_mounted_block_device_is_refused_unless_by_force() {
     let what = "mounted, or another program has it for itself; unmount it, or say force=1, with which both destroy each other's data";
     assert_eq!(error, format!("device file: {device}: {what}"));
     for words in ["force=1", "read_only=1"] {
-        assert_eq!(blkmq_drivers::open(&format!("file,path={device},{words}")).map(drop), Ok(()));
+        drop(blkmq_drivers::open(&format!("file,path={device},{words}")).expect("it can be opened"));
     }
+}
+
+/// Red if an error that the system gave reaches the caller as a text alone.
+#[test]
+fn what_the_system_said_is_found_behind_the_error() {
+    let error = blkmq_drivers::open("file,path=/nowhere/disk").expect_err("there is no such folder");
+    assert_eq!(error.to_string(), "device file: /nowhere/disk: No such file or directory (os error 2)");
+    let opened = std::error::Error::source(&error).expect("the device could not be opened");
+    let opened = opened.downcast_ref::<blkmq_drivers::OpenError>().expect("it is what File::open returns");
+    let system = std::error::Error::source(opened).and_then(|system| system.downcast_ref::<std::io::Error>());
+    assert_eq!(system.map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound));
+    // What is wrong with the spec itself has no other cause.
+    let spec = blkmq_drivers::open("file,path=a,direct=2").expect_err("it is 0 or 1");
+    assert!(std::error::Error::source(&spec).is_none());
 }

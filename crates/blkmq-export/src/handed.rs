@@ -3,7 +3,9 @@
 #![expect(unsafe_code, reason = "descriptors are handed over by their numbers")]
 
 use std::env;
+use std::fmt;
 use std::fs;
+use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,13 +18,32 @@ pub const VARIABLES: [&str; 4] = ["LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDS", 
 /// The number of the first descriptor.
 const FIRST: RawFd = 3;
 
+/// Why what was handed over cannot be taken: which variable makes no sense, or which descriptor is not open.
+#[derive(Debug)]
+pub struct HandedError {
+    text: String,
+    source: Option<io::Error>,
+}
+
+impl fmt::Display for HandedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for HandedError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
 /// Takes the sockets that were handed over to this process, in order. A second call returns none. The caller calls this
 /// before it opens other descriptors, and before it uses these. Programs that this process starts do not get the
 /// sockets.
 ///
 /// # Errors
 /// The variables make no sense, or they name a descriptor that is not open. The text says which, and what is wrong.
-pub fn take() -> Result<Vec<OwnedFd>, String> {
+pub fn take() -> Result<Vec<OwnedFd>, HandedError> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| env::var(name).ok();
     let count = count(std::process::id(), variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref())?;
@@ -34,27 +55,34 @@ pub fn take() -> Result<Vec<OwnedFd>, String> {
 }
 
 /// How many sockets there are for the process `own`, given the values of `LISTEN_PID` and `LISTEN_FDS`.
-fn count(own: u32, pid: Option<&str>, fds: Option<&str>) -> Result<RawFd, String> {
+fn count(own: u32, pid: Option<&str>, fds: Option<&str>) -> Result<RawFd, HandedError> {
     let (Some(pid), Some(fds)) = (pid, fds) else { return Ok(0) };
-    let number = |name: &str, text: &str| text.parse::<u32>().map_err(|_| format!("{name}: '{text}' is not a number"));
+    let wrong = |text| HandedError { text, source: None };
+    let number =
+        |name: &str, text: &str| text.parse::<u32>().map_err(|_| wrong(format!("{name}: '{text}' is not a number")));
     if number("LISTEN_PID", pid)? != own {
         // The sockets were for a process that started this one.
         return Ok(0);
     }
-    RawFd::try_from(number("LISTEN_FDS", fds)?).map_err(|_| format!("LISTEN_FDS: {fds} descriptors cannot be open"))
+    RawFd::try_from(number("LISTEN_FDS", fds)?)
+        .map_err(|_| wrong(format!("LISTEN_FDS: {fds} descriptors cannot be open")))
 }
 
 /// Takes this many descriptors, from the number `first` on. The open ones must have no owner in this process.
-fn claim(first: RawFd, count: RawFd) -> Result<Vec<OwnedFd>, String> {
+fn claim(first: RawFd, count: RawFd) -> Result<Vec<OwnedFd>, HandedError> {
     let mut sockets = Vec::new();
     for fd in (first..).take(count as usize) {
-        let failed = |error: std::io::Error| format!("LISTEN_FDS: descriptor {fd}: {error}");
+        let failed = |error: io::Error| HandedError {
+            text: format!("LISTEN_FDS: descriptor {fd}: {error}"),
+            source: Some(error),
+        };
         fs::symlink_metadata(format!("/proc/self/fd/{fd}")).map_err(failed)?;
         // SAFETY: the descriptor is borrowed only for this call, which reports a descriptor that is not open as an
         // error.
         let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).map_err(|error| failed(error.into()))?;
         if flags.contains(FdFlags::CLOEXEC) {
-            return Err(format!("LISTEN_FDS: descriptor {fd}: it was opened here, and not handed over"));
+            let text = format!("LISTEN_FDS: descriptor {fd}: it was opened here, and not handed over");
+            return Err(HandedError { text, source: None });
         }
         // SAFETY: the descriptor is open, and it comes from the program that started this process: descriptors that
         // this process opens are marked to be closed when another program begins. So nothing in this process owns it.
@@ -74,6 +102,7 @@ mod tests {
 
     #[test]
     fn they_are_counted_for_the_process_that_they_are_for() {
+        let count = |own, pid, fds| count(own, pid, fds).map_err(|error| error.to_string());
         assert_eq!(count(7, None, None), Ok(0));
         assert_eq!(count(7, None, Some("2")), Ok(0));
         assert_eq!(count(7, Some("7"), None), Ok(0));
@@ -91,7 +120,7 @@ mod tests {
         let file = fs::File::open("/dev/null").unwrap();
         // A number that no other test's descriptor has, nor the one after it.
         let fd = rustix::io::fcntl_dupfd_cloexec(&file, 500).unwrap().into_raw_fd();
-        let error = claim(fd, 1).unwrap_err();
+        let error = claim(fd, 1).unwrap_err().to_string();
         assert_eq!(error, format!("LISTEN_FDS: descriptor {fd}: it was opened here, and not handed over"));
         // SAFETY: the descriptor was just opened, and no other code knows its number.
         fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty()).unwrap();
@@ -99,6 +128,8 @@ mod tests {
         assert_eq!(sockets.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(), [fd]);
         assert_eq!(fcntl_getfd(&sockets[0]), Ok(FdFlags::CLOEXEC));
         let error = claim(fd + 1, 1).unwrap_err();
-        assert!(error.starts_with(&format!("LISTEN_FDS: descriptor {}: No such file", fd + 1)), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("LISTEN_FDS: descriptor {}: No such file", fd + 1)), "{text}");
+        assert!(error.source.is_some_and(|source| source.kind() == io::ErrorKind::NotFound));
     }
 }

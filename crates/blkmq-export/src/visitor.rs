@@ -6,7 +6,7 @@ use blkmq::Notify;
 
 use crate::clients::{Entry, Reason};
 use crate::log::Topic;
-use crate::nbd::negotiation::{Catalogue, Offer};
+use crate::nbd::negotiation::{Catalogue, NotAdmitted, Offer};
 use crate::shared::Shared;
 
 /// One client, before it has chosen an export.
@@ -61,7 +61,7 @@ impl Catalogue for Visitor {
         export.offer(shared.longest, writes)
     }
 
-    fn admit(&self, _export: usize) -> Result<(), String> {
+    fn admit(&self, _export: usize) -> Result<(), NotAdmitted> {
         let Self { shared, entry } = self;
         if shared.clients.admit(entry) {
             // Now there is room for another connection to negotiate.
@@ -70,6 +70,6 @@ impl Catalogue for Visitor {
         }
         let why = format!("the server has as many clients as it may, {}; try again later", shared.clients.most());
         self.reject(&entry.was_turned_away, Reason::Full, &why);
-        Err(why)
+        Err(NotAdmitted(why))
     }
 }

@@ -242,7 +242,7 @@ impl Bench {
         }
         let (built, settings): (Vec<_>, Vec<_>) = setup.settings.iter().partition(|(name, _)| name == "accounting");
         if let Some((name, value)) = built.last() {
-            let wrong = |what| BenchError::Setting(format!("{name}={value}"), what);
+            let wrong = |error: QueueError| BenchError::Setting(format!("{name}={value}"), error.to_string());
             builder = builder.accounting(value.parse().map_err(wrong)?);
         }
         let q = builder.build().map_err(|error| match error {

@@ -6,6 +6,7 @@ mod lines;
 mod options;
 mod value;
 
+use std::io;
 use std::path::Path;
 
 use crate::{Job, TextError};
@@ -52,7 +53,7 @@ pub trait Surroundings {
     ///
     /// # Errors
     /// Why it cannot be read.
-    fn include(&self, file: &str, path: &str) -> Result<(String, String), String>;
+    fn include(&self, file: &str, path: &str) -> io::Result<(String, String)>;
 }
 
 /// The process's own environment and files.
@@ -228,10 +229,10 @@ impl Surroundings for System {
         }
     }
 
-    fn include(&self, file: &str, path: &str) -> Result<(String, String), String> {
+    fn include(&self, file: &str, path: &str) -> io::Result<(String, String)> {
         let beside = Path::new(file).with_file_name(path);
         let path = if Path::new(path).exists() { Path::new(path) } else { beside.as_path() };
-        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        let text = std::fs::read_to_string(path)?;
         Ok((path.display().to_string(), text))
     }
 }

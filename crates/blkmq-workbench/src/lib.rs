@@ -24,7 +24,7 @@ pub use job::Job;
 pub use jobfile::{JobFile, Mode, Surroundings, System};
 pub use latency::{Latencies, Percentiles};
 pub use load::{Load, Operation, Source, Traced};
-pub use play::{Outcome, Speed, play};
+pub use play::{NoSpeed, Outcome, Speed, play};
 pub use ratio::{MIN_ROUNDS, Ratio, Spread, Turns, WIDTH};
 pub use settings::{Settings, assignment};
 pub use text::TextError;

@@ -1,6 +1,7 @@
 //! Plays the operations of a trace through a queue, in one thread, a submitter for each process.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,15 +46,28 @@ impl Speed {
     }
 }
 
-impl FromStr for Speed {
-    type Err = String;
+/// A text is no speed. Displayed, it says what is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoSpeed;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl fmt::Display for NoSpeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("accepted: a number above 0, such as 1 or 2.5; 0 or max for no waiting")
+    }
+}
+
+impl std::error::Error for NoSpeed {}
+
+impl FromStr for Speed {
+    type Err = NoSpeed;
+
+    fn from_str(text: &str) -> Result<Self, NoSpeed> {
         match text.parse::<f64>() {
             _ if text == "max" => Ok(Self::Max),
             Ok(0.0) => Ok(Self::Max),
             Ok(factor) if factor.is_finite() && factor > 0.0 => Ok(Self::Scaled(factor)),
-            _ => Err("accepted: a number above 0, such as 1 or 2.5; 0 or max for no waiting".to_owned()),
+            _ => Err(NoSpeed),
         }
     }
 }

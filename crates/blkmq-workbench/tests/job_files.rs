@@ -30,7 +30,7 @@ impl Surroundings for Examples {
         System.keyword(name)
     }
 
-    fn include(&self, file: &str, path: &str) -> Result<(String, String), String> {
+    fn include(&self, file: &str, path: &str) -> std::io::Result<(String, String)> {
         System.include(file, path)
     }
 }

@@ -112,7 +112,7 @@ fn speeds_are_numbers_above_zero_or_max() {
     }
     assert_eq!("2.5".parse(), Ok(Speed::Scaled(2.5)));
     for text in ["", "-1", "fast", "nan", "inf", "1x"] {
-        assert!(text.parse::<Speed>().unwrap_err().starts_with("accepted: a number above 0"), "{text}");
+        assert!(text.parse::<Speed>().unwrap_err().to_string().starts_with("accepted: a number above 0"), "{text}");
     }
 }
 

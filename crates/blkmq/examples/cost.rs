@@ -44,8 +44,11 @@ fn main() {
     let (scheduler, requests, batch) = (argument(1, "none".to_owned()), argument(2, 100_000), argument(3, 1_usize));
     let statistics = argument(4, "per-thread".to_owned());
     let is_off = statistics == "off";
-    let accounting =
-        if is_off { Accounting::PerThread } else { statistics.parse().unwrap_or_else(|error: String| fail(&error)) };
+    let accounting = if is_off {
+        Accounting::PerThread
+    } else {
+        statistics.parse().unwrap_or_else(|error: blkmq::QueueError| fail(&error.to_string()))
+    };
     let driver = spec::open("null,irqmode=0,poll_queues=0").unwrap_or_else(|error| fail(&error.to_string()));
     let clock = match &*argument(5, "real".to_owned()) {
         "real" => Clock::real(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use blkmq::{Clock, RequestQueue, Status, VirtualClock};
+use blkmq::{Clock, QueueError, RequestQueue, Status, VirtualClock};
 use blkmq_workbench::{
     Classes, Latencies, Load, Outcome, Percentiles, Source, Speed, TextError, TraceFiles, assignment,
 };
@@ -56,7 +56,7 @@ impl Replay {
             let fault = |what| fault(&format!("--set {text}"), what);
             match assignment(text)? {
                 // The queue is built with these two settings. The two depend on each other unless both are given.
-                ("locking", value) => locking = value.parse().map_err(fault)?,
+                ("locking", value) => locking = value.parse().map_err(|error: QueueError| fault(error.to_string()))?,
                 ("bypass", value) => bypass = Some(target::switch(value).map_err(fault)?),
                 knob => knobs.push((text, knob)),
             }

@@ -55,7 +55,7 @@ fn equip(driver: Arc<dyn Driver>, device: &Given, settings: &Settings) -> Result
     let mut builder = RequestQueue::builder(driver);
     // Whether requests may bypass the scheduler depends on the locking that the queue is built with.
     if let Some(locking) = &settings.locking {
-        builder = builder.locking(locking.text.parse::<Locking>().map_err(|what| locking.fault(what))?);
+        builder = builder.locking(locking.text.parse::<Locking>().map_err(|error| locking.fault(error.to_string()))?);
     }
     if let Some(scheduler) = &settings.scheduler {
         builder = builder.scheduler(&scheduler.text);

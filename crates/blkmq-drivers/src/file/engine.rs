@@ -7,7 +7,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use blkmq::Time;
+use blkmq::driver::spec::SpecError;
 use blkmq::driver::{Batch, Done};
+
+use crate::OpenError;
 
 use super::crew::Crew;
 use super::journal::Journal;
@@ -29,14 +32,14 @@ pub enum Choice {
 }
 
 impl FromStr for Choice {
-    type Err = String;
+    type Err = SpecError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SpecError> {
         match text {
             "any" => Ok(Self::Any),
             "io_uring" => Ok(Self::IoUring),
             "threads" => Ok(Self::Threads),
-            _ => Err(format!("{text:?} is no engine; there are: any, io_uring, threads")),
+            _ => Err(SpecError::new(format!("{text:?} is no engine; there are: any, io_uring, threads"))),
         }
     }
 }
@@ -47,6 +50,11 @@ impl FromStr for Choice {
 pub(super) enum Engine {
     Ring(Ring),
     Crew(Crew),
+}
+
+/// The system gives no io_uring.
+pub(super) fn refused(error: io::Error) -> OpenError {
+    OpenError::system(explained(&error), error)
 }
 
 /// Why the system gives no io_uring, and what would help.
@@ -141,10 +149,10 @@ impl Engine {
     }
 
     /// Makes the poller that a polled hardware queue needs. Returns whether it is new, and so knows none of the memory.
-    pub(super) fn make_poller(&self, target: &Target) -> Result<bool, String> {
+    pub(super) fn make_poller(&self, target: &Target) -> Result<bool, OpenError> {
         match self {
-            Self::Ring(ring) => ring.make_poller(target).map_err(|error| explained(&error)),
-            Self::Crew(_) => Err("polled hardware queues need io_uring; threads wait for the disk".to_owned()),
+            Self::Ring(ring) => ring.make_poller(target).map_err(refused),
+            Self::Crew(_) => Err(OpenError::new("polled hardware queues need io_uring; threads wait for the disk")),
         }
     }
 

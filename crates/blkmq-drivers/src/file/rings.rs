@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use blkmq::MAX_HW_QUEUES;
 use blkmq::driver::{Arena, Topology};
 
-use super::engine::{Choice, Engine, explained, is_refused};
+use super::engine::{Choice, Engine, explained, is_refused, refused};
 use super::journal::Journal;
 use super::registered::{Memory, SLOTS};
 use super::target::Target;
-use crate::lock;
+use crate::{OpenError, lock};
 
 /// The engines. Each is made when its hardware queue first exists, and lives as long as the device. All are of one
 /// kind.
@@ -56,21 +56,21 @@ impl Rings {
     }
 
     /// Makes an engine of the chosen kind. If both kinds are acceptable, the first engine decides.
-    fn engine(&self, target: &Target, hctx: usize, depth: u16) -> Result<Engine, String> {
+    fn engine(&self, target: &Target, hctx: usize, depth: u16) -> Result<Engine, OpenError> {
         let journal = || self.journal.clone().map(|journal| (hctx as u16, journal));
         if self.choice != Choice::Threads && self.refusal().is_none() {
             match Engine::ring(target, depth, journal()) {
                 Err(error) if self.choice == Choice::Any && hctx == 0 && is_refused(&error) => {
                     _ = self.refusal.set(explained(&error));
                 }
-                made => return made.map_err(|error| explained(&error)),
+                made => return made.map_err(refused),
             }
         }
-        Engine::crew(target, depth, journal()).map_err(|error| format!("no threads: {error}"))
+        Engine::crew(target, depth, journal()).map_err(|error| OpenError::from(error).at("no threads"))
     }
 
     /// Makes the engines that the hardware queues need, at most [`MAX_HW_QUEUES`]. No request is in flight.
-    pub(super) fn make(&self, target: &Target, topology: Topology) -> Result<(), String> {
+    pub(super) fn make(&self, target: &Target, topology: Topology) -> Result<(), OpenError> {
         let memory = self.memory();
         let queues = topology.nr_queues();
         let polled = queues - usize::from(topology.poll_queues)..queues;

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use super::Config;
 use super::length::Length;
 use super::losses::Losses;
+use crate::OpenError;
 
 /// The largest transfer, in sectors: 1 MiB.
 const MAX_SECTORS: u32 = 2048;
@@ -60,42 +61,47 @@ pub(super) struct Target {
 
 impl Target {
     /// `tell` is called with what the driver waits for.
-    pub(super) fn open(config: &Config, tell: &dyn Fn(&str)) -> Result<Self, String> {
-        let fault = |what: &dyn fmt::Display| format!("{}: {what}", config.path.display());
-        let (buffered, made) = open(config, 0).map_err(|error| fault(&error))?;
-        let metadata = buffered.metadata().map_err(|error| fault(&error))?;
+    pub(super) fn open(config: &Config, tell: &dyn Fn(&str)) -> Result<Self, OpenError> {
+        let path = config.path.display();
+        Self::open_it(config, &|text| tell(&format!("{path}: {text}"))).map_err(|error| error.at(path))
+    }
+
+    /// As [`open`](Self::open), without the file's name in errors.
+    fn open_it(config: &Config, tell: &dyn Fn(&str)) -> Result<Self, OpenError> {
+        let (buffered, made) = open(config, 0)?;
+        let metadata = buffered.metadata()?;
         let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
-            return Err(fault(&"neither a file nor a block device"));
+            return Err(OpenError::new("neither a file nor a block device"));
         }
-        lock(&buffered, config, &|text| tell(&fault(&text))).map_err(|what| fault(&what))?;
+        lock(&buffered, config, tell)?;
         if let (true, Some(size)) = (made, config.size)
             && let Err(error) = make(&buffered, &config.path, size)
         {
             // A file that is left over would count as an existing file at the next try.
             let _ = std::fs::remove_file(&config.path);
-            return Err(fault(&error));
+            return Err(error.into());
         }
         if kind.is_block_device() {
-            check_zones("/sys/dev/block".as_ref(), metadata.rdev()).map_err(|what| fault(&what))?;
+            check_zones("/sys/dev/block".as_ref(), metadata.rdev())?;
         }
-        let witness = witness(config, &buffered, kind).map_err(|what| fault(&what))?;
-        let bytes = size_of(&buffered).map_err(|error| fault(&error))?;
-        let (direct, memory_align, file_align) = direct(config, &buffered, bytes).map_err(|error| fault(&error))?;
+        let witness = witness(config, &buffered, kind)?;
+        let bytes = size_of(&buffered)?;
+        let (direct, memory_align, file_align) = direct(config, &buffered, bytes)?;
         // An overlay passes everything on to a file below it. Only syncs of the overlay look at the errors noted for
         // that file.
         let is_stacked = is_on(libc::OVERLAYFS_SUPER_MAGIC, &buffered, kind);
         let is_on_tmpfs = is_on(libc::TMPFS_MAGIC, &buffered, kind);
         for file in direct.iter().map(AsFd::as_fd).chain([buffered.as_fd()]) {
-            set_flags(file, is_on_tmpfs).map_err(|error| fault(&io::Error::from(error)))?;
+            set_flags(file, is_on_tmpfs).map_err(io::Error::from)?;
         }
         let device_block = if kind.is_block_device() {
-            ioctl_blksszget(&buffered).map_err(|error| fault(&io::Error::from(error)))?
+            ioctl_blksszget(&buffered).map_err(io::Error::from)?
         } else {
             SECTOR_SIZE as u32
         };
         let block_size = file_align.max(device_block);
-        check_size(config, kind, bytes, block_size).map_err(|what| fault(&what))?;
+        check_size(config, kind, bytes, block_size)?;
         Ok(Self {
             losses: Losses::new(witness, is_stacked, direct.is_none()),
             length: Length::new(),
@@ -264,7 +270,7 @@ fn open_again(config: &Config, flags: i32, first: &std::fs::File) -> io::Result<
 ///
 /// If a block device is opened for writing, this descriptor also claims the device. The kernel then gives the device to
 /// no file system, and to no other program that asks for exclusive use.
-fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<OwnedFd, String> {
+fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<OwnedFd, OpenError> {
     let claims = kind.is_block_device() && !config.read_only && !config.force;
     let began = Instant::now();
     loop {
@@ -273,15 +279,13 @@ fn witness(config: &Config, buffered: &std::fs::File, kind: FileType) -> Result<
             // A server that was killed, and whose lock is gone, may have the device for a moment more.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && claims => {
                 if began.elapsed() >= TELL_AFTER.min(config.lock_timeout) {
-                    return Err(
-                        "mounted, or another program has it for itself; unmount it, or say force=1, with which both \
-                                destroy each other's data"
-                            .to_owned(),
-                    );
+                    let what = "mounted, or another program has it for itself; unmount it, or say force=1, with which \
+                                both destroy each other's data";
+                    return Err(OpenError::system(what, error));
                 }
                 thread::sleep(TRY_EVERY);
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -300,16 +304,16 @@ fn make(file: &std::fs::File, path: &Path, size: u64) -> io::Result<()> {
 
 /// Refuses a device whose zones must be written from beginning to end. `sysfs` is the folder with an entry for each
 /// block device.
-fn check_zones(sysfs: &Path, device: u64) -> Result<(), String> {
+fn check_zones(sysfs: &Path, device: u64) -> Result<(), OpenError> {
     let entry = sysfs.join(format!("{}:{}", major(device), minor(device)));
     // A partition has the properties of its disk. Without sysfs the kernel is not asked.
     let model =
         ["queue/zoned", "../queue/zoned"].into_iter().find_map(|name| std::fs::read_to_string(entry.join(name)).ok());
     match model.as_deref().map(str::trim) {
         None | Some("none") => Ok(()),
-        Some(model) => Err(format!(
+        Some(model) => Err(OpenError::new(format!(
             "a zoned block device ({model}), whose zones are written from beginning to end; clients write anywhere"
-        )),
+        ))),
     }
 }
 
@@ -317,7 +321,7 @@ fn check_zones(sysfs: &Path, device: u64) -> Result<(), String> {
 ///
 /// If a server was killed, the kernel releases its file some time after the server is gone: when everything that its
 /// rings had begun is done, and when a thread of the kernel has had time for it.
-fn lock(file: &std::fs::File, config: &Config, tell: &dyn Fn(&str)) -> Result<(), String> {
+fn lock(file: &std::fs::File, config: &Config, tell: &dyn Fn(&str)) -> Result<(), OpenError> {
     const IN_USE: &str = "in use by another server";
     let how =
         if config.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
@@ -334,9 +338,9 @@ fn lock(file: &std::fs::File, config: &Config, tell: &dyn Fn(&str)) -> Result<()
                 }
                 thread::sleep(TRY_EVERY.min(limit - waited));
             }
-            Err(Errno::WOULDBLOCK) if limit.is_zero() => return Err(IN_USE.to_owned()),
-            Err(Errno::WOULDBLOCK) => return Err(format!("{IN_USE}, and still so after {limit:?}")),
-            Err(error) => return Err(format!("it cannot be locked: {}", io::Error::from(error))),
+            Err(Errno::WOULDBLOCK) if limit.is_zero() => return Err(OpenError::new(IN_USE)),
+            Err(Errno::WOULDBLOCK) => return Err(OpenError::new(format!("{IN_USE}, and still so after {limit:?}"))),
+            Err(error) => return Err(OpenError::from(io::Error::from(error)).at("it cannot be locked")),
         }
     }
 }
@@ -402,22 +406,22 @@ fn size_of(file: impl AsFd) -> io::Result<u64> {
     Ok(seek(file, SeekFrom::End(0))?)
 }
 
-fn check_size(config: &Config, kind: FileType, bytes: u64, block_size: u32) -> Result<(), String> {
+fn check_size(config: &Config, kind: FileType, bytes: u64, block_size: u32) -> Result<(), OpenError> {
     if let Some(wanted) = config.size
         && wanted != bytes
     {
-        return Err(format!("it has {bytes} bytes, not {wanted}; leave size= out to take it as it is"));
+        return Err(OpenError::new(format!("it has {bytes} bytes, not {wanted}; leave size= out to take it as it is")));
     }
     // The bytes that a file has of its last block are reached through the page cache.
     if kind.is_block_device() && !bytes.is_multiple_of(block_size.into()) {
-        return Err(format!(
+        return Err(OpenError::new(format!(
             "it has {bytes} bytes, which are no whole blocks of {block_size}; give the device a size of whole blocks"
-        ));
+        )));
     }
     if bytes == 0 {
-        return Err(format!(
+        return Err(OpenError::new(format!(
             "it has {bytes} bytes, less than one block of {block_size}; size=1G makes a file that is not there"
-        ));
+        )));
     }
     Ok(())
 }
@@ -478,7 +482,7 @@ mod tests {
         let checked = |minor| check_zones(sysfs.path(), rustix::fs::makedev(8, minor));
         assert!(checked(0).is_ok() && checked(48).is_ok());
         for minor in [16, 17, 32] {
-            let error = checked(minor).expect_err("it is zoned");
+            let error = checked(minor).expect_err("it is zoned").to_string();
             assert!(error.starts_with("a zoned block device (host-"), "{error}");
         }
     }

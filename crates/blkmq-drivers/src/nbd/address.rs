@@ -5,6 +5,7 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use blkmq::driver::spec::SpecError;
 use percent_encoding::percent_decode_str;
 
 /// The port of servers that name none.
@@ -63,11 +64,13 @@ fn tcp(authority: &str) -> Result<Place, String> {
 }
 
 impl FromStr for Address {
-    type Err = String;
+    type Err = SpecError;
 
-    fn from_str(uri: &str) -> Result<Self, String> {
-        let wrong =
-            |what: &str| format!("'{uri}': {what}; as in nbd+unix:///name?socket=disk.sock or nbd://host:10809/name");
+    fn from_str(uri: &str) -> Result<Self, SpecError> {
+        let wrong = |what: &str| {
+            const EXAMPLES: &str = "nbd+unix:///name?socket=disk.sock or nbd://host:10809/name";
+            SpecError::new(format!("'{uri}': {what}; as in {EXAMPLES}"))
+        };
         let (scheme, rest) = uri.split_once("://").ok_or_else(|| wrong("this is no URI"))?;
         let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
         let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
@@ -130,7 +133,7 @@ mod tests {
             ("nbd+unix://host/a?socket=b", "no host"),
             ("nbd+unix:///%FF?socket=b", "UTF-8"),
         ] {
-            let error = uri.parse::<Address>().unwrap_err();
+            let error = uri.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(words) && error.contains("as in nbd+unix:///name"), "{uri}: {error}");
         }
     }

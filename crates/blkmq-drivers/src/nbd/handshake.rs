@@ -13,6 +13,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::address::Address;
 use super::dial::Dialer;
+use crate::OpenError;
 
 /// The bit that marks replies to options as errors.
 const IS_ERROR: u32 = 1 << 31;
@@ -73,18 +74,21 @@ fn refused<T>(what: impl Into<String>) -> Result<T, Refused> {
 }
 
 /// Connects, and chooses the export, within this time. The socket is non-blocking.
-pub(super) fn connect(dialer: &Dialer, address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), String> {
-    begin(dialer, address, patience).map_err(|refused| match refused {
+pub(super) fn connect(dialer: &Dialer, address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), OpenError> {
+    let begun = begin(dialer, address, patience).map_err(|refused| match refused {
         Refused::System(error) => match error.kind() {
-            io::ErrorKind::UnexpectedEof => format!("{address}: the server closes the connection"),
+            io::ErrorKind::UnexpectedEof => OpenError::system("the server closes the connection", error),
             io::ErrorKind::TimedOut if patience < PATIENCE => {
-                format!("{address}: the server does not answer within what is left of reconnect_delay")
+                OpenError::system("the server does not answer within what is left of reconnect_delay", error)
             }
-            io::ErrorKind::TimedOut => format!("{address}: the server does not answer within {patience:?}"),
-            _ => format!("{address}: {error}"),
+            io::ErrorKind::TimedOut => {
+                OpenError::system(format!("the server does not answer within {patience:?}"), error)
+            }
+            _ => error.into(),
         },
-        Refused::Server(what) => format!("{address}: {what}"),
-    })
+        Refused::Server(what) => OpenError::new(what),
+    });
+    begun.map_err(|error| error.at(address))
 }
 
 fn begin(dialer: &Dialer, address: &Address, patience: Duration) -> Result<(OwnedFd, Terms), Refused> {
@@ -282,7 +286,7 @@ mod tests {
         let _listener = UnixListener::bind(&path).expect("the folder is new");
         let dialer = Dialer::new().expect("there are descriptors");
         let address = format!("nbd+unix:///?socket={}", path.display()).parse().expect("it is a URI");
-        let error = connect(&dialer, &address, Duration::ZERO).unwrap_err();
+        let error = connect(&dialer, &address, Duration::ZERO).unwrap_err().to_string();
         assert!(error.ends_with("the server does not answer within what is left of reconnect_delay"), "{error}");
     }
 

@@ -23,7 +23,7 @@ use super::cache::Cache;
 use super::connection::{Connection, is_closed};
 use super::dial::Dialer;
 use super::handshake::{self, PATIENCE, Terms};
-use crate::lock;
+use crate::{OpenError, lock};
 
 /// The first pause between two tries to connect. Each pause is twice the one before, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -109,8 +109,8 @@ impl Link {
     ///
     /// # Errors
     /// Why there is no such export for this device, in one sentence.
-    pub(super) fn open(config: Config) -> Result<Arc<Self>, String> {
-        let dialer = Dialer::new().map_err(|error| format!("{}: {error}", config.address))?;
+    pub(super) fn open(config: Config) -> Result<Arc<Self>, OpenError> {
+        let dialer = Dialer::new().map_err(|error| OpenError::from(error).at(&config.address))?;
         let (socket, terms) = handshake::connect(&dialer, &config.address, PATIENCE)?;
         let link = Self {
             size: AtomicU64::new(terms.size),
@@ -132,10 +132,12 @@ impl Link {
     }
 
     /// Makes the missing connections, to the server that the others are connected to.
-    pub(super) fn connect(&self, queues: u16) -> Result<(), String> {
+    pub(super) fn connect(&self, queues: u16) -> Result<(), OpenError> {
         let address = &self.config.address;
         if queues > 1 && !self.terms.can_multi_conn {
-            return Err(format!("{address}: the server allows one connection; submit_queues must be 1"));
+            return Err(OpenError::new(format!(
+                "{address}: the server allows one connection; submit_queues must be 1"
+            )));
         }
         for hctx in (0..queues).filter(|hctx| self.connections[usize::from(*hctx)].get().is_none()) {
             let nr_before = *lock(&self.nr_changes);
@@ -148,7 +150,7 @@ impl Link {
             self.iter().filter(|connection| connection.is_closed()).for_each(Connection::give_up);
             if *nr_changes != nr_before || self.iter().any(|connection| !connection.is_up() || connection.is_broken()) {
                 self.wake();
-                return Err(format!("{address}: the server is away; try again when it is back"));
+                return Err(OpenError::new(format!("{address}: the server is away; try again when it is back")));
             }
             self.begin(hctx, socket)?;
         }
@@ -156,17 +158,20 @@ impl Link {
     }
 
     /// Checks that these are the terms of the first connection. The export may have grown since then.
-    fn check(&self, terms: Terms) -> Result<(), String> {
+    fn check(&self, terms: Terms) -> Result<(), OpenError> {
         if (Terms { size: self.terms.size, ..terms }) != self.terms || terms.size < self.size() {
-            return Err(format!("{}: the server promises each connection something else", self.config.address));
+            return Err(OpenError::new(format!(
+                "{}: the server promises each connection something else",
+                self.config.address
+            )));
         }
         Ok(())
     }
 
-    fn begin(&self, hctx: u16, socket: OwnedFd) -> Result<(), String> {
+    fn begin(&self, hctx: u16, socket: OwnedFd) -> Result<(), OpenError> {
         let connection = Connection::new(socket, hctx, self.config.depth);
         let _ = self.connections[usize::from(hctx)]
-            .set(connection.map_err(|error| format!("{}: {error}", self.config.address))?);
+            .set(connection.map_err(|error| OpenError::from(error).at(&self.config.address))?);
         Ok(())
     }
 
@@ -289,9 +294,9 @@ impl Link {
             pace.count();
             match came_up {
                 Ok(()) => return *lock(&self.outage) = None,
-                Err(said) => {
+                Err(error) => {
                     if let Some(outage) = &mut *lock(&self.outage) {
-                        outage.said = said;
+                        outage.said = error.to_string();
                     }
                 }
             }
@@ -313,7 +318,7 @@ impl Link {
     /// Once every socket is there, none of them may have been closed. Then all are connected to one server, which has
     /// not begun anew in between. If they were connected to two servers, a flush by one server would cover what the
     /// other had acknowledged and lost.
-    fn come_up(&self, since: Instant, patience: impl Fn() -> Duration) -> Result<(), String> {
+    fn come_up(&self, since: Instant, patience: impl Fn() -> Duration) -> Result<(), OpenError> {
         let address = &self.config.address;
         let (mut sockets, mut size) = (Vec::new(), u64::MAX);
         for connection in self.iter() {
@@ -323,9 +328,9 @@ impl Link {
             size = size.min(terms.size);
         }
         if sockets.iter().any(|(_, socket)| is_closed(socket)) {
-            return Err(format!("{address}: the server went away again"));
+            return Err(OpenError::new(format!("{address}: the server went away again")));
         }
-        self.use_sockets(sockets, size, since).map_err(|error| format!("{address}: {error}"))
+        self.use_sockets(sockets, size, since).map_err(|error| error.at(address))
     }
 
     /// Connects with these sockets to a server that has promised this many bytes on each of them.
@@ -333,12 +338,11 @@ impl Link {
     /// # Errors
     /// The system has no memory for that. Then nothing has changed. The size has not changed either, because the next
     /// server may have another one.
-    fn use_sockets(&self, sockets: Vec<(&Connection, OwnedFd)>, size: u64, since: Instant) -> Result<(), String> {
+    fn use_sockets(&self, sockets: Vec<(&Connection, OwnedFd)>, size: u64, since: Instant) -> Result<(), OpenError> {
         let mut nr_changes = lock(&self.nr_changes);
         for (connection, socket) in &sockets {
-            connection
-                .watch_next(socket)
-                .map_err(|error| format!("the system does not let the device wait for its sockets: {error}"))?;
+            let what = "the system does not let the device wait for its sockets";
+            connection.watch_next(socket).map_err(|error| OpenError::from(error).at(what))?;
         }
         *nr_changes += 1;
         self.size.fetch_max(size, Ordering::Relaxed);
@@ -465,7 +469,7 @@ mod tests {
         let (ours, _theirs) = pair();
         let unwatchable = File::open("/proc/self/exe").expect("proc is there").into();
         let sockets = vec![(first, ours), (second, unwatchable)];
-        let error = link.use_sockets(sockets, 2 * TERMS.size, Instant::now()).unwrap_err();
+        let error = link.use_sockets(sockets, 2 * TERMS.size, Instant::now()).unwrap_err().to_string();
         assert!(error.contains("wait for its sockets"), "{error}");
         assert!(!first.is_up() && !second.is_up());
         assert_eq!(link.size(), TERMS.size);

@@ -1,6 +1,7 @@
 //! The negotiation before the first request. Bytes go in; bytes and a decision come out. The negotiation does no I/O
 //! and reads no clock.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::option::{ContextQuery, Fields, Inquiry};
@@ -62,12 +63,24 @@ pub trait Catalogue {
     /// Lets the client use an export that it chooses.
     ///
     /// # Errors
-    /// The client may not use it. The text says why, for the client.
-    fn admit(&self, export: usize) -> Result<(), String> {
+    /// The client may not use it.
+    fn admit(&self, export: usize) -> Result<(), NotAdmitted> {
         let _ = export;
         Ok(())
     }
 }
+
+/// Why a client may not use the export that it chose, as a text for the client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotAdmitted(pub String);
+
+impl fmt::Display for NotAdmitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotAdmitted {}
 
 /// Offers that are known already.
 impl Catalogue for [Offer] {
@@ -363,7 +376,7 @@ impl<C: Catalogue + ?Sized> Negotiation<C> {
             return Step::On;
         }
         if option == options::GO
-            && let Err(why) = self.catalogue.admit(export)
+            && let Err(NotAdmitted(why)) = self.catalogue.admit(export)
         {
             reply(output, option, option_replies::ERR_POLICY, &[why.as_bytes()]);
             return Step::On;

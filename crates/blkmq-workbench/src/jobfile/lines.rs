@@ -68,7 +68,7 @@ impl Reader<'_> {
         let (name, text) = self
             .surroundings
             .include(file, path)
-            .map_err(|why| Unread::Here(format!("cannot include '{}': {}", shown(path), shown(&why))))?;
+            .map_err(|why| Unread::Here(format!("cannot include '{}': {}", shown(path), shown(&why.to_string()))))?;
         self.read(&name, &text).map_err(Unread::Within)
     }
 }

@@ -21,12 +21,12 @@ impl Surroundings for Nowhere {
         (name == "ncpus").then_some(3)
     }
 
-    fn include(&self, file: &str, path: &str) -> Result<(String, String), String> {
+    fn include(&self, file: &str, path: &str) -> std::io::Result<(String, String)> {
         match path {
             "common" => Ok((format!("{file}/common"), "[global]\nbs=16k\n".to_owned())),
             "wrong" => Ok(("wrong".to_owned(), "[global]\n\nbs=0\n".to_owned())),
             "itself" => Ok(("itself".to_owned(), "include itself\ninclude itself\n".to_owned())),
-            _ => Err("there is no such file".to_owned()),
+            _ => Err(std::io::Error::other("there is no such file")),
         }
     }
 }

@@ -118,7 +118,7 @@ impl RequestQueue {
     pub fn change_knob(self: &Arc<Self>, name: &str, value: &str) -> Result<Change, QueueError> {
         match name {
             "scheduler" => self.change_scheduler(value),
-            "locking" => Ok(self.change_locking(value.parse().map_err(QueueError::BadValue)?)),
+            "locking" => Ok(self.change_locking(value.parse()?)),
             "bypass" => Ok(self.change_bypass(self.number(name, parse(name, value))? != 0)),
             "nr_requests" => self.change_nr_requests(self.number(name, parse(name, value))?),
             _ => self.set_knob(name, value).map(|()| Change::made(self)),

@@ -4,6 +4,7 @@ use std::fmt;
 
 use blkmq_sched::Time;
 
+use super::spec::SpecError;
 use super::spec::value::Accepts;
 use super::spec::values::{Parameter, Values};
 use super::store::{MAX_DATALESS_SECTORS, MAX_SIZE, Store, check_geometry};
@@ -47,7 +48,7 @@ pub struct Ram {
 }
 
 impl Ram {
-    pub(super) fn from_values(values: &Values) -> Result<Self, String> {
+    pub(super) fn from_values(values: &Values) -> Result<Self, SpecError> {
         let (bs, size) = (values.number("bs"), values.number("size"));
         check_geometry(bs, size)?;
         let limits = Limits {

@@ -2,13 +2,13 @@
 //!
 //! The tables that the parser reads are public, so that a program can print them.
 
+mod error;
 pub(super) mod value;
 pub(super) mod values;
 
-use std::fmt;
-
 use crate::driver::{Driver, hdd, null, ram, ssd};
 use blkmq_sync::Arc;
+pub use error::SpecError;
 pub use value::{Accepts, Fault, Value};
 use values::join;
 pub use values::{Parameter, Values};
@@ -22,7 +22,7 @@ pub struct DeviceDescription {
     pub about: &'static str,
     /// Its parameters.
     pub parameters: &'static [Parameter],
-    open: fn(&Values<'_>) -> Result<Arc<dyn Driver>, String>,
+    open: fn(&Values<'_>) -> Result<Arc<dyn Driver>, SpecError>,
 }
 
 impl DeviceDescription {
@@ -32,7 +32,7 @@ impl DeviceDescription {
         name: &'static str,
         about: &'static str,
         parameters: &'static [Parameter],
-        open: fn(&Values<'_>) -> Result<Arc<dyn Driver>, String>,
+        open: fn(&Values<'_>) -> Result<Arc<dyn Driver>, SpecError>,
     ) -> Self {
         Self { name, about, parameters, open }
     }
@@ -74,7 +74,7 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     let is_known = DEVICES.iter().any(|device| Some(device.name) == spec.split(',').next());
     open_one_of(DEVICES, spec, &|_| ()).map_err(|error| match is_known {
         true => error,
-        false => SpecError(format!("{error}; file and nbd come with the crate blkmq-drivers, by blkmq_drivers::open")),
+        false => error.and("file and nbd come with the crate blkmq-drivers, by blkmq_drivers::open"),
     })
 }
 
@@ -92,7 +92,7 @@ pub fn open_one_of(
     let name = device.name;
     Values::parse(device.parameters, parameters)
         .and_then(|values| (device.open)(&Values { tell, ..values }))
-        .map_err(|error| SpecError(format!("device {name}: {error}")))
+        .map_err(|error| error.at(format_args!("device {name}")))
 }
 
 /// Looks whether `spec` names one of `devices` and gives its parameters values that they take. Nothing is opened, so
@@ -103,7 +103,7 @@ pub fn open_one_of(
 pub fn check_one_of(devices: &[DeviceDescription], spec: &str) -> Result<(), SpecError> {
     let (device, parameters) = named(devices, spec)?;
     let name = device.name;
-    Values::parse(device.parameters, parameters).map(drop).map_err(|error| SpecError(format!("device {name}: {error}")))
+    Values::parse(device.parameters, parameters).map(drop).map_err(|error| error.at(format_args!("device {name}")))
 }
 
 /// The device that a spec names, and its parameters.
@@ -116,23 +116,11 @@ fn named<'a, 'b>(
         return Ok((device, parameters));
     }
     let known = join(devices.iter().map(|device| device.name));
-    Err(SpecError(match name {
+    Err(SpecError::new(match name {
         "" => format!("a device spec begins with the name of a device: {known}"),
         _ => format!("there is no device {name:?}; there are: {known}"),
     }))
 }
-
-/// Why a spec describes no device: one line that names the offending word and what would be right.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpecError(String);
-
-impl fmt::Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for SpecError {}
 
 #[cfg(test)]
 mod tests {

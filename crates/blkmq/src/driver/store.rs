@@ -9,6 +9,7 @@ use std::fmt;
 
 use blkmq_sched::Op;
 
+use super::spec::SpecError;
 use super::{Extent, Request};
 use crate::request::buffer::Segment;
 use crate::request::limits::SECTOR_SIZE;
@@ -28,12 +29,12 @@ pub(super) const MAX_SIZE: u64 = 1 << 62;
 pub(super) const MAX_DATALESS_SECTORS: u32 = u32::MAX >> 9;
 
 /// Checks block size and size of a device, both in bytes.
-pub(super) fn check_geometry(bs: u32, size: u64) -> Result<(), String> {
+pub(super) fn check_geometry(bs: u32, size: u64) -> Result<(), SpecError> {
     if !bs.is_power_of_two() {
-        return Err(format!("bs={bs} is not one of 512, 1024, 2048, 4096"));
+        return Err(SpecError::new(format!("bs={bs} is not one of 512, 1024, 2048, 4096")));
     }
     if !size.is_multiple_of(u64::from(bs)) {
-        return Err(format!("a size of {size} bytes is no multiple of bs={bs}"));
+        return Err(SpecError::new(format!("a size of {size} bytes is no multiple of bs={bs}")));
     }
     Ok(())
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::queue::error::QueueError;
+
 /// The locking around a scheduler: how many threads reach it, one after another. The locking contains no policy of its
 /// own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -122,24 +124,24 @@ impl fmt::Display for Locking {
 }
 
 impl FromStr for Locking {
-    type Err = String;
+    type Err = QueueError;
 
     /// Measures may come in any order.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, QueueError> {
         let measure = |name| ["dispatch", "buckets", "merges"].iter().position(|known| *known == name);
         if let Some(names) = text.strip_prefix(STAGED[0]) {
             let bits = names.split('+').try_fold(0, |bits, name| Some(bits | 1 << measure(name)?));
             let of_bits = |bits| Self::Staged(Measures::of_bits(bits));
             return bits.map(of_bits).ok_or_else(|| {
-                format!(
+                QueueError::BadValue(format!(
                     "'{text}' names no measures of the locking staged; they are dispatch, buckets and merges, as in \
                      'staged:dispatch+buckets'"
-                )
+                ))
             });
         }
         Self::ALL.into_iter().find(|known| known.name() == text).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            format!("there is no locking '{text}'; there are: {names}")
+            QueueError::BadValue(format!("there is no locking '{text}'; there are: {names}"))
         })
     }
 }
@@ -161,7 +163,7 @@ mod tests {
 
     #[test]
     fn what_is_no_locking_is_refused_with_what_there_is() {
-        let refused = |text: &str| text.parse::<Locking>().unwrap_err();
+        let refused = |text: &str| text.parse::<Locking>().unwrap_err().to_string();
         assert_eq!(refused("fair"), "there is no locking 'fair'; there are: single, staged, batch, combining");
         for text in ["staged:", "staged:dispatch+", "staged:fair"] {
             assert!(refused(text).starts_with(&format!("'{text}' names no measures")), "{}", refused(text));

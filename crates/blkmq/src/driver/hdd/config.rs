@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::driver::spec::{Accepts, Parameter, Values};
+use crate::driver::spec::{Accepts, Parameter, SpecError, Values};
 use crate::driver::store::{MAX_SIZE, check_geometry};
 use crate::driver::{Topology, check_topology};
 use crate::request::limits::{Limits, MAX_DEPTH, SECTOR_SIZE};
@@ -99,16 +99,16 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 impl std::str::FromStr for Config {
-    type Err = String;
+    type Err = SpecError;
 
     /// Reads `name=value,name=value`; an empty text leaves everything at its default.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SpecError> {
         Self::from_values(&Values::parse(PARAMETERS, (!text.is_empty()).then_some(text))?)
     }
 }
 
 impl Config {
-    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, String> {
+    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, SpecError> {
         let config = Self {
             hw_queue_depth: values.number("hw_queue_depth"),
             bs: values.number("bs"),
@@ -133,14 +133,17 @@ impl Config {
     }
 
     /// Checks what the parameters demand of each other.
-    fn check(&self) -> Result<(), String> {
-        check_topology(self.topology())?;
+    fn check(&self) -> Result<(), SpecError> {
+        check_topology(self.topology()).map_err(SpecError::new)?;
         check_geometry(self.bs, self.size)?;
         if !(self.seek_track <= self.seek_average && self.seek_average <= self.seek_full) {
-            return Err("a longer seek takes longer: seek_track <= seek_average <= seek_full".to_owned());
+            return Err(SpecError::new("a longer seek takes longer: seek_track <= seek_average <= seek_full"));
         }
         if u64::from(self.max_sectors) * SECTOR_SIZE as u64 > self.cache_size {
-            return Err(format!("a request of max_sectors={} does not fit into cache_size", self.max_sectors));
+            return Err(SpecError::new(format!(
+                "a request of max_sectors={} does not fit into cache_size",
+                self.max_sectors
+            )));
         }
         Ok(())
     }

@@ -232,7 +232,7 @@ fn parameters_that_contradict_each_other_are_refused_with_the_reason() {
         ("size=2G,gb=1", "give size or gb, not both"),
         ("bs=1000", "bs=1000 is not one of 512, 1024, 2048, 4096"),
     ] {
-        assert_eq!(parameters.parse::<Config>().unwrap_err(), reason, "{parameters}");
+        assert_eq!(parameters.parse::<Config>().unwrap_err().to_string(), reason, "{parameters}");
     }
 }
 

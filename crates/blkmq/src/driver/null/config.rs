@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::driver::spec::{Accepts, Fault, Parameter, Value, Values};
+use crate::driver::spec::{Accepts, Fault, Parameter, SpecError, Value, Values};
 use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
 use crate::driver::{Topology, check_topology};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
@@ -134,16 +134,16 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 impl std::str::FromStr for Config {
-    type Err = String;
+    type Err = SpecError;
 
     /// Reads `name=value,name=value`; an empty text leaves everything at its default.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SpecError> {
         Self::from_values(&Values::parse(PARAMETERS, (!text.is_empty()).then_some(text))?)
     }
 }
 
 impl Config {
-    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, String> {
+    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, SpecError> {
         let fault = |name| match values.get(name) {
             Some(Value::Fault(fault)) => Some(fault),
             _ => None,
@@ -180,18 +180,21 @@ impl Config {
     }
 
     /// Checks what the parameters demand of each other.
-    fn check(&self) -> Result<(), String> {
-        check_topology(self.topology())?;
+    fn check(&self) -> Result<(), SpecError> {
+        check_topology(self.topology()).map_err(SpecError::new)?;
         check_geometry(self.bs, self.size)?;
         let block = self.bs / SECTOR_SIZE as u32;
         if self.max_sectors != 0 && self.max_sectors < block {
-            return Err(format!("max_sectors={} is less than a block of {block} sectors", self.max_sectors));
+            return Err(SpecError::new(format!(
+                "max_sectors={} is less than a block of {block} sectors",
+                self.max_sectors
+            )));
         }
         if self.discard && !self.memory_backed {
-            return Err("discard=1 needs memory_backed=1".to_owned());
+            return Err(SpecError::new("discard=1 needs memory_backed=1"));
         }
         if self.cache_size > 0 && !self.memory_backed {
-            return Err("cache_size needs memory_backed=1".to_owned());
+            return Err(SpecError::new("cache_size needs memory_backed=1"));
         }
         Ok(())
     }

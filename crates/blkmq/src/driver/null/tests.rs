@@ -235,6 +235,6 @@ fn parameters_that_contradict_each_other_are_refused_with_the_reason() {
         ("max_sectors=7,bs=4096", "max_sectors=7 is less than a block of 8 sectors"),
         ("submit_queues=1024", "1024 default, 0 read and 1 polled hardware queues are more than 1024"),
     ] {
-        assert_eq!(parameters.parse::<Config>().unwrap_err(), reason, "{parameters}");
+        assert_eq!(parameters.parse::<Config>().unwrap_err().to_string(), reason, "{parameters}");
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use super::error::SpecError;
+
 /// What a parameter accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepts {
@@ -78,13 +80,14 @@ impl fmt::Display for Fault {
 }
 
 impl FromStr for Fault {
-    type Err = String;
+    type Err = SpecError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SpecError> {
         let wrong = || {
-            "give interval,probability,space,times: interval from 1, probability from 0 to 100 (percent), space from 0, \
-             times from 0 or -1 for no bound"
-                .to_owned()
+            SpecError::new(
+                "give interval,probability,space,times: interval from 1, probability from 0 to 100 (percent), space \
+                 from 0, times from 0 or -1 for no bound",
+            )
         };
         let parts: Vec<_> = text.split(',').collect();
         let [interval, probability, space, times] = parts[..] else { return Err(wrong()) };
@@ -106,7 +109,7 @@ impl Accepts {
     ///
     /// # Errors
     /// What is wrong with it, and what would be right.
-    pub fn parse(&self, text: &str) -> Result<Value, String> {
+    pub fn parse(&self, text: &str) -> Result<Value, SpecError> {
         match *self {
             Self::Switch => self.number(text, 1, &[], 0, 1),
             Self::Count { min, max, .. } => self.number(text, 1, &[], min, max),
@@ -115,36 +118,40 @@ impl Accepts {
             Self::Sectors => {
                 let ends = text.split_once('-').and_then(|(start, end)| Some((plain(start)?, plain(end)?)));
                 let ends = ends.filter(|(start, end)| start <= end);
-                ends.map(|(start, end)| Value::Sectors(start, end)).ok_or_else(|| format!("give {self}"))
+                ends.map(|(start, end)| Value::Sectors(start, end)).ok_or_else(|| self.wrong())
             }
             Self::Fault => text.parse().map(Value::Fault),
-            Self::Path if text.is_empty() => Err("a path is missing".to_owned()),
+            Self::Path if text.is_empty() => Err(SpecError::new("a path is missing")),
             Self::Path => Ok(Value::Path(PathBuf::from(text))),
-            Self::Text if text.is_empty() => Err("a text is missing".to_owned()),
+            Self::Text if text.is_empty() => Err(SpecError::new("a text is missing")),
             Self::Text => Ok(Value::Text(text.to_owned())),
         }
     }
 
-    fn number(&self, text: &str, unit: u64, suffixes: &[(&str, u64)], min: u64, max: u64) -> Result<Value, String> {
+    fn wrong(&self) -> SpecError {
+        SpecError::new(format!("give {self}"))
+    }
+
+    fn number(&self, text: &str, unit: u64, suffixes: &[(&str, u64)], min: u64, max: u64) -> Result<Value, SpecError> {
         let suffix = text.trim_start_matches(|c: char| c.is_ascii_digit());
         let digits = &text[..text.len() - suffix.len()];
         if digits.is_empty() {
             return Err(match text {
-                "" => "a number is missing".to_owned(),
-                _ => format!("give {self}"),
+                "" => SpecError::new("a number is missing"),
+                _ => self.wrong(),
             });
         }
         let factor = match suffixes.iter().find(|(name, _)| *name == suffix) {
             Some((_, factor)) => *factor,
             None if suffix.is_empty() => unit,
-            None if suffixes.is_empty() => return Err(format!("give {self}")),
+            None if suffixes.is_empty() => return Err(self.wrong()),
             None => {
                 let known: Vec<_> = suffixes.iter().map(|(name, _)| *name).collect();
-                return Err(format!("{suffix:?} is no unit; there are: {}", known.join(", ")));
+                return Err(SpecError::new(format!("{suffix:?} is no unit; there are: {}", known.join(", "))));
             }
         };
         let value = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-        value.filter(|value| (min..=max).contains(value)).map(Value::Number).ok_or_else(|| format!("give {self}"))
+        value.filter(|value| (min..=max).contains(value)).map(Value::Number).ok_or_else(|| self.wrong())
     }
 }
 
@@ -187,14 +194,14 @@ mod tests {
     fn sizes_are_powers_of_1024_and_a_plain_number_counts_the_kernels_unit() {
         let mebibytes = Accepts::Size { unit: 1 << 20, min: 0, max: 1 << 50 };
         for (text, bytes) in [("3", 3 << 20), ("3K", 3 << 10), ("3M", 3 << 20), ("3G", 3 << 30), ("3T", 3 << 40)] {
-            assert_eq!(mebibytes.parse(text), Ok(Value::Number(bytes)), "{text}");
+            assert_eq!(mebibytes.parse(text).unwrap(), Value::Number(bytes), "{text}");
         }
         let right = "give a size from 0 to 1024T (in M, or with K, M, G, T)";
         for text in ["1025T", "18014398509481985K", "99999999999999999999", "-1", "x"] {
-            assert_eq!(mebibytes.parse(text).unwrap_err(), right, "{text}");
+            assert_eq!(mebibytes.parse(text).unwrap_err().to_string(), right, "{text}");
         }
         for text in ["1k", "1GiB", "1.5", "1 G", "1_000"] {
-            assert!(mebibytes.parse(text).unwrap_err().contains("is no unit"), "{text}");
+            assert!(mebibytes.parse(text).unwrap_err().to_string().contains("is no unit"), "{text}");
         }
     }
 
@@ -202,7 +209,7 @@ mod tests {
     fn times_take_units() {
         let time = Accepts::Time { max: 10_000_000_000 };
         for (text, ns) in [("7", 7), ("7ns", 7), ("7us", 7_000), ("7ms", 7_000_000), ("7s", 7_000_000_000)] {
-            assert_eq!(time.parse(text), Ok(Value::Number(ns)), "{text}");
+            assert_eq!(time.parse(text).unwrap(), Value::Number(ns), "{text}");
         }
         assert!(time.parse("11s").is_err());
         assert!(time.parse("20000000000s").is_err(), "overflow");
@@ -210,8 +217,8 @@ mod tests {
 
     #[test]
     fn ranges_run_forward() {
-        assert_eq!(Accepts::Sectors.parse("5-9"), Ok(Value::Sectors(5, 9)));
-        assert_eq!(Accepts::Sectors.parse("5-5"), Ok(Value::Sectors(5, 5)));
+        assert_eq!(Accepts::Sectors.parse("5-9").unwrap(), Value::Sectors(5, 9));
+        assert_eq!(Accepts::Sectors.parse("5-5").unwrap(), Value::Sectors(5, 5));
         for text in ["9-5", "5", "5-", "-5", "5-6-7", "+5-6", "", "99999999999999999999-1"] {
             assert!(Accepts::Sectors.parse(text).is_err(), "{text}");
         }
@@ -223,7 +230,7 @@ mod tests {
             assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
         }
         for text in ["", "1", "1,2,3", "1,2,3,4,5", "0,50,0,-1", "1,101,0,-1", "1,50,0,-2", "1,+50,0,1", "1,50,,1"] {
-            assert!(text.parse::<Fault>().unwrap_err().starts_with("give interval,"), "{text}");
+            assert!(text.parse::<Fault>().unwrap_err().to_string().starts_with("give interval,"), "{text}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::error::SpecError;
 use super::value::{Accepts, Value};
 
 /// A parameter of a device.
@@ -41,16 +42,16 @@ impl fmt::Debug for Values<'_> {
 
 impl Values<'_> {
     /// Reads `name=value,name=value`; `None` leaves everything at its default.
-    pub(in crate::driver) fn parse(parameters: &'static [Parameter], text: Option<&str>) -> Result<Self, String> {
+    pub(in crate::driver) fn parse(parameters: &'static [Parameter], text: Option<&str>) -> Result<Self, SpecError> {
         let mut values = Self { parameters, given: vec![None; parameters.len()], tell: &|_| () };
         let mut words = text.into_iter().flat_map(|text| text.split(',')).peekable();
         while let Some(word) = words.next() {
             let Some((name, value)) = word.split_once('=') else {
-                return Err(format!("{word:?} is not of the form name=value"));
+                return Err(SpecError::new(format!("{word:?} is not of the form name=value")));
             };
             let Some(place) = parameters.iter().position(|parameter| parameter.name == name) else {
                 let known = join(parameters.iter().map(|parameter| parameter.name));
-                return Err(format!("there is no parameter {name:?}; there are: {known}"));
+                return Err(SpecError::new(format!("there is no parameter {name:?}; there are: {known}")));
             };
             let accepts = parameters[place].accepts;
             let mut value = value.to_owned();
@@ -60,9 +61,9 @@ impl Values<'_> {
                 value.push(',');
                 value.push_str(part);
             }
-            let value = accepts.parse(&value).map_err(|error| format!("{name}={value:?}: {error}"))?;
+            let value = accepts.parse(&value).map_err(|error| error.at(format_args!("{name}={value:?}")))?;
             if values.given[place].replace(value).is_some() {
-                return Err(format!("{name} is given twice"));
+                return Err(SpecError::new(format!("{name} is given twice")));
             }
         }
         Ok(values)
@@ -113,9 +114,9 @@ impl Values<'_> {
     }
 
     /// The size of a device in bytes, from `size` or, in its place, `gb`.
-    pub(in crate::driver) fn size(&self) -> Result<u64, String> {
+    pub(in crate::driver) fn size(&self) -> Result<u64, SpecError> {
         match (self.is_given("size"), self.is_given("gb")) {
-            (true, true) => Err("give size or gb, not both".to_owned()),
+            (true, true) => Err(SpecError::new("give size or gb, not both")),
             (true, false) => Ok(self.number("size")),
             (false, _) => Ok(self.number("gb")),
         }

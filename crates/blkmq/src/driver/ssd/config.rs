@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::driver::spec::{Accepts, Parameter, Values};
+use crate::driver::spec::{Accepts, Parameter, SpecError, Values};
 use crate::driver::store::{MAX_DATALESS_SECTORS, MAX_SIZE, check_geometry};
 use crate::driver::{Topology, check_topology};
 use crate::request::limits::{Limits, MAX_DEPTH, MAX_HW_QUEUES, SECTOR_SIZE};
@@ -155,16 +155,16 @@ pub const PARAMETERS: &[Parameter] = &[
 ];
 
 impl std::str::FromStr for Config {
-    type Err = String;
+    type Err = SpecError;
 
     /// Reads `name=value,name=value`; an empty text leaves everything at its default.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SpecError> {
         Self::from_values(&Values::parse(PARAMETERS, (!text.is_empty()).then_some(text))?)
     }
 }
 
 impl Config {
-    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, String> {
+    pub(in crate::driver) fn from_values(values: &Values) -> Result<Self, SpecError> {
         let rate = |name| values.number::<u64>(name) * 1_000_000;
         let config = Self {
             submit_queues: values.number("submit_queues"),
@@ -197,18 +197,21 @@ impl Config {
     }
 
     /// Checks what the parameters demand of each other.
-    fn check(&self) -> Result<(), String> {
-        check_topology(self.topology())?;
+    fn check(&self) -> Result<(), SpecError> {
+        check_topology(self.topology()).map_err(SpecError::new)?;
         check_geometry(self.bs, self.size)?;
         if !self.page.is_power_of_two() {
-            return Err(format!("page={} is not a power of two", self.page));
+            return Err(SpecError::new(format!("page={} is not a power of two", self.page)));
         }
         if self.read_slow < self.read {
-            return Err("a slow page takes longer: read <= read_slow".to_owned());
+            return Err(SpecError::new("a slow page takes longer: read <= read_slow"));
         }
         let largest = u64::from(self.max_sectors) * SECTOR_SIZE as u64;
         if largest + 2 * self.page > self.buffer {
-            return Err(format!("a request of max_sectors={} does not fit into the buffer", self.max_sectors));
+            return Err(SpecError::new(format!(
+                "a request of max_sectors={} does not fit into the buffer",
+                self.max_sectors
+            )));
         }
         Ok(())
     }

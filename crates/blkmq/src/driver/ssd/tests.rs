@@ -168,7 +168,7 @@ fn limits_and_contradictions() {
         ("buffer=1", "a request of max_sectors=2560 does not fit into the buffer"),
         ("size=2G,gb=1", "give size or gb, not both"),
     ] {
-        assert_eq!(parameters.parse::<Config>().unwrap_err(), reason, "{parameters}");
+        assert_eq!(parameters.parse::<Config>().unwrap_err().to_string(), reason, "{parameters}");
     }
 }
 

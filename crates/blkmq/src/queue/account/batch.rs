@@ -6,6 +6,7 @@ use super::gauge::Gauge;
 use super::range::Ranges;
 use super::sums::{Group, Sums};
 use crate::queue::RequestQueue;
+use crate::queue::error::QueueError;
 use crate::queue::member::Member;
 use crate::request::{Mark, Request};
 use blkmq_sync::atomic::Ordering;
@@ -33,13 +34,13 @@ impl Accounting {
 }
 
 impl std::str::FromStr for Accounting {
-    type Err = String;
+    type Err = QueueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, QueueError> {
         [Self::PerThread, Self::Shared]
             .into_iter()
             .find(|known| known.name() == text)
-            .ok_or_else(|| format!("accounting: '{text}' is neither 'per-thread' nor 'shared'"))
+            .ok_or_else(|| QueueError::BadValue(format!("accounting: '{text}' is neither 'per-thread' nor 'shared'")))
     }
 }
 

@@ -1,0 +1,56 @@
+//! Why a device cannot be opened.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use blkmq::driver::spec::SpecError;
+
+/// Why a device cannot be opened, or cannot have that many hardware queues: one line that begins with the file or the
+/// server.
+#[derive(Debug)]
+pub struct OpenError {
+    text: String,
+    source: Option<io::Error>,
+}
+
+impl OpenError {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), source: None }
+    }
+
+    /// What the system said is told in other words, or with others.
+    pub(crate) fn system(text: impl Into<String>, source: io::Error) -> Self {
+        Self { text: text.into(), source: Some(source) }
+    }
+
+    /// The same error, with the file or the server.
+    pub(crate) fn at(self, place: impl fmt::Display) -> Self {
+        Self { text: format!("{place}: {}", self.text), ..self }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for OpenError {
+    /// What the system said, if the system refused something.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> Self {
+        Self::system(error.to_string(), error)
+    }
+}
+
+impl From<OpenError> for SpecError {
+    fn from(error: OpenError) -> Self {
+        Self::device(error)
+    }
+}
