@@ -17,6 +17,7 @@ use crate::platform::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::platform::{Line, fence_at, kept, order};
 use crate::stack::{Chain, NIL};
 
+/// A thread holds the scheduler; and it has been told to look once more.
 const HELD: u64 = 1 << 32;
 const KICKED: u64 = 1 << 33;
 const NOTHING: u64 = NIL as u64;

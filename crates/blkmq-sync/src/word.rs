@@ -28,9 +28,11 @@ const CLASS: u64 = 0b11 << CLASS_SHIFT;
 /// Only reads of that class may pass.
 const READS_ONLY: u64 = 1 << 5;
 
+/// The flags. [`Snapshot`] says what each one means.
 const WAITING: u64 = 1 << 0;
 const FROZEN: u64 = 1 << 1;
 const QUIESCED: u64 = 1 << 2;
+/// One staging, in the count of the high half.
 const STAGING: u64 = 1 << 32;
 
 /// What may pass the scheduler by.

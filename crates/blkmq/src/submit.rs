@@ -284,7 +284,7 @@ impl Submitter {
         self.tried.is_some_and(|tried| !self.q.live.room.is_stale(tried.ticket))
     }
 
-    /// Whether requests wait to be passed on, and are not known to be in vain.
+    /// Whether requests wait to be passed on, and another try is not known to be in vain.
     fn has_plugged(&self) -> bool {
         !self.plug.is_empty() && !self.is_in_vain()
     }

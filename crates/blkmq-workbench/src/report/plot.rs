@@ -10,7 +10,9 @@ use super::{Bar, Bars, Lines};
 
 /// The width of a plot, in pixels.
 const WIDTH: u32 = 760;
+/// The height of a plot of lines, in pixels.
 const HEIGHT: u32 = 340;
+/// The height of a bar, in pixels: a line of text and a pixel.
 const BAR: u32 = 18;
 /// Height of a line of text.
 const LINE: u32 = 17;

@@ -18,6 +18,7 @@ use blkmq_sync::{Line, Mutex};
 
 /// Bytes of a page; no logical block is larger.
 const PAGE_SIZE: usize = 4096;
+/// Shards: some times as many as threads that are usually in the store at once.
 const NR_SHARDS: usize = 64;
 /// How many pages are looked at, one by one, for the end of a stretch: 4 MiB. This bounds the time of one call.
 const MOST_LOOKED_AT: u64 = 1024;

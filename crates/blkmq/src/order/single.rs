@@ -133,8 +133,8 @@ fn choose_or_wait<'q>(
 /// ```
 ///
 /// If b comes before 2, then 3 finds the note, and the first thread asks the scheduler again for the second one. While
-/// it asks for another thread, it notes no lack of its own. Otherwise two threads that take the last tag in vain by
-/// turns would send each other to look again for ever.
+/// it asks for another thread, it notes no lack of its own. Otherwise two threads that take the last tag in turn, and
+/// do not use it, would send each other to look again for ever.
 ///
 /// Nothing is lost by that. The thread that has the tag at that time either took it after b, and then asks the
 /// scheduler after a; or it finds the note, and looks again itself. The thread also looks again if a time has come

@@ -227,8 +227,8 @@ impl Backlog {
             let waiting = &mut self.members[member];
             if waiting.retry_one(slots, &mut insert) {
                 self.nr_without_room -= 1;
-                // Only a member that got room gives up its turn. Otherwise looks in vain would bring the turn round to
-                // the same member each time that there is room.
+                // Only a member that got room gives up its turn. Otherwise looks that find no room would bring the turn
+                // round to the same member each time that there is room.
                 self.retry_turn = member + 1;
             } else {
                 set[word] &= !bit;
