@@ -4,7 +4,7 @@
 //! connection breaks when the server closes it or breaks the protocol, or when a request has taken longer than the
 //! queue's `io_timeout`. Then the device connects again, for as long as it is open. It is not known which of the
 //! unanswered requests the server has done. The device sends all of them once more if the server is back within
-//! `reconnect_delay`. Otherwise they fail, and so do all requests that come while the server is away.
+//! `reconnect_delay`. Otherwise these requests fail, and so do all requests that come while the server is away.
 //!
 //! A server that answers a request with `ESHUTDOWN` is about to end. The device then sends it no more requests, waits
 //! for the answers to the requests that it has (up to half of `reconnect_delay`), tells it that the client leaves, and
@@ -77,10 +77,10 @@ pub struct Config {
     pub queues: u16,
     /// Tags of each hardware queue, 1 to 4096.
     pub depth: u16,
-    /// How long requests wait for a server that is away. If the server is back within that time, they are sent to it;
-    /// requests that it had not answered are sent once more. Otherwise they fail, and so do new requests until the
-    /// server is back. With 0 they fail at once. If a request was sent to several servers and none answered, the time
-    /// counts from the moment when the first of them went away.
+    /// How long requests wait for a server that is away. If the server is back within that time, the requests are sent
+    /// to it; requests that it had not answered are sent once more. Otherwise these requests fail, and so do new
+    /// requests until the server is back. With 0 they fail at once. If a request was sent to several servers and none
+    /// answered, the time counts from the moment when the first of them went away.
     ///
     /// A server may continue with what a closed connection had asked for. The server may then do such a write after the
     /// repetition of the write, and after a later write to the same place. Servers that end, or that finish their

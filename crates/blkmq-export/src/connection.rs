@@ -234,7 +234,7 @@ fn wait_until(
 /// Begins to encrypt the connection. The client has been told that already.
 fn secure(stream: &mut Stream, shared: &Shared, entry: &Entry, input: &Input, deadline: Instant) -> Result<(), Ending> {
     // A client waits for the answer to STARTTLS. Bytes that came together with the STARTTLS may be from an attacker on
-    // the way. If they stayed, they would count as the client's words inside TLS.
+    // the way. If these bytes stayed, they would count as the client's words inside TLS.
     if !input.bytes().is_empty() {
         return Err(Ending::Negotiation("the client went on in the clear after it had asked for TLS".into()));
     }

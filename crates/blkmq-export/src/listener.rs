@@ -121,7 +121,7 @@ impl Listener {
         Ok(Self(socket))
     }
 
-    /// Takes a socket that already listens. If it has a file, the file stays when the server ends.
+    /// Takes a socket that already listens. The socket's file, if there is one, stays when the server ends.
     ///
     /// # Errors
     /// The socket is of another kind, or the descriptor is no socket. The text says what it should be.

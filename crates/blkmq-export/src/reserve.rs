@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use crate::clients::{Clients, Reason};
 use crate::listener::Listener;
 
-/// A descriptor that is kept for the case that none is left. With it the server can tell a client that waits to be
-/// accepted: it accepts the connection and closes it at once. Otherwise the client would wait until another client
-/// leaves.
+/// A descriptor that is kept for the case that none is left. With this descriptor the server can tell a client that
+/// waits to be accepted: the server accepts the connection and closes it at once. Otherwise the client would wait until
+/// another client leaves.
 pub(crate) struct Reserve(Option<EventFd>);
 
 impl Reserve {

@@ -93,7 +93,7 @@ impl Server {
 
     /// The sockets that the server listens with, for a server that takes its place. Clients that come while neither
     /// server accepts wait. The files of Unix sockets stay from now on. This server continues to accept until it is
-    /// told to end. After that, this returns no sockets.
+    /// told to end. Afterwards this function returns no sockets.
     ///
     /// # Errors
     /// The system has no descriptors left.

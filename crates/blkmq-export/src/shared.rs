@@ -15,8 +15,8 @@ use crate::log::{Journal, Topic};
 use crate::stop::Stop;
 use crate::tls::Tls;
 
-/// What one connection may hold at a time. When it holds this much, the server reads nothing more from the client until
-/// replies have been sent.
+/// What one connection may hold at a time. When a connection holds this much, the server reads nothing more from the
+/// client until replies have been sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Requests that are not answered yet: 1 to 32768, 256 by default.

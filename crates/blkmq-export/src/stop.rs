@@ -41,10 +41,10 @@ impl Stop {
     }
 
     /// Ends the server gracefully. The server accepts no new connections, and answers every request that had reached a
-    /// socket. Then it tells each client that the connection has ended, and closes the connection when the replies have
-    /// arrived (with TCP, at the client's system). The call returns at once. The end takes as long as a client takes to
-    /// receive its replies; [`now`](Self::now) ends that, and so does the server's stall timeout for a client that
-    /// takes none. Connections that still negotiate are closed.
+    /// socket. Then the server tells each client that the connection has ended, and closes the connection when the
+    /// replies have arrived (with TCP, at the client's system). The call returns at once. The end takes as long as a
+    /// client takes to receive its replies; [`now`](Self::now) ends that, and so does the server's stall timeout for a
+    /// client that takes none. Connections that still negotiate are closed.
     pub fn drain(&self) {
         self.advance(Phase::Draining);
     }

@@ -7,8 +7,8 @@
 //!  3. reads the word                c. reads the marks
 //! ```
 //!
-//! All threads agree which of the fences 2 and b comes first. If it is 2, then c finds the mark, and the closer waits
-//! for the thread. If it is b, then 3 finds the flag, and the thread leaves.
+//! All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds the mark, and the closer
+//! waits for the thread. If b comes first, then 3 finds the flag, and the thread leaves.
 //!
 //! The marks are counters. So a thread that leaves and enters again between two looks of the closer counts as having
 //! left: when it entered again, it saw the flag.

@@ -10,9 +10,9 @@
 //!  3. tries the lock               c. looks at the list
 //! ```
 //!
-//! All threads agree which of the fences 2 and b comes first. If it is 2, then c finds what was appended. If it is b,
-//! then 3 finds the lock free, unless another thread has taken the lock meanwhile. Then that thread is the holder of
-//! this interleaving.
+//! All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds what was appended. If b
+//! comes first, then 3 finds the lock free, unless another thread has taken the lock meanwhile. Then that thread is the
+//! holder of this interleaving.
 //!
 //! If no thread holds the list and nothing is incoming, a thread may also [put](Handover::put) something behind the
 //! holder's state instead of appending it.

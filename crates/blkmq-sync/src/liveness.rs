@@ -16,9 +16,9 @@
 //!  4. looks for a tag again
 //! ```
 //!
-//! All threads agree which of the fences 3 and b comes first. If it is 3, then c finds WAITING set, and the second
-//! thread dispatches. If it is b, then 4 finds the tag. Without either fence both looks may miss, and the request waits
-//! for ever.
+//! All threads agree which of the fences 3 and b comes first. If 3 comes first, then c finds WAITING set, and the
+//! second thread dispatches. If b comes first, then 4 finds the tag. Without either fence both looks may miss, and the
+//! request waits for ever.
 //!
 //! A thread that lacks room for what is in its plug does the same with a mark of its own ([`Liveness::lack_room`]), for
 //! dispatching does not help it: it sleeps until it is woken.
@@ -80,8 +80,8 @@ impl Liveness {
         look_again()
     }
 
-    /// Like [`lack`](Self::lack), for a thread that may have been told. If it was, it owes no look after its first one,
-    /// and the result is that it found nothing.
+    /// Like [`lack`](Self::lack), for a thread that may have been told. A thread that was told owes no look after its
+    /// first one, and the result is that it found nothing.
     #[inline]
     pub fn lack_unless<R: Default>(&self, told: Told, look_again: impl FnOnce() -> R) -> R {
         if told == Told::NO { self.lack(look_again) } else { R::default() }

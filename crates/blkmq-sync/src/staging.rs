@@ -80,7 +80,7 @@ impl Staging {
     /// is about to take away, 3 reads the word as it was before a. Then fence 2 comes before fence b, and c finds what
     /// 1 left too.
     ///
-    /// COST: a load and a compare-exchange if the word is free. If it is held, two loads and a fence, and a
+    /// COST: a load and a compare-exchange if the word is free. If the word is held, two loads and a fence, and a
     /// compare-exchange unless the holder has been kicked already.
     #[inline]
     pub fn hold_or_kick(&self) -> Option<Chain> {

@@ -7,8 +7,8 @@
 //!  3. looks once more for something to do   c. looks whether a thread sleeps
 //! ```
 //!
-//! All threads agree which of the fences 2 and b comes first. If it is 2, then c finds that a thread sleeps, and the
-//! waker wakes it. If it is b, then 3 finds what the waker made visible, and the thread does not sleep.
+//! All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds that a thread sleeps, and
+//! the waker wakes it. If b comes first, then 3 finds what the waker made visible, and the thread does not sleep.
 //!
 //! A thread says in two places that it sleeps: in its own [`Wake`], and in the queue's count of [`Sleepers`].
 

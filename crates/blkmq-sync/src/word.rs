@@ -14,8 +14,8 @@
 //!  3. looks at the gate once more      c. reads the counts
 //! ```
 //!
-//! All threads agree which of the fences 2 and b comes first. If it is 2, then c finds the requests in the counts. If
-//! it is b, then 3 finds the gate shut, and the passing thread turns back.
+//! All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds the requests in the
+//! counts. If b comes first, then 3 finds the gate shut, and the passing thread turns back.
 
 use std::fmt;
 

@@ -242,7 +242,7 @@ impl Passed {
         self.live.gate(|| self.staging.is_free())
     }
 
-    /// What the holder does. If it has found something and that is its share, it gives up.
+    /// What the holder does. A holder that has found something has done its share, and gives up.
     fn hold(&self, gives_up: bool) {
         while !self.staging.let_go() {
             let left = self.staging.take();

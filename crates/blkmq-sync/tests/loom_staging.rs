@@ -152,8 +152,8 @@ fn given_up() {
     assert_eq!(queue.nr_done.load(Ordering::Relaxed), 2, "forgotten");
 }
 
-/// Why lock and list are one word. If they are apart, the holder of the lock finds the list empty, and another thread
-/// adds to the list before the holder lets go.
+/// Why lock and list are one word. If lock and list are apart, the holder of the lock finds the list empty, and another
+/// thread adds to the list before the holder lets go.
 fn lock_and_list_apart() {
     struct Apart(TryLock<()>, SlotStack, AtomicU32);
     fn submit(Apart(lock, list, link): &Apart) {

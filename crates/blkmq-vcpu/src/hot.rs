@@ -99,7 +99,7 @@ pub fn steps() -> u64 {
 }
 
 /// Lets the run go on for `steps` more steps, and no further unless this is called again. A caller that knows that
-/// there was progress calls this function. If it is never called, a run goes on as long as any CPU can.
+/// there was progress calls this function. Without such calls, a run goes on as long as any CPU can.
 pub fn go_on_for(steps: u64) {
     HOT.with(|hot| hot.last_step.set(crate::steps().saturating_add(steps)));
 }

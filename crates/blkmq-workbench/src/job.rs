@@ -60,8 +60,8 @@ pub struct Job {
     /// If `offset` or `offset_increment` is a percentage, the start of an area is rounded up to a multiple of this many
     /// bytes. Default: 0, which stands for the smallest block size.
     pub offset_align: u64,
-    /// How much one thread transfers in one pass, in bytes or percent of `size`. If it is more than `size`, the thread
-    /// continues at the start of the area; if it is less, the pass ends early. Default: `None`, as much as `size`.
+    /// How much one thread transfers in one pass, in bytes or percent of `size`. With more than `size`, the thread
+    /// continues at the start of the area; with less, the pass ends early. Default: `None`, as much as `size`.
     pub io_size: Option<Extent>,
     /// The most operations that one thread does in one pass. The number does not make a pass longer. Default: `None`,
     /// as many as fit.

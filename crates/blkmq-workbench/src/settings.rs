@@ -175,7 +175,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The queue's `nr_requests`. If it is not set, 256, which is Linux's default with a scheduler.
+    /// The queue's `nr_requests`. The default is 256, which is Linux's default with a scheduler.
     ///
     /// # Errors
     /// The value is not a number from 1 to 65536.

@@ -86,7 +86,8 @@ pub struct Submitter {
     /// What is still to come of operations that were split, by the slot that holds the operation.
     outstanding: Box<[Outstanding]>,
     looks: Looks,
-    /// A submitter is one thread's at a time. So its fields may become cells without a change of the interface.
+    /// A submitter is one thread's at a time. So a submitter's fields may become cells without a change of the
+    /// interface.
     _not_sync: PhantomData<Cell<()>>,
 }
 
@@ -278,8 +279,8 @@ impl Submitter {
         if self.is_held_back && !self.is_in_vain() { self.retry_plug(now) } else { is_over }
     }
 
-    /// Whether the plug still lacks room, as it did when it was last tried. Then it is not tried again, because a try
-    /// costs a walk over the whole plug under the scheduler's lock.
+    /// Whether the plug still lacks room, as it did when it was last tried. Then the plug is not tried again, because a
+    /// try costs a walk over the whole plug under the scheduler's lock.
     fn lacks_room(&self) -> bool {
         self.tried.is_some_and(|tried| !self.q.live.room.is_stale(tried.ticket))
     }

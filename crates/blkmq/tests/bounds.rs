@@ -16,8 +16,8 @@ const SHARE: u16 = 64;
 
 type Meanwhile = Box<dyn FnMut() + Send>;
 
-/// A device that finishes requests at once, except the first ones. While it gets requests, it calls a function of the
-/// test.
+/// A device that finishes requests at once, except the first ones. While the device gets requests, it calls a function
+/// of the test.
 struct Quick {
     nr_tags: u16,
     /// How many more requests are finished only when the device is polled.

@@ -10,7 +10,7 @@ use blkmq_sched::{Info, InsertAt, IoPriority, Merge, MergeLevel, Op, RqId, Sched
 use device::{ONE_QUEUE, Recorder, read, reap, write};
 
 /// A scheduler that chooses the latest request first, as no scheduler of blkmq does, and counts how often it is asked
-/// to merge. Unless it is 0, its third field is an `async_depth` that the test changes. The test does not compile if a
+/// to merge. The third field, unless it is 0, is an `async_depth` that the test changes. The test does not compile if a
 /// scheduler must implement more than its name, its room, and what waits.
 #[derive(Debug, Default)]
 struct LatestFirst(Vec<RqId>, Arc<AtomicUsize>, Arc<AtomicU32>);

@@ -34,8 +34,8 @@ fn judge(limit: Rlimit, nr_open: u64, clients: u64) -> Verdict {
     }
 }
 
-/// Makes sure that this many clients can be served at once, as far as the system allows. If it does not, returns what
-/// the operator should know and do. Called once the devices are open.
+/// Makes sure that this many clients can be served at once, as far as the system allows. If the system allows less,
+/// returns what the operator should know and do. Called once the devices are open.
 pub(super) fn provide(clients: u64) -> Option<String> {
     let nr_open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
     let limit = getrlimit(Resource::Nofile);

@@ -75,7 +75,7 @@ pub(super) struct Nbd {
 }
 
 impl Nbd {
-    /// Listens at `addresses`, and with the sockets that were handed over. After that, and before the first client, it
+    /// Listens at `addresses`, and with the sockets that were handed over. Then, before the first client, the server
     /// does what `give_up` says.
     pub(super) fn start(
         plan: &Plan,

@@ -25,8 +25,8 @@ pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, Te
     Ok(exports.iter().map(|export| Arc::clone(&by_name[export.queue()])).collect())
 }
 
-/// The device's spec. A device that no client may write to is opened read-only, if the device has that option. Then it
-/// may be a file without write permission, and one that other programs read too.
+/// The device's spec. A device that no client may write to is opened read-only, if the device has that option. Such a
+/// device may be a file without write permission, and one that other programs read too.
 fn with_access(text: &str, read_only: bool) -> String {
     let mut words = text.split(',');
     let name = words.next();

@@ -2,7 +2,7 @@
 //! system calls that no server makes.
 //!
 //! Landlock and the filter of system calls hold for the thread that asks for them, and for all threads that it starts
-//! later. So they come after sockets and devices are open, and before the first thread of the server.
+//! later. So the server asks for both after sockets and devices are open, and before the first thread of the server.
 
 mod calls;
 mod files;

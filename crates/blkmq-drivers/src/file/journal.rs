@@ -36,7 +36,8 @@ pub enum Asked {
 }
 
 /// A checker that is told of everything that the kernel is asked for and that it answers. The threads that drive the
-/// queue call it in the middle of their work. So it should return soon, and must call neither the queue nor the driver.
+/// queue call the function in the middle of their work. So the function should return soon, and must call neither the
+/// queue nor the driver.
 pub trait Journal: Send + Sync + fmt::Debug {
     /// An entry of the request `tag` of this hardware queue is about to go on the ring. The kernel has not seen it yet.
     fn asked(&self, hctx: u16, tag: u16, asked: Asked);

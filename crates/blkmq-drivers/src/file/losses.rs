@@ -102,9 +102,9 @@ impl Losses {
         }
     }
 
-    /// Whether the kernel is asked for the errors that it has noted. If it cannot be asked, each sync is counted
-    /// ([`note_sync`](Self::note_sync)), and a sync after each durable write makes it durable: a write that is durable
-    /// by itself would use up the error that the kernel has noted for syncs.
+    /// Whether the kernel is asked for the errors that it has noted. If the kernel cannot be asked, each sync is
+    /// counted ([`note_sync`](Self::note_sync)), and a sync after each durable write makes it durable: a write that is
+    /// durable by itself would use up the error that the kernel has noted for syncs.
     pub(super) const fn can_be_asked(&self) -> bool {
         self.can_be_asked
     }
@@ -186,8 +186,8 @@ impl Losses {
     /// function is called after that. Through the witness the note is seen once, by the first thread that asks after
     /// the note was made. That thread sets `first` before it releases the lock. So either this thread sees the note, or
     /// it gets the lock after that thread and sees `first`. Writes that come while another ring's sync fails are no
-    /// exception. If they are lost, a note is made before their own sync returns. If they are not lost, their sync
-    /// fails all the same once `first` is set, which is allowed.
+    /// exception. If such writes are lost, a note is made before their own sync returns. If such writes are not lost,
+    /// their sync fails all the same once `first` is set, which is allowed.
     ///
     /// If a disk could not empty its own cache, that is not such a loss: the kernel notes nothing, and reports it only
     /// to the sync that asked the disk. Another sync that was in progress at that time, of another hardware queue or of

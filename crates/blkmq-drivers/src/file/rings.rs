@@ -101,7 +101,7 @@ impl Rings {
     }
 }
 
-/// An arena that rings know. When it is dropped, the rings forget it.
+/// An arena that rings know, and forget when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Registered {
     rings: Weak<Rings>,

@@ -326,7 +326,7 @@ impl Transfer {
         }
     }
 
-    /// Takes an answer. Returns the transfer if more has to be asked for. Else its request is over.
+    /// Takes an answer. Returns the transfer if more has to be asked for. Otherwise the transfer's request is over.
     pub(super) fn settle<'a>(
         mut transfer: MutexGuard<'a, Self>,
         target: &Target,

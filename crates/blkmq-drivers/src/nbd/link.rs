@@ -29,8 +29,8 @@ use crate::{OpenError, lock};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How often the restorer tries to connect. If it has made a connection and the connection soon breaks, this counts as
-/// a failed try: a server may accept every client and serve none.
+/// How often the restorer tries to connect. A connection that breaks soon after it was made counts as a failed try: a
+/// server may accept every client and serve none.
 #[derive(Debug)]
 struct Pace {
     /// When the last try ended.
@@ -316,8 +316,8 @@ impl Link {
     /// or none.
     ///
     /// Once every socket is there, none of them may have been closed. Then all are connected to one server, which has
-    /// not begun anew in between. If they were connected to two servers, a flush by one server would cover what the
-    /// other had acknowledged and lost.
+    /// not begun anew in between. If the queues were connected to two servers, a flush by one server would cover what
+    /// the other had acknowledged and lost.
     fn come_up(&self, since: Instant, patience: impl Fn() -> Duration) -> Result<(), OpenError> {
         let address = &self.config.address;
         let (mut sockets, mut size) = (Vec::new(), u64::MAX);
@@ -383,7 +383,7 @@ impl Link {
         let restorer = std::mem::take(&mut *lock(&self.restorer));
         if let Restorer::There(thread) = restorer {
             thread.thread().unpark();
-            // The restorer does not panic. If it did, nothing would be left to do.
+            // The restorer does not panic. After a panic nothing would be left to do.
             let _ = thread.join();
         }
     }

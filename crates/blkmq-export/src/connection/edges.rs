@@ -129,8 +129,8 @@ impl Edges {
         Self {
             block: block.into(),
             seat,
-            // The claims in the table did not count this connection when they came. So it has to look before its first
-            // change.
+            // The claims in the table did not count this connection when they came. So this connection has to look
+            // before its first change.
             is_wary: true,
             epoch: 0,
             graces: Vec::new(),

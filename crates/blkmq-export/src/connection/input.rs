@@ -60,8 +60,8 @@ impl Input {
     /// Receives up to `most` bytes: first into `payload`, then into the free space here. If `payload` is not empty, no
     /// bytes may be left here.
     ///
-    /// COST: that of [`Stream::receive`], which without TLS is one system call. Before it, the rest of a request moves
-    /// to the front: fewer than 28 bytes, or an option.
+    /// COST: that of [`Stream::receive`], which without TLS is one system call. Before the call, the rest of a request
+    /// moves to the front: fewer than 28 bytes, or an option.
     ///
     /// # Errors
     /// Those of [`Stream::receive`]; `AGAIN` if nothing is there.

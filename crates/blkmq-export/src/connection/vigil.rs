@@ -18,7 +18,7 @@ const WATCH: u64 = 100_000;
 const WORTH: u64 = 50_000;
 
 /// After other threads have kept the processor in vain for some time, the connection does not yield for this many times
-/// as long. So it loses at most a sixteenth of the time to them.
+/// as long. So the connection loses at most a sixteenth of the time to them.
 const REST: u64 = 16;
 
 /// After this many turns in a row with one request each, a client counts as one that waits for its answers.

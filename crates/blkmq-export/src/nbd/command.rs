@@ -186,7 +186,7 @@ impl Request {
             0..=commands::BLOCK_STATUS => 0,
             kind => return Err(Refusal::new(Errno::Invalid, format!("there is no request of type {kind}"))),
         };
-        // FUA is allowed with every command, and means nothing where nothing is written. But it is refused where it
+        // FUA is allowed with every command, and means nothing where nothing is written. But FUA is refused where it
         // would be a promise that is not kept.
         let fua = if terms.can_fua { command_flags::FUA } else { 0 };
         match self.flags & !(own | fua) {

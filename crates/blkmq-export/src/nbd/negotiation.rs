@@ -21,8 +21,9 @@ const OPTION_HEAD: usize = 16;
 /// The number of zero bytes after the answer to `EXPORT_NAME`, unless the client asked to leave them out.
 const NR_ZEROES: usize = 124;
 /// The smallest block size in bytes, for every client. A client that asks for block sizes has to keep to this one. If
-/// it were the device's block size, such a client would have to read, change and write blocks itself, without any order
-/// with other clients. The server does that in order. The preferred size tells clients which size is best.
+/// the server named the device's block size instead, such a client would have to read, change and write blocks itself,
+/// without any order with other clients. The server does that in order. The preferred size tells clients which size is
+/// best.
 const MINIMUM: u32 = 1;
 
 /// What a client is told of an export.

@@ -130,7 +130,7 @@ impl Builder {
 
     /// Called with the kind of a wait on the way to the scheduler and its nanoseconds, by the thread that ends the
     /// wait. The function is for histograms. The function may be called under the scheduler's lock, so it must be quick
-    /// and must not call the queue. With it the machine's clock is read before and after each wait.
+    /// and must not call the queue. With such a function the machine's clock is read before and after each wait.
     #[must_use]
     pub fn observe_waits(mut self, tell: fn(Wait, u64)) -> Self {
         self.wait_observer = Some(tell);

@@ -163,8 +163,8 @@ impl RequestQueue {
         self.settings.iostats.store(iostats, Ordering::Relaxed);
     }
 
-    /// Moves the timeout scan to an earlier time. Otherwise it would come too late for requests issued under the new,
-    /// shorter timeout.
+    /// Moves the timeout scan to an earlier time. Otherwise the scan would come too late for requests issued under the
+    /// new, shorter timeout.
     fn set_io_timeout(&self, ms: u32) {
         self.settings.io_timeout_ms.store(ms, Ordering::Relaxed);
         let next = self.clock.now().after(self.settings.timeout_ns());

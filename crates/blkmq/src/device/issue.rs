@@ -6,8 +6,8 @@
 //! stalled hardware queue tries it again. Threads that sleep are woken, so that they plan for the next try.
 //!
 //! If a hardware queue has an owner, only the owner drains its issue list. Any other thread that appends leaves a word
-//! in the inbox and wakes the owner. The owner takes the word away before it drains. Before it sleeps it looks for a
-//! word last, behind its fence.
+//! in the inbox and wakes the owner. The owner takes the word away before it drains. Before the owner sleeps, it looks
+//! for a word last, behind its fence.
 
 use blkmq_sched::Time;
 

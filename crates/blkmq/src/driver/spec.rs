@@ -78,7 +78,7 @@ pub fn open(spec: &str) -> Result<Arc<dyn Driver>, SpecError> {
     })
 }
 
-/// Opens the one of `devices` that `spec` describes. While it opens, the device calls `tell` with one sentence each on
+/// Opens the one of `devices` that `spec` describes. While the device opens, it calls `tell` with one sentence each on
 /// what it waits for, and on what is not as asked for.
 ///
 /// # Errors

@@ -107,7 +107,8 @@ fn insert_without_room(runner: &mut Runner, q: &RequestQueue, now: Time) {
     runner.has_news |= has_changed;
 }
 
-/// Asks the scheduler once. If it holds requests back, sets WAITING, reads the tallies after that, and asks once more.
+/// Asks the scheduler once. If the scheduler holds requests back, sets WAITING, reads the tallies after that, and asks
+/// once more.
 fn choose_or_wait<'q>(
     runner: &mut Runner,
     q: &'q RequestQueue,
@@ -133,8 +134,8 @@ fn choose_or_wait<'q>(
 /// ```
 ///
 /// If b comes before 2, then 3 finds the note, and the first thread asks the scheduler again for the second one. While
-/// it asks for another thread, it notes no lack of its own. Otherwise two threads that take the last tag in turn, and
-/// do not use it, would send each other to look again for ever.
+/// the first thread asks for another one, it notes no lack of its own. Otherwise two threads that take the last tag in
+/// turn, and do not use it, would send each other to look again for ever.
 ///
 /// Nothing is lost by that. The thread that has the tag at that time either took it after b, and then asks the
 /// scheduler after a; or it finds the note, and looks again itself. The thread also looks again if a time has come
@@ -198,7 +199,7 @@ fn dispatch_one_hctx<'q>(
                 // a request with the device completes or a time has come, and either makes room.
                 chosen += runner.put_back(q, hctx, std::mem::take(&mut tags));
                 // Another thread may have inserted a request that may go, or completed what held something back, or
-                // come because a time had come. If it lacked a tag that was held here, it has left.
+                // come because a time had come. If that thread lacked a tag that was held here, it has left.
                 let is_due = domain.has_come(q, &mut now) && kept("dispatch.due_for_all");
                 if hctx.nr_lacked() == nr_lacked && !is_due {
                     break;

@@ -16,9 +16,9 @@ use blkmq_sync::word::Snapshot;
 impl Runner {
     /// Inserts what a plug holds. Requests that find no room stay in the plug, or with the scheduler's holder. Requests
     /// of the flush machine go to it. Operations that must not wait, but would have to, are finished with
-    /// [`Status::Again`]. `seen` is the queue's word as the caller read it inside. If it says quiesced, the caller does
-    /// not run, so nothing may be started here. Returns how far dispatching came, if it was tried as far as it is this
-    /// thread's business.
+    /// [`Status::Again`]. `seen` is the queue's word as the caller read it inside. If the word says quiesced, the
+    /// caller does not run, so nothing may be started here. Returns how far dispatching came, if it was tried as far as
+    /// it is this thread's business.
     pub(crate) fn insert(
         &mut self,
         q: &RequestQueue,

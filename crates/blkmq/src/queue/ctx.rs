@@ -6,8 +6,8 @@ use blkmq_sync::{Line, Mutex};
 
 /// A submitter's software queue, one list per type of hardware queue.
 ///
-/// Its submitter appends, and any thread that finds a tag takes from the front. So it has a lock, on a line of its own,
-/// that is taken only while requests wait.
+/// Its submitter appends, and any thread that finds a tag takes from the front. So the list has a lock, on a line of
+/// its own, that is taken only while requests wait.
 #[derive(Debug)]
 pub(crate) struct SwCtx(Line<Mutex<[RqList; HctxType::COUNT]>>);
 

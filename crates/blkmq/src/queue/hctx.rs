@@ -105,7 +105,7 @@ impl HwCtx {
     }
 
     /// How often a thread found no tag. The count wraps. A thread that takes tags and then puts some back unused reads
-    /// the count twice: before it takes the tags, and at the end. So it knows whether another thread lacked a tag
+    /// the count twice: before it takes the tags, and at the end. So the thread knows whether another one lacked a tag
     /// meanwhile:
     ///
     /// ```text
@@ -115,8 +115,8 @@ impl HwCtx {
     ///  3. looks for a tag again           c. reads the count
     /// ```
     ///
-    /// All threads agree which of the fences 2 and b comes first. If it is 2, then c finds what 1 counted. If it is b,
-    /// then 3 finds a tag.
+    /// All threads agree which of the fences 2 and b comes first. If 2 comes first, then c finds what 1 counted. If b
+    /// comes first, then 3 finds a tag.
     pub(crate) fn nr_lacked(&self) -> u32 {
         self.nr_lacked.load(Ordering::Relaxed)
     }

@@ -223,8 +223,8 @@ impl<'q> Request<'q> {
         slot.index
     }
 
-    /// Gives the request to the driver. Only its completion makes the token again, or the timeout scan unless the
-    /// request `is_lent`.
+    /// Gives the request to the driver. Only the completion of the request makes the token again, or the timeout scan
+    /// unless the request `is_lent`.
     #[inline]
     pub(crate) fn issue(self, deadline: Time, is_lent: bool) -> RqId {
         let id = self.id();

@@ -38,7 +38,7 @@ const ALONE: u64 = 2_000;
 const TURNS: u32 = 16;
 
 /// A factor: after others have kept the processor in vain, this thread does not yield for this many times as long as
-/// they kept it. So it loses at most a sixteenth of the time to them.
+/// they kept it. So this thread loses at most a sixteenth of the time to them.
 const REST: u64 = 16;
 
 /// A time, and how many completions the device had brought by that time. The count wraps.
@@ -95,7 +95,7 @@ impl Looks {
     }
 
     /// Called when nothing has come yet. `brought` is how many completions the device has brought so far, for any
-    /// thread; the count wraps. If this returns true, the caller yields the processor and polls again. If it returns
+    /// thread; the count wraps. If this function returns true, the caller yields the processor and polls again; if
     /// false, the caller sleeps.
     ///
     /// COST: a clock reading, and for the caller a load of a line that the polling threads write.

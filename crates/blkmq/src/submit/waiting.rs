@@ -16,8 +16,8 @@ impl Submitter {
     /// request times out.
     ///
     /// COST: before the thread sleeps on a device's descriptors, it lets others have the processor once and polls
-    /// again. If its last wait was short, the thread goes on doing so for up to 100 us. A turn in which another thread
-    /// had the processor and brought something for this queue is not counted, up to 16 turns.
+    /// again. If the thread's last wait was short, the thread goes on doing so for up to 100 us. A turn in which
+    /// another thread had the processor and brought something for this queue is not counted, up to 16 turns.
     ///
     /// On a virtual clock, sleeping means to move the clock to the next event.
     pub fn wait(&mut self) -> bool {

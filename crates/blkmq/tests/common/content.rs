@@ -98,8 +98,8 @@ impl Content {
         }
     }
 
-    /// Called when a write of `stamp` (0: of zeroes) is over. If it is not certain, both contents are possible until a
-    /// read decides.
+    /// Called when a write of `stamp` (0: of zeroes) is over. Unless that `is_certain`, both contents are possible
+    /// until a read decides.
     pub(crate) fn wrote(&mut self, area: &Area, stamp: u64, is_certain: bool) {
         if area.is_shared {
             return;

@@ -65,7 +65,8 @@ impl Compared {
 impl ComparedJob {
     /// Makes a comparison of slices of this length.
     pub(super) fn new(job: String, a: &JobSlices, b: &JobSlices, slice: Duration) -> Self {
-        // A job that is starved does nothing in a slice, and zero has no ratio. So it counts as half an operation.
+        // A job that is starved does nothing in a slice, and zero has no ratio. So such a slice counts as half an
+        // operation.
         let least = 0.5 / slice.as_secs_f64();
         Self {
             job,

@@ -161,8 +161,8 @@ impl Permutation {
         let mut number = place;
         loop {
             // Each round is a permutation of the numbers up to the mask: it adds a term and multiplies by an odd
-            // factor, modulo a power of two. Then it exclusive-ors the number with its upper half, which doing the same
-            // again undoes.
+            // factor, modulo a power of two. Then the round exclusive-ors the number with its upper half, which doing
+            // the same again undoes.
             for (factor, term) in self.factors.iter().zip(self.terms) {
                 number = number.wrapping_add(term).wrapping_mul(*factor) & self.mask;
                 number ^= number >> self.shift;

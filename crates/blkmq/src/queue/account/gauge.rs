@@ -91,8 +91,8 @@ impl Gauge {
 
     /// All that is shown, from the sums of all threads and from `in_flight`, which is what these sums say. While the
     /// statistics are on, this counts the busy time up to now; otherwise a long request would show none until it ends.
-    /// While they are off it does not: what seems to be in flight may be requests that are about to say that they do
-    /// not count, and the stamp may be old.
+    /// While the statistics are off, no time is counted: what seems to be in flight may be requests that are about to
+    /// say that they do not count, and the stamp may be old.
     pub(super) fn stat<'a>(&self, now: Time, in_flight: u64, is_on: bool, all: impl Iterator<Item = &'a Sums>) -> Stat {
         if in_flight > 0 && is_on {
             self.advance(now, || true);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{BUFFER_ALIGN, Buffer};
 
-/// What a driver keeps as long as an [`Arena`] lives. When it is dropped, it undoes what was done for the arena.
+/// What a driver keeps as long as an [`Arena`] lives. Dropping this value undoes what was done for the arena.
 pub type Registration = Box<dyn Any + Send + Sync>;
 
 /// A piece of memory that is cut into buffers. The memory is freed when the last buffer is dropped.
