@@ -41,6 +41,7 @@ impl<'q> TagBatch<'q> {
         self.gathered.insert(q.hctxs.get(hctx).tags.gather())
     }
 
+    #[inline]
     fn put(&mut self) {
         if let Some(gathered) = &mut self.gathered {
             gathered.put();

@@ -19,7 +19,7 @@ pub(super) enum Choice<'q> {
 
 impl<'q> Section<'q, '_> {
     /// The scheduler's choice, if it lets a request go now.
-    #[inline]
+    #[inline(always)]
     fn choose(&mut self) -> Option<Request<'q>> {
         self.hold.fold(self.q);
         let now = self.now;
@@ -45,6 +45,7 @@ impl<'q> Section<'q, '_> {
     }
 
     /// One choice. If there is none, notes when to ask again.
+    #[inline(always)]
     pub(super) fn choose_one(&mut self) -> Choice<'q> {
         let choice = match self.choose() {
             Some(rq) => Choice::Chosen(rq),

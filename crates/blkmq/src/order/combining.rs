@@ -115,7 +115,7 @@ fn insert_or_leave<'q>(
                         (entered, through) = section.hand_own_through(starting, plug);
                     }
                     if through == 0 {
-                        entered = section.insert_plug(starting, mapping, plug, flushes, None);
+                        entered = insert_own(section, starting, mapping, plug, flushes);
                     }
                 }
                 through
@@ -137,6 +137,20 @@ fn insert_or_leave<'q>(
             Err(list) => begun = Some((entered, list)),
         }
     }
+}
+
+/// Inserts the holder's own plug into the scheduler.
+///
+/// COST: not inlined, since most plugs of this locking go another way.
+#[inline(never)]
+fn insert_own<'q>(
+    section: &mut Section<'q, '_>,
+    starting: &Starting<'q>,
+    mapping: &Mapping,
+    plug: &mut RqList,
+    flushes: &mut RqList,
+) -> u64 {
+    section.insert_plug(starting, mapping, plug, flushes, None)
 }
 
 /// Works off what other threads left and dispatches, or makes sure that the thread at the scheduler does.
@@ -214,7 +228,7 @@ fn serve<'q>(
         Round { has_more, is_last: share == 0 || chosen == bound }
     };
     let has_let_go = domain.staging.serve(left, round, |staging| q.live.give_up(staging));
-    Dispatched { chosen, gave_up: !has_let_go }
+    Dispatched::new(chosen, !has_let_go)
 }
 
 /// Dispatches under the lock: first the dispatch lists, then what the scheduler chooses. Returns how many requests

@@ -41,7 +41,7 @@ impl<'q> Section<'q, '_> {
     /// Inserts a plug. Requests of the flush machine are put into `flushes`. Operations that must not wait, and would
     /// have to, are finished with [`Status::Again`]. Any other request that finds no room goes into `rest`, and has not
     /// entered. Without a `rest` it enters, and waits with what was left. Returns how many operations entered.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert_plug(
         &mut self,
         starting: &Starting<'q>,

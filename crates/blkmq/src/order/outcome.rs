@@ -13,16 +13,29 @@ pub(crate) struct Inserted {
 #[must_use]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dispatched {
-    /// How many requests became ready to be issued.
-    pub(crate) chosen: usize,
+    /// How many requests became ready to be issued. With this type the whole outcome fits into one register.
+    chosen: u32,
     /// The thread has done its share at the scheduler, and left the rest: it [hands
     /// on](blkmq_sync::liveness::Liveness::hand_on) what it left.
     pub(crate) gave_up: bool,
 }
 
+/// Called for each batch, so what a thread is told of it stays in registers.
+const _: () = assert!(size_of::<Option<Dispatched>>() == 8 && size_of::<Inserted>() == 16);
+
 impl Dispatched {
+    /// `chosen` is at most the number of tags of all hardware queues.
+    pub(crate) const fn new(chosen: usize, gave_up: bool) -> Self {
+        debug_assert!(chosen <= u32::MAX as usize, "no more requests become ready than there are tags");
+        Self { chosen: chosen as u32, gave_up }
+    }
+
+    pub(crate) const fn chosen(self) -> usize {
+        self.chosen as usize
+    }
+
     /// `chosen` requests, and the thread went as far as it could.
     pub(crate) const fn all(chosen: usize) -> Self {
-        Self { chosen, gave_up: false }
+        Self::new(chosen, false)
     }
 }

@@ -35,7 +35,8 @@ use blkmq_sync::staging::{Round, Staging};
 ///
 /// COST: without buckets as of `single`. With buckets and without contention two compare-exchanges of the shared word
 /// and a lock and unlock of the hold; with contention an exchange of the own bucket's line, a fence, and at most one
-/// exchange of the shared word.
+/// exchange of the shared word. Not inlined, as of `single`.
+#[inline(never)]
 pub(super) fn insert(
     runner: &mut Runner,
     starting: &Starting<'_>,

@@ -16,10 +16,11 @@ impl Runner {
     /// if it was tried. The caller is inside the queue ([`Member::activity`]).
     pub(crate) fn run(&mut self, q: &RequestQueue, own: usize, now: Time, dispatched: Option<Dispatched>) {
         let bound = own.max(RUN_BOUND);
-        let (mut now, mut dispatched) = (now, dispatched);
+        let (mut now, mut before) = (now, dispatched);
         let mut taken = 0;
         loop {
-            let Dispatched { chosen, gave_up } = dispatched.take().unwrap_or_else(|| self.dispatch(q, now, bound));
+            let dispatched = before.take().unwrap_or_else(|| self.dispatch(q, now, bound));
+            let (chosen, gave_up) = (dispatched.chosen(), dispatched.gave_up);
             taken += chosen;
             self.issue_touched(q, now);
             self.park_requeued(q);
