@@ -70,7 +70,7 @@ impl<T> Handover<T> {
 
     /// Works the list off through `work`, which gets the holder's state and the next chain in order. The first chain
     /// may be empty: then there is only what the state keeps. After the first round there are up to `rounds` more, for
-    /// what others append meanwhile.
+    /// what other threads append meanwhile.
     ///
     /// Returns true if no thread needs to come again: everything has been through `work`, or another holder is certain
     /// to look. Returns false if `rounds` ran out. Then the caller makes sure that a thread drains again.

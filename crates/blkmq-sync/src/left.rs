@@ -1,4 +1,5 @@
-//! What a thread leaves to others: a thread that polled before something was left, and is about to sleep, looks again.
+//! What a thread leaves to other threads: a thread that polled before something was left, and is about to sleep, looks
+//! again.
 
 use crate::platform::atomic::{AtomicU32, Ordering};
 use crate::platform::order;
@@ -20,8 +21,8 @@ impl Left {
         Self(AtomicU32::new(0))
     }
 
-    /// Counts that something is left to others. The queue's word says what is left. The caller then wakes the threads
-    /// that sleep, if there are [any](crate::wake::Sleepers::any).
+    /// Counts that something is left to other threads. The queue's word says what is left. The caller then wakes the
+    /// threads that sleep, if there are [any](crate::wake::Sleepers::any).
     pub fn count(&self) {
         // Release: a thread that reads the count before it polls sees what this thread did. For threads that sleep, the
         // fence in `Sleepers::any` makes sure that they look again.

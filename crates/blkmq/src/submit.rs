@@ -272,7 +272,7 @@ impl Submitter {
         runner.drive_inside(q, |layout| layout.mapped(member), now, seen);
         activity.leave();
         // Puts what other threads completed behind what this thread completed. Otherwise a caller that never reaps
-        // everything would never see what the others completed.
+        // everything would never see what other threads completed.
         self.collect();
         let is_over = self.settle();
         self.is_held_back = !self.plug.is_empty();
@@ -390,7 +390,7 @@ impl Submitter {
     }
 
     /// Whether the first of what has completed is an operation that is over. Puts the parts of a split operation
-    /// together. If this thread has completed nothing, takes over what others completed for it.
+    /// together. If this thread has completed nothing, takes over what other threads completed for it.
     #[inline]
     fn settle(&mut self) -> bool {
         if self.runner.completed.is_empty() {
@@ -499,8 +499,8 @@ fn pass_on(q: &RequestQueue, runner: &mut Runner, plug: &mut RqList, now: Time, 
     let own = plug.len();
     let dispatched = runner.insert(q, plug, now, seen);
     if seen.is_quiesced() {
-        // The thread that ends the quiescence wakes others. If the quiescence has ended already, others may have left
-        // something with this thread meanwhile.
+        // The thread that ends the quiescence wakes other threads. If the quiescence has ended already, other threads
+        // may have left something with this thread meanwhile.
         q.hand_on();
         runner.saw_quiesced = true;
         if !runner.finished.is_empty() {

@@ -11,7 +11,8 @@ use blkmq::{Client, Limits, Locking, Notify, RequestQueue, Status, Submitter, Ti
 
 use device::{ONE_QUEUE, read, reap};
 
-/// The product's bound: how many requests a thread does for others in one go, and how often it looks for more to issue.
+/// The product's bound: how many requests a thread does for other threads in one go, and how often it looks for more to
+/// issue.
 const SHARE: u16 = 64;
 
 type Meanwhile = Box<dyn FnMut() + Send>;

@@ -110,7 +110,7 @@ fn a_scheduler_that_is_asked_in_vain_again_and_again_tells_of_its_plan_once() {
 }
 
 /// Red if tags that were taken for a choice, and put back because there was none, count as room. A thread that is told
-/// of such room tries in vain, asks the scheduler, and tells others.
+/// of such room tries in vain, asks the scheduler, and tells other threads.
 #[test]
 fn a_choice_that_comes_to_nothing_makes_no_room() {
     let mut world = held_back();

@@ -24,8 +24,8 @@ struct Mark {
     epoch: u32,
 }
 
-/// The parts of `user_data`: 16 bits are for the task, and half of the others each for the place of the work and for the
-/// epoch. A connection has far less than 2^24 pieces of work at a time.
+/// The parts of `user_data`: 16 bits are for the task, and half of the others each for the place of the work and for
+/// the epoch. A connection has far less than 2^24 pieces of work at a time.
 const PLACE_BITS: u32 = 24;
 const EPOCH_BITS: u32 = 24;
 

@@ -19,7 +19,7 @@ use crate::request::{Place, RqList};
 use blkmq_sync::atomic::Ordering;
 use blkmq_sync::kept;
 
-/// Rounds: how often a drainer looks again for what others appended before it leaves the rest to them.
+/// Rounds: how often a drainer looks again for what other threads appended before it leaves the rest to them.
 const DRAIN_ROUNDS: u32 = 64;
 
 impl Runner {

@@ -51,7 +51,7 @@ pub(crate) struct Runner {
     pub(crate) has_news: bool,
     /// The queue was quiesced when this thread looked last, so it left things undone.
     pub(crate) saw_quiesced: bool,
-    /// How often something had been left to others when this thread looked last.
+    /// How often something had been left to other threads when this thread looked last.
     pub(crate) left: u32,
     /// The time at which the scheduler was to let go what it holds back, as this thread read it when it looked last.
     pub(crate) planned: u64,

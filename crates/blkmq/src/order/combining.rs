@@ -13,11 +13,11 @@
 //!
 //! A thread that has no news, and only polls, does not touch the word: the last holder has found all that this thread
 //! would find. News is whatever may let a request go: a completion, a request that was parked, a time that has come,
-//! the end of a quiescence, and what another thread left to others.
+//! the end of a quiescence, and what another thread left.
 //!
 //! A holder that has done its share gives up: it sets WAITING, lets go whatever was left, and counts that it left
-//! something to others, so that a thread that polls or sleeps finds it (see `runner`). A holder that may not dispatch,
-//! because the queue was quiesced when it came in, does the same.
+//! something to other threads, so that a thread that polls or sleeps finds it (see `runner`). A holder that may not
+//! dispatch, because the queue was quiesced when it came in, does the same.
 //!
 //! A request that stays behind without a tag, or held back by the scheduler, is found by the completion that changes
 //! that, as `dispatch` says. Under this locking only the holder clears WAITING; the holder sets it, and so do threads

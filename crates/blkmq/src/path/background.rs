@@ -25,8 +25,8 @@ pub struct Background {
 
 impl RequestQueue {
     /// Starts `nr_threads` threads that poll the driver, complete, dispatch and issue. So submitters need not poll for
-    /// others to go on, and completions come while the submitters do something else. Each thread takes its share of the
-    /// hardware queues.
+    /// other threads to go on, and completions come while the submitters do something else. Each thread takes its share
+    /// of the hardware queues.
     ///
     /// # Errors
     /// The queue has as many threads as it can, or its hardware queues are [owned](crate::driver::Driver::is_owned) by

@@ -48,9 +48,9 @@ impl Runner {
     }
 
     /// Whether there is a reason to look again: a quiescence that held this thread up is over, or something was left to
-    /// others since this thread looked, or a time was planned that had come when this thread looked. This function is
-    /// the sleeper's last look in the interleaving of [`wake`](blkmq_sync::wake). A thread that ends the quiescence,
-    /// leaves something, or plans a time is the waker there.
+    /// other threads since this thread looked, or a time was planned that had come when this thread looked. This
+    /// function is the sleeper's last look in the interleaving of [`wake`](blkmq_sync::wake). A thread that ends the
+    /// quiescence, leaves something, or plans a time is the waker there.
     pub(crate) fn may_go_on(&self, q: &RequestQueue) -> bool {
         q.live.left.read() != self.left
             || self.saw_quiesced && !q.live.word.load().is_quiesced()

@@ -69,9 +69,9 @@ pub(crate) struct Domain {
     counts: Line<Counts>,
     /// When the scheduler would let go what it holds back, in nanoseconds; `u64::MAX` if it holds nothing back.
     planned: Line<AtomicU64>,
-    /// Which thread is at the scheduler under the locking `combining`, and what the others left.
+    /// Which thread is at the scheduler under the locking `combining`, and what other threads left.
     pub(crate) staging: Staging,
-    /// Which thread inserts and which one chooses under the locking `staged`, and whether the others have kicked.
+    /// Which thread inserts and which one chooses under the locking `staged`, and whether other threads have kicked.
     pub(crate) inserting: Staging,
     pub(crate) dispatching: Staging,
 }

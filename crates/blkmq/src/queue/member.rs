@@ -24,7 +24,7 @@ pub(crate) struct Member {
     pub(crate) sums: Sums,
     /// What the thread adds to the statistics of the ranges of sectors, by place. Made when the queue first has ranges.
     ranges: OnceLock<Box<[Sums]>>,
-    /// The completion ring: what others completed for this thread.
+    /// The completion ring: what other threads completed for this thread.
     pub(crate) completions: SlotStack,
     /// Under the locking `staged`: what the thread left for the next thread that inserts.
     pub(crate) bucket: SlotStack,
@@ -50,7 +50,7 @@ impl Member {
         }
     }
 
-    /// Whether the thread drives the queue for others.
+    /// Whether the thread drives the queue for other threads.
     pub(super) fn is_background(&self) -> bool {
         self.is_background.load(Ordering::Relaxed)
     }

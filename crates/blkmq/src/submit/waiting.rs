@@ -15,8 +15,8 @@ impl Submitter {
     /// false if nothing is outstanding. Without a limit of time: a device that never answers makes this wait until the
     /// request times out.
     ///
-    /// COST: before the thread sleeps on a device's descriptors, it lets others have the processor once and polls
-    /// again. If the thread's last wait was short, the thread goes on doing so for up to 100 us. A turn in which
+    /// COST: before the thread sleeps on a device's descriptors, it lets other threads have the processor once and
+    /// polls again. If the thread's last wait was short, the thread goes on doing so for up to 100 us. A turn in which
     /// another thread had the processor and brought something for this queue is not counted, up to 16 turns.
     ///
     /// On a virtual clock, sleeping means to move the clock to the next event.
@@ -85,8 +85,8 @@ impl Submitter {
         Some(q.next_event(self.hctxs().filter(|_| polls_itself), self.runner.looked, now))
     }
 
-    /// Whether others have put something on the issue list of a hardware queue that this submitter owns. Always false
-    /// while the queue is quiesced.
+    /// Whether other threads have put something on the issue list of a hardware queue that this submitter owns. Always
+    /// false while the queue is quiesced.
     fn has_word(&self) -> bool {
         let q = &self.q;
         q.is_owned && kept("sleep.inbox") && self.polled_hctxs().any(|index| q.hctxs.get(index).inbox.is_full())

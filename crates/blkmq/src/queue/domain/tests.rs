@@ -71,7 +71,7 @@ fn one_lock_dispatches_one_by_one_and_none_in_batches() {
     }
 }
 
-/// Red if a dispatcher keeps the tags of requests that others were faster to choose.
+/// Red if a dispatcher keeps the tags of requests that another thread was faster to choose.
 #[test]
 fn tags_for_requests_that_have_gone_come_back() {
     let driver = spec::open("null,irqmode=0").unwrap();
