@@ -14,10 +14,10 @@ use blkmq_workbench::bench::Control;
 use blkmq_workbench::{Document, JobFile, Mode, System, TextError};
 use clap::{Args, ValueEnum};
 
-use crate::failure::Failure;
 use crate::page::{self, Page};
 use crate::target::{Pair, Target, Time};
-use crate::{file, interrupt, json, progress, target};
+use crate::{file, progress, target};
+use blkmq_program::{Failure, interrupt, json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,7 +54,7 @@ pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 /// Run a fio job file on a device, or compare two settings by it.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Bench {
     /// The job file.
     #[arg(value_name = "JOB.fio")]

@@ -6,8 +6,7 @@ use clap::Args;
 
 use crate::control::client::Which;
 use crate::control::schema::Client;
-use crate::failure::Failure;
-use crate::json;
+use blkmq_program::{Failure, json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,7 +15,7 @@ Examples:
 
 /// List the clients that are connected to a running server.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Clients {
     #[command(flatten)]
     which: Which,

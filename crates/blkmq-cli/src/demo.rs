@@ -9,12 +9,12 @@ use blkmq_workbench::bench::Control;
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::Failure;
 use crate::flood::{self, Flooded, THREADS, TITLES, Way};
 use crate::reproduce::{self, FoundTable};
 use crate::target::Time;
-use crate::words::time;
-use crate::{interrupt, json, machine, schedulers};
+use crate::{machine, schedulers};
+use blkmq_program::words::time;
+use blkmq_program::{Failure, interrupt, json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +24,7 @@ Examples:
 /// Show in less than a minute what a scheduler does for a reader beside a flood of writes, and what it costs many
 /// threads to share a scheduler.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Demo {
     /// Print one JSON object instead of words.
     #[arg(long)]

@@ -5,8 +5,7 @@ use std::io::Write;
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::Failure;
-use crate::json;
+use blkmq_program::{Failure, json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,7 +15,7 @@ Examples:
 
 /// Explain each device and its parameters.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Devices {
     /// Print one JSON object instead of words.
     #[arg(long)]

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::Args;
 
 use crate::control::client::Which;
-use crate::failure::Failure;
+use blkmq_program::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,7 +14,7 @@ Examples:
 
 /// Show everything that a queue of a running server holds: lists, tags, requests, threads, counters.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Dump {
     /// The queue, as 'blkmq list' names it [default: the only one].
     queue: Option<String>,

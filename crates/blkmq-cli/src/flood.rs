@@ -7,9 +7,9 @@ use blkmq_workbench::job::Direction;
 use blkmq_workbench::{JobFile, Mode, System};
 use serde::Serialize;
 
-use crate::failure::Failure;
 use crate::progress;
 use crate::target::{Target, Time};
+use blkmq_program::Failure;
 
 /// A job file whose first job is the reader.
 #[derive(Debug, Clone, Copy)]

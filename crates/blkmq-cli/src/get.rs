@@ -6,8 +6,7 @@ use clap::Args;
 
 use crate::control::client::Which;
 use crate::control::schema::Value;
-use crate::failure::Failure;
-use crate::json;
+use blkmq_program::{Failure, json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +18,7 @@ Examples:
 /// Show the knobs of a running server's queues, or the value of one.
 #[derive(Debug, Args)]
 #[command(override_usage = "blkmq get [OPTIONS] [QUEUE] [KNOB]")]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Get {
     /// The queue, as 'blkmq list' names it, and the knob. One word alone is a queue if there is one of that name.
     #[arg(value_names = ["QUEUE", "KNOB"], num_args = 0..=2)]

@@ -7,8 +7,7 @@ use serde::Serialize;
 
 use crate::control::client::Which;
 use crate::control::schema::Queue;
-use crate::failure::Failure;
-use crate::{json, words};
+use blkmq_program::{Failure, json, words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +16,7 @@ Examples:
 
 /// List the servers that run and the queues they serve.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct List {
     #[command(flatten)]
     which: Which,

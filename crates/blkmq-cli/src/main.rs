@@ -7,12 +7,9 @@ mod control;
 mod demo;
 mod devices;
 mod dump;
-mod failure;
 mod file;
 mod flood;
 mod get;
-mod interrupt;
-mod json;
 mod list;
 mod machine;
 mod operator;
@@ -27,24 +24,11 @@ mod set;
 mod stat;
 mod target;
 mod torture;
-mod usage;
-mod words;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
-use blkmq_workbench::torture::CountingAllocator;
+use blkmq_program::EXIT_CODES;
 use clap::{Parser, Subcommand};
-
-/// Counts what the worlds of `blkmq torture` hold.
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  done
-  1  something failed while running
-  2  bad usage or bad input; one line on standard error says what was wrong and what would be right";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,29 +74,20 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = Cli::try_parse().map_err(|error| usage::explain(&error)).and_then(|cli| {
-        let out = &mut io::stdout().lock();
-        let done = match cli.command {
-            Command::Demo(demo) => demo.run(out),
-            Command::Bench(bench) => bench.run(out),
-            Command::Reproduce(reproduce) => reproduce.run(out),
-            Command::Replay(replay) => replay.run(out),
-            Command::Torture(torture) => torture.run(out),
-            Command::Devices(devices) => devices.run(out),
-            Command::Schedulers(schedulers) => schedulers.run(out),
-            Command::Serve(serve) => serve.run(out),
-            Command::List(list) => list.run(out),
-            Command::Get(get) => get.run(out),
-            Command::Set(set) => set.run(out),
-            Command::Stat(stat) => stat.run(out),
-            Command::Clients(clients) => clients.run(out),
-            Command::Dump(dump) => dump.run(out),
-        };
-        // Without this, an error of writing what is still in the buffer would not be reported.
-        done.and_then(|()| Ok(out.flush()?))
-    });
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    blkmq_program::main(|cli: Cli, out| match cli.command {
+        Command::Demo(demo) => demo.run(out),
+        Command::Bench(bench) => bench.run(out),
+        Command::Reproduce(reproduce) => reproduce.run(out),
+        Command::Replay(replay) => replay.run(out),
+        Command::Torture(torture) => Err(torture.run()),
+        Command::Devices(devices) => devices.run(out),
+        Command::Schedulers(schedulers) => schedulers.run(out),
+        Command::Serve(serve) => serve.run(out),
+        Command::List(list) => list.run(out),
+        Command::Get(get) => get.run(out),
+        Command::Set(set) => set.run(out),
+        Command::Stat(stat) => stat.run(out),
+        Command::Clients(clients) => clients.run(out),
+        Command::Dump(dump) => dump.run(out),
+    })
 }

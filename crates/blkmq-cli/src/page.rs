@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use blkmq_workbench::TextError;
 use blkmq_workbench::report::{Axis, Bars, Content, Group, Report, Section, Table, Unit};
 
-use crate::failure::Failure;
 use crate::machine;
 use crate::target::Time;
+use blkmq_program::Failure;
 
 /// The file of a report. The file is opened before anything is measured, so that a path that cannot be written is
 /// refused at once, and not after the measurement.

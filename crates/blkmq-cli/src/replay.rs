@@ -10,9 +10,9 @@ use blkmq::Locking;
 use blkmq_workbench::{Classes, Settings, Speed, TraceFiles};
 use clap::Args;
 
-use crate::failure::Failure;
 use crate::file;
 use crate::target::{self, Time};
+use blkmq_program::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,7 +42,7 @@ Files:
 
 /// Play a Linux trace through a device, or compare a scheduler's choices with those that Linux made.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Replay {
     /// The trace, as blktrace writes it.
     #[arg(value_name = "TRACE")]

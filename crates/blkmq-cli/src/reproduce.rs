@@ -20,11 +20,11 @@ use self::found::Found;
 pub(crate) use self::found::FoundTable;
 use self::tables::{NAMES, Table};
 pub(crate) use self::tables::{QUICK, WAITING};
-use crate::failure::Failure;
 use crate::page::Page;
 use crate::target::{Target, Time};
-use crate::words::time;
-use crate::{bench, interrupt, json, machine, progress};
+use crate::{bench, machine};
+use blkmq_program::words::time;
+use blkmq_program::{Failure, interrupt, json, progress};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -59,7 +59,7 @@ Its device is a model of an SSD, with queues of several depths; each row takes 5
 
 /// Repeat published measurements on this machine.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Reproduce {
     /// The measurement, or all.
     #[arg(value_name = "TABLE", value_parser = names())]

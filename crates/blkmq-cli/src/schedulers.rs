@@ -7,8 +7,7 @@ use blkmq_sched::SCHEDULERS;
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::Failure;
-use crate::json;
+use blkmq_program::{Failure, json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +16,7 @@ Examples:
 
 /// Explain each scheduler and its knobs.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Schedulers {
     /// Print one JSON object instead of words.
     #[arg(long)]

@@ -32,9 +32,9 @@ use clap::Args;
 use crate::control::folder::{self, Socket};
 use crate::control::shares::{Share, Shares};
 use crate::control::{self, Served, State, handover};
-use crate::failure::Failure;
-use crate::interrupt;
 use crate::operator;
+use blkmq_program::Failure;
+use blkmq_program::interrupt;
 use command::Running;
 use config::{Disk, Export, shown};
 use health::Watch;
@@ -87,7 +87,7 @@ device can differ in weight and priority. If both say something, the command lin
 
 /// Serve devices behind queues to clients outside this process.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Serve {
     /// A file or block device to serve as the default export.
     #[arg(value_name = "PATH")]

@@ -6,8 +6,7 @@ use clap::Args;
 
 use crate::control::client::Which;
 use crate::control::schema::Value;
-use crate::failure::Failure;
-use crate::json;
+use blkmq_program::{Failure, json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,7 +19,7 @@ A change is made while I/O runs: outstanding requests complete first, and new on
 /// Change a knob of a running server's queue.
 #[derive(Debug, Args)]
 #[command(override_usage = "blkmq set [OPTIONS] [QUEUE] KNOB VALUE")]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct Set {
     /// The queue, as 'blkmq list' names it [default: the only one]; the knob; and its new value.
     #[arg(value_names = ["QUEUE", "KNOB", "VALUE"], num_args = 2..=3, required = true, allow_negative_numbers = true)]

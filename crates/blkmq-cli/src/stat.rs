@@ -10,8 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::bench::duration;
 use crate::control::client::{Server, Which};
 use crate::control::schema::{Health, Stat};
-use crate::failure::Failure;
-use crate::json;
+use blkmq_program::{Failure, json};
 
 /// Number of reports between two lines of headings.
 const HEADING_EVERY: usize = 20;
@@ -28,7 +27,7 @@ part of the time with a request in the queue; err/s: requests answered with an e
 
 /// Show what a running server's queues do, as iostat does.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", crate::EXIT_CODES))]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", blkmq_program::EXIT_CODES))]
 pub(crate) struct StatCommand {
     /// The queue, as 'blkmq list' names it [default: all].
     queue: Option<String>,

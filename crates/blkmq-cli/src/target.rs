@@ -5,7 +5,7 @@ use blkmq_workbench::bench::{Bench, BenchError, ClockKind, Setup};
 use blkmq_workbench::{Job, Subject, TextError, assignment};
 use clap::ValueEnum;
 
-use crate::failure::notice;
+use blkmq_program::notice;
 
 /// What `--help` says of `--locking`.
 pub(crate) fn locking_help() -> String {

@@ -3,8 +3,9 @@
 mod run;
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use blkmq::Locking;
 use run::{failed, printed, refused, temporary};
@@ -146,6 +147,45 @@ fn output_that_cannot_be_written_is_no_panic() {
     }
     let mut blkmq = Command::new(env!("CARGO_BIN_EXE_blkmq"));
     assert_eq!(code(blkmq.arg("repay").stderr(full().expect("it was there"))), Some(2));
+}
+
+/// A folder with the program in it, and nothing beside it.
+fn lonely(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("the folder for tests is writable");
+    fs::copy(env!("CARGO_BIN_EXE_blkmq"), folder.join("blkmq")).expect("the program can be copied");
+    folder
+}
+
+/// Red if `blkmq torture` reads options that are the rig's, takes another program than the one beside it, or hides how
+/// that one ended.
+#[test]
+fn torture_starts_the_rig_that_lies_beside_it() {
+    let folder = lonely("beside");
+    let rig = folder.join("blkmq-torture");
+    fs::write(&rig, "#!/bin/sh\necho \"$$ $*\"\nexit 7\n").expect("the folder is ours");
+    fs::set_permissions(&rig, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+    for options in [&["--seed", "1", "--json"][..], &["--help"], &[]] {
+        let child = Command::new(folder.join("blkmq")).arg("torture").args(options).stdout(Stdio::piped()).spawn();
+        let child = child.expect("the program starts");
+        let id = child.id();
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{id} {}\n", options.join(" ")));
+        assert_eq!(output.status.code(), Some(7));
+    }
+}
+
+/// Red if a user who has no rig is not told where it is looked for and how to get it.
+#[test]
+fn a_rig_that_is_missing_is_named_with_the_command_that_builds_it() {
+    let folder = lonely("alone");
+    let output = Command::new(folder.join("blkmq")).args(["torture", "--seed", "1"]).output();
+    let output = output.expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+    assert!(text.contains(&folder.join("blkmq-torture").display().to_string()), "{text}");
+    assert!(text.contains("cargo build --release -p blkmq-torture"), "{text}");
 }
 
 fn json(arguments: &[&str]) -> serde_json::Value {

@@ -15,7 +15,6 @@ mod ratio;
 pub mod report;
 mod settings;
 mod text;
-pub mod torture;
 mod trace_files;
 
 pub use classes::Classes;

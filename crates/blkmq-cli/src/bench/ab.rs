@@ -16,12 +16,11 @@ use serde::Serialize;
 use self::jobs::ComparedJob;
 use super::table::WAITING;
 use super::{Bench, Format, SLICE};
-use crate::failure::Failure;
 use crate::page::{self, Page};
 use crate::rates::Rates;
 use crate::target::{Pair, Target, Time};
-use crate::words::{distinct, short, time};
-use crate::{interrupt, json, progress};
+use blkmq_program::words::{distinct, short, time};
+use blkmq_program::{Failure, interrupt, json, progress};
 
 impl Bench {
     /// Compares the two values.

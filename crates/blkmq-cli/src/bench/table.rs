@@ -8,8 +8,8 @@ use blkmq_workbench::report::{self, Section};
 use blkmq_workbench::{JobFile, Reported, Subject, reported};
 
 use crate::target::Time;
-use crate::words::{distinct, short, time, us};
 use crate::{columns, page};
+use blkmq_program::words::{distinct, short, time, us};
 
 /// Everything that the words are made from.
 pub(super) struct Table<'a> {

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::folder;
 use super::schema::{Queue, Refusal};
-use crate::failure::Failure;
+use blkmq_program::Failure;
 
 /// How long a server may take to answer: longer than the 10 s for which a server lets a change wait for its queue.
 const PATIENCE: Duration = Duration::from_secs(30);

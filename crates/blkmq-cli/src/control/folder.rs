@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Mode;
 use rustix::process::{Pid, geteuid, test_kill_process, umask};
 
-use crate::failure::Failure;
+use blkmq_program::Failure;
 
 /// What a control socket's name ends in.
 const CONTROL: &str = "control";

@@ -15,7 +15,7 @@ use rustix::net::{
 
 use super::client;
 use super::http::Answer;
-use crate::failure::Failure;
+use blkmq_program::Failure;
 
 /// The most sockets that are handed over. The system's own limit is only a little higher.
 pub(super) const MAX_SOCKETS: usize = 250;

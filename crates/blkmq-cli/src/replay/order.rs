@@ -7,8 +7,7 @@ use std::path::Path;
 use blkmq_workbench::order::{Agreement, Choice, Request};
 use serde::Serialize;
 
-use crate::failure::Failure;
-use crate::json;
+use blkmq_program::{Failure, json};
 
 /// The most disagreements that are described in words.
 const TOLD: usize = 5;

@@ -11,9 +11,8 @@ use blkmq_workbench::{
 use serde::Serialize;
 
 use super::Replay;
-use crate::failure::{Failure, notice};
-use crate::json;
 use crate::target::{self, Time};
+use blkmq_program::{Failure, json, notice};
 
 /// Requests that each submitter can have outstanding. A trace needs more only if the device is far slower than the
 /// traced one.

@@ -7,11 +7,11 @@ use blkmq_workbench::bench::Control;
 use blkmq_workbench::report::Section;
 use serde::Serialize;
 
-use crate::failure::Failure;
 use crate::flood::{self, DEEP, Flooded, Load, THREADS, TITLES, Way};
 use crate::target::Time;
-use crate::words::time;
 use crate::{page, schedulers};
+use blkmq_program::Failure;
+use blkmq_program::words::time;
 
 pub(super) const NAME: &str = "flood";
 

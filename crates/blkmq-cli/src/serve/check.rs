@@ -5,7 +5,7 @@ use std::io::Write;
 use super::config::{Disk, shown};
 use super::plan::Plan;
 use super::{limits, metrics, nbd, queue};
-use crate::failure::Failure;
+use blkmq_program::Failure;
 
 /// Checks what a server is told, opens nothing, and says in a sentence that it is right. A server that runs with the
 /// same devices and addresses is no obstacle.

@@ -10,7 +10,7 @@ use blkmq_export::handed;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::notify;
-use crate::failure::Failure;
+use blkmq_program::Failure;
 
 /// A command that is running.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use super::command::{self, Running};
 use super::config::shown;
 use super::nbd::Nbd;
 use super::{Event, notify};
-use crate::failure::Failure;
 use crate::operator;
-use crate::words::counted;
+use blkmq_program::Failure;
+use blkmq_program::words::counted;
 
 /// After this time the server first says which clients it waits for. Clients that only have to be told of the end are
 /// gone by then.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use blkmq_workbench::TextError;
 
 use super::given::Given;
-use crate::failure::Failure;
+use blkmq_program::Failure;
 
 /// Reads `PORT`, which this machine alone can reach, or `HOST:PORT`: other machines can reach the server's metrics only
 /// if the operator names an address that they can reach.

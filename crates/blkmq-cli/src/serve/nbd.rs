@@ -20,8 +20,8 @@ use super::given::Given;
 use super::limits;
 use super::plan::Plan;
 use crate::control::schema::{Answered, Client, by_kind};
-use crate::failure::Failure;
 use crate::operator;
+use blkmq_program::Failure;
 
 /// The pause between two checks of the clients that a server still has while it drains.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

@@ -10,7 +10,7 @@ use blkmq_workbench::TextError;
 
 use super::config::{Disk, Export, Settings};
 use super::given::Given;
-use crate::failure::notice;
+use blkmq_program::notice;
 
 /// The queue of each export.
 pub(super) fn build_all(exports: &[Export]) -> Result<Vec<Arc<RequestQueue>>, TextError> {

@@ -16,7 +16,7 @@ use rustix::thread::set_no_new_privs;
 use super::config::Disk;
 use super::given::Given;
 use super::plan::Plan;
-use crate::failure::Failure;
+use blkmq_program::Failure;
 use user::Identity;
 
 /// Added to the message for each restriction that cannot be had, and for each error that a restriction may have caused.

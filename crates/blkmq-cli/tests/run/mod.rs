@@ -1,10 +1,15 @@
-//! Runs the program.
+//! Runs the program of the crate whose tests these are: `blkmq`, or the torture rig.
 
 #![allow(dead_code, reason = "each test program uses some of these")]
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+
+const PROGRAM: &str = match (option_env!("CARGO_BIN_EXE_blkmq"), option_env!("CARGO_BIN_EXE_blkmq-torture")) {
+    (Some(program), _) | (_, Some(program)) => program,
+    _ => panic!("cargo names the programs of a crate to its tests"),
+};
 
 pub(crate) fn temporary(name: &str, content: &[u8]) -> String {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -13,7 +18,7 @@ pub(crate) fn temporary(name: &str, content: &[u8]) -> String {
 }
 
 pub(crate) fn blkmq(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_blkmq")).args(arguments).output().expect("the program starts")
+    Command::new(PROGRAM).args(arguments).output().expect("the program starts")
 }
 
 /// The output of a run that must succeed.

@@ -9,8 +9,8 @@ use blkmq_workbench::{Ratio, Spread};
 use serde::Serialize;
 
 use crate::rates::Rates;
-use crate::words::{short, us};
 use crate::{columns, page};
+use blkmq_program::words::{short, us};
 
 /// A job on both sides.
 #[derive(Debug, Serialize)]

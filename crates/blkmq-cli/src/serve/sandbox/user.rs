@@ -5,8 +5,8 @@ use std::ffi::CString;
 use blkmq_workbench::TextError;
 use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setgroups, setuid};
 
-use crate::failure::Failure;
 use crate::serve::given::Given;
+use blkmq_program::Failure;
 
 /// The user that a server becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 //! same worlds several times as fast.
 #![cfg(not(debug_assertions))]
 
+#[path = "../../blkmq-cli/tests/run/mod.rs"]
 mod run;
 
-use blkmq_workbench::torture::{MUTANTS, Mutant};
+use blkmq_torture::{MUTANTS, Mutant};
 use run::{blkmq, printed};
 use serde_json::Value;
 
@@ -26,7 +27,7 @@ struct Found {
 /// Plants a bug and looks for it; `None` if it is not found. What was found must be the bug: the same world without it
 /// is clean.
 fn find(Mutant { name, found_by, .. }: &Mutant, seed: u64) -> Option<Found> {
-    let output = blkmq(&["torture", "--seed", &seed.to_string(), "--requests", MOST, "--plant", name, "--json"]);
+    let output = blkmq(&["--seed", &seed.to_string(), "--requests", MOST, "--plant", name, "--json"]);
     if output.status.code().is_none() {
         // If two threads have one request, a check of the memory allocator may end the program before a rule finds the
         // bug.
@@ -42,7 +43,7 @@ fn find(Mutant { name, found_by, .. }: &Mutant, seed: u64) -> Option<Found> {
     assert_eq!(failure["repeatable"].as_bool(), Some(true), "{name}: {failure}");
     let repeat = failure["repeat"].as_str().expect("a failure tells how to repeat it");
     let without = repeat.replace(&format!(" --plant {name}"), "");
-    let text = printed(&without.split_whitespace().skip(1).collect::<Vec<_>>());
+    let text = printed(&without.split_whitespace().skip(2).collect::<Vec<_>>());
     assert!(text.contains("\nclean: "), "{name}: what was found is not the planted bug: {without}");
     let (rule, what) = (failure["rule"].as_str().unwrap(), failure["what"].as_str().unwrap());
     let seconds = found["seconds"].as_f64().unwrap();

@@ -1,23 +1,28 @@
 //! Says in one line what is wrong with a command line.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Error};
+use clap::{Arg, Command, CommandFactory, Error};
 
 use crate::failure::Failure;
 
-/// Turns what the parser of the command line found into one line that names the offending word and the accepted ones.
-pub(crate) fn explain(error: &Error) -> Failure {
+/// Turns what the parser of the command line of program `P` found into one line that names the offending word and the
+/// accepted ones.
+pub(crate) fn explain<P: CommandFactory>(error: &Error) -> Failure {
     let text = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Failure::Asked(error.render().to_string()),
         ErrorKind::InvalidSubcommand => {
-            format!("'{}' is not a command; accepted: {}", word(error, ContextKind::InvalidSubcommand), commands())
+            format!(
+                "'{}' is not a command; accepted: {}",
+                word(error, ContextKind::InvalidSubcommand),
+                commands(&P::command())
+            )
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            format!("a command is missing; accepted: {}", commands())
+            format!("a command is missing; accepted: {}", commands(&P::command()))
         }
         ErrorKind::UnknownArgument => {
             let word = word(error, ContextKind::InvalidArg);
-            format!("'{word}' is not accepted here; accepted: {}", arguments())
+            format!("'{word}' is not accepted here; accepted: {}", arguments(&P::command()))
         }
         _ => first_lines(error),
     };
@@ -31,25 +36,26 @@ fn word(error: &Error, kind: ContextKind) -> String {
     }
 }
 
-fn commands() -> String {
-    let command = crate::Cli::command();
-    let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+fn commands(program: &Command) -> String {
+    let names: Vec<&str> = program.get_subcommands().map(Command::get_name).collect();
     names.join(", ")
 }
 
-/// What the command that was called accepts; what every command accepts if none was.
-fn arguments() -> String {
-    let program = crate::Cli::command();
-    let called = std::env::args_os().skip(1).find_map(|word| program.find_subcommand(&word).cloned());
-    let mut names: Vec<String> = match &called {
-        Some(command) => command.get_arguments().map(name).collect(),
-        None => program.get_subcommands().map(|command| command.get_name().to_owned()).collect(),
+/// What the command that was called accepts; the program itself, if it has no commands; the commands, if none was
+/// called.
+fn arguments(program: &Command) -> String {
+    let called = std::env::args_os().skip(1).find_map(|word| program.find_subcommand(&word));
+    let mut names: Vec<String> = match called {
+        None if program.has_subcommands() => {
+            program.get_subcommands().map(|command| command.get_name().to_owned()).collect()
+        }
+        command => command.unwrap_or(program).get_arguments().map(name).collect(),
     };
     names.push("--help".to_owned());
     names.join(", ")
 }
 
-fn name(argument: &clap::Arg) -> String {
+fn name(argument: &Arg) -> String {
     match (argument.get_long(), argument.get_value_names()) {
         (Some(long), _) => format!("--{long}"),
         (None, Some([name, ..])) => name.to_string(),

@@ -1,6 +1,7 @@
 //! `blkmq torture`: the same from the same seed, what it says of a failure, and the seeds of all bugs that it has
 //! found.
 
+#[path = "../../blkmq-cli/tests/run/mod.rs"]
 mod run;
 
 use std::fs;
@@ -36,7 +37,7 @@ fn words(command: &str) -> Vec<&str> {
 #[test]
 fn the_same_seed_gives_the_same_hash_and_another_another() {
     let last = |seed: &str, requests: &str| {
-        let text = printed(&["torture", "--seed", seed, "--requests", requests]);
+        let text = printed(&["--seed", seed, "--requests", requests]);
         text.lines().last().expect("it prints lines").to_owned()
     };
     let line = last("7", "6000");
@@ -44,7 +45,7 @@ fn the_same_seed_gives_the_same_hash_and_another_another() {
     assert_eq!(told, "clean: seed 7, requests 6000");
     assert!(hash.len() == 16 && hash.chars().all(|digit| "0123456789abcdef".contains(digit)), "{line}");
     assert_eq!(last("7", "6000"), line);
-    let json = json(&printed(&["torture", "--seed", "7", "--requests", "6000", "--json"]));
+    let json = json(&printed(&["--seed", "7", "--requests", "6000", "--json"]));
     assert_eq!(
         (json["hash"].as_str(), json["requests"].as_u64(), json["worlds"].as_u64()),
         (Some(hash), Some(6000), Some(2))
@@ -55,22 +56,25 @@ fn the_same_seed_gives_the_same_hash_and_another_another() {
 
 #[test]
 fn a_fresh_seed_is_told_first_and_repeats_the_run() {
-    let text = printed(&["torture", "--minutes", "0.001"]);
+    let text = printed(&["--minutes", "0.001"]);
     let seed =
         text.strip_prefix("torture with seed ").and_then(|rest| rest.split(':').next()).expect("the seed is first");
     let last = text.lines().last().expect("it prints lines");
     let requests = last.split(", ").nth(1).and_then(|part| part.strip_prefix("requests ")).expect("they are told");
-    assert_eq!(printed(&["torture", "--seed", seed, "--requests", requests]).lines().last(), Some(last));
-    assert_ne!(printed(&["torture", "--minutes", "0.001"]).split(':').next(), text.split(':').next());
+    assert_eq!(printed(&["--seed", seed, "--requests", requests]).lines().last(), Some(last));
+    assert_ne!(printed(&["--minutes", "0.001"]).split(':').next(), text.split(':').next());
 }
 
 /// The printed command plays the shortest failing world, and says the same of it.
 #[test]
 fn a_failure_is_cut_short_and_repeated_by_its_command() {
-    let (text, error) = broken(&["torture", "--seed", "1", "--requests", "20000", "--plant", "tag-twice"]);
-    let command =
-        text.lines().last().and_then(|line| line.strip_prefix("repeat: blkmq ")).expect("it ends with a command");
-    let requests: u64 = words(command)[4].parse().expect("the command names the requests");
+    let (text, error) = broken(&["--seed", "1", "--requests", "20000", "--plant", "tag-twice"]);
+    let command = text
+        .lines()
+        .last()
+        .and_then(|line| line.strip_prefix("repeat: blkmq torture "))
+        .expect("it ends with a command");
+    let requests: u64 = words(command)[3].parse().expect("the command names the requests");
     assert!(requests < 500, "{command}");
     let (again, same) = broken(&words(command));
     assert_eq!(same, error);
@@ -84,8 +88,8 @@ fn a_failure_is_cut_short_and_repeated_by_its_command() {
     }
     let json = json(&String::from_utf8(blkmq(&[&words(command)[..], &["--json"]].concat()).stdout).expect("text"));
     let failure = &json["failure"];
-    assert_eq!((failure["seed"].as_str(), failure["shortest"].as_bool()), (Some(words(command)[2]), Some(true)));
-    assert_eq!(failure["repeat"].as_str(), Some(format!("blkmq {command}").as_str()));
+    assert_eq!((failure["seed"].as_str(), failure["shortest"].as_bool()), (Some(words(command)[1]), Some(true)));
+    assert_eq!(failure["repeat"].as_str(), Some(format!("blkmq torture {command}").as_str()));
     assert_eq!((failure["requests"].as_u64(), failure["repeatable"].as_bool()), (Some(requests), Some(true)));
     assert!(error.contains(failure["rule"].as_str().expect("a rule was broken")), "{error}");
 }
@@ -93,7 +97,7 @@ fn a_failure_is_cut_short_and_repeated_by_its_command() {
 /// Everything that a failure tells of a world is in its replay, which ends alike.
 #[test]
 fn a_replay_tells_all_that_happened() {
-    let world = ["torture", "--seed", "1", "--requests", "200"];
+    let world = ["--seed", "1", "--requests", "200"];
     let replay = printed(&[&world[..], &["--replay"]].concat());
     let told = |bio: u64| replay.lines().filter(|line| line.contains(&format!("  bio {bio}: "))).count();
     assert!((1..=200).all(|bio| told(bio) >= 1), "each operation is submitted");
@@ -102,8 +106,11 @@ fn a_replay_tells_all_that_happened() {
     assert!(replay.ends_with(": no promise was seen broken\n"), "{replay}");
     let planted = [&world[..], &["--plant", "tag-twice"]].concat();
     let (text, error) = broken(&planted);
-    let repeat =
-        text.lines().last().and_then(|line| line.strip_prefix("repeat: blkmq ")).expect("it ends with a command");
+    let repeat = text
+        .lines()
+        .last()
+        .and_then(|line| line.strip_prefix("repeat: blkmq torture "))
+        .expect("it ends with a command");
     let (replay, same) = broken(&[&words(repeat)[..], &["--replay"]].concat());
     assert!(
         replay.lines().any(|line| line.starts_with("broken: ") && same.trim_end().ends_with(&line["broken: ".len()..]))
@@ -120,8 +127,8 @@ fn a_replay_tells_all_that_happened() {
 #[test]
 fn no_end_makes_it_silent() {
     let program = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_blkmq"));
-        command.args(["torture", "--seed", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_blkmq-torture"));
+        command.args(["--seed", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
     let mut child = program().args(["--minutes", "1000"]).spawn().expect("the program starts");
@@ -157,7 +164,7 @@ fn kept_seeds_are_clean() {
     for line in lines {
         let (options, bug) = line.split_once(": ").expect("options, a colon, what was wrong");
         println!("{options}: {bug}");
-        let text = printed(&[&["torture"], &words(options)[..]].concat());
+        let text = printed(&words(options));
         assert!(text.contains("\nclean: "), "{line}");
     }
 }
@@ -184,16 +191,16 @@ fn what_is_refused_is_refused_in_one_line() {
         ("--list-mutants --json", "--list-mutants", "cannot be used"),
         ("--jsn", "'--jsn'", "--json"),
     ] {
-        let text = refused(&[&["torture"], &words(arguments)[..]].concat());
+        let text = refused(&words(arguments));
         assert!(text.contains(word) && text.contains(accepted), "{arguments}: {text}");
     }
 }
 
 #[test]
 fn help_and_the_list_of_bugs_name_what_there_is() {
-    let help = printed(&["torture", "--help"]);
+    let help = printed(&["--help"]);
     assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
-    let list = printed(&["torture", "--list-mutants"]);
+    let list = printed(&["--list-mutants"]);
     assert!(list.lines().count() >= 12, "{list}");
     for line in list.lines() {
         let (name, what) = line.split_once(' ').expect("a name and a sentence");

@@ -5,9 +5,9 @@ use blkmq_vcpu::Random;
 use blkmq_virtual::{Bio, Buffers, Flags, Limits};
 
 use super::buffers::{Spare, stamp};
-use crate::torture::claims::Claim;
-use crate::torture::plan::magnitude;
-use crate::torture::world::Share;
+use crate::claims::Claim;
+use crate::plan::magnitude;
+use crate::world::Share;
 
 const SECTOR: usize = 512;
 

@@ -14,7 +14,7 @@ thread_local! {
 /// memory may fall below zero.
 ///
 /// ```
-/// use blkmq_workbench::torture::CountingAllocator;
+/// use blkmq_torture::CountingAllocator;
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -10,7 +10,7 @@ use blkmq_virtual::future::{AsyncSubmitter, Operation};
 use blkmq_virtual::{RejectReason, Submitter};
 
 use super::Client;
-use crate::torture::event::Event;
+use crate::event::Event;
 
 /// Wakes the executor.
 struct Bell(Parker);

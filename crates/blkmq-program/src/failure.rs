@@ -9,7 +9,7 @@ use blkmq_workbench::compare::CompareError;
 
 /// Why the program ends early.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// Help or the version was asked for: this text on standard output, exit code 0.
     Asked(String),
     /// Bad usage or bad input: one line on standard error, exit code 2.
@@ -24,12 +24,12 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// An error of writing a file.
-    pub(crate) fn writing(path: impl Display, error: &io::Error) -> Self {
+    pub fn writing(path: impl Display, error: &io::Error) -> Self {
         Self::Running(format!("{path}: {error}"))
     }
 
     /// Reports the failure, and returns the exit code.
-    pub(crate) fn report(self) -> ExitCode {
+    pub fn report(self) -> ExitCode {
         let (text, code) = match self {
             Self::Asked(text) => {
                 return match io::stdout().write_all(text.as_bytes()) {
@@ -50,7 +50,7 @@ impl Failure {
 }
 
 /// Says on standard error, in one line, what the user should know although the program goes on.
-pub(crate) fn notice(text: &str) {
+pub fn notice(text: &str) {
     // If it cannot be written, there is no other way to tell the user.
     let _ = writeln!(io::stderr(), "blkmq: {}", text.replace(['\n', '\r'], " "));
 }

@@ -19,7 +19,7 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// A flag that Ctrl-C and SIGTERM set: the run takes no more operations and waits for those that are outstanding. A
 /// second Ctrl-C, a second later or more, ends the program without waiting. Called once.
-pub(crate) fn flag() -> Arc<AtomicBool> {
+pub fn flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let is_impatient = Arc::new(AtomicBool::new(false));
     // If no handler can be set, Ctrl-C ends the program as usual.
@@ -46,7 +46,7 @@ fn listen(stop: &Arc<AtomicBool>, is_impatient: &Arc<AtomicBool>) -> io::Result<
 }
 
 /// Calls `tell` for Ctrl-C and SIGTERM: for the first one, and for each that comes a second later or more. Called once.
-pub(crate) fn tell(tell: impl Fn() + Send + 'static) -> io::Result<()> {
+pub fn tell(tell: impl Fn() + Send + 'static) -> io::Result<()> {
     let (mut heard, tells) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
         pipe::register(signal, tells.try_clone()?)?;
@@ -64,7 +64,7 @@ pub(crate) fn tell(tell: impl Fn() + Send + 'static) -> io::Result<()> {
 }
 
 /// Calls `tell` for each SIGHUP. SIGHUP then no longer ends the program. Called once.
-pub(crate) fn tell_of_hangup(tell: impl Fn() + Send + 'static) -> io::Result<()> {
+pub fn tell_of_hangup(tell: impl Fn() + Send + 'static) -> io::Result<()> {
     let (mut heard, tells) = UnixStream::pair()?;
     pipe::register(SIGHUP, tells)?;
     thread::Builder::new().name("reload".to_owned()).spawn(move || {
@@ -76,6 +76,6 @@ pub(crate) fn tell_of_hangup(tell: impl Fn() + Send + 'static) -> io::Result<()>
 }
 
 /// How an interrupted run ends, after its results have been printed, if there are any.
-pub(crate) fn failure(name: &str) -> Failure {
+pub fn failure(name: &str) -> Failure {
     Failure::Running(format!("{name}: interrupted before its end"))
 }

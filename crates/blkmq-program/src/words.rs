@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A count or a rate with three or four digits: `879`, `23.5K`, `14.2M`.
-pub(crate) fn short(number: f64) -> String {
+pub fn short(number: f64) -> String {
     let (scaled, unit) = match number {
         n if n >= 1e9 => (n / 1e9, "G"),
         n if n >= 1e6 => (n / 1e6, "M"),
@@ -19,7 +19,7 @@ pub(crate) fn short(number: f64) -> String {
 }
 
 /// A size in bytes, in the largest unit of which it has one: `512 B`, `1 GiB`, `1.5 TiB`.
-pub(crate) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let (mut scaled, mut unit) = (bytes as f64, "B");
     for larger in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
         if scaled < 1024.0 {
@@ -31,12 +31,12 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 /// A number of things: `1 world`, `20 worlds`.
-pub(crate) fn counted(number: u64, thing: &str) -> String {
+pub fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 /// These names made distinct: a name that several things share gets a number, as in `reader #2`.
-pub(crate) fn distinct(names: &[&str]) -> Vec<String> {
+pub fn distinct(names: &[&str]) -> Vec<String> {
     let mut distinct: Vec<String> = Vec::new();
     for name in names {
         let is_shared = names.iter().filter(|other| *other == name).count() > 1;
@@ -50,12 +50,12 @@ pub(crate) fn distinct(names: &[&str]) -> Vec<String> {
 }
 
 /// Nanoseconds as microseconds.
-pub(crate) fn us(ns: u64) -> String {
+pub fn us(ns: u64) -> String {
     format!("{:.1}", ns as f64 / 1e3)
 }
 
 /// A time with its unit.
-pub(crate) fn time(span: Duration) -> String {
+pub fn time(span: Duration) -> String {
     if span < Duration::from_secs(1) {
         format!("{} ms", span.as_micros() as f64 / 1e3)
     } else {

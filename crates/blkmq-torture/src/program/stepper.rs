@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::ops::ControlFlow;
 
-use blkmq_workbench::torture::Line;
+use blkmq_torture::Line;
 
 const COMMANDS: &str =
     "Enter: next; N: so many; t MS: to that millisecond; s N: to that step; b N: to operation N; q: end";
