@@ -1,16 +1,26 @@
-//! The clients that are connected.
+//! The clients that are connected: [`Entry`] is what is known of one of them. The thread that accepts and the threads of
+//! connections call in.
+
+mod entry;
+mod errors;
+mod latency;
+mod rejection;
+pub(crate) mod source;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use blkmq::Notify;
 use blkmq::event::EventFd;
 
-use crate::errors::{ErrorMeter, Errors};
-use crate::latency::{Latencies, Meter, add};
-use crate::listener::Source;
+pub use self::entry::ClientInfo;
+pub(crate) use self::entry::Entry;
+pub use self::errors::Errors;
+pub use self::latency::{Histogram, Kind, Latencies, NR_BUCKETS};
+pub(crate) use self::rejection::Reason;
+pub use self::rejection::Rejections;
+use self::source::Source;
 
 /// Connections that may negotiate at a time. Such connections have places of their own, because it is not known whether
 /// a connection becomes a client before it has chosen an export.
@@ -19,179 +29,6 @@ const MAX_NEGOTIATING: usize = 128;
 const MAX_OF_SOURCE: usize = 64;
 /// How long a connection that negotiates may say nothing before another connection may take its place.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// One connection, as it was at the moment of the question.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientInfo {
-    /// The connection's number. The first connection of a server has number 1, and no number is used twice.
-    pub number: u64,
-    /// Where the client comes from: address and port, or process and user.
-    pub peer: String,
-    /// The name in the client's certificate, if the client had to show one: the common name of the certificate's
-    /// subject, or else the first of the alternative names.
-    pub name: Option<String>,
-    /// The name of the client's export. `None` before the client has chosen one.
-    pub export: Option<String>,
-    /// Requests taken from the client.
-    pub requests: u64,
-    /// Requests whose replies are not completely sent.
-    pub unanswered: u64,
-    /// For how long the client has taken nothing of the replies that wait for it. `None` if no reply waits.
-    pub unread: Option<Duration>,
-    /// Bytes that the client has read or written.
-    pub bytes: u64,
-    /// The client's requests that were answered with an error.
-    pub errors: Errors,
-    /// Bytes of memory that the connection has for the data of its requests.
-    pub memory: usize,
-    /// How long the client's requests took.
-    pub latencies: Latencies,
-}
-
-/// What is known of a connection. Only the connection's own thread writes the counts.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) number: u64,
-    pub(crate) peer: String,
-    source: Source,
-    /// The user of the process at the other end of a Unix socket.
-    pub(crate) user: Option<u32>,
-    /// The name in the client's certificate, which was verified.
-    pub(crate) certified: OnceLock<String>,
-    /// The name in the certificate in a form that can be shown.
-    pub(crate) name: OnceLock<String>,
-    /// Set when the client has asked for an export that it may not use.
-    pub(crate) was_refused: OnceLock<()>,
-    /// Set when the client has asked for a place when there was none.
-    pub(crate) was_turned_away: OnceLock<()>,
-    pub(crate) export: OnceLock<String>,
-    /// Wakes the connection's thread.
-    pub(crate) bell: Arc<EventFd>,
-    requests: AtomicU64,
-    answers: AtomicU64,
-    bytes: AtomicU64,
-    since: Instant,
-    /// When the client last said something in its negotiation, in microseconds since `since`.
-    heard: AtomicU64,
-    /// Whether another connection has taken this connection's place in the negotiation.
-    is_displaced: AtomicBool,
-    memory: AtomicUsize,
-    /// When the client last took something, in microseconds since `since` plus one, if the connection waits for the
-    /// client to take more; else 0.
-    blocked: AtomicU64,
-    pub(crate) meter: Meter,
-    pub(crate) errors: ErrorMeter,
-}
-
-impl Entry {
-    pub(crate) fn count_request(&self) {
-        add(&self.requests, 1);
-    }
-
-    pub(crate) fn count_answer(&self) {
-        add(&self.answers, 1);
-    }
-
-    /// Notes that the connection has this many bytes of memory for data.
-    pub(crate) fn note_memory(&self, bytes: usize) {
-        // Relaxed: this number is only shown to people, and orders nothing.
-        self.memory.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Notes that the client has said something in its negotiation.
-    pub(crate) fn note_word(&self) {
-        // Relaxed: this time is only compared, and orders nothing.
-        self.heard.store(self.since.elapsed().as_micros() as u64, Ordering::Relaxed);
-    }
-
-    /// For how long the client has said nothing by now.
-    fn silence(&self, now: Instant) -> Duration {
-        let age = now.saturating_duration_since(self.since);
-        // Relaxed: as above.
-        age.saturating_sub(Duration::from_micros(self.heard.load(Ordering::Relaxed)))
-    }
-
-    /// Whether another connection has taken this connection's place, so that this one has to end.
-    pub(crate) fn is_displaced(&self) -> bool {
-        // Relaxed: the flag is set before the bell rings, and the bell orders the two.
-        self.is_displaced.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the client takes nothing from now on, although data waits for it.
-    pub(crate) fn note_blocked(&self) {
-        // Relaxed: this number is only shown to people, and orders nothing.
-        self.blocked.store(self.since.elapsed().as_micros() as u64 + 1, Ordering::Relaxed);
-    }
-
-    /// Notes that the client has taken something.
-    pub(crate) fn note_reading(&self) {
-        // Relaxed: as above.
-        self.blocked.store(0, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count_bytes(&self, bytes: u32) {
-        add(&self.bytes, bytes.into());
-    }
-
-    fn info(&self) -> ClientInfo {
-        // The answers are read first. If requests are counted meanwhile, the difference is larger, but not negative.
-        let answers = self.answers.load(Ordering::Relaxed);
-        let requests = self.requests.load(Ordering::Relaxed);
-        let blocked = self.blocked.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros);
-        ClientInfo {
-            number: self.number,
-            peer: self.peer.clone(),
-            name: self.name.get().cloned(),
-            export: self.export.get().cloned(),
-            requests,
-            unanswered: requests.saturating_sub(answers),
-            unread: blocked.map(|blocked| self.since.elapsed().saturating_sub(blocked)),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            errors: self.errors.read(),
-            memory: self.memory.load(Ordering::Relaxed),
-            latencies: self.meter.read(),
-        }
-    }
-}
-
-/// Why a connection was not served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reason {
-    Denied,
-    Full,
-    Crowded,
-    Late,
-    NoDescriptor,
-}
-
-/// Connections that were not served since the server was started, by reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Rejections {
-    /// Connections that asked for an export that they may not use.
-    pub denied: u64,
-    /// Connections that chose an export, once or several times, when the server had as many clients as it may have.
-    pub full: u64,
-    /// Connections that came when too many were negotiating, in all or from one address or user.
-    pub crowded: u64,
-    /// Connections that chose no export in time.
-    pub late: u64,
-    /// Connections for which the system had no descriptor.
-    pub no_descriptor: u64,
-}
-
-impl Rejections {
-    fn add(&mut self, reason: Reason) {
-        let count = match reason {
-            Reason::Denied => &mut self.denied,
-            Reason::Full => &mut self.full,
-            Reason::Crowded => &mut self.crowded,
-            Reason::Late => &mut self.late,
-            Reason::NoDescriptor => &mut self.no_descriptor,
-        };
-        *count += 1;
-    }
-}
 
 #[derive(Debug, Default)]
 struct Inside {
@@ -247,32 +84,7 @@ impl Clients {
         }
         inside.last_number += 1;
         let number = inside.last_number;
-        let [certified, name, export] = [const { OnceLock::new() }; 3];
-        let [requests, answers, bytes, blocked, heard] = [const { AtomicU64::new(0) }; 5];
-        let (is_displaced, memory) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let (since, meter, errors) = (Instant::now(), Meter::default(), ErrorMeter::default());
-        let entry = Arc::new(Entry {
-            number,
-            peer,
-            source,
-            user: source.user(),
-            certified,
-            name,
-            was_refused: OnceLock::new(),
-            was_turned_away: OnceLock::new(),
-            export,
-            bell,
-            requests,
-            answers,
-            bytes,
-            since,
-            heard,
-            is_displaced,
-            memory,
-            blocked,
-            meter,
-            errors,
-        });
+        let entry = Arc::new(Entry::new(number, peer, source, bell));
         inside.entries.insert(number, Arc::clone(&entry));
         inside.negotiating.push(Arc::clone(&entry));
         Some(entry)
@@ -288,8 +100,7 @@ impl Clients {
             return false;
         }
         inside.negotiating.swap_remove(place);
-        // Relaxed: only the connection's own thread reads this flag, and that thread runs this code.
-        entry.is_displaced.store(false, Ordering::Relaxed);
+        entry.keep_place();
         true
     }
 
@@ -315,8 +126,8 @@ impl Clients {
             && let Some(export) = entry.export.get()
         {
             let past = inside.past.entry(export.clone()).or_default();
-            past.latencies += entry.meter.read();
-            past.errors += entry.errors.read();
+            past.latencies += entry.latencies();
+            past.errors += entry.errors();
         }
         self.left.notify_all();
     }
@@ -334,7 +145,7 @@ impl Clients {
     pub(crate) fn latencies(&self, export: &str) -> Latencies {
         let inside = self.lock();
         let mut sum = inside.past.get(export).copied().unwrap_or_default().latencies;
-        inside.users(export).for_each(|entry| sum += entry.meter.read());
+        inside.users(export).for_each(|entry| sum += entry.latencies());
         sum
     }
 
@@ -342,14 +153,14 @@ impl Clients {
     pub(crate) fn errors(&self, export: &str) -> Errors {
         let inside = self.lock();
         let mut sum = inside.past.get(export).copied().unwrap_or_default().errors;
-        inside.users(export).for_each(|entry| sum += entry.errors.read());
+        inside.users(export).for_each(|entry| sum += entry.errors());
         sum
     }
 
     /// Connections, and bytes of memory that they have for data.
     pub(crate) fn memory(&self) -> (usize, usize) {
         let inside = self.lock();
-        let bytes = inside.entries.values().map(|entry| entry.memory.load(Ordering::Relaxed)).sum();
+        let bytes = inside.entries.values().map(|entry| entry.memory()).sum();
         (inside.entries.len(), bytes)
     }
 
@@ -393,9 +204,7 @@ impl Inside {
         if oldest.silence(now) < silence && of_source + 1 >= count(source) {
             return false;
         }
-        // Relaxed: the bell that rings after this orders it.
-        oldest.is_displaced.store(true, Ordering::Relaxed);
-        oldest.bell.notify();
+        oldest.displace();
         true
     }
 }
@@ -445,8 +254,8 @@ mod tests {
             entry.export.set(export.to_owned()).unwrap();
             entry
         });
-        one.errors.count(Errno::NoSpace);
-        other.errors.count(Errno::Io);
+        one.count_error(Errno::NoSpace);
+        other.count_error(Errno::Io);
         clients.leave(one.number);
         assert_eq!((clients.errors("a").of(Errno::NoSpace), clients.errors("a").count()), (1, 1));
         assert_eq!((clients.errors("b").of(Errno::Io), clients.errors("b").count()), (1, 1));

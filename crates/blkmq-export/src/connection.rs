@@ -15,7 +15,9 @@ mod socket;
 mod stream;
 mod task;
 mod transmission;
+mod turns;
 mod vigil;
+mod visitor;
 
 use std::fmt;
 use std::io::IoSlice;
@@ -37,13 +39,13 @@ use self::socket::Fault;
 use self::socket::Fault::System;
 use self::stream::Stream;
 use self::transmission::Transmission;
+use self::visitor::Visitor;
 use crate::clients::Entry;
 use crate::nbd::command::NoRequest;
 use crate::nbd::negotiation::{Agreement, Encryption, Negotiation, Step};
 use crate::shared::Shared;
 use crate::stop::Phase;
 use crate::tls::{self, Tls};
-use crate::visitor::Visitor;
 
 /// Why a connection ended, if the client did not end it in order.
 #[derive(Debug)]

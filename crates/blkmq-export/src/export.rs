@@ -1,10 +1,13 @@
 //! What clients can connect to: a queue with a name.
 
+mod access;
+
 use std::sync::Arc;
 
 use blkmq::{Client, Flags, IoPriority, Limits, Op, RequestQueue};
 
-use crate::access::{Allow, Grant, Who};
+use self::access::Grant;
+pub use self::access::{Allow, Permit, Who};
 use crate::clients::Entry;
 use crate::nbd::command::Terms;
 use crate::nbd::negotiation::{Agreement, Offer};
@@ -205,7 +208,6 @@ mod tests {
     use blkmq::driver::spec;
 
     use super::*;
-    use crate::access::Permit;
 
     fn export(device: &str) -> Export {
         let driver = spec::open(device).unwrap();
@@ -280,7 +282,7 @@ mod tests {
         use blkmq::event::EventFd;
 
         use crate::clients::Clients;
-        use crate::listener::Source;
+        use crate::clients::source::Source;
 
         let urgent = IoPriority { class: Class::RealTime, level: 0 };
         let permit = |who, writes, priority| Permit { who, writes, priority };

@@ -25,33 +25,20 @@
 pub mod handed;
 pub mod nbd;
 
-mod access;
-mod available;
 mod budget;
 mod clients;
 mod connection;
-mod errors;
 mod export;
-mod latency;
-mod listener;
 mod log;
-mod reserve;
 mod server;
 mod shared;
 mod stop;
 mod tls;
-mod turns;
-mod uri;
-mod visitor;
 
-pub use access::{Allow, Permit, Who};
-pub use clients::{ClientInfo, Rejections};
-pub use errors::Errors;
-pub use export::{Export, WEIGHTS};
-pub use latency::{Histogram, Kind, Latencies, NR_BUCKETS};
-pub use listener::Address;
+pub use clients::{ClientInfo, Errors, Histogram, Kind, Latencies, NR_BUCKETS, Rejections};
+pub use export::{Allow, Export, Permit, WEIGHTS, Who};
 pub use log::{Level, Log};
-pub use server::{Bound, Builder, MAX_CONNECTIONS, Server, StartError};
+pub use server::{Address, Bound, Builder, MAX_CONNECTIONS, Server, StartError};
 pub use shared::Bounds;
 pub use stop::Stop;
 pub use tls::{Tls, TlsError};

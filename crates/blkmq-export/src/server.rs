@@ -2,8 +2,12 @@
 //!
 //! [`builder`] makes a server, and [`door`] has the threads that accept clients and serve them.
 
+mod available;
 mod builder;
 mod door;
+mod listener;
+mod reserve;
+mod uri;
 
 use std::fmt;
 use std::io;
@@ -12,11 +16,12 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 pub use self::builder::{Bound, Builder, MAX_CONNECTIONS, StartError};
+pub use self::listener::Address;
+use self::listener::Listener;
+use self::listener::unix_peer;
 use crate::budget;
-use crate::clients::{ClientInfo, Rejections};
-use crate::errors::Errors;
-use crate::latency::Latencies;
-use crate::listener::{Listener, Source, unix_peer};
+use crate::clients::source::Source;
+use crate::clients::{ClientInfo, Errors, Latencies, Rejections};
 use crate::log::Teller;
 use crate::shared::Shared;
 use crate::stop::{Phase, Stop};

@@ -14,6 +14,7 @@ use super::outbox::Outbox;
 use super::plan::Plan;
 use super::pool::{Pool, footprint, footprints};
 use super::task::{Task, TaskId, Tasks};
+use super::turns::Turns;
 use crate::clients::Entry;
 use crate::export::Export;
 use crate::nbd::Errno;
@@ -22,7 +23,6 @@ use crate::nbd::extents::{EXTENT_SIZE, MAX_EXTENTS, describe};
 use crate::nbd::negotiation::Agreement;
 use crate::nbd::reply::{Head, Refusal};
 use crate::shared::Bounds;
-use crate::turns::Turns;
 
 /// Bytes for which a write gets memory when it begins.
 const FIRST_PIECE: u64 = 256 << 10;
@@ -443,7 +443,7 @@ impl Desk {
         let task = tasks.get_mut(id);
         let &mut Task { cookie, command, offset, length, taken, .. } = task;
         if let Some(taken) = taken {
-            entry.meter.count(command, taken, *now);
+            entry.count_time(command, taken, *now);
         }
         let mut extents = None;
         if let (Command::BlockStatus { one }, None) = (command, &task.failure) {
@@ -451,7 +451,7 @@ impl Desk {
             task.failure = extents.is_none().then(no_memory);
         }
         if let Some(Refusal { errno, message }) = task.failure.take() {
-            entry.errors.count(errno);
+            entry.count_error(errno);
             task.data.drain(..).for_each(|buffer| pool.give(buffer));
             let (head, message_len) = if terms.has_structured_replies {
                 let (head, sent) = Head::error(cookie, errno, &message);

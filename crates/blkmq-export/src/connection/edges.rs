@@ -9,7 +9,7 @@ use blkmq::{Bio, Buffer, Buffers, Flags, Op, Status};
 
 use super::pool::{Pool, footprint};
 use super::task::{TaskId, Tasks};
-use crate::turns::{Seat, Ticket};
+use super::turns::{Seat, Ticket};
 
 /// The most changes of one connection that have a claim in the table at a time. Further changes wait in this
 /// connection. The number bounds the length of the table, which every change of a part goes through.

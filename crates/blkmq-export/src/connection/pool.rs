@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::budget::Budget;
     use crate::clients::Clients;
-    use crate::listener::Source;
+    use crate::clients::source::Source;
 
     /// A pool that may have as much memory as it wants.
     fn pool() -> Pool {

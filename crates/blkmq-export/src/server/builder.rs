@@ -11,12 +11,12 @@ use std::time::Duration;
 use blkmq::event::EventFd;
 
 use super::Server;
+use super::available;
 use super::door::accept_all;
-use crate::available;
+use super::listener::{Address, Listener};
 use crate::budget::{self, Budget};
 use crate::clients::Clients;
 use crate::export::Export;
-use crate::listener::{Address, Listener};
 use crate::log::{Journal, Level, Log};
 use crate::shared::{Bounds, Shared};
 use crate::stop::Stop;

@@ -10,11 +10,12 @@ use blkmq::event::EventFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use super::listener::Listener;
+use super::reserve::Reserve;
+use crate::clients::source::Source;
 use crate::clients::{Clients, Entry, Reason};
 use crate::connection::{Connection, Ending};
-use crate::listener::{Listener, Source};
 use crate::log::Topic;
-use crate::reserve::Reserve;
 use crate::shared::Shared;
 use crate::stop::Phase;
 

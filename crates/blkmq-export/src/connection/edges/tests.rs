@@ -7,10 +7,10 @@ use blkmq::event::EventFd;
 use super::*;
 use crate::budget::Budget;
 use crate::clients::Clients;
+use crate::clients::source::Source;
 use crate::connection::account::Account;
-use crate::listener::Source;
+use crate::connection::turns::Turns;
 use crate::nbd::command::Command;
-use crate::turns::Turns;
 
 fn edges(block: u32) -> Edges {
     let q = RequestQueue::builder(spec::open("ram,size=1M").unwrap()).build().unwrap();

@@ -6,10 +6,10 @@ use blkmq::driver::spec;
 
 use super::*;
 use crate::clients::Clients;
+use crate::clients::source::Source;
 use crate::connection::account::Account;
 use crate::connection::failures::Failures;
 use crate::connection::pool::Pool;
-use crate::listener::Source;
 use crate::nbd::commands;
 use crate::nbd::negotiation::Agreement;
 use crate::{Export, Server};

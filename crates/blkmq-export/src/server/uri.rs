@@ -19,13 +19,13 @@ fn scheme(is_secure: bool) -> &'static str {
 }
 
 /// The URI of an export behind a Unix socket.
-pub(crate) fn unix(is_secure: bool, path: &Path, export: &str) -> String {
+pub(super) fn unix(is_secure: bool, path: &Path, export: &str) -> String {
     let scheme = scheme(is_secure);
     format!("{scheme}+unix:///{}?socket={}", escape(export.as_bytes()), escape(path.as_os_str().as_bytes()))
 }
 
 /// The URI of an export behind a TCP port.
-pub(crate) fn tcp(is_secure: bool, address: SocketAddr, export: &str) -> String {
+pub(super) fn tcp(is_secure: bool, address: SocketAddr, export: &str) -> String {
     format!("{}://{address}/{}", scheme(is_secure), escape(export.as_bytes()))
 }
 

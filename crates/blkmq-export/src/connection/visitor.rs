@@ -10,14 +10,18 @@ use crate::nbd::negotiation::{Catalogue, NotAdmitted, Offer};
 use crate::shared::Shared;
 
 /// One client, before it has chosen an export.
-pub(crate) struct Visitor {
+pub(super) struct Visitor {
     shared: Arc<Shared>,
     entry: Arc<Entry>,
+    /// Set when the client has asked for an export that it may not use.
+    was_refused: OnceLock<()>,
+    /// Set when the client has asked for a place when there was none.
+    was_turned_away: OnceLock<()>,
 }
 
 impl Visitor {
-    pub(crate) fn new(shared: Arc<Shared>, entry: Arc<Entry>) -> Self {
-        Self { shared, entry }
+    pub(super) fn new(shared: Arc<Shared>, entry: Arc<Entry>) -> Self {
+        Self { shared, entry, was_refused: OnceLock::new(), was_turned_away: OnceLock::new() }
     }
 
     /// Counts and logs a client that is not served. A client that asks again and again is counted and logged once.
@@ -41,13 +45,13 @@ impl Catalogue for Visitor {
     }
 
     fn note_refusal(&self, refusal: &str) {
-        self.reject(&self.entry.was_refused, Reason::Denied, refusal);
+        self.reject(&self.was_refused, Reason::Denied, refusal);
     }
 
     /// The device may have grown since the last client came. A client that chooses the export sees the present size,
     /// until the client leaves.
     fn offer(&self, export: usize) -> Offer {
-        let Self { shared, entry } = self;
+        let Self { shared, entry, .. } = self;
         let export = &shared.exports[export];
         let writes = export.is_open(entry) == Some(true);
         if let Err(error) = export.queue.revalidate() {
@@ -62,14 +66,14 @@ impl Catalogue for Visitor {
     }
 
     fn admit(&self, _export: usize) -> Result<(), NotAdmitted> {
-        let Self { shared, entry } = self;
+        let Self { shared, entry, .. } = self;
         if shared.clients.admit(entry) {
             // Now there is room for another connection to negotiate.
             shared.bell.notify();
             return Ok(());
         }
         let why = format!("the server has as many clients as it may, {}; try again later", shared.clients.most());
-        self.reject(&entry.was_turned_away, Reason::Full, &why);
+        self.reject(&self.was_turned_away, Reason::Full, &why);
         Err(NotAdmitted(why))
     }
 }

@@ -57,14 +57,14 @@ impl Who {
 
 /// What a client may do with an export that it may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) writes: bool,
-    pub(crate) priority: IoPriority,
+pub(super) struct Grant {
+    pub(super) writes: bool,
+    pub(super) priority: IoPriority,
 }
 
 impl Allow {
     /// What is wrong with the list, if anything is. `names_clients`: clients have to show certificates.
-    pub(crate) fn check(&self, export: &str, names_clients: bool) -> Result<(), String> {
+    pub(super) fn check(&self, export: &str, names_clients: bool) -> Result<(), String> {
         let Self::Listed(permits) = self else { return Ok(()) };
         if permits.is_empty() {
             return Err(format!("export {export:?} allows nobody; name a client, or leave the export out"));
@@ -92,7 +92,7 @@ impl Allow {
     }
 
     /// What a client may do. `None` if the client may not use the export. `priority`: the priority of the export.
-    pub(crate) fn grant(&self, client: &Entry, priority: IoPriority) -> Option<Grant> {
+    pub(super) fn grant(&self, client: &Entry, priority: IoPriority) -> Option<Grant> {
         match self {
             Self::Anybody => Some(Grant { writes: true, priority }),
             Self::Listed(permits) => {

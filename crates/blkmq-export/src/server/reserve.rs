@@ -5,28 +5,28 @@ use std::io;
 use blkmq::event::EventFd;
 use rustix::io::Errno;
 
+use super::listener::Listener;
 use crate::clients::{Clients, Reason};
-use crate::listener::Listener;
 
 /// A descriptor that is kept for the case that none is left. With this descriptor the server can tell a client that
 /// waits to be accepted: the server accepts the connection and closes it at once. Otherwise the client would wait until
 /// another client leaves.
-pub(crate) struct Reserve(Option<EventFd>);
+pub(super) struct Reserve(Option<EventFd>);
 
 impl Reserve {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(EventFd::new().ok())
     }
 
     /// Takes a descriptor again if there was none the last time.
-    pub(crate) fn renew(&mut self) {
+    pub(super) fn renew(&mut self) {
         if self.0.is_none() {
             *self = Self::new();
         }
     }
 
     /// Closes the connection of the next client that waits, if the lack of descriptors is why it was not accepted.
-    pub(crate) fn turn_away(&mut self, listener: &Listener, error: &io::Error, clients: &Clients) {
+    pub(super) fn turn_away(&mut self, listener: &Listener, error: &io::Error, clients: &Clients) {
         if let Some(Errno::MFILE | Errno::NFILE) = Errno::from_io_error(error) {
             drop(self.0.take());
             // Another thread may have taken the free descriptor first. Then the client waits until the next try.

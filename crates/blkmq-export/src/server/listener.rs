@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,7 +17,8 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
-use crate::uri;
+use super::uri;
+use crate::clients::source::Source;
 
 /// The most connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -105,10 +106,10 @@ enum Socket {
 
 /// A listening socket, non-blocking.
 #[derive(Debug)]
-pub(crate) struct Listener(Socket);
+pub(super) struct Listener(Socket);
 
 impl Listener {
-    pub(crate) fn open(address: &Address) -> io::Result<Self> {
+    pub(super) fn open(address: &Address) -> io::Result<Self> {
         let socket = match address {
             Address::Unix { path, mode } => {
                 let path = absolute(path)?;
@@ -125,7 +126,7 @@ impl Listener {
     ///
     /// # Errors
     /// The socket is of another kind, or the descriptor is no socket. The text says what it should be.
-    pub(crate) fn adopt(socket: OwnedFd) -> Result<Self, String> {
+    pub(super) fn adopt(socket: OwnedFd) -> Result<Self, String> {
         let fd = socket.as_raw_fd();
         let wrong = |what: &str| {
             format!(
@@ -160,7 +161,7 @@ impl Listener {
 
     /// Accepts a client. Returns its socket, the text that says where the client comes from, and its source. `None` if
     /// no client waits, or if the client that waited has left.
-    pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, String, Source)>> {
+    pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, String, Source)>> {
         let accepted = match &self.0 {
             Socket::Unix { listener, .. } => listener.accept().map(|(stream, _)| {
                 let fd = OwnedFd::from(stream);
@@ -188,7 +189,7 @@ impl Listener {
     }
 
     /// The same socket, for a server that takes the place of this one. The socket's file stays from now on.
-    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+    pub(super) fn share(&self) -> io::Result<OwnedFd> {
         let socket = self.as_fd().try_clone_to_owned()?;
         if let Socket::Unix { file: Some(file), .. } = &self.0 {
             // Relaxed: for the same reason as where the flag is read.
@@ -198,7 +199,7 @@ impl Listener {
     }
 
     /// The URI by which clients name an export at this socket.
-    pub(crate) fn uri(&self, is_secure: bool, export: &str) -> String {
+    pub(super) fn uri(&self, is_secure: bool, export: &str) -> String {
         match &self.0 {
             Socket::Unix { path, .. } => uri::unix(is_secure, path, export),
             Socket::Tcp(_, address) => uri::tcp(is_secure, *address, export),
@@ -215,42 +216,8 @@ impl AsFd for Listener {
     }
 }
 
-/// Where a client comes from. Connections with the same source may be of the same client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// A user of this machine, by number.
-    User(u32),
-    /// An IPv4 address.
-    V4(Ipv4Addr),
-    /// The first half of an IPv6 address. One machine may have all addresses that begin with it.
-    V6([u8; 8]),
-}
-
-impl Source {
-    /// The user at the other end of a Unix socket.
-    pub(crate) fn of_unix(socket: BorrowedFd<'_>) -> Self {
-        Self::User(rustix::net::sockopt::socket_peercred(socket).map_or(u32::MAX, |peer| peer.uid.as_raw()))
-    }
-
-    /// The number of the user, if the source is a user.
-    pub(crate) fn user(self) -> Option<u32> {
-        match self {
-            // If the socket is not a Unix socket, the system gives this number for the other end.
-            Self::User(u32::MAX) | Self::V4(_) | Self::V6(_) => None,
-            Self::User(user) => Some(user),
-        }
-    }
-
-    fn of_address(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self::V4(address),
-            IpAddr::V6(address) => Self::V6(std::array::from_fn(|index| address.octets()[index])),
-        }
-    }
-}
-
 /// The process and user at the other end of a Unix socket.
-pub(crate) fn unix_peer(socket: BorrowedFd<'_>) -> String {
+pub(super) fn unix_peer(socket: BorrowedFd<'_>) -> String {
     match rustix::net::sockopt::socket_peercred(socket) {
         Ok(peer) => format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
         Err(_) => "an unknown process".to_owned(),
@@ -341,17 +308,6 @@ mod tests {
         fs::write(&path, "another").unwrap();
         drop(listener);
         assert!(path.exists());
-    }
-
-    /// Red if the part of an address that a machine chooses itself counts, or if the part of its network does not
-    /// count.
-    #[test]
-    fn one_machine_is_one_source_whatever_address_it_chooses() {
-        let of = |text: &str| Source::of_address(text.parse().unwrap());
-        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
-        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
-        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8::1"));
     }
 
     #[test]

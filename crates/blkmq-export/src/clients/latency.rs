@@ -106,17 +106,17 @@ struct Cells {
 }
 
 /// COST: a load and a store of a line that one thread writes; no read-modify-write.
-pub(crate) fn add(cell: &AtomicU64, n: u64) {
+pub(super) fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
 /// The histograms of one connection. Only the connection's own thread counts.
 #[derive(Debug, Default)]
-pub(crate) struct Meter([Cells; Kind::ALL.len()]);
+pub(super) struct Meter([Cells; Kind::ALL.len()]);
 
 impl Meter {
     /// Counts a request of this command when it is over.
-    pub(crate) fn count(&self, command: Command, taken: Time, over: Time) {
+    pub(super) fn count(&self, command: Command, taken: Time, over: Time) {
         let Some(kind) = Kind::of(command) else { return };
         let (cells, ns) = (&self.0[kind as usize], over.since(taken));
         add(&cells.buckets[bucket(ns)], 1);
@@ -124,7 +124,7 @@ impl Meter {
     }
 
     /// The counts so far. A request that is being counted at this moment may be in only a part of them.
-    pub(crate) fn read(&self) -> Latencies {
+    pub(super) fn read(&self) -> Latencies {
         let get = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
         Latencies(
             self.0

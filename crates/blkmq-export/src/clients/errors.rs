@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::latency::add;
+use super::latency::add;
 use crate::nbd::Errno;
 
 /// Kinds of error.
@@ -40,15 +40,15 @@ impl AddAssign for Errors {
 
 /// The errors of one connection. Only the connection's own thread counts.
 #[derive(Debug, Default)]
-pub(crate) struct ErrorMeter([AtomicU64; NR_KINDS]);
+pub(super) struct ErrorMeter([AtomicU64; NR_KINDS]);
 
 impl ErrorMeter {
     /// Counts a request that is answered with this error.
-    pub(crate) fn count(&self, errno: Errno) {
+    pub(super) fn count(&self, errno: Errno) {
         add(&self.0[index(errno)], 1);
     }
 
-    pub(crate) fn read(&self) -> Errors {
+    pub(super) fn read(&self) -> Errors {
         Errors(self.0.each_ref().map(|cell| cell.load(Ordering::Relaxed)))
     }
 }

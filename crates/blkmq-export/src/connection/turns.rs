@@ -54,7 +54,7 @@ use blkmq::event::EventFd;
 use blkmq::{Notify, RequestQueue};
 
 /// The position of a claim in the order of all claims of a queue.
-pub(crate) type Ticket = u64;
+pub(super) type Ticket = u64;
 
 /// The turns at queues that have connections. The weak reference keeps a queue's address from being used again.
 static ALL: Mutex<Vec<(Weak<RequestQueue>, Weak<Turns>)>> = Mutex::new(Vec::new());
@@ -89,7 +89,7 @@ struct Table {
 
 /// The turns of all connections at the blocks of one queue.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(super) struct Turns {
     /// The ticket of the newest claim of a part. Every connection reads it; only claims of parts write it.
     latest: AtomicU64,
     table: Mutex<Table>,
@@ -132,7 +132,7 @@ impl Table {
 
 impl Turns {
     /// The turns at a queue. All connections of the queue share them.
-    pub(crate) fn of(q: &Arc<RequestQueue>) -> Arc<Self> {
+    pub(super) fn of(q: &Arc<RequestQueue>) -> Arc<Self> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, turns)| turns.strong_count() > 0);
         let known = all.iter().find(|(other, _)| other.as_ptr() == Arc::as_ptr(q));
@@ -150,7 +150,7 @@ impl Turns {
 
     /// Takes a seat for a connection that has nothing in progress. `bell` wakes the connection's thread when there is
     /// something to look for.
-    pub(crate) fn join(self: Arc<Self>, bell: Arc<EventFd>) -> Seat {
+    pub(super) fn join(self: Arc<Self>, bell: Arc<EventFd>) -> Seat {
         let mut table = self.lock();
         let number = table.members.last_key_value().map_or(0, |(last, _)| last + 1);
         table.members.insert(number, Member { bell, rests: false, ready: Vec::new() });
@@ -162,7 +162,7 @@ impl Turns {
 
 /// A connection's place at the table, which is dropped when the connection has nothing in progress any more.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(super) struct Seat {
     turns: Arc<Turns>,
     number: usize,
     /// The connection knows of the claims up to this ticket.
@@ -174,19 +174,19 @@ impl Seat {
     /// Whether there may be claims that the connection does not know of.
     ///
     /// COST: a load of a line that is written only when a connection changes a part of a block.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(super) fn has_news(&self) -> bool {
         // Acquire: pairs with the Release in `claim_part`, so that a thread that the bell woke sees the reason.
         self.turns.latest.load(Ordering::Acquire) > self.seen
     }
 
-    pub(crate) fn rests(&self) -> bool {
+    pub(super) fn rests(&self) -> bool {
         self.rests
     }
 
     /// Learns of the new claims, with their blocks. `passes` says for each whether the connection passes it at once. If
     /// not, [`pass`](Self::pass) passes it later. The connection's own claims whose turn has come are added to `ready`.
     /// Returns whether the table holds any claim.
-    pub(crate) fn look(
+    pub(super) fn look(
         &mut self,
         ready: &mut Vec<Ticket>,
         mut passes: impl FnMut(Ticket, &Range<u64>) -> bool,
@@ -207,12 +207,12 @@ impl Seat {
     }
 
     /// Passes a claim that was not passed at once.
-    pub(crate) fn pass(&mut self, ticket: Ticket) {
+    pub(super) fn pass(&mut self, ticket: Ticket) {
         self.turns.lock().clear_obstacle(ticket);
     }
 
     /// Rests. The connection has passed all claims that it knows of, and has no free change under way.
-    pub(crate) fn rest(&mut self) {
+    pub(super) fn rest(&mut self) {
         let mut table = self.turns.lock();
         let news = table.claims.range(self.seen + 1..).filter(|(_, claim)| claim.is_part && claim.owner != self.number);
         let passed: Vec<_> = news.map(|(ticket, _)| *ticket).collect();
@@ -225,7 +225,7 @@ impl Seat {
 
     /// Claims blocks to change a part of them. `is_passed`: whether the connection itself passes the claim at once.
     /// Returns the claim's ticket, and whether its turn has come.
-    pub(crate) fn claim_part(&mut self, blocks: Range<u64>, is_passed: bool) -> (Ticket, bool) {
+    pub(super) fn claim_part(&mut self, blocks: Range<u64>, is_passed: bool) -> (Ticket, bool) {
         let mut table = self.turns.lock();
         let is_asked = |(number, member): &(&usize, &Member)| **number != self.number && !member.rests;
         let asked = table.members.iter().filter(is_asked).count() + usize::from(!is_passed);
@@ -238,7 +238,7 @@ impl Seat {
 
     /// Claims blocks to change all of them, if parts of them are claimed. `None` if the change is free. Else the
     /// ticket, and whether its turn has come. Ends a rest.
-    pub(crate) fn claim_whole(&mut self, blocks: &Range<u64>) -> Option<Ticket> {
+    pub(super) fn claim_whole(&mut self, blocks: &Range<u64>) -> Option<Ticket> {
         let mut table = self.turns.lock();
         if self.rests {
             // Claims that exist now are in the table. For later claims, the connection will be asked to pass them.
@@ -252,7 +252,7 @@ impl Seat {
     }
 
     /// Called when a change with a ticket is over, or when it will never begin.
-    pub(crate) fn end(&mut self, ticket: Ticket) {
+    pub(super) fn end(&mut self, ticket: Ticket) {
         self.turns.lock().end(ticket);
     }
 }

@@ -1,0 +1,208 @@
+//! What is known of one client.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use blkmq::event::EventFd;
+use blkmq::{Notify, Time};
+
+use super::errors::{ErrorMeter, Errors};
+use super::latency::{Latencies, Meter, add};
+use super::source::Source;
+use crate::nbd::Errno;
+use crate::nbd::command::Command;
+
+/// One connection, as it was at the moment of the question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// The connection's number. The first connection of a server has number 1, and no number is used twice.
+    pub number: u64,
+    /// Where the client comes from: address and port, or process and user.
+    pub peer: String,
+    /// The name in the client's certificate, if the client had to show one: the common name of the certificate's
+    /// subject, or else the first of the alternative names.
+    pub name: Option<String>,
+    /// The name of the client's export. `None` before the client has chosen one.
+    pub export: Option<String>,
+    /// Requests taken from the client.
+    pub requests: u64,
+    /// Requests whose replies are not completely sent.
+    pub unanswered: u64,
+    /// For how long the client has taken nothing of the replies that wait for it. `None` if no reply waits.
+    pub unread: Option<Duration>,
+    /// Bytes that the client has read or written.
+    pub bytes: u64,
+    /// The client's requests that were answered with an error.
+    pub errors: Errors,
+    /// Bytes of memory that the connection has for the data of its requests.
+    pub memory: usize,
+    /// How long the client's requests took.
+    pub latencies: Latencies,
+}
+
+/// What is known of a connection. Only the connection's own thread writes the counts.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) number: u64,
+    pub(crate) peer: String,
+    pub(super) source: Source,
+    /// The user of the process at the other end of a Unix socket.
+    pub(crate) user: Option<u32>,
+    /// The name in the client's certificate, which was verified.
+    pub(crate) certified: OnceLock<String>,
+    /// The name in the certificate in a form that can be shown.
+    pub(crate) name: OnceLock<String>,
+    pub(crate) export: OnceLock<String>,
+    /// Wakes the connection's thread.
+    pub(crate) bell: Arc<EventFd>,
+    requests: AtomicU64,
+    answers: AtomicU64,
+    bytes: AtomicU64,
+    since: Instant,
+    /// When the client last said something in its negotiation, in microseconds since `since`.
+    heard: AtomicU64,
+    /// Whether another connection has taken this connection's place in the negotiation.
+    is_displaced: AtomicBool,
+    memory: AtomicUsize,
+    /// When the client last took something, in microseconds since `since` plus one, if the connection waits for the
+    /// client to take more; else 0.
+    blocked: AtomicU64,
+    meter: Meter,
+    errors: ErrorMeter,
+}
+
+impl Entry {
+    pub(super) fn new(number: u64, peer: String, source: Source, bell: Arc<EventFd>) -> Self {
+        let [certified, name, export] = [const { OnceLock::new() }; 3];
+        let [requests, answers, bytes, blocked, heard] = [const { AtomicU64::new(0) }; 5];
+        let (is_displaced, memory) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let (since, meter, errors) = (Instant::now(), Meter::default(), ErrorMeter::default());
+        Self {
+            number,
+            peer,
+            source,
+            user: source.user(),
+            certified,
+            name,
+            export,
+            bell,
+            requests,
+            answers,
+            bytes,
+            since,
+            heard,
+            is_displaced,
+            memory,
+            blocked,
+            meter,
+            errors,
+        }
+    }
+
+    pub(crate) fn count_request(&self) {
+        add(&self.requests, 1);
+    }
+
+    pub(crate) fn count_answer(&self) {
+        add(&self.answers, 1);
+    }
+
+    /// Notes that the connection has this many bytes of memory for data.
+    pub(crate) fn note_memory(&self, bytes: usize) {
+        // Relaxed: this number is only shown to people, and orders nothing.
+        self.memory.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that the client has said something in its negotiation.
+    pub(crate) fn note_word(&self) {
+        // Relaxed: this time is only compared, and orders nothing.
+        self.heard.store(self.since.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// For how long the client has said nothing by now.
+    pub(super) fn silence(&self, now: Instant) -> Duration {
+        let age = now.saturating_duration_since(self.since);
+        // Relaxed: as above.
+        age.saturating_sub(Duration::from_micros(self.heard.load(Ordering::Relaxed)))
+    }
+
+    /// Whether another connection has taken this connection's place, so that this one has to end.
+    pub(crate) fn is_displaced(&self) -> bool {
+        // Relaxed: the flag is set before the bell rings, and the bell orders the two.
+        self.is_displaced.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the client takes nothing from now on, although data waits for it.
+    pub(crate) fn note_blocked(&self) {
+        // Relaxed: this number is only shown to people, and orders nothing.
+        self.blocked.store(self.since.elapsed().as_micros() as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// Notes that the client has taken something.
+    pub(crate) fn note_reading(&self) {
+        // Relaxed: as above.
+        self.blocked.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes the connection's place in the negotiation for another connection.
+    pub(super) fn displace(&self) {
+        // Relaxed: the bell that rings after this orders it.
+        self.is_displaced.store(true, Ordering::Relaxed);
+        self.bell.notify();
+    }
+
+    /// Notes that the connection, which was chosen to end, keeps its place after all.
+    pub(super) fn keep_place(&self) {
+        // Relaxed: only the connection's own thread reads this flag, and that thread runs this code.
+        self.is_displaced.store(false, Ordering::Relaxed);
+    }
+
+    /// Counts a request of this command when it is over.
+    pub(crate) fn count_time(&self, command: Command, taken: Time, over: Time) {
+        self.meter.count(command, taken, over);
+    }
+
+    /// Counts a request that is answered with this error.
+    pub(crate) fn count_error(&self, errno: Errno) {
+        self.errors.count(errno);
+    }
+
+    pub(super) fn latencies(&self) -> Latencies {
+        self.meter.read()
+    }
+
+    pub(super) fn errors(&self) -> Errors {
+        self.errors.read()
+    }
+
+    /// Bytes of memory that the connection has for data.
+    pub(super) fn memory(&self) -> usize {
+        // Relaxed: this number is only shown to people, and orders nothing.
+        self.memory.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_bytes(&self, bytes: u32) {
+        add(&self.bytes, bytes.into());
+    }
+
+    pub(super) fn info(&self) -> ClientInfo {
+        // The answers are read first. If requests are counted meanwhile, the difference is larger, but not negative.
+        let answers = self.answers.load(Ordering::Relaxed);
+        let requests = self.requests.load(Ordering::Relaxed);
+        let blocked = self.blocked.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros);
+        ClientInfo {
+            number: self.number,
+            peer: self.peer.clone(),
+            name: self.name.get().cloned(),
+            export: self.export.get().cloned(),
+            requests,
+            unanswered: requests.saturating_sub(answers),
+            unread: blocked.map(|blocked| self.since.elapsed().saturating_sub(blocked)),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            errors: self.errors.read(),
+            memory: self.memory.load(Ordering::Relaxed),
+            latencies: self.meter.read(),
+        }
+    }
+}
