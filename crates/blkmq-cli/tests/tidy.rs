@@ -60,6 +60,24 @@ fn wide_comments(text: &str) -> Vec<Finding> {
         .collect()
 }
 
+/// Lines of Markdown prose that are too wide. Tables, code, headings, and lines that a link makes wide may be wider.
+fn wide_prose(text: &str) -> Vec<Finding> {
+    let is_prose = |line: &str| !line.starts_with(['|', '#']) && !line.starts_with("    ") && !line.contains("](");
+    outside_code(text)
+        .filter(|(_, line)| is_prose(line) && line.chars().count() > MAX_COMMENT_COLUMNS)
+        .map(|(number, _)| (number, format!("prose wider than {MAX_COMMENT_COLUMNS} columns")))
+        .collect()
+}
+
+/// Lines of Markdown that call an actor "who".
+fn unnamed_actors(text: &str) -> Vec<Finding> {
+    let is_unnamed = |word: &str| ["who", "whoever"].contains(&&*word.to_lowercase());
+    outside_code(text)
+        .filter(|(_, line)| line.split(|c: char| !c.is_alphanumeric()).any(is_unnamed))
+        .map(|(number, _)| (number, "an actor without a name: submitter, holder, leaver, completer, client?".into()))
+        .collect()
+}
+
 fn machine_paths(text: &str) -> Vec<Finding> {
     lines(text)
         .filter(|(_, line)| ["/work/", "/root/", "/home/"].iter().any(|path| line.contains(path)))
@@ -247,6 +265,23 @@ fn comments_are_no_wider_than_a_screen() {
     assert_eq!(wide_comments(&wide).iter().map(|f| f.0).collect::<Vec<_>>(), []);
     assert_eq!(wide_comments(&(wide + "x")).iter().map(|f| f.0).collect::<Vec<_>>(), [2]);
     check(|path| has_extension(path, "rs"), |_, text| wide_comments(text));
+}
+
+/// Red if a line of prose in a Markdown file is too wide.
+#[test]
+fn pages_are_no_wider_than_a_screen() {
+    let word = "x".repeat(MAX_COMMENT_COLUMNS);
+    let wide = format!("{word}y\n| {word}\n```\n{word}y\n```\n{word}\n    {word}\n[a]({word})\n- {word}");
+    assert_eq!(wide_prose(&wide).iter().map(|f| f.0).collect::<Vec<_>>(), [1, 9]);
+    check(|path| has_extension(path, "md"), |_, text| wide_prose(text));
+}
+
+/// Red if a page says who where it means a thread or a client.
+#[test]
+fn pages_name_their_actors() {
+    let text = "the leaver, who goes\nWhoever\nwhose\n```\nwho\n```\n`a-who`";
+    assert_eq!(unnamed_actors(text).iter().map(|f| f.0).collect::<Vec<_>>(), [1, 2, 7]);
+    check(|path| has_extension(path, "md"), |_, text| unnamed_actors(text));
 }
 
 /// Red if a locking or a scheduler was added and no page for users names it.
